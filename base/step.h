@@ -1,0 +1,108 @@
+// A step: one ragged batch that goes once round the ring, and what comes back. Plain data; bytes in step_codec.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace gyre {
+
+enum class RowMode : uint8_t {
+  kArgmax = 1,      // the best unmasked id and its logit (ties to the lower id)
+  kTopK = 2,        // touched logits, the top K of the other unmasked ids, log-sum-exps of those others
+  kTargets = 3,     // logits of `touched`, and the log-sum-exp of all ids at temperature 1
+  kFullLogits = 4,  // every logit
+  kHidden = 5,      // the final-normed hidden state
+};
+
+// What is wanted of rows [first, first + count) of one SeqRows. Rows without a request are only computed.
+struct RowRequest {
+  uint32_t first = 0;
+  uint32_t count = 1;
+  RowMode mode = RowMode::kArgmax;
+  uint32_t k = 0;                  // kTopK: 1..kMaxTopK
+  float temperature = 0;           // kTopK: > 0 also asks for the log-sum-exp at this temperature
+  std::vector<TokenId> touched;    // strictly rising; kTopK: ids left out of the top K; kTargets: the ids wanted
+  std::vector<uint64_t> mask;      // bit id of word id/64 set = allowed; empty = every id is allowed
+  bool operator==(const RowRequest&) const = default;
+};
+inline constexpr uint32_t kMaxTopK = 1024;
+
+// The rows of one sequence in a step. A sequence stands in a step at most once.
+struct SeqRows {
+  SeqId seq{};
+  uint32_t incarnation = 0;  // raised each time the sequence is preempted; results of an older one are discarded
+  uint32_t model = 0;
+  uint32_t adapter = 0;
+  RowClass row_class = RowClass::kPrompt;
+  uint32_t first_position = 0;
+  uint32_t row_count = 0;
+  // [KV group][position / block size]: the whole table up to the last row of this step. kNoBlock behind a window.
+  std::vector<std::vector<BlockId>> blocks;
+  std::vector<RowRequest> requests;  // rising by first, not overlapping
+  bool operator==(const SeqRows&) const = default;
+};
+
+// The descriptor that travels with every frame of a step. Row data (token ids, then hidden states) follows it in
+// the order of `seqs`.
+struct StepBatch {
+  std::vector<SeqRows> seqs;
+  uint32_t TotalRows() const {
+    uint32_t n = 0;
+    for (const SeqRows& s : seqs) n += s.row_count;
+    return n;
+  }
+  bool operator==(const StepBatch&) const = default;
+};
+
+struct TokenLogit {
+  TokenId id = 0;
+  float logit = 0;
+  bool operator==(const TokenLogit&) const = default;
+};
+
+// The answer to one requested row.
+struct RowAnswer {
+  SeqId seq{};
+  uint32_t incarnation = 0;
+  uint32_t position = 0;
+  RowMode mode = RowMode::kArgmax;
+  std::vector<TokenLogit> touched;  // raw logits of the touched (or target) ids, rising id. Masked ids included
+  std::vector<TokenLogit> top;      // kArgmax: one; kTopK: up to K others, logit falling then id rising
+  double log_sum_exp = 0;           // of the unmasked others, K included, at temperature 1 (kTargets: of all ids)
+  double log_sum_exp_t = 0;         // the same of logit / temperature; 0 where no temperature was asked
+  std::vector<float> values;        // kFullLogits: [vocab]; kHidden: [dim]
+  bool operator==(const RowAnswer&) const = default;
+};
+
+struct StepAnswer {
+  std::vector<RowAnswer> rows;
+  bool operator==(const StepAnswer&) const = default;
+};
+
+// Asks the last stage for the full logits of a row whose candidates did not decide the draw.
+struct LogitsQuestion {
+  SeqId seq{};
+  uint32_t incarnation = 0;
+  uint32_t model = 0;
+  uint32_t position = 0;
+  bool operator==(const LogitsQuestion&) const = default;
+};
+
+// Empty logits: the hidden state is gone, send the row again.
+struct LogitsAnswer {
+  LogitsQuestion question;
+  std::vector<float> logits;
+  bool operator==(const LogitsAnswer&) const = default;
+};
+
+// What a stage puts in the place of a step that it could not compute.
+struct StepError {
+  uint32_t stage = 0;
+  std::string message;
+  bool operator==(const StepError&) const = default;
+};
+
+}  // namespace gyre

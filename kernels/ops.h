@@ -1,0 +1,122 @@
+// Every op, declared once. ref/ is the scalar oracle, cpu/ the fast paths; a Backend is one implementation of all.
+//
+// Contract of every op: a row's result depends on that row's own inputs only, never on the rows beside it, on the
+// number of threads or on how a prompt was chunked (batch invariance; docs/structure.md). Tensors are dense, row-major
+// and f32 unless said otherwise. Wrong shapes are our bug: asserted, not reported. Outputs may not alias inputs
+// unless said. Not thread-safe: one thread drives one Backend (it spreads the work over its own team).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "kernels/quant.h"
+
+namespace gyre {
+
+// A weight matrix W[n][k] as it lies in the file: n rows of k elements. Float32 scales apart from the bytes
+// (llama2.c v2) are expanded by the loader, which then owns the memory; so `data` is always one plain type.
+struct WeightView {
+  DType type = DType::kF32;
+  size_t n = 0;  // outputs
+  size_t k = 0;  // inputs; a multiple of the type's block
+  const std::byte* data = nullptr;
+};
+
+// A weight in the layout that a backend's kernels want. May point into the file mapping (then the mapping must
+// outlive it). Immutable; shared between threads.
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+  size_t n = 0;
+  size_t k = 0;
+  DType type = DType::kF32;
+  size_t bytes = 0;  // read per full pass: what decode streams from memory
+};
+
+enum class RopePairing : uint8_t { kInterleaved, kHalves };  // (2i, 2i+1) | (i, i + d/2)
+enum class Activation : uint8_t { kSilu, kGeluTanh };        // exact (no tables)
+
+// K and V of one layer. Page p: K at k + p * page_elems, as [kv_head][block_size][head_dim], V the same.
+struct KvView {
+  bool half = true;  // elements are f16, else f32
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+  int block_size = 16;
+  int kv_heads = 0;
+  int head_dim = 0;
+  size_t PageElems() const {
+    return static_cast<size_t>(block_size) * static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim);
+  }
+};
+
+// One row's place: its sequence's block table and its position.
+struct KvRow {
+  const BlockId* table = nullptr;  // [position / block_size]; kNoBlock is never read
+  uint32_t position = 0;
+};
+
+struct AttentionParams {
+  int heads = 0;      // a multiple of kv.kv_heads
+  float scale = 0;    // applied to q.k
+  float softcap = 0;  // 0 = none; else cap * tanh(s / cap), before the mask
+  int window = 0;     // 0 = none; else a row at p sees positions > p - window
+};
+
+enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3 };
+const char* IsaName(Isa isa);
+// The best that this CPU and this build have. GYRE_ISA (ref, avx2, avx512, avx512vnni) caps it.
+Isa DetectIsa();
+// "" or why this CPU can't run `isa`.
+std::string IsaMissing(Isa isa);
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual Isa isa() const = 0;
+  virtual int threads() const = 0;
+
+  // Packs W. `progress(bytes)` as source bytes are done; may be empty. Slow; spread over the team.
+  virtual std::shared_ptr<const PackedWeight> Pack(const WeightView& w,
+                                                   const std::function<void(size_t)>& progress = {}) = 0;
+
+  // out[r][n] = sum over k of x[r][k] * W[n][k]. Float weights: f32 products. Quantized weights may quantize x per
+  // 32 elements to int8, when `exact` is false. Per (r, n) the order along k is fixed.
+  virtual void MatMul(const float* x, size_t rows, const PackedWeight& w, float* out, bool exact = false) = 0;
+  // Rows of the embedding table: out[r] = W[ids[r]]. REQUIRES: 0 <= id < n.
+  virtual void Embed(const TokenId* ids, size_t rows, const PackedWeight& w, float* out) = 0;
+
+  // out = x / sqrt(mean(x^2) + eps) * w, over `rows` vectors of `dim`. May be in place. w may be null (all ones).
+  virtual void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) = 0;
+  // x[r][h][head_dim], in place, rotates the first 2*half elements of each head by cos/sin [r][half].
+  virtual void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,
+                    RopePairing pairing) = 0;
+  // Writes k, v [r][kv_heads][head_dim] to each row's page (f16: round to nearest even).
+  virtual void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) = 0;
+  // q, out [r][heads][head_dim]. Positions [max(0, p - window + 1), p]; fixed splits of 256 positions counted from 0.
+  virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
+                         float* out) = 0;
+  // out[i] = act(gate[i]) * up[i]. May be in place on gate.
+  virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
+  virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                           // x += y
+  virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;           // x[r] += bias
+  virtual void Scale(float* x, size_t n, float by) = 0;                                     // x *= by
+  virtual void SoftcapInPlace(float* x, size_t n, float cap) = 0;                           // cap * tanh(x / cap)
+  // The k best ids of logits[vocab] that are allowed by `mask` (empty = all) and not in `skip` (strictly rising):
+  // logit falling, then id rising; fewer if fewer are left. NaN ranks below everything.
+  virtual void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,
+                    std::span<const uint64_t> mask, std::vector<TokenId>* ids) = 0;
+  // log(sum(exp(logit * inv_temperature))) over the same ids, in double, fixed order; -inf if none is left.
+  virtual double LogSumExp(const float* logits, size_t vocab, double inv_temperature, std::span<const TokenId> skip,
+                           std::span<const uint64_t> mask) = 0;
+};
+
+// REQUIRES: IsaMissing(isa) is empty, threads >= 1. `threads` is the team that this backend may use.
+std::unique_ptr<Backend> MakeBackend(Isa isa, int threads);
+
+}  // namespace gyre

@@ -1,0 +1,45 @@
+// Tensor types and their block layouts, as GGUF defines them (ggml's block formats; little-endian), and scalar
+// quantize/dequantize. Standard library only; included by model/ and by every kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gyre {
+
+// Values are GGUF's type numbers, so that a file's number is checked and cast.
+enum class DType : uint32_t {
+  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ8_1 = 9,
+  kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kQ8_K = 15,
+  kIQ2_XXS = 16, kIQ2_XS = 17, kIQ3_XXS = 18, kIQ1_S = 19, kIQ4_NL = 20, kIQ3_S = 21, kIQ2_S = 22, kIQ4_XS = 23,
+  kI8 = 24, kI16 = 25, kI32 = 26, kI64 = 27, kF64 = 28, kIQ1_M = 29, kBF16 = 30,
+  kTQ1_0 = 34, kTQ2_0 = 35, kMXFP4 = 39,
+};
+
+struct DTypeInfo {
+  const char* name;
+  uint32_t block_elems;  // elements a block
+  uint32_t block_bytes;  // bytes a block
+  bool dequantizes;      // Dequantize below knows it
+};
+
+// nullptr for a number that GGUF does not define.
+const DTypeInfo* FindDType(uint32_t gguf_type);
+// REQUIRES: a defined type.
+const DTypeInfo& Info(DType type);
+
+// REQUIRES: elems is a multiple of the type's block, src has elems / block_elems * block_bytes bytes,
+// Info(type).dequantizes.
+void Dequantize(DType type, const std::byte* src, float* dst, size_t elems);
+
+// Plain round-to-nearest quantization, for tests and made-up models. Types: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1.
+// False: another type.
+bool Quantize(DType type, const float* src, std::byte* dst, size_t elems);
+
+float HalfToFloat(uint16_t h);
+uint16_t FloatToHalf(float f);  // round to nearest even
+float Bf16ToFloat(uint16_t b);
+uint16_t FloatToBf16(float f);  // round to nearest even
+
+}  // namespace gyre

@@ -1,0 +1,41 @@
+// Text <-> token ids.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace gyre {
+
+enum class TokenType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct EncodeOptions {
+  bool add_special = false;    // BOS/EOS as the model's file asks
+  bool parse_special = false;  // recognise control tokens in the text; off, so that user text can't forge them
+};
+
+// Immutable, thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual int size() const = 0;
+  // Any bytes; invalid UTF-8 becomes byte tokens (or the unknown token where the vocabulary has no bytes).
+  virtual std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options) const = 0;
+  // The bytes of one token, possibly not whole UTF-8; "" for control tokens. `at_start`: the first of a text, where
+  // SentencePiece drops the space that it prepended. Unknown ids give "".
+  virtual std::string Piece(TokenId id, bool at_start = false) const = 0;
+  virtual TokenType type(TokenId id) const = 0;
+  virtual TokenId bos() const = 0;                     // -1 = none
+  virtual TokenId eos() const = 0;                     // -1 = none
+  virtual bool add_bos() const = 0;
+  virtual bool add_eos() const = 0;
+  virtual bool IsEndOfGeneration(TokenId id) const = 0;  // eos, eot and their kin
+  virtual const std::string& kind() const = 0;         // "spm", "bpe"
+
+  std::string Decode(const std::vector<TokenId>& ids) const;
+};
+
+}  // namespace gyre

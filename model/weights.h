@@ -1,0 +1,58 @@
+// Checked views of a model's tensors, by layer. Whatever the format, the same slots.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "kernels/ops.h"
+#include "model/spec.h"
+
+namespace gyre {
+
+// Matrices as views; vectors (norms, biases) expanded to f32, empty where the spec has none.
+struct LayerWeights {
+  std::vector<float> attn_norm, attn_post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, ffn_norm, ffn_post_norm;
+  WeightView q, k, v, o, gate, up, down;
+};
+
+struct HeadWeights {
+  std::vector<float> final_norm;
+  WeightView output;  // the embedding where tied
+};
+
+class Tokenizer;
+
+// An opened model file: spec, tensors, tokenizer. Immutable after Open; thread-safe. Views point into it.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelSpec& spec() const = 0;
+  virtual const std::string& path() const = 0;
+  // xxHash64 of the tensor table and sampled content; equal files give equal hashes.
+  virtual uint64_t content_hash() const = 0;
+  // Every lookup states name, shape and type; an error names the tensor, what was found and what was expected.
+  virtual StatusOr<LayerWeights> Layer(int layer) const = 0;
+  virtual StatusOr<WeightView> Embedding() const = 0;
+  virtual StatusOr<HeadWeights> Head() const = 0;
+  // Null where the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
+  virtual const Tokenizer* tokenizer() const = 0;
+  // The weights are all F32/F16 (so activations stay f32 in `gyre logits`).
+  virtual bool float_weights() const = 0;
+};
+
+struct OpenOptions {
+  std::string tokenizer_path;   // .bin models: tokenizer.bin; "" = tok*.bin or tokenizer.bin beside the model if any
+  double rope_base = 0;         // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
+  double norm_eps = 0;          // .bin models: 0 = 1e-5
+};
+
+// Opens GGUF or llama2.c .bin by content. Every layer's tensors are looked up once, so that a file with a missing or
+// misshapen tensor fails here. Errors: kNotFound (no file), kDataLoss (corrupt), kUnimplemented (unknown
+// architecture, type or value: the message lists those that are known).
+StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options = {});
+
+}  // namespace gyre

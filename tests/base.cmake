@@ -1,0 +1,1 @@
+# Tests of base: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).

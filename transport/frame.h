@@ -1,0 +1,51 @@
+// The frame header, byte for byte: docs/wire.md. Little-endian, fixed 64 bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+#include "base/status.h"
+
+namespace gyre {
+
+// Never renumbered.
+enum class FrameKind : uint16_t {
+  kHello = 1,
+  kTokens = 2,          // payload: u32 descriptor length, StepBatch, then int32 ids [rows]
+  kHidden = 3,          // payload: u32 descriptor length, StepBatch, then activations [rows][dim]
+  kAnswer = 4,          // payload: StepAnswer
+  kStepError = 5,       // payload: StepError
+  kLogitsQuestion = 6,  // payload: LogitsQuestion
+  kLogitsAnswer = 7,    // payload: LogitsAnswer
+};
+
+enum class WireType : uint8_t { kNone = 0, kI32 = 1, kF32 = 2 };
+
+inline constexpr uint32_t kFrameMagic = 0x45525947;  // "GYRE" in memory
+inline constexpr uint16_t kFrameVersion = 1;
+inline constexpr size_t kFrameHeaderBytes = 64;
+inline constexpr uint64_t kMaxPayload = uint64_t{1} << 30;
+
+struct FrameHeader {
+  uint16_t version = kFrameVersion;
+  uint16_t header_bytes = kFrameHeaderBytes;
+  FrameKind kind{};
+  WireType dtype = WireType::kNone;
+  Epoch epoch;
+  StepId step{};
+  uint32_t rows = 0;
+  uint64_t length = 0;        // payload bytes
+  uint32_t payload_crc = 0;   // CRC-32C of the payload
+  bool operator==(const FrameHeader&) const = default;
+};
+
+std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);
+
+// Checks magic, header crc, version, header length, and only then the kind, type and length (<= max_payload).
+// kDataLoss with what was found and what was expected.
+StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> bytes, uint64_t max_payload = kMaxPayload);
+
+}  // namespace gyre
