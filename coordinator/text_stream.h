@@ -1,0 +1,59 @@
+// Token pieces -> text that may be shown: whole UTF-8, nothing of a stop string. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gyre {
+
+// Finds the first end of any stop string in a stream cut at any place (Aho-Corasick, or simple search over a held-back
+// tail). Not thread-safe.
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::vector<std::string> stops);  // empty strings are ignored
+  struct Result {
+    std::string text;      // may be shown: no part of it can begin a stop string any more
+    bool stopped = false;  // a stop string was completed; the text ends before it
+    int stop = -1;         // which one
+  };
+  // After stopped, further calls return nothing.
+  Result Push(std::string_view bytes);
+  // The stream ended: what was held back.
+  std::string Flush();
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+// Holds back the bytes of an unfinished UTF-8 character; invalid bytes become U+FFFD (one per maximal subpart, Unicode
+// 15 section 3.9).
+class Utf8Assembler {
+ public:
+  std::string Push(std::string_view bytes);
+  std::string Flush();  // an unfinished character at the end becomes U+FFFD
+
+ private:
+  std::string held_;
+};
+
+// The two together: stop strings are matched on bytes, then characters are assembled.
+class TextStream {
+ public:
+  explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  struct Result {
+    std::string text;
+    bool stopped = false;
+    int stop = -1;
+  };
+  Result Push(std::string_view piece);
+  std::string Flush();
+
+ private:
+  StopMatcher stops_;
+  Utf8Assembler utf8_;
+};
+
+}  // namespace gyre
