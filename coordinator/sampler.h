@@ -1,10 +1,11 @@
 // Draws a token from a row's answer. Pure: the same seed and position give the same token, whatever the ring.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -16,18 +17,19 @@ namespace gyre {
 // Order: mask and logit bias -> penalties -> temperature -> top-k -> top-p -> min-p -> draw. Ties everywhere: adjusted
 // logit before temperature falling, then id rising.
 struct SamplingParams {
-  float temperature = 0.8f;       // 0 = argmax
-  int top_k = 40;                 // 0 = off
-  float top_p = 0.95f;            // 1 = off; the token that crosses p is kept
-  float min_p = 0.05f;            // 0 = off; relative to the best
-  float repetition_penalty = 1;   // > 0 logits divided, < 0 multiplied; over the last penalty_last_n tokens
-  float frequency_penalty = 0;    // times the count among generated tokens
-  float presence_penalty = 0;     // once for each id among generated tokens
-  int penalty_last_n = 64;        // repetition penalty's reach; -1 = everything
+  float temperature = 0.8f;      // 0 = argmax
+  int top_k = 40;                // 0 = off
+  float top_p = 0.95f;           // 1 = off; the token that crosses p is kept
+  float min_p = 0.05f;           // 0 = off; relative to the best
+  float repetition_penalty = 1;  // > 0 logits divided, < 0 multiplied; over the last penalty_last_n tokens
+  float frequency_penalty = 0;   // times the count among generated tokens
+  float presence_penalty = 0;    // once for each id among generated tokens
+  int penalty_last_n = 64;       // repetition penalty's reach; -1 = everything
   std::vector<std::pair<TokenId, float>> logit_bias;  // -inf bans
   uint64_t seed = 0;
 
-  // kInvalidArgument with the field, what it is and what it may be.
+  // kInvalidArgument with the field, what it is and what it may be: temperature [0, 100], top_p (0, 1], min_p [0, 1],
+  // repetition_penalty (0, 100], the other two penalties [-2, 2], a bias -inf or [-1e6, 1e6]. Biases of one id add up.
   Status Validate(int vocab) const;
 };
 
@@ -53,7 +55,11 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
 StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& history, std::span<const uint64_t> mask,
                           std::span<const float> logits, uint32_t position);
 
-// Uniform in [0, 1), 53 bits, a counter-based generator (Philox 4x32-10; Salmon et al. 2011) keyed by seed and position.
+// The block function of the generator below: 128 bits from a counter and a key.
+std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+// Uniform in [0, 1), 53 bits, a counter-based generator (Philox 4x32-10; Salmon et al. 2011) keyed by seed and
+// position.
 double UniformAt(uint64_t seed, uint32_t position);
 
 }  // namespace gyre

@@ -1,21 +1,23 @@
 // Token pieces -> text that may be shown: whole UTF-8, nothing of a stop string. Pure.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gyre {
 
-// Finds the first end of any stop string in a stream cut at any place (Aho-Corasick, or simple search over a held-back
-// tail). Not thread-safe.
+// Finds the first end of any stop string in a stream cut at any place (Knuth-Morris-Pratt, once per stop string). Of
+// two that end together the longer one counts. Not thread-safe.
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);  // empty strings are ignored
   struct Result {
     std::string text;      // may be shown: no part of it can begin a stop string any more
     bool stopped = false;  // a stop string was completed; the text ends before it
-    int stop = -1;         // which one
+    int stop = -1;         // which one, counted from 0
   };
   // After stopped, further calls return nothing.
   Result Push(std::string_view bytes);
@@ -23,7 +25,16 @@ class StopMatcher {
   std::string Flush();
 
  private:
-  std::vector<std::string> stops_;
+  struct Pattern {
+    std::string text;
+    std::vector<size_t> border;  // [n]: the longest proper prefix of text that ends its first n bytes
+    int stop = -1;               // its place in the constructor's list
+    size_t matched = 0;          // bytes of text that the stream ends with
+  };
+  // True if the byte completes it.
+  static bool Advance(Pattern* pattern, char byte);
+
+  std::vector<Pattern> patterns_;
   std::string held_;
   bool stopped_ = false;
 };
