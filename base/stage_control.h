@@ -46,7 +46,7 @@ class StageControl {
   using EventSink = std::function<void(StageEvent)>;
   virtual ~StageControl() = default;
   virtual const std::string& name() const = 0;
-  // REQUIRES: called once, before any other call. The sink must not block and must not call back.
+  // Replaces the sink; called before any other call. The sink must not block and must not call back.
   virtual void SetEventSink(EventSink sink) = 0;
   // Loads weights and allocates pages beside the running stage; a new Prepare replaces a prepared stage.
   // Ends in StageReady or StageFault.

@@ -87,6 +87,8 @@ class Scheduler {
   // The token drawn after the sequence's last landed row. REQUIRES: a sample is owed (see LandedStep).
   // kResourceExhausted: max_positions is reached, the sequence must be removed (finish reason "length").
   Status Append(SeqId seq, TokenId token);
+  // The last landed row is scheduled once more, with sample_last: its answer is gone. REQUIRES: a sample is owed.
+  void Repeat(SeqId seq);
   // Ends a sequence, whatever its state; its blocks come back when its last step in flight has landed.
   void Remove(SeqId seq);
 

@@ -1,1 +1,4 @@
-# Tests of engine: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+if(GYRE_TESTS)
+  gyre_test(engine_ring_test engine gyre_cli)
+  gyre_test(engine_stories_test engine gyre_cli)
+endif()

@@ -1,0 +1,185 @@
+// The ring inside one process: what a token costs outside the stages, how busy the stages are, and what share of the
+// memory bandwidth a decode reaches. Medians; one JSON object on stdout.
+//
+//   ring_bench overhead MODEL                     1 and 3 stages, one stream
+//   ring_bench busy MODEL [--streams 8]           2 stages of one thread each
+//   ring_bench decode MODEL [--threads N]         one stage, one stream
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/machine.h"
+#include "cli/local_ring.h"
+#include "fmt/core.h"
+#include "tests/testing/ring_runner.h"
+
+namespace gyre {
+namespace {
+
+double Median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+struct Flags {
+  std::string model;
+  int streams = 8;
+  int threads = 0;
+  int tokens = 64;
+  int runs = 5;
+};
+
+Request Continue(int length, uint32_t n, int vocab, int salt) {
+  Request r;
+  for (int i = 0; i < length; ++i) r.prompt.push_back((i * 7919 + salt * 104729 + 1) % vocab);
+  r.max_new_tokens = n;
+  r.sampling.temperature = 0;
+  r.ignore_end = true;
+  return r;
+}
+
+std::unique_ptr<LocalRing> OpenRing(const Flags& flags, int stages, int threads) {
+  RingOptions o;
+  o.model = flags.model;
+  o.stages = stages;
+  o.threads = threads;
+  o.ctx = 1024;
+  o.parallel = static_cast<uint32_t>(flags.streams);
+  o.no_prefix_cache = true;
+  o.quiet = true;
+  auto ring = LocalRing::Open(o);
+  if (!ring.ok()) {
+    fmt::print(stderr, "ring_bench: {}\n", Message(ring.status()));
+    std::exit(1);
+  }
+  return *std::move(ring);
+}
+
+// Seconds of decode and of busy stages for `n` tokens of one stream.
+struct Decode {
+  double wall = 0, busy = 0;
+};
+Decode DecodeOnce(LocalRing& ring, uint32_t n) {
+  testing::Runner runner(ring.engine());
+  double busy_before = 0;
+  Deadline start{};
+  runner.Add(Continue(8, n + 1, ring.model().spec().vocab, 1), [&](SeqId, size_t tokens) {
+    if (tokens != 1) return;
+    for (const auto& w : ring.workers()) busy_before += Seconds(w->busy_time());
+    start = Clock::now();
+  });
+  runner.Wait();
+  Decode d{.wall = Seconds(Clock::now() - start), .busy = -busy_before};
+  for (const auto& w : ring.workers()) d.busy += Seconds(w->busy_time());
+  return d;
+}
+
+std::string Overhead(const Flags& flags) {
+  std::string out;
+  for (int stages : {1, 3}) {
+    auto ring = OpenRing(flags, stages, stages);
+    std::vector<double> outside, total;
+    DecodeOnce(*ring, 256);
+    for (int run = 0; run < std::max(flags.runs, 5); ++run) {
+      const uint32_t n = 400;
+      const Decode d = DecodeOnce(*ring, n);
+      outside.push_back((d.wall - d.busy) / n * 1e6);
+      total.push_back(d.wall / n * 1e6);
+    }
+    out += fmt::format("{}{{\"stages\": {}, \"us_per_token\": {:.1f}, \"us_outside_stages\": {:.1f}}}",
+                       out.empty() ? "" : ", ", stages, Median(total), Median(outside));
+  }
+  return "\"overhead\": [" + out + "]";
+}
+
+std::string Busy(const Flags& flags) {
+  auto ring = OpenRing(flags, 2, 2);
+  std::vector<double> first, second, rate;
+  for (int run = 0; run < flags.runs; ++run) {
+    testing::Runner runner(ring->engine());
+    const int vocab = ring->model().spec().vocab;
+    // Busy shares are taken while every stream decodes: from the last first token to the first last one.
+    std::vector<size_t> got(static_cast<size_t>(flags.streams), 0);
+    size_t started = 0;
+    bool measuring = false, done = false;
+    Deadline begin{}, end{};
+    std::vector<double> busy(2, 0);
+    size_t tokens_between = 0;
+    for (int s = 0; s < flags.streams; ++s) {
+      runner.Add(Continue(8, static_cast<uint32_t>(flags.tokens), vocab, s), [&](SeqId, size_t tokens) {
+        if (tokens == 1 && ++started == got.size()) {
+          measuring = true;
+          begin = Clock::now();
+          for (size_t i = 0; i < 2; ++i) busy[i] = -Seconds(ring->workers()[i]->busy_time());
+        }
+        if (measuring && !done) ++tokens_between;
+        if (!done && tokens == static_cast<size_t>(flags.tokens)) {
+          done = true;
+          end = Clock::now();
+          for (size_t i = 0; i < 2; ++i) busy[i] += Seconds(ring->workers()[i]->busy_time());
+        }
+      });
+    }
+    runner.Wait();
+    const double wall = Seconds(end - begin);
+    first.push_back(busy[0] / wall);
+    second.push_back(busy[1] / wall);
+    rate.push_back(static_cast<double>(tokens_between) / wall);
+  }
+  return fmt::format("\"busy\": {{\"streams\": {}, \"stage_0\": {:.3f}, \"stage_1\": {:.3f}, \"tokens_per_s\": {:.1f}}}",
+                     flags.streams, Median(first), Median(second), Median(rate));
+}
+
+std::string DecodeShare(const Flags& flags) {
+  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  auto ring = OpenRing(flags, 1, threads);
+  const double bytes = static_cast<double>(ring->workers()[0]->weight_bytes());
+  DecodeOnce(*ring, 8);
+  // The limit and the decode alternate, so that both see the same neighbours on a shared host.
+  std::vector<double> share, rate, limit;
+  for (int run = 0; run < flags.runs; ++run) {
+    const double bandwidth = bench::ReadBandwidth(threads);
+    const Decode d = DecodeOnce(*ring, static_cast<uint32_t>(flags.tokens));
+    const double per_token = d.wall / flags.tokens;
+    rate.push_back(1 / per_token);
+    limit.push_back(bandwidth);
+    share.push_back(bytes / per_token / bandwidth);
+  }
+  return fmt::format(
+      "\"decode\": {{\"threads\": {}, \"weight_bytes\": {:.0f}, \"tokens_per_s\": {:.2f}, \"read_gb_per_s\": {:.1f}, "
+      "\"share_of_bandwidth\": {:.3f}}}",
+      threads, bytes, Median(rate), Median(limit) / 1e9, Median(share));
+}
+
+}  // namespace
+}  // namespace gyre
+
+int main(int argc, char** argv) {
+  using namespace gyre;
+  Flags flags;
+  CLI::App app{"What the ring costs and reaches on this machine"};
+  app.require_subcommand(1);
+  std::string (*what)(const Flags&) = nullptr;
+  auto add = [&](const char* name, const char* help, std::string (*run)(const Flags&)) {
+    CLI::App* sub = app.add_subcommand(name, help);
+    sub->add_option("MODEL", flags.model)->required();
+    sub->add_option("--streams", flags.streams)->check(CLI::PositiveNumber);
+    sub->add_option("--threads", flags.threads)->check(CLI::PositiveNumber);
+    sub->add_option("--tokens", flags.tokens)->check(CLI::Range(4, 900));
+    sub->add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
+    sub->callback([&what, run] { what = run; });
+  };
+  add("overhead", "microseconds a token outside the stages, 1 and 3 stages", Overhead);
+  add("busy", "share of time that 2 one-thread stages compute", Busy);
+  add("decode", "decode speed as a share of the memory bandwidth", DecodeShare);
+  CLI11_PARSE(app, argc, argv);
+  const std::string result = what(flags);
+  fmt::print("{{\"machine\": {}, \"model\": \"{}\", \"runs\": {}, {}}}\n", bench::DescribeMachine(),
+             flags.model.substr(flags.model.rfind('/') + 1), flags.runs, result);
+}

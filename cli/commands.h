@@ -1,0 +1,55 @@
+// The commands of `gyre`. Each returns OK or the sentence that the user reads; main turns it into an exit code.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "cli/options.h"
+
+namespace gyre {
+
+struct RunOptions {
+  RingOptions ring;
+  GenerateOptions generate;
+  std::string prompt;
+  std::string prompt_file;
+  std::string ids_file;
+  bool has_prompt = false;
+  bool parse_special = false;
+  bool echo = false;  // the prompt's text first
+};
+Status RunCommand(const RunOptions& options);
+
+struct ChatOptions {
+  RingOptions ring;
+  GenerateOptions generate;
+  std::string system;
+  std::string format;  // "" = by the vocabulary's markers
+};
+Status ChatCommand(const ChatOptions& options);
+
+struct LogitsOptions {
+  RingOptions ring;
+  std::string ids_file;
+  std::string out_file;
+};
+Status LogitsCommand(const LogitsOptions& options);
+
+struct TokenizeOptions {
+  std::string model;
+  OpenOptions open;
+  bool add_special = false;
+  bool parse_special = false;
+  bool jsonl = false;
+};
+Status TokenizeCommand(const TokenizeOptions& options);
+
+struct InspectOptions {
+  std::string model;
+  OpenOptions open;
+  bool json = false;
+  bool tensors = false;
+};
+Status InspectCommand(const InspectOptions& options);
+
+}  // namespace gyre

@@ -1,0 +1,43 @@
+// What the commands' flags say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/sampler.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+// How a model is loaded and run on this machine.
+struct RingOptions {
+  std::string model;
+  OpenOptions open;
+  int stages = 1;
+  int threads = 0;           // over all stages; 0 = one a physical core
+  uint32_t ctx = 0;          // positions of a sequence; 0 = what the file says
+  uint64_t kv_tokens = 0;    // positions of KV cache; 0 = parallel * ctx
+  uint32_t parallel = 1;     // sequences that are to fit
+  std::string kv_type = "f16";
+  uint32_t block_size = 16;
+  uint32_t chunk = 256;
+  uint32_t max_rows = 512;
+  std::string isa;           // "" = the best
+  bool exact = false;        // quantized weights with f32 activations
+  bool no_prefix_cache = false;
+  bool no_chunked_prefill = false;
+  bool no_continuous_batching = false;
+  bool no_candidates = false;
+  bool quiet = false;        // no progress, no warnings
+};
+
+struct GenerateOptions {
+  SamplingParams sampling;
+  int64_t n = -1;            // tokens; -1 = to the end of the context
+  int64_t seed = -1;         // -1 = a random one, which is printed
+  std::vector<std::string> stops;
+  bool ignore_eos = false;
+};
+
+}  // namespace gyre

@@ -1,0 +1,39 @@
+#include "cli/progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "fmt/core.h"
+
+namespace gyre {
+
+using std::chrono::milliseconds;
+
+void Progress::Update(uint64_t done, uint64_t total) {
+  const Deadline now = Clock::now();
+  if (quiet_ || total == 0 || now - start_ < milliseconds(500)) return;
+  const double share = static_cast<double>(done) / static_cast<double>(total);
+  const double gib = static_cast<double>(total) / (1 << 30);
+  if (isatty(STDERR_FILENO) == 0) {
+    const int quarter = static_cast<int>(share * 4);
+    if (quarter == quarter_) return;
+    quarter_ = quarter;
+    fmt::print(stderr, "{}: {}% of {:.2f} GiB\n", what_, quarter * 25, gib);
+    return;
+  }
+  if (now - drawn_ < milliseconds(50) && done < total) return;
+  drawn_ = now;
+  shown_ = true;
+  constexpr int kWidth = 40;
+  const int full = static_cast<int>(share * kWidth);
+  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {:.2f} GiB", what_, "", full, "", kWidth - full, share * 100, gib);
+  std::fflush(stderr);
+}
+
+void Progress::Finish() {
+  if (shown_) fmt::print(stderr, "\r\033[K");
+  shown_ = false;
+}
+
+}  // namespace gyre

@@ -1,0 +1,106 @@
+#include "cli/session.h"
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/inbox.h"
+#include "fmt/core.h"
+
+namespace gyre {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+extern "C" void OnInterrupt(int) {
+  if (interrupted != 0) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
+  interrupted = 1;
+}
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace
+
+InterruptGuard::InterruptGuard() {
+  interrupted = 0;
+  std::signal(SIGINT, OnInterrupt);
+}
+InterruptGuard::~InterruptGuard() { std::signal(SIGINT, SIG_DFL); }
+bool InterruptGuard::Interrupted() { return interrupted != 0; }
+void InterruptGuard::Clear() { interrupted = 0; }
+
+Status RunRequest(Engine& engine, Request request, const std::function<void(const Event&)>& on_event) {
+  auto events = std::make_shared<Inbox<Event>>();
+  GYRE_ASSIGN_OR_RETURN(const SeqId seq,
+                        engine.Submit(std::move(request), [events](SeqId, const Event& e) { events->Push(e); }));
+  bool cancelled = false;
+  for (;;) {
+    std::optional<Event> event = events->Pop(After(std::chrono::milliseconds(50)));
+    if (!event) {
+      if (InterruptGuard::Interrupted() && !cancelled) {
+        engine.Cancel(seq);
+        cancelled = true;
+      }
+      continue;
+    }
+    on_event(*event);
+    if (auto* failed = std::get_if<Failed>(&*event)) return failed->status;
+    if (std::holds_alternative<Finished>(*event) || std::holds_alternative<Cancelled>(*event)) return absl::OkStatus();
+    if (InterruptGuard::Interrupted() && !cancelled) {
+      engine.Cancel(seq);
+      cancelled = true;
+    }
+  }
+}
+
+SamplingParams WithSeed(const GenerateOptions& options) {
+  SamplingParams sampling = options.sampling;
+  sampling.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
+  return sampling;
+}
+
+StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return NotFound("{}: {}", path, std::strerror(errno));
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (in.bad()) return Unavailable("{}: {}", path, std::strerror(errno));
+  return text.str();
+}
+
+StatusOr<std::vector<TokenId>> ReadIds(const std::string& path) {
+  GYRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  std::vector<TokenId> ids;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    TokenId id = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size() || id < 0) {
+      return InvalidArgument("{}: '{}' (word {}) is no token id", path, word, ids.size() + 1);
+    }
+    ids.push_back(id);
+  }
+  if (ids.empty()) return InvalidArgument("{}: no token ids in it", path);
+  return ids;
+}
+
+std::string DescribeUsage(const Usage& u) {
+  const double prefill = Seconds(u.to_first_token);
+  const double decode = Seconds(u.total - u.to_first_token);
+  const uint32_t computed = u.prompt_tokens - u.cached_tokens;
+  std::string out = fmt::format("prompt {} tokens", u.prompt_tokens);
+  if (u.cached_tokens > 0) out += fmt::format(" ({} cached)", u.cached_tokens);
+  if (prefill > 0) out += fmt::format(", {:.1f} tokens/s", computed / prefill);
+  out += fmt::format("; generated {} tokens", u.generated_tokens);
+  if (u.generated_tokens > 1 && decode > 0) out += fmt::format(", {:.1f} tokens/s", (u.generated_tokens - 1) / decode);
+  return out;
+}
+
+}  // namespace gyre

@@ -1,0 +1,449 @@
+#include "coordinator/engine.h"
+
+#include <atomic>
+#include <future>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/step_codec.h"
+#include "base/wakeup.h"
+#include "coordinator/sequence.h"
+
+namespace gyre {
+
+class Engine::Impl {
+ public:
+  Impl(EngineOptions options, RingEnds ring)
+      : options_(std::move(options)), ring_(ring), scheduler_(options_.scheduler) {}
+
+  void Start() {
+    ring_.from_last->SetNotify([this] { wake_.Set(); });
+    thread_ = std::thread([this] {
+      // The edge of the thread: whatever escapes ends every request with a sentence instead of the process.
+      try {
+        Loop();
+      } catch (const std::exception& e) {
+        Break(Internal("the engine stopped: {}", e.what()));
+      }
+      EndAll(Cancelled{});
+    });
+  }
+
+  void Stop() {
+    stopping_ = true;
+    wake_.Set();
+    thread_.join();
+    ring_.from_last->SetNotify(nullptr);
+  }
+
+  StatusOr<SeqId> Submit(Request request, EventSink sink);
+  void Post(std::function<void()> command) {
+    {
+      MutexLock lock(&mutex_);
+      commands_.push_back(std::move(command));
+    }
+    wake_.Set();
+  }
+  void Cancel(SeqId seq) {
+    Post([this, seq] {
+      if (Sequence* s = Find(seq)) End(*s, Cancelled{});
+    });
+  }
+  EngineStats stats() const {
+    MutexLock lock(&mutex_);
+    return snapshot_;
+  }
+  Status CheckIntegrity() {
+    auto answer = std::make_shared<std::promise<Status>>();
+    auto future = answer->get_future();
+    Post([this, answer] { answer->set_value(broken_.ok() ? scheduler_.CheckIntegrity() : broken_); });
+    return future.get();
+  }
+
+ private:
+  void Loop();
+  void RunCommands();
+  void TakeResults();
+  void ExpireDeadlines();
+  void Launch();
+  void PublishStats();
+  Deadline NextDeadline() const;
+
+  void OnFrame(const Frame& frame);
+  void OnStepLanded(StepId step, const StepAnswer& answer);
+  void OnStepFailed(StepId step, const StepError& error);
+  void OnLogitsAnswer(LogitsAnswer answer);
+  void OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer);
+  void Ask(Sequence& s, uint32_t position);
+  void Emit(Sequence& s, const Draw& draw);
+  RowRequest RequestFor(Sequence& s, const StepItem& item);
+  Status SendStep(const StepPlan& plan);
+
+  Sequence* Find(SeqId seq) {
+    auto it = sequences_.find(seq);
+    return it == sequences_.end() ? nullptr : it->second.get();
+  }
+  void Finish(Sequence& s, FinishReason reason);
+  void Fail(Sequence& s, const Status& status) { End(s, Failed{status}); }
+  void End(Sequence& s, const Event& terminal);
+  void EndAll(const Event& terminal);
+  void Break(const Status& why);
+
+  const EngineOptions options_;
+  const RingEnds ring_;
+
+  // Owned by the loop's thread.
+  Scheduler scheduler_;
+  std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
+  std::unordered_map<StepId, Deadline> watchdogs_;  // only with a step timeout
+  size_t with_deadline_ = 0;
+  Status broken_;
+  EngineStats counts_;
+  StepBatch batch_;
+  std::vector<TokenId> ids_;
+  Encoder encoder_;
+
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> refusing_{false};  // the ring is broken
+  std::atomic<uint64_t> next_seq_{1};
+  WakeUp wake_;
+  mutable Mutex mutex_;
+  std::vector<std::function<void()>> commands_ GYRE_GUARDED_BY(mutex_);
+  EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+// The main loop. Results that pile up while a Send waits lie in the link's own bounded queue, so that the ring never
+// stands still with every hop waiting to send.
+void Engine::Impl::Loop() {
+  while (!stopping_) {
+    RunCommands();
+    TakeResults();
+    ExpireDeadlines();
+    Launch();
+    PublishStats();
+    wake_.Wait(NextDeadline());
+  }
+}
+
+StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
+  if (refusing_) return Unavailable("the ring is broken");
+  if (request.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
+  for (TokenId id : request.prompt) {
+    if (id < 0 || id >= options_.vocab) {
+      return InvalidArgument("token id {} of the prompt is out of range, the vocabulary has 0-{}", id,
+                             options_.vocab - 1);
+    }
+  }
+  GYRE_RETURN_IF_ERROR(request.sampling.Validate(options_.vocab));
+  const uint64_t room = std::min<uint64_t>(
+      options_.context, uint64_t{options_.scheduler.num_blocks} * options_.scheduler.block_size);
+  if (request.prompt.size() > room) {
+    return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
+                             room);
+  }
+  const SeqId seq{next_seq_++};
+  auto s = std::make_shared<std::unique_ptr<Sequence>>(
+      std::make_unique<Sequence>(seq, std::move(request), std::move(sink)));
+  Post([this, s, room] {
+    Sequence& sequence = **s;
+    if (!broken_.ok()) return sequence.Deliver(Failed{broken_});
+    ++counts_.requests;
+    const Request& r = sequence.request;
+    SequenceParams params{.tokens = sequence.tokens,
+                          .max_positions = static_cast<uint32_t>(
+                              std::min<uint64_t>(room, uint64_t{r.prompt.size()} + r.max_new_tokens)),
+                          .needs_all_rows = r.prompt_logits,
+                          .priority = r.priority,
+                          .salt = options_.salt};
+    const SeqId id = sequence.id;
+    sequences_[id] = std::move(*s);
+    if (r.deadline != kNoDeadline) ++with_deadline_;
+    if (Status status = scheduler_.Add(id, std::move(params)); !status.ok()) Fail(sequence, status);
+  });
+  return seq;
+}
+
+void Engine::Impl::RunCommands() {
+  std::vector<std::function<void()>> commands;
+  {
+    MutexLock lock(&mutex_);
+    commands.swap(commands_);
+  }
+  for (auto& command : commands) command();
+}
+
+void Engine::Impl::TakeResults() {
+  while (broken_.ok()) {
+    StatusOr<Frame> frame = ring_.from_last->Recv(Clock::now());
+    if (!frame.ok()) {
+      if (!absl::IsDeadlineExceeded(frame.status())) Break(Annotate(frame.status(), "the ring"));
+      return;
+    }
+    OnFrame(*frame);
+  }
+}
+
+void Engine::Impl::ExpireDeadlines() {
+  if (with_deadline_ > 0) {
+    const Deadline now = Clock::now();
+    std::vector<Sequence*> late;
+    for (auto& [id, s] : sequences_) {
+      if (s->request.deadline <= now) late.push_back(s.get());
+    }
+    for (Sequence* s : late) Fail(*s, DeadlineExceeded("the request's deadline passed"));
+  }
+  for (const auto& [step, deadline] : watchdogs_) {
+    if (deadline > Clock::now()) continue;
+    Break(Unavailable("step {} did not come back round the ring in time", static_cast<uint64_t>(step)));
+    break;
+  }
+}
+
+void Engine::Impl::Launch() {
+  while (broken_.ok()) {
+    std::optional<StepPlan> plan = scheduler_.Next();
+    if (!plan) return;
+    if (Status status = SendStep(*plan); !status.ok()) Break(Annotate(status, "the ring"));
+  }
+}
+
+Deadline Engine::Impl::NextDeadline() const {
+  Deadline next = kNoDeadline;
+  if (with_deadline_ > 0) {
+    for (const auto& [id, s] : sequences_) next = std::min(next, s->request.deadline);
+  }
+  for (const auto& [step, deadline] : watchdogs_) next = std::min(next, deadline);
+  return next;
+}
+
+void Engine::Impl::PublishStats() {
+  counts_.scheduler = scheduler_.stats();
+  MutexLock lock(&mutex_);
+  snapshot_ = counts_;
+}
+
+RowRequest Engine::Impl::RequestFor(Sequence& s, const StepItem& item) {
+  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt) {
+    return {.first = 0, .count = item.count, .mode = RowMode::kFullLogits, .touched = {}, .mask = {}};
+  }
+  RowRequest request;
+  if (options_.candidates_path && !s.wants_full_logits) {
+    request = MakeRowRequest(s.request.sampling, s.History(), {}, options_.candidates);
+  } else {
+    request.mode = RowMode::kFullLogits;
+  }
+  request.first = item.count - 1;
+  request.count = 1;
+  s.row_request = request;
+  return request;
+}
+
+Status Engine::Impl::SendStep(const StepPlan& plan) {
+  batch_.seqs.clear();
+  ids_.clear();
+  for (const StepItem& item : plan.items) {
+    Sequence* s = Find(item.seq);
+    if (s == nullptr) return Internal("step {} names an unknown sequence", static_cast<uint64_t>(plan.step));
+    SeqRows rows{.seq = item.seq,
+                 .incarnation = item.incarnation,
+                 .model = options_.model,
+                 .adapter = 0,
+                 .row_class = item.row_class,
+                 .first_position = item.first_position,
+                 .row_count = item.count,
+                 .blocks = {item.blocks},
+                 .requests = {}};
+    if (item.sample_last || (s->request.prompt_logits && item.row_class == RowClass::kPrompt)) {
+      rows.requests.push_back(RequestFor(*s, item));
+    }
+    const auto first = s->tokens.begin() + item.first_position;
+    ids_.insert(ids_.end(), first, first + item.count);
+    batch_.seqs.push_back(std::move(rows));
+  }
+  if (options_.step_timeout != Duration::max()) watchdogs_[plan.step] = After(options_.step_timeout);
+  encoder_.Reset();
+  EncodeStepPrefix(batch_, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
+  return ring_.to_first->Send({.kind = FrameKind::kTokens,
+                               .dtype = WireType::kI32,
+                               .epoch = options_.epoch,
+                               .step = plan.step,
+                               .rows = static_cast<uint32_t>(ids_.size())},
+                              parts, kNoDeadline);
+}
+
+void Engine::Impl::OnFrame(const Frame& frame) {
+  const FrameHeader& h = frame.header;
+  if (h.epoch != options_.epoch) {
+    ++counts_.discarded_results;
+    return;
+  }
+  switch (h.kind) {
+    case FrameKind::kAnswer: {
+      StatusOr<StepAnswer> answer = DecodeStepAnswer(frame.payload);
+      if (!answer.ok()) return Break(Annotate(answer.status(), "an answer of the last stage"));
+      return OnStepLanded(h.step, *answer);
+    }
+    case FrameKind::kStepError: {
+      StatusOr<StepError> error = DecodeStepError(frame.payload);
+      if (!error.ok()) return Break(Annotate(error.status(), "a step error"));
+      return OnStepFailed(h.step, *error);
+    }
+    case FrameKind::kLogitsAnswer: {
+      StatusOr<LogitsAnswer> answer = DecodeLogitsAnswer(frame.payload);
+      if (!answer.ok()) return Break(Annotate(answer.status(), "a logits answer"));
+      return OnLogitsAnswer(*std::move(answer));
+    }
+    default:
+      return Break(DataLoss("the last stage sent a frame of kind {}, which is no answer", static_cast<int>(h.kind)));
+  }
+}
+
+void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
+  watchdogs_.erase(step);
+  const LandedStep landed = scheduler_.Land(step, true);
+  // Answers stand in the order of the step's items; `valid` is a part of these in the same order.
+  size_t next = 0;
+  const std::vector<RowAnswer>& rows = answer.rows;
+  for (const StepItem& item : landed.valid) {
+    while (next < rows.size() && rows[next].seq != item.seq) ++next;
+    bool sampled = false;
+    for (; next < rows.size() && rows[next].seq == item.seq; ++next) {
+      Sequence* s = Find(item.seq);
+      if (s == nullptr) continue;
+      sampled |= rows[next].position == item.first_position + item.count - 1;
+      OnAnswer(*s, item, rows[next]);
+    }
+    if (Sequence* s = Find(item.seq); s != nullptr && item.sample_last && !sampled) {
+      Fail(*s, Internal("the last stage gave no answer for position {}", item.first_position + item.count - 1));
+    }
+  }
+}
+
+void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
+  ++counts_.step_errors;
+  watchdogs_.erase(step);
+  Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
+  for (SeqId seq : scheduler_.Land(step, false).failed) {
+    if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
+  }
+}
+
+void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
+  const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
+  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt) {
+    s.Deliver(LogitsEvent{.position = answer.position, .logits = answer.values});
+  }
+  if (!last) return;
+  if (s.request.max_new_tokens == 0) return Finish(s, FinishReason::kLength);
+  if (answer.mode == RowMode::kFullLogits) {
+    s.wants_full_logits = false;
+    StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, answer.values, answer.position);
+    return draw.ok() ? Emit(s, *draw) : Fail(s, draw.status());
+  }
+  StatusOr<std::optional<Draw>> draw =
+      SampleCandidates(s.request.sampling, s.History(), s.row_request, answer, options_.vocab);
+  if (!draw.ok()) return Fail(s, draw.status());
+  return draw->has_value() ? Emit(s, **draw) : Ask(s, answer.position);
+}
+
+void Engine::Impl::Ask(Sequence& s, uint32_t position) {
+  ++counts_.full_logits_questions;
+  s.question = LogitsQuestion{.seq = s.id,
+                              .incarnation = scheduler_.Incarnation(s.id),
+                              .model = options_.model,
+                              .position = position};
+  encoder_.Reset();
+  EncodeLogitsQuestion(*s.question, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes()};
+  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = options_.epoch}, parts,
+                                       kNoDeadline);
+  if (!status.ok()) Break(Annotate(status, "the ring"));
+}
+
+void Engine::Impl::OnLogitsAnswer(LogitsAnswer answer) {
+  Sequence* s = Find(answer.question.seq);
+  // Of a sequence that ended or was preempted meanwhile: its replay samples the row again.
+  if (s == nullptr || s->question != answer.question ||
+      scheduler_.Incarnation(answer.question.seq) != answer.question.incarnation) {
+    ++counts_.discarded_results;
+    return;
+  }
+  s->question.reset();
+  if (answer.logits.empty()) {
+    s->wants_full_logits = true;
+    scheduler_.Repeat(s->id);
+    return;
+  }
+  StatusOr<Draw> draw =
+      SampleFull(s->request.sampling, s->History(), {}, answer.logits, answer.question.position);
+  return draw.ok() ? Emit(*s, *draw) : Fail(*s, draw.status());
+}
+
+void Engine::Impl::Emit(Sequence& s, const Draw& draw) {
+  ++counts_.tokens_generated;
+  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer);
+  s.Deliver(TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
+  if (accepted.stopped) return Finish(s, FinishReason::kStop);
+  if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);
+  if (!scheduler_.Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);
+}
+
+void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
+  ++counts_.finished;
+  End(s, s.MakeFinished(reason, scheduler_.CachedPositions(s.id)));
+}
+
+void Engine::Impl::End(Sequence& s, const Event& terminal) {
+  if (std::holds_alternative<Failed>(terminal)) ++counts_.failed;
+  if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
+  if (s.request.deadline != kNoDeadline) --with_deadline_;
+  scheduler_.Remove(s.id);
+  auto node = sequences_.extract(s.id);  // `s` lives until the sink has been told
+  s.Deliver(terminal);
+}
+
+void Engine::Impl::EndAll(const Event& terminal) {
+  RunCommands();
+  while (!sequences_.empty()) End(*sequences_.begin()->second, terminal);
+  PublishStats();
+}
+
+void Engine::Impl::Break(const Status& why) {
+  if (!broken_.ok()) return;
+  Log(LogLevel::kError, "{}", Message(why));
+  broken_ = why;
+  refusing_ = true;
+  watchdogs_.clear();
+  EndAll(Failed{why});
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() { impl_->Stop(); }
+
+StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, RingEnds ring) {
+  if (options.vocab <= 0 || options.context == 0) {
+    return InvalidArgument("the engine needs a vocabulary and a context, got {} and {}", options.vocab,
+                           options.context);
+  }
+  if (options.scheduler.num_blocks == 0 || options.scheduler.block_size == 0) {
+    return InvalidArgument("the engine needs KV blocks, got {} of {} positions", options.scheduler.num_blocks,
+                           options.scheduler.block_size);
+  }
+  auto impl = std::make_unique<Impl>(std::move(options), ring);
+  impl->Start();
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+StatusOr<SeqId> Engine::Submit(Request request, EventSink sink) {
+  return impl_->Submit(std::move(request), std::move(sink));
+}
+void Engine::Cancel(SeqId seq) { impl_->Cancel(seq); }
+EngineStats Engine::stats() const { return impl_->stats(); }
+Status Engine::CheckIntegrity() { return impl_->CheckIntegrity(); }
+
+}  // namespace gyre

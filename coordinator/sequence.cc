@@ -1,0 +1,31 @@
+#include "coordinator/sequence.h"
+
+namespace gyre {
+
+Sequence::Sequence(SeqId id, Request r, EventSink sink)
+    : id(id), request(std::move(r)), tokens(request.prompt), sink_(std::move(sink)), stream_(request.stops) {}
+
+Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer) {
+  if (!first_token_) first_token_ = Clock::now();
+  const TokenId previous = tokens.back();
+  tokens.push_back(draw.token);
+  if (tokenizer == nullptr) return {};
+  // A drawn BOS begins another document, so it ends this one.
+  const bool ends = tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos();
+  if (ends && !request.ignore_end) return {.text = "", .stopped = true};
+  TextStream::Result result = stream_.Push(tokenizer->Piece(draw.token, previous == tokenizer->bos()));
+  return {.text = std::move(result.text), .stopped = result.stopped};
+}
+
+Finished Sequence::MakeFinished(FinishReason reason, uint32_t cached_tokens) {
+  const Deadline now = Clock::now();
+  return {.reason = reason,
+          .text = stream_.Flush(),
+          .usage = {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
+                    .cached_tokens = cached_tokens,
+                    .generated_tokens = generated(),
+                    .to_first_token = first_token_.value_or(now) - submitted_,
+                    .total = now - submitted_}};
+}
+
+}  // namespace gyre

@@ -1,0 +1,50 @@
+// One request as the engine sees it: its tokens, its text stream, and what it waits for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/step.h"
+#include "coordinator/engine.h"
+#include "coordinator/sampler.h"
+#include "coordinator/text_stream.h"
+#include "model/tokenizer.h"
+
+namespace gyre {
+
+// Not thread-safe: the engine's loop owns it. The scheduler keeps the rest (blocks, positions, state).
+class Sequence {
+ public:
+  Sequence(SeqId id, Request request, EventSink sink);
+
+  struct Accepted {
+    std::string text;      // may be shown now
+    bool stopped = false;  // an end-of-generation id or a stop string
+  };
+  // Takes in a drawn token. `tokenizer` may be null.
+  Accepted Accept(const Draw& draw, const Tokenizer* tokenizer);
+  Finished MakeFinished(FinishReason reason, uint32_t cached_tokens);
+  void Deliver(const Event& event) { sink_(id, event); }
+
+  TokenHistory History() const { return {.tokens = tokens, .prompt_length = request.prompt.size()}; }
+  uint32_t generated() const { return static_cast<uint32_t>(tokens.size() - request.prompt.size()); }
+
+  const SeqId id;
+  const Request request;
+  std::vector<TokenId> tokens;             // prompt, then generated
+  RowRequest row_request;                  // of the row that is sampled next
+  std::optional<LogitsQuestion> question;  // full logits asked for and not yet answered
+  bool wants_full_logits = false;          // the next sampled row is sent again with mode kFullLogits
+
+ private:
+  EventSink sink_;
+  TextStream stream_;
+  Deadline submitted_ = Clock::now();
+  std::optional<Deadline> first_token_;
+};
+
+}  // namespace gyre

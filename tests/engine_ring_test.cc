@@ -1,0 +1,225 @@
+// The engine over real stages of a tiny seeded model: failures, cancellation, and exactly one end for each request.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "cli/local_ring.h"
+#include "coordinator/plan_change.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Outcome;
+using testing::Runner;
+using testing::RunOne;
+
+class EngineTest : public ::testing::Test {
+ protected:
+  RingOptions Options(int stages) const {
+    RingOptions o;
+    o.model = model_.path();
+    o.stages = stages;
+    o.threads = stages;
+    o.kv_type = "f32";
+    o.block_size = 4;
+    o.ctx = 128;
+    o.parallel = 8;
+    o.quiet = true;
+    return o;
+  }
+  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
+    auto ring = LocalRing::Open(o);
+    EXPECT_TRUE(ring.ok()) << ring.status();
+    return ring.ok() ? *std::move(ring) : nullptr;
+  }
+  static Request Ask(int seed, uint32_t n, size_t length = 7) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    Request r;
+    for (size_t i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>(random() % 60));
+    r.max_new_tokens = n;
+    r.sampling.temperature = 0;
+    r.ignore_end = true;
+    return r;
+  }
+  // Fails the steps whose running number is in `steps`, at one stage.
+  static void FailSteps(LocalRing& ring, size_t stage, std::set<int> steps) {
+    auto count = std::make_shared<std::atomic<int>>(0);
+    ring.workers()[stage]->SetFaultHook([count, steps = std::move(steps)]() -> Status {
+      return steps.count((*count)++) > 0 ? Internal("planted fault") : absl::OkStatus();
+    });
+  }
+
+  testing::TinyModelFile model_;
+};
+
+TEST_F(EngineTest, AFailedStepIsSentAgainAndTheTextStaysTheSame) {
+  auto alone = Open(Options(1));
+  ASSERT_NE(alone, nullptr);
+  std::vector<std::vector<TokenId>> expected;
+  for (int i = 0; i < 6; ++i) expected.push_back(RunOne(alone->engine(), Ask(i, 40, 20)).tokens);
+  for (size_t stage : {size_t{0}, size_t{1}, size_t{2}}) {
+    RingOptions o = Options(3);
+    o.chunk = 3;
+    auto ring = Open(o);
+    ASSERT_NE(ring, nullptr);
+    FailSteps(*ring, stage, {0, 5, 11, 12, 30, 50, 51});
+    Runner runner(ring->engine());
+    for (int i = 0; i < 6; ++i) runner.Add(Ask(i, 40, 20));
+    const auto outcomes = runner.Wait();
+    for (size_t i = 0; i < 6; ++i) {
+      if (outcomes[i].finished) EXPECT_EQ(outcomes[i].tokens, expected[i]);
+      EXPECT_EQ(outcomes[i].terminals, 1);
+    }
+    EXPECT_GT(ring->engine().stats().step_errors, 0u);
+    EXPECT_GT(ring->engine().stats().finished, 0u);
+    EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
+  }
+}
+
+TEST_F(EngineTest, AnErrorThatRepeatsFailsTheRequestWithItsSentence) {
+  auto ring = Open(Options(2));
+  ASSERT_NE(ring, nullptr);
+  std::set<int> all;
+  for (int i = 0; i < 1000; ++i) all.insert(i);
+  FailSteps(*ring, 1, all);
+  const Outcome o = RunOne(ring->engine(), Ask(1, 10));
+  EXPECT_FALSE(o.finished);
+  EXPECT_NE(Message(o.status).find("planted fault"), std::string::npos) << o.status;
+  EXPECT_EQ(o.terminals, 1);
+  ring->workers()[1]->SetFaultHook({});
+  EXPECT_TRUE(RunOne(ring->engine(), Ask(1, 10)).finished) << "the ring goes on after a failed request";
+}
+
+TEST_F(EngineTest, EveryRequestEndsExactlyOnceUnderRandomCancels) {
+  RingOptions o = Options(3);
+  o.kv_tokens = 160;
+  o.chunk = 5;
+  auto ring = Open(o);
+  ASSERT_NE(ring, nullptr);
+  FailSteps(*ring, 1, {3, 40, 41, 90, 200, 201, 202, 300});
+  std::mt19937 random(7);
+  Runner runner(ring->engine());
+  std::vector<size_t> indices;
+  for (int i = 0; i < 60; ++i) {
+    const uint32_t n = 1 + random() % 40;
+    const bool cancels = random() % 3 == 0;
+    const size_t at = 1 + random() % 10;
+    Engine& engine = ring->engine();
+    indices.push_back(runner.Add(Ask(i, n, 1 + random() % 50), [&engine, cancels, at](SeqId seq, size_t tokens) {
+      if (cancels && tokens == at) engine.Cancel(seq);
+    }));
+    if (random() % 4 == 0) ring->engine().Cancel(runner.id(indices[random() % indices.size()]));
+    EXPECT_TRUE(engine.CheckIntegrity().ok()) << engine.CheckIntegrity();
+  }
+  int cancelled = 0, finished = 0;
+  for (const Outcome& outcome : runner.Wait()) {
+    EXPECT_EQ(outcome.terminals, 1);
+    EXPECT_EQ(outcome.events_after_terminal, 0);
+    cancelled += outcome.cancelled;
+    finished += outcome.finished;
+  }
+  EXPECT_GT(cancelled, 0);
+  EXPECT_GT(finished, 0);
+  // Steps in flight of cancelled sequences land; then every block is back.
+  for (int i = 0; i < 200 && ring->engine().stats().scheduler.in_flight > 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
+  }
+  const SchedulerStats stats = ring->engine().stats().scheduler;
+  EXPECT_EQ(stats.blocks_available, stats.num_blocks);
+}
+
+TEST_F(EngineTest, StoppingTheEngineCancelsWhatRuns) {
+  auto ring = Open(Options(2));
+  ASSERT_NE(ring, nullptr);
+  Runner runner(ring->engine());
+  for (int i = 0; i < 8; ++i) runner.Add(Ask(i, 120));
+  ring.reset();
+  for (const Outcome& o : runner.Wait()) {
+    EXPECT_EQ(o.terminals, 1);
+    EXPECT_TRUE(o.cancelled || o.finished);
+  }
+}
+
+TEST_F(EngineTest, ADeadStageEndsEveryRequestAndRefusesTheNext) {
+  auto ring = Open(Options(2));
+  ASSERT_NE(ring, nullptr);
+  std::atomic<bool> running{false};
+  Runner runner(ring->engine());
+  for (int i = 0; i < 4; ++i) {
+    runner.Add(Ask(i, 120), [&](SeqId, size_t) { running = true; });
+  }
+  while (!running) std::this_thread::yield();
+  ring->workers()[1]->Stop();
+  for (const Outcome& o : runner.Wait()) EXPECT_EQ(o.terminals, 1);
+  EXPECT_TRUE(absl::IsUnavailable(RunOne(ring->engine(), Ask(1, 5)).status));
+}
+
+TEST_F(EngineTest, DeadlinesEndRequestsWithASentence) {
+  auto ring = Open(Options(1));
+  ASSERT_NE(ring, nullptr);
+  Request r = Ask(1, 100);
+  r.deadline = Clock::now() - milliseconds(1);
+  const Outcome o = RunOne(ring->engine(), std::move(r));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(o.status)) << o.status;
+}
+
+TEST_F(EngineTest, RefusalsSayWhatIsWrong) {
+  auto ring = Open(Options(1));
+  ASSERT_NE(ring, nullptr);
+  auto refused = [&](Request r) { return RunOne(ring->engine(), std::move(r)).status; };
+  Request empty = Ask(1, 5);
+  empty.prompt.clear();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused(empty)));
+  Request wild = Ask(1, 5);
+  wild.prompt[2] = 1 << 20;
+  EXPECT_TRUE(absl::IsInvalidArgument(refused(wild)));
+  wild.prompt[2] = -1;
+  EXPECT_TRUE(absl::IsInvalidArgument(refused(wild)));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused(Ask(1, 5, 1000))));
+  Request hot = Ask(1, 5);
+  hot.sampling.temperature = -1;
+  EXPECT_TRUE(absl::IsInvalidArgument(refused(hot)));
+}
+
+TEST_F(EngineTest, GenerationEndsAtTheContext) {
+  auto ring = Open(Options(2));
+  ASSERT_NE(ring, nullptr);
+  const Outcome o = RunOne(ring->engine(), Ask(3, 100000, 10));
+  EXPECT_TRUE(o.finished);
+  EXPECT_EQ(o.reason, FinishReason::kLength);
+  EXPECT_EQ(o.tokens.size(), 128u - 10 + 1);  // the last token needs no place in the cache
+}
+
+TEST_F(EngineTest, PenaltiesAndBiasReachTheDraw) {
+  auto ring = Open(Options(2));
+  ASSERT_NE(ring, nullptr);
+  Request r = Ask(5, 30);
+  r.sampling.presence_penalty = 2;
+  r.sampling.repetition_penalty = 1.5f;
+  r.sampling.logit_bias = {{9, 1000.0f}};
+  const Outcome biased = RunOne(ring->engine(), r);
+  ASSERT_TRUE(biased.finished) << biased.status;
+  for (TokenId id : biased.tokens) EXPECT_EQ(id, 9);
+  r.sampling.logit_bias = {{9, -INFINITY}};
+  const Outcome banned = RunOne(ring->engine(), r);
+  for (TokenId id : banned.tokens) EXPECT_NE(id, 9);
+}
+
+TEST_F(EngineTest, AStageThatCannotPrepareAbortsThePlan) {
+  RingOptions o = Options(2);
+  o.stages = 99;
+  EXPECT_TRUE(absl::IsInvalidArgument(LocalRing::Open(o).status()));
+  o = Options(1);
+  o.model = "/nowhere/model.gguf";
+  EXPECT_TRUE(absl::IsNotFound(LocalRing::Open(o).status()));
+}
+
+}  // namespace
+}  // namespace gyre

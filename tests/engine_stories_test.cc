@@ -1,0 +1,199 @@
+// The whole engine on a real trained model: the known text on any number of stages, alone and in company.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "cli/local_ring.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/shared_data.h"
+
+namespace gyre {
+namespace {
+
+using testing::Outcome;
+using testing::Runner;
+using testing::RunOne;
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class StoriesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the trained model is not there";
+    dir_ = testing::SharedData("models");
+    greedy_ = Slurp(dir_ + "/stories260K.greedy.txt");
+    ASSERT_GT(greedy_.size(), 500u);
+  }
+  RingOptions Options(const std::string& file, int stages) const {
+    RingOptions o;
+    o.model = dir_ + "/" + file;
+    o.stages = stages;
+    o.threads = stages;
+    o.kv_type = "f32";
+    o.quiet = true;
+    return o;
+  }
+  static Request Greedy(const LocalRing& ring, const std::string& prompt, uint32_t n) {
+    Request r;
+    r.prompt = ring.model().tokenizer()->Encode(prompt, {.add_special = true});
+    r.max_new_tokens = n;
+    r.sampling.temperature = 0;
+    return r;
+  }
+  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
+    auto ring = LocalRing::Open(o);
+    EXPECT_TRUE(ring.ok()) << ring.status();
+    return ring.ok() ? *std::move(ring) : nullptr;
+  }
+
+  std::string dir_;
+  std::string greedy_;
+};
+
+TEST_F(StoriesTest, GreedyTextIsTheKnownOneOnAnyNumberOfStages) {
+  for (const char* file : {"stories260K.bin", "stories260K.gguf"}) {
+    std::vector<std::vector<float>> first;
+    for (int stages : {1, 2, 3, 5}) {
+      SCOPED_TRACE(std::string(file) + " on " + std::to_string(stages));
+      auto ring = Open(Options(file, stages));
+      ASSERT_NE(ring, nullptr);
+      const Outcome text = RunOne(ring->engine(), Greedy(*ring, "", 256));
+      ASSERT_TRUE(text.finished) << text.status;
+      EXPECT_EQ(text.text + "\n", greedy_);
+      // The same ids as a prompt: every row's logits, bit for bit.
+      Request rows;
+      rows.prompt = {1};
+      rows.prompt.insert(rows.prompt.end(), text.tokens.begin(), text.tokens.end());
+      rows.prompt_logits = true;
+      const Outcome logits = RunOne(ring->engine(), std::move(rows));
+      ASSERT_EQ(logits.logits.size(), text.tokens.size() + 1) << logits.status;
+      if (first.empty()) first = logits.logits;
+      EXPECT_EQ(logits.logits, first);
+      EXPECT_TRUE(ring->engine().CheckIntegrity().ok());
+    }
+  }
+}
+
+TEST_F(StoriesTest, Int8FileGivesTheSameTextOnAnyNumberOfStages) {
+  const std::string known = Slurp(dir_ + "/stories260K-q8.greedy.txt");
+  std::string first;
+  for (int stages : {1, 2, 3, 5}) {
+    auto ring = Open(Options("stories260K-q8.bin", stages));
+    ASSERT_NE(ring, nullptr);
+    const Outcome o = RunOne(ring->engine(), Greedy(*ring, "", 256));
+    ASSERT_TRUE(o.finished) << o.status;
+    if (first.empty()) first = o.text;
+    EXPECT_EQ(o.text, first) << stages;
+  }
+  // Exact products of the int8 weights against int8 activations: the text agrees for a good while.
+  EXPECT_EQ(first.substr(0, 100), known.substr(0, 100));
+}
+
+struct Variant {
+  const char* name;
+  void (*change)(RingOptions&);
+};
+
+TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
+  const std::vector<std::string> prompts = {"", "Once", "One day", "Lily", "The dog was", "Tom and", "A", "In the park"};
+  std::vector<std::string> alone;
+  {
+    auto ring = Open(Options("stories260K.gguf", 1));
+    ASSERT_NE(ring, nullptr);
+    for (const std::string& p : prompts) alone.push_back(RunOne(ring->engine(), Greedy(*ring, p, 200)).text);
+    EXPECT_EQ(alone[0], greedy_.substr(0, alone[0].size()));
+  }
+  const Variant variants[] = {
+      {"plain", [](RingOptions&) {}},
+      {"few blocks", [](RingOptions& o) { o.kv_tokens = 420; }},
+      {"few blocks, no sharing", [](RingOptions& o) { o.kv_tokens = 420, o.no_prefix_cache = true; }},
+      {"no sharing", [](RingOptions& o) { o.no_prefix_cache = true; }},
+      {"chunk 1", [](RingOptions& o) { o.chunk = 1; }},
+      {"chunk 3", [](RingOptions& o) { o.chunk = 3, o.max_rows = 5; }},
+      {"block of 1", [](RingOptions& o) { o.block_size = 1; }},
+      {"whole prompts", [](RingOptions& o) { o.no_chunked_prefill = true; }},
+      {"static batches", [](RingOptions& o) { o.no_continuous_batching = true; }},
+      {"full logits", [](RingOptions& o) { o.no_candidates = true; }},
+  };
+  for (int stages : {1, 3}) {
+    for (const Variant& v : variants) {
+      SCOPED_TRACE(std::string(v.name) + " on " + std::to_string(stages));
+      RingOptions o = Options("stories260K.gguf", stages);
+      v.change(o);
+      auto ring = Open(o);
+      ASSERT_NE(ring, nullptr);
+      Runner runner(ring->engine());
+      for (const std::string& p : prompts) runner.Add(Greedy(*ring, p, 200));
+      const std::vector<Outcome> outcomes = runner.Wait();
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
+        EXPECT_EQ(outcomes[i].text, alone[i]) << prompts[i];
+        EXPECT_EQ(outcomes[i].terminals, 1);
+        EXPECT_EQ(outcomes[i].events_after_terminal, 0);
+      }
+      EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
+      const SchedulerStats stats = ring->engine().stats().scheduler;
+      if (o.kv_tokens != 0) EXPECT_GT(stats.preemptions, 0u);
+      EXPECT_EQ(stats.blocks_available, stats.num_blocks);
+    }
+  }
+}
+
+TEST_F(StoriesTest, SampledTextDependsOnTheSeedOnly) {
+  auto sample = [](const LocalRing& ring, uint64_t seed) {
+    Request r = Greedy(ring, "Once upon a time", 120);
+    r.sampling = SamplingParams{.temperature = 1.3f, .top_k = 0, .top_p = 0.97f, .min_p = 0.0f};
+    r.sampling.repetition_penalty = 1.1f;
+    r.sampling.seed = seed;
+    return r;
+  };
+  std::vector<std::string> expected;
+  for (int stages : {1, 2, 3}) {
+    for (const bool full : {false, true}) {
+      RingOptions o = Options("stories260K.gguf", stages);
+      o.no_candidates = full;
+      if (stages == 3) o.kv_tokens = 300;
+      auto ring = Open(o);
+      ASSERT_NE(ring, nullptr);
+      Runner runner(ring->engine());
+      for (uint64_t seed = 0; seed < 6; ++seed) runner.Add(sample(*ring, seed));
+      std::vector<std::string> texts;
+      for (const Outcome& outcome : runner.Wait()) texts.push_back(outcome.text);
+      if (expected.empty()) expected = texts;
+      EXPECT_EQ(texts, expected) << stages << (full ? " full" : " candidates");
+      if (!full) EXPECT_GT(ring->engine().stats().full_logits_questions, 0u);
+    }
+  }
+  EXPECT_NE(expected[0], expected[1]);
+}
+
+TEST_F(StoriesTest, ASecondTurnFindsTheFirstOnesKeysAndValues) {
+  auto ring = Open(Options("stories260K.gguf", 2));
+  ASSERT_NE(ring, nullptr);
+  const Outcome first = RunOne(ring->engine(), Greedy(*ring, "", 100));
+  Request next = Greedy(*ring, "", 20);
+  next.prompt.insert(next.prompt.end(), first.tokens.begin(), first.tokens.end());
+  const Outcome second = RunOne(ring->engine(), std::move(next));
+  EXPECT_GE(second.usage.cached_tokens, 80u);
+  EXPECT_EQ(first.text + second.text, greedy_.substr(0, first.text.size() + second.text.size()));
+}
+
+TEST_F(StoriesTest, StopStringsEndBeforeThem) {
+  auto ring = Open(Options("stories260K.gguf", 1));
+  ASSERT_NE(ring, nullptr);
+  Request r = Greedy(*ring, "", 256);
+  r.stops = {"red ball"};
+  const Outcome o = RunOne(ring->engine(), std::move(r));
+  EXPECT_TRUE(o.finished);
+  EXPECT_EQ(o.reason, FinishReason::kStop);
+  EXPECT_EQ(o.text, greedy_.substr(0, greedy_.find("red ball")));
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,113 @@
+// Runs requests on an engine and collects what came, for tests and benchmarks.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/engine.h"
+
+namespace gyre::testing {
+
+struct Outcome {
+  std::vector<TokenId> tokens;
+  std::string text;
+  std::vector<std::vector<float>> logits;  // in order of position
+  int terminals = 0;
+  int events_after_terminal = 0;
+  Status status;            // of Submit or of Failed
+  bool cancelled = false;
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+  Usage usage;
+};
+
+// Many requests at once. Thread-safe sinks; Wait blocks until each has its terminal event.
+class Runner {
+ public:
+  explicit Runner(Engine& engine) : engine_(engine) {}
+
+  // Returns the request's index in Wait's result. on_token: on the engine's thread.
+  size_t Add(Request request, std::function<void(SeqId, size_t tokens)> on_token = {}) {
+    size_t index = 0;
+    {
+      std::lock_guard lock(state_->mutex);
+      index = state_->outcomes.size();
+      state_->outcomes.emplace_back();
+    }
+    auto sink = [state = state_, index, on_token](SeqId seq, const Event& event) {
+      size_t tokens = 0;
+      {
+        std::lock_guard lock(state->mutex);
+        Take(state->outcomes[index], event);
+        tokens = state->outcomes[index].tokens.size();
+      }
+      state->changed.notify_all();
+      if (on_token && std::holds_alternative<TokenEvent>(event)) on_token(seq, tokens);
+    };
+    auto seq = engine_.Submit(std::move(request), sink);
+    std::lock_guard lock(state_->mutex);
+    if (!seq.ok()) {
+      state_->outcomes[index].status = seq.status();
+      state_->outcomes[index].terminals = 1;
+    }
+    ids_.push_back(seq.ok() ? *seq : SeqId{0});
+    return index;
+  }
+  SeqId id(size_t index) const { return ids_[index]; }
+
+  std::vector<Outcome> Wait() {
+    std::unique_lock lock(state_->mutex);
+    state_->changed.wait(lock, [this] {
+      for (const Outcome& o : state_->outcomes) {
+        if (o.terminals == 0) return false;
+      }
+      return true;
+    });
+    return state_->outcomes;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Outcome> outcomes;
+  };
+  static void Take(Outcome& o, const Event& event) {
+    if (o.terminals > 0) ++o.events_after_terminal;
+    if (auto* token = std::get_if<TokenEvent>(&event)) {
+      o.tokens.push_back(token->token);
+      o.text += token->text;
+    } else if (auto* row = std::get_if<LogitsEvent>(&event)) {
+      o.logits.push_back(row->logits);
+    } else {
+      ++o.terminals;
+      if (auto* finished = std::get_if<Finished>(&event)) {
+        o.finished = true;
+        o.text += finished->text;
+        o.reason = finished->reason;
+        o.usage = finished->usage;
+      } else if (auto* failed = std::get_if<Failed>(&event)) {
+        o.status = failed->status;
+      } else {
+        o.cancelled = true;
+      }
+    }
+  }
+
+  Engine& engine_;
+  std::vector<SeqId> ids_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+inline Outcome RunOne(Engine& engine, Request request) {
+  Runner runner(engine);
+  runner.Add(std::move(request));
+  return runner.Wait().front();
+}
+
+}  // namespace gyre::testing

@@ -1,0 +1,121 @@
+#include "transport/inproc_link.h"
+
+#include <deque>
+
+#include "base/crc32c.h"
+#include "base/mutex.h"
+#include "base/wakeup.h"
+
+namespace gyre {
+namespace {
+
+// One direction. The sender and the receiver each wait on an event of their own.
+class Pipe {
+ public:
+  explicit Pipe(const InprocOptions& options) : options_(options) {}
+
+  Status Push(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
+    size_t length = 0;
+    for (ByteSpan part : parts) length += part.size();
+    if (length > kMaxPayload) return InvalidArgument("a payload of {} bytes, at most {} fit", length, kMaxPayload);
+    header.length = length;
+    Frame frame{.header = header, .payload = {}};
+    frame.payload.reserve(length);
+    for (ByteSpan part : parts) frame.payload.insert(frame.payload.end(), part.begin(), part.end());
+    if (options_.check_crc) frame.header.payload_crc = Crc32c(frame.payload);
+    for (;;) {
+      {
+        MutexLock lock(&mutex_);
+        if (closed_) return Unavailable("the link is closed");
+        const bool room = frames_.size() < options_.max_queued_frames &&
+                          (frames_.empty() || queued_bytes_ + length <= options_.max_queued_bytes);
+        if (room) {
+          queued_bytes_ += length;
+          frames_.push_back(std::move(frame));
+          if (notify_) notify_();
+          break;
+        }
+      }
+      if (!has_room_.Wait(deadline)) return DeadlineExceeded("the peer takes nothing in");
+    }
+    has_frame_.Set();
+    return absl::OkStatus();
+  }
+
+  StatusOr<Frame> Pop(Deadline deadline) {
+    for (;;) {
+      {
+        MutexLock lock(&mutex_);
+        if (!frames_.empty()) {
+          Frame frame = std::move(frames_.front());
+          frames_.pop_front();
+          queued_bytes_ -= frame.payload.size();
+          has_room_.Set();
+          if (options_.check_crc && Crc32c(frame.payload) != frame.header.payload_crc) {
+            closed_ = true;
+            return DataLoss("a payload's checksum is wrong");
+          }
+          return frame;
+        }
+        if (closed_) return Unavailable("the peer closed the link");
+      }
+      if (!has_frame_.Wait(deadline)) return DeadlineExceeded("nothing came");
+    }
+  }
+
+  void SetNotify(std::function<void()> notify) {
+    MutexLock lock(&mutex_);
+    notify_ = std::move(notify);
+  }
+
+  void Close() {
+    {
+      MutexLock lock(&mutex_);
+      if (closed_) return;
+      closed_ = true;
+      if (notify_) notify_();
+    }
+    has_frame_.Set();
+    has_room_.Set();
+  }
+
+ private:
+  const InprocOptions options_;
+  WakeUp has_frame_;
+  WakeUp has_room_;
+  Mutex mutex_;
+  std::deque<Frame> frames_ GYRE_GUARDED_BY(mutex_);
+  size_t queued_bytes_ GYRE_GUARDED_BY(mutex_) = 0;
+  bool closed_ GYRE_GUARDED_BY(mutex_) = false;
+  std::function<void()> notify_ GYRE_GUARDED_BY(mutex_);
+};
+
+class InprocLink : public Link {
+ public:
+  InprocLink(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in) : out_(std::move(out)), in_(std::move(in)) {}
+  ~InprocLink() override { InprocLink::Close(); }
+
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) override {
+    return out_->Push(header, parts, deadline);
+  }
+  StatusOr<Frame> Recv(Deadline deadline) override { return in_->Pop(deadline); }
+  void SetNotify(std::function<void()> notify) override { in_->SetNotify(std::move(notify)); }
+  void Close() override {
+    out_->Close();
+    in_->Close();
+  }
+
+ private:
+  const std::shared_ptr<Pipe> out_;
+  const std::shared_ptr<Pipe> in_;
+};
+
+}  // namespace
+
+std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> MakeInprocLinkPair(const InprocOptions& options) {
+  auto there = std::make_shared<Pipe>(options);
+  auto back = std::make_shared<Pipe>(options);
+  return {std::make_unique<InprocLink>(there, back), std::make_unique<InprocLink>(back, there)};
+}
+
+}  // namespace gyre
