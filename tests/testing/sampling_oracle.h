@@ -1,4 +1,5 @@
-// What the sampler's tests hold it against: the last stage's answer, and the distribution, both the straightforward way.
+// What the sampler's tests hold it against: the last stage's answer, and the distribution, both the straightforward
+// way.
 #pragma once
 
 #include <algorithm>
