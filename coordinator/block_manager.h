@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -13,46 +14,69 @@
 
 namespace gyre {
 
-// Identifies the chain of full blocks from position 0 to the end of one block: what a block's hash covers.
-using ChainHash = uint64_t;
+// Names the content of all full blocks from position 0 to the end of one block. Handed out once, so two different
+// contents never have the same; kNoChain is none.
+using ChainId = uint64_t;
+inline constexpr ChainId kNoChain = 0;
 
 // One KV group's blocks. Not thread-safe: the scheduler owns it. A block is free (no owner, no content worth
-// keeping), owned (>= 1 reference), or cached (no owner, content still findable; reused oldest first).
+// keeping), owned (>= 1 reference), or cached (no owner, content still findable; reused longest-unused first).
 class BlockManager {
  public:
   BlockManager(uint32_t num_blocks, uint32_t block_size, bool prefix_cache);
-  ~BlockManager();
 
-  uint32_t num_blocks() const;
-  uint32_t block_size() const;
+  uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint32_t block_size() const { return block_size_; }
   // Free and cached blocks: what Allocate can still hand out.
-  uint32_t available() const;
-  uint32_t cached() const;
+  uint32_t available() const { return static_cast<uint32_t>(free_.size() + cached_.size()); }
+  uint32_t cached() const { return static_cast<uint32_t>(cached_.size()); }
 
-  // The longest run of published blocks that hold exactly these tokens (and row classes) from position 0 on, under
-  // this salt, of at most max_positions positions; one reference is taken on each. Tokens are compared, not only
-  // hashes. REQUIRES: tokens.size() == classes.size().
-  std::vector<BlockId> TakePrefix(uint64_t salt, std::span<const TokenId> tokens, std::span<const RowClass> classes,
-                                  size_t max_positions);
+  struct Prefix {
+    std::vector<BlockId> blocks;
+    ChainId chain = kNoChain;  // of the last block, or the salt's root
+  };
+  // The longest run of published blocks that hold exactly these tokens (and row classes) from position 0 on, under this
+  // salt, of at most max_positions positions; one reference is taken on each. REQUIRES: as many classes as tokens.
+  Prefix TakePrefix(uint64_t salt, std::span<const TokenId> tokens, std::span<const RowClass> classes,
+                    size_t max_positions);
   // A block with one reference, or nullopt. Evicts the longest-unused cached block when none is free.
   std::optional<BlockId> Allocate();
   // Gives one reference back. Without owners a published block becomes cached, any other free.
   void Release(BlockId block);
-  // Makes an owned, full block findable. `chain` are the sequence's blocks from position 0, the published one last,
-  // all before it published (or content-equal to published ones). Where an equal block is published already this one
-  // stays private. REQUIRES: every row of it has landed without error.
-  void Publish(uint64_t salt, std::span<const BlockId> chain, std::span<const TokenId> tokens,
-               std::span<const RowClass> classes);
-  // Forgets all cached content (owned blocks stay owned, but private).
-  void ForgetCache();
+  // Makes an owned, full block findable after `parent`, and returns the chain to its end. Where an equal block is
+  // published already this one stays private. REQUIRES: every row of it has landed without error; block_size tokens.
+  ChainId Publish(ChainId parent, BlockId block, std::span<const TokenId> tokens, std::span<const RowClass> classes);
 
-  // kInternal with the first contradiction between free list, references, cache and hashes; `owners` = number of
-  // references each block should have, by block (empty: not checked).
-  Status CheckIntegrity(std::span<const uint32_t> owners = {}) const;
+  // kInternal with the first contradiction; `owners` = references each block should have.
+  Status CheckIntegrity(std::span<const uint32_t> owners) const;
 
  private:
-  struct Rep;
-  Rep* rep_;
+  struct Entry {
+    ChainId chain = kNoChain;
+    ChainId parent = kNoChain;
+    uint64_t hash = 0;
+    std::vector<TokenId> tokens;
+    std::vector<RowClass> classes;
+  };
+  struct Block {
+    uint32_t references = 0;
+    std::optional<Entry> entry;            // published content
+    std::list<BlockId>::iterator cached;   // valid while cached
+  };
+
+  ChainId Root(uint64_t salt);
+  static uint64_t Hash(ChainId parent, std::span<const TokenId> tokens, std::span<const RowClass> classes);
+  std::optional<BlockId> Lookup(ChainId parent, std::span<const TokenId> tokens, std::span<const RowClass> classes) const;
+  void Forget(BlockId block);
+
+  const uint32_t block_size_;
+  const bool prefix_cache_;
+  std::vector<Block> blocks_;
+  std::vector<BlockId> free_;
+  std::list<BlockId> cached_;  // longest unused first
+  std::unordered_multimap<uint64_t, BlockId> published_;
+  std::map<uint64_t, ChainId> roots_;
+  ChainId next_chain_ = 1;
 };
 
 }  // namespace gyre

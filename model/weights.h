@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -24,6 +26,7 @@ struct HeadWeights {
   WeightView output;  // the embedding where tied
 };
 
+class TensorTable;
 class Tokenizer;
 
 // An opened model file: spec, tensors, tokenizer. Immutable after Open; thread-safe. Views point into it.
@@ -40,6 +43,11 @@ class Model {
   virtual StatusOr<HeadWeights> Head() const = 0;
   // Null where the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
   virtual const Tokenizer* tokenizer() const = 0;
+  // Why tokenizer() is null, a sentence's end: "the file has no tokenizer".
+  virtual const std::string& tokenizer_note() const = 0;
+  virtual const TensorTable& tensors() const = 0;
+  // Keys and values for people, in the file's order of keys; empty for .bin files.
+  virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
   // The weights are all F32/F16 (so activations stay f32 in `gyre logits`).
   virtual bool float_weights() const = 0;
 };
@@ -54,5 +62,11 @@ struct OpenOptions {
 // misshapen tensor fails here. Errors: kNotFound (no file), kDataLoss (corrupt), kUnimplemented (unknown
 // architecture, type or value: the message lists those that are known).
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options = {});
+// The same from bytes that outlive the model and all it lends (fuzzing, tests). `tokenizer_bytes`: of a tokenizer.bin.
+StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes,
+                                                          const OpenOptions& options = {},
+                                                          std::span<const std::byte> tokenizer_bytes = {});
+// Only the tokenizer; the file may hold no tensors at all. An error where there is none.
+StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options = {});
 
 }  // namespace gyre

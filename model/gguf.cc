@@ -1,0 +1,300 @@
+#include "model/gguf.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/coding.h"
+
+namespace gyre {
+namespace {
+
+constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
+constexpr uint64_t kMaxNameBytes = 1 << 16;
+constexpr uint32_t kMaxDims = 4;
+
+size_t ScalarBytes(GgufType type) {
+  switch (type) {
+    case GgufType::kU8:
+    case GgufType::kI8:
+    case GgufType::kBool: return 1;
+    case GgufType::kU16:
+    case GgufType::kI16: return 2;
+    case GgufType::kU32:
+    case GgufType::kI32:
+    case GgufType::kF32: return 4;
+    case GgufType::kU64:
+    case GgufType::kI64:
+    case GgufType::kF64: return 8;
+    default: return 0;
+  }
+}
+
+template <typename T>
+T Read(std::span<const std::byte> bytes, size_t at = 0) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+// A cursor that says where it stopped.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  size_t at() const { return at_; }
+  size_t left() const { return bytes_.size() - at_; }
+
+  template <typename T>
+  StatusOr<T> Number(const char* what) {
+    GYRE_ASSIGN_OR_RETURN(auto bytes, Take(sizeof(T), what));
+    return Read<T>(bytes);
+  }
+  StatusOr<std::span<const std::byte>> Take(uint64_t n, const char* what) {
+    if (n > left()) {
+      return DataLoss("offset {}: {} takes {} bytes, the file has {} left", at_, what, n, left());
+    }
+    const auto out = bytes_.subspan(at_, static_cast<size_t>(n));
+    at_ += static_cast<size_t>(n);
+    return out;
+  }
+  StatusOr<std::string_view> String(const char* what) {
+    GYRE_ASSIGN_OR_RETURN(const uint64_t n, Number<uint64_t>(what));
+    GYRE_ASSIGN_OR_RETURN(auto bytes, Take(n, what));
+    return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+};
+
+StatusOr<std::string> ReadName(Reader& in, const char* what) {
+  const size_t at = in.at();
+  GYRE_ASSIGN_OR_RETURN(const std::string_view name, in.String(what));
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return DataLoss("offset {}: {} of {} bytes, expected 1 to {}", at, what, name.size(), kMaxNameBytes);
+  }
+  return std::string(name);
+}
+
+StatusOr<GgufValue> ReadArray(Reader& in, const std::string& key) {
+  GgufValue v{.type = GgufType::kArray, .element = GgufType::kU8, .count = 0, .bytes = {}};
+  GYRE_ASSIGN_OR_RETURN(const uint32_t element, in.Number<uint32_t>("an array's type"));
+  GYRE_ASSIGN_OR_RETURN(v.count, in.Number<uint64_t>("an array's count"));
+  v.element = static_cast<GgufType>(element);
+  const size_t begin = in.at();
+  if (v.element == GgufType::kString) {
+    if (v.count > in.left() / 8) return DataLoss("key {}: {} strings, the file has {} bytes left", key, v.count, in.left());
+    const Reader start = in;
+    for (uint64_t i = 0; i < v.count; ++i) GYRE_RETURN_IF_ERROR(Annotate(in.String("a string").status(), "key " + key));
+    Reader whole = start;
+    GYRE_ASSIGN_OR_RETURN(v.bytes, whole.Take(in.at() - begin, "an array"));
+    return v;
+  }
+  const size_t size = ScalarBytes(v.element);
+  if (size == 0) return DataLoss("key {}: an array of type {}, expected numbers or strings", key, element);
+  if (v.count > in.left() / size) return DataLoss("key {}: {} elements, the file has {} bytes left", key, v.count, in.left());
+  GYRE_ASSIGN_OR_RETURN(v.bytes, in.Take(v.count * size, "an array"));
+  return v;
+}
+
+StatusOr<GgufValue> ReadValue(Reader& in, const std::string& key) {
+  GYRE_ASSIGN_OR_RETURN(const uint32_t type, in.Number<uint32_t>("a value's type"));
+  GgufValue v{.type = static_cast<GgufType>(type), .element = GgufType::kU8, .count = 0, .bytes = {}};
+  if (v.type == GgufType::kArray) return ReadArray(in, key);
+  if (v.type == GgufType::kString) {
+    GYRE_ASSIGN_OR_RETURN(const std::string_view text, in.String("a string"));
+    v.bytes = std::as_bytes(std::span(text));
+    return v;
+  }
+  const size_t size = ScalarBytes(v.type);
+  if (size == 0) return DataLoss("key {}: value type {} is unknown, expected 0 to 12", key, type);
+  GYRE_ASSIGN_OR_RETURN(v.bytes, in.Take(size, "a value"));
+  return v;
+}
+
+struct PendingTensor {
+  TensorView view;
+  uint64_t offset = 0;
+};
+
+StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& name) {
+  PendingTensor t;
+  GYRE_ASSIGN_OR_RETURN(const uint32_t n_dims, in.Number<uint32_t>("a tensor's dimensions"));
+  if (n_dims == 0 || n_dims > kMaxDims) {
+    return DataLoss("tensor {}: {} dimensions, expected 1 to {}", name, n_dims, kMaxDims);
+  }
+  uint64_t elems = 1;
+  for (uint32_t i = 0; i < n_dims; ++i) {
+    GYRE_ASSIGN_OR_RETURN(const uint64_t d, in.Number<uint64_t>("a tensor's dimension"));
+    if (d == 0) return DataLoss("tensor {}: dimension {} is 0", name, i);
+    if (__builtin_mul_overflow(elems, d, &elems) || elems > uint64_t{1} << 48) {
+      return DataLoss("tensor {}: too many elements", name);
+    }
+    t.view.dims.push_back(d);
+  }
+  GYRE_ASSIGN_OR_RETURN(const uint32_t type, in.Number<uint32_t>("a tensor's type"));
+  const DTypeInfo* info = FindDType(type);
+  if (info == nullptr) return DataLoss("tensor {}: type {} is unknown", name, type);
+  t.view.type = static_cast<DType>(type);
+  if (t.view.dims[0] % info->block_elems != 0) {
+    return DataLoss("tensor {}: rows of {} elements, {} needs a multiple of {}", name, t.view.dims[0], info->name,
+                    info->block_elems);
+  }
+  t.view.bytes = static_cast<size_t>(elems / info->block_elems * info->block_bytes);
+  GYRE_ASSIGN_OR_RETURN(t.offset, in.Number<uint64_t>("a tensor's offset"));
+  return t;
+}
+
+std::optional<int64_t> AsInt(GgufType type, std::span<const std::byte> b, size_t at) {
+  switch (type) {
+    case GgufType::kU8: return Read<uint8_t>(b, at);
+    case GgufType::kI8: return Read<int8_t>(b, at);
+    case GgufType::kU16: return Read<uint16_t>(b, at);
+    case GgufType::kI16: return Read<int16_t>(b, at);
+    case GgufType::kU32: return Read<uint32_t>(b, at);
+    case GgufType::kI32: return Read<int32_t>(b, at);
+    case GgufType::kI64: return Read<int64_t>(b, at);
+    case GgufType::kU64: {
+      const auto v = Read<uint64_t>(b, at);
+      if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+      return static_cast<int64_t>(v);
+    }
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+const char* GgufTypeName(GgufType type) {
+  static constexpr const char* kNames[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array",
+                                           "u64", "i64", "f64"};
+  return static_cast<uint32_t>(type) <= 12 ? kNames[static_cast<uint32_t>(type)] : "unknown";
+}
+
+StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
+  Reader in(file);
+  Gguf g;
+  GYRE_ASSIGN_OR_RETURN(const uint32_t magic, in.Number<uint32_t>("the magic"));
+  if (magic != kMagic) return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
+  GYRE_ASSIGN_OR_RETURN(g.version_, in.Number<uint32_t>("the version"));
+  if (g.version_ != 2 && g.version_ != 3) return DataLoss("offset 4: GGUF version {}, expected 2 or 3", g.version_);
+  GYRE_ASSIGN_OR_RETURN(const uint64_t n_tensors, in.Number<uint64_t>("the tensor count"));
+  GYRE_ASSIGN_OR_RETURN(const uint64_t n_values, in.Number<uint64_t>("the metadata count"));
+  // A value takes at least 13 bytes, a tensor 33: counts beyond that can't be true.
+  if (n_values > file.size() / 13) return DataLoss("offset 16: {} metadata values in {} bytes", n_values, file.size());
+  if (n_tensors > file.size() / 33) return DataLoss("offset 8: {} tensors in {} bytes", n_tensors, file.size());
+  for (uint64_t i = 0; i < n_values; ++i) {
+    GYRE_ASSIGN_OR_RETURN(std::string key, ReadName(in, "a metadata key"));
+    GYRE_ASSIGN_OR_RETURN(const GgufValue value, ReadValue(in, key));
+    if (!g.metadata_.emplace(key, value).second) return DataLoss("key {} stands in the file twice", key);
+  }
+  std::vector<std::pair<std::string, PendingTensor>> pending;
+  for (uint64_t i = 0; i < n_tensors; ++i) {
+    GYRE_ASSIGN_OR_RETURN(std::string name, ReadName(in, "a tensor's name"));
+    GYRE_ASSIGN_OR_RETURN(PendingTensor t, ReadTensor(in, name));
+    pending.emplace_back(std::move(name), std::move(t));
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto alignment, g.Int("general.alignment", 1, 1 << 20));
+  const auto align = static_cast<uint64_t>(alignment.value_or(32));
+  if ((align & (align - 1)) != 0) return DataLoss("general.alignment is {}, expected a power of two", align);
+  g.data_offset_ = static_cast<size_t>((in.at() + align - 1) / align * align);
+  for (auto& [name, t] : pending) {
+    if (t.offset % align != 0) return DataLoss("tensor {}: offset {} is no multiple of {}", name, t.offset, align);
+    if (g.data_offset_ > file.size() || t.offset > file.size() - g.data_offset_ ||
+        t.view.bytes > file.size() - g.data_offset_ - t.offset) {
+      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes", name, t.view.bytes, t.offset,
+                      file.size());
+    }
+    t.view.data = file.data() + g.data_offset_ + t.offset;
+    GYRE_RETURN_IF_ERROR(g.tensors_.Add(std::move(name), std::move(t.view)));
+  }
+  return g;
+}
+
+StatusOr<std::optional<int64_t>> Gguf::Int(std::string_view key, int64_t min, int64_t max) const {
+  const auto it = metadata_.find(key);
+  if (it == metadata_.end()) return std::optional<int64_t>();
+  const std::optional<int64_t> v = AsInt(it->second.type, it->second.bytes, 0);
+  if (!v) return DataLoss("key {} is a {}, expected an integer", key, GgufTypeName(it->second.type));
+  if (*v < min || *v > max) return DataLoss("key {} is {}, expected {} to {}", key, *v, min, max);
+  return v;
+}
+
+StatusOr<std::optional<double>> Gguf::Float(std::string_view key) const {
+  const auto it = metadata_.find(key);
+  if (it == metadata_.end()) return std::optional<double>();
+  double v = 0;
+  if (it->second.type == GgufType::kF32) {
+    v = static_cast<double>(Read<float>(it->second.bytes));
+  } else if (it->second.type == GgufType::kF64) {
+    v = Read<double>(it->second.bytes);
+  } else {
+    return DataLoss("key {} is a {}, expected a float", key, GgufTypeName(it->second.type));
+  }
+  if (!std::isfinite(v)) return DataLoss("key {} is {}, expected a finite number", key, v);
+  return std::optional<double>(v);
+}
+
+StatusOr<std::optional<bool>> Gguf::Bool(std::string_view key) const {
+  const auto it = metadata_.find(key);
+  if (it == metadata_.end()) return std::optional<bool>();
+  if (it->second.type != GgufType::kBool) {
+    return DataLoss("key {} is a {}, expected a bool", key, GgufTypeName(it->second.type));
+  }
+  return std::optional<bool>(it->second.bytes[0] != std::byte{0});
+}
+
+StatusOr<std::optional<std::string>> Gguf::String(std::string_view key) const {
+  const auto it = metadata_.find(key);
+  if (it == metadata_.end()) return std::optional<std::string>();
+  if (it->second.type != GgufType::kString) {
+    return DataLoss("key {} is a {}, expected a string", key, GgufTypeName(it->second.type));
+  }
+  const auto b = it->second.bytes;
+  return std::optional<std::string>(std::string(reinterpret_cast<const char*>(b.data()), b.size()));
+}
+
+StatusOr<std::optional<std::vector<int64_t>>> Gguf::Ints(std::string_view key, size_t n, int64_t min,
+                                                         int64_t max) const {
+  const auto it = metadata_.find(key);
+  if (it == metadata_.end()) return std::optional<std::vector<int64_t>>();
+  const GgufValue& v = it->second;
+  if (v.type != GgufType::kArray) {
+    GYRE_ASSIGN_OR_RETURN(const auto one, Int(key, min, max));
+    return std::optional<std::vector<int64_t>>(std::vector<int64_t>(n, *one));
+  }
+  if (v.count != n) return DataLoss("key {} has {} values, expected {}", key, v.count, n);
+  std::vector<int64_t> out;
+  for (size_t i = 0; i < n; ++i) {
+    const std::optional<int64_t> x = AsInt(v.element, v.bytes, i * ScalarBytes(v.element));
+    if (!x || *x < min || *x > max) return DataLoss("key {}: value {} is no integer from {} to {}", key, i, min, max);
+    out.push_back(*x);
+  }
+  return std::optional<std::vector<int64_t>>(std::move(out));
+}
+
+StatusOr<const GgufValue*> Gguf::Array(std::string_view key, GgufType element) const {
+  const auto it = metadata_.find(key);
+  if (it == metadata_.end()) return nullptr;
+  if (it->second.type != GgufType::kArray || it->second.element != element) {
+    return DataLoss("key {} is no array of {}", key, GgufTypeName(element));
+  }
+  return &it->second;
+}
+
+std::string DescribeValue(const GgufValue& v) {
+  if (v.type == GgufType::kArray) return fmt::format("[{} x {}]", v.count, GgufTypeName(v.element));
+  if (v.type == GgufType::kString) {
+    std::string text(reinterpret_cast<const char*>(v.bytes.data()), std::min<size_t>(v.bytes.size(), 60));
+    if (text.size() < v.bytes.size()) text += "...";
+    return text;
+  }
+  if (v.type == GgufType::kF32) return fmt::format("{}", Read<float>(v.bytes));
+  if (v.type == GgufType::kF64) return fmt::format("{}", Read<double>(v.bytes));
+  if (v.type == GgufType::kBool) return v.bytes[0] != std::byte{0} ? "true" : "false";
+  const std::optional<int64_t> i = AsInt(v.type, v.bytes, 0);
+  return i ? fmt::format("{}", *i) : fmt::format("{}", Read<uint64_t>(v.bytes));
+}
+
+}  // namespace gyre

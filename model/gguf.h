@@ -1,0 +1,76 @@
+// GGUF v2 and v3, read from bytes that nobody vouches for. Source: the GGUF specification of the ggml project.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "model/tensor_table.h"
+
+namespace gyre {
+
+enum class GgufType : uint32_t {
+  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9,
+  kU64 = 10, kI64 = 11, kF64 = 12,
+};
+const char* GgufTypeName(GgufType type);
+
+// One metadata value. Views into the file; arrays are walked, never copied whole.
+struct GgufValue {
+  GgufType type = GgufType::kU8;
+  GgufType element = GgufType::kU8;        // of an array; never an array itself
+  uint64_t count = 0;                      // elements of an array
+  std::span<const std::byte> bytes;        // the number, the string's characters, or all elements as stored
+};
+
+class Gguf {
+ public:
+  // kDataLoss with offset or name, what was found and what was expected. Views point into `file`.
+  static StatusOr<Gguf> Parse(std::span<const std::byte> file);
+
+  const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
+  const TensorTable& tensors() const { return tensors_; }
+  uint32_t version() const { return version_; }
+  // Where the tensors' data begins: all before it is header.
+  size_t data_offset() const { return data_offset_; }
+
+  bool Has(std::string_view key) const { return metadata_.find(key) != metadata_.end(); }
+  // nullopt: not there. kDataLoss: there with another type, or out of range.
+  StatusOr<std::optional<int64_t>> Int(std::string_view key, int64_t min, int64_t max) const;
+  StatusOr<std::optional<double>> Float(std::string_view key) const;
+  StatusOr<std::optional<bool>> Bool(std::string_view key) const;
+  StatusOr<std::optional<std::string>> String(std::string_view key) const;
+  // Integers, from an array or (the same for all) a single number. kDataLoss unless `n` of them.
+  StatusOr<std::optional<std::vector<int64_t>>> Ints(std::string_view key, size_t n, int64_t min, int64_t max) const;
+  // The array under a key, or nullptr; kDataLoss: no array of that element type.
+  StatusOr<const GgufValue*> Array(std::string_view key, GgufType element) const;
+
+ private:
+  std::map<std::string, GgufValue, std::less<>> metadata_;
+  TensorTable tensors_;
+  uint32_t version_ = 0;
+  size_t data_offset_ = 0;
+};
+
+// Walks a string array: calls f(index, text).
+template <typename Fn>
+void ForEachString(const GgufValue& array, Fn f) {
+  size_t at = 0;
+  for (uint64_t i = 0; i < array.count; ++i) {
+    uint64_t length = 0;
+    __builtin_memcpy(&length, array.bytes.data() + at, 8);
+    at += 8;
+    f(i, std::string_view(reinterpret_cast<const char*>(array.bytes.data() + at), length));
+    at += length;
+  }
+}
+
+// A value for people: strings cut at 60 bytes, arrays as type and count.
+std::string DescribeValue(const GgufValue& value);
+
+}  // namespace gyre

@@ -1,0 +1,27 @@
+// The .bin files of llama2.c and LEAP: v0 (f32, no magic), v1 (f32), v2 (int8 groups); and tokenizer.bin.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/spec.h"
+#include "model/tensor_table.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+struct Llama2cFile {
+  int version = 0;
+  ModelSpec spec;
+  TensorTable tensors;  // GGUF's names
+  // v2: weights expanded to f32 (w = q * scale); the table points into these.
+  std::vector<std::unique_ptr<float[]>> owned;
+};
+
+// kDataLoss with the field or the offset, what was found and what was expected. Views point into `file` or `owned`.
+StatusOr<Llama2cFile> ParseLlama2c(std::span<const std::byte> file, const OpenOptions& options);
+
+}  // namespace gyre

@@ -1,0 +1,62 @@
+#include "model/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace gyre {
+namespace {
+
+std::string Reason(int error) { return std::generic_category().message(error); }
+
+Status SystemError(const std::string& path, const char* what, int error) {
+  if (error == ENOENT || error == ENOTDIR) return NotFound("{}: {}", path, Reason(error));
+  return Unavailable("{}: can't {}: {}", path, what, Reason(error));
+}
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+  int Release() { return std::exchange(fd, -1); }
+};
+
+}  // namespace
+
+StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
+  // O_NONBLOCK: a pipe without a writer must not hang the open; regular files ignore it.
+  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) return SystemError(path, "open", errno);
+  struct stat info {};
+  if (fstat(file.fd, &info) != 0) return SystemError(path, "read its size", errno);
+  if (S_ISDIR(info.st_mode)) return InvalidArgument("{}: a folder, expected a model file", path);
+  if (!S_ISREG(info.st_mode)) return InvalidArgument("{}: not a regular file, which mapping needs", path);
+  if (info.st_size == 0) return InvalidArgument("{}: the file is empty", path);
+  const auto size = static_cast<size_t>(info.st_size);
+  void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (data == MAP_FAILED) return SystemError(path, "map", errno);
+  std::shared_ptr<const MappedFile> mapped(
+      new MappedFile(path, file.Release(), {static_cast<const std::byte*>(data), size}));
+  GYRE_RETURN_IF_ERROR(mapped->CheckSize());
+  return mapped;
+}
+
+MappedFile::~MappedFile() {
+  munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  close(fd_);
+}
+
+Status MappedFile::CheckSize() const {
+  struct stat info {};
+  if (fstat(fd_, &info) != 0) return SystemError(path_, "read its size", errno);
+  if (static_cast<size_t>(info.st_size) == bytes_.size()) return absl::OkStatus();
+  return DataLoss("{}: the file changed size while it was read, from {} to {} bytes", path_, bytes_.size(),
+                  static_cast<size_t>(info.st_size));
+}
+
+}  // namespace gyre

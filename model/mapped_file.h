@@ -1,0 +1,38 @@
+// A file's bytes, mapped read-only.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+
+namespace gyre {
+
+// Immutable; the bytes live as long as the object. A file that another process truncates while it is mapped cannot be
+// guarded against: CheckSize finds it only between reads.
+class MappedFile {
+ public:
+  // Errors: kNotFound (no such file), kInvalidArgument (a folder, an empty file), kUnavailable (the system refuses);
+  // each with the path and the system's reason.
+  static StatusOr<std::shared_ptr<const MappedFile>> Open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // kDataLoss where the file no longer has the size that was mapped.
+  Status CheckSize() const;
+
+ private:
+  MappedFile(std::string path, int fd, std::span<const std::byte> bytes)
+      : path_(std::move(path)), fd_(fd), bytes_(bytes) {}
+
+  std::string path_;
+  int fd_;
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace gyre

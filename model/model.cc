@@ -1,0 +1,262 @@
+// OpenModel: whatever the format, one spec, one table of tensors, one tokenizer.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include <xxhash.h>
+
+#include "model/arch.h"
+#include "model/gguf.h"
+#include "model/llama2c.h"
+#include "model/mapped_file.h"
+#include "model/spm.h"
+#include "model/tensor_table.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
+
+namespace gyre {
+namespace {
+
+bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
+
+// The header whole, and the beginning of each tensor: what tells two files of the same shapes apart.
+uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
+  constexpr size_t kSample = 4096;
+  std::vector<const TensorView*> order;
+  for (const auto& [name, t] : tensors.all()) order.push_back(&t);
+  std::sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) { return a->data < b->data; });
+  const uint64_t size = bytes.size();
+  uint64_t hash = XXH64(&size, sizeof size, 0);
+  hash = XXH64(bytes.data(), std::min(header_bytes, bytes.size()), hash);
+  for (const TensorView* t : order) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
+  return hash;
+}
+
+std::string LayerTensor(int layer, const char* name) { return fmt::format("blk.{}.{}", layer, name); }
+
+class OpenedModel : public Model {
+ public:
+  const ModelSpec& spec() const override { return spec_; }
+  const std::string& path() const override { return path_; }
+  uint64_t content_hash() const override { return hash_; }
+  const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
+  const std::string& tokenizer_note() const override { return tokenizer_note_; }
+  const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
+
+  std::vector<std::pair<std::string, std::string>> DescribeMetadata() const override {
+    std::vector<std::pair<std::string, std::string>> out;
+    if (gguf_) {
+      for (const auto& [key, value] : gguf_->metadata()) out.emplace_back(key, DescribeValue(value));
+    }
+    return out;
+  }
+
+  bool float_weights() const override {
+    for (const auto& [name, t] : tensors().all()) {
+      if (t.type != DType::kF32 && t.type != DType::kF16) return false;
+    }
+    return true;
+  }
+
+  StatusOr<LayerWeights> Layer(int layer) const override { return ReadLayer(layer, nullptr); }
+
+  StatusOr<WeightView> Embedding() const override {
+    return tensors().Matrix("token_embd.weight", Unsigned(spec_.vocab), Unsigned(spec_.dim));
+  }
+
+  StatusOr<HeadWeights> Head() const override {
+    HeadWeights head;
+    GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors().Vector("output_norm.weight", Unsigned(spec_.dim)));
+    const char* name = spec_.tied_head ? "token_embd.weight" : "output.weight";
+    GYRE_ASSIGN_OR_RETURN(head.output, tensors().Matrix(name, Unsigned(spec_.vocab), Unsigned(spec_.dim)));
+    return head;
+  }
+
+  Status Open(std::span<const std::byte> bytes, const OpenOptions& options) {
+    size_t header_bytes = 256;
+    if (IsGguf(bytes)) {
+      GYRE_ASSIGN_OR_RETURN(Gguf gguf, Gguf::Parse(bytes));
+      gguf_ = std::move(gguf);
+      header_bytes = gguf_->data_offset();
+      GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_));
+    } else {
+      GYRE_ASSIGN_OR_RETURN(bin_, ParseLlama2c(bytes, options));
+      spec_ = bin_.spec;
+    }
+    GYRE_RETURN_IF_ERROR(CheckTensors());
+    hash_ = HashContent(bytes, tensors(), header_bytes);
+    return absl::OkStatus();
+  }
+
+  Status OpenGgufTokenizer() {
+    GYRE_ASSIGN_OR_RETURN(const auto kind, gguf_->String("tokenizer.ggml.model"));
+    if (!kind || *kind == "none") {
+      tokenizer_note_ = "the file has no tokenizer";
+      return absl::OkStatus();
+    }
+    if (*kind != "llama") {
+      tokenizer_note_ = fmt::format("its tokenizer is of the kind \"{}\", known is \"llama\"", *kind);
+      return absl::OkStatus();
+    }
+    GYRE_ASSIGN_OR_RETURN(tokenizer_, SpmFromGguf(*gguf_));
+    return absl::OkStatus();
+  }
+
+  Status OpenBinTokenizer(std::span<const std::byte> bytes) {
+    GYRE_ASSIGN_OR_RETURN(tokenizer_, SpmFromBin(bytes, spec_.vocab));
+    return absl::OkStatus();
+  }
+  void NoTokenizer(std::string note) { tokenizer_note_ = std::move(note); }
+
+  bool is_gguf() const { return gguf_.has_value(); }
+  void Keep(std::shared_ptr<const MappedFile> file, std::string path) {
+    file_ = std::move(file);
+    path_ = std::move(path);
+  }
+  // A GGUF file for its tokenizer only.
+  Status OpenOnlyTokenizer(std::span<const std::byte> bytes) {
+    GYRE_ASSIGN_OR_RETURN(Gguf gguf, Gguf::Parse(bytes));
+    gguf_ = std::move(gguf);
+    return OpenGgufTokenizer();
+  }
+
+ private:
+  static uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }
+
+  // `used` collects the names looked up.
+  StatusOr<LayerWeights> ReadLayer(int index, std::unordered_set<std::string>* used) const {
+    const LayerSpec& l = spec_.layers[static_cast<size_t>(index)];
+    const uint64_t dim = Unsigned(spec_.dim), ffn = Unsigned(l.ffn), head_dim = Unsigned(l.head_dim);
+    const uint64_t q = Unsigned(l.heads) * head_dim, kv = Unsigned(l.kv_heads) * head_dim;
+    LayerWeights w;
+    struct Row {
+      bool wanted;
+      const char* name;
+      uint64_t n;
+      std::vector<float>* out;
+    };
+    const Row vectors[] = {{true, "attn_norm.weight", dim, &w.attn_norm},
+                           {true, "ffn_norm.weight", dim, &w.ffn_norm},
+                           {l.post_norms, "post_attention_norm.weight", dim, &w.attn_post_norm},
+                           {l.post_norms, "post_ffw_norm.weight", dim, &w.ffn_post_norm},
+                           {l.qk_norm, "attn_q_norm.weight", head_dim, &w.q_norm},
+                           {l.qk_norm, "attn_k_norm.weight", head_dim, &w.k_norm},
+                           {l.qkv_bias, "attn_q.bias", q, &w.q_bias},
+                           {l.qkv_bias, "attn_k.bias", kv, &w.k_bias},
+                           {l.qkv_bias, "attn_v.bias", kv, &w.v_bias}};
+    for (const Row& row : vectors) {
+      if (!row.wanted) continue;
+      const std::string name = LayerTensor(index, row.name);
+      if (used != nullptr) used->insert(name);
+      GYRE_ASSIGN_OR_RETURN(*row.out, tensors().Vector(name, row.n));
+    }
+    struct Cell {
+      const char* name;
+      uint64_t n, k;
+      WeightView* out;
+    };
+    const Cell matrices[] = {{"attn_q.weight", q, dim, &w.q},      {"attn_k.weight", kv, dim, &w.k},
+                             {"attn_v.weight", kv, dim, &w.v},     {"attn_output.weight", dim, q, &w.o},
+                             {"ffn_gate.weight", ffn, dim, &w.gate}, {"ffn_up.weight", ffn, dim, &w.up},
+                             {"ffn_down.weight", dim, ffn, &w.down}};
+    for (const Cell& cell : matrices) {
+      const std::string name = LayerTensor(index, cell.name);
+      if (used != nullptr) used->insert(name);
+      GYRE_ASSIGN_OR_RETURN(*cell.out, tensors().Matrix(name, cell.n, cell.k));
+    }
+    return w;
+  }
+
+  // Every tensor that the spec names is there and right, and no other is: one that nothing reads would be a part of the
+  // model silently left out.
+  Status CheckTensors() const {
+    std::unordered_set<std::string> used = {"token_embd.weight", "output_norm.weight", "rope_freqs.weight"};
+    if (!spec_.tied_head) used.insert("output.weight");
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      GYRE_RETURN_IF_ERROR(ReadLayer(static_cast<int>(i), &used).status());
+    }
+    GYRE_RETURN_IF_ERROR(Embedding().status());
+    GYRE_RETURN_IF_ERROR(Head().status());
+    for (const auto& [name, t] : tensors().all()) {
+      if (used.count(name) == 0) {
+        return Unimplemented("tensor {} has no place in the architecture {}", name, spec_.architecture);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string path_;
+  std::shared_ptr<const MappedFile> file_;
+  std::optional<Gguf> gguf_;
+  Llama2cFile bin_;
+  ModelSpec spec_;
+  uint64_t hash_ = 0;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string tokenizer_note_ = "the file has no tokenizer";
+};
+
+// tokenizer.bin, or the only tok*.bin, beside a .bin model.
+std::string FindTokenizerBin(const std::string& model_path) {
+  namespace fs = std::filesystem;
+  const fs::path dir = fs::path(model_path).parent_path();
+  std::error_code error;
+  if (fs::exists(dir / "tokenizer.bin", error)) return (dir / "tokenizer.bin").string();
+  std::vector<std::string> found;
+  for (fs::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind("tok", 0) == 0 && it->path().extension() == ".bin") found.push_back(it->path().string());
+  }
+  return found.size() == 1 ? found[0] : "";
+}
+
+Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenOptions& options) {
+  if (model.is_gguf()) return model.OpenGgufTokenizer();
+  const std::string file =
+      !options.tokenizer_path.empty() ? options.tokenizer_path : FindTokenizerBin(path);
+  if (file.empty()) {
+    model.NoTokenizer("no tokenizer.bin lies beside it (--tokenizer FILE names one)");
+    return absl::OkStatus();
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto bytes, MappedFile::Open(file));
+  return Annotate(model.OpenBinTokenizer(bytes->bytes()), file);
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+  auto model = std::make_shared<OpenedModel>();
+  model->Keep(file, path);
+  GYRE_RETURN_IF_ERROR(Annotate(model->Open(file->bytes(), options), path));
+  GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes, const OpenOptions& options,
+                                                          std::span<const std::byte> tokenizer_bytes) {
+  auto model = std::make_shared<OpenedModel>();
+  GYRE_RETURN_IF_ERROR(model->Open(bytes, options));
+  if (model->is_gguf()) {
+    GYRE_RETURN_IF_ERROR(model->OpenGgufTokenizer());
+  } else if (!tokenizer_bytes.empty()) {
+    GYRE_RETURN_IF_ERROR(model->OpenBinTokenizer(tokenizer_bytes));
+  }
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+  auto model = std::make_shared<OpenedModel>();
+  model->Keep(file, path);
+  if (IsGguf(file->bytes())) {
+    GYRE_RETURN_IF_ERROR(Annotate(model->OpenOnlyTokenizer(file->bytes()), path));
+  } else {
+    GYRE_RETURN_IF_ERROR(Annotate(model->Open(file->bytes(), options), path));
+    GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  }
+  if (model->tokenizer() == nullptr) return FailedPrecondition("{}: {}", path, model->tokenizer_note());
+  return std::shared_ptr<const Tokenizer>(model, model->tokenizer());
+}
+
+}  // namespace gyre

@@ -1,0 +1,58 @@
+#include "model/tensor_table.h"
+
+namespace gyre {
+namespace {
+
+std::string KnownTypes() {
+  std::string names;
+  for (uint32_t t = 0; t < 64; ++t) {
+    const DTypeInfo* info = FindDType(t);
+    if (info != nullptr && info->dequantizes) names += (names.empty() ? "" : " ") + std::string(info->name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string DescribeDims(const std::vector<uint64_t>& dims) {
+  std::string out;
+  for (uint64_t d : dims) out += fmt::format("{}{}", out.empty() ? "" : " x ", d);
+  return out;
+}
+
+Status TensorTable::Add(std::string name, TensorView tensor) {
+  const auto [it, added] = tensors_.emplace(std::move(name), std::move(tensor));
+  if (!added) return DataLoss("tensor {} stands in the file twice", it->first);
+  return absl::OkStatus();
+}
+
+const TensorView* TensorTable::Find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+StatusOr<const TensorView*> TensorTable::Checked(const std::string& name, const std::vector<uint64_t>& dims) const {
+  const TensorView* t = Find(name);
+  if (t == nullptr) return NotFound("tensor {} is missing, expected {}", name, DescribeDims(dims));
+  if (t->dims != dims) {
+    return DataLoss("tensor {} has the shape {}, expected {}", name, DescribeDims(t->dims), DescribeDims(dims));
+  }
+  if (!Info(t->type).dequantizes) {
+    return Unimplemented("tensor {} has the type {}, known are {}", name, Info(t->type).name, KnownTypes());
+  }
+  return t;
+}
+
+StatusOr<WeightView> TensorTable::Matrix(const std::string& name, uint64_t n, uint64_t k) const {
+  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {k, n}));
+  return WeightView{.type = t->type, .n = n, .k = k, .data = t->data};
+}
+
+StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, uint64_t n) const {
+  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {n}));
+  std::vector<float> values(n);
+  Dequantize(t->type, t->data, values.data(), n);
+  return values;
+}
+
+}  // namespace gyre

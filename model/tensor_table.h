@@ -1,0 +1,43 @@
+// Named tensors, whatever the file format; names are GGUF's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/ops.h"
+
+namespace gyre {
+
+struct TensorView {
+  DType type = DType::kF32;
+  std::vector<uint64_t> dims;  // dims[0] is the fastest: a matrix [n][k] has {k, n}
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+std::string DescribeDims(const std::vector<uint64_t>& dims);
+
+// Not thread-safe while lookups are being counted (Open); afterwards read-only through views.
+class TensorTable {
+ public:
+  // kDataLoss: the name is there already.
+  Status Add(std::string name, TensorView tensor);
+  bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
+  const TensorView* Find(const std::string& name) const;
+  const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
+
+  // W[n][k] of a type that the kernels can dequantize. kNotFound, kDataLoss (shape), kUnimplemented (type).
+  StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) const;
+  // A vector of n, expanded to f32.
+  StatusOr<std::vector<float>> Vector(const std::string& name, uint64_t n) const;
+
+ private:
+  StatusOr<const TensorView*> Checked(const std::string& name, const std::vector<uint64_t>& dims) const;
+  std::unordered_map<std::string, TensorView> tensors_;
+};
+
+}  // namespace gyre

@@ -1,0 +1,138 @@
+#include "worker/forward.h"
+
+#include <cmath>
+
+namespace gyre {
+namespace {
+
+float* Room(std::vector<float>& buffer, size_t n) {
+  if (buffer.size() < n) buffer.resize(n);
+  return buffer.data();
+}
+
+const float* Data(const std::vector<float>& v) { return v.data(); }
+
+}  // namespace
+
+void RowPlaces::Fill(const StepBatch& batch) {
+  rows_.clear();
+  for (const SeqRows& s : batch.seqs) {
+    for (uint32_t i = 0; i < s.row_count; ++i) {
+      rows_.push_back({.table = s.blocks[0].data(), .position = s.first_position + i});
+    }
+  }
+  for (auto& table : tables_) table->fresh = false;
+}
+
+RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope) {
+  Table* table = nullptr;
+  for (auto& t : tables_) {
+    if (t->rope == rope) table = t.get();
+  }
+  const auto half = static_cast<size_t>(rope.dims) / 2;
+  if (table == nullptr) {
+    tables_.push_back(std::make_unique<Table>());
+    table = tables_.back().get();
+    table->rope = rope;
+    for (size_t i = 0; i < half; ++i) {
+      double f = std::pow(rope.base, -2.0 * static_cast<double>(i) / rope.dims);
+      if (!rope.frequency_factors.empty()) f /= static_cast<double>(rope.frequency_factors[i]);
+      table->frequencies.push_back(f);
+    }
+  }
+  if (!table->fresh) {
+    Room(table->cos, rows_.size() * half);
+    Room(table->sin, rows_.size() * half);
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      for (size_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(rows_[r].position) * table->frequencies[i];
+        table->cos[r * half + i] = static_cast<float>(std::cos(angle));
+        table->sin[r * half + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+    table->fresh = true;
+  }
+  return {table->cos.data(), table->sin.data()};
+}
+
+void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out) {
+  backend_.Embed(ids.data(), ids.size(), embedding, out);
+  if (scale != 1) backend_.Scale(out, ids.size() * dim_, scale);
+}
+
+void Forward::RunLayer(const Layer& layer, RowPlaces& places, float* x) {
+  const size_t rows = places.rows().size();
+  const LayerSpec& spec = layer.spec;
+  Room(normed_, rows * dim_);
+  Room(result_, rows * dim_);
+  Attend(layer, places, x);
+  if (spec.post_norms) {
+    backend_.RmsNorm(Data(result_), rows, dim_, Data(layer.vectors.attn_post_norm), spec.norm_eps, result_.data());
+  }
+  backend_.AddInPlace(x, Data(result_), rows * dim_);
+  FeedForward(layer, rows, x);
+  if (spec.post_norms) {
+    backend_.RmsNorm(Data(result_), rows, dim_, Data(layer.vectors.ffn_post_norm), spec.norm_eps, result_.data());
+  }
+  backend_.AddInPlace(x, Data(result_), rows * dim_);
+}
+
+void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
+  const LayerSpec& spec = layer.spec;
+  const LayerWeights& w = layer.vectors;
+  const size_t rows = places.rows().size();
+  const auto head_dim = static_cast<size_t>(spec.head_dim);
+  const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim, kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim;
+  float* q = Room(q_, rows * q_dim);
+  float* k = Room(k_, rows * kv_dim);
+  float* v = Room(v_, rows * kv_dim);
+  backend_.RmsNorm(x, rows, dim_, Data(w.attn_norm), spec.norm_eps, normed_.data());
+  backend_.MatMul(normed_.data(), rows, *layer.q, q, exact_);
+  backend_.MatMul(normed_.data(), rows, *layer.k, k, exact_);
+  backend_.MatMul(normed_.data(), rows, *layer.v, v, exact_);
+  if (spec.qkv_bias) {
+    backend_.AddBias(q, rows, q_dim, Data(w.q_bias));
+    backend_.AddBias(k, rows, kv_dim, Data(w.k_bias));
+    backend_.AddBias(v, rows, kv_dim, Data(w.v_bias));
+  }
+  if (spec.qk_norm) {
+    backend_.RmsNorm(q, rows * static_cast<size_t>(spec.heads), head_dim, Data(w.q_norm), spec.norm_eps, q);
+    backend_.RmsNorm(k, rows * static_cast<size_t>(spec.kv_heads), head_dim, Data(w.k_norm), spec.norm_eps, k);
+  }
+  const RowPlaces::Rotation rotation = places.RotationFor(spec.rope);
+  const int half = spec.rope.dims / 2;
+  backend_.Rope(q, rows, spec.heads, spec.head_dim, rotation.cos, rotation.sin, half, spec.rope.pairing);
+  backend_.Rope(k, rows, spec.kv_heads, spec.head_dim, rotation.cos, rotation.sin, half, spec.rope.pairing);
+  backend_.StoreKv(k, v, places.rows(), layer.pages->view());
+  float* attended = Room(attended_, rows * q_dim);
+  backend_.Attention(q, places.rows(), layer.pages->view(),
+                     {.heads = spec.heads,
+                      .scale = spec.attention_scale,
+                      .softcap = spec.attention_softcap,
+                      .window = spec.window},
+                     attended);
+  backend_.MatMul(attended, rows, *layer.o, result_.data(), exact_);
+}
+
+void Forward::FeedForward(const Layer& layer, size_t rows, const float* x) {
+  const LayerSpec& spec = layer.spec;
+  const size_t n = rows * static_cast<size_t>(spec.ffn);
+  float* gate = Room(gate_, n);
+  float* up = Room(up_, n);
+  backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), spec.norm_eps, normed_.data());
+  backend_.MatMul(normed_.data(), rows, *layer.gate, gate, exact_);
+  backend_.MatMul(normed_.data(), rows, *layer.up, up, exact_);
+  backend_.GatedActivation(gate, up, n, spec.activation, gate);
+  backend_.MatMul(gate, rows, *layer.down, result_.data(), exact_);
+}
+
+void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out) {
+  backend_.RmsNorm(x, rows, dim_, Data(ends.final_norm), eps, out);
+}
+
+void Forward::Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits) {
+  backend_.MatMul(hidden, rows, *ends.output, logits, exact_);
+  if (softcap > 0) backend_.SoftcapInPlace(logits, rows * ends.output->n, softcap);
+}
+
+}  // namespace gyre

@@ -1,0 +1,63 @@
+// The forward pass: rows through a range of layers, driven by the spec.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/step.h"
+#include "kernels/ops.h"
+#include "worker/layer.h"
+
+namespace gyre {
+
+// Positions and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
+class RowPlaces {
+ public:
+  // REQUIRES: a checked batch; it outlives the places.
+  void Fill(const StepBatch& batch);
+  std::span<const KvRow> rows() const { return rows_; }
+  // cos and sin [rows][dims/2] of a rotary embedding, computed once a step.
+  struct Rotation {
+    const float* cos;
+    const float* sin;
+  };
+  Rotation RotationFor(const RopeSpec& rope);
+
+ private:
+  struct Table {
+    RopeSpec rope;
+    std::vector<double> frequencies;  // radians a position
+    std::vector<float> cos, sin;
+    bool fresh = false;
+  };
+  std::vector<KvRow> rows_;
+  std::vector<std::unique_ptr<Table>> tables_;
+};
+
+// Scratch of one stage; grows to the largest step and stays. Not thread-safe.
+class Forward {
+ public:
+  // exact: quantized weights are multiplied by f32 activations.
+  Forward(Backend& backend, int dim, bool exact) : backend_(backend), dim_(static_cast<size_t>(dim)), exact_(exact) {}
+
+  // out [rows][dim] = embedding rows times `scale`.
+  void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
+  // x [rows][dim], in place, through one layer; writes the rows' keys and values.
+  void RunLayer(const Layer& layer, RowPlaces& places, float* x);
+  // out [rows][dim] = final norm of x.
+  void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);
+  // logits [rows][vocab] of normalized hidden states.
+  void Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits);
+
+ private:
+  void Attend(const Layer& layer, RowPlaces& places, const float* x);
+  void FeedForward(const Layer& layer, size_t rows, const float* x);
+
+  Backend& backend_;
+  const size_t dim_;
+  const bool exact_;
+  std::vector<float> normed_, q_, k_, v_, attended_, gate_, up_, result_;
+};
+
+}  // namespace gyre

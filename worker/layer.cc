@@ -1,0 +1,100 @@
+#include "worker/layer.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace gyre {
+namespace {
+
+size_t ViewBytes(const WeightView& w) {
+  const DTypeInfo& info = Info(w.type);
+  return w.n * (w.k / info.block_elems) * info.block_bytes;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
+                                                   KvType type) {
+  std::unique_ptr<PagePool> pool(new PagePool);
+  KvView& v = pool->view_;
+  v.half = type == KvType::kF16;
+  v.block_size = block_size;
+  v.kv_heads = spec.kv_heads;
+  v.head_dim = spec.head_dim;
+  size_t half = 0;
+  if (__builtin_mul_overflow(v.PageElems() * (v.half ? 2 : 4), size_t{num_blocks}, &half) || half > SIZE_MAX / 2) {
+    return ResourceExhausted("{} KV blocks of {} positions are too many", num_blocks, block_size);
+  }
+  pool->num_blocks_ = num_blocks;
+  pool->bytes_ = 2 * half;
+  void* memory = mmap(nullptr, pool->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return ResourceExhausted("no memory for {} KV blocks of {} positions, {} MiB a layer: {}", num_blocks, block_size,
+                             pool->bytes_ >> 20, std::strerror(errno));
+  }
+  pool->memory_ = memory;
+  v.k = static_cast<std::byte*>(memory);
+  v.v = v.k + half;
+  return pool;
+}
+
+PagePool::~PagePool() {
+  if (memory_ != nullptr) munmap(memory_, bytes_);
+}
+
+size_t Layer::weight_bytes() const {
+  size_t sum = 0;
+  for (const auto* w : {&q, &k, &v, &o, &gate, &up, &down}) sum += (*w)->bytes;
+  return sum;
+}
+
+StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done) {
+  auto layer = std::make_shared<Layer>();
+  layer->index = index;
+  layer->spec = model.spec().layers[static_cast<size_t>(index)];
+  GYRE_ASSIGN_OR_RETURN(layer->vectors, model.Layer(index));
+  const LayerWeights& w = layer->vectors;
+  layer->q = backend.Pack(w.q, done);
+  layer->k = backend.Pack(w.k, done);
+  layer->v = backend.Pack(w.v, done);
+  layer->o = backend.Pack(w.o, done);
+  layer->gate = backend.Pack(w.gate, done);
+  layer->up = backend.Pack(w.up, done);
+  layer->down = backend.Pack(w.down, done);
+  return layer;
+}
+
+StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done) {
+  Ends ends;
+  if (first) {
+    GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
+    ends.embedding = backend.Pack(embedding, done);
+  }
+  if (last) {
+    GYRE_ASSIGN_OR_RETURN(HeadWeights head, model.Head());
+    ends.final_norm = std::move(head.final_norm);
+    ends.output = first && model.spec().tied_head ? ends.embedding : backend.Pack(head.output, done);
+  }
+  return ends;
+}
+
+StatusOr<size_t> StageBytes(const Model& model, LayerRange range, bool first, bool last) {
+  size_t sum = 0;
+  for (int i = range.begin; i < range.end; ++i) {
+    GYRE_ASSIGN_OR_RETURN(const LayerWeights w, model.Layer(i));
+    for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) sum += ViewBytes(*v);
+  }
+  if (first) {
+    GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
+    sum += ViewBytes(embedding);
+  }
+  if (last && !(first && model.spec().tied_head)) {
+    GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());
+    sum += ViewBytes(head.output);
+  }
+  return sum;
+}
+
+}  // namespace gyre

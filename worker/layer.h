@@ -1,0 +1,64 @@
+// A layer as the unit of ownership: its packed weights and its page pool. Two plans can share it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "kernels/ops.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+// The pages of one layer: anonymous memory that is touched only when used.
+class PagePool {
+ public:
+  // kResourceExhausted with the numbers.
+  static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
+                                                  KvType type);
+  ~PagePool();
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  const KvView& view() const { return view_; }
+  uint32_t num_blocks() const { return num_blocks_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  PagePool() = default;
+  KvView view_;
+  uint32_t num_blocks_ = 0;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Immutable but for the pages, which the stage's thread writes.
+struct Layer {
+  int index = 0;
+  LayerSpec spec;
+  LayerWeights vectors;  // its matrices' views are packed below
+  std::shared_ptr<const PackedWeight> q, k, v, o, gate, up, down;
+  std::shared_ptr<PagePool> pages;
+
+  size_t weight_bytes() const;
+};
+
+// The embedding, or the final norm and output matrix. Where both stand on one stage and are tied, one matrix serves.
+struct Ends {
+  std::shared_ptr<const PackedWeight> embedding;  // first stage
+  std::shared_ptr<const PackedWeight> output;     // last stage
+  std::vector<float> final_norm;
+};
+
+using BytesDone = std::function<void(size_t)>;
+
+// Errors of the lookups and of the pool. `done` as source bytes are packed.
+StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
+StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
+
+// Source bytes that loading a stage packs, for progress.
+StatusOr<size_t> StageBytes(const Model& model, LayerRange range, bool first, bool last);
+
+}  // namespace gyre
