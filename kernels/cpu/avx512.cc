@@ -1,0 +1,42 @@
+// AVX-512 F, BW, DQ, VL. Integer products are AVX2's: without VNNI wider registers gain little.
+#include <immintrin.h>
+
+#include "kernels/cpu/isa_ops.h"
+
+namespace gyre::cpu {
+namespace {
+
+struct V16 {
+  using T = __m512;
+  static constexpr size_t kLanes = 16;
+  static T Zero() { return _mm512_setzero_ps(); }
+  static T Load(const float* p) { return _mm512_loadu_ps(p); }
+  static T LoadHalf(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static T LoadBf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static T Broadcast(float f) { return _mm512_set1_ps(f); }
+  static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }
+  static void Store(float* p, T v) { _mm512_storeu_ps(p, v); }
+  static float Sum(T v) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+    const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), high);
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+};
+
+#include "kernels/cpu/float_kernels-inl.h"
+
+}  // namespace
+
+const IsaOps* Avx512Ops() {
+  static const IsaOps kOps = {Dot<V16>, Avx2Ops()->dot_q8, Avx2Ops()->quantize, Scores<V16>, WeightedSum<V16>};
+  return &kOps;
+}
+
+}  // namespace gyre::cpu

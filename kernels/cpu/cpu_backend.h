@@ -1,0 +1,13 @@
+// The fast CPU backends: one driver, a table of inner loops an ISA.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/isa_ops.h"
+#include "kernels/ops.h"
+
+namespace gyre::cpu {
+
+std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads);
+
+}  // namespace gyre::cpu
