@@ -1,5 +1,6 @@
 #include "coordinator/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
@@ -306,17 +307,16 @@ void Engine::Impl::OnFrame(const Frame& frame) {
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
   watchdogs_.erase(step);
   const LandedStep landed = scheduler_.Land(step, true);
-  // Answers stand in the order of the step's items; `valid` is a part of these in the same order.
-  size_t next = 0;
-  const std::vector<RowAnswer>& rows = answer.rows;
+  // Answers stand in the order of the step's items; an item whose rows were only computed has none.
+  auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
-    while (next < rows.size() && rows[next].seq != item.seq) ++next;
+    auto row = std::find_if(next, answer.rows.end(), [&item](const RowAnswer& r) { return r.seq == item.seq; });
     bool sampled = false;
-    for (; next < rows.size() && rows[next].seq == item.seq; ++next) {
+    for (; row != answer.rows.end() && row->seq == item.seq; next = ++row) {
       Sequence* s = Find(item.seq);
       if (s == nullptr) continue;
-      sampled |= rows[next].position == item.first_position + item.count - 1;
-      OnAnswer(*s, item, rows[next]);
+      sampled |= row->position == item.first_position + item.count - 1;
+      OnAnswer(*s, item, *row);
     }
     if (Sequence* s = Find(item.seq); s != nullptr && item.sample_last && !sampled) {
       Fail(*s, Internal("the last stage gave no answer for position {}", item.first_position + item.count - 1));

@@ -68,16 +68,16 @@ TEST_F(EngineTest, AFailedStepIsSentAgainAndTheTextStaysTheSame) {
     o.chunk = 3;
     auto ring = Open(o);
     ASSERT_NE(ring, nullptr);
-    FailSteps(*ring, stage, {0, 5, 11, 12, 30, 50, 51});
+    FailSteps(*ring, stage, {0, 30, 70, 110});
     Runner runner(ring->engine());
     for (int i = 0; i < 6; ++i) runner.Add(Ask(i, 40, 20));
     const auto outcomes = runner.Wait();
     for (size_t i = 0; i < 6; ++i) {
-      if (outcomes[i].finished) EXPECT_EQ(outcomes[i].tokens, expected[i]);
+      EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
+      EXPECT_EQ(outcomes[i].tokens, expected[i]);
       EXPECT_EQ(outcomes[i].terminals, 1);
     }
     EXPECT_GT(ring->engine().stats().step_errors, 0u);
-    EXPECT_GT(ring->engine().stats().finished, 0u);
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
   }
 }

@@ -1,1 +1,3 @@
-# Tests of kernels: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+if(GYRE_TESTS)
+  gyre_test(kernels_ops_test unit gyre_kernels)
+endif()

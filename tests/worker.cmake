@@ -1,1 +1,3 @@
-# Tests of worker: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+if(GYRE_TESTS)
+  gyre_test(worker_golden_test engine gyre_cli)
+endif()

@@ -1,0 +1,326 @@
+// Every op of every instruction set against the reference, and the promise that a row never depends on its company.
+#include "kernels/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace gyre {
+namespace {
+
+constexpr Isa kFast[] = {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni};
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                            DType::kQ4_1, DType::kQ5_0, DType::kQ5_1};
+
+std::vector<float> Random(size_t n, uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(random);
+  if (n > 1) EXPECT_NE(v[0], v[1]);
+  return v;
+}
+
+struct Weights {
+  std::vector<std::byte> bytes;
+  WeightView view;
+};
+Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
+  const DTypeInfo& info = Info(type);
+  Weights w;
+  w.bytes.resize(n * k / info.block_elems * info.block_bytes);
+  EXPECT_TRUE(Quantize(type, Random(n * k, seed).data(), w.bytes.data(), n * k));
+  w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+  return w;
+}
+
+// x as int8 per 32 sees it: what the integer kernels multiply, in plain code.
+std::vector<float> Rounded(const std::vector<float>& x) {
+  std::vector<float> out(x.size());
+  for (size_t b = 0; b < x.size(); b += 32) {
+    float amax = 0;
+    for (size_t i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
+    const float scale = amax / 127.0f, inverse = amax > 0 ? 127.0f / amax : 0.0f;
+    for (size_t i = 0; i < 32; ++i) out[b + i] = std::nearbyintf(x[b + i] * inverse) * scale;
+  }
+  return out;
+}
+
+class Kernels : public ::testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    const std::string missing = IsaMissing(GetParam());
+    if (!missing.empty()) GTEST_SKIP() << missing;
+    fast_ = MakeBackend(GetParam(), 2);
+    ref_ = MakeBackend(Isa::kRef, 1);
+  }
+  // |sum| differs by at most eps * k * sum of |products|.
+  void ExpectProducts(DType type, size_t rows, size_t n, size_t k, bool exact, int flip = -1) {
+    Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
+    const std::vector<float> x = Random(rows * k + 1, 5);
+    // One element off alignment.
+    const std::vector<float> used(x.begin() + 1, x.end());
+    const std::vector<float> seen = type == DType::kQ8_0 && !exact ? Rounded(used) : used;
+    std::vector<float> expected(rows * n), got(rows * n + 1, NAN);
+    ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
+    if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
+    fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1, exact);
+    if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
+    std::vector<float> wide(k);
+    const size_t row_bytes = w.bytes.size() / n;
+    size_t wrong = 0;
+    for (size_t c = 0; c < n; ++c) {
+      Dequantize(type, w.bytes.data() + c * row_bytes, wide.data(), k);
+      for (size_t r = 0; r < rows; ++r) {
+        double norm = 0;
+        for (size_t i = 0; i < k; ++i) norm += std::fabs(static_cast<double>(seen[r * k + i]) * static_cast<double>(wide[i]));
+        const double bound = 6e-8 * (4 + static_cast<double>(k) / 8) * norm + 1e-30;
+        const double error = std::fabs(static_cast<double>(got[1 + r * n + c]) - static_cast<double>(expected[r * n + c]));
+        if (!(error <= bound)) ++wrong;
+      }
+    }
+    if (flip < 0) {
+      EXPECT_EQ(wrong, 0u) << Info(type).name << " rows " << rows << " n " << n << " k " << k << " exact " << exact;
+    } else {
+      EXPECT_GT(wrong, 0u) << "a flipped bit went unnoticed";
+    }
+  }
+
+  std::unique_ptr<Backend> fast_, ref_;
+};
+
+TEST_P(Kernels, ProductsMatchTheReference) {
+  for (DType type : kTypes) {
+    const size_t block = Info(type).block_elems;
+    for (size_t k : {block, 2 * block, 3 * block, size_t{96}, size_t{2048}}) {
+      for (size_t n : {1u, 7u, 16u, 33u, 65u}) {
+        for (size_t rows : {1u, 3u, 4u, 9u}) ExpectProducts(type, rows, n, k, false);
+      }
+      ExpectProducts(type, 5, 19, k, true);
+    }
+  }
+  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (size_t k : {3u, 8u, 15u, 17u, 31u, 43u, 172u}) ExpectProducts(type, 6, 21, k, false);
+  }
+}
+
+TEST_P(Kernels, AFlippedBitIsCaught) {
+  for (DType type : kTypes) ExpectProducts(type, 2, 17, 64, false, 5);
+}
+
+TEST_P(Kernels, Int8ActivationsStayWithinTheirRounding) {
+  const size_t k = 2048, n = 64;
+  const Weights w = MakeWeights(DType::kQ8_0, n, k, 3);
+  const std::vector<float> x = Random(k, 8);
+  std::vector<float> exact(n), got(n);
+  ref_->MatMul(x.data(), 1, *ref_->Pack(w.view), exact.data());
+  fast_->MatMul(x.data(), 1, *fast_->Pack(w.view), got.data());
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < n; ++i) {
+    error += std::pow(static_cast<double>(got[i] - exact[i]), 2);
+    norm += std::pow(static_cast<double>(exact[i]), 2);
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(std::sqrt(error / norm), 0.012);  // steps of amax/127, amax about 2.7 sigma: 0.6 percent
+}
+
+TEST_P(Kernels, ARowDoesNotDependOnItsCompanyOrOnThreads) {
+  const size_t k = 256, n = 130, rows = 64;
+  for (DType type : kTypes) {
+    for (const bool exact : {false, true}) {
+      const Weights w = MakeWeights(type, n, k, 11);
+      const std::vector<float> x = Random(rows * k, 12);
+      std::vector<float> alone(rows * n);
+      auto one = MakeBackend(GetParam(), 1);
+      for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], exact);
+      for (int threads : {1, 2, 3, 4}) {
+        auto backend = MakeBackend(GetParam(), threads);
+        const auto packed = backend->Pack(w.view);
+        for (size_t chunk : {1u, 3u, 7u, 17u, 64u}) {
+          std::vector<float> got(rows * n, NAN);
+          for (size_t r = 0; r < rows; r += chunk) {
+            backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], exact);
+          }
+          ASSERT_EQ(std::memcmp(got.data(), alone.data(), got.size() * 4), 0)
+              << Info(type).name << " threads " << threads << " chunk " << chunk;
+        }
+      }
+    }
+  }
+}
+
+struct Cache {
+  std::vector<std::byte> k, v;
+  KvView view;
+  std::vector<BlockId> table;
+};
+Cache MakeCache(bool half, int kv_heads, int head_dim, int block, uint32_t positions) {
+  Cache c;
+  c.view = {.half = half, .k = nullptr, .v = nullptr, .block_size = block, .kv_heads = kv_heads, .head_dim = head_dim};
+  const uint32_t blocks = (positions + static_cast<uint32_t>(block) - 1) / static_cast<uint32_t>(block);
+  // NaN in all that is not written: what leaks shows.
+  c.k.assign((blocks + 2) * c.view.PageElems() * (half ? 2 : 4), std::byte{0xFF});
+  c.v = c.k;
+  c.view.k = c.k.data();
+  c.view.v = c.v.data();
+  for (uint32_t b = 0; b < blocks; ++b) c.table.push_back(blocks - b);  // any order
+  return c;
+}
+
+TEST_P(Kernels, AttentionMatchesTheReferenceAndTheRowAlone) {
+  for (const bool half : {true, false}) {
+    for (int head_dim : {16, 20, 64}) {
+      for (int window : {0, 5, 300}) {
+        const int heads = 4, kv_heads = 2, block = 16;
+        const uint32_t positions = 530;
+        Cache cache = MakeCache(half, kv_heads, head_dim, block, positions);
+        const auto dim = static_cast<size_t>(head_dim);
+        std::vector<KvRow> rows;
+        for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+        const auto k = Random(positions * 2 * dim, 1), v = Random(positions * 2 * dim, 2);
+        const auto q = Random(positions * 4 * dim, 3);
+        fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+        const AttentionParams params{.heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
+        std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
+        ref_->Attention(q.data(), rows, cache.view, params, expected.data());
+        fast_->Attention(q.data(), rows, cache.view, params, got.data());
+        for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(got[i], expected[i], 3e-6) << i;
+        for (uint32_t p : {0u, 1u, 15u, 16u, 255u, 256u, 257u, 529u}) {
+          fast_->Attention(&q[p * 4 * dim], std::span(rows).subspan(p, 1), cache.view, params, alone.data());
+          EXPECT_EQ(std::memcmp(alone.data(), &got[p * 4 * dim], alone.size() * 4), 0) << p;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, SmallOpsMatchTheReference) {
+  for (size_t dim : {2u, 4u, 14u, 64u, 172u, 2048u}) {
+    const size_t rows = 5;
+    const auto x = Random(rows * dim, 4), y = Random(rows * dim, 6), w = Random(dim, 7);
+    std::vector<float> a(rows * dim, NAN), b(rows * dim, NAN);
+    auto near = [&](double relative) {
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], relative * (std::fabs(a[i]) + 1e-3)) << dim;
+    };
+    for (const float* weight : {w.data(), static_cast<const float*>(nullptr)}) {
+      ref_->RmsNorm(x.data(), rows, dim, weight, 1e-5f, a.data());
+      fast_->RmsNorm(x.data(), rows, dim, weight, 1e-5f, b.data());
+      near(1e-6);
+    }
+    for (Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+      ref_->GatedActivation(x.data(), y.data(), a.size(), act, a.data());
+      fast_->GatedActivation(x.data(), y.data(), b.size(), act, b.data());
+      // 1 + tanh cancels for negative gates: the error is that of tanh, times the product.
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3e-7 * std::fabs(x[i] * y[i]) + 1e-12) << dim;
+    }
+    for (RopePairing pairing : {RopePairing::kInterleaved, RopePairing::kHalves}) {
+      const int half = static_cast<int>(dim / 4);
+      const auto c = Random(rows * dim, 8), s = Random(rows * dim, 9);
+      a = b = x;
+      const int head_dim = static_cast<int>(dim / 2);
+      if (head_dim % 2 != 0) continue;
+      ref_->Rope(a.data(), rows, 2, head_dim, c.data(), s.data(), half, pairing);
+      fast_->Rope(b.data(), rows, 2, head_dim, c.data(), s.data(), half, pairing);
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 2e-6) << dim;
+    }
+    a = b = x;
+    ref_->SoftcapInPlace(a.data(), a.size(), 3.0f);
+    fast_->SoftcapInPlace(b.data(), b.size(), 3.0f);
+    near(1e-6);
+  }
+}
+
+TEST_P(Kernels, TopKAndLogSumExpMatchTheReference) {
+  std::mt19937 random(3);
+  for (size_t vocab : {1u, 5u, 64u, 1000u, 9001u}) {
+    for (uint32_t k : {1u, 3u, 64u, 1024u}) {
+      auto logits = Random(vocab, static_cast<uint32_t>(vocab + k), 4);
+      for (size_t i = 0; i + 7 < vocab; i += 7) logits[i] = logits[i + 3];  // ties
+      if (vocab > 100) logits[17] = NAN, logits[18] = -INFINITY;
+      std::vector<TokenId> skip;
+      std::vector<uint64_t> mask((vocab + 63) / 64);
+      for (size_t i = 0; i < vocab; ++i) {
+        if (random() % 9 == 0) skip.push_back(static_cast<TokenId>(i));
+        if (random() % 2 == 0) mask[i / 64] |= uint64_t{1} << (i % 64);
+      }
+      for (const bool masked : {false, true}) {
+        const std::span<const uint64_t> m = masked ? std::span<const uint64_t>(mask) : std::span<const uint64_t>();
+        std::vector<TokenId> a, b;
+        ref_->TopK(logits.data(), vocab, k, skip, m, &a);
+        fast_->TopK(logits.data(), vocab, k, skip, m, &b);
+        EXPECT_EQ(a, b) << vocab << " " << k;
+        if (vocab > 100) continue;  // NaN make sums meaningless
+        for (double t : {1.0, 0.5, 3.0}) {
+          const double x = ref_->LogSumExp(logits.data(), vocab, t, skip, m);
+          const double y = fast_->LogSumExp(logits.data(), vocab, t, skip, m);
+          if (std::isinf(x)) EXPECT_EQ(x, y);
+          else EXPECT_NEAR(x, y, 1e-11);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(kFast),
+                         [](const auto& info) { return std::string(IsaName(info.param)); });
+
+TEST(QuantTest, HalfsRoundTripAndRoundToEven) {
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    const float f = HalfToFloat(static_cast<uint16_t>(h));
+    if (std::isnan(f)) continue;
+    ASSERT_EQ(FloatToHalf(f), h);
+  }
+  EXPECT_EQ(FloatToHalf(2049.0f), FloatToHalf(2048.0f));
+  EXPECT_EQ(FloatToHalf(2051.0f), FloatToHalf(2052.0f));
+  EXPECT_EQ(FloatToHalf(65520.0f), 0x7C00);
+  EXPECT_EQ(FloatToHalf(65519.0f), 0x7BFF);
+  EXPECT_EQ(FloatToBf16(1.00390625f), 0x3F80);  // a tie: to even
+}
+
+TEST(QuantTest, BlocksDequantizeToHandMadeValues) {
+  // d = 2, m = 0.5 where there is one.
+  const uint16_t two = FloatToHalf(2), half = FloatToHalf(0.5f);
+  std::vector<std::byte> b(256);
+  auto put = [&](size_t at, uint16_t v) { std::memcpy(&b[at], &v, 2); };
+  float y[256];
+  put(0, two);
+  b[2] = std::byte{0x9F};  // low nibble 15, high 9
+  Dequantize(DType::kQ4_0, b.data(), y, 32);
+  EXPECT_EQ(y[0], 14);
+  EXPECT_EQ(y[16], 2);
+  put(2, half);
+  b[4] = std::byte{0x9F};
+  Dequantize(DType::kQ4_1, b.data(), y, 32);
+  EXPECT_EQ(y[0], 30.5f);
+  EXPECT_EQ(y[16], 18.5f);
+  std::fill(b.begin(), b.end(), std::byte{0});
+  put(0, two);
+  b[2] = std::byte{1};  // high bit of element 0
+  b[6] = std::byte{0x31};
+  Dequantize(DType::kQ5_0, b.data(), y, 32);
+  EXPECT_EQ(y[0], 2);     // (16 + 1 - 16) * 2
+  EXPECT_EQ(y[16], -26);  // (3 - 16) * 2
+  std::fill(b.begin(), b.end(), std::byte{0});
+  put(0, two);   // Q4_K: d 2, dmin 0.5
+  put(2, half);
+  b[4] = std::byte{3};   // scale 0
+  b[8] = std::byte{4};   // minimum 0
+  b[5] = std::byte{5};   // scale 1
+  b[16] = std::byte{0x72};
+  Dequantize(DType::kQ4_K, b.data(), y, 256);
+  EXPECT_EQ(y[0], 2 * 3 * 2 - 0.5f * 4);
+  EXPECT_EQ(y[32], 2 * 5 * 7);
+  std::fill(b.begin(), b.end(), std::byte{0});
+  put(208, two);  // Q6_K
+  b[192] = std::byte{3};
+  b[0] = std::byte{0x0F};
+  b[128] = std::byte{2};
+  Dequantize(DType::kQ6_K, b.data(), y, 256);
+  EXPECT_EQ(y[0], 2 * 3 * (15 + 32 - 32));
+  EXPECT_EQ(y[1], 2 * 3 * -32);
+}
+
+}  // namespace
+}  // namespace gyre

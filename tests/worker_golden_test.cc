@@ -1,0 +1,106 @@
+// The forward pass against exact logits (float64) of small models of every architecture and type.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "cli/local_ring.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/shared_data.h"
+
+namespace gyre {
+namespace {
+
+struct Case {
+  const char* name;
+  double peer;   // relative error of the usual peer on this file
+  bool exact;    // f16 weights: f32 activations, absolute bound and the greedy ids
+};
+
+constexpr Case kCases[] = {
+    {"tiny-llama-s0-f16", 0, true},        {"tiny-llama3-s0-f16", 0, true},       {"tiny-qwen2-s0-f16", 0, true},
+    {"tiny-qwen3-s0-f16", 0, true},        {"tiny-gemma3-s0-f16", 0, true},       {"tiny-llama-s0-bf16", 6.55e-3, false},
+    {"tiny-llama-s0-Q8_0", 2.32e-2, false}, {"tiny-llama-s0-Q4_0", 2.40e-2, false}, {"tiny-llama-s0-Q4_1", 2.36e-2, false},
+    {"tiny-llama-s0-Q5_0", 2.29e-2, false}, {"tiny-llama-s0-Q5_1", 2.26e-2, false}, {"tiny-llama-s0-Q4_K", 2.89e-2, false},
+    {"tiny-llama-s0-Q5_K", 2.95e-2, false}, {"tiny-llama-s0-Q6_K", 2.85e-2, false},
+};
+
+template <typename T>
+std::vector<T> ReadNumbers(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<T> out;
+  for (T v; in >> v;) out.push_back(v);
+  return out;
+}
+
+std::vector<float> ReadFloats(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  std::vector<float> out(text.str().size() / 4);
+  std::memcpy(out.data(), text.str().data(), out.size() * 4);
+  return out;
+}
+
+class Golden : public ::testing::TestWithParam<Isa> {};
+
+TEST_P(Golden, LogitsAndGreedyIds) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
+  if (!IsaMissing(GetParam()).empty()) GTEST_SKIP() << IsaMissing(GetParam());
+  const std::string dir = testing::SharedData("golden/");
+  const auto ids = ReadNumbers<TokenId>(dir + "ids.txt");
+  ASSERT_EQ(ids.size(), 64u);
+  for (const Case& c : kCases) {
+    for (const std::string kv : {"f32", "f16"}) {
+      SCOPED_TRACE(std::string(c.name) + " KV " + kv);
+      RingOptions o;
+      o.model = dir + c.name + ".gguf";
+      o.stages = 2;
+      o.threads = 2;
+      o.ctx = 256;
+      o.kv_type = kv;
+      o.isa = IsaName(GetParam());
+      o.quiet = true;
+      o.chunk = 17;
+      auto ring = LocalRing::Open(o);
+      ASSERT_TRUE(ring.ok()) << ring.status();
+      Request rows;
+      rows.prompt = ids;
+      rows.prompt_logits = true;
+      const testing::Outcome got = testing::RunOne((*ring)->engine(), rows);
+      ASSERT_EQ(got.logits.size(), ids.size()) << got.status;
+      const std::vector<float> expected = ReadFloats(dir + c.name + ".logits.f32");
+      double error = 0, norm = 0, max = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const double e = static_cast<double>(got.logits[i / 512][i % 512]) - static_cast<double>(expected[i]);
+        error += e * e;
+        norm += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+        max = std::max(max, std::fabs(e));
+      }
+      const double relative = std::sqrt(error / norm);
+      EXPECT_GT(norm, 1);
+      if (!c.exact) {
+        EXPECT_LE(relative, 1.10 * c.peer);
+        continue;
+      }
+      if (kv == "f16") {
+        EXPECT_LE(relative, 1.5e-3);
+        EXPECT_GT(relative, 1e-5) << "KV was not rounded to f16 at all";
+        continue;
+      }
+      EXPECT_LE(max, 1e-4);
+      Request greedy;
+      greedy.prompt = ids;
+      greedy.max_new_tokens = 48;
+      greedy.sampling.temperature = 0;
+      EXPECT_EQ(testing::RunOne((*ring)->engine(), greedy).tokens, ReadNumbers<TokenId>(dir + c.name + ".greedy.txt"));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::Values(Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni),
+                         [](const auto& info) { return std::string(IsaName(info.param)); });
+
+}  // namespace
+}  // namespace gyre
