@@ -1,1 +1,5 @@
-# Tests of base: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+if(GYRE_TESTS)
+  add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_includes)
+  add_test(NAME check_includes_self_test COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_includes --self-test)
+  set_tests_properties(check_includes check_includes_self_test PROPERTIES LABELS "unit;pure")
+endif()

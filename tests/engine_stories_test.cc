@@ -148,9 +148,9 @@ TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
 TEST_F(StoriesTest, SampledTextDependsOnTheSeedOnly) {
   auto sample = [](const LocalRing& ring, uint64_t seed) {
     Request r = Greedy(ring, "Once upon a time", 120);
-    r.sampling.temperature = 1.3f;
+    r.sampling.temperature = 3.0f;
     r.sampling.top_k = 0;
-    r.sampling.top_p = 0.97f;
+    r.sampling.top_p = 0.995f;
     r.sampling.min_p = 0;
     r.sampling.repetition_penalty = 1.1f;
     r.sampling.seed = seed;

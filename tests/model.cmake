@@ -1,1 +1,7 @@
-# Tests of model: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+if(GYRE_TESTS)
+  gyre_test(model_files_test "unit;pure" gyre_model)
+endif()
+if(GYRE_FUZZ)
+  gyre_fuzz(fuzz_gguf gyre_model)
+  gyre_fuzz(fuzz_llama2c gyre_model)
+endif()

@@ -1,1 +1,6 @@
-# Tests of transport: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+if(GYRE_TESTS)
+  gyre_test(transport_link_test unit gyre_transport)
+endif()
+if(GYRE_FUZZ)
+  gyre_fuzz(fuzz_frames gyre_transport)
+endif()

@@ -1,0 +1,14 @@
+// Header and payload decoders on any bytes.
+#include "base/step_codec.h"
+#include "transport/frame.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
+  (void)gyre::DecodeHeader(bytes);
+  (void)gyre::DecodeStepPayload(bytes, 4);
+  (void)gyre::DecodeStepAnswer(bytes);
+  (void)gyre::DecodeStepError(bytes);
+  (void)gyre::DecodeLogitsQuestion(bytes);
+  (void)gyre::DecodeLogitsAnswer(bytes);
+  return 0;
+}
