@@ -5,125 +5,56 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
+
+#include "kernels/dequant_blocks.h"
 
 namespace gyre {
 namespace {
 
-constexpr std::array<std::pair<DType, DTypeInfo>, 34> kTypes = {{
-    {DType::kF32, {"F32", 1, 4, true}},          {DType::kF16, {"F16", 1, 2, true}},
-    {DType::kQ4_0, {"Q4_0", 32, 18, true}},      {DType::kQ4_1, {"Q4_1", 32, 20, true}},
-    {DType::kQ5_0, {"Q5_0", 32, 22, true}},      {DType::kQ5_1, {"Q5_1", 32, 24, true}},
-    {DType::kQ8_0, {"Q8_0", 32, 34, true}},      {DType::kQ8_1, {"Q8_1", 32, 36, false}},
-    {DType::kQ2_K, {"Q2_K", 256, 84, false}},    {DType::kQ3_K, {"Q3_K", 256, 110, false}},
-    {DType::kQ4_K, {"Q4_K", 256, 144, true}},    {DType::kQ5_K, {"Q5_K", 256, 176, true}},
-    {DType::kQ6_K, {"Q6_K", 256, 210, true}},    {DType::kQ8_K, {"Q8_K", 256, 292, false}},
-    {DType::kIQ2_XXS, {"IQ2_XXS", 256, 66, false}}, {DType::kIQ2_XS, {"IQ2_XS", 256, 74, false}},
-    {DType::kIQ3_XXS, {"IQ3_XXS", 256, 98, false}}, {DType::kIQ1_S, {"IQ1_S", 256, 50, false}},
-    {DType::kIQ4_NL, {"IQ4_NL", 32, 18, false}}, {DType::kIQ3_S, {"IQ3_S", 256, 110, false}},
-    {DType::kIQ2_S, {"IQ2_S", 256, 82, false}},  {DType::kIQ4_XS, {"IQ4_XS", 256, 136, false}},
-    {DType::kI8, {"I8", 1, 1, false}},           {DType::kI16, {"I16", 1, 2, false}},
-    {DType::kI32, {"I32", 1, 4, false}},         {DType::kI64, {"I64", 1, 8, false}},
-    {DType::kF64, {"F64", 1, 8, false}},         {DType::kIQ1_M, {"IQ1_M", 256, 56, false}},
-    {DType::kBF16, {"BF16", 1, 2, true}},        {DType::kTQ1_0, {"TQ1_0", 256, 54, false}},
-    {DType::kTQ2_0, {"TQ2_0", 256, 66, false}},  {DType::kMXFP4, {"MXFP4", 32, 17, false}},
+constexpr std::array<std::pair<DType, DTypeInfo>, 32> kTypes = {{
+    {DType::kF32, {"F32", 1, 4, true}},
+    {DType::kF16, {"F16", 1, 2, true}},
+    {DType::kQ4_0, {"Q4_0", 32, 18, true}},
+    {DType::kQ4_1, {"Q4_1", 32, 20, true}},
+    {DType::kQ5_0, {"Q5_0", 32, 22, true}},
+    {DType::kQ5_1, {"Q5_1", 32, 24, true}},
+    {DType::kQ8_0, {"Q8_0", 32, 34, true}},
+    {DType::kQ8_1, {"Q8_1", 32, 36, false}},
+    {DType::kQ2_K, {"Q2_K", 256, 84, false}},
+    {DType::kQ3_K, {"Q3_K", 256, 110, false}},
+    {DType::kQ4_K, {"Q4_K", 256, 144, true}},
+    {DType::kQ5_K, {"Q5_K", 256, 176, true}},
+    {DType::kQ6_K, {"Q6_K", 256, 210, true}},
+    {DType::kQ8_K, {"Q8_K", 256, 292, false}},
+    {DType::kIQ2_XXS, {"IQ2_XXS", 256, 66, false}},
+    {DType::kIQ2_XS, {"IQ2_XS", 256, 74, false}},
+    {DType::kIQ3_XXS, {"IQ3_XXS", 256, 98, false}},
+    {DType::kIQ1_S, {"IQ1_S", 256, 50, false}},
+    {DType::kIQ4_NL, {"IQ4_NL", 32, 18, false}},
+    {DType::kIQ3_S, {"IQ3_S", 256, 110, false}},
+    {DType::kIQ2_S, {"IQ2_S", 256, 82, false}},
+    {DType::kIQ4_XS, {"IQ4_XS", 256, 136, false}},
+    {DType::kI8, {"I8", 1, 1, false}},
+    {DType::kI16, {"I16", 1, 2, false}},
+    {DType::kI32, {"I32", 1, 4, false}},
+    {DType::kI64, {"I64", 1, 8, false}},
+    {DType::kF64, {"F64", 1, 8, false}},
+    {DType::kIQ1_M, {"IQ1_M", 256, 56, false}},
+    {DType::kBF16, {"BF16", 1, 2, true}},
+    {DType::kTQ1_0, {"TQ1_0", 256, 54, false}},
+    {DType::kTQ2_0, {"TQ2_0", 256, 66, false}},
+    {DType::kMXFP4, {"MXFP4", 32, 17, false}},
 }};
 
-uint16_t Load16(const std::byte* p) {
-  uint16_t v;
-  std::memcpy(&v, p, 2);
-  return v;
-}
-float LoadHalf(const std::byte* p) { return HalfToFloat(Load16(p)); }
-int Byte(const std::byte* p, size_t i) { return static_cast<int>(static_cast<uint8_t>(p[i])); }
-int Signed(const std::byte* p, size_t i) { return static_cast<int>(static_cast<int8_t>(p[i])); }
-float F(int v) { return static_cast<float>(v); }
-
-// Blocks of 32: [d] [m] [high bits] [nibbles]. Element i has the low nibble of byte i, element i + 16 the high one.
-void Block32(const std::byte* b, bool has_min, bool has_high, float* y) {
-  const float d = LoadHalf(b);
-  const float m = has_min ? LoadHalf(b + 2) : 0.0f;
-  b += has_min ? 4 : 2;
-  uint32_t high = 0;
-  if (has_high) {
-    std::memcpy(&high, b, 4);
-    b += 4;
-  }
-  const int zero = has_min ? 0 : (has_high ? 16 : 8);
-  for (unsigned i = 0; i < 16; ++i) {
-    const int lo = (Byte(b, i) & 15) | static_cast<int>((high >> i & 1) << 4);
-    const int hi = (Byte(b, i) >> 4) | static_cast<int>((high >> (i + 16) & 1) << 4);
-    y[i] = F(lo - zero) * d + m;
-    y[i + 16] = F(hi - zero) * d + m;
-  }
+// The nearest whole number within [lo, hi].
+int Level(float v, int lo, int hi) {
+  return std::clamp(static_cast<int>(std::lrint(v)), lo, hi);
 }
 
-// The 6-bit scale and minimum number j of Q4_K and Q5_K, packed into 12 bytes.
-void ScaleMin(const std::byte* s, size_t j, int* scale, int* min) {
-  if (j < 4) {
-    *scale = Byte(s, j) & 63;
-    *min = Byte(s, j + 4) & 63;
-  } else {
-    *scale = (Byte(s, j + 4) & 15) | (Byte(s, j - 4) >> 6 << 4);
-    *min = (Byte(s, j + 4) >> 4) | (Byte(s, j) >> 6 << 4);
-  }
+void Store16(std::byte* p, uint16_t v) {
+  std::memcpy(p, &v, 2);
 }
-
-void BlockQ45K(const std::byte* b, bool has_high, float* y) {
-  const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
-  const std::byte* scales = b + 4;
-  const std::byte* high = b + 16;
-  const std::byte* q = has_high ? high + 32 : high;
-  for (size_t sub = 0; sub < 8; ++sub) {
-    int scale = 0, min = 0;
-    ScaleMin(scales, sub, &scale, &min);
-    const float ds = d * F(scale), dm = dmin * F(min);
-    const std::byte* nibbles = q + sub / 2 * 32;
-    for (size_t i = 0; i < 32; ++i) {
-      int v = sub % 2 == 0 ? Byte(nibbles, i) & 15 : Byte(nibbles, i) >> 4;
-      if (has_high) v |= (Byte(high, i) >> sub & 1) << 4;
-      y[sub * 32 + i] = ds * F(v) - dm;
-    }
-  }
-}
-
-void BlockQ6K(const std::byte* b, float* y) {
-  const float d = LoadHalf(b + 208);
-  for (size_t half = 0; half < 2; ++half) {
-    const std::byte* ql = b + half * 64;
-    const std::byte* qh = b + 128 + half * 32;
-    const std::byte* scales = b + 192 + half * 8;
-    for (size_t quarter = 0; quarter < 4; ++quarter) {
-      for (size_t i = 0; i < 32; ++i) {
-        const int low = Byte(ql, i + quarter % 2 * 32);
-        const int v = (quarter < 2 ? low & 15 : low >> 4) | ((Byte(qh, i) >> (2 * quarter) & 3) << 4);
-        y[half * 128 + quarter * 32 + i] = d * F(Signed(scales, quarter * 2 + i / 16)) * F(v - 32);
-      }
-    }
-  }
-}
-
-void DequantizeBlock(DType type, const std::byte* b, float* y) {
-  switch (type) {
-    case DType::kQ8_0: {
-      const float d = LoadHalf(b);
-      for (size_t i = 0; i < 32; ++i) y[i] = d * F(Signed(b + 2, i));
-      return;
-    }
-    case DType::kQ4_0: return Block32(b, false, false, y);
-    case DType::kQ4_1: return Block32(b, true, false, y);
-    case DType::kQ5_0: return Block32(b, false, true, y);
-    case DType::kQ5_1: return Block32(b, true, true, y);
-    case DType::kQ4_K: return BlockQ45K(b, false, y);
-    case DType::kQ5_K: return BlockQ45K(b, true, y);
-    case DType::kQ6_K: return BlockQ6K(b, y);
-    default: return;
-  }
-}
-
-// Rounds to the nearest of `levels` steps; ties away from zero do not matter to any bound.
-int Level(float v, int lo, int hi) { return std::clamp(static_cast<int>(std::lrint(v)), lo, hi); }
-
-void Store16(std::byte* p, uint16_t v) { std::memcpy(p, &v, 2); }
 
 void QuantizeQ8(const float* x, std::byte* b) {
   float amax = 0;
@@ -166,23 +97,28 @@ void QuantizeNibbles(DType type, const float* x, std::byte* b) {
 
 const DTypeInfo* FindDType(uint32_t gguf_type) {
   for (const auto& [type, info] : kTypes) {
-    if (info.name != nullptr && static_cast<uint32_t>(type) == gguf_type) return &info;
+    if (static_cast<uint32_t>(type) == gguf_type) return &info;
   }
   return nullptr;
 }
 
-const DTypeInfo& Info(DType type) { return *FindDType(static_cast<uint32_t>(type)); }
+const DTypeInfo& Info(DType type) {
+  return *FindDType(static_cast<uint32_t>(type));
+}
 
 void Dequantize(DType type, const std::byte* src, float* dst, size_t elems) {
   switch (type) {
-    case DType::kF32: std::memcpy(dst, src, elems * 4); return;
+    case DType::kF32:
+      std::memcpy(dst, src, elems * 4);
+      return;
     case DType::kF16:
       for (size_t i = 0; i < elems; ++i) dst[i] = HalfToFloat(Load16(src + 2 * i));
       return;
     case DType::kBF16:
       for (size_t i = 0; i < elems; ++i) dst[i] = Bf16ToFloat(Load16(src + 2 * i));
       return;
-    default: break;
+    default:
+      break;
   }
   const DTypeInfo& info = Info(type);
   for (size_t i = 0; i < elems; i += info.block_elems, src += info.block_bytes) DequantizeBlock(type, src, dst + i);
@@ -192,15 +128,26 @@ bool Quantize(DType type, const float* src, std::byte* dst, size_t elems) {
   const DTypeInfo& info = Info(type);
   for (size_t i = 0; i < elems; i += info.block_elems, dst += info.block_bytes) {
     switch (type) {
-      case DType::kF32: std::memcpy(dst, src + i, 4); break;
-      case DType::kF16: Store16(dst, FloatToHalf(src[i])); break;
-      case DType::kBF16: Store16(dst, FloatToBf16(src[i])); break;
-      case DType::kQ8_0: QuantizeQ8(src + i, dst); break;
+      case DType::kF32:
+        std::memcpy(dst, src + i, 4);
+        break;
+      case DType::kF16:
+        Store16(dst, FloatToHalf(src[i]));
+        break;
+      case DType::kBF16:
+        Store16(dst, FloatToBf16(src[i]));
+        break;
+      case DType::kQ8_0:
+        QuantizeQ8(src + i, dst);
+        break;
       case DType::kQ4_0:
       case DType::kQ4_1:
       case DType::kQ5_0:
-      case DType::kQ5_1: QuantizeNibbles(type, src + i, dst); break;
-      default: return false;
+      case DType::kQ5_1:
+        QuantizeNibbles(type, src + i, dst);
+        break;
+      default:
+        return false;
     }
   }
   return true;
@@ -229,7 +176,9 @@ uint16_t FloatToHalf(float f) {
   return static_cast<uint16_t>(sign | rounded >> 13);
 }
 
-float Bf16ToFloat(uint16_t b) { return std::bit_cast<float>(static_cast<uint32_t>(b) << 16); }
+float Bf16ToFloat(uint16_t b) {
+  return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
+}
 
 uint16_t FloatToBf16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);

@@ -55,8 +55,8 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
 size_t KvIndex(const KvView& kv, const KvRow& row, size_t position, int head) {
   const auto block_size = static_cast<size_t>(kv.block_size);
   const size_t page = row.table[position / block_size];
-  return page * kv.PageElems() + (static_cast<size_t>(head) * block_size + position % block_size) *
-                                     static_cast<size_t>(kv.head_dim);
+  return page * kv.PageElems() +
+         (static_cast<size_t>(head) * block_size + position % block_size) * static_cast<size_t>(kv.head_dim);
 }
 
 class RefBackend : public Backend {
@@ -192,9 +192,8 @@ class RefBackend : public Backend {
     ForEachOther(vocab, skip, mask, [&](size_t id) { max = std::max(max, static_cast<double>(logits[id])); });
     if (std::isinf(max)) return max;
     double sum = 0;
-    ForEachOther(vocab, skip, mask, [&](size_t id) {
-      sum += std::exp((static_cast<double>(logits[id]) - max) * inv_temperature);
-    });
+    ForEachOther(vocab, skip, mask,
+                 [&](size_t id) { sum += std::exp((static_cast<double>(logits[id]) - max) * inv_temperature); });
     return max * inv_temperature + std::log(sum);
   }
 
@@ -203,9 +202,7 @@ class RefBackend : public Backend {
     const DTypeInfo& info = Info(w.type);
     return w.k / info.block_elems * info.block_bytes;
   }
-  static void Row(const RefWeight& w, size_t n, float* out) {
-    Dequantize(w.type, w.data + n * RowBytes(w), out, w.k);
-  }
+  static void Row(const RefWeight& w, size_t n, float* out) { Dequantize(w.type, w.data + n * RowBytes(w), out, w.k); }
 
   static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int kv_head,
                          float* out) {
@@ -239,6 +236,8 @@ class RefBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeRefBackend() { return std::make_unique<RefBackend>(); }
+std::unique_ptr<Backend> MakeRefBackend() {
+  return std::make_unique<RefBackend>();
+}
 
 }  // namespace gyre
