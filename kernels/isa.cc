@@ -68,7 +68,7 @@ Isa DetectIsa() {
   return best;
 }
 
-std::unique_ptr<Backend> MakeBackend(Isa isa, int threads) {
+std::unique_ptr<Backend> MakeBackend([[maybe_unused]] Isa isa, [[maybe_unused]] int threads) {
   assert(threads >= 1 && IsaMissing(isa).empty());
 #if defined(GYRE_X86_KERNELS)
   if (isa != Isa::kRef) return MakeCpuBackend(isa, std::max(threads, 1));
