@@ -1,64 +1,70 @@
-// A layer as the unit of ownership: its packed weights and its page pool. Two plans can share it.
+// A layer as the unit of ownership: its packed weights and its page pool; two plans can share it. And what the first
+// and the last stage have besides.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "base/stage_control.h"
+#include "base/ids.h"
 #include "base/status.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
+#include "worker/kv_pages.h"
 
 namespace gyre {
 
-// The pages of one layer: anonymous memory that is touched only when used.
-class PagePool {
- public:
-  // kResourceExhausted with the numbers.
-  static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
-                                                  KvType type);
-  ~PagePool();
-  PagePool(const PagePool&) = delete;
-  PagePool& operator=(const PagePool&) = delete;
-
-  const KvView& view() const { return view_; }
-  uint32_t num_blocks() const { return num_blocks_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  PagePool() = default;
-  KvView view_;
-  uint32_t num_blocks_ = 0;
-  void* memory_ = nullptr;
-  size_t bytes_ = 0;
+// Immutable.
+struct LayerParams {
+  LayerWeights vectors;  // its matrix views are packed below
+  std::shared_ptr<const PackedWeight> q, k, v, o, gate, up, down;
 };
 
-// Immutable but for the pages, which the stage's thread writes.
+// Weights outlive a pool of another shape or term, so the two are held apart.
 struct Layer {
-  int index = 0;
   LayerSpec spec;
-  LayerWeights vectors;  // its matrices' views are packed below
-  std::shared_ptr<const PackedWeight> q, k, v, o, gate, up, down;
-  std::shared_ptr<PagePool> pages;
+  std::shared_ptr<const LayerParams> params;
+  std::shared_ptr<KvPages> pages;  // written by the stage's thread only
 
   size_t weight_bytes() const;
 };
 
-// The embedding, or the final norm and output matrix. Where both stand on one stage and are tied, one matrix serves.
+// The embedding (first stage), the final norm and the output matrix (last stage).
 struct Ends {
-  std::shared_ptr<const PackedWeight> embedding;  // first stage
-  std::shared_ptr<const PackedWeight> output;     // last stage
+  std::shared_ptr<const PackedWeight> embedding;
+  std::shared_ptr<const PackedWeight> output;
   std::vector<float> final_norm;
+  // Where the two lie in the file: equal places need one packed matrix only.
+  WeightView embedding_view, output_view;
 };
 
-using BytesDone = std::function<void(size_t)>;
+// What a stage is made of.
+struct StageParts {
+  std::shared_ptr<const Model> model;
+  LayerRange range;
+  bool first = false;
+  bool last = false;
+  std::vector<std::shared_ptr<const Layer>> layers;  // of range, in order
+  Ends ends;
 
-// Errors of the lookups and of the pool. `done` as source bytes are packed.
-StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
-StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
+  // Bytes that a decode step streams from memory: all packed weights but the embedding's other rows.
+  size_t weight_bytes() const;
+};
 
-// Source bytes that loading a stage packs, for progress.
-StatusOr<size_t> StageBytes(const Model& model, LayerRange range, bool first, bool last);
+struct LoadOptions {
+  LayerRange range;
+  bool first = false;
+  bool last = false;
+  KvShape kv;
+  // The parts of a running stage whose packed weights are taken over; with share_kv also pools of the same shape.
+  const StageParts* reuse = nullptr;
+  bool share_kv = true;
+  std::function<void(uint64_t done, uint64_t total)> progress;  // source bytes; on the calling thread
+  std::function<bool()> cancelled;                              // asked between two matrices
+};
+
+// Takes what it can from `reuse`, packs the rest. kCancelled, and the errors of lookups and pools.
+// REQUIRES: the range lies in the model.
+StatusOr<StageParts> LoadStageParts(std::shared_ptr<const Model> model, const LoadOptions& options, Backend& backend);
 
 }  // namespace gyre

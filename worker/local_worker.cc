@@ -4,49 +4,62 @@
 
 #include <atomic>
 #include <deque>
-#include <optional>
+#include <exception>
+#include <new>
 #include <thread>
+#include <utility>
 
-#include "base/inbox.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/step_codec.h"
-#include "worker/stage.h"
+#include "base/wakeup.h"
+#include "worker/local_control.h"
 
 namespace gyre {
+namespace {
 
-class LocalWorker::Impl : public StageControl {
+// Frames of a newer epoch that wait; with so many nothing more is taken in, and the sender waits too.
+constexpr size_t kMaxHeldFrames = 256;
+
+using FaultHook = std::function<Status()>;
+
+}  // namespace
+
+class LocalWorker::Impl {
  public:
-  explicit Impl(LocalWorkerOptions options) : options_(std::move(options)) {
-    options_.in->SetNotify([this] { wake_.Set(); });
-    stage_thread_ = std::thread([this] { Guarded("stage", [this] { Loop(); }); });
-    loader_thread_ = std::thread([this] { Guarded("loader", [this] { LoadLoop(); }); });
+  explicit Impl(LocalWorkerOptions options)
+      : options_(std::move(options)),
+        backend_(MakeBackend(options_.isa, options_.threads)),
+        control_({.name = options_.name,
+                  .model = options_.model,
+                  .isa = options_.isa,
+                  .threads = options_.threads,
+                  .exact = options_.exact,
+                  .backend = backend_.get(),
+                  .wake = [wake = wake_] { wake->Set(); }}) {
+    options_.in->SetNotify([wake = wake_] { wake->Set(); });
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
+      Serve();
+    });
   }
-
-  const std::string& name() const override { return options_.name; }
-  void SetEventSink(EventSink sink) override {
-    MutexLock lock(&mutex_);
-    sink_ = std::move(sink);
-  }
-  void Prepare(const PrepareRequest& request) override { loads_.Push(request); }
-  void Commit(Epoch epoch) override { Post({.epoch = epoch, .commit = true}); }
-  void Abort(Epoch epoch) override { Post({.epoch = epoch, .commit = false}); }
+  ~Impl() { Stop(); }
 
   void Stop() {
-    if (stopping_.exchange(true)) return;
-    loads_.Close();
     options_.in->Close();
     options_.out->Close();
-    wake_.Set();
-    stage_thread_.join();
-    loader_thread_.join();
+    wake_->Set();
+    if (thread_.joinable()) thread_.join();
     options_.in->SetNotify({});
+    control_.Stop();
   }
 
   const LocalWorkerOptions& options() const { return options_; }
-  WorkerStats stats() const { return {steps_, step_errors_, dropped_}; }
-  Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
+  LocalControl& control() { return control_; }
+  WorkerStats stats() const { return {steps_, step_errors_, dropped_, held_count_}; }
+  Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load(std::memory_order_relaxed)); }
   size_t weight_bytes() const { return weight_bytes_; }
+
   double TakeBusyShare() {
     MutexLock lock(&mutex_);
     const Deadline now = Clock::now();
@@ -55,330 +68,243 @@ class LocalWorker::Impl : public StageControl {
     shown_at_ = now;
     return wall.count() > 0 ? static_cast<double>(spent.count()) / static_cast<double>(wall.count()) : 0;
   }
-  void SetFaultHook(std::function<Status()> hook) {
+
+  void SetFaultHook(FaultHook hook) {
     MutexLock lock(&mutex_);
-    hook_ = std::move(hook);
+    hook_ = hook ? std::make_shared<const FaultHook>(std::move(hook)) : nullptr;
     hooked_ = hook_ != nullptr;
   }
 
  private:
-  struct Decision {
-    Epoch epoch;
-    bool commit = false;
-  };
-  struct Prepared {
-    Epoch epoch;
-    int stage_index = 0;
-    std::unique_ptr<Backend> backend;
-    std::unique_ptr<Stage> stage;
-  };
-
-  // The edge of a thread: no exception leaves it.
-  template <typename Fn>
-  void Guarded(const char* what, Fn fn) {
-    pthread_setname_np(pthread_self(), (std::string(what) + " " + options_.name).substr(0, 15).c_str());
-    try {
-      fn();
-    } catch (const std::exception& e) {
-      Log(LogLevel::kError, "{}: the {} thread stopped: {}", options_.name, what, e.what());
-      options_.in->Close();
-      options_.out->Close();
-      Say({}, StageFault{Internal("the {} thread stopped: {}", what, e.what())});
-    }
-  }
-
-  void Loop();
-  void OnFrame(Frame& frame);
+  void Serve();
+  void TakeCommits();
+  void OnFrame(Frame&& frame);
+  void Dispatch(const Frame& frame);
   void RunStep(const Frame& frame);
   Status TryStep(const Frame& frame);
-  void OnQuestion(const Frame& frame);
-  void TakeDecisions();
-  void Decide(const Decision& decision);
-  void Send(FrameHeader header, std::span<const ByteSpan> parts);
-
-  void LoadLoop();
-  Status Load(const PrepareRequest& request, std::unique_ptr<Prepared>* out);
-  void Say(Epoch epoch, decltype(StageEvent::what) what) {
-    EventSink sink;
-    {
-      MutexLock lock(&mutex_);
-      sink = sink_;
-    }
-    if (sink) sink({.worker = options_.name, .epoch = epoch, .what = std::move(what)});
-  }
-  void Post(Decision decision) {
-    {
-      MutexLock lock(&mutex_);
-      decisions_.push_back(decision);
-    }
-    wake_.Set();
+  Status CallFaultHook();
+  void AnswerQuestion(const Frame& frame);
+  void PassOn(const Frame& frame);
+  Status Send(const FrameHeader& header, std::span<const ByteSpan> parts);
+  void Drop(const Frame& frame, const std::string& why);
+  template <typename Fn>
+  auto Timed(Fn fn) {
+    const Deadline start = Clock::now();
+    auto result = fn();
+    busy_ns_.fetch_add(std::chrono::nanoseconds(Clock::now() - start).count(), std::memory_order_relaxed);
+    return result;
   }
 
   const LocalWorkerOptions options_;
-  std::atomic<bool> stopping_{false};
-  WakeUp wake_;
-  Inbox<PrepareRequest> loads_;
+  const std::shared_ptr<WakeUp> wake_ = std::make_shared<WakeUp>();  // shared with callbacks that may come late
+  const std::unique_ptr<Backend> backend_;
+  LocalControl control_;
+
+  // The stage's thread alone.
+  std::shared_ptr<EpochStage> running_;
+  std::deque<Frame> held_;
+  Status broken_;  // why the loop ends
+  Encoder encoder_;
+  StepAnswer answer_;
+
+  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, held_count_{0};
+  std::atomic<int64_t> busy_ns_{0};
+  std::atomic<size_t> weight_bytes_{0};
 
   Mutex mutex_;
-  EventSink sink_ GYRE_GUARDED_BY(mutex_);
-  std::vector<Decision> decisions_ GYRE_GUARDED_BY(mutex_);
-  std::unique_ptr<Prepared> prepared_ GYRE_GUARDED_BY(mutex_);
-  std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);  // the last one: its loading may still be under way
-  // What the running stage is made of, for a Prepare that shares layers with it.
-  std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
-  std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
+  std::shared_ptr<const FaultHook> hook_ GYRE_GUARDED_BY(mutex_);
   std::atomic<bool> hooked_{false};
   Duration shown_busy_ GYRE_GUARDED_BY(mutex_){};
   Deadline shown_at_ GYRE_GUARDED_BY(mutex_) = Clock::now();
 
-  // Owned by the stage's thread.
-  std::unique_ptr<Prepared> running_;
-  std::deque<Frame> held_;  // of a newer number in the same term, until its commit
-  Encoder encoder_;
-  StepAnswer answer_;
-
-  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0};
-  std::atomic<size_t> weight_bytes_{0};
-  std::thread stage_thread_, loader_thread_;
+  std::thread thread_;
 };
 
-// The worker's main loop: decisions between steps, then frames in order.
-void LocalWorker::Impl::Loop() {
-  while (!stopping_) {
-    TakeDecisions();
-    StatusOr<Frame> frame = options_.in->Recv(Clock::now());
-    if (frame.ok()) {
-      OnFrame(*frame);
-    } else if (absl::IsDeadlineExceeded(frame.status())) {
-      wake_.Wait(kNoDeadline);
-    } else {
-      if (!stopping_) Log(LogLevel::kInfo, "{}: the link before it ended: {}", options_.name, Message(frame.status()));
-      options_.out->Close();
-      return;
+// The worker's main loop: commits between steps, then frames in order.
+void LocalWorker::Impl::Serve() {
+  while (broken_.ok()) {
+    try {
+      TakeCommits();
+      StatusOr<Frame> frame = DeadlineExceeded("too many frames wait for a commit");
+      if (held_.size() < kMaxHeldFrames) frame = options_.in->Recv(Clock::now());
+      if (frame.ok()) {
+        OnFrame(*std::move(frame));
+      } else if (absl::IsDeadlineExceeded(frame.status())) {
+        wake_->Wait(kNoDeadline);
+      } else {
+        broken_ = frame.status();
+      }
+    } catch (const std::exception& e) {  // a frame is lost, so the ring is broken
+      broken_ = Internal("{}", e.what());
     }
   }
+  Log(LogLevel::kInfo, "{}: the stage ends: {}", options_.name, Message(broken_));
+  options_.in->Close();
+  options_.out->Close();
+  control_.Close(Unavailable("the ring link of {} is gone: {}", options_.name, Message(broken_)));
 }
 
-void LocalWorker::Impl::OnFrame(Frame& frame) {
-  const Epoch epoch = frame.header.epoch;
-  const bool runs = running_ != nullptr;
-  if (runs && epoch == running_->epoch) {
-    switch (frame.header.kind) {
-      case FrameKind::kTokens:
-      case FrameKind::kHidden: return RunStep(frame);
-      case FrameKind::kLogitsQuestion: return OnQuestion(frame);
-      default: {  // a step that an earlier stage failed, passed on in its place
-        const ByteSpan parts[] = {frame.payload};
-        return Send(frame.header, parts);
-      }
+void LocalWorker::Impl::TakeCommits() {
+  bool changed = false;
+  while (const std::optional<Epoch> epoch = control_.NextCommit()) {
+    StatusOr<std::shared_ptr<EpochStage>> taken = control_.Take(*epoch);
+    if (!taken.ok()) {
+      control_.Report(*epoch, StageFault{taken.status()});
+      continue;
     }
+    if (*taken != running_) {
+      if (running_ != nullptr) control_.Retire(std::move(running_));
+      running_ = *std::move(taken);
+      weight_bytes_ = running_->stage->parts().weight_bytes();
+      changed = true;
+    }
+    control_.Report(*epoch, StageCommitted{});
   }
-  if (!runs || (epoch.term == running_->epoch.term && epoch.number > running_->epoch.number)) {
-    held_.push_back(std::move(frame));
-    return;
+  if (!changed) return;
+  std::deque<Frame> held;
+  held.swap(held_);
+  for (Frame& frame : held) OnFrame(std::move(frame));
+}
+
+// A frame of this epoch is for now, of a newer number in the same term for later, any other for never.
+void LocalWorker::Impl::OnFrame(Frame&& frame) {
+  const Epoch epoch = frame.header.epoch;
+  if (running_ != nullptr && epoch == running_->epoch) return Dispatch(frame);
+  const bool newer = running_ != nullptr ? epoch.term == running_->epoch.term && epoch.number > running_->epoch.number
+                                         : control_.Awaits(epoch.term);
+  if (!newer) return Drop(frame, "of another epoch");
+  held_.push_back(std::move(frame));
+  ++held_count_;
+}
+
+void LocalWorker::Impl::Dispatch(const Frame& frame) {
+  switch (frame.header.kind) {
+    case FrameKind::kTokens:
+    case FrameKind::kHidden:
+      return RunStep(frame);
+    case FrameKind::kLogitsQuestion:
+      return running_->stage->parts().last ? AnswerQuestion(frame) : PassOn(frame);
+    case FrameKind::kStepError:
+    case FrameKind::kAnswer:
+    case FrameKind::kLogitsAnswer:
+      return PassOn(frame);
+    case FrameKind::kHello:
+      break;
   }
-  ++dropped_;
+  Drop(frame, "of no use to a stage");
 }
 
 void LocalWorker::Impl::RunStep(const Frame& frame) {
-  const Status status = TryStep(frame);
+  Status status;
+  try {
+    status = TryStep(frame);
+  } catch (const std::bad_alloc&) {
+    status = ResourceExhausted("no memory for a step of {} rows", frame.header.rows);
+  } catch (const std::exception& e) {
+    status = Internal("{}", e.what());
+  }
   if (status.ok()) return;
   ++step_errors_;
   encoder_.Reset();
-  EncodeStepError({.stage = static_cast<uint32_t>(running_->stage_index), .message = Message(status)}, &encoder_);
+  EncodeStepError({.stage = running_->index, .message = Message(status)}, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes()};
-  Send({.kind = FrameKind::kStepError, .epoch = frame.header.epoch, .step = frame.header.step}, parts);
+  broken_.Update(Send({.kind = FrameKind::kStepError, .epoch = frame.header.epoch, .step = frame.header.step}, parts));
 }
 
 Status LocalWorker::Impl::TryStep(const Frame& frame) {
-  if (hooked_) {
-    std::function<Status()> hook;
-    {
-      MutexLock lock(&mutex_);
-      hook = hook_;
-    }
-    if (hook) GYRE_RETURN_IF_ERROR(hook());
-  }
+  if (hooked_) GYRE_RETURN_IF_ERROR(CallFaultHook());
   Stage& stage = *running_->stage;
-  const FrameKind expected = stage.parts().first ? FrameKind::kTokens : FrameKind::kHidden;
-  if (frame.header.kind != expected) {
-    return InvalidArgument("a frame of kind {}, this stage takes {}", static_cast<int>(frame.header.kind),
-                           static_cast<int>(expected));
+  const bool first = stage.parts().first, last = stage.parts().last;
+  const FrameKind kind = first ? FrameKind::kTokens : FrameKind::kHidden;
+  const WireType dtype = first ? WireType::kI32 : WireType::kF32;
+  if (frame.header.kind != kind || frame.header.dtype != dtype) {
+    return InvalidArgument("a frame of kind {} and type {}, this stage takes kind {} and type {}",
+                           static_cast<int>(frame.header.kind), static_cast<int>(frame.header.dtype),
+                           static_cast<int>(kind), static_cast<int>(dtype));
   }
   GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
-  answer_.rows.clear();
-  const Deadline start = Clock::now();
-  try {
-    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, &answer_));
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
-  }
-  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
+  GYRE_RETURN_IF_ERROR(Timed([&] { return stage.Run(step.batch, step.rows, &answer_); }));
   ++steps_;
-  FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
-  encoder_.Reset();
-  if (stage.parts().last) {
+  FrameHeader header{.kind = FrameKind::kAnswer, .epoch = frame.header.epoch, .step = frame.header.step};
+  header.rows = step.batch.TotalRows();
+  if (last) {
+    encoder_.Reset();
     EncodeStepAnswer(answer_, &encoder_);
-    header.kind = FrameKind::kAnswer;
     const ByteSpan parts[] = {encoder_.bytes()};
-    Send(header, parts);
-  } else {
-    // The descriptor goes on as it came.
-    header.kind = FrameKind::kHidden;
-    header.dtype = WireType::kF32;
-    const ByteSpan prefix = ByteSpan(frame.payload).first(frame.payload.size() - step.rows.size());
-    const ByteSpan parts[] = {prefix, std::as_bytes(stage.hidden())};
-    Send(header, parts);
+    return Send(header, parts);
   }
-  return absl::OkStatus();
+  header.kind = FrameKind::kHidden;
+  header.dtype = WireType::kF32;
+  // The descriptor goes on as it came.
+  const ByteSpan prefix = ByteSpan(frame.payload).first(frame.payload.size() - step.rows.size());
+  const ByteSpan parts[] = {prefix, std::as_bytes(stage.hidden())};
+  return Send(header, parts);
 }
 
-void LocalWorker::Impl::OnQuestion(const Frame& frame) {
-  if (!running_->stage->parts().last) {
-    const ByteSpan parts[] = {frame.payload};
-    return Send(frame.header, parts);
+Status LocalWorker::Impl::CallFaultHook() {
+  std::shared_ptr<const FaultHook> hook;
+  {
+    MutexLock lock(&mutex_);
+    hook = hook_;
   }
+  return hook != nullptr ? (*hook)() : absl::OkStatus();
+}
+
+void LocalWorker::Impl::AnswerQuestion(const Frame& frame) {
   StatusOr<LogitsQuestion> question = DecodeLogitsQuestion(frame.payload);
-  if (!question.ok()) {
-    ++dropped_;
-    Log(LogLevel::kWarn, "{}: {}", options_.name, Message(question.status()));
-    return;
-  }
+  if (!question.ok()) return Drop(frame, Message(question.status()));
+  const LogitsAnswer answer = Timed([&] { return running_->stage->Answer(*question); });
   encoder_.Reset();
-  EncodeLogitsAnswer(running_->stage->Answer(*question), &encoder_);
+  EncodeLogitsAnswer(answer, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes()};
-  Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch}, parts);
+  broken_.Update(
+      Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch, .step = frame.header.step}, parts));
 }
 
-void LocalWorker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
+void LocalWorker::Impl::PassOn(const Frame& frame) {
+  const ByteSpan parts[] = {frame.payload};
+  broken_.Update(Send(frame.header, parts));
+}
+
+// kInvalidArgument: no frame holds it. A link that is gone ends the loop.
+Status LocalWorker::Impl::Send(const FrameHeader& header, std::span<const ByteSpan> parts) {
   const Status status = options_.out->Send(header, parts, kNoDeadline);
-  if (!status.ok() && !stopping_) Log(LogLevel::kDebug, "{}: {}", options_.name, Message(status));
-}
-
-void LocalWorker::Impl::TakeDecisions() {
-  std::vector<Decision> decisions;
-  {
-    MutexLock lock(&mutex_);
-    decisions.swap(decisions_);
-  }
-  for (const Decision& d : decisions) Decide(d);
-}
-
-void LocalWorker::Impl::Decide(const Decision& decision) {
-  std::unique_ptr<Prepared> prepared;
-  {
-    MutexLock lock(&mutex_);
-    if (prepared_ != nullptr && prepared_->epoch == decision.epoch) prepared = std::move(prepared_);
-    if (!decision.commit) aborted_ = decision.epoch;
-    if (decision.commit && prepared != nullptr) {
-      running_parts_ = std::make_shared<StageParts>(prepared->stage->parts());
-    }
-  }
-  if (!decision.commit) return Say(decision.epoch, StageAborted{});
-  if (prepared == nullptr) {
-    return Say(decision.epoch, StageFault{FailedPrecondition("commit of plan {}, which is not prepared here",
-                                                             decision.epoch.number)});
-  }
-  running_ = std::move(prepared);
-  size_t bytes = 0;
-  for (const auto& layer : running_->stage->parts().layers) bytes += layer->weight_bytes();
-  if (running_->stage->parts().last) bytes += running_->stage->parts().ends.output->bytes;
-  weight_bytes_ = bytes;
-  Say(decision.epoch, StageCommitted{});
-  std::deque<Frame> held;
-  held.swap(held_);
-  for (Frame& frame : held) OnFrame(frame);
-}
-
-void LocalWorker::Impl::LoadLoop() {
-  while (std::optional<PrepareRequest> request = loads_.Pop(kNoDeadline)) {
-    std::unique_ptr<Prepared> prepared;
-    Status status;
-    try {
-      status = Load(*request, &prepared);
-    } catch (const std::bad_alloc&) {
-      status = ResourceExhausted("no memory for layers {}-{}", request->plan.stages[0].layers.begin,
-                                 request->plan.stages[0].layers.end - 1);
-    }
-    if (!status.ok()) {
-      Say(request->plan.epoch, StageFault{status});
-      continue;
-    }
-    {
-      MutexLock lock(&mutex_);
-      if (aborted_ == request->plan.epoch) continue;
-      prepared_ = std::move(prepared);
-    }
-    Say(request->plan.epoch, StageReady{});
-  }
-}
-
-Status LocalWorker::Impl::Load(const PrepareRequest& request, std::unique_ptr<Prepared>* out) {
-  GYRE_RETURN_IF_ERROR(request.plan.Validate());
-  if (request.stage < 0 || static_cast<size_t>(request.stage) >= request.plan.stages.size()) {
-    return InvalidArgument("stage {} of a plan with {}", request.stage, request.plan.stages.size());
-  }
-  if (request.block_size < 1 || request.num_blocks == 0) {
-    return InvalidArgument("{} KV blocks of {} positions", request.num_blocks, request.block_size);
-  }
-  const StagePlan& plan = request.plan.stages[static_cast<size_t>(request.stage)];
-  const Model& model = *options_.model;
-  if (request.plan.num_layers != static_cast<int>(model.spec().layers.size())) {
-    return InvalidArgument("a plan for {} layers, the model has {}", request.plan.num_layers, model.spec().layers.size());
-  }
-  std::shared_ptr<const StageParts> running;
-  {
-    MutexLock lock(&mutex_);
-    running = running_parts_;
-  }
-  auto prepared = std::make_unique<Prepared>();
-  prepared->epoch = request.plan.epoch;
-  prepared->stage_index = request.stage;
-  prepared->backend = MakeBackend(options_.isa, options_.threads);
-  GYRE_ASSIGN_OR_RETURN(const size_t total, StageBytes(model, plan.layers, plan.first, plan.last));
-  size_t done = 0;
-  const BytesDone progress = [&](size_t bytes) {
-    done += bytes;
-    Say(request.plan.epoch, StageProgress{.done = done, .total = total});
-  };
-  StageParts parts{.model = options_.model,
-                   .model_id = request.plan.model,
-                   .range = plan.layers,
-                   .first = plan.first,
-                   .last = plan.last,
-                   .layers = {},
-                   .ends = {}};
-  for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
-    std::shared_ptr<Layer> layer;
-    if (running != nullptr && i >= running->range.begin && i < running->range.end) {
-      layer = running->layers[static_cast<size_t>(i - running->range.begin)];
-      const KvView& v = layer->pages->view();
-      const bool same = v.block_size == request.block_size && layer->pages->num_blocks() == request.num_blocks &&
-                        v.half == (request.kv_type == KvType::kF16);
-      if (!same) layer = nullptr;
-    }
-    if (layer == nullptr) {
-      GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
-      GYRE_ASSIGN_OR_RETURN(layer->pages,
-                            PagePool::Make(layer->spec, request.num_blocks, request.block_size, request.kv_type));
-    }
-    parts.layers.push_back(std::move(layer));
-  }
-  GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
-  prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact);
-  *out = std::move(prepared);
+  if (status.ok() || absl::IsInvalidArgument(status)) return status;
+  broken_.Update(status);
   return absl::OkStatus();
+}
+
+void LocalWorker::Impl::Drop(const Frame& frame, const std::string& why) {
+  ++dropped_;
+  Log(LogLevel::kDebug, "{}: a frame of kind {} of epoch {}.{} is dropped: {}", options_.name,
+      static_cast<int>(frame.header.kind), frame.header.epoch.term, frame.header.epoch.number, why);
 }
 
 LocalWorker::LocalWorker(LocalWorkerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-LocalWorker::~LocalWorker() { impl_->Stop(); }
-StageControl& LocalWorker::control() { return *impl_; }
-int LocalWorker::threads() const { return impl_->options().threads; }
-WorkerStats LocalWorker::stats() const { return impl_->stats(); }
-Duration LocalWorker::busy_time() const { return impl_->busy(); }
-double LocalWorker::TakeBusyShare() { return impl_->TakeBusyShare(); }
-size_t LocalWorker::weight_bytes() const { return impl_->weight_bytes(); }
-void LocalWorker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
-void LocalWorker::Stop() { impl_->Stop(); }
+LocalWorker::~LocalWorker() = default;
+StageControl& LocalWorker::control() {
+  return impl_->control();
+}
+int LocalWorker::threads() const {
+  return impl_->options().threads;
+}
+WorkerStats LocalWorker::stats() const {
+  return impl_->stats();
+}
+Duration LocalWorker::busy_time() const {
+  return impl_->busy();
+}
+double LocalWorker::TakeBusyShare() {
+  return impl_->TakeBusyShare();
+}
+size_t LocalWorker::weight_bytes() const {
+  return impl_->weight_bytes();
+}
+void LocalWorker::SetFaultHook(std::function<Status()> hook) {
+  impl_->SetFaultHook(std::move(hook));
+}
+void LocalWorker::Stop() {
+  impl_->Stop();
+}
 
 }  // namespace gyre

@@ -1,173 +1,33 @@
 #include "worker/stage.h"
 
-#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace gyre {
 
-Stage::Stage(StageParts parts, Backend& backend, bool exact)
+Stage::Stage(StageParts parts, const StageOptions& options, Backend& backend)
     : parts_(std::move(parts)),
-      backend_(backend),
-      forward_(backend, parts_.model->spec().dim, exact),
-      dim_(static_cast<size_t>(parts_.model->spec().dim)),
-      vocab_(static_cast<size_t>(parts_.model->spec().vocab)) {}
-
-size_t Stage::input_width() const { return parts_.first ? sizeof(TokenId) : dim_ * sizeof(float); }
-
-Status Stage::CheckSequence(const SeqRows& s) const {
-  const auto seq = static_cast<uint64_t>(s.seq);
-  if (s.model != parts_.model_id) {
-    return InvalidArgument("sequence {}: model {}, this stage runs {}", seq, s.model, parts_.model_id);
-  }
-  if (s.adapter != 0) return InvalidArgument("sequence {}: adapter {}, none is loaded", seq, s.adapter);
-  const auto groups = static_cast<size_t>(parts_.model->spec().kv_groups);
-  if (s.blocks.size() != groups) {
-    return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
-  }
-  const PagePool& pool = *parts_.layers.front()->pages;
-  const size_t end = size_t{s.first_position} + s.row_count;
-  const auto block_size = static_cast<size_t>(pool.view().block_size);
-  for (const auto& table : s.blocks) {
-    const size_t needed = (end + block_size - 1) / block_size;
-    if (table.size() < needed) {
-      return InvalidArgument("sequence {}: {} blocks for {} positions, expected {}", seq, table.size(), end, needed);
-    }
-    for (size_t i = 0; i < needed; ++i) {
-      if (table[i] >= pool.num_blocks()) {
-        return InvalidArgument("sequence {}: block {}, this stage has 0-{}", seq, table[i], pool.num_blocks() - 1);
-      }
-    }
-  }
-  for (const RowRequest& r : s.requests) {
-    if (!r.touched.empty() && static_cast<size_t>(r.touched.back()) >= vocab_) {
-      return InvalidArgument("sequence {}: touched id {}, the vocabulary has 0-{}", seq, r.touched.back(), vocab_ - 1);
-    }
-    if (!r.mask.empty() && r.mask.size() != (vocab_ + 63) / 64) {
-      return InvalidArgument("sequence {}: a mask of {} words, expected {}", seq, r.mask.size(), (vocab_ + 63) / 64);
-    }
-  }
-  return absl::OkStatus();
-}
-
-Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) const {
-  for (const SeqRows& s : batch.seqs) GYRE_RETURN_IF_ERROR(CheckSequence(s));
-  if (rows.size() != batch.TotalRows() * input_width()) {
-    return InvalidArgument("{} bytes for {} rows of {}", rows.size(), batch.TotalRows(), input_width());
-  }
-  if (!parts_.first) return absl::OkStatus();
-  for (size_t i = 0; i < rows.size(); i += sizeof(TokenId)) {
-    TokenId id = 0;
-    std::memcpy(&id, rows.data() + i, sizeof id);
-    if (id < 0 || static_cast<size_t>(id) >= vocab_) {
-      return InvalidArgument("token id {}, the vocabulary has 0-{}", id, vocab_ - 1);
-    }
-  }
-  return absl::OkStatus();
-}
+      limits_(MakeStepLimits(parts_, options.model)),
+      forward_(parts_, backend, options.exact),
+      answers_(parts_.model->spec(), forward_, backend) {}
 
 Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer) {
-  GYRE_RETURN_IF_ERROR(Check(batch, rows));
-  x_rows_ = batch.TotalRows();
-  if (x_.size() < x_rows_ * dim_) x_.resize(x_rows_ * dim_);
+  GYRE_RETURN_IF_ERROR(CheckStep(limits_, batch, rows));
+  float* x = forward_.Begin(batch);
   if (parts_.first) {
-    std::vector<TokenId> ids(x_rows_);
-    std::memcpy(ids.data(), rows.data(), rows.size());
-    forward_.Embed(ids, *parts_.ends.embedding, parts_.model->spec().embedding_scale, x_.data());
+    ids_.resize(rows.size() / sizeof(TokenId));
+    std::memcpy(ids_.data(), rows.data(), rows.size());
+    forward_.Embed(ids_);
   } else {
-    std::memcpy(x_.data(), rows.data(), rows.size());
+    std::memcpy(x, rows.data(), rows.size());
   }
-  places_.Fill(batch);
-  for (const auto& layer : parts_.layers) forward_.RunLayer(*layer, places_, x_.data());
-  if (parts_.last) Answers(batch, answer);
+  if (!parts_.last) {
+    forward_.RunLayers();
+    return absl::OkStatus();
+  }
+  forward_.RunLayers(answers_.Wanted(batch));
+  answers_.Make(batch, answer);
   return absl::OkStatus();
-}
-
-void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
-  // The rows that are wanted, gathered: norm and head run over these only.
-  wanted_.clear();
-  size_t first_row = 0;
-  for (const SeqRows& s : batch.seqs) {
-    for (const RowRequest& r : s.requests) {
-      const float* from = x_.data() + (first_row + r.first) * dim_;
-      wanted_.insert(wanted_.end(), from, from + r.count * dim_);
-    }
-    first_row += s.row_count;
-  }
-  const size_t rows = wanted_.size() / dim_;
-  if (rows == 0) return;
-  const ModelSpec& spec = parts_.model->spec();
-  if (normed_.size() < rows * dim_) normed_.resize(rows * dim_);
-  forward_.FinalNorm(wanted_.data(), rows, parts_.ends, spec.final_norm_eps, normed_.data());
-  // In slices, so that a long prompt with all its logits asked for does not take rows x vocabulary at once.
-  constexpr size_t kSlice = 64;
-  if (logits_.size() < std::min(rows, kSlice) * vocab_) logits_.resize(std::min(rows, kSlice) * vocab_);
-  size_t row = 0, ready = 0;
-  for (const SeqRows& s : batch.seqs) {
-    for (const RowRequest& r : s.requests) {
-      for (uint32_t i = 0; i < r.count; ++i, ++row) {
-        if (row == ready) {
-          const size_t n = std::min(kSlice, rows - row);
-          forward_.Head(normed_.data() + row * dim_, n, parts_.ends, spec.final_softcap, logits_.data());
-          ready = row + n;
-        }
-        const float* hidden = normed_.data() + row * dim_;
-        RowAnswer& out = answer->rows.emplace_back();
-        out.seq = s.seq;
-        out.incarnation = s.incarnation;
-        out.position = s.first_position + r.first + i;
-        out.mode = r.mode;
-        AnswerRow(r, hidden, logits_.data() + (row % kSlice) * vocab_, &out);
-        if (r.mode == RowMode::kTopK) Keep(out, s.model, hidden);
-      }
-    }
-  }
-}
-
-void Stage::AnswerRow(const RowRequest& request, const float* hidden, const float* logits, RowAnswer* row) {
-  auto take = [logits](std::span<const TokenId> ids, std::vector<TokenLogit>* out) {
-    for (TokenId id : ids) out->push_back({.id = id, .logit = logits[static_cast<size_t>(id)]});
-  };
-  switch (request.mode) {
-    case RowMode::kArgmax:
-      backend_.TopK(logits, vocab_, 1, {}, request.mask, &top_);
-      take(top_, &row->top);
-      break;
-    case RowMode::kTopK:
-      take(request.touched, &row->touched);
-      backend_.TopK(logits, vocab_, request.k, request.touched, request.mask, &top_);
-      take(top_, &row->top);
-      row->log_sum_exp = backend_.LogSumExp(logits, vocab_, 1.0, request.touched, request.mask);
-      if (request.temperature > 0) {
-        row->log_sum_exp_t = backend_.LogSumExp(logits, vocab_, 1.0 / static_cast<double>(request.temperature),
-                                                request.touched, request.mask);
-      }
-      break;
-    case RowMode::kTargets:
-      take(request.touched, &row->touched);
-      row->log_sum_exp = backend_.LogSumExp(logits, vocab_, 1.0, {}, {});
-      break;
-    case RowMode::kFullLogits: row->values.assign(logits, logits + vocab_); break;
-    case RowMode::kHidden: row->values.assign(hidden, hidden + dim_); break;
-  }
-}
-
-void Stage::Keep(const RowAnswer& row, uint32_t model, const float* hidden) {
-  if (kept_.size() < kKeptRows) kept_.emplace_back();
-  Kept& slot = kept_[next_kept_];
-  next_kept_ = (next_kept_ + 1) % kKeptRows;
-  slot.key = {.seq = row.seq, .incarnation = row.incarnation, .model = model, .position = row.position};
-  slot.hidden.assign(hidden, hidden + dim_);
-}
-
-LogitsAnswer Stage::Answer(const LogitsQuestion& question) {
-  LogitsAnswer answer{.question = question, .logits = {}};
-  for (const Kept& kept : kept_) {
-    if (kept.key != question) continue;
-    answer.logits.resize(vocab_);
-    forward_.Head(kept.hidden.data(), 1, parts_.ends, parts_.model->spec().final_softcap, answer.logits.data());
-    break;
-  }
-  return answer;
 }
 
 }  // namespace gyre

@@ -1,71 +1,52 @@
 // A stage: a layer range with its weights and pages, run step by step. No I/O, no threads of its own.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "base/ids.h"
-#include "base/plan.h"
 #include "base/status.h"
 #include "base/step.h"
+#include "worker/answers.h"
 #include "worker/forward.h"
 #include "worker/layer.h"
+#include "worker/step_check.h"
 
 namespace gyre {
 
-// What a stage is made of. Layers may be shared with another plan's stage.
-struct StageParts {
-  std::shared_ptr<const Model> model;
-  uint32_t model_id = 0;
-  LayerRange range;
-  bool first = false;
-  bool last = false;
-  std::vector<std::shared_ptr<Layer>> layers;  // of range, in order
-  Ends ends;
+struct StageOptions {
+  uint32_t model = 0;  // the number that steps name
+  bool exact = false;  // quantized weights times f32 activations
 };
 
-// Not thread-safe: the worker's stage thread runs it.
+// Not thread-safe: one thread runs it. The backend outlives it.
 class Stage {
  public:
-  Stage(StageParts parts, Backend& backend, bool exact);
+  Stage(StageParts parts, const StageOptions& options, Backend& backend);
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
 
-  // Bytes a row of input: an id at the first stage, else dim floats.
-  size_t input_width() const;
-  // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every stage but the last
-  // leaves [rows][dim] in hidden(), the last fills `answer`. Everything in the batch is checked before it is used:
-  // kInvalidArgument with the sentence, and nothing was computed.
+  // Bytes a row of input takes: an id at the first stage, else dim floats.
+  size_t input_width() const { return limits_.input_width(); }
+  // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. The last stage fills
+  // `answer`, every other leaves its result in hidden(). All that the batch names is checked before it is used; after
+  // an error nothing was computed.
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer);
-  std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
+  // [rows][dim] of the last step, until the next.
+  std::span<const float> hidden() const { return forward_.x(); }
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
-  LogitsAnswer Answer(const LogitsQuestion& question);
+  LogitsAnswer Answer(const LogitsQuestion& question) { return answers_.Answer(question); }
 
   const StageParts& parts() const { return parts_; }
 
  private:
-  // Normalized hidden states of the last sampled rows.
-  struct Kept {
-    LogitsQuestion key;
-    std::vector<float> hidden;
-  };
-  static constexpr size_t kKeptRows = 256;
-
-  Status Check(const StepBatch& batch, std::span<const std::byte> rows) const;
-  Status CheckSequence(const SeqRows& s) const;
-  void Answers(const StepBatch& batch, StepAnswer* answer);
-  void AnswerRow(const RowRequest& request, const float* hidden, const float* logits, RowAnswer* row);
-  void Keep(const RowAnswer& row, uint32_t model, const float* hidden);
-
   const StageParts parts_;
-  Backend& backend_;
+  const StepLimits limits_;
   Forward forward_;
-  const size_t dim_, vocab_;
-  RowPlaces places_;
-  std::vector<float> x_, wanted_, normed_, logits_;
-  size_t x_rows_ = 0;
-  std::vector<TokenId> top_;
-  std::vector<Kept> kept_;
-  size_t next_kept_ = 0;
+  Answers answers_;
+  std::vector<TokenId> ids_;
 };
 
 }  // namespace gyre
