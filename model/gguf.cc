@@ -1,10 +1,13 @@
 #include "model/gguf.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 
 #include "base/coding.h"
+#include "model/quoted.h"
 
 namespace gyre {
 namespace {
@@ -17,16 +20,21 @@ size_t ScalarBytes(GgufType type) {
   switch (type) {
     case GgufType::kU8:
     case GgufType::kI8:
-    case GgufType::kBool: return 1;
+    case GgufType::kBool:
+      return 1;
     case GgufType::kU16:
-    case GgufType::kI16: return 2;
+    case GgufType::kI16:
+      return 2;
     case GgufType::kU32:
     case GgufType::kI32:
-    case GgufType::kF32: return 4;
+    case GgufType::kF32:
+      return 4;
     case GgufType::kU64:
     case GgufType::kI64:
-    case GgufType::kF64: return 8;
-    default: return 0;
+    case GgufType::kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -68,6 +76,12 @@ class Reader {
   size_t at_ = 0;
 };
 
+template <typename T>
+StatusOr<T> Annotated(StatusOr<T> value, const std::string& where) {
+  if (!value.ok()) return Annotate(value.status(), where);
+  return value;
+}
+
 StatusOr<std::string> ReadName(Reader& in, const char* what) {
   const size_t at = in.at();
   GYRE_ASSIGN_OR_RETURN(const std::string_view name, in.String(what));
@@ -77,6 +91,14 @@ StatusOr<std::string> ReadName(Reader& in, const char* what) {
   return std::string(name);
 }
 
+Status CheckBools(GgufType type, std::span<const std::byte> bytes, const std::string& key) {
+  if (type != GgufType::kBool) return absl::OkStatus();
+  for (std::byte b : bytes) {
+    if (b > std::byte{1}) return DataLoss("key {}: a bool of {}, expected 0 or 1", Printable(key), static_cast<int>(b));
+  }
+  return absl::OkStatus();
+}
+
 StatusOr<GgufValue> ReadArray(Reader& in, const std::string& key) {
   GgufValue v{.type = GgufType::kArray, .element = GgufType::kU8, .count = 0, .bytes = {}};
   GYRE_ASSIGN_OR_RETURN(const uint32_t element, in.Number<uint32_t>("an array's type"));
@@ -84,32 +106,40 @@ StatusOr<GgufValue> ReadArray(Reader& in, const std::string& key) {
   v.element = static_cast<GgufType>(element);
   const size_t begin = in.at();
   if (v.element == GgufType::kString) {
-    if (v.count > in.left() / 8) return DataLoss("key {}: {} strings, the file has {} bytes left", key, v.count, in.left());
+    if (v.count > in.left() / 8)
+      return DataLoss("key {}: {} strings, the file has {} bytes left", Printable(key), v.count, in.left());
     const Reader start = in;
-    for (uint64_t i = 0; i < v.count; ++i) GYRE_RETURN_IF_ERROR(Annotate(in.String("a string").status(), "key " + key));
+    for (uint64_t i = 0; i < v.count; ++i)
+      GYRE_RETURN_IF_ERROR(Annotate(in.String("a string").status(), "key " + Printable(key)));
     Reader whole = start;
     GYRE_ASSIGN_OR_RETURN(v.bytes, whole.Take(in.at() - begin, "an array"));
     return v;
   }
+  if (v.element == GgufType::kArray) return Unimplemented("key {}: an array of arrays", Printable(key));
   const size_t size = ScalarBytes(v.element);
-  if (size == 0) return DataLoss("key {}: an array of type {}, expected numbers or strings", key, element);
-  if (v.count > in.left() / size) return DataLoss("key {}: {} elements, the file has {} bytes left", key, v.count, in.left());
+  if (size == 0) {
+    return DataLoss("key {}: an array of type {}, expected numbers or strings", Printable(key), element);
+  }
+  if (v.count > in.left() / size)
+    return DataLoss("key {}: {} elements, the file has {} bytes left", Printable(key), v.count, in.left());
   GYRE_ASSIGN_OR_RETURN(v.bytes, in.Take(v.count * size, "an array"));
+  GYRE_RETURN_IF_ERROR(CheckBools(v.element, v.bytes, key));
   return v;
 }
 
 StatusOr<GgufValue> ReadValue(Reader& in, const std::string& key) {
-  GYRE_ASSIGN_OR_RETURN(const uint32_t type, in.Number<uint32_t>("a value's type"));
+  GYRE_ASSIGN_OR_RETURN(const uint32_t type, Annotated(in.Number<uint32_t>("a value's type"), "key " + Printable(key)));
   GgufValue v{.type = static_cast<GgufType>(type), .element = GgufType::kU8, .count = 0, .bytes = {}};
   if (v.type == GgufType::kArray) return ReadArray(in, key);
   if (v.type == GgufType::kString) {
-    GYRE_ASSIGN_OR_RETURN(const std::string_view text, in.String("a string"));
+    GYRE_ASSIGN_OR_RETURN(const std::string_view text, Annotated(in.String("a string"), "key " + Printable(key)));
     v.bytes = std::as_bytes(std::span(text));
     return v;
   }
   const size_t size = ScalarBytes(v.type);
-  if (size == 0) return DataLoss("key {}: value type {} is unknown, expected 0 to 12", key, type);
-  GYRE_ASSIGN_OR_RETURN(v.bytes, in.Take(size, "a value"));
+  if (size == 0) return DataLoss("key {}: value type {} is unknown, expected 0 to 12", Printable(key), type);
+  GYRE_ASSIGN_OR_RETURN(v.bytes, Annotated(in.Take(size, "a value"), "key " + Printable(key)));
+  GYRE_RETURN_IF_ERROR(CheckBools(v.type, v.bytes, key));
   return v;
 }
 
@@ -118,7 +148,8 @@ struct PendingTensor {
   uint64_t offset = 0;
 };
 
-StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& name) {
+StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& tensor_name) {
+  const std::string name = Printable(tensor_name);
   PendingTensor t;
   GYRE_ASSIGN_OR_RETURN(const uint32_t n_dims, in.Number<uint32_t>("a tensor's dimensions"));
   if (n_dims == 0 || n_dims > kMaxDims) {
@@ -135,7 +166,7 @@ StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& name) {
   }
   GYRE_ASSIGN_OR_RETURN(const uint32_t type, in.Number<uint32_t>("a tensor's type"));
   const DTypeInfo* info = FindDType(type);
-  if (info == nullptr) return DataLoss("tensor {}: type {} is unknown", name, type);
+  if (info == nullptr) return Unimplemented("tensor {}: type {}, which GGUF does not define", name, type);
   t.view.type = static_cast<DType>(type);
   if (t.view.dims[0] % info->block_elems != 0) {
     return DataLoss("tensor {}: rows of {} elements, {} needs a multiple of {}", name, t.view.dims[0], info->name,
@@ -146,29 +177,54 @@ StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& name) {
   return t;
 }
 
+// Two tensors over the same bytes: a table that was put together wrongly.
+Status CheckOverlap(const TensorTable& table) {
+  using Entry = std::pair<const std::string, TensorView>;
+  std::vector<const Entry*> order;
+  order.reserve(table.all().size());
+  for (const Entry& t : table.all()) order.push_back(&t);
+  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) { return a->second.data < b->second.data; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const Entry& a = *order[i - 1];
+    const Entry& b = *order[i];
+    if (static_cast<size_t>(b.second.data - a.second.data) < a.second.bytes) {
+      return DataLoss("tensors {} and {} overlap", Printable(a.first), Printable(b.first));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::optional<int64_t> AsInt(GgufType type, std::span<const std::byte> b, size_t at) {
   switch (type) {
-    case GgufType::kU8: return Read<uint8_t>(b, at);
-    case GgufType::kI8: return Read<int8_t>(b, at);
-    case GgufType::kU16: return Read<uint16_t>(b, at);
-    case GgufType::kI16: return Read<int16_t>(b, at);
-    case GgufType::kU32: return Read<uint32_t>(b, at);
-    case GgufType::kI32: return Read<int32_t>(b, at);
-    case GgufType::kI64: return Read<int64_t>(b, at);
+    case GgufType::kU8:
+      return Read<uint8_t>(b, at);
+    case GgufType::kI8:
+      return Read<int8_t>(b, at);
+    case GgufType::kU16:
+      return Read<uint16_t>(b, at);
+    case GgufType::kI16:
+      return Read<int16_t>(b, at);
+    case GgufType::kU32:
+      return Read<uint32_t>(b, at);
+    case GgufType::kI32:
+      return Read<int32_t>(b, at);
+    case GgufType::kI64:
+      return Read<int64_t>(b, at);
     case GgufType::kU64: {
       const auto v = Read<uint64_t>(b, at);
       if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
       return static_cast<int64_t>(v);
     }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
 }  // namespace
 
 const char* GgufTypeName(GgufType type) {
-  static constexpr const char* kNames[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array",
-                                           "u64", "i64", "f64"};
+  static constexpr const char* kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                           "bool", "string", "array", "u64", "i64", "f64"};
   return static_cast<uint32_t>(type) <= 12 ? kNames[static_cast<uint32_t>(type)] : "unknown";
 }
 
@@ -178,7 +234,10 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   GYRE_ASSIGN_OR_RETURN(const uint32_t magic, in.Number<uint32_t>("the magic"));
   if (magic != kMagic) return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
   GYRE_ASSIGN_OR_RETURN(g.version_, in.Number<uint32_t>("the version"));
-  if (g.version_ != 2 && g.version_ != 3) return DataLoss("offset 4: GGUF version {}, expected 2 or 3", g.version_);
+  if (g.version_ == 0x02000000 || g.version_ == 0x03000000) return Unimplemented("a big-endian GGUF file");
+  if (g.version_ != 2 && g.version_ != 3) {
+    return Unimplemented("offset 4: GGUF version {}, expected 2 or 3", g.version_);
+  }
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_tensors, in.Number<uint64_t>("the tensor count"));
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_values, in.Number<uint64_t>("the metadata count"));
   // A value takes at least 13 bytes, a tensor 33: counts beyond that can't be true.
@@ -187,28 +246,33 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   for (uint64_t i = 0; i < n_values; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string key, ReadName(in, "a metadata key"));
     GYRE_ASSIGN_OR_RETURN(const GgufValue value, ReadValue(in, key));
-    if (!g.metadata_.emplace(key, value).second) return DataLoss("key {} stands in the file twice", key);
+    if (!g.metadata_.emplace(key, value).second) {
+      return DataLoss("key {} stands in the file twice", Printable(key));
+    }
   }
-  std::vector<std::pair<std::string, PendingTensor>> pending;
+  // A deque: no table in one piece, whose size a count of tiny entries could drive past the file's.
+  std::deque<std::pair<std::string, PendingTensor>> pending;
   for (uint64_t i = 0; i < n_tensors; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string name, ReadName(in, "a tensor's name"));
-    GYRE_ASSIGN_OR_RETURN(PendingTensor t, ReadTensor(in, name));
+    GYRE_ASSIGN_OR_RETURN(PendingTensor t, Annotated(ReadTensor(in, name), "tensor " + Printable(name)));
     pending.emplace_back(std::move(name), std::move(t));
   }
-  GYRE_ASSIGN_OR_RETURN(const auto alignment, g.Int("general.alignment", 1, 1 << 20));
+  GYRE_ASSIGN_OR_RETURN(const auto alignment, g.Int("general.alignment", 8, 1 << 20));
   const auto align = static_cast<uint64_t>(alignment.value_or(32));
   if ((align & (align - 1)) != 0) return DataLoss("general.alignment is {}, expected a power of two", align);
   g.data_offset_ = static_cast<size_t>((in.at() + align - 1) / align * align);
   for (auto& [name, t] : pending) {
-    if (t.offset % align != 0) return DataLoss("tensor {}: offset {} is no multiple of {}", name, t.offset, align);
+    if (t.offset % align != 0)
+      return DataLoss("tensor {}: offset {} is no multiple of {}", Printable(name), t.offset, align);
     if (g.data_offset_ > file.size() || t.offset > file.size() - g.data_offset_ ||
         t.view.bytes > file.size() - g.data_offset_ - t.offset) {
-      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes", name, t.view.bytes, t.offset,
-                      file.size());
+      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes", Printable(name),
+                      t.view.bytes, t.offset, file.size());
     }
     t.view.data = file.data() + g.data_offset_ + t.offset;
     GYRE_RETURN_IF_ERROR(g.tensors_.Add(std::move(name), std::move(t.view)));
   }
+  GYRE_RETURN_IF_ERROR(CheckOverlap(g.tensors_));
   return g;
 }
 
@@ -229,8 +293,10 @@ StatusOr<std::optional<double>> Gguf::Float(std::string_view key) const {
     v = static_cast<double>(Read<float>(it->second.bytes));
   } else if (it->second.type == GgufType::kF64) {
     v = Read<double>(it->second.bytes);
+  } else if (const auto whole = AsInt(it->second.type, it->second.bytes, 0)) {
+    v = static_cast<double>(*whole);
   } else {
-    return DataLoss("key {} is a {}, expected a float", key, GgufTypeName(it->second.type));
+    return DataLoss("key {} is a {}, expected a number", key, GgufTypeName(it->second.type));
   }
   if (!std::isfinite(v)) return DataLoss("key {} is {}, expected a finite number", key, v);
   return std::optional<double>(v);
@@ -267,7 +333,8 @@ StatusOr<std::optional<std::vector<int64_t>>> Gguf::Ints(std::string_view key, s
   if (v.count != n) return DataLoss("key {} has {} values, expected {}", key, v.count, n);
   std::vector<int64_t> out;
   for (size_t i = 0; i < n; ++i) {
-    const std::optional<int64_t> x = AsInt(v.element, v.bytes, i * ScalarBytes(v.element));
+    const auto element = v.element == GgufType::kBool ? GgufType::kU8 : v.element;
+    const std::optional<int64_t> x = AsInt(element, v.bytes, i * ScalarBytes(element));
     if (!x || *x < min || *x > max) return DataLoss("key {}: value {} is no integer from {} to {}", key, i, min, max);
     out.push_back(*x);
   }
@@ -286,9 +353,7 @@ StatusOr<const GgufValue*> Gguf::Array(std::string_view key, GgufType element) c
 std::string DescribeValue(const GgufValue& v) {
   if (v.type == GgufType::kArray) return fmt::format("[{} x {}]", v.count, GgufTypeName(v.element));
   if (v.type == GgufType::kString) {
-    std::string text(reinterpret_cast<const char*>(v.bytes.data()), std::min<size_t>(v.bytes.size(), 60));
-    if (text.size() < v.bytes.size()) text += "...";
-    return text;
+    return Printable({reinterpret_cast<const char*>(v.bytes.data()), v.bytes.size()});
   }
   if (v.type == GgufType::kF32) return fmt::format("{}", Read<float>(v.bytes));
   if (v.type == GgufType::kF64) return fmt::format("{}", Read<double>(v.bytes));

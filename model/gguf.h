@@ -15,17 +15,28 @@
 namespace gyre {
 
 enum class GgufType : uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9,
-  kU64 = 10, kI64 = 11, kF64 = 12,
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
 };
 const char* GgufTypeName(GgufType type);
 
 // One metadata value. Views into the file; arrays are walked, never copied whole.
 struct GgufValue {
   GgufType type = GgufType::kU8;
-  GgufType element = GgufType::kU8;        // of an array; never an array itself
-  uint64_t count = 0;                      // elements of an array
-  std::span<const std::byte> bytes;        // the number, the string's characters, or all elements as stored
+  GgufType element = GgufType::kU8;  // of an array; never an array itself
+  uint64_t count = 0;                // elements of an array
+  std::span<const std::byte> bytes;  // the number, the string's characters, or all elements as stored
 };
 
 class Gguf {
@@ -45,7 +56,8 @@ class Gguf {
   StatusOr<std::optional<double>> Float(std::string_view key) const;
   StatusOr<std::optional<bool>> Bool(std::string_view key) const;
   StatusOr<std::optional<std::string>> String(std::string_view key) const;
-  // Integers, from an array or (the same for all) a single number. kDataLoss unless `n` of them.
+  // Integers (bools count as 0 and 1), from an array or, the same for all, a single number. kDataLoss unless `n` of
+  // them.
   StatusOr<std::optional<std::vector<int64_t>>> Ints(std::string_view key, size_t n, int64_t min, int64_t max) const;
   // The array under a key, or nullptr; kDataLoss: no array of that element type.
   StatusOr<const GgufValue*> Array(std::string_view key, GgufType element) const;
@@ -70,7 +82,7 @@ void ForEachString(const GgufValue& array, Fn f) {
   }
 }
 
-// A value for people: strings cut at 60 bytes, arrays as type and count.
+// A value for people: strings printable and cut at 64 bytes, arrays as type and count.
 std::string DescribeValue(const GgufValue& value);
 
 }  // namespace gyre

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <new>
 
 namespace gyre {
 namespace {
@@ -26,6 +27,12 @@ class Parser {
   Parser(std::span<const std::byte> file, const OpenOptions& options) : file_(file), options_(options) {}
 
   StatusOr<Llama2cFile> Parse() {
+    for (double option : {options_.rope_base, options_.norm_eps}) {
+      if (!(option >= 0) || !std::isfinite(option)) {
+        return InvalidArgument("rope base {} and epsilon {}, expected numbers above 0", options_.rope_base,
+                               options_.norm_eps);
+      }
+    }
     if (file_.size() < 28) return DataLoss("{} bytes are too few for a header of a .bin model", file_.size());
     uint32_t magic = 0;
     std::memcpy(&magic, file_.data(), 4);
@@ -34,7 +41,8 @@ class Parser {
     if (magic == kMagic) {
       if (file_.size() < kHeaderBytes) return DataLoss("{} bytes, the header takes {}", file_.size(), kHeaderBytes);
       std::memcpy(&out_.version, file_.data() + 4, 4);
-      if (out_.version != 1 && out_.version != 2) return DataLoss("offset 4: version {}, expected 1 or 2", out_.version);
+      if (out_.version != 1 && out_.version != 2)
+        return Unimplemented("offset 4: version {}, expected 1 or 2", out_.version);
       config_at = 8;
     }
     Config c{};
@@ -56,10 +64,10 @@ class Parser {
 
  private:
   Status Check(const Config& c) const {
-    const std::pair<const char*, int32_t> fields[] = {{"dim", c.dim},         {"hidden_dim", c.hidden},
-                                                      {"n_layers", c.layers}, {"n_heads", c.heads},
-                                                      {"n_kv_heads", c.kv_heads}, {"vocab_size", c.vocab},
-                                                      {"seq_len", c.seq_len}};
+    const std::pair<const char*, int32_t> fields[] = {
+        {"dim", c.dim},        {"hidden_dim", c.hidden},   {"n_layers", c.layers},
+        {"n_heads", c.heads},  {"n_kv_heads", c.kv_heads}, {"vocab_size", c.vocab},
+        {"seq_len", c.seq_len}};
     for (const auto& [name, value] : fields) {
       const int32_t max = std::string(name) == "seq_len" ? INT32_MAX : 1 << 24;
       if (value < 1 || value > max) return DataLoss("header: {} is {}, expected 1 to {}", name, value, max);
@@ -157,10 +165,12 @@ class Parser {
   // q[elems], then a scale for each group; groups run over the flattened tensor.
   StatusOr<const std::byte*> ReadInt8(const std::string& name, uint64_t elems) {
     const auto group = static_cast<uint64_t>(group_);
-    if (elems % group != 0) return DataLoss("tensor {}: {} elements are no multiple of the group of {}", name, elems, group);
+    if (elems % group != 0)
+      return DataLoss("tensor {}: {} elements are no multiple of the group of {}", name, elems, group);
     GYRE_ASSIGN_OR_RETURN(const std::byte* q, Take(elems, "tensor " + name));
     GYRE_ASSIGN_OR_RETURN(const std::byte* scales, Take(elems / group * 4, "scales of tensor " + name));
-    auto values = std::make_unique<float[]>(static_cast<size_t>(elems));
+    std::unique_ptr<float[]> values(new (std::nothrow) float[static_cast<size_t>(elems)]);
+    if (values == nullptr) return ResourceExhausted("tensor {}: no memory for {} f32 elements", name, elems);
     for (uint64_t i = 0; i < elems; ++i) {
       float scale = 0;
       std::memcpy(&scale, scales + i / group * 4, 4);

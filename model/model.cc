@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <set>
 #include <unordered_set>
 
 #include <xxhash.h>
@@ -10,6 +12,7 @@
 #include "model/gguf.h"
 #include "model/llama2c.h"
 #include "model/mapped_file.h"
+#include "model/quoted.h"
 #include "model/spm.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
@@ -18,22 +21,32 @@
 namespace gyre {
 namespace {
 
-bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
+bool IsGguf(std::span<const std::byte> bytes) {
+  return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0;
+}
 
 // The header whole, and the beginning of each tensor: what tells two files of the same shapes apart.
 uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
-  constexpr size_t kSample = 4096;
-  std::vector<const TensorView*> order;
-  for (const auto& [name, t] : tensors.all()) order.push_back(&t);
-  std::sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) { return a->data < b->data; });
+  constexpr size_t kSample = 64 << 10;
+  // By name: expanded tensors lie wherever the heap put them.
+  std::map<std::string_view, const TensorView*> order;
+  for (const auto& [name, t] : tensors.all()) order.emplace(name, &t);
   const uint64_t size = bytes.size();
   uint64_t hash = XXH64(&size, sizeof size, 0);
   hash = XXH64(bytes.data(), std::min(header_bytes, bytes.size()), hash);
-  for (const TensorView* t : order) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
+  for (const auto& [name, t] : order) hash = XXH64(t->data, std::min(kSample, t->bytes), hash);
   return hash;
 }
 
-std::string LayerTensor(int layer, const char* name) { return fmt::format("blk.{}.{}", layer, name); }
+// Rotary tables that old converters left in files.
+bool EveryoneSkips(std::string_view name) {
+  constexpr std::string_view kSuffix = ".attn_rot_embd.weight";
+  return name.size() > kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
+}
+
+std::string LayerTensor(int layer, const char* name) {
+  return fmt::format("blk.{}.{}", layer, name);
+}
 
 class OpenedModel : public Model {
  public:
@@ -41,6 +54,7 @@ class OpenedModel : public Model {
   const std::string& path() const override { return path_; }
   uint64_t content_hash() const override { return hash_; }
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
+  std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
   const std::string& tokenizer_note() const override { return tokenizer_note_; }
   const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
 
@@ -81,11 +95,20 @@ class OpenedModel : public Model {
       header_bytes = gguf_->data_offset();
       GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_));
     } else {
-      GYRE_ASSIGN_OR_RETURN(bin_, ParseLlama2c(bytes, options));
+      StatusOr<Llama2cFile> bin = ParseLlama2c(bytes, options);
+      if (!bin.ok()) {
+        if (!absl::IsDataLoss(bin.status())) return bin.status();
+        return Annotate(bin.status(), "no GGUF file, and as a llama2.c .bin");
+      }
+      bin_ = *std::move(bin);
       spec_ = bin_.spec;
     }
     GYRE_RETURN_IF_ERROR(CheckTensors());
     hash_ = HashContent(bytes, tensors(), header_bytes);
+    if (!gguf_) {
+      const double beyond_the_file[] = {spec_.layers[0].rope.base, static_cast<double>(spec_.final_norm_eps)};
+      hash_ = XXH64(beyond_the_file, sizeof beyond_the_file, hash_);
+    }
     return absl::OkStatus();
   }
 
@@ -96,15 +119,20 @@ class OpenedModel : public Model {
       return absl::OkStatus();
     }
     if (*kind != "llama") {
-      tokenizer_note_ = fmt::format("its tokenizer is of the kind \"{}\", known is \"llama\"", *kind);
+      tokenizer_note_ = fmt::format("its tokenizer is of the kind \"{}\", known is \"llama\"", Printable(*kind));
       return absl::OkStatus();
     }
-    GYRE_ASSIGN_OR_RETURN(tokenizer_, SpmFromGguf(*gguf_));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, SpmFromGguf(*gguf_));
+    if (!spec_.layers.empty() && tokenizer->size() > spec_.vocab) {
+      return DataLoss("the tokenizer has {} tokens, the embedding {} rows", tokenizer->size(), spec_.vocab);
+    }
+    SetTokenizer(std::move(tokenizer));
     return absl::OkStatus();
   }
 
   Status OpenBinTokenizer(std::span<const std::byte> bytes) {
-    GYRE_ASSIGN_OR_RETURN(tokenizer_, SpmFromBin(bytes, spec_.vocab));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, SpmFromBin(bytes, spec_.vocab));
+    SetTokenizer(std::move(tokenizer));
     return absl::OkStatus();
   }
   void NoTokenizer(std::string note) { tokenizer_note_ = std::move(note); }
@@ -122,10 +150,17 @@ class OpenedModel : public Model {
   }
 
  private:
+  void SetTokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
+    tokenizer_ = std::move(tokenizer);
+    tokenizer_note_.clear();
+  }
   static uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }
 
   // `used` collects the names looked up.
   StatusOr<LayerWeights> ReadLayer(int index, std::unordered_set<std::string>* used) const {
+    if (index < 0 || static_cast<size_t>(index) >= spec_.layers.size()) {
+      return InvalidArgument("layer {}, expected 0 to {}", index, spec_.layers.size() - 1);
+    }
     const LayerSpec& l = spec_.layers[static_cast<size_t>(index)];
     const uint64_t dim = Unsigned(spec_.dim), ffn = Unsigned(l.ffn), head_dim = Unsigned(l.head_dim);
     const uint64_t q = Unsigned(l.heads) * head_dim, kv = Unsigned(l.kv_heads) * head_dim;
@@ -156,8 +191,8 @@ class OpenedModel : public Model {
       uint64_t n, k;
       WeightView* out;
     };
-    const Cell matrices[] = {{"attn_q.weight", q, dim, &w.q},      {"attn_k.weight", kv, dim, &w.k},
-                             {"attn_v.weight", kv, dim, &w.v},     {"attn_output.weight", dim, q, &w.o},
+    const Cell matrices[] = {{"attn_q.weight", q, dim, &w.q},        {"attn_k.weight", kv, dim, &w.k},
+                             {"attn_v.weight", kv, dim, &w.v},       {"attn_output.weight", dim, q, &w.o},
                              {"ffn_gate.weight", ffn, dim, &w.gate}, {"ffn_up.weight", ffn, dim, &w.up},
                              {"ffn_down.weight", dim, ffn, &w.down}};
     for (const Cell& cell : matrices) {
@@ -178,12 +213,19 @@ class OpenedModel : public Model {
     }
     GYRE_RETURN_IF_ERROR(Embedding().status());
     GYRE_RETURN_IF_ERROR(Head().status());
+    std::set<std::string_view> unread;
     for (const auto& [name, t] : tensors().all()) {
-      if (used.count(name) == 0) {
-        return Unimplemented("tensor {} has no place in the architecture {}", name, spec_.architecture);
-      }
+      if (used.count(name) == 0 && !EveryoneSkips(name)) unread.insert(name);
     }
-    return absl::OkStatus();
+    if (unread.empty()) return absl::OkStatus();
+    std::string names;
+    size_t named = 0;
+    for (std::string_view name : unread) {
+      if (++named > 4) break;
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", Printable(name));
+    }
+    return Unimplemented("{} tensors have no place in the architecture {}: {}{}", unread.size(), spec_.architecture,
+                         names, unread.size() > 4 ? ", ..." : "");
   }
 
   std::string path_;
@@ -212,14 +254,17 @@ std::string FindTokenizerBin(const std::string& model_path) {
 
 Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenOptions& options) {
   if (model.is_gguf()) return model.OpenGgufTokenizer();
-  const std::string file =
-      !options.tokenizer_path.empty() ? options.tokenizer_path : FindTokenizerBin(path);
+  const std::string file = !options.tokenizer_path.empty() ? options.tokenizer_path : FindTokenizerBin(path);
   if (file.empty()) {
     model.NoTokenizer("no tokenizer.bin lies beside it (--tokenizer FILE names one)");
     return absl::OkStatus();
   }
   GYRE_ASSIGN_OR_RETURN(const auto bytes, MappedFile::Open(file));
-  return Annotate(model.OpenBinTokenizer(bytes->bytes()), file);
+  const Status status = Annotate(model.OpenBinTokenizer(bytes->bytes()), file);
+  if (status.ok() || !options.tokenizer_path.empty()) return status;
+  // Found, not asked for: it may belong to another model.
+  model.NoTokenizer(Message(status));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -245,6 +290,13 @@ StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::b
   return std::shared_ptr<const Model>(std::move(model));
 }
 
+StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const std::byte> bytes) {
+  OpenedModel model;
+  GYRE_RETURN_IF_ERROR(model.OpenOnlyTokenizer(bytes));
+  if (model.tokenizer() == nullptr) return FailedPrecondition("{}", model.tokenizer_note());
+  return model.shared_tokenizer();
+}
+
 StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options) {
   GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
   auto model = std::make_shared<OpenedModel>();
@@ -256,7 +308,7 @@ StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path
     GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   }
   if (model->tokenizer() == nullptr) return FailedPrecondition("{}: {}", path, model->tokenizer_note());
-  return std::shared_ptr<const Tokenizer>(model, model->tokenizer());
+  return model->shared_tokenizer();
 }
 
 }  // namespace gyre

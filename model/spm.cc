@@ -4,8 +4,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <queue>
+
+#include "model/special_trie.h"
 
 namespace gyre {
 namespace {
@@ -70,22 +73,27 @@ class SpmTokenizer : public Tokenizer {
           if (const auto b = ByteOfPiece(piece)) bytes_[*b] = token;
           break;
         case TokenType::kUserDefined:
-        case TokenType::kControl:
-          if (!piece.empty()) specials_[static_cast<uint8_t>(piece[0])].push_back(token);
+          user_defined_.Add(piece, token);
+          specials_.Add(piece, token);
           break;
-        case TokenType::kUnknown: unknown_ = token; break;
-        default: ids_.emplace(piece, token);
+        case TokenType::kControl:
+          specials_.Add(piece, token);
+          break;
+        case TokenType::kUnknown:
+          if (unknown_ < 0) unknown_ = token;
+          break;
+        case TokenType::kUnused:
+          break;
+        case TokenType::kNormal:
+          if (!piece.empty()) ids_.emplace(piece, token);
       }
-    }
-    for (auto& list : specials_) {
-      std::stable_sort(list.begin(), list.end(), [this](TokenId a, TokenId b) {
-        return v_.piece(static_cast<size_t>(a)).size() > v_.piece(static_cast<size_t>(b)).size();
-      });
     }
   }
 
   int size() const override { return static_cast<int>(v_.size()); }
-  TokenType type(TokenId id) const override { return Known(id) ? v_.types[static_cast<size_t>(id)] : TokenType::kUnused; }
+  TokenType type(TokenId id) const override {
+    return Known(id) ? v_.types[static_cast<size_t>(id)] : TokenType::kUnused;
+  }
   TokenId bos() const override { return v_.bos; }
   TokenId eos() const override { return v_.eos; }
   bool add_bos() const override { return v_.add_bos && v_.bos >= 0; }
@@ -104,21 +112,20 @@ class SpmTokenizer : public Tokenizer {
     // Stored user-defined tokens have plain spaces; a literal U+2581 counts as a space too.
     const std::string plain = v_.meta_space ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
     const std::string_view all(plain);
+    const SpecialTrie& trie = options.parse_special ? specials_ : user_defined_;
     size_t begin = 0;
-    bool prefix = v_.add_space_prefix;
     for (size_t at = 0; at < all.size();) {
-      const TokenId special = MatchSpecial(all.substr(at), options.parse_special);
+      const TokenId special = trie.LongestAt(all, at);
       if (special < 0) {
         ++at;
         continue;
       }
-      EncodePlain(all.substr(begin, at - begin), prefix, &out);
+      EncodePlain(all.substr(begin, at - begin), &out);
       out.push_back(special);
       at += v_.piece(static_cast<size_t>(special)).size();
       begin = at;
-      prefix = v_.add_space_prefix;
     }
-    EncodePlain(all.substr(begin), prefix, &out);
+    EncodePlain(all.substr(begin), &out);
     if (options.add_special && add_eos()) out.push_back(v_.eos);
     return out;
   }
@@ -146,26 +153,16 @@ class SpmTokenizer : public Tokenizer {
     float score;
     int left, right;
     size_t length;  // of the merged piece; a stale entry has another
-    bool operator<(const Merge& other) const {
-      return score != other.score ? score < other.score : left > other.left;
-    }
+    bool operator<(const Merge& other) const { return score != other.score ? score < other.score : left > other.left; }
   };
 
   bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
 
-  TokenId MatchSpecial(std::string_view text, bool parse_special) const {
-    for (TokenId id : specials_[static_cast<uint8_t>(text[0])]) {
-      const auto i = static_cast<size_t>(id);
-      if (v_.types[i] == TokenType::kControl && !parse_special) continue;
-      const std::string_view piece = v_.piece(i);
-      if (text.substr(0, piece.size()) == piece) return id;
-    }
-    return -1;
-  }
-
-  void EncodePlain(std::string_view text, bool prefix, std::vector<TokenId>* out) const {
+  // The space is put before every stretch between special tokens, not only the first: the published behaviour of the
+  // models that have a prefix.
+  void EncodePlain(std::string_view text, std::vector<TokenId>* out) const {
     if (text.empty()) return;
-    std::string normal = prefix ? " " : "";
+    std::string normal = v_.add_space_prefix ? " " : "";
     normal += text;
     if (v_.meta_space) normal = ReplaceAll(normal, " ", kMetaSpace);
     EncodeNormal(normal, out);
@@ -230,14 +227,15 @@ class SpmTokenizer : public Tokenizer {
   const SpmVocabulary v_;
   std::unordered_map<std::string_view, TokenId> ids_;  // normal pieces, into v_.text
   std::array<TokenId, 256> bytes_;
-  std::array<std::vector<TokenId>, 256> specials_;     // by first byte, the longest first
+  SpecialTrie user_defined_;  // recognised always
+  SpecialTrie specials_;      // these and the control tokens
   TokenId unknown_ = -1;
 };
 
 // Control tokens by whose names a turn or a text ends, in the vocabularies seen so far.
 bool EndsByName(std::string_view piece) {
   for (std::string_view name : {"</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>",
-                                "<|end_of_text|>", "<|eom_id|>", "<EOT>"}) {
+                                "<|end_of_text|>", "<|eom_id|>"}) {
     if (piece == name) return true;
   }
   return false;
@@ -250,7 +248,7 @@ constexpr size_t kMaxVocabulary = size_t{1} << 24;
 StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(SpmVocabulary v) {
   if (v.size() == 0) return DataLoss("the vocabulary is empty");
   const auto n = static_cast<TokenId>(v.size());
-  if (v.bos >= n || v.eos >= n) {
+  if (v.bos < -1 || v.eos < -1 || v.bos >= n || v.eos >= n) {
     return DataLoss("begin and end tokens {} and {} are not in a vocabulary of {}", v.bos, v.eos, n);
   }
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(v)));
@@ -269,14 +267,19 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf) {
   if (types != nullptr && types->count != tokens->count) {
     return DataLoss("tokenizer.ggml.token_type has {} entries, expected {}", types->count, tokens->count);
   }
+  if (tokens->bytes.size() > std::numeric_limits<uint32_t>::max()) {
+    return DataLoss("tokenizer.ggml.tokens takes {} bytes", tokens->bytes.size());
+  }
   SpmVocabulary v;
+  v.Reserve(tokens->bytes.size(), tokens->count);
   Status bad;
   ForEachString(*tokens, [&](uint64_t i, std::string_view piece) {
     float score = 0;
     std::memcpy(&score, scores->bytes.data() + 4 * i, 4);
     int32_t type = 1;
     if (types != nullptr) std::memcpy(&type, types->bytes.data() + 4 * i, 4);
-    if ((type < 1 || type > 6) && bad.ok()) bad = DataLoss("tokenizer.ggml.token_type: entry {} is {}, expected 1 to 6", i, type);
+    if ((type < 1 || type > 6) && bad.ok())
+      bad = DataLoss("tokenizer.ggml.token_type: entry {} is {}, expected 1 to 6", i, type);
     if (std::isnan(score) && bad.ok()) bad = DataLoss("tokenizer.ggml.scores: entry {} is no number", i);
     const auto token_type = static_cast<TokenType>(std::clamp(type, 1, 6));
     v.Add(piece, score, token_type);
@@ -284,7 +287,12 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf) {
   });
   GYRE_RETURN_IF_ERROR(bad);
   const auto last = static_cast<int64_t>(v.size()) - 1;
-  auto id = [&](const char* key) { return gguf.Int(key, 0, last); };
+  // Converters write -1 as u32 for a token that the vocabulary has not.
+  auto id = [&](const char* key) -> StatusOr<std::optional<int64_t>> {
+    GYRE_ASSIGN_OR_RETURN(const auto any, gguf.Int(key, -1, std::numeric_limits<uint32_t>::max()));
+    if (any && (*any == -1 || *any == std::numeric_limits<uint32_t>::max())) return std::optional<int64_t>();
+    return gguf.Int(key, 0, last);
+  };
   GYRE_ASSIGN_OR_RETURN(const auto bos, id("tokenizer.ggml.bos_token_id"));
   GYRE_ASSIGN_OR_RETURN(const auto eos, id("tokenizer.ggml.eos_token_id"));
   v.bos = static_cast<TokenId>(bos.value_or(-1));
@@ -309,11 +317,14 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromBin(std::span<const std::byte> file,
   v.bos = 1;
   v.eos = 2;
   v.end_ids = {2};
+  if (file.size() > std::numeric_limits<uint32_t>::max()) return DataLoss("{} bytes are no tokenizer.bin", file.size());
+  v.Reserve(file.size(), std::min<size_t>(static_cast<size_t>(vocab), file.size() / 8));
   size_t at = 4;  // u32 longest piece
   for (int id = 0; id < vocab; ++id) {
     float score = 0;
     uint32_t length = 0;
-    if (file.size() < 8 || at > file.size() - 8) return DataLoss("offset {}: token {} of {} is cut short", at, id, vocab);
+    if (file.size() < 8 || at > file.size() - 8)
+      return DataLoss("offset {}: token {} of {} is cut short", at, id, vocab);
     std::memcpy(&score, file.data() + at, 4);
     std::memcpy(&length, file.data() + at + 4, 4);
     at += 8;
@@ -328,6 +339,9 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromBin(std::span<const std::byte> file,
     if (id == 1 || id == 2) type = TokenType::kControl;
     if (id >= 3 && id < 259 && ByteOfPiece(piece)) type = TokenType::kByte;
     v.Add(piece, score, type);
+  }
+  if (v.size() > 1 && v.scores.back() > v.scores.front()) {
+    return Unimplemented("its scores rise with the token (ranks of byte-level BPE), known are scores that fall");
   }
   if (at != file.size()) return DataLoss("{} bytes follow the {} tokens of the model", file.size() - at, vocab);
   return MakeSpmTokenizer(std::move(v));

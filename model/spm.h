@@ -21,14 +21,21 @@ struct SpmVocabulary {
   std::vector<float> scores;
   std::vector<TokenType> types;
   TokenId bos = -1, eos = -1;
-  std::vector<TokenId> end_ids;   // ids that end a generation
+  std::vector<TokenId> end_ids;  // ids that end a generation
   bool add_bos = true, add_eos = false;
   bool add_space_prefix = true;
-  bool meta_space = true;         // a space is stored as U+2581
+  bool meta_space = true;  // a space is stored as U+2581
 
   size_t size() const { return scores.size(); }
   std::string_view piece(size_t id) const {
     return std::string_view(text).substr(offsets[id], offsets[id + 1] - offsets[id]);
+  }
+  // So that no buffer grows past what a file's size accounts for.
+  void Reserve(size_t text_bytes, size_t pieces) {
+    text.reserve(text_bytes);
+    offsets.reserve(pieces + 1);
+    scores.reserve(pieces);
+    types.reserve(pieces);
   }
   void Add(std::string_view piece, float score, TokenType type) {
     if (offsets.empty()) offsets.push_back(0);

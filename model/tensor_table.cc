@@ -1,5 +1,7 @@
 #include "model/tensor_table.h"
 
+#include "model/quoted.h"
+
 namespace gyre {
 namespace {
 
@@ -22,7 +24,7 @@ std::string DescribeDims(const std::vector<uint64_t>& dims) {
 
 Status TensorTable::Add(std::string name, TensorView tensor) {
   const auto [it, added] = tensors_.emplace(std::move(name), std::move(tensor));
-  if (!added) return DataLoss("tensor {} stands in the file twice", it->first);
+  if (!added) return DataLoss("tensor {} stands in the file twice", Printable(it->first));
   return absl::OkStatus();
 }
 
@@ -33,7 +35,7 @@ const TensorView* TensorTable::Find(const std::string& name) const {
 
 StatusOr<const TensorView*> TensorTable::Checked(const std::string& name, const std::vector<uint64_t>& dims) const {
   const TensorView* t = Find(name);
-  if (t == nullptr) return NotFound("tensor {} is missing, expected {}", name, DescribeDims(dims));
+  if (t == nullptr) return DataLoss("tensor {} is missing, expected the shape {}", name, DescribeDims(dims));
   if (t->dims != dims) {
     return DataLoss("tensor {} has the shape {}, expected {}", name, DescribeDims(t->dims), DescribeDims(dims));
   }

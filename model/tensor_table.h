@@ -30,7 +30,7 @@ class TensorTable {
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
 
-  // W[n][k] of a type that the kernels can dequantize. kNotFound, kDataLoss (shape), kUnimplemented (type).
+  // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type).
   StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) const;
   // A vector of n, expanded to f32.
   StatusOr<std::vector<float>> Vector(const std::string& name, uint64_t n) const;

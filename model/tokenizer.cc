@@ -7,7 +7,8 @@ std::string Tokenizer::Decode(const std::vector<TokenId>& ids) const {
   bool start = true;
   for (TokenId id : ids) {
     text += Piece(id, start);
-    start = start && type(id) == TokenType::kControl;
+    // Encode puts its space before every stretch that follows a special token.
+    start = type(id) == TokenType::kControl || type(id) == TokenType::kUserDefined;
   }
   return text;
 }

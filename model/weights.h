@@ -35,7 +35,8 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelSpec& spec() const = 0;
   virtual const std::string& path() const = 0;
-  // xxHash64 of the tensor table and sampled content; equal files give equal hashes.
+  // xxHash64 of the header, sampled content and size; equal files give equal hashes. For .bin models the rope base and
+  // the epsilon count too, as the file has neither: equal hashes mean the same function.
   virtual uint64_t content_hash() const = 0;
   // Every lookup states name, shape and type; an error names the tensor, what was found and what was expected.
   virtual StatusOr<LayerWeights> Layer(int layer) const = 0;
@@ -43,7 +44,7 @@ class Model {
   virtual StatusOr<HeadWeights> Head() const = 0;
   // Null where the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
   virtual const Tokenizer* tokenizer() const = 0;
-  // Why tokenizer() is null, a sentence's end: "the file has no tokenizer".
+  // Why tokenizer() is null, a sentence's end: "the file has no tokenizer"; "" where it is not.
   virtual const std::string& tokenizer_note() const = 0;
   virtual const TensorTable& tensors() const = 0;
   // Keys and values for people, in the file's order of keys; empty for .bin files.
@@ -62,11 +63,13 @@ struct OpenOptions {
 // misshapen tensor fails here. Errors: kNotFound (no file), kDataLoss (corrupt), kUnimplemented (unknown
 // architecture, type or value: the message lists those that are known).
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options = {});
-// The same from bytes that outlive the model and all it lends (fuzzing, tests). `tokenizer_bytes`: of a tokenizer.bin.
+// The same from bytes that outlive the model and all it lends (fuzzing, tests); aligned to 8. `tokenizer_bytes`: of a tokenizer.bin.
 StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes,
                                                           const OpenOptions& options = {},
                                                           std::span<const std::byte> tokenizer_bytes = {});
 // Only the tokenizer; the file may hold no tensors at all. An error where there is none.
 StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options = {});
+// The same from a GGUF file's bytes, which need not outlive the result.
+StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const std::byte> bytes);
 
 }  // namespace gyre

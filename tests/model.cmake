@@ -1,5 +1,11 @@
+# Tests of model: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
 if(GYRE_TESTS)
-  gyre_test(model_files_test "unit;pure" gyre_model)
+  find_package(Boost REQUIRED COMPONENTS json)
+  gyre_test(model_gguf_test "unit;pure" gyre_model)
+  gyre_test(model_arch_test "unit;pure" gyre_model)
+  gyre_test(model_llama2c_test "unit;pure" gyre_model)
+  gyre_test(model_tokenizer_test "unit;pure" gyre_model)
+  gyre_test(model_shared_test "unit;pure" gyre_model Boost::json)
 endif()
 if(GYRE_FUZZ)
   gyre_fuzz(fuzz_gguf gyre_model)

@@ -160,8 +160,9 @@ struct Carrier {
 };
 
 Status Put(Link& link, uint64_t number, size_t bytes, Deadline deadline = kNoDeadline) {
-  std::vector<std::byte> a(bytes / 2, static_cast<std::byte>(number)), b(bytes - bytes / 2, static_cast<std::byte>(number + 1));
-  const ByteSpan parts[] = {a, b};
+  std::vector<std::byte> all(bytes);
+  for (size_t i = 0; i < bytes; ++i) all[i] = static_cast<std::byte>(i < bytes / 2 ? number : number + 1);
+  const ByteSpan parts[] = {ByteSpan(all).first(bytes / 2), ByteSpan(all).subspan(bytes / 2)};
   return link.Send({.kind = FrameKind::kHidden, .step = StepId{number}}, parts, deadline);
 }
 

@@ -89,6 +89,7 @@ struct TinyOptions {
   uint32_t seed = 1, dim = 32, layers = 5, heads = 4, kv_heads = 2, ffn = 64, vocab = 96, context = 512;
   DType type = DType::kF32;
   bool tied = false;
+  bool heads_per_layer = false;  // head counts as arrays, one value a layer
   std::string without;  // a tensor left out
   void (*more)(GgufWriter&) = nullptr;
 };
@@ -103,8 +104,13 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
   w.Uint(key("block_count"), o.layers);
   w.Uint(key("embedding_length"), o.dim);
   w.Uint(key("feed_forward_length"), o.ffn);
-  w.Uint(key("attention.head_count"), o.heads);
-  w.Uint(key("attention.head_count_kv"), o.kv_heads);
+  if (o.heads_per_layer) {
+    w.Numbers(key("attention.head_count"), 4, std::vector<uint32_t>(o.layers, o.heads));
+    w.Numbers(key("attention.head_count_kv"), 4, std::vector<uint32_t>(o.layers, o.kv_heads));
+  } else {
+    w.Uint(key("attention.head_count"), o.heads);
+    w.Uint(key("attention.head_count_kv"), o.kv_heads);
+  }
   w.Uint(key("context_length"), o.context);
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);

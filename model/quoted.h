@@ -1,0 +1,13 @@
+// Names from strangers' files, fit for a message.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gyre {
+
+// `text` with control characters, quotes and non-ASCII as \xNN, cut after 64 bytes: a file can't send escape sequences
+// to a terminal or flood a log.
+std::string Printable(std::string_view text);
+
+}  // namespace gyre

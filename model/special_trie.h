@@ -1,0 +1,34 @@
+// The longest of many strings that begins at a place in a text.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string_view>
+
+#include "base/ids.h"
+
+namespace gyre {
+
+// Thousands of special tokens share their first bytes; a lookup walks only the bytes that match.
+class SpecialTrie {
+ public:
+  SpecialTrie() : nodes_(1) {}
+
+  // An empty string and one that is there already are left out.
+  void Add(std::string_view text, TokenId id);
+  // -1: none begins here.
+  TokenId LongestAt(std::string_view text, size_t at) const;
+
+ private:
+  struct Node {
+    uint32_t child = 0;  // 0 = none: the root is nobody's child
+    uint32_t sibling = 0;
+    TokenId id = -1;
+    char byte = 0;
+  };
+  uint32_t Child(uint32_t node, char byte) const;
+
+  std::deque<Node> nodes_;
+};
+
+}  // namespace gyre

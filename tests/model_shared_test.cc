@@ -1,0 +1,173 @@
+// Real files: the trained model in three formats, the golden models, the vocabularies' token cases.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "model/tokenizer.h"
+#include "model/weights.h"
+#include "tests/testing/shared_data.h"
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SharedTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the real files are not there";
+  }
+};
+
+TEST_F(SharedTest, StoriesOpensInEveryFormat) {
+  for (const char* name : {"stories260K.gguf", "stories260K.bin", "stories260K-q8.bin"}) {
+    const auto model = OpenModel(testing::SharedData(std::string("models/") + name));
+    ASSERT_TRUE(model.ok()) << model.status();
+    const ModelSpec& s = (*model)->spec();
+    EXPECT_EQ(s.dim, 64);
+    EXPECT_EQ(s.vocab, 512);
+    ASSERT_EQ(s.layers.size(), 5u);
+    EXPECT_EQ(s.layers[0].kv_heads, 4);
+    EXPECT_EQ(s.layers[0].ffn, 172);
+    EXPECT_TRUE((*model)->float_weights());
+    const Tokenizer* t = (*model)->tokenizer();
+    ASSERT_NE(t, nullptr) << name << ": " << (*model)->tokenizer_note();
+    EXPECT_EQ(t->size(), 512);
+    EXPECT_EQ(t->bos(), 1);
+    const std::string text = "Once upon a time, there was a little girl named Lily.\n";
+    const auto ids = t->Encode(text, {.add_special = true});
+    EXPECT_EQ(ids[0], 1);
+    EXPECT_EQ(ids[1], 403);
+    EXPECT_EQ(t->Decode(ids), text);
+  }
+}
+
+TEST_F(SharedTest, FormatsOfStoriesAgree) {
+  const auto gguf = OpenModel(testing::SharedData("models/stories260K.gguf"));
+  const auto bin = OpenModel(testing::SharedData("models/stories260K.bin"));
+  ASSERT_TRUE(gguf.ok() && bin.ok());
+  const auto a = (*gguf)->Layer(3), b = (*bin)->Layer(3);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->ffn_norm, b->ffn_norm);
+  for (const auto& [x, y] : {std::pair(a->v, b->v), std::pair(a->down, b->down), std::pair(a->gate, b->gate)}) {
+    ASSERT_EQ(x.n, y.n);
+    ASSERT_EQ(x.k, y.k);
+    EXPECT_EQ(std::memcmp(x.data, y.data, x.n * x.k * 4), 0);
+  }
+  for (const char* text : {"Hello  world", " a", "Tom's caf\xC3\xA9 \xF0\x9F\x98\x80"}) {
+    EXPECT_EQ((*gguf)->tokenizer()->Encode(text, {}), (*bin)->tokenizer()->Encode(text, {})) << text;
+  }
+}
+
+TEST_F(SharedTest, GoldenModelsOpenOrSayWhyNot) {
+  for (const char* name : {"llama-s0-f16", "llama-s0-bf16", "llama-s0-Q8_0", "llama-s0-Q4_0", "llama-s0-Q4_1",
+                           "llama-s0-Q5_0", "llama-s0-Q5_1", "llama-s0-Q4_K", "llama-s0-Q5_K", "llama-s0-Q6_K",
+                           "llama3-s0-f16", "qwen2-s0-f16", "qwen3-s0-f16", "gemma3-s0-f16"}) {
+    const auto model = OpenModel(testing::SharedData(fmt::format("golden/tiny-{}.gguf", name)));
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->tokenizer(), nullptr);
+    EXPECT_EQ((*model)->float_weights(), std::string(name).find("-f16") != std::string::npos);
+  }
+  const std::pair<const char*, const char*> refused[] = {{"mixtral-s0-f16", "expert_count is 4"},
+                                                         {"phi3-s0-f16", "\"phi3\" is not known"},
+                                                         {"gemma2-s0-f16", "\"gemma2\" is not known"},
+                                                         {"qwen2moe-s0-f16", "\"qwen2moe\" is not known"},
+                                                         {"qwen3moe-s0-f16", "\"qwen3moe\" is not known"}};
+  for (const auto& [name, why] : refused) {
+    const auto model = OpenModel(testing::SharedData(fmt::format("golden/tiny-{}.gguf", name)));
+    EXPECT_TRUE(absl::IsUnimplemented(model.status())) << model.status();
+    EXPECT_THAT(Message(model.status()), HasSubstr(why));
+  }
+  for (const char* type : {"IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K"}) {
+    const auto model = OpenModel(testing::SharedData(fmt::format("golden/tiny-llama-s0-{}.gguf", type)));
+    if (model.ok()) continue;  // the kernels know it
+    EXPECT_TRUE(absl::IsUnimplemented(model.status())) << model.status();
+    EXPECT_THAT(Message(model.status()), HasSubstr("type"));
+  }
+}
+
+TEST_F(SharedTest, Gemma3AndLlama3SpecsAreTheirs) {
+  const auto gemma = OpenModel(testing::SharedData("golden/tiny-gemma3-s0-f16.gguf"));
+  ASSERT_TRUE(gemma.ok());
+  const ModelSpec& s = (*gemma)->spec();
+  EXPECT_EQ(s.embedding_scale, 16.0f);
+  for (size_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(s.layers[i].window, i == 5 ? 0 : 32);
+    EXPECT_EQ(s.layers[i].rope.base, i == 5 ? 1e6 : 1e4);
+  }
+  const auto llama3 = OpenModel(testing::SharedData("golden/tiny-llama3-s0-f16.gguf"));
+  ASSERT_TRUE(llama3.ok());
+  EXPECT_EQ((*llama3)->spec().layers[0].rope.frequency_factors.size(), 16u);
+  EXPECT_TRUE((*llama3)->spec().tied_head);
+}
+
+class TokenCasesTest : public SharedTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(TokenCasesTest, EveryCaseGivesItsIdsAndComesBack) {
+  const std::string base = testing::SharedData(std::string("tokenizers/") + GetParam());
+  const auto tokenizer = OpenTokenizer(base + ".vocab.gguf");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  std::ifstream in(base + ".cases.jsonl");
+  int cases = 0, wrong = 0;
+  for (std::string line; std::getline(in, line); ++cases) {
+    const auto object = boost::json::parse(line).as_object();
+    const std::string text(object.at("text").as_string().c_str(), object.at("text").as_string().size());
+    std::vector<TokenId> expected;
+    for (const auto& id : object.at("ids").as_array()) expected.push_back(static_cast<TokenId>(id.to_number<int>()));
+    const bool special = object.at("parse_special").as_bool();
+    const auto ids = (*tokenizer)->Encode(text, {.add_special = false, .parse_special = special});
+    if (ids != expected && ++wrong <= 5) {
+      ADD_FAILURE() << "case " << cases << ": " << line.substr(0, 200) << "\n got " << ::testing::PrintToString(ids);
+    }
+    // A literal U+2581 reads as a space, and control tokens have no text.
+    if (!special && text.find("\xE2\x96\x81") == std::string::npos) {
+      EXPECT_EQ((*tokenizer)->Decode(ids), text);
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(cases, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Spm, TokenCasesTest, ::testing::Values("llama-spm", "phi-3", "gemma3"), [](const auto& info) {
+  return std::string(info.param) == "llama-spm" ? std::string("Llama")
+         : std::string(info.param) == "phi-3"   ? std::string("Phi3")
+                                                : std::string("Gemma3");
+});
+
+TEST_F(SharedTest, EndsOfGenerationAreKnown) {
+  const auto gemma = OpenTokenizer(testing::SharedData("tokenizers/gemma3.vocab.gguf"));
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  for (TokenId id : {1, 106}) EXPECT_TRUE((*gemma)->IsEndOfGeneration(id)) << id;
+  EXPECT_FALSE((*gemma)->IsEndOfGeneration(212));  // "</s>" is an HTML tag there
+  const auto phi = OpenTokenizer(testing::SharedData("tokenizers/phi-3.vocab.gguf"));
+  ASSERT_TRUE(phi.ok()) << phi.status();
+  for (TokenId id : {32000, 32007}) EXPECT_TRUE((*phi)->IsEndOfGeneration(id)) << id;
+}
+
+TEST_F(SharedTest, ByteLevelVocabulariesSayThatTheyAreNotKnown) {
+  const auto llama3 = OpenTokenizer(testing::SharedData("tokenizers/llama3.vocab.gguf"));
+  if (llama3.ok()) return;  // the kind is known by now
+  EXPECT_THAT(Message(llama3.status()), HasSubstr("\"gpt2\""));
+}
+
+TEST(MappedFileTest, FilesThatAreNoneSaySo) {
+  EXPECT_TRUE(absl::IsNotFound(OpenModel("/nonexistent/model.gguf").status()));
+  EXPECT_THAT(Message(OpenModel("/").status()), HasSubstr("folder"));
+  EXPECT_THAT(Message(OpenModel("/dev/null").status()), HasSubstr("regular"));
+  char path[] = "/tmp/gyre-empty-XXXXXX";
+  const int fd = mkstemp(path);
+  ASSERT_GE(fd, 0);
+  EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("empty"));
+  std::ofstream(path) << "This is a text and no model at all, as anyone can see.";
+  EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("no GGUF file"));
+  unlink(path);
+}
+
+}  // namespace
+}  // namespace gyre
