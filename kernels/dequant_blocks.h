@@ -12,28 +12,28 @@
 namespace gyre {
 namespace {
 
-uint16_t Load16(const std::byte* p) {
+inline uint16_t Load16(const std::byte* p) {
   uint16_t v;
   std::memcpy(&v, p, 2);
   return v;
 }
-float LoadHalf(const std::byte* p) {
+inline float HalfAt(const std::byte* p) {
   return HalfToFloat(Load16(p));
 }
-int Byte(const std::byte* p, size_t i) {
+inline int Byte(const std::byte* p, size_t i) {
   return static_cast<int>(static_cast<uint8_t>(p[i]));
 }
-int Signed(const std::byte* p, size_t i) {
+inline int Signed(const std::byte* p, size_t i) {
   return static_cast<int>(static_cast<int8_t>(p[i]));
 }
-float F(int v) {
+inline float F(int v) {
   return static_cast<float>(v);
 }
 
 // Blocks of 32: [d] [m] [high bits] [nibbles]. Element i has the low nibble of byte i, element i + 16 the high one.
-void Block32(const std::byte* b, bool has_min, bool has_high, float* y) {
-  const float d = LoadHalf(b);
-  const float m = has_min ? LoadHalf(b + 2) : 0.0f;
+inline void Block32(const std::byte* b, bool has_min, bool has_high, float* y) {
+  const float d = HalfAt(b);
+  const float m = has_min ? HalfAt(b + 2) : 0.0f;
   b += has_min ? 4 : 2;
   uint32_t high = 0;
   if (has_high) {
@@ -50,7 +50,7 @@ void Block32(const std::byte* b, bool has_min, bool has_high, float* y) {
 }
 
 // The 6-bit scale and minimum number j of Q4_K and Q5_K, packed into 12 bytes.
-void ScaleMin(const std::byte* s, size_t j, int* scale, int* min) {
+inline void ScaleMin(const std::byte* s, size_t j, int* scale, int* min) {
   if (j < 4) {
     *scale = Byte(s, j) & 63;
     *min = Byte(s, j + 4) & 63;
@@ -60,8 +60,8 @@ void ScaleMin(const std::byte* s, size_t j, int* scale, int* min) {
   }
 }
 
-void BlockQ45K(const std::byte* b, bool has_high, float* y) {
-  const float d = LoadHalf(b), dmin = LoadHalf(b + 2);
+inline void BlockQ45K(const std::byte* b, bool has_high, float* y) {
+  const float d = HalfAt(b), dmin = HalfAt(b + 2);
   const std::byte* scales = b + 4;
   const std::byte* high = b + 16;
   const std::byte* q = has_high ? high + 32 : high;
@@ -78,26 +78,25 @@ void BlockQ45K(const std::byte* b, bool has_high, float* y) {
   }
 }
 
-void BlockQ6K(const std::byte* b, float* y) {
-  const float d = LoadHalf(b + 208);
-  for (size_t half = 0; half < 2; ++half) {
-    const std::byte* ql = b + half * 64;
-    const std::byte* qh = b + 128 + half * 32;
-    const std::byte* scales = b + 192 + half * 8;
-    for (size_t quarter = 0; quarter < 4; ++quarter) {
-      for (size_t i = 0; i < 32; ++i) {
-        const int low = Byte(ql, i + quarter % 2 * 32);
-        const int v = (quarter < 2 ? low & 15 : low >> 4) | ((Byte(qh, i) >> (2 * quarter) & 3) << 4);
-        y[half * 128 + quarter * 32 + i] = d * F(Signed(scales, quarter * 2 + i / 16)) * F(v - 32);
-      }
-    }
+// Element i of a block of Q6_K before its zero (32) is taken off: halves of 128, in each four quarters of 32.
+inline int Q6At(const std::byte* b, size_t i) {
+  const size_t half = i / 128, quarter = i % 128 / 32, at = i % 32;
+  const int low = Byte(b, half * 64 + quarter % 2 * 32 + at);
+  return (quarter < 2 ? low & 15 : low >> 4) | ((Byte(b + 128, half * 32 + at) >> (2 * quarter) & 3) << 4);
+}
+
+inline void BlockQ6K(const std::byte* b, float* y) {
+  const float d = HalfAt(b + 208);
+  for (size_t part = 0; part < 16; ++part) {
+    const float scale = d * F(Signed(b + 192, part));
+    for (size_t i = 0; i < 16; ++i) y[part * 16 + i] = scale * F(Q6At(b, part * 16 + i) - 32);
   }
 }
 
-void DequantizeBlock(DType type, const std::byte* b, float* y) {
+inline void DequantizeBlock(DType type, const std::byte* b, float* y) {
   switch (type) {
     case DType::kQ8_0: {
-      const float d = LoadHalf(b);
+      const float d = HalfAt(b);
       for (size_t i = 0; i < 32; ++i) y[i] = d * F(Signed(b + 2, i));
       return;
     }
