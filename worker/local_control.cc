@@ -18,7 +18,7 @@ std::string Name(Epoch epoch) {
 LocalControl::LocalControl(LocalControlOptions options) : options_(std::move(options)) {
   loader_ = std::thread([this] {
     pthread_setname_np(pthread_self(), ("load " + options_.name).substr(0, 15).c_str());
-    LoadLoop();
+    while (const std::optional<Job> job = jobs_.Pop(kNoDeadline)) (*job)();
   });
 }
 
@@ -41,28 +41,32 @@ void LocalControl::Report(Epoch epoch, decltype(StageEvent::what) what) {
   if (sink != nullptr && *sink) (*sink)({.worker = options_.name, .epoch = epoch, .what = std::move(what)});
 }
 
-bool LocalControl::PushOrFault(Epoch epoch, Command command) {
+void LocalControl::Prepare(const PrepareRequest& request) {
   Status closed;
   {
     MutexLock lock(&mutex_);
     closed = closed_;
     if (closed.ok()) {
-      const auto* prepare = std::get_if<PrepareRequest>(&command);
-      if (prepare != nullptr) wanted_ = epoch;
-      if (prepare == nullptr && wanted_ == epoch) wanted_.reset();
-      commands_.Push(std::move(command));
+      wanted_ = request.plan.epoch;
+      if (aborted_ == wanted_) aborted_.reset();
+      jobs_.Push([this, request] { OnPrepare(request); });
     }
   }
-  if (!closed.ok()) Report(epoch, StageFault{closed});
-  return closed.ok();
-}
-
-void LocalControl::Prepare(const PrepareRequest& request) {
-  PushOrFault(request.plan.epoch, request);
+  if (!closed.ok()) Report(request.plan.epoch, StageFault{closed});
 }
 
 void LocalControl::Abort(Epoch epoch) {
-  PushOrFault(epoch, AbortCommand{epoch});
+  Status closed;
+  {
+    MutexLock lock(&mutex_);
+    closed = closed_;
+    if (closed.ok()) {
+      if (wanted_ == epoch) wanted_.reset();
+      aborted_ = epoch;
+      jobs_.Push([this, epoch] { OnAbort(epoch); });
+    }
+  }
+  if (!closed.ok()) Report(epoch, StageFault{closed});
 }
 
 void LocalControl::Commit(Epoch epoch) {
@@ -97,7 +101,7 @@ StatusOr<std::shared_ptr<EpochStage>> LocalControl::Take(Epoch epoch) {
 }
 
 void LocalControl::Retire(std::shared_ptr<EpochStage> stage) {
-  commands_.Push(std::move(stage));
+  jobs_.Push([stage = std::move(stage)] {});  // freed with the job
 }
 
 bool LocalControl::Awaits(uint64_t term) {
@@ -118,7 +122,7 @@ void LocalControl::Close(const Status& why) {
     closed_ = why;
     wanted_.reset();
     unanswered.swap(commits_);
-    commands_.Close();
+    jobs_.Close();
   }
   for (const Epoch epoch : unanswered) Report(epoch, StageFault{why});
 }
@@ -126,13 +130,6 @@ void LocalControl::Close(const Status& why) {
 void LocalControl::Stop() {
   Close(Unavailable("{} is stopped", options_.name));
   if (loader_.joinable()) loader_.join();
-}
-
-void LocalControl::LoadLoop() {
-  while (std::optional<Command> command = commands_.Pop(kNoDeadline)) {
-    if (const auto* request = std::get_if<PrepareRequest>(&*command)) OnPrepare(*request);
-    if (const auto* abort = std::get_if<AbortCommand>(&*command)) OnAbort(abort->epoch);
-  }
 }
 
 void LocalControl::OnPrepare(const PrepareRequest& request) {
@@ -148,9 +145,8 @@ void LocalControl::OnPrepare(const PrepareRequest& request) {
   bool aborted = false;
   {
     MutexLock lock(&mutex_);
-    const bool wanted = wanted_ == epoch;
-    aborted = !wanted && !wanted_.has_value() && closed_.ok();
-    if (!wanted) {
+    aborted = aborted_ == epoch && closed_.ok();
+    if (wanted_ != epoch) {
       loaded = closed_.ok() ? FailedPrecondition("plan {} gave way to a newer one", Name(epoch)) : closed_;
     } else if (loaded.ok()) {
       prepared_ = *std::move(loaded);
@@ -159,7 +155,7 @@ void LocalControl::OnPrepare(const PrepareRequest& request) {
       wanted_.reset();
     }
   }
-  if (aborted) return;  // the Abort that follows answers
+  if (aborted) return;  // the Abort's own event, which follows, is the end of both
   if (!loaded.ok()) return Report(epoch, StageFault{loaded.status()});
   Report(epoch, StageReady{});
 }

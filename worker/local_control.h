@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <variant>
 
 #include "base/inbox.h"
 #include "base/mutex.h"
@@ -63,22 +62,16 @@ class LocalControl : public StageControl {
   void Stop();
 
  private:
-  struct AbortCommand {
-    Epoch epoch;
-  };
-  using Command = std::variant<PrepareRequest, AbortCommand, std::shared_ptr<EpochStage>>;
+  using Job = std::function<void()>;
 
-  void LoadLoop();
   void OnPrepare(const PrepareRequest& request);
   void OnAbort(Epoch epoch);
   StatusOr<std::shared_ptr<EpochStage>> Load(const PrepareRequest& request);
   Status Check(const PrepareRequest& request, const EpochStage* running) const;
-  // False, with a StageFault for `epoch`, once closed.
-  bool PushOrFault(Epoch epoch, Command command);
   bool Wanted(Epoch epoch);
 
   const LocalControlOptions options_;
-  Inbox<Command> commands_;  // of the loader
+  Inbox<Job> jobs_;  // of the loader
 
   Mutex mutex_;
   std::shared_ptr<const EventSink> sink_ GYRE_GUARDED_BY(mutex_);
@@ -86,6 +79,7 @@ class LocalControl : public StageControl {
   std::deque<Epoch> commits_ GYRE_GUARDED_BY(mutex_);
   // The epoch of the newest Prepare, until its Abort or a failure: what loads for another is cancelled.
   std::optional<Epoch> wanted_ GYRE_GUARDED_BY(mutex_);
+  std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);  // the last one
   std::shared_ptr<EpochStage> prepared_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<EpochStage> running_ GYRE_GUARDED_BY(mutex_);
 
