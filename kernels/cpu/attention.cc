@@ -65,11 +65,15 @@ struct Attender::Call {
   // Calls f(positions, offset of the first one's head in the pool) page by page.
   template <typename Fn>
   void EachPage(Range range, Fn f) const {
-    const auto block_size = static_cast<size_t>(kv.block_size);
-    for (size_t p = range.begin; p < range.end;) {
-      const size_t end = std::min(range.end, p / block_size * block_size + block_size);
-      const size_t page = rows.front().table[p / block_size];
-      f(Range{p, end}, page * kv.PageElems() + (kv_head * block_size + p % block_size) * dim);
+    const auto block_size = static_cast<uint32_t>(kv.block_size);
+    const size_t page_elems = kv.PageElems(), head = kv_head * block_size * dim;
+    // One division: a token of a tiny model has thousands of pages.
+    const auto first = static_cast<uint32_t>(range.begin);
+    const BlockId* page = rows.front().table + first / block_size;
+    size_t within = first % block_size;
+    for (size_t p = range.begin; p < range.end; ++page, within = 0) {
+      const size_t end = std::min(range.end, p + block_size - within);
+      f(Range{p, end}, *page * page_elems + head + within * dim);
       p = end;
     }
   }
@@ -137,7 +141,7 @@ void Attender::Call::Values(size_t start, Range all) {
   const size_t bytes = kv.half ? 2 : 4;
   const WeightedSumFn weighted_sum = kv.half ? kernels.weighted_sum_f16 : kernels.weighted_sum_f32;
   EachPage(all, [&](Range page, size_t at) {
-    bool shared = true;
+    bool shared = true;  // by all rows, this page
     for (const KvRow& row : rows) shared = shared && Seen(row).Within(page) == page;
     const size_t turns = shared ? 1 : rows.size(), vectors_a_turn = vectors / turns;
     for (size_t turn = 0; turn < turns; ++turn) {

@@ -66,8 +66,7 @@ void DotTile(const float* x, size_t ldx, const std::byte* w, size_t stride, size
     float* to = out + static_cast<size_t>(r) * ldo;
     GYRE_UNROLL
     for (int c = 0; c < kCols; c += 4) {
-      const __m128 four =
-          SumEach(FoldTo4(sum[r][c]), FoldTo4(sum[r][c + 1]), FoldTo4(sum[r][c + 2]), FoldTo4(sum[r][c + 3]));
+      const __m128 four = SumEach(sum[r][c], sum[r][c + 1], sum[r][c + 2], sum[r][c + 3]);
       const auto at = static_cast<size_t>(c);
       if (at + 4 <= cols) {
         _mm_storeu_ps(to + at, four);
@@ -158,6 +157,9 @@ void WeightedSum(const float* weights, size_t ldw, size_t rows, const std::byte*
   size_t r = 0;
   for (; r + kRows <= rows; r += kRows) {
     WeightedSumRows<Element, kRows>(weights + r * ldw, ldw, v, count, dim, sums + r * dim);
+  }
+  for (; kRows > 2 && r + 2 <= rows; r += 2) {
+    WeightedSumRows<Element, 2>(weights + r * ldw, ldw, v, count, dim, sums + r * dim);
   }
   for (; r < rows; ++r) WeightedSumRows<Element, 1>(weights + r * ldw, ldw, v, count, dim, sums + r * dim);
 }

@@ -115,9 +115,16 @@ inline void StoreHalf(uint16_t* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Lanes folded to 4: i + (i + 4).
+// The sums across the lanes of four vectors, each by the same tree whatever stands beside it: i + (i + 4), then
+// ((0 + 2) + (1 + 3)).
 inline __m128 FoldTo4(Vec v) {
   return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+}
+inline __m128 SumEach(Vec a, Vec b, Vec c, Vec d) {
+  const __m128 a4 = FoldTo4(a), b4 = FoldTo4(b), c4 = FoldTo4(c), d4 = FoldTo4(d);
+  const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a4, b4), _mm_unpackhi_ps(a4, b4));
+  const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c4, d4), _mm_unpackhi_ps(c4, d4));
+  return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
 }
 inline __m128 FoldMaxTo4(Vec v) {
   return _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

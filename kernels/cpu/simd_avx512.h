@@ -106,10 +106,16 @@ inline void StoreHalf(uint16_t* p, Vec v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Lanes folded to 4: i + (i + 8), then + 4 further on.
-inline __m128 FoldTo4(Vec v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+// The sums across the lanes of four vectors, each by the same tree whatever stands beside it: i + (i + 8), + 4 further
+// on, then ((0 + 2) + (1 + 3)). A quarter of a vector belongs to each while they are added.
+inline __m128 SumEach(Vec a, Vec b, Vec c, Vec d) {
+  const Vec ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  const Vec cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+  const Vec four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  const Vec two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4E));
+  const Vec one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xB1));
+  const VecI firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+  return _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one));
 }
 inline __m128 FoldMaxTo4(Vec v) {
   const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

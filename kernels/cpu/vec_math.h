@@ -13,16 +13,8 @@
 namespace gyre {
 namespace {
 
-// The sums of four folded vectors: ((0 + 2) + (1 + 3)) of each, whatever stands beside it.
-inline __m128 SumEach(__m128 a, __m128 b, __m128 c, __m128 d) {
-  const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
-  const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
-  return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
-}
-
 inline float SumAcross(Vec v) {
-  const __m128 f = FoldTo4(v);
-  return _mm_cvtss_f32(SumEach(f, f, f, f));
+  return _mm_cvtss_f32(SumEach(v, v, v, v));
 }
 
 inline float MaxAcross(Vec v) {
