@@ -3,34 +3,29 @@
 #include <algorithm>
 #include <cassert>
 
-#include <xxhash.h>
+#include "xxhash.h"
 
 namespace gyre {
 
-BlockManager::BlockManager(uint32_t num_blocks, uint32_t block_size, bool prefix_cache)
-    : block_size_(block_size), prefix_cache_(prefix_cache), blocks_(num_blocks) {
+uint64_t BlockManager::Hash(uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
+                            std::span<const RowClass> classes) {
+  const uint64_t head[] = {salt, parent, XXH3_64bits(classes.data(), classes.size_bytes())};
+  return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), XXH3_64bits(head, sizeof head));
+}
+
+BlockManager::BlockManager(uint32_t num_blocks, uint32_t block_size, bool prefix_cache, HashFunction hash)
+    : block_size_(block_size), prefix_cache_(prefix_cache), hash_(hash), blocks_(num_blocks) {
   free_.reserve(num_blocks);
   for (uint32_t i = num_blocks; i > 0; --i) free_.push_back(i - 1);  // the lowest id goes first
 }
 
-ChainId BlockManager::Root(uint64_t salt) {
-  const auto [it, added] = roots_.emplace(salt, next_chain_);
-  if (added) ++next_chain_;
-  return it->second;
-}
-
-uint64_t BlockManager::Hash(ChainId parent, std::span<const TokenId> tokens, std::span<const RowClass> classes) {
-  const uint64_t hash = XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), parent);
-  return XXH3_64bits_withSeed(classes.data(), classes.size_bytes(), hash);
-}
-
-std::optional<BlockId> BlockManager::Lookup(ChainId parent, std::span<const TokenId> tokens,
-                                            std::span<const RowClass> classes) const {
-  const auto [begin, end] = published_.equal_range(Hash(parent, tokens, classes));
+std::optional<BlockId> BlockManager::Find(uint64_t hash, uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
+                                          std::span<const RowClass> classes) const {
+  const auto [begin, end] = published_.equal_range(hash);
   for (auto it = begin; it != end; ++it) {
     const Entry& e = *blocks_[it->second].entry;
-    if (e.parent == parent && std::equal(tokens.begin(), tokens.end(), e.tokens.begin(), e.tokens.end()) &&
-        std::equal(classes.begin(), classes.end(), e.classes.begin(), e.classes.end())) {
+    if (e.salt == salt && e.parent == parent && std::equal(tokens.begin(), tokens.end(), e.tokens.begin()) &&
+        std::equal(classes.begin(), classes.end(), e.classes.begin())) {
       return it->second;
     }
   }
@@ -39,12 +34,14 @@ std::optional<BlockId> BlockManager::Lookup(ChainId parent, std::span<const Toke
 
 BlockManager::Prefix BlockManager::TakePrefix(uint64_t salt, std::span<const TokenId> tokens,
                                               std::span<const RowClass> classes, size_t max_positions) {
+  assert(tokens.size() == classes.size());
   Prefix prefix;
-  prefix.chain = Root(salt);
   if (!prefix_cache_) return prefix;
   const size_t limit = std::min(max_positions, tokens.size());
   for (size_t at = 0; at + block_size_ <= limit; at += block_size_) {
-    const auto found = Lookup(prefix.chain, tokens.subspan(at, block_size_), classes.subspan(at, block_size_));
+    const auto t = tokens.subspan(at, block_size_);
+    const auto c = classes.subspan(at, block_size_);
+    const auto found = Find(hash_(salt, prefix.chain, t, c), salt, prefix.chain, t, c);
     if (!found) break;
     Block& block = blocks_[*found];
     if (block.references++ == 0) cached_.erase(block.cached);
@@ -54,14 +51,9 @@ BlockManager::Prefix BlockManager::TakePrefix(uint64_t salt, std::span<const Tok
   return prefix;
 }
 
-void BlockManager::Forget(BlockId id) {
-  Entry& entry = *blocks_[id].entry;
-  const auto [begin, end] = published_.equal_range(entry.hash);
-  for (auto it = begin; it != end; ++it) {
-    if (it->second != id) continue;
-    published_.erase(it);
-    break;
-  }
+void BlockManager::Unpublish(BlockId id) {
+  const auto [begin, end] = published_.equal_range(blocks_[id].entry->hash);
+  published_.erase(std::find_if(begin, end, [id](const auto& e) { return e.second == id; }));
   blocks_[id].entry.reset();
 }
 
@@ -73,7 +65,7 @@ std::optional<BlockId> BlockManager::Allocate() {
   } else if (!cached_.empty()) {
     id = cached_.front();
     cached_.pop_front();
-    Forget(id);
+    Unpublish(id);
   } else {
     return std::nullopt;
   }
@@ -92,46 +84,76 @@ void BlockManager::Release(BlockId id) {
   }
 }
 
-ChainId BlockManager::Publish(ChainId parent, BlockId id, std::span<const TokenId> tokens,
+ChainId BlockManager::Publish(uint64_t salt, ChainId parent, BlockId id, std::span<const TokenId> tokens,
                               std::span<const RowClass> classes) {
   assert(tokens.size() == block_size_ && classes.size() == block_size_);
   if (!prefix_cache_) return kNoChain;
-  if (const auto equal = Lookup(parent, tokens, classes)) return blocks_[*equal].entry->chain;
+  const uint64_t hash = hash_(salt, parent, tokens, classes);
+  if (const auto equal = Find(hash, salt, parent, tokens, classes)) return blocks_[*equal].entry->chain;
   Block& block = blocks_[id];
   assert(block.references > 0 && !block.entry);
-  block.entry = Entry{.chain = next_chain_++,
+  block.entry = Entry{.salt = salt,
                       .parent = parent,
-                      .hash = Hash(parent, tokens, classes),
+                      .chain = next_chain_++,
+                      .hash = hash,
                       .tokens = {tokens.begin(), tokens.end()},
                       .classes = {classes.begin(), classes.end()}};
-  published_.emplace(block.entry->hash, id);
+  published_.emplace(hash, id);
   return block.entry->chain;
 }
 
-Status BlockManager::CheckIntegrity(std::span<const uint32_t> owners) const {
-  std::vector<int> seen(blocks_.size(), 0);
-  for (BlockId id : free_) {
-    if (blocks_[id].entry) return Internal("block {} is free and published", id);
-    ++seen[id];
-  }
-  for (BlockId id : cached_) {
-    if (!blocks_[id].entry) return Internal("block {} is cached without content", id);
-    ++seen[id];
-  }
+Status BlockManager::CheckPublished() const {
   size_t published = 0;
-  for (BlockId id = 0; id < blocks_.size(); ++id) {
-    const Block& b = blocks_[id];
-    if (b.references != owners[id]) return Internal("block {} has {} references, owners hold {}", id, b.references, owners[id]);
-    if ((b.references == 0) != (seen[id] == 1) || seen[id] > 1) {
-      return Internal("block {} has {} references and stands {} times among the free", id, b.references, seen[id]);
+  for (BlockId id = 0; id < num_blocks(); ++id) {
+    if (!blocks_[id].entry) continue;
+    ++published;
+    const Entry& e = *blocks_[id].entry;
+    if (e.tokens.size() != block_size_ || e.classes.size() != block_size_) {
+      return Internal("block {} is published with {} tokens and {} classes, blocks have {}", id, e.tokens.size(),
+                      e.classes.size(), block_size_);
     }
-    published += b.entry.has_value();
+    if (e.hash != hash_(e.salt, e.parent, e.tokens, e.classes)) return Internal("block {} has a wrong hash", id);
+    if (e.chain == kNoChain || e.chain >= next_chain_ || e.parent >= e.chain) {
+      return Internal("block {} is chain {} after {}", id, e.chain, e.parent);
+    }
+    if (Find(e.hash, e.salt, e.parent, e.tokens, e.classes) != id) {
+      return Internal("block {} is published, but not what is found for its content", id);
+    }
   }
-  if (published != published_.size()) return Internal("{} blocks are published, {} can be found", published, published_.size());
-  for (const auto& [hash, id] : published_) {
-    if (!blocks_[id].entry || blocks_[id].entry->hash != hash) return Internal("block {} is found under a wrong hash", id);
+  if (published != published_.size()) {
+    return Internal("{} blocks are published, the index has {}", published, published_.size());
   }
+  if (!prefix_cache_ && published > 0) return Internal("{} blocks are published without a prefix cache", published);
   return absl::OkStatus();
+}
+
+Status BlockManager::CheckIntegrity(std::span<const uint32_t> owners) const {
+  if (!owners.empty() && owners.size() != blocks_.size()) {
+    return Internal("{} owner counts for {} blocks", owners.size(), blocks_.size());
+  }
+  std::vector<uint32_t> listed(blocks_.size(), 0);
+  for (BlockId id : free_) {
+    if (id >= num_blocks()) return Internal("block {} is free, there are {}", id, num_blocks());
+    if (blocks_[id].entry) return Internal("block {} is free and published", id);
+    ++listed[id];
+  }
+  for (auto it = cached_.begin(); it != cached_.end(); ++it) {
+    if (*it >= num_blocks()) return Internal("block {} is cached, there are {}", *it, num_blocks());
+    if (!blocks_[*it].entry) return Internal("block {} is cached without content", *it);
+    if (blocks_[*it].cached != it) return Internal("block {} does not know its place in the cache", *it);
+    ++listed[*it];
+  }
+  for (BlockId id = 0; id < num_blocks(); ++id) {
+    const uint32_t references = blocks_[id].references;
+    if (!owners.empty() && references != owners[id]) {
+      return Internal("block {} has {} references, its owners hold {}", id, references, owners[id]);
+    }
+    if (listed[id] != (references == 0 ? 1u : 0u)) {
+      return Internal("block {} has {} references and stands {} times among free and cached", id, references,
+                      listed[id]);
+    }
+  }
+  return CheckPublished();
 }
 
 }  // namespace gyre

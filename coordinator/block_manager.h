@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <list>
-#include <map>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -15,7 +14,7 @@
 namespace gyre {
 
 // Names the content of all full blocks from position 0 to the end of one block. Handed out once, so two different
-// contents never have the same; kNoChain is none.
+// contents never have the same; kNoChain is the empty content.
 using ChainId = uint64_t;
 inline constexpr ChainId kNoChain = 0;
 
@@ -23,60 +22,73 @@ inline constexpr ChainId kNoChain = 0;
 // keeping), owned (>= 1 reference), or cached (no owner, content still findable; reused longest-unused first).
 class BlockManager {
  public:
-  BlockManager(uint32_t num_blocks, uint32_t block_size, bool prefix_cache);
+  // What a block's content is looked up by. Equal hashes of different content cost time, never a wrong hit.
+  using HashFunction = uint64_t (*)(uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
+                                    std::span<const RowClass> classes);
+  static uint64_t Hash(uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
+                       std::span<const RowClass> classes);
+
+  BlockManager(uint32_t num_blocks, uint32_t block_size, bool prefix_cache, HashFunction hash = &Hash);
 
   uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t block_size() const { return block_size_; }
   // Free and cached blocks: what Allocate can still hand out.
   uint32_t available() const { return static_cast<uint32_t>(free_.size() + cached_.size()); }
   uint32_t cached() const { return static_cast<uint32_t>(cached_.size()); }
+  uint32_t references(BlockId block) const { return blocks_[block].references; }
 
   struct Prefix {
     std::vector<BlockId> blocks;
-    ChainId chain = kNoChain;  // of the last block, or the salt's root
+    ChainId chain = kNoChain;  // of the last block
   };
-  // The longest run of published blocks that hold exactly these tokens (and row classes) from position 0 on, under this
-  // salt, of at most max_positions positions; one reference is taken on each. REQUIRES: as many classes as tokens.
+  // The longest run of published blocks that hold exactly these tokens (and row classes) from position 0 on, under
+  // this salt, of at most max_positions positions; one reference is taken on each. REQUIRES: as many classes as
+  // tokens.
   Prefix TakePrefix(uint64_t salt, std::span<const TokenId> tokens, std::span<const RowClass> classes,
                     size_t max_positions);
   // A block with one reference, or nullopt. Evicts the longest-unused cached block when none is free.
   std::optional<BlockId> Allocate();
-  // Gives one reference back. Without owners a published block becomes cached, any other free.
+  // Gives one reference back. Without owners a published block becomes cached, any other free. A table is released
+  // from its end, so that a chain's tail is evicted before its head.
   void Release(BlockId block);
-  // Makes an owned, full block findable after `parent`, and returns the chain to its end. Where an equal block is
-  // published already this one stays private. REQUIRES: every row of it has landed without error; block_size tokens.
-  ChainId Publish(ChainId parent, BlockId block, std::span<const TokenId> tokens, std::span<const RowClass> classes);
+  // Makes an owned block findable after `parent`, and returns the chain to its end. Where an equal block is published
+  // already this one stays private. REQUIRES: every row of it has landed without error and none is sent again;
+  // block_size tokens and classes; the block is not published.
+  ChainId Publish(uint64_t salt, ChainId parent, BlockId block, std::span<const TokenId> tokens,
+                  std::span<const RowClass> classes);
 
-  // kInternal with the first contradiction; `owners` = references each block should have.
-  Status CheckIntegrity(std::span<const uint32_t> owners) const;
+  // kInternal with the first contradiction between free list, references, cache and hashes; `owners` = references
+  // each block should have (empty: not checked).
+  Status CheckIntegrity(std::span<const uint32_t> owners = {}) const;
 
  private:
   struct Entry {
-    ChainId chain = kNoChain;
+    uint64_t salt = 0;
     ChainId parent = kNoChain;
+    ChainId chain = kNoChain;
     uint64_t hash = 0;
     std::vector<TokenId> tokens;
     std::vector<RowClass> classes;
   };
   struct Block {
     uint32_t references = 0;
-    std::optional<Entry> entry;            // published content
-    std::list<BlockId>::iterator cached;   // valid while cached
+    std::optional<Entry> entry;           // published content
+    std::list<BlockId>::iterator cached;  // valid while cached
   };
 
-  ChainId Root(uint64_t salt);
-  static uint64_t Hash(ChainId parent, std::span<const TokenId> tokens, std::span<const RowClass> classes);
-  std::optional<BlockId> Lookup(ChainId parent, std::span<const TokenId> tokens, std::span<const RowClass> classes) const;
-  void Forget(BlockId block);
+  std::optional<BlockId> Find(uint64_t hash, uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
+                              std::span<const RowClass> classes) const;
+  void Unpublish(BlockId block);
+  Status CheckPublished() const;
 
   const uint32_t block_size_;
   const bool prefix_cache_;
+  const HashFunction hash_;
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;
   std::list<BlockId> cached_;  // longest unused first
   std::unordered_multimap<uint64_t, BlockId> published_;
-  std::map<uint64_t, ChainId> roots_;
-  ChainId next_chain_ = 1;
+  ChainId next_chain_ = kNoChain + 1;
 };
 
 }  // namespace gyre

@@ -1,0 +1,115 @@
+// Random events against a scheduler with few blocks, checked after every one.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/scheduler_world.h"
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::SchedulerWorld;
+using testing::WorldOptions;
+
+WorldOptions RandomOptions(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto pick = [&random](uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random);
+  };
+  SchedulerOptions o;
+  o.num_blocks = pick(1, 24);
+  o.block_size = pick(1, 5);
+  o.max_in_flight = pick(1, 5);
+  o.decode_groups = pick(1, 5);
+  o.max_rows = pick(1, 12);
+  o.chunk = pick(1, 7);
+  o.max_sequences = pick(1, 7);
+  o.prefix_cache = pick(0, 4) > 0;
+  o.chunked_prefill = pick(0, 4) > 0;
+  o.continuous_batching = pick(0, 4) > 0;
+  o.one_class = pick(0, 1) > 0;
+  return {
+      .scheduler = o, .seed = seed, .error_rate = pick(0, 2) > 0 ? 0.05 : 0, .repeat_rate = pick(0, 2) > 0 ? 0.05 : 0};
+}
+
+// What is not reached is not tested: the events of all seeds together must have caused plenty of each.
+TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
+  SchedulerStats sum;
+  uint64_t events = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    SchedulerWorld world(RandomOptions(seed));
+    for (int i = 0; i < 600; ++i) world.RandomEvent();
+    world.RunDry();
+    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    events += world.events();
+    const SchedulerStats stats = world.stats();
+    sum.preemptions += stats.preemptions;
+    sum.cached_positions += stats.cached_positions;
+    sum.replayed_rows += stats.replayed_rows;
+    sum.computed_rows += stats.computed_rows;
+    sum.steps += stats.steps;
+  }
+  EXPECT_GE(events, 200000u);
+  EXPECT_GE(sum.preemptions, 1000u);
+  EXPECT_GE(sum.cached_positions, 10000u);
+  EXPECT_GE(sum.replayed_rows, 10000u);
+  RecordProperty("events", std::to_string(events));
+  RecordProperty("preemptions", std::to_string(sum.preemptions));
+  RecordProperty("cached_positions", std::to_string(sum.cached_positions));
+  RecordProperty("computed_rows", std::to_string(sum.computed_rows));
+}
+
+// The checker itself: a bug planted between scheduler and stages must be found.
+std::string ProblemWith(std::function<void(StepPlan*)> corrupt) {
+  WorldOptions options = RandomOptions(3);
+  options.scheduler = {.num_blocks = 16,
+                       .block_size = 2,
+                       .max_in_flight = 3,
+                       .decode_groups = 3,
+                       .max_rows = 8,
+                       .chunk = 4,
+                       .max_sequences = 5};
+  options.corrupt = std::move(corrupt);
+  SchedulerWorld world(options);
+  for (int i = 0; i < 2000; ++i) world.RandomEvent();
+  return world.problem();
+}
+
+TEST(SchedulerSoak, FindsNothingWherePlansAreLeftAlone) {
+  EXPECT_EQ(ProblemWith([](StepPlan*) {}), "");
+}
+
+TEST(SchedulerSoak, FindsATableThatNamesAnothersBlock) {
+  // From the third block on, as a stale table would: the second block is replaced by what another sequence wrote.
+  BlockId others = 0;
+  const std::string problem = ProblemWith([&others](StepPlan* plan) {
+    for (StepItem& item : plan->items) {
+      if (item.first_position >= 4 && item.blocks[1] != others) std::swap(item.blocks[0], others);
+      others = item.blocks.back();
+    }
+  });
+  EXPECT_NE(problem, "");
+}
+
+TEST(SchedulerSoak, FindsSwappedBlocks) {
+  EXPECT_NE(ProblemWith([](StepPlan* plan) {
+              for (StepItem& item : plan->items) {
+                if (item.first_position >= 4) std::swap(item.blocks[0], item.blocks[1]);
+              }
+            }),
+            "");
+}
+
+TEST(SchedulerSoak, FindsASkippedRow) {
+  EXPECT_THAT(ProblemWith([](StepPlan* plan) {
+                StepItem& item = plan->items.front();
+                if (item.count > 1) ++item.first_position, --item.count;
+              }),
+              HasSubstr("sequence"));
+}
+
+TEST(SchedulerSoak, FindsASampleThatWasForgotten) {
+  EXPECT_THAT(ProblemWith([](StepPlan* plan) { plan->items.back().sample_last = false; }), HasSubstr("sample_last"));
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,387 @@
+// A world around a Scheduler: callers, and pages that hold what a stage would have written. It says what went wrong.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/scheduler.h"
+
+namespace gyre::testing {
+
+struct WorldOptions {
+  SchedulerOptions scheduler;
+  uint64_t seed = 0;
+  double error_rate = 0;                        // of steps
+  double repeat_rate = 0;                       // of answers that get lost
+  std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
+};
+
+// A page's cell holds a fingerprint of all that its row was computed from: the row's token and, through what was read,
+// every row before it. A row that reads one wrong cell gets a wrong fingerprint, and so do all after it.
+class SchedulerWorld {
+ public:
+  explicit SchedulerWorld(WorldOptions options)
+      : options_(std::move(options)), o_(options_.scheduler), scheduler_(o_), random_(options_.seed) {
+    cells_.resize(size_t{o_.num_blocks} * o_.block_size);
+  }
+
+  // What went wrong first; empty: nothing.
+  const std::string& problem() const { return problem_; }
+  uint64_t events() const { return events_; }
+  SchedulerStats stats() const { return scheduler_.stats(); }
+
+  void RandomEvent() {
+    if (!problem_.empty()) return;
+    const int what = Between(0, 99);
+    if (what < 12) {
+      Add();
+    } else if (what < 50) {
+      Next();
+    } else if (what < 60) {
+      if (executed_ < flights_.size()) ExecuteNext();
+    } else if (what < 85) {
+      if (!flights_.empty()) Land();
+    } else if (what < 97) {
+      AnswerOne();
+    } else if (!live_.empty()) {
+      Remove(PickLive());
+    }
+    EndEvent();
+  }
+
+  // Without new sequences and errors all that are left finish, and every block comes back.
+  void RunDry() {
+    options_.error_rate = 0;
+    for (int rounds = 0; !live_.empty() || !flights_.empty(); ++rounds) {
+      if (!problem_.empty()) return;
+      if (rounds > 100000) return Fail("{} sequences do not finish", live_.size());
+      while (Next()) EndEvent();
+      if (!flights_.empty()) Land();
+      EndEvent();
+      while (AnswerOne()) EndEvent();
+    }
+    const SchedulerStats stats = scheduler_.stats();
+    if (!scheduler_.idle()) Fail("nothing is left, but the scheduler is not idle");
+    if (stats.blocks_available != o_.num_blocks) Fail("{} blocks come back", stats.blocks_available);
+  }
+
+  // Answers are sampled and appended; false: none is owed.
+  bool AnswerOne() {
+    std::vector<SeqId> owed;
+    for (const auto& [id, s] : live_) {
+      if (s.owed) owed.push_back(id);
+    }
+    if (owed.empty()) return false;
+    const SeqId id = owed[static_cast<size_t>(Between(0, static_cast<int>(owed.size()) - 1))];
+    Live& s = live_.at(id);
+    s.owed = false;
+    if (Chance(options_.repeat_rate)) {
+      scheduler_.Repeat(id);
+      s.launched = s.landed = s.launched - 1;
+      return true;
+    }
+    // The token of a position depends on the position only, as a seeded draw does: a replay draws the same again.
+    const TokenId token = static_cast<TokenId>(Mix(static_cast<uint64_t>(id), s.tokens.size()) % 2);
+    const Status status = scheduler_.Append(id, token);
+    const bool full = s.tokens.size() >= s.max_positions;
+    if (status.ok() == full)
+      Fail("sequence {}: Append at {} of {} positions", Num(id), s.tokens.size(), s.max_positions);
+    if (full) {
+      Remove(id);
+    } else {
+      s.tokens.push_back(token);
+    }
+    return true;
+  }
+
+  void Add() {
+    if (live_.size() >= 12) return;
+    const SeqId id{next_id_++};
+    SequenceParams p;
+    // Few texts, so that many prompts share a beginning.
+    const uint64_t text = static_cast<uint64_t>(Between(0, 2));
+    const int room = static_cast<int>(o_.num_blocks * o_.block_size);
+    const int length = Between(1, std::min(room, 40));
+    for (int i = 0; i < length; ++i) {
+      p.tokens.push_back(Chance(0.02) ? 7 : static_cast<TokenId>(Mix(text, static_cast<uint64_t>(i)) % 2));
+    }
+    p.max_positions = static_cast<uint32_t>(std::min(room, length + Between(0, 12)));
+    p.priority = Chance(0.2) ? Between(-1, 1) : 0;
+    p.salt = Chance(0.1) ? 1 : 0;
+    p.needs_all_rows = Chance(0.1);
+    Live s;
+    s.tokens = p.tokens;
+    s.prompt = p.tokens.size();
+    s.salt = p.salt;
+    s.max_positions = p.max_positions;
+    s.all_rows = p.needs_all_rows;
+    const Status status = scheduler_.Add(id, std::move(p));
+    if (!status.ok()) return Fail("Add: {}", Message(status));
+    s.incarnation = scheduler_.Incarnation(id);
+    live_.emplace(id, std::move(s));
+  }
+
+  // False: no step came.
+  bool Next() {
+    const SchedulerStats before = scheduler_.stats();
+    std::optional<StepPlan> plan = scheduler_.Next();
+    TakePreemptions();
+    if (!plan) {
+      bool owed = false;
+      for (const auto& [id, s] : live_) owed |= s.owed;
+      if (flights_.empty() && !live_.empty() && !owed) Fail("{} sequences, and nothing runs", live_.size());
+      return false;
+    }
+    if (options_.corrupt) options_.corrupt(&*plan);
+    Flight flight{.step = plan->step, .items = {}, .fails = Chance(options_.error_rate)};
+    CheckPlan(*plan, before);
+    for (StepItem& item : plan->items) {
+      if (!problem_.empty()) return false;
+      CheckItem(item);
+      flight.items.push_back({.item = item, .content = live_.at(item.seq)});
+    }
+    flights_.push_back(std::move(flight));
+    return true;
+  }
+
+  void Land() {
+    if (executed_ == 0) ExecuteNext();
+    const Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    --executed_;
+    const LandedStep landed = scheduler_.Land(flight.step, !flight.fails);
+    std::vector<StepItem> valid;
+    std::vector<SeqId> failed;
+    for (const Rows& rows : flight.items) LandRows(rows, !flight.fails, &valid, &failed);
+    if (landed.valid != valid) {
+      Fail("step {}: {} items count, not {}", Num(flight.step), landed.valid.size(), valid.size());
+    }
+    if (landed.failed != failed) Fail("step {}: {} sequences failed", Num(flight.step), landed.failed.size());
+    for (SeqId id : failed) Remove(id);
+    TakePreemptions();
+  }
+
+  void Remove(SeqId id) {
+    scheduler_.Remove(id);
+    live_.erase(id);
+    if (scheduler_.State(id) || scheduler_.Incarnation(id) != 0) Fail("sequence {} is known after Remove", Num(id));
+  }
+
+  void EndEvent() {
+    ++events_;
+    const Status status = scheduler_.CheckIntegrity();
+    if (!status.ok()) Fail("{}", Message(status));
+  }
+
+ private:
+  struct Content {  // what a row's fingerprint depends on
+    std::vector<TokenId> tokens;
+    size_t prompt = 0;
+    uint64_t salt = 0;
+  };
+  struct Live : Content {  // a sequence as its caller knows it
+    uint32_t max_positions = 0;
+    bool all_rows = false;
+    uint32_t incarnation = 0;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0;
+    bool started = false, poisoned = false, owed = false;
+  };
+  struct Rows {
+    StepItem item;
+    Content content;
+    bool right = true;  // every row got the fingerprint of its sequence's own prefix
+  };
+  struct Flight {
+    StepId step{};
+    std::vector<Rows> items;
+    bool fails = false;
+  };
+
+  template <typename T>
+  static uint64_t Num(T id) {
+    return static_cast<uint64_t>(id);
+  }
+  static uint64_t Mix(uint64_t a, uint64_t b) {
+    uint64_t x = a * 0x9E3779B97F4A7C15u + b + 0x632BE59BD9B4E019u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+  }
+  int Between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
+  SeqId PickLive() {
+    auto it = live_.begin();
+    std::advance(it, Between(0, static_cast<int>(live_.size()) - 1));
+    return it->first;
+  }
+  template <typename... Args>
+  void Fail(fmt::format_string<Args...> format, Args&&... args) {
+    if (problem_.empty()) {
+      problem_ = fmt::format("event {}: ", events_) + fmt::format(format, std::forward<Args>(args)...);
+    }
+  }
+
+  RowClass ClassOf(const Content& s, size_t position) const {
+    return position < s.prompt ? RowClass::kPrompt : RowClass::kGenerated;
+  }
+  uint64_t RowOf(const Content& s, size_t p, uint64_t read) const {
+    const uint64_t row_class = o_.one_class ? 0 : Num(ClassOf(s, p));
+    return Mix(Mix(read, Num(static_cast<uint32_t>(s.tokens[p]))), Mix(s.salt, row_class));
+  }
+  uint64_t& Cell(const StepItem& item, uint32_t p) {
+    return cells_[size_t{item.blocks[p / o_.block_size]} * o_.block_size + p % o_.block_size];
+  }
+
+  // A preempted sequence starts anew, and an answer that its caller still owed is not wanted any more.
+  void TakePreemptions() {
+    for (auto& [id, s] : live_) {
+      const uint32_t now = scheduler_.Incarnation(id);
+      if (now == s.incarnation) continue;
+      s.incarnation = now;
+      s.launched = s.landed = 0;
+      s.started = s.poisoned = s.owed = false;
+      s.in_flight = 0;
+    }
+  }
+
+  void CheckPlan(const StepPlan& plan, const SchedulerStats& before) {
+    if (plan.step <= last_step_) Fail("step {} after {}", Num(plan.step), Num(last_step_));
+    last_step_ = plan.step;
+    if (plan.items.empty()) Fail("step {} is empty", Num(plan.step));
+    if (flights_.size() >= o_.max_in_flight) Fail("{} steps in flight", flights_.size() + 1);
+    uint32_t rows = 0, largest = 0, decodes = 0;
+    std::set<SeqId> seen;
+    for (const StepItem& item : plan.items) {
+      rows += item.count;
+      largest = std::max(largest, item.count);
+      if (!seen.insert(item.seq).second) Fail("step {} has sequence {} twice", Num(plan.step), Num(item.seq));
+      const auto it = live_.find(item.seq);
+      if (it == live_.end()) return Fail("step {} has unknown sequence {}", Num(plan.step), Num(item.seq));
+      const Live& s = it->second;
+      decodes += s.started && s.tokens.size() > s.prompt && item.first_position + 1 == s.tokens.size() ? 1 : 0;
+      if (o_.chunked_prefill && item.count > o_.chunk) Fail("sequence {} has a chunk of {}", Num(item.seq), item.count);
+    }
+    if (rows > o_.max_rows && (o_.chunked_prefill || rows - largest >= o_.max_rows)) Fail("a step of {} rows", rows);
+    const uint32_t groups = std::min(o_.decode_groups, o_.max_in_flight);
+    if (decodes > (before.decode + groups - 1) / groups) Fail("{} decode rows of {}", decodes, before.decode);
+  }
+
+  void CheckItem(const StepItem& item) {
+    Live& s = live_.at(item.seq);
+    const uint64_t id = Num(item.seq);
+    const uint32_t end = item.first_position + item.count;
+    if (item.incarnation != s.incarnation) return Fail("sequence {}: incarnation {}", id, item.incarnation);
+    if (s.poisoned || s.owed) return Fail("sequence {} is launched while it waits", id);
+    if (!s.started) {
+      const uint32_t cached = scheduler_.CachedPositions(item.seq);
+      if (item.first_position != cached || cached % o_.block_size != 0)
+        return Fail("sequence {} starts at {}", id, item.first_position);
+      if (cached > 0 && (s.all_rows || !o_.prefix_cache)) return Fail("sequence {} takes {} rows", id, cached);
+      s.launched = s.landed = cached;
+      s.started = true;
+    }
+    if (item.count == 0 || item.first_position != s.launched || end > s.tokens.size()) {
+      return Fail("sequence {}: rows {}+{} where {} of {} are launched", id, item.first_position, item.count,
+                  s.launched, s.tokens.size());
+    }
+    if (ClassOf(s, item.first_position) != item.row_class || ClassOf(s, end - 1) != item.row_class) {
+      return Fail("sequence {}: rows {}+{} have class {}", id, item.first_position, item.count, Num(item.row_class));
+    }
+    if (item.sample_last != (end == s.tokens.size())) return Fail("sequence {}: sample_last {}", id, item.sample_last);
+    if (item.blocks.size() != (end + o_.block_size - 1) / o_.block_size)
+      return Fail("sequence {}: {} blocks", id, item.blocks.size());
+    for (BlockId block : item.blocks) {
+      if (block >= o_.num_blocks) return Fail("sequence {} has block {}", id, block);
+    }
+    s.launched = end;
+    ++s.in_flight;
+    CheckExclusive(item);
+  }
+
+  // No other step in flight reads or writes a block that this one writes, and none writes what this one reads.
+  void CheckExclusive(const StepItem& item) {
+    const auto writes = [this](const StepItem& i, BlockId block) {
+      const auto first = i.blocks.begin() + i.first_position / o_.block_size;
+      return std::find(first, i.blocks.end(), block) != i.blocks.end();
+    };
+    for (const Flight& flight : flights_) {
+      for (const Rows& rows : flight.items) {
+        const StepItem& other = rows.item;
+        if (other.seq == item.seq && other.incarnation == item.incarnation) continue;
+        for (BlockId block : other.blocks) {
+          if (writes(item, block)) return Fail("block {} of sequence {} is in use", block, Num(item.seq));
+        }
+        for (BlockId block : item.blocks) {
+          if (writes(other, block)) return Fail("block {} of sequence {} is being written", block, Num(item.seq));
+        }
+      }
+    }
+  }
+
+  // A stage takes up the oldest step that it has not seen. It writes what the step says, whatever became of the
+  // sequence meanwhile.
+  void ExecuteNext() {
+    Flight& flight = flights_[executed_++];
+    for (Rows& rows : flight.items) {
+      WriteRows(&rows);
+      if (!flight.fails || Chance(0.3)) continue;
+      for (uint32_t i = 0; i < rows.item.count; ++i) Cell(rows.item, rows.item.first_position + i) = random_();
+    }
+  }
+
+  void WriteRows(Rows* rows) {
+    uint64_t read = 0, own = 0;
+    for (uint32_t p = 0; p < rows->item.first_position + rows->item.count; ++p) {
+      if (p >= rows->item.first_position) Cell(rows->item, p) = RowOf(rows->content, p, read);
+      own = Mix(own, RowOf(rows->content, p, own));
+      read = Mix(read, Cell(rows->item, p));
+      rows->right = rows->right && read == own;
+    }
+  }
+
+  void LandRows(const Rows& rows, bool ok, std::vector<StepItem>* valid, std::vector<SeqId>* failed) {
+    const StepItem& item = rows.item;
+    const auto it = live_.find(item.seq);
+    if (it == live_.end() || it->second.incarnation != item.incarnation) return;
+    Live& s = it->second;
+    --s.in_flight;
+    if (!ok && !s.poisoned) {
+      s.poisoned = true;
+      if (++s.errors == 2) failed->push_back(item.seq);
+    } else if (ok && !s.poisoned) {
+      if (!rows.right)
+        Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
+      s.errors = 0;
+      s.landed = item.first_position + item.count;
+      s.owed = item.sample_last;
+      valid->push_back(item);
+    }
+    if (s.poisoned && s.in_flight == 0) {
+      s.poisoned = false;
+      s.launched = s.landed;
+    }
+  }
+
+  WorldOptions options_;
+  const SchedulerOptions o_;
+  Scheduler scheduler_;
+  std::mt19937_64 random_;
+  std::vector<uint64_t> cells_;
+  std::map<SeqId, Live> live_;
+  std::deque<Flight> flights_;
+  size_t executed_ = 0;  // of flights_, from the front
+  StepId last_step_{};
+  uint64_t next_id_ = 1;
+  uint64_t events_ = 0;
+  std::string problem_;
+};
+
+}  // namespace gyre::testing
