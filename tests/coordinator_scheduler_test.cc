@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
-#include <random>
 
 #include "coordinator/block_manager.h"
 
@@ -164,8 +162,8 @@ TEST(SchedulerTest, TheWorstRankedGivesItsBlocksUpAndComesBack) {
     if (!r.flights.empty()) r.LandAndAppend();
   }
   EXPECT_EQ(r.scheduler.State(SeqId{2}), SeqState::kWaiting);
-  EXPECT_EQ(r.scheduler.Incarnation(SeqId{2}), 1u);
-  EXPECT_EQ(r.scheduler.Incarnation(SeqId{1}), 0u);
+  EXPECT_EQ(r.scheduler.Incarnation(SeqId{2}), 2u);
+  EXPECT_EQ(r.scheduler.Incarnation(SeqId{1}), 1u);
 }
 
 TEST(SchedulerTest, CapacityIsRefusedWithTheNumbers) {
@@ -206,155 +204,12 @@ TEST(SchedulerTest, PriorityGoesFirst) {
   EXPECT_EQ(r.Next(), (Shape{{2, 0, 4, true}}));
 }
 
-// Pages as a stage keeps them: what was written last at each place. A fingerprint stands for a row's keys and values: it
-// covers every token up to the row, as attention does.
-class Pages {
- public:
-  Pages(uint32_t blocks, uint32_t block_size) : size_(block_size), cells_(blocks * block_size, 0) {}
-
-  // Computes an item's rows. False: a row read something that is not its own sequence's beginning.
-  bool Run(const StepItem& item, const std::vector<TokenId>& tokens, bool fails) {
-    uint64_t expected = 1;
-    for (uint32_t p = 0; p < item.first_position; ++p) {
-      expected = Mix(expected, tokens[p]);
-      if (!fails && cells_[At(item, p)] != expected) return false;
-    }
-    for (uint32_t p = item.first_position; p < item.first_position + item.count; ++p) {
-      expected = Mix(expected, tokens[p]);
-      cells_[At(item, p)] = fails ? 0xBAD : expected;
-    }
-    return true;
-  }
-
- private:
-  static uint64_t Mix(uint64_t h, TokenId t) { return (h ^ static_cast<uint64_t>(t)) * 0x9E3779B97F4A7C15u + 1; }
-  size_t At(const StepItem& item, uint32_t p) const { return item.blocks[p / size_] * size_ + p % size_; }
-  const uint32_t size_;
-  std::vector<uint64_t> cells_;
-};
-
-struct Live {
-  std::vector<TokenId> tokens;
-  uint32_t wanted = 0;
-};
-
-// Returns the number of finished sequences, or -1 where a row read what is not its own.
-int Soak(uint32_t seed, bool corrupt) {
-  std::mt19937 random(seed);
-  SchedulerOptions o;
-  o.block_size = 1 + random() % 5;
-  o.num_blocks = 40 / o.block_size + random() % 20;
-  o.max_in_flight = 1 + random() % 4;
-  o.decode_groups = 1 + random() % 3;
-  o.max_rows = 1 + random() % 12;
-  o.chunk = 1 + random() % 9;
-  o.max_sequences = 1 + random() % 6;
-  o.prefix_cache = random() % 4 != 0;
-  o.chunked_prefill = random() % 4 != 0;
-  o.continuous_batching = random() % 5 != 0;
-  o.one_class = random() % 2 != 0;
-  Scheduler scheduler(o);
-  Pages pages(o.num_blocks, o.block_size);
-  std::map<SeqId, Live> live;
-  struct Flight {
-    StepPlan plan;
-    bool ok;
-  };
-  std::deque<Flight> flights;
-  const uint32_t room = o.num_blocks * o.block_size;
-  uint64_t next_id = 1;
-  int finished = 0, added = 0;
-  const int total = 40;
-  for (int event = 0; event < 20000 && (added < total || !live.empty() || !flights.empty()); ++event) {
-    const uint32_t dice = random() % 100;
-    if (dice < 8 && added < total) {
-      Live l;
-      const uint32_t n = 1 + random() % std::min(30u, room - 1);
-      for (uint32_t i = 0; i < n; ++i) l.tokens.push_back(static_cast<TokenId>(i < 12 ? i : random() % 3));  // shared beginnings
-      l.wanted = std::min<uint32_t>(room, n + 1 + random() % 20);
-      const SeqId id{next_id++};
-      EXPECT_TRUE(scheduler.Add(id, {.tokens = l.tokens, .max_positions = l.wanted, .priority = static_cast<int>(random() % 2)}).ok());
-      live[id] = l;
-      ++added;
-    } else if (dice < 10 && !live.empty()) {
-      auto it = std::next(live.begin(), static_cast<int>(random() % live.size()));
-      scheduler.Remove(it->first);
-      live.erase(it);
-    } else if (dice < 55) {
-      if (auto plan = scheduler.Next()) flights.push_back({*plan, random() % 40 != 0});
-    } else if (!flights.empty()) {
-      Flight f = std::move(flights.front());
-      flights.pop_front();
-      // Stages compute a step when it reaches them; in this model, when it lands: order is what matters.
-      std::map<SeqId, bool> read_its_own;
-      for (StepItem& item : f.plan.items) {
-        const auto it = live.find(item.seq);
-        if (it == live.end() || scheduler.Incarnation(item.seq) != item.incarnation) {
-          // Nobody reads it any more; it writes all the same.
-          std::vector<TokenId> garbage(item.first_position + item.count, 99);
-          pages.Run(item, garbage, true);
-          continue;
-        }
-        if (corrupt && random() % 50 == 0 && item.blocks.size() > 1) std::swap(item.blocks[0], item.blocks[1]);
-        read_its_own[item.seq] = pages.Run(item, it->second.tokens, !f.ok);
-      }
-      const LandedStep landed = scheduler.Land(f.plan.step, f.ok);
-      for (SeqId id : landed.failed) {
-        scheduler.Remove(id);
-        live.erase(id);
-      }
-      for (const StepItem& item : landed.valid) {
-        Live& l = live.at(item.seq);
-        if (!read_its_own[item.seq]) return -1;
-        if (!item.sample_last) continue;
-        if (random() % 20 == 0) {
-          scheduler.Repeat(item.seq);
-          continue;
-        }
-        const auto token = static_cast<TokenId>(random() % 3);
-        if (l.tokens.size() < l.wanted && scheduler.Append(item.seq, token).ok()) {
-          l.tokens.push_back(token);
-        } else {
-          scheduler.Remove(item.seq);
-          live.erase(item.seq);
-          ++finished;
-        }
-      }
-    }
-    const Status status = scheduler.CheckIntegrity();
-    if (!status.ok()) ADD_FAILURE() << "seed " << seed << " event " << event << ": " << status;
-    if (!status.ok()) return 0;
-  }
-  EXPECT_TRUE(live.empty()) << "seed " << seed << ": " << live.size() << " sequences never ended";
-  const SchedulerStats stats = scheduler.stats();
-  EXPECT_EQ(stats.blocks_available, stats.num_blocks) << "seed " << seed;
-  EXPECT_TRUE(scheduler.idle());
-  return finished;
-}
-
-TEST(SchedulerSoakTest, EverySequenceEndsAndReadsOnlyItsOwnBeginning) {
-  int finished = 0;
-  for (uint32_t seed = 0; seed < 150; ++seed) {
-    const int n = Soak(seed, false);
-    ASSERT_GE(n, 0) << "seed " << seed << ": a row read what is not its own";
-    finished += n;
-  }
-  EXPECT_GT(finished, 1500);
-}
-
-TEST(SchedulerSoakTest, ASwappedBlockIsNoticed) {
-  int noticed = 0;
-  for (uint32_t seed = 0; seed < 20; ++seed) noticed += Soak(seed, true) < 0;
-  EXPECT_GT(noticed, 5);
-}
-
 TEST(BlockManagerTest, EvictsTheLongestUnusedAndComparesTokens) {
   BlockManager m(3, 2, true);
   const std::vector<RowClass> c(2, RowClass::kPrompt);
-  const auto root = m.TakePrefix(0, {}, {}, 0).chain;
   const BlockId a = *m.Allocate(), b = *m.Allocate();
-  const ChainId first = m.Publish(root, a, std::vector<TokenId>{1, 2}, c);
-  m.Publish(first, b, std::vector<TokenId>{3, 4}, c);
+  const ChainId first = m.Publish(0, kNoChain, a, std::vector<TokenId>{1, 2}, c);
+  m.Publish(0, first, b, std::vector<TokenId>{3, 4}, c);
   m.Release(b);
   m.Release(a);
   EXPECT_EQ(m.cached(), 2u);
