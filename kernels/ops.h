@@ -19,15 +19,6 @@
 
 namespace gyre {
 
-// A weight matrix W[n][k] as it lies in the file: n rows of k elements. Float32 scales apart from the bytes
-// (llama2.c v2) are expanded by the loader, which then owns the memory; so `data` is always one plain type.
-struct WeightView {
-  DType type = DType::kF32;
-  size_t n = 0;  // outputs
-  size_t k = 0;  // inputs; a multiple of the type's block
-  const std::byte* data = nullptr;
-};
-
 // A weight in the layout that a backend's kernels want. May point into the file mapping (then the mapping must
 // outlive it). Immutable; shared between threads.
 class PackedWeight {

@@ -188,6 +188,16 @@ void Dequantize(DType type, const std::byte* src, float* dst, size_t elems) {
   for (size_t i = 0; i < elems; i += info.block_elems, src += info.block_bytes) DequantizeBlock(type, src, dst + i);
 }
 
+void DequantizeRow(const WeightView& w, size_t row, float* out) {
+  const std::byte* data = w.data + row * w.row_bytes();
+  if (w.scales == nullptr) return Dequantize(w.type, data, out, w.k);
+  for (size_t i = 0; i < w.k; ++i) {
+    float scale = 0;
+    std::memcpy(&scale, w.scales + (row * w.k + i) / w.group * sizeof scale, sizeof scale);
+    out[i] = static_cast<float>(static_cast<int8_t>(data[i])) * scale;
+  }
+}
+
 bool Quantize(DType type, const float* src, std::byte* dst, size_t elems) {
   const DTypeInfo& info = Info(type);
   for (size_t i = 0; i < elems; i += info.block_elems, dst += info.block_bytes) {

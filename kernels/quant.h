@@ -37,6 +37,22 @@ void Dequantize(DType type, const std::byte* src, float* dst, size_t elems);
 // False: another type.
 bool Quantize(DType type, const float* src, std::byte* dst, size_t elems);
 
+// A weight matrix W[n][k] as it lies in the file: n rows of k elements.
+struct WeightView {
+  DType type = DType::kF32;
+  size_t n = 0;  // outputs
+  size_t k = 0;  // inputs; a multiple of the type's block
+  const std::byte* data = nullptr;
+  // kI8 only (llama2.c v2): an f32 scale, at any address, for each `group` elements of the flattened matrix.
+  const std::byte* scales = nullptr;
+  size_t group = 0;
+
+  size_t row_bytes() const { return k / Info(type).block_elems * Info(type).block_bytes; }
+  size_t bytes() const { return n * row_bytes(); }  // without scales
+};
+// Row `row` as f32. REQUIRES: Info(type).dequantizes, or kI8 with scales.
+void DequantizeRow(const WeightView& w, size_t row, float* out);
+
 float HalfToFloat(uint16_t h);
 uint16_t FloatToHalf(float f);  // round to nearest even
 float Bf16ToFloat(uint16_t b);

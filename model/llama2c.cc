@@ -153,7 +153,7 @@ class Parser {
       t.dims.push_back(slot.n);
       t.bytes = static_cast<size_t>(elems * 4);
       if (out_.version == 2 && slot.k != 0) {
-        GYRE_ASSIGN_OR_RETURN(t.data, ReadInt8(name, elems));
+        GYRE_RETURN_IF_ERROR(ReadInt8(name, elems, &t));
       } else {
         GYRE_ASSIGN_OR_RETURN(t.data, Take(elems * 4, "tensor " + name));
       }
@@ -163,21 +163,16 @@ class Parser {
   }
 
   // q[elems], then a scale for each group; groups run over the flattened tensor.
-  StatusOr<const std::byte*> ReadInt8(const std::string& name, uint64_t elems) {
+  Status ReadInt8(const std::string& name, uint64_t elems, TensorView* t) {
     const auto group = static_cast<uint64_t>(group_);
     if (elems % group != 0)
       return DataLoss("tensor {}: {} elements are no multiple of the group of {}", name, elems, group);
-    GYRE_ASSIGN_OR_RETURN(const std::byte* q, Take(elems, "tensor " + name));
-    GYRE_ASSIGN_OR_RETURN(const std::byte* scales, Take(elems / group * 4, "scales of tensor " + name));
-    std::unique_ptr<float[]> values(new (std::nothrow) float[static_cast<size_t>(elems)]);
-    if (values == nullptr) return ResourceExhausted("tensor {}: no memory for {} f32 elements", name, elems);
-    for (uint64_t i = 0; i < elems; ++i) {
-      float scale = 0;
-      std::memcpy(&scale, scales + i / group * 4, 4);
-      values[i] = static_cast<float>(static_cast<int8_t>(q[i])) * scale;
-    }
-    out_.owned.push_back(std::move(values));
-    return reinterpret_cast<const std::byte*>(out_.owned.back().get());
+    t->type = DType::kI8;
+    t->bytes = static_cast<size_t>(elems);
+    t->group = static_cast<size_t>(group);
+    GYRE_ASSIGN_OR_RETURN(t->data, Take(elems, "tensor " + name));
+    GYRE_ASSIGN_OR_RETURN(t->scales, Take(elems / group * 4, "scales of tensor " + name));
+    return absl::OkStatus();
   }
 
   const std::span<const std::byte> file_;

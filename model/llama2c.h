@@ -16,12 +16,10 @@ namespace gyre {
 struct Llama2cFile {
   int version = 0;
   ModelSpec spec;
-  TensorTable tensors;  // GGUF's names
-  // v2: weights expanded to f32 (w = q * scale); the table points into these.
-  std::vector<std::unique_ptr<float[]>> owned;
+  TensorTable tensors;  // GGUF's names; v2: int8 with scales
 };
 
-// kDataLoss with the field or the offset, what was found and what was expected. Views point into `file` or `owned`.
+// kDataLoss with the field or the offset, what was found and what was expected. Views point into `file`.
 StatusOr<Llama2cFile> ParseLlama2c(std::span<const std::byte> file, const OpenOptions& options);
 
 }  // namespace gyre

@@ -39,7 +39,7 @@ StatusOr<const TensorView*> TensorTable::Checked(const std::string& name, const 
   if (t->dims != dims) {
     return DataLoss("tensor {} has the shape {}, expected {}", name, DescribeDims(t->dims), DescribeDims(dims));
   }
-  if (!Info(t->type).dequantizes) {
+  if (!Info(t->type).dequantizes && t->scales == nullptr) {
     return Unimplemented("tensor {} has the type {}, known are {}", name, Info(t->type).name, KnownTypes());
   }
   return t;
@@ -47,7 +47,7 @@ StatusOr<const TensorView*> TensorTable::Checked(const std::string& name, const 
 
 StatusOr<WeightView> TensorTable::Matrix(const std::string& name, uint64_t n, uint64_t k) const {
   GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {k, n}));
-  return WeightView{.type = t->type, .n = n, .k = k, .data = t->data};
+  return WeightView{.type = t->type, .n = n, .k = k, .data = t->data, .scales = t->scales, .group = t->group};
 }
 
 StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, uint64_t n) const {

@@ -17,6 +17,8 @@ struct TensorView {
   std::vector<uint64_t> dims;  // dims[0] is the fastest: a matrix [n][k] has {k, n}
   const std::byte* data = nullptr;
   size_t bytes = 0;
+  const std::byte* scales = nullptr;  // as in WeightView
+  size_t group = 0;
 };
 
 std::string DescribeDims(const std::vector<uint64_t>& dims);

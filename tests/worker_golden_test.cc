@@ -7,6 +7,7 @@
 
 #include "cli/local_ring.h"
 #include "tests/testing/ring_runner.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
 
 namespace gyre {
@@ -48,6 +49,7 @@ class Golden : public ::testing::TestWithParam<Isa> {};
 TEST_P(Golden, LogitsAndGreedyIds) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
   if (!IsaMissing(GetParam()).empty()) GTEST_SKIP() << IsaMissing(GetParam());
+  if (testing::kSanitized && GetParam() != DetectIsa()) GTEST_SKIP() << "sanitized: the widest instruction set only";
   const std::string dir = testing::SharedData("golden/");
   const auto ids = ReadNumbers<TokenId>(dir + "ids.txt");
   ASSERT_EQ(ids.size(), 64u);

@@ -6,14 +6,6 @@
 #include <cstring>
 
 namespace gyre {
-namespace {
-
-size_t ViewBytes(const WeightView& w) {
-  const DTypeInfo& info = Info(w.type);
-  return w.n * (w.k / info.block_elems) * info.block_bytes;
-}
-
-}  // namespace
 
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                    KvType type) {
@@ -84,15 +76,15 @@ StatusOr<size_t> StageBytes(const Model& model, LayerRange range, bool first, bo
   size_t sum = 0;
   for (int i = range.begin; i < range.end; ++i) {
     GYRE_ASSIGN_OR_RETURN(const LayerWeights w, model.Layer(i));
-    for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) sum += ViewBytes(*v);
+    for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) sum += v->bytes();
   }
   if (first) {
     GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
-    sum += ViewBytes(embedding);
+    sum += embedding.bytes();
   }
   if (last && !(first && model.spec().tied_head)) {
     GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());
-    sum += ViewBytes(head.output);
+    sum += head.output.bytes();
   }
   return sum;
 }

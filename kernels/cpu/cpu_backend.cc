@@ -41,7 +41,7 @@ class CpuBackend : public Backend {
         // Columns in slices that stay in the cache while all rows pass over them.
         const size_t slice = rows > 4 ? 64 : w.n;
         for (size_t c = begin; c < end; c += slice) {
-          const std::byte* at = w.data + c * RowBytes(w);
+          const std::byte* at = w.source.data + c * w.source.row_bytes();
           ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
         }
       });

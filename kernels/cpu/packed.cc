@@ -41,8 +41,8 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
   packed->n = w.n;
   packed->k = w.k;
   packed->type = w.type;
-  packed->data = w.data;
-  const size_t source = w.n * RowBytes(*packed);
+  packed->source = w;
+  const size_t source = w.bytes();
   packed->bytes = source;
   if (w.type == DType::kQ8_0) {
     const size_t panels = (w.n + kPanel - 1) / kPanel, stride = w.k / kBlock * kPanelBlockBytes;
@@ -56,7 +56,7 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
       team.For(n, 1, static_cast<double>(n * stride), [&](size_t begin, size_t end) {
         for (size_t p = begin; p < end; ++p) PackPanel(w, at + p, packed->panels.get() + (at + p) * stride);
       });
-      if (progress) progress(std::min((at + n) * kPanel, w.n) * RowBytes(*packed) - at * kPanel * RowBytes(*packed));
+      if (progress) progress(std::min((at + n) * kPanel, w.n) * w.row_bytes() - at * kPanel * w.row_bytes());
     }
   } else if (progress) {
     progress(source);
@@ -74,7 +74,7 @@ std::optional<FloatType> PlainType(const CpuWeight& w) {
 }
 
 void ExpandRow(const CpuWeight& w, size_t n, float* out) {
-  if (w.panels == nullptr) return Dequantize(w.type, w.data + n * RowBytes(w), out, w.k);
+  if (w.panels == nullptr) return DequantizeRow(w.source, n, out);
   const size_t blocks = w.k / kBlock;
   const std::byte* from = w.panels.get() + n / kPanel * blocks * kPanelBlockBytes;
   const size_t c = n % kPanel;

@@ -17,14 +17,9 @@ struct FreeDelete {
 };
 
 struct CpuWeight : PackedWeight {
-  const std::byte* data = nullptr;                 // in the file
+  WeightView source;                               // in the file
   std::unique_ptr<std::byte[], FreeDelete> panels; // Q8_0: kPanelBlockBytes a panel and block, panel after panel
 };
-
-inline size_t RowBytes(const PackedWeight& w) {
-  const DTypeInfo& info = Info(w.type);
-  return w.k / info.block_elems * info.block_bytes;
-}
 
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
                                             const std::function<void(size_t)>& progress);

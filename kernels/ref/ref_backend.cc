@@ -11,7 +11,7 @@ namespace gyre {
 namespace {
 
 struct RefWeight : PackedWeight {
-  const std::byte* data = nullptr;
+  WeightView source;
 };
 
 float LoadKv(const std::byte* p, size_t i, bool half) {
@@ -69,8 +69,8 @@ class RefBackend : public Backend {
     packed->n = w.n;
     packed->k = w.k;
     packed->type = w.type;
-    packed->bytes = w.n * RowBytes(*packed);
-    packed->data = w.data;
+    packed->bytes = w.bytes();
+    packed->source = w;
     if (progress) progress(packed->bytes);
     return packed;
   }
@@ -199,12 +199,8 @@ class RefBackend : public Backend {
   }
 
  private:
-  static size_t RowBytes(const PackedWeight& w) {
-    const DTypeInfo& info = Info(w.type);
-    return w.k / info.block_elems * info.block_bytes;
-  }
   static void Row(const RefWeight& w, size_t n, float* out) {
-    Dequantize(w.type, w.data + n * RowBytes(w), out, w.k);
+    DequantizeRow(w.source, n, out);
   }
 
   static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int kv_head,
