@@ -18,6 +18,30 @@ struct V8 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
+  template <typename E>
+  static void CopyTail(const void* p, size_t n, E (&out)[kLanes]) {
+    for (size_t i = 0; i < n; ++i) __builtin_memcpy(&out[i], static_cast<const E*>(p) + i, sizeof(E));
+  }
+  static T LoadTail(const float* p, size_t n) {
+    float all[kLanes] = {};
+    CopyTail(p, n, all);
+    return Load(all);
+  }
+  static T LoadHalfTail(const uint16_t* p, size_t n) {
+    uint16_t all[kLanes] = {};
+    CopyTail(p, n, all);
+    return LoadHalf(all);
+  }
+  static T LoadBf16Tail(const uint16_t* p, size_t n) {
+    uint16_t all[kLanes] = {};
+    CopyTail(p, n, all);
+    return LoadBf16(all);
+  }
+  static void StoreTail(float* p, T v, size_t n) {
+    float all[kLanes];
+    Store(all, v);
+    __builtin_memcpy(p, all, n * sizeof(float));
+  }
   static T Broadcast(float f) { return _mm256_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm256_fmadd_ps(a, b, c); }
   static void Store(float* p, T v) { _mm256_storeu_ps(p, v); }

@@ -18,6 +18,14 @@ struct V16 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
+  static __mmask16 Mask(size_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+  static T LoadTail(const float* p, size_t n) { return _mm512_maskz_loadu_ps(Mask(n), p); }
+  static T LoadHalfTail(const uint16_t* p, size_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(Mask(n), p)); }
+  static T LoadBf16Tail(const uint16_t* p, size_t n) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(Mask(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
   static T Broadcast(float f) { return _mm512_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }
   static void Store(float* p, T v) { _mm512_storeu_ps(p, v); }

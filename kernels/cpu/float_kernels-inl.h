@@ -1,7 +1,8 @@
 // The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
 // code of one ISA can be linked into another.
 //
-// V: kLanes, T (register), Zero, Load(f32), LoadTail(f32, n), LoadHalf, LoadBf16, Broadcast, Fma, Store, Sum.
+// V: kLanes, T (register), Zero, Load(f32), LoadHalf, LoadBf16, the same with Tail (n < kLanes elements, zeros behind
+// them), Broadcast, Fma, Store, StoreTail, Sum.
 
 template <typename V, FloatType type>
 typename V::T LoadWeights(const void* w, size_t at) {
@@ -10,21 +11,11 @@ typename V::T LoadWeights(const void* w, size_t at) {
   if constexpr (type == FloatType::kBf16) return V::LoadBf16(static_cast<const uint16_t*>(w) + at);
 }
 
-template <FloatType type>
-float LoadWeight(const void* w, size_t at) {
-  if constexpr (type == FloatType::kF32) {
-    float f;
-    __builtin_memcpy(&f, static_cast<const char*>(w) + 4 * at, 4);
-    return f;
-  } else {
-    uint16_t h;
-    __builtin_memcpy(&h, static_cast<const char*>(w) + 2 * at, 2);
-    if constexpr (type == FloatType::kF16) return _cvtsh_ss(h);
-    const uint32_t bits = static_cast<uint32_t>(h) << 16;
-    float f;
-    __builtin_memcpy(&f, &bits, 4);
-    return f;
-  }
+template <typename V, FloatType type>
+typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
+  if constexpr (type == FloatType::kF32) return V::LoadTail(static_cast<const float*>(w) + at, n);
+  if constexpr (type == FloatType::kF16) return V::LoadHalfTail(static_cast<const uint16_t*>(w) + at, n);
+  if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
 }
 
 // R rows by C columns.
@@ -43,14 +34,16 @@ void DotTile(const float* x, const void* w, size_t column, size_t k, float* out,
       for (size_t r = 0; r < R; ++r) acc[r][c] = V::Fma(xs[r], ws, acc[r][c]);
     }
   }
-  for (size_t r = 0; r < R; ++r) {
+  if (whole < k) {
+    typename V::T xs[R];
+    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, k - whole);
     for (size_t c = 0; c < C; ++c) {
-      float sum = V::Sum(acc[r][c]);
-      for (size_t i = whole; i < k; ++i) {
-        sum = __builtin_fmaf(x[r * k + i], LoadWeight<type>(w, (column + c) * k + i), sum);
-      }
-      out[r * ldo + column + c] = sum;
+      const typename V::T ws = LoadWeightsTail<V, type>(w, (column + c) * k + whole, k - whole);
+      for (size_t r = 0; r < R; ++r) acc[r][c] = V::Fma(xs[r], ws, acc[r][c]);
     }
+  }
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) out[r * ldo + column + c] = V::Sum(acc[r][c]);
   }
 }
 
@@ -96,9 +89,13 @@ void WeightedSumTyped(const float* weights, const void* values, size_t n, size_t
     }
     V::Store(acc + i, sum);
   }
-  for (; i < head_dim; ++i) {
-    for (size_t j = 0; j < n; ++j) acc[i] = __builtin_fmaf(weights[j], LoadWeight<type>(values, j * head_dim + i), acc[i]);
+  if (i == head_dim) return;
+  const size_t tail = head_dim - i;
+  typename V::T sum = V::LoadTail(acc + i, tail);
+  for (size_t j = 0; j < n; ++j) {
+    sum = V::Fma(V::Broadcast(weights[j]), LoadWeightsTail<V, type>(values, j * head_dim + i, tail), sum);
   }
+  V::StoreTail(acc + i, sum, tail);
 }
 
 template <typename V>
