@@ -1,6 +1,7 @@
 // Distinct types for the numbers that travel between coordinator and workers. Standard library only.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,9 @@ struct Epoch {
   uint64_t number = 0;
   auto operator<=>(const Epoch&) const = default;
 };
+
+// Made by the coordinator for each of its terms and handed out over the control plane; links without it are refused.
+using RingKey = std::array<uint8_t, 16>;
 
 // Layers [begin, end), counted from 0.
 struct LayerRange {

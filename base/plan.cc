@@ -1,44 +1,67 @@
 #include "base/plan.h"
 
+#include <set>
+
 namespace gyre {
 
 Status Plan::Validate() const {
   if (stages.empty()) return InvalidArgument("a plan has no stages");
   int next = 0;
+  std::set<std::string> seen;
   for (size_t i = 0; i < stages.size(); ++i) {
     const StagePlan& s = stages[i];
-    if (s.layers.begin != next) {
-      return InvalidArgument("stage {} begins at layer {}, expected {}: ranges must tile 0-{} without gap or overlap",
-                             i, s.layers.begin, next, num_layers - 1);
-    }
-    if (s.layers.size() <= 0) return InvalidArgument("stage {} has no layers", i);
     if (s.members.empty()) return InvalidArgument("stage {} has no worker", i);
+    if (s.layers.size() <= 0) return InvalidArgument("{} has no layers", s.worker());
+    if (s.layers.begin < 0 || s.layers.end > num_layers) {
+      return InvalidArgument("layers {} of {} are out of range: the model has layers 0-{}", FormatRange(s.layers),
+                             s.worker(), num_layers - 1);
+    }
+    if (s.layers.begin > next) {
+      return InvalidArgument("nobody has layers {}: the ranges must cover 0-{} without a gap",
+                             FormatRange({next, s.layers.begin}), num_layers - 1);
+    }
+    if (s.layers.begin < next) {
+      return InvalidArgument("layers {} of {} overlap the range before: each layer has one owner",
+                             FormatRange(s.layers), s.worker());
+    }
     if (s.first != (i == 0) || s.last != (i + 1 == stages.size())) {
       return InvalidArgument("stage {} of {} has wrong first/last marks", i, stages.size());
     }
+    if (!seen.insert(s.worker()).second) return InvalidArgument("{} stands in the plan twice", s.worker());
     next = s.layers.end;
   }
   if (next != num_layers) {
-    return InvalidArgument("the plan ends at layer {}, the model has layers 0-{}", next - 1, num_layers - 1);
+    return InvalidArgument("nobody has layers {}: the ranges must cover 0-{} without a gap",
+                           FormatRange({next, num_layers}), num_layers - 1);
   }
   return absl::OkStatus();
 }
 
-StatusOr<Plan> EvenPlan(Epoch epoch, uint32_t model, int num_layers, const std::vector<std::string>& names) {
-  const int n = static_cast<int>(names.size());
-  if (n < 1) return InvalidArgument("a plan needs at least one stage");
-  if (n > num_layers) return InvalidArgument("{} stages asked for, but the model has only {} layers", n, num_layers);
-  Plan plan{.epoch = epoch, .model = model, .num_layers = num_layers, .stages = {}};
-  int begin = 0;
-  for (int i = 0; i < n; ++i) {
-    const int size = num_layers / n + (i < num_layers % n ? 1 : 0);
-    plan.stages.push_back({.layers = {begin, begin + size},
-                           .first = i == 0,
-                           .last = i == n - 1,
-                           .members = {{.worker = names[static_cast<size_t>(i)]}}});
-    begin += size;
+int Plan::StageOf(const std::string& worker) const {
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].worker() == worker) return static_cast<int>(i);
   }
-  return plan;
+  return -1;
+}
+
+const std::string& Plan::HopAddress(size_t hop) const {
+  return hop < stages.size() ? stages[hop].members.front().address : coordinator_address;
+}
+
+std::vector<StagePlan> MakeStages(const std::vector<Assignment>& assignments) {
+  std::vector<StagePlan> stages;
+  for (size_t i = 0; i < assignments.size(); ++i) {
+    const Assignment& a = assignments[i];
+    stages.push_back({.layers = a.layers,
+                      .first = i == 0,
+                      .last = i + 1 == assignments.size(),
+                      .members = {{.worker = a.worker, .address = a.address}}});
+  }
+  return stages;
+}
+
+std::string FormatRange(LayerRange range) {
+  return range.size() == 1 ? fmt::format("{}", range.begin) : fmt::format("{}-{}", range.begin, range.end - 1);
 }
 
 std::string FormatRanges(const Plan& plan) {

@@ -14,13 +14,22 @@ namespace gyre {
 
 enum class KvType : uint8_t { kF32 = 0, kF16 = 1 };
 
+// Layers whose KV pages another member has in the running plan.
+struct LayerSource {
+  LayerRange layers;
+  std::string worker;
+  std::string address;  // of its ring port
+  bool operator==(const LayerSource&) const = default;
+};
+
 // What a worker is to make ready: its stage of `plan`, and the page pool, the same on every stage.
 struct PrepareRequest {
   Plan plan;
-  int stage = 0;
+  int stage = 0;  // -1: it has layers in the running plan, none in this one
   int block_size = 16;
   uint32_t num_blocks = 0;
   KvType kv_type = KvType::kF16;
+  std::vector<LayerSource> sources;  // of layers of this stage that the worker does not run itself
 };
 
 struct StageProgress {  // loading and packing; bytes of weights
@@ -28,6 +37,11 @@ struct StageProgress {  // loading and packing; bytes of weights
   uint64_t total = 0;
 };
 struct StageReady {};
+struct StageMoved {
+  uint64_t pages = 0;  // of all layers, in all rounds
+  uint64_t bytes = 0;
+  uint64_t last_pages = 0;  // of those, in the round after the drain
+};
 struct StageCommitted {};
 struct StageAborted {};
 struct StageFault {
@@ -37,7 +51,7 @@ struct StageFault {
 struct StageEvent {
   std::string worker;
   Epoch epoch;
-  std::variant<StageProgress, StageReady, StageCommitted, StageAborted, StageFault> what;
+  std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault> what;
 };
 
 // Calls return at once; what came of them arrives as events on a thread of the implementation. Thread-safe.
@@ -48,11 +62,17 @@ class StageControl {
   virtual const std::string& name() const = 0;
   // Replaces the sink; called before any other call. The sink must not block and must not call back.
   virtual void SetEventSink(EventSink sink) = 0;
-  // Loads weights and allocates pages beside the running stage; a new Prepare replaces a prepared stage.
-  // Ends in StageReady or StageFault.
+  // Loads weights, allocates pages, wires the plan's links and starts to copy KV pages, all beside the running stage; a
+  // new Prepare replaces a prepared stage. Ends in StageReady or StageFault.
   virtual void Prepare(const PrepareRequest& request) = 0;
-  // The prepared stage becomes the running one, between steps. Ends in StageCommitted or StageFault.
+  // After the drain: copies what was written since the last round. `blocks`: those in use or cached, rising; each must
+  // have its last value here afterwards. Ends in StageMoved or StageFault.
+  virtual void Move(Epoch epoch, const std::vector<BlockId>& blocks) = 0;
+  // The prepared stage becomes the running one, between steps; the one before is kept until Release. Ends in
+  // StageCommitted or StageFault.
   virtual void Commit(Epoch epoch) = 0;
+  // Every participant has committed: the stage before, its pages and its links go.
+  virtual void Release(Epoch epoch) = 0;
   // Drops a prepared stage. Idempotent. Ends in StageAborted.
   virtual void Abort(Epoch epoch) = 0;
 };

@@ -166,7 +166,7 @@ Status ChatCommand(const ChatOptions& options) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) {
     fmt::print("{} in {} stage(s), {} format. /help lists the commands.\n", ring->model().spec().architecture,
-               ring->plan().stages.size(), chat.format());
+               ring->cluster().status().plan->stages.size(), chat.format());
   }
   for (std::string line;;) {
     if (terminal) fmt::print("> ");

@@ -1,50 +1,18 @@
 #include "cli/local_ring.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <thread>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "cli/progress.h"
-#include "coordinator/plan_change.h"
-#include "kernels/ops.h"
-#include "transport/inproc_link.h"
 
 namespace gyre {
 namespace {
-
-StatusOr<Isa> ParseIsa(const std::string& name) {
-  if (name.empty()) return DetectIsa();
-  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni}) {
-    if (name != IsaName(isa)) continue;
-    const std::string missing = IsaMissing(isa);
-    if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
-    return isa;
-  }
-  return InvalidArgument("--isa {}: expected ref, avx2, avx512 or avx512vnni", name);
-}
-
-// Physical cores: hyperthreads add nothing to streams and products that already fill a core.
-int DefaultThreads() {
-  const int logical = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  std::ifstream siblings("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-  std::string list;
-  const bool smt = std::getline(siblings, list) && list.find_first_of(",-") != std::string::npos;
-  return smt ? std::max(1, logical / 2) : logical;
-}
-
-// Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
-uint64_t AvailableMemory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  uint64_t kib = 0;
-  while (meminfo >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    meminfo.ignore(64, '\n');
-  }
-  return 0;
-}
 
 uint64_t KvBytesPerToken(const ModelSpec& spec, KvType type) {
   uint64_t elems = 0;
@@ -78,12 +46,75 @@ uint64_t TermNow() {
                                    .count());
 }
 
+// The bar of the first plan; later ones load beside what serves. Thread-safe.
+class Loading {
+ public:
+  explicit Loading(bool quiet) : progress_("loading", quiet) {}
+  void Update(uint64_t done, uint64_t total) {
+    MutexLock lock(&mutex_);
+    if (!finished_) progress_.Update(done, total);
+  }
+  void Finish() {
+    MutexLock lock(&mutex_);
+    if (!finished_) progress_.Finish();
+    finished_ = true;
+  }
+
+ private:
+  Mutex mutex_;
+  Progress progress_ GYRE_GUARDED_BY(mutex_);
+  bool finished_ GYRE_GUARDED_BY(mutex_) = false;
+};
+
+RingKey RandomKey() {
+  RingKey key{};
+  // Never blocks once the kernel is up, and never gives less for so few bytes.
+  [[maybe_unused]] const ssize_t n = getrandom(key.data(), key.size(), 0);
+  return key;
+}
+
 }  // namespace
+
+StatusOr<Isa> ParseIsa(const std::string& name) {
+  if (name.empty()) return DetectIsa();
+  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni}) {
+    if (name != IsaName(isa)) continue;
+    const std::string missing = IsaMissing(isa);
+    if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
+    return isa;
+  }
+  return InvalidArgument("--isa {}: expected ref, avx2, avx512 or avx512vnni", name);
+}
+
+// Physical cores: hyperthreads add nothing to streams and products that already fill a core.
+int DefaultThreads() {
+  const int logical = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::ifstream siblings("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
+  std::string list;
+  const bool smt = std::getline(siblings, list) && list.find_first_of(",-") != std::string::npos;
+  return smt ? std::max(1, logical / 2) : logical;
+}
+
+// Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
+uint64_t AvailableMemory() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  while (meminfo >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    meminfo.ignore(64, '\n');
+  }
+  return 0;
+}
 
 StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options) {
   std::unique_ptr<LocalRing> ring(new LocalRing);
   GYRE_ASSIGN_OR_RETURN(ring->model_, OpenModel(options.model, options.open));
   const ModelSpec& spec = ring->model_->spec();
+  if (options.stages < 1 || options.stages > static_cast<int>(spec.layers.size())) {
+    return InvalidArgument("--stages {}: the model has {} layers, expected 1 to {}", options.stages, spec.layers.size(),
+                           spec.layers.size());
+  }
   ring->context_ = options.ctx != 0 ? options.ctx : static_cast<uint32_t>(spec.context);
   if (ring->context_ > static_cast<uint32_t>(spec.context) && !options.quiet) {
     Log(LogLevel::kWarn, "--ctx {} is more than the {} that the model was made for; far text may be poor",
@@ -91,91 +122,112 @@ StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options)
   }
   const KvType kv = options.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
   GYRE_ASSIGN_OR_RETURN(const uint32_t num_blocks, CountBlocks(options, spec, kv, ring->context_));
-
-  std::vector<std::string> names;
-  for (int i = 0; i < options.stages; ++i) {
-    names.push_back(options.stages == 1 ? "local" : fmt::format("local-{}", i + 1));
+  RingPortOptions port;
+  if (options.serve != nullptr) {
+    port.listen = options.serve->ring;
+    port.advertise_host = options.serve->advertise;
   }
-  GYRE_ASSIGN_OR_RETURN(ring->plan_,
-                        EvenPlan({.term = TermNow(), .number = 1}, 0, static_cast<int>(spec.layers.size()), names));
-  GYRE_RETURN_IF_ERROR(ring->Wire(options));
-
-  std::vector<StageControl*> controls;
-  for (auto& worker : ring->workers_) controls.push_back(&worker->control());
-  Progress progress("loading", options.quiet);
-  const Status changed = ChangePlan(
-      ring->plan_, controls,
-      {.block_size = static_cast<int>(options.block_size),
-       .num_blocks = num_blocks,
-       .kv_type = kv,
-       .deadline = kNoDeadline,
-       .progress = [&progress](uint64_t done, uint64_t total) { progress.Update(done, total); }});
-  progress.Finish();
-  GYRE_RETURN_IF_ERROR(changed);
-  GYRE_RETURN_IF_ERROR(ring->StartEngine(options, num_blocks));
+  GYRE_ASSIGN_OR_RETURN(ring->port_, RingPort::Open(port));
+  ring->term_ = TermNow();
+  auto loading = std::make_shared<Loading>(options.quiet);
+  GYRE_RETURN_IF_ERROR(ring->Start(options, num_blocks, kv,
+                                   [loading](uint64_t done, uint64_t total) { loading->Update(done, total); }));
+  GYRE_RETURN_IF_ERROR(ring->AddWorkers(options));
+  if (options.serve == nullptr || !options.serve->no_local) {
+    const Status planned = ring->cluster_->WaitForPlan(kNoDeadline);
+    loading->Finish();
+    GYRE_RETURN_IF_ERROR(planned);
+  }
   return ring;
 }
 
-Status LocalRing::Wire(const RingOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
-  const int stages = options.stages;
-  const int threads = options.threads > 0 ? options.threads : DefaultThreads();
-  for (int hop = 0; hop <= stages; ++hop) {  // coordinator -> 0 -> ... -> N-1 -> coordinator
-    auto [sender, receiver] = MakeInprocLinkPair({});
-    links_.push_back(std::move(sender));
-    links_.push_back(std::move(receiver));
+Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
+                        std::function<void(uint64_t, uint64_t)> progress) {
+  ClusterOptions c;
+  c.term = term_;
+  c.key = RandomKey();
+  c.model_hash = model_->content_hash();
+  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, num_blocks, static_cast<int>(o.block_size), kv));
+  c.block_size = static_cast<int>(o.block_size);
+  c.num_blocks = num_blocks;
+  c.kv_type = kv;
+  c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
+  if (o.serve != nullptr && o.serve->bit_equal) {
+    GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(o.isa));
+    c.isa = IsaName(isa);
   }
-  for (int i = 0; i < stages; ++i) {
-    LocalWorkerOptions w;
-    w.name = plan_.stages[static_cast<size_t>(i)].members[0].worker;
-    w.model = model_;
-    w.isa = isa;
-    w.threads = std::max(1, threads / stages + (i < threads % stages ? 1 : 0));
-    w.exact = options.exact;
-    w.in = links_[static_cast<size_t>(2 * i + 1)].get();
-    w.out = links_[static_cast<size_t>(2 * i + 2)].get();
-    workers_.push_back(std::make_unique<LocalWorker>(std::move(w)));
-  }
-  return absl::OkStatus();
-}
+  c.progress = std::move(progress);
+  cluster_ = std::make_unique<Cluster>(std::move(c));
 
-Status LocalRing::StartEngine(const RingOptions& o, uint32_t num_blocks) {
-  const auto stages = static_cast<uint32_t>(o.stages);
   EngineOptions e;
   e.scheduler.num_blocks = num_blocks;
   e.scheduler.block_size = o.block_size;
-  // One more than the stages hides the coordinator's turn; a lone stage takes everything in one step.
-  e.scheduler.max_in_flight = stages == 1 ? 1 : stages + 1;
-  e.scheduler.decode_groups = stages;
   e.scheduler.max_rows = o.max_rows;
   e.scheduler.chunk = o.chunk;
   e.scheduler.max_sequences = std::max<uint32_t>(o.parallel, 64);
   e.scheduler.prefix_cache = !o.no_prefix_cache;
   e.scheduler.chunked_prefill = !o.no_chunked_prefill;
   e.scheduler.continuous_batching = !o.no_continuous_batching;
-  e.epoch = plan_.epoch;
   e.vocab = model_->spec().vocab;
   e.context = context_;
   e.tokenizer = model_->tokenizer();
   e.candidates_path = !o.no_candidates;
-  GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e), {.to_first = links_.front().get(),
-                                                              .from_last = links_.back().get()}));
+  e.on_broken = [cluster = cluster_.get()](Epoch epoch, const Status& why) { cluster->OnRingBroken(epoch, why); };
+  GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));
+  cluster_->Start(engine_.get(), port_.get());
+  return absl::OkStatus();
+}
+
+Status LocalRing::AddWorkers(const RingOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  const bool serves = options.serve != nullptr;
+  const int members = serves ? (options.serve->no_local ? 0 : 1) : options.stages;
+  const int threads = options.threads > 0 ? options.threads : DefaultThreads();
+  for (int i = 0; i < members; ++i) {
+    WorkerOptions w;
+    w.name = members == 1 ? "local" : fmt::format("local-{}", i + 1);
+    w.model = model_;
+    w.isa = isa;
+    w.threads = std::max(1, threads / members + (i < threads % members ? 1 : 0));
+    w.exact = options.exact;
+    w.port = port_.get();
+    MemberInfo info{.name = w.name, .address = port_->address(), .host = "", .local = serves, .threads = w.threads,
+                    .isa = IsaName(isa), .model_hash = model_->content_hash()};
+    auto worker = std::make_shared<Worker>(std::move(w));
+    port_->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
+      if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
+    });
+    workers_.push_back(worker);
+    GYRE_RETURN_IF_ERROR(
+        cluster_->Join(std::move(info), std::shared_ptr<StageControl>(worker, &worker->control())).status());
+  }
   return absl::OkStatus();
 }
 
 LocalRing::~LocalRing() {
+  if (cluster_ != nullptr) cluster_->Stop();
   engine_.reset();
-  for (auto& link : links_) link->Close();
+  for (auto& worker : workers_) worker->Stop();
+  cluster_.reset();
   workers_.clear();
 }
 
 std::string LocalRing::DescribeLayers() {
-  std::string out = fmt::format("{:<10} {:>8} {:>8} {:>6}\n", "stage", "layers", "threads", "busy");
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    const LayerRange range = plan_.stages[i].layers;
-    out += fmt::format("{:<10} {:>8} {:>8} {:>5.0f}%\n", workers_[i]->control().name(),
-                       fmt::format("{}-{}", range.begin, range.end - 1), workers_[i]->threads(),
-                       workers_[i]->TakeBusyShare() * 100);
+  for (const auto& w : workers_) {
+    cluster_->Report(w->control().name(), {.busy = w->TakeBusyShare(), .steps = w->stats().steps});
+  }
+  return FormatLayers(cluster_->status());
+}
+
+std::string FormatLayers(const ClusterStatus& status) {
+  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV", "threads",
+                                "busy", "where");
+  auto mib = [](uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<double>(bytes) / (1 << 20)); };
+  for (const MemberStatus& m : status.members) {
+    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}%  {}\n", m.info.name,
+                       m.layers ? FormatRange(*m.layers) : "-", m.layers ? mib(m.weight_bytes) : "-",
+                       m.layers ? mib(m.kv_bytes) : "-", m.info.threads, m.load.busy * 100,
+                       m.info.host.empty() ? "this process" : m.info.host);
   }
   return out;
 }

@@ -1,6 +1,8 @@
-// One machine: a model cut into in-process stages, joined by in-process links, and the engine that drives them.
+// What a process runs: a model, the members that live in it, and the cluster and engine that drive them. A ring within
+// the process, or the coordinator's end of one over machines.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,38 +10,56 @@
 #include "base/plan.h"
 #include "base/status.h"
 #include "cli/options.h"
+#include "coordinator/cluster.h"
 #include "coordinator/engine.h"
+#include "kernels/ops.h"
 #include "model/weights.h"
-#include "worker/local_worker.h"
+#include "transport/ring_port.h"
+#include "worker/worker.h"
 
 namespace gyre {
 
 class LocalRing {
  public:
-  // Opens the model, loads and packs the weights of every stage (progress on stderr), and starts the engine.
+  // Opens the model and starts engine and cluster. Within the process: waits until every stage has loaded and packed its
+  // weights (progress on stderr).
   static StatusOr<std::unique_ptr<LocalRing>> Open(const RingOptions& options);
   ~LocalRing();
 
   Engine& engine() { return *engine_; }
+  Cluster& cluster() { return *cluster_; }
+  RingPort& port() { return *port_; }
+  const std::shared_ptr<const Model>& model_ptr() const { return model_; }
   const Model& model() const { return *model_; }
-  const Plan& plan() const { return plan_; }
   uint32_t context() const { return context_; }
-  // The workers, in ring order.
-  const std::vector<std::unique_ptr<LocalWorker>>& workers() const { return workers_; }
-  // A table for people: stage, layers, busy share since the last call.
+  uint64_t term() const { return term_; }
+  // The members in this process, in the order of the first plan.
+  const std::vector<std::shared_ptr<Worker>>& workers() const { return workers_; }
+  // Tables for people.
   std::string DescribeLayers();
 
  private:
   LocalRing() = default;
-  Status Wire(const RingOptions& options);
-  Status StartEngine(const RingOptions& options, uint32_t num_blocks);
+  Status AddWorkers(const RingOptions& options);
+  Status Start(const RingOptions& options, uint32_t num_blocks, KvType kv,
+               std::function<void(uint64_t, uint64_t)> progress);
 
   std::shared_ptr<const Model> model_;
-  Plan plan_;
   uint32_t context_ = 0;
-  std::vector<std::unique_ptr<Link>> links_;  // both ends of every hop; outlive engine and workers
-  std::vector<std::unique_ptr<LocalWorker>> workers_;
+  uint64_t term_ = 0;
+  std::unique_ptr<RingPort> port_;
+  std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Engine> engine_;
+  std::vector<std::shared_ptr<Worker>> workers_;
 };
+
+// By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
+StatusOr<Isa> ParseIsa(const std::string& name);
+// Physical cores: hyperthreads add nothing to streams and products that already fill a core.
+int DefaultThreads();
+// Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
+uint64_t AvailableMemory();
+// A table of who has which layers.
+std::string FormatLayers(const ClusterStatus& status);
 
 }  // namespace gyre

@@ -10,6 +10,17 @@
 
 namespace gyre {
 
+// What makes a coordinator of it: others may bring layers' memory and threads.
+struct ServeOptions {
+  std::string cluster;       // HOST:PORT of the gRPC door
+  std::string ring;          // HOST:PORT of the ring port; "" = the cluster's host, any port
+  std::string advertise;     // the host that workers dial; "" = the one they joined at
+  int min_workers = 1;
+  bool no_local = false;
+  bool bit_equal = false;
+  bool insecure = false;
+};
+
 // How a model is loaded and run on this machine.
 struct RingOptions {
   std::string model;
@@ -30,6 +41,7 @@ struct RingOptions {
   bool no_continuous_batching = false;
   bool no_candidates = false;
   bool quiet = false;        // no progress, no warnings
+  const ServeOptions* serve = nullptr;  // null: a ring within the process
 };
 
 struct GenerateOptions {

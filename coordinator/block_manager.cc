@@ -51,6 +51,14 @@ BlockManager::Prefix BlockManager::TakePrefix(uint64_t salt, std::span<const Tok
   return prefix;
 }
 
+std::vector<BlockId> BlockManager::Live() const {
+  std::vector<BlockId> live;
+  for (BlockId id = 0; id < num_blocks(); ++id) {
+    if (blocks_[id].references > 0 || blocks_[id].entry) live.push_back(id);
+  }
+  return live;
+}
+
 void BlockManager::Unpublish(BlockId id) {
   const auto [begin, end] = published_.equal_range(blocks_[id].entry->hash);
   published_.erase(std::find_if(begin, end, [id](const auto& e) { return e.second == id; }));

@@ -37,6 +37,9 @@ class BlockManager {
   uint32_t cached() const { return static_cast<uint32_t>(cached_.size()); }
   uint32_t references(BlockId block) const { return blocks_[block].references; }
 
+  // Owned and cached blocks, rising.
+  std::vector<BlockId> Live() const;
+
   struct Prefix {
     std::vector<BlockId> blocks;
     ChainId chain = kNoChain;  // of the last block

@@ -1,7 +1,10 @@
 #include "coordinator/engine.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <future>
 #include <thread>
 #include <unordered_map>
@@ -17,27 +20,30 @@ namespace gyre {
 
 class Engine::Impl {
  public:
-  Impl(EngineOptions options, RingEnds ring)
-      : options_(std::move(options)), ring_(ring), scheduler_(options_.scheduler) {}
+  explicit Impl(EngineOptions options)
+      : options_(std::move(options)), scheduler_(std::make_unique<Scheduler>(options_.scheduler)) {}
 
   void Start() {
-    ring_.from_last->SetNotify([this] { wake_.Set(); });
     thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "engine");
       // The edge of the thread: whatever escapes ends every request with a sentence instead of the process.
       try {
         Loop();
       } catch (const std::exception& e) {
-        Break(Internal("the engine stopped: {}", e.what()));
+        const Status why = Internal("the engine stopped: {}", e.what());
+        Refuse(why);
+        OnLose(why);
       }
+      RunCommands();
       EndAll(Cancelled{});
+      ring_ = {};
     });
   }
 
   void Stop() {
     stopping_ = true;
-    wake_.Set();
+    Post([] {});
     thread_.join();
-    ring_.from_last->SetNotify(nullptr);
   }
 
   StatusOr<SeqId> Submit(Request request, EventSink sink);
@@ -45,8 +51,26 @@ class Engine::Impl {
     {
       MutexLock lock(&mutex_);
       commands_.push_back(std::move(command));
+      // A flag and a signal, no I/O on the link.
+      if (waiting_ != nullptr) waiting_->Wake();
     }
     wake_.Set();
+  }
+  void Drain(std::function<void(std::vector<BlockId>)> drained) {
+    Post([this, drained = std::move(drained)] {
+      drain_started_ = Clock::now();
+      drained_ = drained;
+      draining_ = true;
+    });
+  }
+  // What Submit says changes at once, so that a request after Resume is never refused.
+  void Resume(std::optional<Ring> ring) {
+    if (ring) Refuse(absl::OkStatus());
+    Post([this, ring = std::move(ring)] { OnResume(ring); });
+  }
+  void Lose(const Status& why) {
+    Refuse(why);
+    Post([this, why] { OnLose(why); });
   }
   void Cancel(SeqId seq) {
     Post([this, seq] {
@@ -60,17 +84,27 @@ class Engine::Impl {
   Status CheckIntegrity() {
     auto answer = std::make_shared<std::promise<Status>>();
     auto future = answer->get_future();
-    Post([this, answer] { answer->set_value(broken_.ok() ? scheduler_.CheckIntegrity() : broken_); });
+    Post([this, answer] { answer->set_value(scheduler_->CheckIntegrity()); });
     return future.get();
   }
 
  private:
+  void Refuse(const Status& why) {
+    MutexLock lock(&mutex_);
+    refusing_ = why;
+  }
   void Loop();
   void RunCommands();
   void TakeResults();
   void ExpireDeadlines();
   void Launch();
+  void CheckDrained();
   void PublishStats();
+  void Wait();
+  void StashResults();
+  bool serving() const { return ring_.from_last != nullptr && !draining_; }
+  void OnResume(const std::optional<Ring>& ring);
+  void OnLose(const Status& why);
   Deadline NextDeadline() const;
 
   void OnFrame(const Frame& frame);
@@ -94,44 +128,84 @@ class Engine::Impl {
   void Break(const Status& why);
 
   const EngineOptions options_;
-  const RingEnds ring_;
 
   // Owned by the loop's thread.
-  Scheduler scheduler_;
+  Ring ring_;               // without links: there is none, or it broke
+  std::deque<Frame> stash_;  // results that came while a Send waited
+  bool draining_ = false;
+  std::function<void(std::vector<BlockId>)> drained_;
+  Deadline drain_started_{};
+  std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::unordered_map<StepId, Deadline> watchdogs_;  // only with a step timeout
   size_t with_deadline_ = 0;
-  Status broken_;
   EngineStats counts_;
   StepBatch batch_;
   std::vector<TokenId> ids_;
   Encoder encoder_;
 
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> refusing_{false};  // the ring is broken
   std::atomic<uint64_t> next_seq_{1};
   WakeUp wake_;
   mutable Mutex mutex_;
+  Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
+  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;  // the loop is in its Recv
   std::vector<std::function<void()>> commands_ GYRE_GUARDED_BY(mutex_);
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
-// The main loop. Results that pile up while a Send waits lie in the link's own bounded queue, so that the ring never
-// stands still with every hop waiting to send.
+// The main loop.
 void Engine::Impl::Loop() {
   while (!stopping_) {
     RunCommands();
     TakeResults();
     ExpireDeadlines();
+    CheckDrained();
     Launch();
     PublishStats();
+    Wait();
+  }
+}
+
+// For a result, a command, or a deadline.
+void Engine::Impl::Wait() {
+  if (ring_.from_last == nullptr) {
     wake_.Wait(NextDeadline());
+    return;
+  }
+  Deadline deadline = NextDeadline();
+  {
+    MutexLock lock(&mutex_);
+    if (!commands_.empty()) return;
+    waiting_ = ring_.from_last.get();
+  }
+  StatusOr<Frame> frame = ring_.from_last->Recv(deadline);
+  {
+    MutexLock lock(&mutex_);
+    waiting_ = nullptr;
+  }
+  if (frame.ok()) {
+    stash_.push_back(*std::move(frame));
+  } else if (!absl::IsDeadlineExceeded(frame.status()) && !absl::IsCancelled(frame.status())) {
+    Break(Annotate(frame.status(), "the ring"));
+  }
+}
+
+// A ring whose hops all wait to send stands still, so results are taken in while a Send waits.
+void Engine::Impl::StashResults() {
+  for (;;) {
+    StatusOr<Frame> frame = ring_.from_last->Recv(Clock::now());
+    if (!frame.ok()) return;  // an end shows again in TakeResults
+    stash_.push_back(*std::move(frame));
   }
 }
 
 StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
-  if (refusing_) return Unavailable("the ring is broken");
+  {
+    MutexLock lock(&mutex_);
+    GYRE_RETURN_IF_ERROR(refusing_);
+  }
   if (request.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
   for (TokenId id : request.prompt) {
     if (id < 0 || id >= options_.vocab) {
@@ -151,7 +225,12 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
       std::make_unique<Sequence>(seq, std::move(request), std::move(sink)));
   Post([this, s, room] {
     Sequence& sequence = **s;
-    if (!broken_.ok()) return sequence.Deliver(Failed{broken_});
+    Status refused;
+    {
+      MutexLock lock(&mutex_);
+      refused = refusing_;
+    }
+    if (!refused.ok()) return sequence.Deliver(Failed{refused});
     ++counts_.requests;
     const Request& r = sequence.request;
     SequenceParams params{.tokens = sequence.tokens,
@@ -163,7 +242,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     const SeqId id = sequence.id;
     sequences_[id] = std::move(*s);
     if (r.deadline != kNoDeadline) ++with_deadline_;
-    if (Status status = scheduler_.Add(id, std::move(params)); !status.ok()) Fail(sequence, status);
+    if (Status status = scheduler_->Add(id, std::move(params)); !status.ok()) Fail(sequence, status);
   });
   return seq;
 }
@@ -178,14 +257,69 @@ void Engine::Impl::RunCommands() {
 }
 
 void Engine::Impl::TakeResults() {
-  while (broken_.ok()) {
+  while (ring_.from_last != nullptr) {
+    if (!stash_.empty()) {
+      const Frame frame = std::move(stash_.front());
+      stash_.pop_front();
+      OnFrame(frame);
+      continue;
+    }
     StatusOr<Frame> frame = ring_.from_last->Recv(Clock::now());
-    if (!frame.ok()) {
+    if (frame.ok()) {
+      OnFrame(*frame);
+    } else if (!absl::IsCancelled(frame.status())) {
       if (!absl::IsDeadlineExceeded(frame.status())) Break(Annotate(frame.status(), "the ring"));
       return;
     }
-    OnFrame(*frame);
   }
+}
+
+void Engine::Impl::CheckDrained() {
+  if (!draining_ || !drained_ || ring_.from_last == nullptr || scheduler_->stats().in_flight > 0) return;
+  for (const auto& [id, s] : sequences_) {
+    if (s->question) return;
+  }
+  const auto drained = std::move(drained_);
+  drained_ = {};
+  drained(scheduler_->LiveBlocks());
+}
+
+void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
+  const bool was_broken = ring_.from_last == nullptr;
+  if (ring) {
+    ring_ = *ring;
+    stash_.clear();
+    // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
+    scheduler_->SetStages(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages);
+    if (was_broken) {
+      scheduler_->LoseFlights();
+      watchdogs_.clear();
+      // What was asked is sent again with the row: its hidden state may be gone.
+      for (auto& [id, s] : sequences_) {
+        if (!s->question) continue;
+        s->question.reset();
+        s->wants_full_logits = true;
+        scheduler_->Repeat(id);
+      }
+    }
+  }
+  if (draining_) {
+    ++counts_.pauses;
+    counts_.last_pause = Clock::now() - drain_started_;
+    counts_.longest_pause = std::max(counts_.longest_pause, counts_.last_pause);
+  }
+  draining_ = false;
+  drained_ = {};
+}
+
+void Engine::Impl::OnLose(const Status& why) {
+  ring_ = {};
+  stash_.clear();
+  watchdogs_.clear();
+  draining_ = false;
+  drained_ = {};
+  EndAll(Failed{why});
+  scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
 }
 
 void Engine::Impl::ExpireDeadlines() {
@@ -205,8 +339,8 @@ void Engine::Impl::ExpireDeadlines() {
 }
 
 void Engine::Impl::Launch() {
-  while (broken_.ok()) {
-    std::optional<StepPlan> plan = scheduler_.Next();
+  while (serving()) {
+    std::optional<StepPlan> plan = scheduler_->Next();
     if (!plan) return;
     if (Status status = SendStep(*plan); !status.ok()) Break(Annotate(status, "the ring"));
   }
@@ -222,7 +356,14 @@ Deadline Engine::Impl::NextDeadline() const {
 }
 
 void Engine::Impl::PublishStats() {
-  counts_.scheduler = scheduler_.stats();
+  counts_.scheduler = scheduler_->stats();
+  counts_.sequences.clear();
+  for (const auto& [id, s] : sequences_) {
+    counts_.sequences.push_back({.id = id,
+                                 .state = scheduler_->State(id).value_or(SeqState::kWaiting),
+                                 .prompt = static_cast<uint32_t>(s->request.prompt.size()),
+                                 .generated = s->generated()});
+  }
   MutexLock lock(&mutex_);
   snapshot_ = counts_;
 }
@@ -271,15 +412,15 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
   const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
   return ring_.to_first->Send({.kind = FrameKind::kTokens,
                                .dtype = WireType::kI32,
-                               .epoch = options_.epoch,
+                               .epoch = ring_.epoch,
                                .step = plan.step,
                                .rows = static_cast<uint32_t>(ids_.size())},
-                              parts, kNoDeadline);
+                              parts, kNoDeadline, [this] { StashResults(); });
 }
 
 void Engine::Impl::OnFrame(const Frame& frame) {
   const FrameHeader& h = frame.header;
-  if (h.epoch != options_.epoch) {
+  if (h.epoch != ring_.epoch) {
     ++counts_.discarded_results;
     return;
   }
@@ -306,7 +447,7 @@ void Engine::Impl::OnFrame(const Frame& frame) {
 
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
   watchdogs_.erase(step);
-  const LandedStep landed = scheduler_.Land(step, true);
+  const LandedStep landed = scheduler_->Land(step, true);
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
@@ -328,7 +469,7 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
   ++counts_.step_errors;
   watchdogs_.erase(step);
   Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
-  for (SeqId seq : scheduler_.Land(step, false).failed) {
+  for (SeqId seq : scheduler_->Land(step, false).failed) {
     if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
   }
 }
@@ -354,14 +495,14 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
 void Engine::Impl::Ask(Sequence& s, uint32_t position) {
   ++counts_.full_logits_questions;
   s.question = LogitsQuestion{.seq = s.id,
-                              .incarnation = scheduler_.Incarnation(s.id),
+                              .incarnation = scheduler_->Incarnation(s.id),
                               .model = options_.model,
                               .position = position};
   encoder_.Reset();
   EncodeLogitsQuestion(*s.question, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes()};
-  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = options_.epoch}, parts,
-                                       kNoDeadline);
+  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = ring_.epoch}, parts,
+                                       kNoDeadline, [this] { StashResults(); });
   if (!status.ok()) Break(Annotate(status, "the ring"));
 }
 
@@ -369,14 +510,14 @@ void Engine::Impl::OnLogitsAnswer(LogitsAnswer answer) {
   Sequence* s = Find(answer.question.seq);
   // Of a sequence that ended or was preempted meanwhile: its replay samples the row again.
   if (s == nullptr || s->question != answer.question ||
-      scheduler_.Incarnation(answer.question.seq) != answer.question.incarnation) {
+      scheduler_->Incarnation(answer.question.seq) != answer.question.incarnation) {
     ++counts_.discarded_results;
     return;
   }
   s->question.reset();
   if (answer.logits.empty()) {
     s->wants_full_logits = true;
-    scheduler_.Repeat(s->id);
+    scheduler_->Repeat(s->id);
     return;
   }
   StatusOr<Draw> draw =
@@ -390,42 +531,49 @@ void Engine::Impl::Emit(Sequence& s, const Draw& draw) {
   s.Deliver(TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
   if (accepted.stopped) return Finish(s, FinishReason::kStop);
   if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);
-  if (!scheduler_.Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);
+  if (!scheduler_->Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);
 }
 
 void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
   ++counts_.finished;
-  End(s, s.MakeFinished(reason, scheduler_.CachedPositions(s.id)));
+  End(s, s.MakeFinished(reason, scheduler_->CachedPositions(s.id)));
 }
 
 void Engine::Impl::End(Sequence& s, const Event& terminal) {
   if (std::holds_alternative<Failed>(terminal)) ++counts_.failed;
   if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
   if (s.request.deadline != kNoDeadline) --with_deadline_;
-  scheduler_.Remove(s.id);
+  scheduler_->Remove(s.id);
   auto node = sequences_.extract(s.id);  // `s` lives until the sink has been told
   s.Deliver(terminal);
 }
 
 void Engine::Impl::EndAll(const Event& terminal) {
-  RunCommands();
   while (!sequences_.empty()) End(*sequences_.begin()->second, terminal);
   PublishStats();
 }
 
 void Engine::Impl::Break(const Status& why) {
-  if (!broken_.ok()) return;
-  Log(LogLevel::kError, "{}", Message(why));
-  broken_ = why;
-  refusing_ = true;
+  if (ring_.from_last == nullptr) return;
+  Log(LogLevel::kWarn, "plan {}: {}", ring_.epoch.number, Message(why));
+  const Epoch epoch = ring_.epoch;
+  ring_.to_first->Close();
+  ring_.from_last->Close();
+  ring_.to_first = ring_.from_last = nullptr;
+  stash_.clear();
   watchdogs_.clear();
-  EndAll(Failed{why});
+  if (options_.on_broken) {
+    options_.on_broken(epoch, why);
+  } else {
+    Refuse(why);
+    OnLose(why);
+  }
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { impl_->Stop(); }
 
-StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, RingEnds ring) {
+StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options) {
   if (options.vocab <= 0 || options.context == 0) {
     return InvalidArgument("the engine needs a vocabulary and a context, got {} and {}", options.vocab,
                            options.context);
@@ -434,7 +582,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options, RingEnds 
     return InvalidArgument("the engine needs KV blocks, got {} of {} positions", options.scheduler.num_blocks,
                            options.scheduler.block_size);
   }
-  auto impl = std::make_unique<Impl>(std::move(options), ring);
+  auto impl = std::make_unique<Impl>(std::move(options));
   impl->Start();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -443,6 +591,9 @@ StatusOr<SeqId> Engine::Submit(Request request, EventSink sink) {
   return impl_->Submit(std::move(request), std::move(sink));
 }
 void Engine::Cancel(SeqId seq) { impl_->Cancel(seq); }
+void Engine::Drain(std::function<void(std::vector<BlockId>)> drained) { impl_->Drain(std::move(drained)); }
+void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }
+void Engine::Lose(const Status& why) { impl_->Lose(why); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 Status Engine::CheckIntegrity() { return impl_->CheckIntegrity(); }
 

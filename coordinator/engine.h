@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -60,9 +61,15 @@ using Event = std::variant<TokenEvent, LogitsEvent, Finished, Failed, Cancelled>
 // Called on the engine's thread; must not block. It may call Submit and Cancel.
 using EventSink = std::function<void(SeqId, const Event&)>;
 
-struct EngineOptions {
-  SchedulerOptions scheduler;
+// A plan's two hops that end at the coordinator.
+struct Ring {
   Epoch epoch;
+  uint32_t stages = 1;
+  std::shared_ptr<Link> to_first, from_last;
+};
+
+struct EngineOptions {
+  SchedulerOptions scheduler;  // max_in_flight and decode_groups follow the ring
   uint32_t model = 0;
   int vocab = 0;
   uint32_t context = 0;            // positions of a sequence at most
@@ -71,24 +78,30 @@ struct EngineOptions {
   bool candidates_path = true;     // off: always the full logits
   Duration step_timeout = Duration::max();  // a step that does not land by then breaks the ring
   uint64_t salt = 0;               // of the prefix cache: model content and KV type
+  // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
+  // once a ring; must not block.
+  std::function<void(Epoch, const Status&)> on_broken;
 };
 
-// Both ends of the ring as the coordinator sees it; the same link if the ring is one stage in one direction each.
-struct RingEnds {
-  Link* to_first = nullptr;
-  Link* from_last = nullptr;
+struct SequenceStats {
+  SeqId id{};
+  SeqState state = SeqState::kWaiting;
+  uint32_t prompt = 0, generated = 0;
 };
 
 struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
+  uint64_t pauses = 0;             // between a drain and the ring that goes on
+  Duration last_pause{}, longest_pause{};
+  std::vector<SequenceStats> sequences;  // running and waiting ones
 };
 
 class Engine {
  public:
-  // The stages must have committed options.epoch. Links outlive the engine.
-  static StatusOr<std::unique_ptr<Engine>> Start(EngineOptions options, RingEnds ring);
+  // Without a ring: requests are refused until Resume gives it one.
+  static StatusOr<std::unique_ptr<Engine>> Start(EngineOptions options);
   // Running requests end in Cancelled.
   ~Engine();
 
@@ -98,6 +111,15 @@ class Engine {
   StatusOr<SeqId> Submit(Request request, EventSink sink);
   // Thread-safe; unknown and ended ids are ignored.
   void Cancel(SeqId seq);
+  // A plan change, in three calls, all thread-safe and at once:
+  // Nothing is launched any more. When nothing is in flight and no question is open, `drained` is called on the
+  // engine's thread with the live blocks; not if the ring breaks before, nor after Resume.
+  void Drain(std::function<void(std::vector<BlockId> live)> drained);
+  // Goes on: over `ring`, or the same as before. Steps that were in flight in a ring that broke are sent again.
+  void Resume(std::optional<Ring> ring);
+  // The KV cache is gone: every request ends in Failed{why}, and new ones are refused with it until the next Resume.
+  void Lose(const Status& why);
+
   // Thread-safe; a snapshot taken between two passes of the loop.
   EngineStats stats() const;
   // Thread-safe; blocks for a pass of the loop. kInternal with the first contradiction.

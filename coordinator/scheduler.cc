@@ -103,6 +103,13 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, LandedStep* l
   Settle(s);
 }
 
+void Scheduler::Rep::LoseItem(Sequence* s) {
+  s->poisoned = true;
+  if (--s->in_flight > 0) return;
+  if (!s->running()) --draining;
+  Settle(s);
+}
+
 Scheduler::Scheduler(const SchedulerOptions& options) : rep_(std::make_unique<Rep>(options)) {}
 Scheduler::~Scheduler() = default;
 
@@ -137,6 +144,25 @@ LandedStep Scheduler::Land(StepId step, bool ok) {
   rep_->flights.pop_front();
   for (auto& [s, item] : flight.items) rep_->LandItem(s, std::move(item), ok, &landed);
   return landed;
+}
+
+void Scheduler::LoseFlights() {
+  while (!rep_->flights.empty()) {
+    const Rep::Flight flight = std::move(rep_->flights.front());
+    rep_->flights.pop_front();
+    for (const auto& [s, item] : flight.items) rep_->LoseItem(s);
+  }
+}
+
+void Scheduler::SetStages(uint32_t max_in_flight, uint32_t decode_groups) {
+  SchedulerOptions o = rep_->options;
+  o.max_in_flight = max_in_flight;
+  o.decode_groups = decode_groups;
+  rep_->options = Sane(o);
+}
+
+std::vector<BlockId> Scheduler::LiveBlocks() const {
+  return rep_->blocks.Live();
 }
 
 Status Scheduler::Append(SeqId id, TokenId token) {

@@ -89,6 +89,12 @@ class Scheduler {
   Status Append(SeqId seq, TokenId token);
   // The last landed row is scheduled once more, with sample_last: its answer is gone. REQUIRES: a sample is owed.
   void Repeat(SeqId seq);
+  // No step in flight will ever land: their rows are scheduled again, and nobody is blamed.
+  void LoseFlights();
+  // The ring has another number of stages.
+  void SetStages(uint32_t max_in_flight, uint32_t decode_groups);
+  // The blocks that are in use or cached, rising: the pages that a layer's new owner needs.
+  std::vector<BlockId> LiveBlocks() const;
   // Ends a sequence, whatever its state; its blocks come back when its last step in flight has landed.
   void Remove(SeqId seq);
 

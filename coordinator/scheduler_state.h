@@ -95,6 +95,7 @@ struct Scheduler::Rep {
 
   // What becomes of sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, LandedStep* landed);
+  void LoseItem(Sequence* s);
   void Leave(Sequence* s, Stage stage);
   void Settle(Sequence* s);
   void PublishLanded(Sequence* s);
@@ -105,7 +106,7 @@ struct Scheduler::Rep {
   Status CheckLists() const;
   Status CheckFlights() const;
 
-  const SchedulerOptions options;
+  SchedulerOptions options;
   BlockManager blocks;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> running;  // by rank

@@ -311,4 +311,24 @@ StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path
   return model->shared_tokenizer();
 }
 
+StatusOr<size_t> LayerBytes(const Model& model, int layer) {
+  GYRE_ASSIGN_OR_RETURN(const LayerWeights w, model.Layer(layer));
+  size_t sum = 0;
+  for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) sum += v->bytes();
+  return sum;
+}
+
+StatusOr<size_t> EndBytes(const Model& model, bool first, bool last) {
+  size_t sum = 0;
+  if (first) {
+    GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
+    sum += embedding.bytes();
+  }
+  if (last && !(first && model.spec().tied_head)) {
+    GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());
+    sum += head.output.bytes();
+  }
+  return sum;
+}
+
 }  // namespace gyre

@@ -59,6 +59,11 @@ struct OpenOptions {
   double norm_eps = 0;          // .bin models: 0 = 1e-5
 };
 
+// Bytes of the matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,
+// the output matrix; a tied one counts once).
+StatusOr<size_t> LayerBytes(const Model& model, int layer);
+StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
+
 // Opens GGUF or llama2.c .bin by content. Every layer's tensors are looked up once, so that a file with a missing or
 // misshapen tensor fails here. Errors: kNotFound (no file), kDataLoss (corrupt), kUnimplemented (unknown
 // architecture, type or value: the message lists those that are known).

@@ -20,6 +20,9 @@ enum class FrameKind : uint16_t {
   kStepError = 5,       // payload: StepError
   kLogitsQuestion = 6,  // payload: LogitsQuestion
   kLogitsAnswer = 7,    // payload: LogitsAnswer
+  kPullPages = 8,       // payload: PullPages (docs/wire.md, bulk links)
+  kPages = 9,           // payload: Pages
+  kPullError = 10,      // payload: text
 };
 
 enum class WireType : uint8_t { kNone = 0, kI32 = 1, kF32 = 2 };

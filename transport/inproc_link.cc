@@ -1,5 +1,6 @@
 #include "transport/inproc_link.h"
 
+#include <algorithm>
 #include <deque>
 
 #include "base/crc32c.h"
@@ -14,7 +15,8 @@ class Pipe {
  public:
   explicit Pipe(const InprocOptions& options) : options_(options) {}
 
-  Status Push(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
+  Status Push(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
+              const std::function<void()>& while_full) {
     size_t length = 0;
     for (ByteSpan part : parts) length += part.size();
     if (length > kMaxPayload) return InvalidArgument("a payload of {} bytes, at most {} fit", length, kMaxPayload);
@@ -32,11 +34,12 @@ class Pipe {
         if (room) {
           queued_bytes_ += length;
           frames_.push_back(std::move(frame));
-          if (notify_) notify_();
           break;
         }
       }
-      if (!has_room_.Wait(deadline)) return DeadlineExceeded("the peer takes nothing in");
+      if (while_full) while_full();
+      const Deadline turn = while_full ? std::min(deadline, After(std::chrono::milliseconds(1))) : deadline;
+      if (!has_room_.Wait(turn) && Clock::now() >= deadline) return DeadlineExceeded("the peer takes nothing in");
     }
     has_frame_.Set();
     return absl::OkStatus();
@@ -46,6 +49,10 @@ class Pipe {
     for (;;) {
       {
         MutexLock lock(&mutex_);
+        if (woken_) {
+          woken_ = false;
+          return absl::CancelledError("woken");
+        }
         if (!frames_.empty()) {
           Frame frame = std::move(frames_.front());
           frames_.pop_front();
@@ -63,9 +70,12 @@ class Pipe {
     }
   }
 
-  void SetNotify(std::function<void()> notify) {
-    MutexLock lock(&mutex_);
-    notify_ = std::move(notify);
+  void Wake() {
+    {
+      MutexLock lock(&mutex_);
+      woken_ = true;
+    }
+    has_frame_.Set();
   }
 
   void Close() {
@@ -73,7 +83,6 @@ class Pipe {
       MutexLock lock(&mutex_);
       if (closed_) return;
       closed_ = true;
-      if (notify_) notify_();
     }
     has_frame_.Set();
     has_room_.Set();
@@ -87,7 +96,7 @@ class Pipe {
   std::deque<Frame> frames_ GYRE_GUARDED_BY(mutex_);
   size_t queued_bytes_ GYRE_GUARDED_BY(mutex_) = 0;
   bool closed_ GYRE_GUARDED_BY(mutex_) = false;
-  std::function<void()> notify_ GYRE_GUARDED_BY(mutex_);
+  bool woken_ GYRE_GUARDED_BY(mutex_) = false;
 };
 
 class InprocLink : public Link {
@@ -95,11 +104,12 @@ class InprocLink : public Link {
   InprocLink(std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in) : out_(std::move(out)), in_(std::move(in)) {}
   ~InprocLink() override { InprocLink::Close(); }
 
-  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) override {
-    return out_->Push(header, parts, deadline);
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
+              const std::function<void()>& while_full) override {
+    return out_->Push(header, parts, deadline, while_full);
   }
   StatusOr<Frame> Recv(Deadline deadline) override { return in_->Pop(deadline); }
-  void SetNotify(std::function<void()> notify) override { in_->SetNotify(std::move(notify)); }
+  void Wake() override { in_->Wake(); }
   void Close() override {
     out_->Close();
     in_->Close();

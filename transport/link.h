@@ -24,7 +24,7 @@ struct Frame {
 
 using ByteSpan = std::span<const std::byte>;
 
-// One sending and one receiving thread at a time; Close, SetNotify from any.
+// One sending and one receiving thread at a time; Close, Wake from any.
 class Link {
  public:
   virtual ~Link() = default;
@@ -33,15 +33,21 @@ class Link {
   // Send returns. header.length and both checksums are set by the carrier.
   // kDeadlineExceeded: the peer takes nothing in and nothing of the frame was sent. kUnavailable: closed, for good.
   // kInvalidArgument: payload over kMaxPayload.
-  virtual Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) = 0;
+  // while_full, if not empty: called again and again while the peer takes nothing in, so that a sender can receive
+  // meanwhile: a ring whose hops all wait to send stands still.
+  virtual Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
+                      const std::function<void()>& while_full) = 0;
+  Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
+    return Send(header, parts, deadline, {});
+  }
 
   // The next frame. kDeadlineExceeded: nothing came. kUnavailable: the peer is gone, for good, and every frame
   // that it sent before has been received. kDataLoss: bytes that are no frame; the link is closed by it.
+  // kCancelled: Wake was called.
   virtual StatusOr<Frame> Recv(Deadline deadline) = 0;
 
-  // Called, on any thread, whenever Recv may have something new to say (a frame, or the end). Must not block and
-  // must not call the link. For a thread that waits for more than one thing.
-  virtual void SetNotify(std::function<void()> notify) = 0;
+  // Ends a Recv that waits, or else the next one, with kCancelled. For a receiver that waits for other things too.
+  virtual void Wake() = 0;
 
   // Wakes both ends. Frames already sent can still be received by the peer. Idempotent.
   virtual void Close() = 0;

@@ -27,6 +27,7 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
                              pool->bytes_ >> 20, std::strerror(errno));
   }
   pool->memory_ = memory;
+  pool->written_.resize(num_blocks);
   v.k = static_cast<std::byte*>(memory);
   v.v = v.k + half;
   return pool;
@@ -34,6 +35,24 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
 
 PagePool::~PagePool() {
   if (memory_ != nullptr) munmap(memory_, bytes_);
+}
+
+void PagePool::Read(BlockId page, std::byte* out) const {
+  const size_t half = page_bytes() / 2;
+  std::memcpy(out, view_.k + page * half, half);
+  std::memcpy(out + half, view_.v + page * half, half);
+}
+
+void PagePool::Write(BlockId page, const std::byte* from) {
+  const size_t half = page_bytes() / 2;
+  std::memcpy(view_.k + page * half, from, half);
+  std::memcpy(view_.v + page * half, from + half, half);
+}
+
+std::shared_ptr<Layer> Layer::Weights() const {
+  auto copy = std::make_shared<Layer>(*this);
+  copy->pages = nullptr;
+  return copy;
 }
 
 size_t Layer::weight_bytes() const {
@@ -72,21 +91,5 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& back
   return ends;
 }
 
-StatusOr<size_t> StageBytes(const Model& model, LayerRange range, bool first, bool last) {
-  size_t sum = 0;
-  for (int i = range.begin; i < range.end; ++i) {
-    GYRE_ASSIGN_OR_RETURN(const LayerWeights w, model.Layer(i));
-    for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) sum += v->bytes();
-  }
-  if (first) {
-    GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
-    sum += embedding.bytes();
-  }
-  if (last && !(first && model.spec().tied_head)) {
-    GYRE_ASSIGN_OR_RETURN(const HeadWeights head, model.Head());
-    sum += head.output.bytes();
-  }
-  return sum;
-}
 
 }  // namespace gyre

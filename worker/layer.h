@@ -25,6 +25,14 @@ class PagePool {
   const KvView& view() const { return view_; }
   uint32_t num_blocks() const { return num_blocks_; }
   size_t bytes() const { return bytes_; }
+  size_t page_bytes() const { return bytes_ / num_blocks_; }  // K and V
+
+  // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
+  void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
+  uint64_t written(BlockId page) const { return written_[page]; }
+  // A page as it travels: K, then V; page_bytes().
+  void Read(BlockId page, std::byte* out) const;
+  void Write(BlockId page, const std::byte* from);
 
  private:
   PagePool() = default;
@@ -32,6 +40,7 @@ class PagePool {
   uint32_t num_blocks_ = 0;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
+  std::vector<uint64_t> written_;
 };
 
 // Immutable but for the pages, which the stage's thread writes.
@@ -43,6 +52,8 @@ struct Layer {
   std::shared_ptr<PagePool> pages;
 
   size_t weight_bytes() const;
+  // The same weights, no pages.
+  std::shared_ptr<Layer> Weights() const;
 };
 
 // The embedding, or the final norm and output matrix. Where both stand on one stage and are tied, one matrix serves.
@@ -57,8 +68,5 @@ using BytesDone = std::function<void(size_t)>;
 // Errors of the lookups and of the pool. `done` as source bytes are packed.
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
-
-// Source bytes that loading a stage packs, for progress.
-StatusOr<size_t> StageBytes(const Model& model, LayerRange range, bool first, bool last);
 
 }  // namespace gyre

@@ -65,8 +65,20 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
   return absl::OkStatus();
 }
 
-Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer) {
+void Stage::StampPages(const StepBatch& batch, uint64_t step) {
+  for (const auto& layer : parts_.layers) {
+    const auto block = static_cast<uint32_t>(layer->pages->view().block_size);
+    for (const SeqRows& s : batch.seqs) {
+      const auto& table = s.blocks[static_cast<size_t>(layer->spec.kv_group)];
+      const uint32_t end = (s.first_position + s.row_count + block - 1) / block;
+      for (uint32_t b = s.first_position / block; b < end; ++b) layer->pages->Stamp(table[b], step);
+    }
+  }
+}
+
+Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer) {
   GYRE_RETURN_IF_ERROR(Check(batch, rows));
+  StampPages(batch, step);
   x_rows_ = batch.TotalRows();
   if (x_.size() < x_rows_ * dim_) x_.resize(x_rows_ * dim_);
   if (parts_.first) {

@@ -35,7 +35,8 @@ class Stage {
   // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every stage but the last
   // leaves [rows][dim] in hidden(), the last fills `answer`. Everything in the batch is checked before it is used:
   // kInvalidArgument with the sentence, and nothing was computed.
-  Status Run(const StepBatch& batch, std::span<const std::byte> rows, StepAnswer* answer);
+  // `step`: stamps the pages that are written (PagePool::Stamp).
+  Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer);
   std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
   LogitsAnswer Answer(const LogitsQuestion& question);
@@ -52,6 +53,7 @@ class Stage {
 
   Status Check(const StepBatch& batch, std::span<const std::byte> rows) const;
   Status CheckSequence(const SeqRows& s) const;
+  void StampPages(const StepBatch& batch, uint64_t step);
   void Answers(const StepBatch& batch, StepAnswer* answer);
   void AnswerRow(const RowRequest& request, const float* hidden, const float* logits, RowAnswer* row);
   void Keep(const RowAnswer& row, uint32_t model, const float* hidden);

@@ -1,0 +1,55 @@
+// Who gets which layers: from measured sizes, or from what a user asked for. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/plan.h"
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+// Sizes in bytes, as far as they decide where layers fit.
+struct ModelSizes {
+  std::vector<uint64_t> layers;  // weights
+  uint64_t first = 0;            // the embedding
+  uint64_t last = 0;             // the output matrix
+  uint64_t both = 0;             // both on one stage: a tied one counts once
+  uint64_t kv_per_layer = 0;     // all its pages
+  int num_layers() const { return static_cast<int>(layers.size()); }
+};
+
+// Of a model's matrices as they lie in the file, and of the pages of `num_blocks` blocks.
+StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type);
+
+struct PlanMember {
+  std::string name;
+  std::string address;
+  bool local = false;
+  uint64_t memory = 0;                // 0 = unknown: not checked
+  std::optional<LayerRange> wish;     // worker --layers
+};
+
+// Weights that a range keeps.
+uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
+
+// Contiguous ranges for `members`, in their order, so that the largest share of bytes read per token is smallest; the
+// output matrix counts with the last range. Wishes are kept where they tile the model. kInvalidArgument: more members
+// than layers, or none.
+StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
+
+// What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at
+// which a range begins. Unnamed ranges go to members that are not named, in join order, local ones last.
+// kInvalidArgument, kNotFound (a name) with the sentence. The result is not yet checked for gaps (Plan::Validate).
+StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
+                                              const std::vector<PlanMember>& members);
+
+// Every member holds the union of what it has in `old` (may be null) and gets in `next`: weights and pages.
+// kResourceExhausted with the numbers of the first that doesn't.
+Status CheckMemory(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next);
+
+}  // namespace gyre

@@ -1,0 +1,251 @@
+// Layers move between the members of a running ring, with their KV pages, and no text changes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "cli/local_ring.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Outcome;
+using testing::Runner;
+using testing::RunOne;
+
+constexpr uint32_t kTokens = 70;
+
+class ResizeTest : public ::testing::Test {
+ protected:
+  RingOptions Options(int stages) const {
+    RingOptions o;
+    o.model = model_.path();
+    o.stages = stages;
+    o.threads = stages;
+    o.kv_type = "f32";
+    o.block_size = 4;
+    o.ctx = 160;
+    o.parallel = 10;
+    o.chunk = 8;
+    o.quiet = true;
+    return o;
+  }
+  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
+    auto ring = LocalRing::Open(o);
+    EXPECT_TRUE(ring.ok()) << ring.status();
+    return ring.ok() ? *std::move(ring) : nullptr;
+  }
+  static Request Ask(int seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    Request r;
+    const size_t length = 3 + random() % 60;
+    for (size_t i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>(random() % 60));
+    r.max_new_tokens = kTokens;
+    r.sampling.temperature = seed % 2 == 0 ? 0 : 0.9f;
+    r.sampling.seed = static_cast<uint64_t>(seed);
+    r.ignore_end = true;
+    return r;
+  }
+  // The texts that single requests give in one process on one stage.
+  std::vector<std::vector<TokenId>> Alone(int n) {
+    auto ring = Open(Options(1));
+    std::vector<std::vector<TokenId>> out;
+    for (int i = 0; i < n; ++i) out.push_back(RunOne(ring->engine(), Ask(i)).tokens);
+    return out;
+  }
+  // Streams that are always eight, until `stop`: each that ends is followed by the next.
+  struct Load {
+    Load(Engine& engine, std::atomic<bool>& stop) : engine_(engine), stop_(stop), runner_(engine) {}
+    void Start(int streams) {
+      for (int i = 0; i < streams; ++i) Next();
+    }
+    void Next() {
+      const int seed = next_++;
+      seeds_.push_back(seed % kTexts);
+      runner_.Add(Ask(seed % kTexts), [this](SeqId, size_t n) {
+        ++tokens_;
+        if (n == kTokens) ++ended_;
+      });
+    }
+    // Keeps eight running; on the test's thread.
+    void Refill() {
+      while (!stop_ && next_ - ended_ < 8) Next();
+    }
+    static constexpr int kTexts = 16;
+    Engine& engine_;
+    std::atomic<bool>& stop_;
+    Runner runner_;
+    std::vector<int> seeds_;
+    int next_ = 0;
+    std::atomic<int> ended_{0};
+    std::atomic<uint64_t> tokens_{0};
+  };
+
+  testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
+};
+
+std::string RandomResize(std::mt19937& random, int layers) {
+  std::vector<std::string> names{"local-1", "local-2", "local-3"};
+  std::shuffle(names.begin(), names.end(), random);
+  const size_t n = 1 + random() % 3;
+  std::vector<int> cuts;
+  while (cuts.size() + 1 < n) {
+    const int cut = 1 + static_cast<int>(random() % static_cast<uint32_t>(layers - 1));
+    if (std::find(cuts.begin(), cuts.end(), cut) == cuts.end()) cuts.push_back(cut);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.push_back(layers);
+  std::string out;
+  int begin = 0;
+  for (size_t i = 0; i < n; ++i) {
+    out += (out.empty() ? "" : ",") + fmt::format("{}={}-{}", names[i], begin, cuts[i] - 1);
+    begin = cuts[i];
+  }
+  return out;
+}
+
+TEST_F(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
+  const auto expected = Alone(Load::kTexts);
+  auto ring = Open(Options(3));
+  ASSERT_NE(ring, nullptr);
+  const int layers = static_cast<int>(ring->model().spec().layers.size());
+  std::atomic<bool> stop{false};
+  Load load(ring->engine(), stop);
+  load.Start(8);
+  std::mt19937 random(3);
+  uint64_t pages = 0;
+  int in_prefill = 0, in_partial_block = 0, changed = 0;
+  for (int i = 0; i < (testing::kSanitized ? 8 : 24); ++i) {
+    const uint64_t before = load.tokens_;
+    while (load.tokens_ < before + 20 + random() % 60) {
+      load.Refill();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    load.Refill();
+    const std::string text = RandomResize(random, layers);
+    const uint64_t at = load.tokens_;
+    for (const SequenceStats& s : ring->engine().stats().sequences) {
+      in_prefill += s.state == SeqState::kPrefill;
+      in_partial_block += s.state == SeqState::kDecode && (s.prompt + s.generated) % 4 != 0;
+    }
+    const auto report = ring->cluster().ResizeAndWait(text);
+    ASSERT_TRUE(report.ok()) << text << ": " << report.status();
+    pages += report->pages_moved;
+    changed += load.tokens_ > at;
+    EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
+  }
+  stop = true;
+  const auto outcomes = load.runner_.Wait();
+  ASSERT_GT(outcomes.size(), 8u);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
+    EXPECT_EQ(outcomes[i].tokens, expected[static_cast<size_t>(load.seeds_[i])]) << "stream " << i;
+    EXPECT_EQ(outcomes[i].terminals, 1);
+  }
+  const EngineStats stats = ring->engine().stats();
+  EXPECT_EQ(stats.scheduler.replayed_rows, 0u) << "tokens were computed again";
+  EXPECT_EQ(stats.step_errors, 0u);
+  // What would make all this empty.
+  EXPECT_GT(pages, 100u);
+  EXPECT_GT(in_partial_block, 0);
+  EXPECT_GT(in_prefill + changed, 0);
+  EXPECT_GT(stats.pauses, 0u);
+}
+
+TEST_F(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
+  const auto expected = Alone(8);
+  auto ring = Open(Options(2));
+  ASSERT_NE(ring, nullptr);
+  Runner runner(ring->engine());
+  std::atomic<uint64_t> tokens{0};
+  for (int i = 0; i < 8; ++i) {
+    runner.Add(Ask(i), [&](SeqId, size_t) { ++tokens; });
+  }
+  while (tokens < 100) std::this_thread::sleep_for(milliseconds(1));
+  for (const auto& w : ring->workers()) w->SkipCopyingForTest();
+  ASSERT_TRUE(ring->cluster().ResizeAndWait("local-2=0-2,local-1=3-5").ok());
+  int different = 0;
+  const auto outcomes = runner.Wait();
+  for (size_t i = 0; i < 8; ++i) different += outcomes[i].tokens != expected[i];
+  EXPECT_GT(different, 0);
+}
+
+TEST_F(ResizeTest, RefusalsSayWhyAndChangeNothing) {
+  auto ring = Open(Options(3));
+  ASSERT_NE(ring, nullptr);
+  auto refusal = [&](const std::string& text) { return Message(ring->cluster().ResizeAndWait(text).status()); };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refusal("0-1,3-5"), HasSubstr("nobody has layers 2"));
+  EXPECT_THAT(refusal("0-3,3-5"), HasSubstr("overlap"));
+  EXPECT_THAT(refusal("0-3"), HasSubstr("nobody has layers 4-5"));
+  EXPECT_THAT(refusal("0-6"), HasSubstr("the model has layers 0-5"));
+  EXPECT_THAT(refusal("bob=0-5"), HasSubstr("no worker 'bob'"));
+  EXPECT_THAT(refusal("local-1=0-2,local-1=3-5"), HasSubstr("twice"));
+  EXPECT_THAT(refusal("0-1,2-3,4-4,5-5"), HasSubstr("left over"));
+  EXPECT_THAT(refusal("7"), HasSubstr("expected rising numbers from 1 to 5"));
+  EXPECT_THAT(refusal("banana"), HasSubstr("banana"));
+  EXPECT_THAT(refusal(""), HasSubstr("boundaries"));
+  EXPECT_EQ(ring->cluster().status().plan->epoch.number, 1u);
+  // What is right in several spellings.
+  const auto cut = ring->cluster().ResizeAndWait("1 3");
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_EQ(cut->ranges, "0-0,1-2,3-5");
+  EXPECT_EQ(ring->cluster().ResizeAndWait("local-3=-,0-2,3-5")->ranges, "0-2,3-5");
+  EXPECT_FALSE(ring->cluster().status().members.back().layers.has_value());
+  EXPECT_EQ(ring->cluster().ResizeAndWait("0-5")->ranges, "0-5");
+  EXPECT_TRUE(RunOne(ring->engine(), Ask(1)).finished);
+}
+
+TEST_F(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
+  const auto expected = Alone(6);
+  auto ring = Open(Options(3));
+  ASSERT_NE(ring, nullptr);
+  Runner runner(ring->engine());
+  std::atomic<uint64_t> tokens{0};
+  for (int i = 0; i < 6; ++i) {
+    runner.Add(Ask(i), [&](SeqId, size_t) { ++tokens; });
+  }
+  while (tokens < 60) std::this_thread::sleep_for(milliseconds(1));
+  ring->workers()[1]->BreakLinksForTest();
+  const auto outcomes = runner.Wait();
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
+    EXPECT_EQ(outcomes[i].tokens, expected[i]);
+  }
+  EXPECT_EQ(ring->cluster().status().plan->epoch.number, 2u);
+}
+
+TEST_F(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
+  auto ring = Open(Options(3));
+  ASSERT_NE(ring, nullptr);
+  Runner runner(ring->engine());
+  std::atomic<uint64_t> tokens{0};
+  for (int i = 0; i < 6; ++i) {
+    runner.Add(Ask(i), [&](SeqId, size_t) { ++tokens; });
+  }
+  while (tokens < 60) std::this_thread::sleep_for(milliseconds(1));
+  ring->workers()[1]->Stop();
+  ring->cluster().Leave("local-2", Unavailable("its process ended"));
+  for (const Outcome& o : runner.Wait()) {
+    EXPECT_EQ(o.terminals, 1);
+    EXPECT_TRUE(absl::IsUnavailable(o.status)) << o.status;
+    EXPECT_THAT(Message(o.status), ::testing::HasSubstr("local-2 with layers 2-3"));
+  }
+  while (ring->cluster().status().state.find("2 of 3") == std::string::npos &&
+         ring->cluster().status().state.find("local-2") == std::string::npos) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_THAT(Message(RunOne(ring->engine(), Ask(1)).status), ::testing::HasSubstr("local-2"));
+  // What is left can serve when it is told to.
+  ASSERT_TRUE(ring->cluster().ResizeAndWait("0-2,3-5").ok());
+  EXPECT_TRUE(RunOne(ring->engine(), Ask(1)).finished);
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,87 @@
+#include "transport/hello.h"
+
+#include "base/coding.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kMaxText = 512;
+
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return text;
+}
+
+std::vector<std::byte> Bytes(const Encoder& out) { return {out.bytes().begin(), out.bytes().end()}; }
+
+}  // namespace
+
+std::vector<std::byte> EncodeHello(const Hello& h) {
+  Encoder out;
+  out.Put(h.protocol);
+  out.Put(h.role);
+  out.Put(uint8_t{0});
+  out.Put(h.features);
+  out.Put(h.epoch.term);
+  out.Put(h.epoch.number);
+  out.Put(h.hop);
+  out.Put(h.model_hash);
+  out.PutBytes(h.key.data(), h.key.size());
+  out.PutString(std::string_view(h.from).substr(0, kMaxText));
+  out.PutString(std::string_view(h.to).substr(0, kMaxText));
+  return Bytes(out);
+}
+
+StatusOr<Hello> DecodeHello(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  Hello h;
+  h.protocol = in.Get<uint16_t>();
+  h.role = in.Get<LinkRole>();
+  in.Get<uint8_t>();
+  h.features = in.Get<uint32_t>();
+  h.epoch.term = in.Get<uint64_t>();
+  h.epoch.number = in.Get<uint64_t>();
+  h.hop = in.Get<uint32_t>();
+  h.model_hash = in.Get<uint64_t>();
+  in.GetBytes(h.key.data(), h.key.size());
+  h.from = Printable(in.GetString());
+  h.to = Printable(in.GetString());
+  // A later protocol may put more behind this.
+  if (!in.ok() || h.from.size() > kMaxText || h.to.size() > kMaxText) return DataLoss("a hello of {} bytes is cut or too long", payload.size());
+  if (h.role != LinkRole::kRing && h.role != LinkRole::kBulk) {
+    return DataLoss("a hello with role {}, expected 1 (ring) or 2 (bulk)", static_cast<int>(h.role));
+  }
+  return h;
+}
+
+std::vector<std::byte> EncodeHelloReply(const HelloReply& r) {
+  Encoder out;
+  out.Put(r.protocol);
+  out.Put(uint16_t{0});
+  out.Put(r.features);
+  out.PutString(std::string_view(r.refusal).substr(0, kMaxText));
+  return Bytes(out);
+}
+
+StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  HelloReply r;
+  r.protocol = in.Get<uint16_t>();
+  in.Get<uint16_t>();
+  r.features = in.Get<uint32_t>();
+  r.refusal = Printable(in.GetString());
+  if (!in.ok() || r.refusal.size() > kMaxText) {
+    return DataLoss("an answer to a hello of {} bytes is cut or too long", payload.size());
+  }
+  return r;
+}
+
+bool SameKey(const RingKey& a, const RingKey& b) {
+  unsigned differs = 0;
+  for (size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned>(a[i] ^ b[i]);
+  return differs == 0;
+}
+
+}  // namespace gyre

@@ -1,0 +1,55 @@
+// The first frame on a link between processes: who dials, for what, and whether both ends belong together.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "transport/frame.h"
+
+namespace gyre {
+
+
+enum class LinkRole : uint8_t { kRing = 1, kBulk = 2 };
+
+// What a peer can do beyond the protocol's version. An unknown bit is ignored, and both use what both have.
+enum FeatureBits : uint32_t { kFeatureNone = 0 };
+
+inline constexpr uint16_t kLinkProtocol = 1;
+inline constexpr size_t kMaxHello = 1024;
+
+// Dialer to acceptor.
+struct Hello {
+  uint16_t protocol = kLinkProtocol;
+  uint32_t features = kFeatureNone;
+  LinkRole role = LinkRole::kRing;
+  Epoch epoch;
+  uint32_t hop = 0;  // kRing: 0 = coordinator to the first stage, i = stage i-1 to i, n = the last to the coordinator
+  uint64_t model_hash = 0;
+  RingKey key{};
+  std::string from;  // a worker's name, for messages
+  std::string to;    // kBulk: the worker that is to serve it
+  bool operator==(const Hello&) const = default;
+};
+
+// Acceptor to dialer.
+struct HelloReply {
+  uint16_t protocol = kLinkProtocol;
+  uint32_t features = kFeatureNone;
+  std::string refusal;  // empty: welcome
+  bool operator==(const HelloReply&) const = default;
+};
+
+std::vector<std::byte> EncodeHello(const Hello& hello);
+// kDataLoss. Names are cut to printable ASCII.
+StatusOr<Hello> DecodeHello(std::span<const std::byte> payload);
+std::vector<std::byte> EncodeHelloReply(const HelloReply& reply);
+StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload);
+
+// Takes the same time whatever differs.
+bool SameKey(const RingKey& a, const RingKey& b);
+
+}  // namespace gyre

@@ -1,0 +1,59 @@
+// Where a process's links begin and end: hops between two members of this process stay in memory, the others are TCP
+// connections, dialed by the sender and claimed by the receiver under the hop's name.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/hello.h"
+#include "transport/link.h"
+#include "transport/tcp_link.h"
+
+namespace gyre {
+
+struct RingPortOptions {
+  // "HOST:PORT" to listen at, port 0 for any free one. Empty: no sockets, only hops within this process.
+  std::string listen;
+  std::string advertise_host;  // what others dial; empty = the host of `listen`
+  TcpOptions tcp;
+  Duration hello_timeout = std::chrono::seconds(5);
+  size_t max_strangers = 64;  // connections that have not been claimed yet
+};
+
+struct RingPortStats {
+  uint64_t accepted = 0;
+  uint64_t refused = 0;  // garbage, silence, wrong key, too many
+  size_t waiting = 0;    // unclaimed now
+};
+
+// Thread-safe.
+class RingPort {
+ public:
+  // kUnavailable: the address can't be bound.
+  static StatusOr<std::unique_ptr<RingPort>> Open(const RingPortOptions& options);
+  virtual ~RingPort() = default;
+
+  // "HOST:PORT" for others; "" without sockets. A hop to this address stays in the process.
+  virtual const std::string& address() const = 0;
+
+  // The sending end of a hop, or the pulling end of a bulk link. Returns when the receiver has claimed it and agreed.
+  // kUnavailable, kDeadlineExceeded, kFailedPrecondition (the receiver's refusal), kCancelled.
+  virtual StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) = 0;
+  // The receiving end of the hop that `expected` names: waits for the dialer. A dialer with another key or model is
+  // refused and does not end the wait. kDeadlineExceeded, kCancelled.
+  virtual StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) = 0;
+  // Bulk links to worker `name` are handed over on the dialer's or the port's thread; the handler must not block. {}
+  // takes it back; a handler that is being called returns first.
+  using BulkHandler = std::function<void(std::unique_ptr<Link>)>;
+  virtual void SetBulkHandler(const std::string& name, BulkHandler handler) = 0;
+  // The key of ring and bulk links from now on, and the model.
+  virtual void SetKey(uint64_t term, const RingKey& key) = 0;
+  // Ends waits for a hop of this epoch or an older one of the term, and drops its unclaimed links.
+  virtual void Cancel(Epoch epoch) = 0;
+  virtual RingPortStats stats() const = 0;
+};
+
+}  // namespace gyre

@@ -1,0 +1,196 @@
+#include "worker/migration.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/coding.h"
+
+namespace gyre {
+namespace {
+
+// Answers on the way at once, from one source.
+constexpr size_t kOutstanding = 4;
+
+}  // namespace
+
+void EncodePullPages(const PullPages& r, Encoder* out) {
+  out->Put(r.layer);
+  out->Put(r.from);
+  out->Put(r.since);
+  out->Put(r.max_bytes);
+  out->PutVector(std::span<const BlockId>(r.check));
+}
+
+StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  PullPages r;
+  r.layer = in.Get<uint32_t>();
+  r.from = in.Get<BlockId>();
+  r.since = in.Get<uint64_t>();
+  r.max_bytes = in.Get<uint32_t>();
+  in.GetVector(&r.check);
+  if (!in.Done()) return DataLoss("a request for pages of {} bytes has a wrong length", payload.size());
+  return r;
+}
+
+void EncodePagesHead(const Pages& p, Encoder* out) {
+  out->Put(p.layer);
+  out->Put(p.step);
+  out->Put(p.next);
+  out->Put(p.page_bytes);
+  out->PutVector(std::span<const BlockId>(p.ids));
+  out->PutVector(std::span<const uint64_t>(p.written));
+  out->PutVector(std::span<const uint64_t>(p.checked));
+}
+
+StatusOr<Pages> DecodePages(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  Pages p;
+  p.layer = in.Get<uint32_t>();
+  p.step = in.Get<uint64_t>();
+  p.next = in.Get<BlockId>();
+  p.page_bytes = in.Get<uint32_t>();
+  in.GetVector(&p.ids);
+  in.GetVector(&p.written);
+  in.GetVector(&p.checked);
+  if (!in.ok()) return DataLoss("an answer with pages of {} bytes is cut", payload.size());
+  p.data = in.Rest();
+  if (p.written.size() != p.ids.size() || p.data.size() != uint64_t{p.page_bytes} * p.ids.size()) {
+    return DataLoss("{} pages of {} bytes with {} stamps in {} bytes", p.ids.size(), p.page_bytes, p.written.size(),
+                    p.data.size());
+  }
+  return p;
+}
+
+StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data) {
+  const PagePool& pool = *layer.pages;
+  const size_t page = pool.page_bytes();
+  Pages out;
+  out.layer = request.layer;
+  out.step = step;
+  out.page_bytes = static_cast<uint32_t>(page);
+  for (BlockId b : request.check) {
+    if (b >= pool.num_blocks()) return InvalidArgument("page {} of layer {}, there are {}", b, request.layer, pool.num_blocks());
+    out.checked.push_back(pool.written(b));
+  }
+  for (BlockId b = request.from; b < pool.num_blocks(); ++b) {
+    if (pool.written(b) <= request.since) continue;
+    if (!out.ids.empty() && data->size() + page > std::min(request.max_bytes, kPullBytes)) {
+      out.next = b;
+      break;
+    }
+    out.ids.push_back(b);
+    out.written.push_back(pool.written(b));
+    data->resize(data->size() + page);
+    pool.Read(b, data->data() + data->size() - page);
+  }
+  return out;
+}
+
+PagePuller::PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<Layer>> layers) : link_(std::move(link)) {
+  for (auto& layer : layers) {
+    Copied& c = layers_[static_cast<uint32_t>(layer->index)];
+    c.written.resize(layer->pages->num_blocks());
+    c.layer = std::move(layer);
+  }
+}
+
+Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Deadline deadline) {
+  PullPages request{.layer = static_cast<uint32_t>(c.layer->index),
+                    .from = from,
+                    .since = c.since,
+                    .max_bytes = kPullBytes,
+                    .check = {}};
+  if (!c.started && blocks != nullptr) request.check = *blocks;
+  Encoder out;
+  EncodePullPages(request, &out);
+  const ByteSpan parts[] = {out.bytes()};
+  return link_->Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, deadline);
+}
+
+Status PagePuller::Take(const Pages& p, uint64_t* count) {
+  const auto it = layers_.find(p.layer);
+  if (it == layers_.end()) return DataLoss("pages of layer {} came, nobody asked for it", p.layer);
+  Copied& c = it->second;
+  PagePool& pool = *c.layer->pages;
+  if (p.page_bytes != pool.page_bytes()) {
+    return DataLoss("pages of layer {} have {} bytes, expected {}", p.layer, p.page_bytes, pool.page_bytes());
+  }
+  if (!c.started) {
+    c.started = true;
+    c.next_since = p.step;
+    c.expected = p.checked;
+  }
+  for (size_t i = 0; i < p.ids.size(); ++i) {
+    const BlockId b = p.ids[i];
+    if (b >= pool.num_blocks()) return DataLoss("page {} of layer {} came, there are {}", b, p.layer, pool.num_blocks());
+    pool.Write(b, p.data.data() + i * p.page_bytes);
+    pool.Stamp(b, 1);
+    c.written[b] = p.written[i];
+  }
+  *count += p.ids.size();
+  pages_ += p.ids.size();
+  bytes_ += p.data.size();
+  return absl::OkStatus();
+}
+
+Status PagePuller::Verify(const Copied& c, const std::vector<BlockId>& blocks) const {
+  if (c.expected.size() != blocks.size()) {
+    return DataLoss("layer {}: {} stamps came for {} pages", c.layer->index, c.expected.size(), blocks.size());
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (c.written[blocks[i]] == c.expected[i]) continue;
+    return Internal("layer {}: page {} was written in step {} and copied as of {}", c.layer->index, blocks[i],
+                    c.expected[i], c.written[blocks[i]]);
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* blocks, Deadline deadline,
+                                     const std::function<bool()>& cancelled) {
+  if (blocks != nullptr) {
+    for (BlockId b : *blocks) {
+      if (!layers_.empty() && b >= layers_.begin()->second.written.size()) {
+        return InvalidArgument("block {}, there are {}", b, layers_.begin()->second.written.size());
+      }
+    }
+  }
+  uint64_t count = 0;
+  for (auto& [index, c] : layers_) c.started = false;
+  auto next = layers_.begin();
+  size_t outstanding = 0;
+  while (outstanding > 0 || next != layers_.end()) {
+    while (next != layers_.end() && outstanding < kOutstanding) {
+      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, blocks, deadline));
+      ++next;
+      ++outstanding;
+    }
+    StatusOr<Frame> frame = link_->Recv(std::min(deadline, After(std::chrono::milliseconds(100))));
+    if (!frame.ok()) {
+      if (!absl::IsDeadlineExceeded(frame.status())) return frame.status();
+      if (cancelled()) return absl::CancelledError("the plan was given up");
+      if (Clock::now() >= deadline) return frame.status();
+      continue;
+    }
+    --outstanding;
+    if (frame->header.kind == FrameKind::kPullError) {
+      return Unavailable("the source: {}", std::string(reinterpret_cast<const char*>(frame->payload.data()),
+                                                       std::min<size_t>(frame->payload.size(), 500)));
+    }
+    if (frame->header.kind != FrameKind::kPages) {
+      return DataLoss("a frame of kind {} came, expected pages", static_cast<int>(frame->header.kind));
+    }
+    GYRE_ASSIGN_OR_RETURN(const Pages pages, DecodePages(frame->payload));
+    GYRE_RETURN_IF_ERROR(Take(pages, &count));
+    if (pages.next == kNoBlock) continue;
+    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, nullptr, deadline));
+    ++outstanding;
+  }
+  for (auto& [index, c] : layers_) {
+    c.since = c.next_since;
+    if (blocks != nullptr) GYRE_RETURN_IF_ERROR(Verify(c, *blocks));
+  }
+  return count;
+}
+
+}  // namespace gyre

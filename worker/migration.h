@@ -1,0 +1,87 @@
+// KV pages on their way to a layer's next owner. The new owner pulls: each request is the credit for one answer of a
+// bounded size, so a slow receiver slows nobody and the source keeps no state. docs/resize.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/coding.h"
+#include "base/ids.h"
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "transport/link.h"
+#include "worker/layer.h"
+
+namespace gyre {
+
+// Asks for the pages of one layer, from page number `from` on, that were written after step `since`.
+struct PullPages {
+  uint32_t layer = 0;
+  BlockId from = 0;
+  uint64_t since = 0;
+  uint32_t max_bytes = 0;
+  std::vector<BlockId> check;  // pages whose stamps are wanted, copied or not
+  bool operator==(const PullPages&) const = default;
+};
+
+struct Pages {
+  uint32_t layer = 0;
+  uint64_t step = 0;        // the source's count of steps at the time
+  BlockId next = kNoBlock;  // where the next request goes on; kNoBlock = the end
+  uint32_t page_bytes = 0;
+  std::vector<BlockId> ids;
+  std::vector<uint64_t> written;  // of ids
+  std::vector<uint64_t> checked;  // of PullPages::check
+  std::span<const std::byte> data;  // [ids][page_bytes], into the payload
+};
+
+void EncodePullPages(const PullPages& request, Encoder* out);
+StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload);
+// Everything but the data, which follows as a part of its own.
+void EncodePagesHead(const Pages& pages, Encoder* out);
+StatusOr<Pages> DecodePages(std::span<const std::byte> payload);
+
+// What one answer carries at most; a page larger than this travels alone.
+inline constexpr uint32_t kPullBytes = 1 << 20;
+
+// The source's side; on the thread that writes the pages. Appends the data.
+StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data);
+
+// The receiver's side of one source. Not thread-safe; the pools are not running yet.
+class PagePuller {
+ public:
+  PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<Layer>> layers);
+
+  // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
+  // their last value now. Returns the number of pages that came. kDataLoss, kUnavailable, kDeadlineExceeded, kCancelled
+  // (when `cancelled` says so), kInternal (a page differs after the last round).
+  StatusOr<uint64_t> Round(Epoch epoch, const std::vector<BlockId>* blocks, Deadline deadline,
+                           const std::function<bool()>& cancelled);
+  uint64_t pages() const { return pages_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Copied {
+    std::shared_ptr<Layer> layer;
+    std::vector<uint64_t> written;  // by page: the source's stamp of what lies here
+    uint64_t since = 0;             // for this round
+    uint64_t next_since = 0;        // for the next
+    bool started = false;           // in this round
+    std::vector<uint64_t> expected; // of the last round's blocks
+  };
+
+  Status Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Deadline deadline);
+  Status Take(const Pages& pages, uint64_t* count);
+  Status Verify(const Copied& c, const std::vector<BlockId>& blocks) const;
+
+  const std::unique_ptr<Link> link_;
+  std::map<uint32_t, Copied> layers_;
+  uint64_t pages_ = 0, bytes_ = 0;
+};
+
+}  // namespace gyre

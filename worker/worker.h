@@ -1,0 +1,66 @@
+// A worker: a stage on a thread of its own between two links, and the control that drives it. Lives in the coordinator's
+// process or in one of its own (worker/node.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "kernels/ops.h"
+#include "model/weights.h"
+#include "transport/ring_port.h"
+
+namespace gyre {
+
+struct WorkerOptions {
+  std::string name;
+  std::shared_ptr<const Model> model;
+  Isa isa = Isa::kRef;
+  int threads = 1;
+  bool exact = false;
+  RingPort* port = nullptr;  // of this process; outlives the worker
+  Duration wire_timeout = std::chrono::seconds(20);
+};
+
+struct WorkerStats {
+  uint64_t steps = 0;
+  uint64_t step_errors = 0;
+  uint64_t dropped_frames = 0;  // of another epoch than the link's
+  uint64_t pages_sent = 0;
+};
+
+class Worker {
+ public:
+  explicit Worker(WorkerOptions options);
+  ~Worker();
+
+  // The in-process adapter. Thread-safe; loading and copying run on a thread of their own while the stage serves.
+  StageControl& control();
+  // Hands one end of a bulk link over, whose dialer pulls pages. Thread-safe.
+  void ServeBulk(std::unique_ptr<Link> link);
+  // The coordinator is gone: running and prepared stages, their pages and links go; weights stay for the next Prepare.
+  // Thread-safe; returns at once.
+  void Reset();
+  int threads() const;
+  // Thread-safe, all of these.
+  WorkerStats stats() const;
+  Duration busy_time() const;    // spent in Stage::Run since the start
+  double TakeBusyShare();        // of the time since the last call
+  size_t weight_bytes() const;   // that a decode step streams: packed weights but the embedding's rows
+  // Called before each step on the stage's thread; an error takes the place of the step (tests). {} removes it.
+  void SetFaultHook(std::function<Status()> hook);
+  // Tests: from now on pages are not copied; the running stage's links end.
+  void SkipCopyingForTest();
+  void BreakLinksForTest();
+  // Closes the links and joins the threads. Idempotent.
+  void Stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gyre
