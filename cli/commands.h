@@ -52,4 +52,36 @@ struct InspectOptions {
 };
 Status InspectCommand(const InspectOptions& options);
 
+struct ServeCommandOptions {
+  RingOptions ring;
+  ServeOptions serve;
+  std::string version;
+};
+Status ServeCommand(const ServeCommandOptions& options);
+
+struct WorkerCommandOptions {
+  std::string join, model, name, listen, layers, memory, isa;
+  OpenOptions open;
+  int threads = 0;
+  bool insecure = false, quiet = false;
+  std::string version;
+};
+Status WorkerCommand(const WorkerCommandOptions& options);
+
+struct AdminOptions {
+  std::string cluster;
+  std::string what;  // ranges, or a worker
+  bool json = false;
+};
+Status StatusCommand(const AdminOptions& options);
+Status LayersCommand(const AdminOptions& options);
+Status ResizeCommand(const AdminOptions& options);
+Status DrainCommand(const AdminOptions& options);
+
+struct LaunchOptions {
+  std::string file;
+  std::string self;  // this program
+};
+Status LaunchCommand(const LaunchOptions& options);
+
 }  // namespace gyre

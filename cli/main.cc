@@ -3,7 +3,10 @@
 
 #include <cctype>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "cli/commands.h"
@@ -15,17 +18,33 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-void AddOpenFlags(CLI::App* app, std::string* model, OpenOptions* o) {
-  app->add_option("MODEL", *model, "model file: GGUF, or llama2.c .bin")->required()->type_name("FILE");
+void AddBinFlags(CLI::App* app, OpenOptions* o) {
   app->add_option("--tokenizer", o->tokenizer_path, ".bin models: the tokenizer.bin (default: tok*.bin beside it)");
   app->add_option("--rope-base", o->rope_base, ".bin models: rotary base (default 10000; 500000 for Llama 3)");
   app->add_option("--norm-eps", o->norm_eps, ".bin models: epsilon of the norms (default 1e-5)");
 }
 
-void AddRingFlags(CLI::App* app, RingOptions* o) {
-  AddOpenFlags(app, &o->model, &o->open);
+void AddOpenFlags(CLI::App* app, std::string* model, OpenOptions* o) {
+  app->add_option("MODEL", *model, "model file: GGUF, or llama2.c .bin")->required()->type_name("FILE");
+  AddBinFlags(app, o);
+}
+
+void AddEngineFlags(CLI::App* app, RingOptions* o);
+
+// A model to run here, or a cluster that runs one.
+void AddTargetFlags(CLI::App* app, RingOptions* o) {
+  auto* model = app->add_option("MODEL", o->model, "model file: GGUF, or llama2.c .bin")->type_name("FILE");
+  app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL")
+      ->excludes(model)
+      ->type_name("HOST:PORT");
+  AddBinFlags(app, &o->open);
   const auto* positive = &CLI::PositiveNumber;
   app->add_option("--stages", o->stages, "cut the model into N stages, a ring in this process")->check(*positive);
+  AddEngineFlags(app, o);
+}
+
+void AddEngineFlags(CLI::App* app, RingOptions* o) {
+  const auto* positive = &CLI::PositiveNumber;
   app->add_option("-t,--threads", o->threads, "threads over all stages (default: the cores)")->check(*positive);
   app->add_option("-c,--ctx", o->ctx, "context in tokens (default: what the file says)")->check(*positive);
   app->add_option("--kv-tokens", o->kv_tokens, "tokens of KV cache (default: the context)")->check(*positive);
@@ -78,7 +97,7 @@ int Main(int argc, char** argv) {
 
   RunOptions run;
   CLI::App* run_app = app.add_subcommand("run", "generate text after a prompt, on stdout");
-  AddRingFlags(run_app, &run.ring);
+  AddTargetFlags(run_app, &run.ring);
   AddGenerateFlags(run_app, &run.generate);
   auto* prompt = run_app->add_option("-p,--prompt", run.prompt, "the prompt");
   auto* file = run_app->add_option("-f,--file", run.prompt_file, "read the prompt from a file")->excludes(prompt);
@@ -90,7 +109,7 @@ int Main(int argc, char** argv) {
 
   ChatOptions chat;
   CLI::App* chat_app = app.add_subcommand("chat", "talk with a model; /help inside");
-  AddRingFlags(chat_app, &chat.ring);
+  AddTargetFlags(chat_app, &chat.ring);
   AddGenerateFlags(chat_app, &chat.generate);
   chat_app->add_option("--system", chat.system, "the system message");
   chat_app->add_option("--format", chat.format, "form of the conversation (default: by the vocabulary)")
@@ -99,7 +118,7 @@ int Main(int argc, char** argv) {
   LogitsOptions logits;
   logits.ring.kv_type = "f32";
   CLI::App* logits_app = app.add_subcommand("logits", "write float32 logits after each token id to a file");
-  AddRingFlags(logits_app, &logits.ring);
+  AddTargetFlags(logits_app, &logits.ring);
   logits_app->add_option("--ids", logits.ids_file, "token ids, separated by white space")->required();
   logits_app->add_option("--out", logits.out_file, "little-endian float32 [ids][vocabulary]")->required();
 
@@ -116,6 +135,63 @@ int Main(int argc, char** argv) {
   inspect_app->add_flag("--json", inspect.json, "for programs");
   inspect_app->add_flag("--tensors", inspect.tensors, "list every tensor");
 
+  ServeCommandOptions serve;
+  serve.version = GYRE_VERSION;
+  CLI::App* serve_app = app.add_subcommand("serve", "coordinate a ring of machines: workers join, clients ask");
+  AddOpenFlags(serve_app, &serve.ring.model, &serve.ring.open);
+  serve_app->add_option("--cluster", serve.serve.cluster, "where workers, operators and clients find it")
+      ->required()
+      ->type_name("HOST:PORT");
+  serve_app->add_option("--ring", serve.serve.ring, "where activations come in (default: the same host, any port)")
+      ->type_name("HOST:PORT");
+  serve_app->add_option("--advertise", serve.serve.advertise, "the host that workers dial (default: where they joined)");
+  serve_app->add_option("--min-workers", serve.serve.min_workers, "workers that the first plan waits for")
+      ->check(CLI::PositiveNumber);
+  serve_app->add_flag("--no-local", serve.serve.no_local, "never run layers in this process");
+  serve_app->add_flag("--bit-equal", serve.serve.bit_equal, "refuse workers with another instruction set");
+  serve_app->add_flag("--insecure", serve.serve.insecure, "listen beyond loopback without encryption");
+  serve_app->add_option("--parallel", serve.ring.parallel, "sequences of the whole context that the KV cache holds (8)")
+      ->check(CLI::PositiveNumber);
+  AddEngineFlags(serve_app, &serve.ring);
+
+  WorkerCommandOptions worker;
+  worker.version = GYRE_VERSION;
+  CLI::App* worker_app = app.add_subcommand("worker", "lend this machine to a ring");
+  worker_app->add_option("--join", worker.join, "the coordinator's --cluster")->required()->type_name("HOST:PORT");
+  worker_app->add_option("--model", worker.model, "the model file here (default: the coordinator's path)")->type_name("FILE");
+  worker_app->add_option("--name", worker.name, "its name in the cluster (default: the host's)");
+  worker_app->add_option("--listen", worker.listen, "where activations come in (default: the address that reaches the coordinator)")
+      ->type_name("HOST:PORT");
+  worker_app->add_option("--layers", worker.layers, "wanted in the first plan, as 0-7")->type_name("A-B");
+  worker_app->add_option("--memory", worker.memory, "for weights and KV cache, as 8G (default: what is free)")->type_name("SIZE");
+  worker_app->add_option("-t,--threads", worker.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
+  worker_app->add_option("--isa", worker.isa, "instruction set of the kernels (default: the best this CPU has)")
+      ->check(CLI::IsMember({"ref", "avx2", "avx512", "avx512vnni"}));
+  worker_app->add_flag("--insecure", worker.insecure, "listen beyond loopback without encryption");
+  worker_app->add_flag("-q,--quiet", worker.quiet, "errors only on stderr");
+  AddBinFlags(worker_app, &worker.open);
+
+  AdminOptions admin;
+  auto admin_command = [&](const char* name, const char* what) {
+    CLI::App* command = app.add_subcommand(name, what);
+    command->add_option("--cluster", admin.cluster, "the coordinator's --cluster")->required()->type_name("HOST:PORT");
+    command->add_flag("--json", admin.json, "for programs");
+    return command;
+  };
+  CLI::App* status_app = admin_command("status", "plan, requests, workers of a cluster");
+  CLI::App* layers_app = admin_command("layers", "which worker has which layers");
+  CLI::App* resize_app = admin_command("resize", "move layers while the ring serves");
+  std::vector<std::string> ranges;
+  resize_app->add_option("RANGES", ranges, "[NAME=]A-B,... with both ends inclusive, NAME=- for none; or boundaries: 8 12")
+      ->required();
+  CLI::App* drain_app = admin_command("drain", "move a worker's layers to the others");
+  drain_app->add_option("WORKER", admin.what, "its name")->required();
+
+  LaunchOptions launch;
+  launch.self = "/proc/self/exe";
+  CLI::App* launch_app = app.add_subcommand("launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them");
+  launch_app->add_option("RING", launch.file, "as deploy/ring.example.toml")->required()->type_name("FILE");
+
   CLI::App* version_app = app.add_subcommand("version", "version and instruction set");
 
   for (CLI::App* command : app.get_subcommands({})) NameEnvironment(command);
@@ -126,6 +202,17 @@ int Main(int argc, char** argv) {
     return code == 0 ? 0 : kUsage;
   }
   run.has_prompt = prompt->count() > 0;
+  for (const auto& [command, ring] : {std::pair{run_app, &run.ring}, {chat_app, &chat.ring}, {logits_app, &logits.ring}}) {
+    if (!*command || !ring->model.empty() || !ring->cluster.empty()) continue;
+    std::fprintf(stderr, "gyre %s: a MODEL file or --cluster HOST:PORT is needed\n", command->get_name().c_str());
+    return kUsage;
+  }
+  for (const std::string& word : ranges) admin.what += (admin.what.empty() ? "" : " ") + word;
+  if (*launch_app) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (!error) launch.self = self.string();
+  }
 
   Status status;
   if (*run_app) status = RunCommand(run);
@@ -133,6 +220,13 @@ int Main(int argc, char** argv) {
   if (*logits_app) status = LogitsCommand(logits);
   if (*tokenize_app) status = TokenizeCommand(tokenize);
   if (*inspect_app) status = InspectCommand(inspect);
+  if (*serve_app) status = ServeCommand(serve);
+  if (*worker_app) status = WorkerCommand(worker);
+  if (*status_app) status = StatusCommand(admin);
+  if (*layers_app) status = LayersCommand(admin);
+  if (*resize_app) status = ResizeCommand(admin);
+  if (*drain_app) status = DrainCommand(admin);
+  if (*launch_app) status = LaunchCommand(launch);
   if (*version_app) std::printf("gyre %s (%s)\n", GYRE_VERSION, IsaName(DetectIsa()));
   if (status.ok()) return 0;
   std::fprintf(stderr, "gyre: %s\n", Message(status).c_str());

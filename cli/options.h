@@ -24,6 +24,7 @@ struct ServeOptions {
 // How a model is loaded and run on this machine.
 struct RingOptions {
   std::string model;
+  std::string cluster;       // HOST:PORT of a coordinator that runs it instead; "" = here
   OpenOptions open;
   int stages = 1;
   int threads = 0;           // over all stages; 0 = one a physical core

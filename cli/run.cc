@@ -5,14 +5,19 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/local_ring.h"
 #include "cli/session.h"
+#include "cli/target.h"
 #include "fmt/core.h"
 
 namespace gyre {
 namespace {
 
-StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const Model& model) {
+void Write(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, Target& target) {
   if (!o.ids_file.empty()) return ReadIds(o.ids_file);
   std::string text = o.prompt;
   if (!o.prompt_file.empty()) {
@@ -20,18 +25,14 @@ StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const Model& model
   } else if (!o.has_prompt) {
     return InvalidArgument("a prompt is needed: -p TEXT, -f FILE or --ids FILE");
   }
-  if (model.tokenizer() == nullptr) {
-    return FailedPrecondition("{}: {}; use --ids FILE", o.ring.model, model.tokenizer_note());
+  if (!target.facts().tokenizer_note.empty()) {
+    return FailedPrecondition("{}: {}; use --ids FILE", target.facts().model, target.facts().tokenizer_note);
   }
-  std::vector<TokenId> ids =
-      model.tokenizer()->Encode(text, {.add_special = true, .parse_special = o.parse_special});
+  GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
+                        target.Encode(text, {.add_special = true, .parse_special = o.parse_special}));
+  if (o.echo) Write(text);
   if (ids.empty()) return InvalidArgument("the prompt is empty and the model has no begin-of-text token");
   return ids;
-}
-
-void Write(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
 }
 
 // Prints what a run generates: text, or ids with single spaces between.
@@ -74,34 +75,36 @@ uint32_t NewTokens(int64_t n, uint32_t context, size_t prompt) {
 
 Status RunCommand(const RunOptions& options) {
   InterruptGuard guard;
-  GYRE_ASSIGN_OR_RETURN(auto ring, LocalRing::Open(options.ring));
-  GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, PromptIds(options, ring->model()));
+  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, PromptIds(options, *target));
   const bool as_ids = !options.ids_file.empty();
-  if (options.echo && !as_ids) Write(ring->model().tokenizer()->Decode(ids));
   if (options.generate.n == 0) return absl::OkStatus();
   Request request;
   request.sampling = WithSeed(options.generate);
   if (!options.ring.quiet && request.sampling.temperature > 0) {
     fmt::print(stderr, "seed {}\n", request.sampling.seed);
   }
-  request.max_new_tokens = NewTokens(options.generate.n, ring->context(), ids.size());
+  request.max_new_tokens = NewTokens(options.generate.n, target->facts().context, ids.size());
   request.prompt = std::move(ids);
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
-  return RunRequest(ring->engine(), std::move(request), Printer(as_ids, options.ring.quiet));
+  return target->Run(std::move(request), Printer(as_ids, options.ring.quiet));
 }
 
 Status LogitsCommand(const LogitsOptions& options) {
   InterruptGuard guard;
   GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, ReadIds(options.ids_file));
-  GYRE_ASSIGN_OR_RETURN(auto ring, LocalRing::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  if (!options.ring.cluster.empty() && !options.ring.quiet) {
+    fmt::print(stderr, "the cluster keeps its KV cache in {}\n", target->facts().kv_type);
+  }
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(options.out_file.c_str(), "wb"), std::fclose);
   if (out == nullptr) return NotFound("{}: {}", options.out_file, std::strerror(errno));
   Request request;
   request.prompt = std::move(ids);
   request.prompt_logits = true;
   bool written = true, cancelled = false;
-  GYRE_RETURN_IF_ERROR(RunRequest(ring->engine(), std::move(request), [&](const Event& event) {
+  GYRE_RETURN_IF_ERROR(target->Run(std::move(request), [&](const Event& event) {
     cancelled |= std::holds_alternative<Cancelled>(event);
     if (auto* row = std::get_if<LogitsEvent>(&event)) {
       written &= std::fwrite(row->logits.data(), sizeof(float), row->logits.size(), out.get()) == row->logits.size();

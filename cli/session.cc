@@ -16,10 +16,10 @@ namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-extern "C" void OnInterrupt(int) {
+extern "C" void OnInterrupt(int signal) {
   if (interrupted != 0) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
   }
   interrupted = 1;
 }
@@ -31,8 +31,12 @@ double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 InterruptGuard::InterruptGuard() {
   interrupted = 0;
   std::signal(SIGINT, OnInterrupt);
+  std::signal(SIGTERM, OnInterrupt);
 }
-InterruptGuard::~InterruptGuard() { std::signal(SIGINT, SIG_DFL); }
+InterruptGuard::~InterruptGuard() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
 bool InterruptGuard::Interrupted() { return interrupted != 0; }
 void InterruptGuard::Clear() { interrupted = 0; }
 

@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-// While one lives, Ctrl-C sets a flag instead of ending the process; a second Ctrl-C ends it.
+// While one lives, Ctrl-C (or SIGTERM) sets a flag instead of ending the process; a second Ctrl-C ends it.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -476,6 +476,7 @@ void Cluster::Impl::MaybeFinish() {
     counts_.last_change = report;
     Log(LogLevel::kInfo, "plan {} serves: {}; {} pages moved, {} in the pause", number, report.ranges,
         report.pages_moved, report.last_pages);
+    Publish();  // who is told can see it
     if (change->done) change->done(report);
     return;
   }
@@ -493,6 +494,7 @@ void Cluster::Impl::MaybeFinish() {
     repair_at_ = Clock::now();
   }
   if (change->automatic) retry_at_ = After(options_.retry);
+  Publish();
   if (change->done) change->done(t.status());
   MutexLock lock(&mutex_);
   ++failures_;

@@ -145,7 +145,10 @@ Status Port::Listen() {
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) return Unavailable("cannot listen at {}: {}", options_.listen, error.message());
   const std::string& host = options_.advertise_host;
-  address_ = FormatHostPort(host.empty() ? at.host : host, acceptor_.local_endpoint(error).port());
+  const uint16_t bound = acceptor_.local_endpoint(error).port();
+  // At all addresses: others know best how they reach this machine.
+  const bool any = host.empty() && endpoint.address().is_unspecified();
+  address_ = any ? fmt::format(":{}", bound) : FormatHostPort(host.empty() ? at.host : host, bound);
   AcceptNext();
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "ring port");

@@ -1,0 +1,134 @@
+// gyre serve, gyre worker: the processes of a ring over machines.
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/local_ring.h"
+#include "cli/session.h"
+#include "coordinator/door.h"
+#include "fmt/core.h"
+#include "transport/tcp_link.h"
+#include "worker/node.h"
+
+namespace gyre {
+namespace {
+
+// Who joins and leaves is worth a line, unless GYRE_LOG says otherwise.
+void TellMore() {
+  if (std::getenv("GYRE_LOG") == nullptr) SetLogLevel(LogLevel::kInfo);
+}
+
+// "512M", "8G", "1.5G", bytes without a letter.
+StatusOr<uint64_t> ParseSize(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  double unit = 1;
+  switch (*end) {
+    case 'k': case 'K': unit = 1 << 10; break;
+    case 'm': case 'M': unit = 1 << 20; break;
+    case 'g': case 'G': unit = 1 << 30; break;
+    case 't': case 'T': unit = 1099511627776.0; break;
+    default: break;
+  }
+  const bool whole = *end == '\0' || (unit > 1 && end[1] == '\0');
+  if (end == text.c_str() || !whole || !(value > 0) || value * unit > 1e18) {
+    return InvalidArgument("'{}': expected a size as 512M or 8G", text);
+  }
+  return static_cast<uint64_t>(value * unit);
+}
+
+// "A-B", both ends inclusive; the coordinator knows how many there are.
+StatusOr<LayerRange> ParseWish(const std::string& text) {
+  int first = -1, last = -1;
+  const char* end = text.data() + text.size();
+  auto [at, error] = std::from_chars(text.data(), end, first);
+  last = first;
+  if (error == std::errc() && at != end && *at == '-') {
+    const auto second = std::from_chars(at + 1, end, last);
+    at = second.ptr;
+    error = second.ec;
+  }
+  if (error != std::errc() || at != end || first < 0 || last < first) {
+    return InvalidArgument("--layers {}: expected A-B, as 0-7", text);
+  }
+  return LayerRange{first, last + 1};
+}
+
+}  // namespace
+
+Status ServeCommand(const ServeCommandOptions& options) {
+  InterruptGuard guard;
+  TellMore();
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options.serve.cluster));
+  if (!IsLoopback(at.host) && !options.serve.insecure) {
+    return FailedPrecondition(
+        "--cluster {}: not loopback, and the cluster is not encrypted yet: say --insecure on a network that you trust",
+        options.serve.cluster);
+  }
+  ServeOptions serve = options.serve;
+  if (serve.ring.empty()) serve.ring = FormatHostPort(at.host, 0);
+  RingOptions ring_options = options.ring;
+  ring_options.serve = &serve;
+  // Workers on the same machine open the same path.
+  std::error_code ignored;
+  const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
+  if (!ignored) ring_options.model = absolute.string();
+  if (ring_options.parallel == 1) ring_options.parallel = 8;
+  GYRE_ASSIGN_OR_RETURN(auto ring, LocalRing::Open(ring_options));
+  DoorOptions door_options{.address = serve.cluster,
+                           .term = ring->term(),
+                           .version = options.version,
+                           .context = ring->context(),
+                           .kv_type = ring_options.kv_type,
+                           .exact = ring_options.exact,
+                           .open = ring_options.open};
+  GYRE_ASSIGN_OR_RETURN(auto door, Door::Open(door_options, ring->model(), ring->engine(), ring->cluster()));
+  // For people, and for programs that started it with port 0.
+  fmt::print("listening {}\n", door->address());
+  std::fflush(stdout);
+  if (!ring_options.quiet) {
+    fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, door->address());
+  }
+  Deadline report = Clock::now();
+  while (!InterruptGuard::Interrupted()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (Clock::now() < report) continue;
+    report = After(std::chrono::milliseconds(500));
+    for (const auto& w : ring->workers()) {
+      ring->cluster().Report(w->control().name(), {.busy = w->TakeBusyShare(), .steps = w->stats().steps});
+    }
+  }
+  door->Stop();
+  return absl::OkStatus();
+}
+
+Status WorkerCommand(const WorkerCommandOptions& options) {
+  InterruptGuard guard;
+  TellMore();
+  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  NodeOptions node{.join = options.join,
+                   .model = options.model,
+                   .open = options.open,
+                   .name = options.name,
+                   .listen = options.listen,
+                   .wish = std::nullopt,
+                   .threads = options.threads > 0 ? options.threads : DefaultThreads(),
+                   .memory = 0,
+                   .isa = isa,
+                   .insecure = options.insecure,
+                   .version = options.version,
+                   .say = {}};
+  if (!options.layers.empty()) {
+    GYRE_ASSIGN_OR_RETURN(node.wish, ParseWish(options.layers));
+  }
+  if (!options.memory.empty()) {
+    GYRE_ASSIGN_OR_RETURN(node.memory, ParseSize(options.memory));
+  }
+  if (!options.quiet) node.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  return RunNode(node, &InterruptGuard::Interrupted);
+}
+
+}  // namespace gyre

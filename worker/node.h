@@ -1,0 +1,35 @@
+// A worker's process: finds the coordinator, attaches, carries out its commands, and comes back when it was away.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "kernels/ops.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+struct NodeOptions {
+  std::string join;                // HOST:PORT of the coordinator
+  std::string model;               // "" = the path that the coordinator names
+  OpenOptions open;
+  std::string name;                // "" = the host's
+  std::string listen;              // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
+  std::optional<LayerRange> wish;
+  int threads = 1;
+  uint64_t memory = 0;             // 0 = what the machine has free
+  Isa isa = Isa::kRef;
+  bool insecure = false;           // may listen at an address that is not loopback
+  std::string version;
+  std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
+};
+
+// Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try on:
+// another model, a refusal, an address that can't be bound. A coordinator that is not there is waited for.
+Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped);
+
+}  // namespace gyre
