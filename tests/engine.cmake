@@ -1,5 +1,8 @@
 if(GYRE_TESTS)
   gyre_test(engine_ring_test engine gyre_cli)
   gyre_test(engine_resize_test engine gyre_cli)
+  gyre_test(ring_processes_test "engine;process" gyre_cli)
+  target_compile_definitions(ring_processes_test PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>")
+  add_dependencies(ring_processes_test gyre)
   gyre_test(engine_stories_test engine gyre_cli)
 endif()

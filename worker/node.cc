@@ -30,6 +30,8 @@ constexpr auto kHeartbeat = milliseconds(500);
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A new channel tries at once; a shared one would wait out the backoff of the last.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
@@ -208,11 +210,10 @@ Status Node::Run() {
     gethostname(host, sizeof host - 1);
     name_ = host;
   }
-  const auto channel = Connect(options_.join);
-  const auto stub = v1::Cluster::NewStub(channel);
   bool waiting = false;
   Status end;
   while (!stopped_()) {
+    const auto stub = v1::Cluster::NewStub(Connect(options_.join));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
     v1::InfoRequest request;

@@ -1,0 +1,435 @@
+// Real processes on loopback: a coordinator, workers that join it, and clients, as a user starts them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "cli/local_ring.h"
+#include "cli/remote.h"
+#include "cli/target.h"
+#include "tests/testing/process.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/shared_data.h"
+#include "tests/testing/tcp_pair.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Process;
+using ::testing::HasSubstr;
+
+// One cluster of processes.
+class Ring {
+ public:
+  explicit Ring(std::string model, std::vector<std::string> serve_flags = {}) : model_(std::move(model)) {
+    std::vector<std::string> command{GYRE_BINARY, "serve", model_, "--cluster", "127.0.0.1:0", "--kv-type", "f32",
+                                     "--block-size", "4", "--chunk", "8"};
+    command.insert(command.end(), serve_flags.begin(), serve_flags.end());
+    Serve(std::move(command));
+  }
+  void Serve(std::vector<std::string> command) {
+    serve_ = std::make_unique<Process>(std::move(command));
+    const auto at = serve_->WaitFor("listening ");
+    EXPECT_TRUE(at.has_value()) << serve_->output();
+    address_ = at.value_or("");
+  }
+  Process& AddWorker(const std::string& name, std::vector<std::string> flags = {}) {
+    std::vector<std::string> command{GYRE_BINARY, "worker", "--join", address_, "--name", name, "-t", "1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
+  }
+  // Waits until a plan of `stages` stages serves.
+  bool Serves(int stages) {
+    for (int i = 0; i < 4000; ++i) {
+      auto status = FetchStatus(address_);
+      if (status.ok() && status->state() == "serving" && status->has_epoch()) {
+        int owners = 0;
+        for (const auto& m : status->members()) owners += m.has_layers();
+        if (owners == stages) return true;
+      }
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    ADD_FAILURE() << serve_->output();
+    return false;
+  }
+  Process& serve() { return *serve_; }
+  Process& worker(size_t i) { return *workers_[i]; }
+  const std::string& address() const { return address_; }
+
+ private:
+  const std::string model_;
+  std::unique_ptr<Process> serve_;
+  std::vector<std::unique_ptr<Process>> workers_;
+  std::string address_;
+};
+
+RingOptions OneProcess(const std::string& model) {
+  RingOptions o;
+  o.model = model;
+  o.threads = 1;
+  o.kv_type = "f32";
+  o.block_size = 4;
+  o.quiet = true;
+  return o;
+}
+
+Request Ask(int seed, int vocab, uint32_t tokens) {
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  Request r;
+  const size_t length = 3 + random() % 60;
+  for (size_t i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>(3 + random() % static_cast<uint32_t>(vocab - 3)));
+  r.max_new_tokens = tokens;
+  r.sampling.temperature = seed % 2 == 0 ? 0 : 0.8f;
+  r.sampling.seed = static_cast<uint64_t>(seed);
+  r.ignore_end = true;
+  return r;
+}
+
+// Eight clients that ask again and again.
+class Clients {
+ public:
+  struct Text {
+    int seed;
+    std::vector<TokenId> tokens;
+    Status status;
+    int finished = 0;
+  };
+  Clients(const std::string& address, int vocab, uint32_t tokens) {
+    for (int c = 0; c < 8; ++c) {
+      threads_.emplace_back([this, address, vocab, tokens, c] {
+        auto target = OpenRemote(address);
+        if (!target.ok()) return;
+        for (int i = 0; !stop_; ++i) {
+          Text text{.seed = (c + 8 * i) % kTexts, .tokens = {}, .status = {}};
+          text.status = (*target)->Run(Ask(text.seed, vocab, tokens), [&](const Event& event) {
+            if (auto* t = std::get_if<TokenEvent>(&event)) {
+              text.tokens.push_back(t->token);
+              ++tokens_;
+            }
+            text.finished += std::holds_alternative<Finished>(event) ? 1 : 0;
+          });
+          const bool failed = !text.status.ok();
+          {
+            std::lock_guard lock(mutex_);
+            texts_.push_back(std::move(text));
+          }
+          if (failed) return;
+        }
+      });
+    }
+  }
+  ~Clients() { Stop(); }
+  std::vector<Text> Stop() {
+    stop_ = true;
+    for (auto& t : threads_) t.join();
+    threads_.clear();
+    return texts_;
+  }
+  // All have ended by themselves, as they do after an error.
+  bool Ended(size_t n) {
+    std::lock_guard lock(mutex_);
+    size_t failed = 0;
+    for (const Text& t : texts_) failed += !t.status.ok();
+    return failed == n;
+  }
+  uint64_t tokens() const { return tokens_; }
+  static constexpr int kTexts = 16;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> tokens_{0};
+  std::mutex mutex_;
+  std::vector<Text> texts_;
+  std::vector<std::thread> threads_;
+};
+
+std::string RandomRanges(std::mt19937& random, int layers, const std::vector<std::string>& names) {
+  std::vector<std::string> order = names;
+  std::shuffle(order.begin(), order.end(), random);
+  const size_t n = 1 + random() % order.size();
+  std::set<int> cuts;
+  while (cuts.size() + 1 < n) cuts.insert(1 + static_cast<int>(random() % static_cast<uint32_t>(layers - 1)));
+  cuts.insert(layers);
+  std::string out;
+  int begin = 0;
+  auto name = order.begin();
+  for (int cut : cuts) {
+    out += fmt::format("{}{}={}-{}", out.empty() ? "" : ",", *name++, begin, cut - 1);
+    begin = cut;
+  }
+  return out;
+}
+
+// The main proof: sentences go on while layers move between processes.
+void ResizeUnderLoad(const std::string& model, int layers, int vocab, int resizes, uint32_t tokens) {
+  std::vector<std::vector<TokenId>> expected;
+  {
+    auto alone = LocalRing::Open(OneProcess(model));
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    for (int i = 0; i < Clients::kTexts; ++i) expected.push_back(testing::RunOne((*alone)->engine(), Ask(i, vocab, tokens)).tokens);
+  }
+  Ring ring(model, {"--no-local", "--min-workers", "3"});
+  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  Clients clients(ring.address(), vocab, tokens);
+  std::mt19937 random(5);
+  uint64_t pages = 0;
+  int between_tokens = 0, prefilling = 0, partial = 0;
+  for (int i = 0; i < resizes; ++i) {
+    const uint64_t from = clients.tokens();
+    for (const uint64_t until = from + 10 + random() % 80; clients.tokens() < until;) std::this_thread::sleep_for(milliseconds(1));
+    const uint64_t before = clients.tokens();
+    if (auto status = FetchStatus(ring.address()); status.ok()) {
+      for (const auto& s : status->sequences()) {
+        prefilling += s.state() == "prefill";
+        partial += s.state() == "decode" && (s.prompt() + s.generated()) % 4 != 0;
+      }
+    }
+    const std::string ranges = RandomRanges(random, layers, {"w1", "w2", "w3"});
+    const auto change = AskResize(ring.address(), ranges);
+    ASSERT_TRUE(change.ok()) << ranges << ": " << change.status() << '\n' << ring.serve().output();
+    pages += change->pages_moved();
+    between_tokens += clients.tokens() > before;
+  }
+  const auto texts = clients.Stop();
+  EXPECT_GT(texts.size(), 8u);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.finished, 1);
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->rows_replayed(), 0u) << "tokens were computed again";
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->plans(), static_cast<uint64_t>(resizes) + 1);
+  EXPECT_GT(pages, 100u);
+  EXPECT_GT(between_tokens, resizes / 4);
+  EXPECT_GT(partial, 0);
+  ::testing::Test::RecordProperty("prefilling", prefilling);
+  // Ctrl-C ends all of them cleanly.
+  for (size_t i = 0; i < 3; ++i) ring.worker(i).Kill(SIGINT);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ring.worker(i).Wait(seconds(10)), 0) << ring.worker(i).output();
+  ring.serve().Kill(SIGINT);
+  EXPECT_EQ(ring.serve().Wait(seconds(10)), 0) << ring.serve().output();
+}
+
+TEST(RingProcessesTest, TinyModelResizesUnderLoad) {
+  testing::TinyModelFile model{testing::TinyOptions{.layers = 6}};
+  ResizeUnderLoad(model.path(), 6, 96, testing::kSanitized ? 6 : 20, 100);
+}
+
+TEST(RingProcessesTest, StoriesResizeUnderLoad) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the trained model is not there";
+  ResizeUnderLoad(testing::SharedData("models/stories260K.gguf"), 5, 512, testing::kSanitized ? 4 : 20, 200);
+}
+
+TEST(RingProcessesTest, QuantizedGoldenModelResizesUnderLoad) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the golden models are not there";
+  auto model = OpenModel(testing::SharedData("golden/tiny-llama-s0-Q8_0.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  ResizeUnderLoad((*model)->path(), static_cast<int>((*model)->spec().layers.size()), (*model)->spec().vocab,
+                  testing::kSanitized ? 4 : 10, 100);
+}
+
+class ProcessesTest : public ::testing::Test {
+ protected:
+  testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
+};
+
+TEST_F(ProcessesTest, AKilledWorkerEndsEveryRequestOnceAndTheNextIsTold) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "3"});
+  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  Clients clients(ring.address(), 96, 400);
+  while (clients.tokens() < 100) std::this_thread::sleep_for(milliseconds(1));
+  ring.worker(1).Kill(SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
+  while (!clients.Ended(8) && std::chrono::steady_clock::now() - killed < seconds(10)) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, seconds(3));
+  for (const auto& text : clients.Stop()) {
+    EXPECT_EQ(text.finished, text.status.ok() ? 1 : 0);
+    if (!text.status.ok()) EXPECT_THAT(Message(text.status), HasSubstr("w2 with layers"));
+  }
+  auto target = OpenRemote(ring.address());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const Status next = (*target)->Run(Ask(1, 96, 5), [](const Event&) {});
+  EXPECT_THAT(Message(next), HasSubstr("w2 with layers"));
+  EXPECT_THAT(Message(next), HasSubstr("2 of 3 workers"));
+  // Another takes its place.
+  ring.AddWorker("w4");
+  ASSERT_TRUE(ring.Serves(3));
+  EXPECT_TRUE((*target)->Run(Ask(1, 96, 5), [](const Event&) {}).ok());
+}
+
+TEST_F(ProcessesTest, AStoppedWorkerIsFoundByItsSilence) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), 96, 400);
+  while (clients.tokens() < 100) std::this_thread::sleep_for(milliseconds(1));
+  ring.worker(1).Kill(SIGSTOP);
+  const auto stopped = std::chrono::steady_clock::now();
+  while (!clients.Ended(8) && std::chrono::steady_clock::now() - stopped < seconds(10)) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - stopped, seconds(4));
+  for (const auto& text : clients.Stop()) {
+    if (!text.status.ok()) EXPECT_THAT(Message(text.status), HasSubstr("nothing was heard"));
+  }
+  // It comes back as a member when it goes on.
+  ring.worker(1).Kill(SIGCONT);
+  ASSERT_TRUE(ring.Serves(2));
+}
+
+TEST_F(ProcessesTest, WorkersOutliveTheirCoordinator) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  const std::string address = ring.address();
+  ring.serve().Kill(SIGKILL);
+  ring.serve().Wait(seconds(5));
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(ring.worker(i).WaitFor("lost the coordinator").has_value());
+  ring.Serve({GYRE_BINARY, "serve", model_.path(), "--cluster", address, "--no-local", "--min-workers", "2"});
+  ASSERT_TRUE(ring.Serves(2));
+  auto target = OpenRemote(address);
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE((*target)->Run(Ask(1, 96, 5), [](const Event&) {}).ok());
+}
+
+TEST_F(ProcessesTest, LocalServesUntilWorkersAreThere) {
+  Ring ring(model_.path(), {"--min-workers", "2"});
+  ASSERT_TRUE(ring.Serves(1));
+  Clients clients(ring.address(), 96, 200);
+  while (clients.tokens() < 50) std::this_thread::sleep_for(milliseconds(1));
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  for (const auto& text : clients.Stop()) EXPECT_TRUE(text.status.ok()) << text.status;
+  // And again where they go.
+  const auto drained = AskDrain(ring.address(), "w1");
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  EXPECT_EQ(drained->ranges(), "0-5");
+  EXPECT_THAT(Message(AskDrain(ring.address(), "w1").status()), HasSubstr("has no layers"));
+}
+
+TEST_F(ProcessesTest, RefusalsHaveTheirSentence) {
+  testing::TinyModelFile other{testing::TinyOptions{.seed = 9, .layers = 6}};
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal", "--isa", "avx2"});
+  Process& stranger = ring.AddWorker("stranger", {"--model", other.path(), "--isa", "avx2"});
+  EXPECT_EQ(stranger.Wait(seconds(10)), 1);
+  EXPECT_THAT(stranger.output(), HasSubstr("is another model file"));
+  Process& lost = ring.AddWorker("lost", {"--model", "/nowhere.gguf", "--isa", "avx2"});
+  EXPECT_EQ(lost.Wait(seconds(10)), 1);
+  EXPECT_THAT(lost.output(), HasSubstr("/nowhere.gguf"));
+  Process& ref = ring.AddWorker("plain", {"--isa", "ref"});
+  EXPECT_EQ(ref.Wait(seconds(10)), 1);
+  EXPECT_THAT(ref.output(), HasSubstr("computes with ref, the cluster asks for avx2"));
+  ring.AddWorker("small", {"--isa", "avx2", "--memory", "1k"});
+  std::string state;
+  for (int i = 0; i < 1000 && state.find("needs") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    auto target = OpenRemote(ring.address());
+    if (target.ok()) state = Message((*target)->Run(Ask(1, 96, 5), [](const Event&) {}));
+  }
+  EXPECT_THAT(state, HasSubstr("small needs"));
+  EXPECT_THAT(state, HasSubstr("GiB"));
+}
+
+TEST_F(ProcessesTest, NothingButLoopbackWithoutInsecure) {
+  Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "0.0.0.0:0"});
+  EXPECT_EQ(serve.Wait(seconds(10)), 1);
+  EXPECT_THAT(serve.output(), HasSubstr("--insecure"));
+}
+
+TEST_F(ProcessesTest, AHostilePeerOnTheRingPortChangesNothing) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok());
+  Clients clients(ring.address(), 96, 200);
+  std::mt19937 random(1);
+  std::vector<int> silent;
+  for (int i = 0; i < 120; ++i) {
+    const auto& member = status->members(static_cast<int>(random() % 2));
+    auto fd = ConnectTcp(member.address(), After(seconds(2)));
+    if (!fd.ok()) continue;  // its queue of connections is full for a moment
+    std::vector<std::byte> bytes(random() % 300);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    if (i % 3 == 0) {  // a right header with a huge length, or cut
+      const auto header = EncodeHeader({.kind = FrameKind::kHello, .length = uint64_t{1} << (random() % 40)});
+      bytes.assign(header.begin(), header.begin() + 1 + static_cast<int>(random() % 64));
+    }
+    (void)!write(*fd, bytes.data(), bytes.size());
+    if (i % 2 == 0) {
+      close(*fd);
+    } else {
+      silent.push_back(*fd);
+    }
+  }
+  const uint64_t from = clients.tokens();
+  while (clients.tokens() < from + 200) std::this_thread::sleep_for(milliseconds(1));
+  for (const auto& text : clients.Stop()) EXPECT_TRUE(text.status.ok()) << text.status;
+  EXPECT_TRUE(AskResize(ring.address(), "w2=0-2,w1=3-5").ok());
+  for (int fd : silent) close(fd);
+  for (size_t i = 0; i < 2; ++i) {  // one line, not a hundred
+    const std::string text = ring.worker(i).output();
+    size_t refused = 0;
+    for (size_t at = 0; (at = text.find("refused", at)) != std::string::npos; ++at) ++refused;
+    EXPECT_LE(refused, 2u) << text;
+    EXPECT_GE(refused, 1u) << text;
+  }
+}
+
+TEST_F(ProcessesTest, CommandsAskTheCluster) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), GYRE_BINARY);
+    Process p(words);
+    const auto code = p.Wait(seconds(20));
+    return std::pair{code.value_or(-1), p.output()};
+  };
+  auto [code, text] = run({"layers", "--cluster", ring.address()});
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(text, HasSubstr("w1"));
+  std::tie(code, text) = run({"status", "--cluster", ring.address(), "--json"});
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(text, HasSubstr("\"state\":\"serving\""));
+  std::tie(code, text) = run({"resize", "--cluster", ring.address(), "0-1,3-5"});
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text, HasSubstr("nobody has layers 2"));
+  std::tie(code, text) = run({"resize", "--cluster", ring.address(), "2"});
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(text, HasSubstr("0-1,2-5"));
+  std::tie(code, text) = run({"status", "--cluster", "127.0.0.1:1"});
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text, HasSubstr("no coordinator answers at 127.0.0.1:1"));
+  // Logits of the cluster are the process's own, bit for bit.
+  char ids[] = "/tmp/gyre-ids-XXXXXX";
+  const int fd = mkstemp(ids);
+  ASSERT_EQ(write(fd, "3 4 5 6 7 8", 11), 11);
+  close(fd);
+  const std::string here = std::string(ids) + ".here", there = std::string(ids) + ".there";
+  EXPECT_EQ(run({"logits", model_.path(), "--ids", ids, "--out", here}).first, 0);
+  EXPECT_EQ(run({"logits", "--cluster", ring.address(), "--ids", ids, "--out", there}).first, 0);
+  auto slurp = [](const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::ostringstream out;
+    out << in.rdbuf();
+    return out.str();
+  };
+  EXPECT_EQ(slurp(here).size(), 6u * 96 * 4);
+  EXPECT_EQ(slurp(here), slurp(there));
+  for (const std::string& path : {std::string(ids), here, there}) unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace gyre
