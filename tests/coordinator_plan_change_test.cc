@@ -1,0 +1,348 @@
+// The transaction on a simulated clock: every participant dies, stalls or answers late at every step.
+#include "coordinator/plan_change.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "coordinator/planner.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::seconds;
+using Kind = ChangeAction::Kind;
+using ::testing::HasSubstr;
+
+constexpr Epoch kEpoch{.term = 7, .number = 2};
+const Deadline kStart = Deadline{} + std::chrono::hours(1);
+
+// a: from the old plan into the new; b: only in the old; c: new, and pulls pages.
+std::vector<Participant> Three() {
+  return {{.worker = "a", .in_old = true, .in_new = true, .copies = false},
+          {.worker = "b", .in_old = true, .in_new = false, .copies = false},
+          {.worker = "c", .in_old = false, .in_new = true, .copies = true}};
+}
+
+// The rest of the world: participants that answer at once unless they are told otherwise, an engine, a clock.
+class World {
+ public:
+  explicit World(bool engine_runs = true) : change_(kEpoch, Three(), engine_runs, {}) {}
+
+  void Run() {
+    Do(change_.Start(now_));
+    Pump();
+  }
+  // Until nothing happens any more without time passing.
+  void Pump() {
+    while (!todo_.empty()) {
+      auto next = std::move(todo_.front());
+      todo_.erase(todo_.begin());
+      next();
+    }
+  }
+  void Elapse(Duration d) {
+    now_ += d;
+    Do(change_.OnTick(now_));
+    Pump();
+  }
+  void Say(const std::string& worker, decltype(StageEvent::what) what, Epoch epoch = kEpoch) {
+    Do(change_.OnEvent({.worker = worker, .epoch = epoch, .what = std::move(what)}, now_));
+    Pump();
+  }
+  void Lose(const std::string& worker) {
+    Do(change_.OnLost(worker, Unavailable("{} died", worker), now_));
+    Pump();
+  }
+
+  // What a worker does instead of answering `kind`.
+  std::map<std::pair<std::string, Kind>, std::function<void()>> instead;
+  bool engine_drains = true, links_come = true;
+  Status links = absl::OkStatus();
+
+  PlanChange& change() { return change_; }
+  int count(const std::string& worker, Kind kind) const {
+    const auto it = sent_.find({worker, kind});
+    return it == sent_.end() ? 0 : it->second;
+  }
+  std::vector<BlockId> moved_blocks;
+
+ private:
+  void Do(const PlanChange::Actions& actions) {
+    for (const ChangeAction& a : actions) {
+      ++sent_[{a.worker, a.kind}];
+      if (const auto it = instead.find({a.worker, a.kind}); it != instead.end()) {
+        todo_.push_back(it->second);
+        continue;
+      }
+      const std::string w = a.worker;
+      switch (a.kind) {
+        case Kind::kPrepare:
+          todo_.push_back([this, w] { Say(w, StageProgress{1, 2}); });
+          todo_.push_back([this, w] { Say(w, StageReady{}); });
+          if (w == "a" && links_come) todo_.push_back([this] { Do(change_.OnWired(links, now_)); });
+          break;
+        case Kind::kMove:
+          moved_blocks = a.blocks;
+          todo_.push_back([this, w] { Say(w, StageMoved{.pages = 10, .bytes = 100, .last_pages = 2}); });
+          break;
+        case Kind::kCommit: todo_.push_back([this, w] { Say(w, StageCommitted{}); }); break;
+        case Kind::kAbort: todo_.push_back([this, w] { Say(w, StageAborted{}); }); break;
+        case Kind::kDrainEngine:
+          if (engine_drains) todo_.push_back([this] { Do(change_.OnDrained({3, 4, 9}, now_)); });
+          break;
+        default: break;
+      }
+    }
+  }
+  PlanChange change_;
+  Deadline now_ = kStart;
+  std::map<std::pair<std::string, Kind>, int> sent_;
+  std::vector<std::function<void()>> todo_;
+};
+
+TEST(PlanChangeTest, AGoodChangeGoesThroughAllStates) {
+  World w;
+  w.Run();
+  EXPECT_EQ(w.change().state(), ChangeState::kDone);
+  EXPECT_EQ(w.moved_blocks, (std::vector<BlockId>{3, 4, 9}));
+  EXPECT_EQ(w.change().pages_moved(), 10u);
+  EXPECT_EQ(w.count("c", Kind::kMove), 1);
+  EXPECT_EQ(w.count("a", Kind::kMove), 0) << "it has nothing to copy";
+  for (const char* name : {"a", "b", "c"}) {
+    EXPECT_EQ(w.count(name, Kind::kCommit), 1);
+    EXPECT_EQ(w.count(name, Kind::kRelease), 1);
+    EXPECT_EQ(w.count(name, Kind::kAbort), 0);
+  }
+  EXPECT_EQ(w.count("", Kind::kResumeNew), 1);
+  EXPECT_EQ(w.count("", Kind::kResumeOld), 0);
+}
+
+TEST(PlanChangeTest, NoFrameOfTheNewPlanBeforeEveryParticipantCommitted) {
+  for (const char* late : {"a", "b", "c"}) {
+    World w;
+    w.instead[{late, Kind::kCommit}] = [] {};
+    w.Run();
+    EXPECT_EQ(w.change().state(), ChangeState::kCommitting);
+    EXPECT_EQ(w.count("", Kind::kResumeNew), 0);
+    w.Say(late, StageCommitted{});
+    EXPECT_EQ(w.count("", Kind::kResumeNew), 1);
+    w.Say(late, StageCommitted{});  // twice is once
+    EXPECT_EQ(w.count("", Kind::kResumeNew), 1);
+  }
+}
+
+// Each way to fail, at each command, for each worker: before the decision the old plan goes on, whole.
+TEST(PlanChangeTest, EveryFailureBeforeTheDecisionAborts) {
+  enum How { kDies, kStalls, kFaults };
+  for (How how : {kDies, kStalls, kFaults}) {
+    for (auto [worker, kind] : {std::pair{"a", Kind::kPrepare}, {"b", Kind::kPrepare}, {"c", Kind::kPrepare}, {"c", Kind::kMove}}) {
+      SCOPED_TRACE(fmt::format("{} {} {}", static_cast<int>(how), worker, static_cast<int>(kind)));
+      World w;
+      const std::string name = worker;
+      w.instead[{name, kind}] = [&w, how, name] {
+        if (how == kDies) w.Lose(name);
+        if (how == kFaults) w.Say(name, StageFault{ResourceExhausted("no memory")});
+      };
+      w.Run();
+      if (kind == Kind::kPrepare && name == "a") {  // its wiring was left out with it
+        if (how == kStalls) EXPECT_EQ(w.change().state(), ChangeState::kPreparing);
+      }
+      if (how == kStalls) {
+        EXPECT_FALSE(w.change().over());
+        w.Elapse(seconds(59));
+        EXPECT_FALSE(w.change().over());
+        w.Elapse(seconds(121));
+        EXPECT_THAT(Message(w.change().status()), HasSubstr(name));
+      }
+      EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+      EXPECT_FALSE(w.change().decided());
+      EXPECT_EQ(w.count("", Kind::kResumeNew), 0);
+      EXPECT_EQ(w.count("", Kind::kResumeOld), kind == Kind::kMove ? 1 : 0) << "only what was stopped goes on again";
+      for (const char* p : {"a", "b", "c"}) {
+        EXPECT_EQ(w.count(p, Kind::kAbort), 1);
+        EXPECT_EQ(w.count(p, Kind::kCommit), 0);
+      }
+      // What comes late changes nothing.
+      w.Say(name, StageReady{});
+      w.Say(name, StageMoved{});
+      w.Say(name, StageCommitted{});
+      w.Elapse(seconds(1000));
+      EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+    }
+  }
+}
+
+TEST(PlanChangeTest, AfterTheDecisionALossIsAFaultUnlessItHasNoLayers) {
+  for (const char* worker : {"a", "b", "c"}) {
+    World w;
+    const std::string name = worker;
+    w.instead[{name, Kind::kCommit}] = [&w, name] { w.Lose(name); };
+    w.Run();
+    EXPECT_EQ(w.change().state(), name == "b" ? ChangeState::kDone : ChangeState::kFaulted) << name;
+    for (const char* p : {"a", "b", "c"}) EXPECT_EQ(w.count(p, Kind::kAbort), 0);
+  }
+  World w;
+  w.instead[{"c", Kind::kCommit}] = [] {};
+  w.Run();
+  w.Elapse(seconds(11));
+  EXPECT_EQ(w.change().state(), ChangeState::kFaulted);
+  EXPECT_THAT(Message(w.change().status()), HasSubstr("c"));
+}
+
+TEST(PlanChangeTest, ADrainThatDoesNotEndAbortsAndSaysSo) {
+  World w;
+  w.engine_drains = false;
+  w.Run();
+  EXPECT_EQ(w.change().state(), ChangeState::kDraining);
+  w.Elapse(seconds(61));
+  EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+  EXPECT_TRUE(w.change().drain_expired());
+  EXPECT_EQ(w.count("", Kind::kResumeOld), 1);
+}
+
+TEST(PlanChangeTest, ProgressKeepsASlowLoaderAlive) {
+  World w;
+  w.instead[{"c", Kind::kPrepare}] = [] {};
+  w.Run();
+  for (int i = 0; i < 20; ++i) {
+    w.Elapse(seconds(100));
+    EXPECT_FALSE(w.change().over());
+    w.Say("c", StageProgress{static_cast<uint64_t>(i), 20});
+  }
+  w.Say("c", StageReady{});
+  EXPECT_EQ(w.change().state(), ChangeState::kDone);
+}
+
+TEST(PlanChangeTest, OtherEpochsAndStrangersAreIgnored) {
+  World w;
+  w.instead[{"c", Kind::kPrepare}] = [] {};
+  w.Run();
+  for (Epoch other : {Epoch{7, 1}, Epoch{7, 3}, Epoch{6, 2}, Epoch{8, 2}}) {
+    w.Say("c", StageReady{}, other);
+    w.Say("c", StageFault{Internal("old")}, other);
+    w.Say("a", StageCommitted{}, other);
+  }
+  w.Say("zoe", StageReady{});
+  w.Say("zoe", StageFault{Internal("who")});
+  EXPECT_EQ(w.change().state(), ChangeState::kPreparing);
+  w.Say("c", StageReady{});
+  EXPECT_EQ(w.change().state(), ChangeState::kDone);
+}
+
+TEST(PlanChangeTest, WithoutAnEngineThereIsNothingToDrain) {
+  World w(false);
+  w.Run();
+  EXPECT_EQ(w.change().state(), ChangeState::kDone);
+  EXPECT_EQ(w.count("", Kind::kDrainEngine), 0);
+  EXPECT_EQ(w.count("c", Kind::kMove), 0);
+}
+
+TEST(PlanChangeTest, LinksThatCanNotBeMadeAbort) {
+  World w;
+  w.links = Unavailable("no route");
+  w.Run();
+  EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+  EXPECT_THAT(Message(w.change().status()), HasSubstr("no route"));
+}
+
+// Random orders of everything: one end, reached at most once, and never both plans at once.
+TEST(PlanChangeTest, RandomEventsEndInTheOldOrTheNewPlan) {
+  int ends[3] = {};
+  for (uint32_t seed = 0; seed < 5000; ++seed) {
+    std::mt19937 random(seed);
+    World w(random() % 4 != 0);
+    w.engine_drains = random() % 10 != 0;
+    const char* names[] = {"a", "b", "c"};
+    const Kind kinds[] = {Kind::kPrepare, Kind::kMove, Kind::kCommit};
+    if (random() % 3 != 0) {
+      const std::string name = names[random() % 3];
+      const uint32_t what = random() % 5;
+      w.instead[{name, kinds[random() % 3]}] = [&w, name, what] {
+        if (what == 0) w.Lose(name);
+        if (what == 1) w.Say(name, StageFault{Internal("x")});
+        if (what == 2) w.Say(name, StageCommitted{});
+        if (what == 3) w.Elapse(seconds(30));
+      };
+    }
+    w.Run();
+    for (int i = 0; i < 30 && !w.change().over(); ++i) {
+      const std::string name = names[random() % 3];
+      switch (random() % 6) {
+        case 0: w.Say(name, StageReady{}); break;
+        case 1: w.Say(name, StageMoved{}); break;
+        case 2: w.Say(name, StageCommitted{}); break;
+        case 3: w.Elapse(seconds(random() % 50)); break;
+        case 4: w.Say(name, StageProgress{1, 1}); break;
+        default: break;
+      }
+    }
+    w.Elapse(seconds(500));
+    ASSERT_TRUE(w.change().over()) << seed;
+    const bool resumed = w.count("", Kind::kResumeNew) > 0;
+    EXPECT_EQ(resumed, w.change().state() == ChangeState::kDone) << seed;
+    EXPECT_LE(w.count("", Kind::kResumeNew) + w.count("", Kind::kResumeOld), 1) << seed;
+    if (w.change().state() == ChangeState::kAborted) {
+      for (const char* p : names) EXPECT_EQ(w.count(p, Kind::kCommit), 0) << seed;
+    }
+    ++ends[w.change().state() == ChangeState::kDone ? 0 : w.change().state() == ChangeState::kAborted ? 1 : 2];
+  }
+  for (int n : ends) EXPECT_GT(n, 50);
+}
+
+ModelSizes Sizes(int layers) {
+  ModelSizes s;
+  s.layers.assign(static_cast<size_t>(layers), 100);
+  s.first = 400;
+  s.last = 400;
+  s.both = 400;
+  s.kv_per_layer = 10;
+  return s;
+}
+
+TEST(PlannerTest, TheHeadCountsWhereItSits) {
+  const auto two = BalanceLayers(Sizes(16), {{.name = "a"}, {.name = "b"}});
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ((*two)[0].layers, (LayerRange{0, 10}));
+  EXPECT_EQ((*two)[1].layers, (LayerRange{10, 16}));
+  EXPECT_FALSE(BalanceLayers(Sizes(2), {{.name = "a"}, {.name = "b"}, {.name = "c"}}).ok());
+  const auto wishes = BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{3, 4}}, {.name = "b", .wish = LayerRange{0, 3}}});
+  ASSERT_TRUE(wishes.ok()) << wishes.status();
+  EXPECT_EQ((*wishes)[0].worker, "b");
+  EXPECT_FALSE(BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
+}
+
+TEST(PlannerTest, UnnamedRangesGoToWorkersInJoinOrderLocalLast) {
+  const std::vector<PlanMember> members{{.name = "local", .local = true}, {.name = "w1"}, {.name = "w2"}};
+  const auto plan = ParseResize("0-1,2-3,w1=4-7", Sizes(8), members);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)[0].worker, "w2");
+  EXPECT_EQ((*plan)[1].worker, "local");
+  EXPECT_EQ((*plan)[2].worker, "w1");
+  const auto cuts = ParseResize("2 5", Sizes(8), members);
+  ASSERT_TRUE(cuts.ok());
+  EXPECT_EQ((*cuts)[0].worker, "w1");
+  EXPECT_EQ((*cuts)[2].layers, (LayerRange{5, 8}));
+  for (const char* bad : {"", ",", "-", "1-", "-1", "a=", "=1-2", "3-1", "0-8", "w1=-x", "0-3;4-7", "99999999999-3", "5 2", "0", "8"}) {
+    const auto parsed = ParseResize(bad, Sizes(8), members);
+    const bool valid = parsed.ok() && Plan{.num_layers = 8, .stages = MakeStages(*parsed)}.Validate().ok();
+    EXPECT_FALSE(valid) << bad;
+  }
+}
+
+TEST(PlannerTest, MemoryHoldsTheUnionOfBothPlans) {
+  const ModelSizes sizes = Sizes(8);
+  Plan old{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
+  Plan next{.num_layers = 8, .stages = MakeStages({{"b", "", {0, 4}}, {"a", "", {4, 8}}})};
+  // a: 8 layers of 100 + 10, and the tied matrix once.
+  EXPECT_TRUE(CheckMemory(sizes, {{.name = "a", .memory = 1280}}, &old, next).ok());
+  const Status tight = CheckMemory(sizes, {{.name = "a", .memory = 1279}}, &old, next);
+  EXPECT_TRUE(absl::IsResourceExhausted(tight));
+  EXPECT_THAT(Message(tight), HasSubstr("beside 0-3"));
+  EXPECT_TRUE(CheckMemory(sizes, {{.name = "a", .memory = 840}}, nullptr, next).ok());
+}
+
+}  // namespace
+}  // namespace gyre
