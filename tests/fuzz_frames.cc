@@ -1,6 +1,8 @@
 // Header and payload decoders on any bytes.
 #include "base/step_codec.h"
 #include "transport/frame.h"
+#include "transport/hello.h"
+#include "worker/migration.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
@@ -10,5 +12,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)gyre::DecodeStepError(bytes);
   (void)gyre::DecodeLogitsQuestion(bytes);
   (void)gyre::DecodeLogitsAnswer(bytes);
+  (void)gyre::DecodeHello(bytes);
+  (void)gyre::DecodeHelloReply(bytes);
+  (void)gyre::DecodePullPages(bytes);
+  (void)gyre::DecodePages(bytes);
   return 0;
 }

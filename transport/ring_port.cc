@@ -298,6 +298,8 @@ StatusOr<std::unique_ptr<Link>> Port::Accept(const Hello& expected, Deadline dea
       }
     }
     if (found.local) return std::move(found.link);
+    // A dialer that gave up meanwhile has closed its end; one that waits has sent nothing more.
+    if (!absl::IsDeadlineExceeded(found.link->Recv(Clock::now()).status())) continue;
     std::string refusal;
     if (!SameKey(found.hello.key, expected.key)) refusal = "the ring's key is another one";
     else if (found.hello.model_hash != expected.model_hash) refusal = "the model is another one";
@@ -315,6 +317,10 @@ StatusOr<std::unique_ptr<Link>> Port::Dial(const std::string& address, const Hel
                                            : absl::CancelledError("the plan was given up");
     }
     return std::move(here);
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
   }
   GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(address, deadline));
   std::unique_ptr<Link> link = MakeTcpLink(fd, address, options_.tcp);
