@@ -83,7 +83,9 @@ void NameEnvironment(CLI::App* app) {
     std::string name = option->get_lnames().empty() ? "" : option->get_lnames().front();
     if (name.empty() || name == "help" || name == "config") continue;
     for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    option->envname("GYRE_" + name)->capture_default_str();
+    option->envname("GYRE_" + name);
+    // Where the words tell the default, its stand-in number would not.
+    if (option->get_description().find("(default") == std::string::npos) option->capture_default_str();
   }
 }
 

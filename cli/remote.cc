@@ -32,7 +32,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& cluster) {
 Status Explain(const grpc::Status& status, const std::string& cluster) {
   const Status out = FromGrpc(status);
   if (absl::IsUnavailable(out) && status.error_message().find("connect") != std::string::npos) {
-    return Unavailable("no coordinator answers at {} ({})", cluster, status.error_message());
+    return Unavailable("no coordinator answers at {}: {}", cluster, Cause(status));
   }
   return out;
 }

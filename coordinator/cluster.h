@@ -37,6 +37,7 @@ struct MemberLoad {
   double busy = 0;  // share of the time since the last report
   uint64_t steps = 0;
   uint64_t resident_bytes = 0;
+  uint64_t busy_us = 0;  // spent in steps, since the start
 };
 
 struct ClusterOptions {

@@ -382,6 +382,7 @@ void AdminService::Fill(v1::StatusReply* reply) const {
     out->set_kv_bytes(m.kv_bytes);
     out->set_busy(m.load.busy);
     out->set_steps(m.load.steps);
+    out->set_busy_us(m.load.busy_us);
   }
   reply->set_plans(c.plans);
   reply->set_aborted(c.aborted);
@@ -448,7 +449,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       }
     } else if (event_.what_case() == v1::WorkerEvent::kHeartbeat) {
       const v1::Heartbeat& h = event_.heartbeat();
-      cluster_.Report(name_, {.busy = std::clamp(h.busy(), 0.0, 1.0), .steps = h.steps(), .resident_bytes = h.resident_bytes()});
+      cluster_.Report(name_, {.busy = std::clamp(h.busy(), 0.0, 1.0), .steps = h.steps(), .resident_bytes = h.resident_bytes(), .busy_us = h.busy_us()});
     } else {
       stage_->OnEvent(event_);
     }
@@ -484,11 +485,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     auto stage = std::make_shared<RemoteStage>(info.name);
     GYRE_ASSIGN_OR_RETURN(name_, cluster_.Join(std::move(info), stage));
     stage_ = std::move(stage);
-    stage_->Open([this](const v1::Command* command) { StartWrite(command); });
     v1::Command welcome;
     welcome.mutable_welcome()->set_name(name_);
     welcome.mutable_welcome()->set_term(term_);
-    stage_->Send(std::move(welcome));
+    stage_->Open([this](const v1::Command* command) { StartWrite(command); }, std::move(welcome));
     return absl::OkStatus();
   }
   void Leave(const gyre::Status& otherwise) {

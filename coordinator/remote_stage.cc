@@ -76,16 +76,19 @@ void RemoteStage::Abort(Epoch epoch) {
   Send(std::move(c));
 }
 
-void RemoteStage::Open(std::function<void(const v1::Command*)> write) {
+void RemoteStage::Open(std::function<void(const v1::Command*)> write, v1::Command welcome) {
   MutexLock lock(&mutex_);
+  if (closed_) return;
   write_ = std::move(write);
+  commands_.push_front(std::move(welcome));
+  write_(&commands_.front());
 }
 
 void RemoteStage::Send(v1::Command command) {
   MutexLock lock(&mutex_);
-  if (!write_) return;
+  if (closed_) return;
   commands_.push_back(std::move(command));
-  if (commands_.size() == 1) write_(&commands_.front());
+  if (write_ && commands_.size() == 1) write_(&commands_.front());
 }
 
 void RemoteStage::Written() {
@@ -96,6 +99,7 @@ void RemoteStage::Written() {
 
 void RemoteStage::Close() {
   MutexLock lock(&mutex_);
+  closed_ = true;
   write_ = {};
 }
 

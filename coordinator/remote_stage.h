@@ -14,7 +14,6 @@ namespace gyre {
 // Thread-safe. The stream's side feeds it events and takes its commands.
 class RemoteStage : public StageControl {
  public:
-  // `write`: hands one command to the stream, which calls Written when it may have the next; never blocks.
   explicit RemoteStage(std::string name) : name_(std::move(name)) {}
 
   const std::string& name() const override { return name_; }
@@ -25,19 +24,22 @@ class RemoteStage : public StageControl {
   void Release(Epoch epoch) override;
   void Abort(Epoch epoch) override;
 
-  // From the stream's side.
-  void Open(std::function<void(const v1::Command*)> write);
-  void Send(v1::Command command);
+  // From the stream's side. `write` hands one command to the stream, which calls Written when it may have the next; it
+  // never blocks. `welcome` goes first; commands that were given before Open follow it.
+  void Open(std::function<void(const v1::Command*)> write, v1::Command welcome);
   void Written();
   void Close();
   void OnEvent(const v1::WorkerEvent& event);
 
  private:
+  void Send(v1::Command command);
+
   const std::string name_;
   Mutex mutex_;
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
   std::function<void(const v1::Command*)> write_ GYRE_GUARDED_BY(mutex_);
-  std::deque<v1::Command> commands_ GYRE_GUARDED_BY(mutex_);  // the first is being written
+  bool closed_ GYRE_GUARDED_BY(mutex_) = false;
+  std::deque<v1::Command> commands_ GYRE_GUARDED_BY(mutex_);  // once open the first is being written
 };
 
 }  // namespace gyre

@@ -3,6 +3,8 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "gyre/v1/cluster.pb.h"
 
@@ -18,6 +20,13 @@ inline absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       absl::string_view(status.error_message().data(), status.error_message().size()));
+}
+
+// The end of gRPC's chain of causes: "Connection refused".
+inline std::string Cause(const grpc::Status& status) {
+  const std::string& text = status.error_message();
+  const size_t at = text.rfind(": ");
+  return at == std::string::npos ? text : text.substr(at + 2);
 }
 
 }  // namespace gyre

@@ -2,7 +2,7 @@
 #include "base/step_codec.h"
 #include "transport/frame.h"
 #include "transport/hello.h"
-#include "worker/migration.h"
+#include "transport/pages.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);

@@ -10,41 +10,14 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/coding.h"
 #include "base/ids.h"
 #include "base/stage_control.h"
 #include "base/status.h"
 #include "transport/link.h"
+#include "transport/pages.h"
 #include "worker/layer.h"
 
 namespace gyre {
-
-// Asks for the pages of one layer, from page number `from` on, that were written after step `since`.
-struct PullPages {
-  uint32_t layer = 0;
-  BlockId from = 0;
-  uint64_t since = 0;
-  uint32_t max_bytes = 0;
-  std::vector<BlockId> check;  // pages whose stamps are wanted, copied or not
-  bool operator==(const PullPages&) const = default;
-};
-
-struct Pages {
-  uint32_t layer = 0;
-  uint64_t step = 0;        // the source's count of steps at the time
-  BlockId next = kNoBlock;  // where the next request goes on; kNoBlock = the end
-  uint32_t page_bytes = 0;
-  std::vector<BlockId> ids;
-  std::vector<uint64_t> written;  // of ids
-  std::vector<uint64_t> checked;  // of PullPages::check
-  std::span<const std::byte> data;  // [ids][page_bytes], into the payload
-};
-
-void EncodePullPages(const PullPages& request, Encoder* out);
-StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload);
-// Everything but the data, which follows as a part of its own.
-void EncodePagesHead(const Pages& pages, Encoder* out);
-StatusOr<Pages> DecodePages(std::span<const std::byte> payload);
 
 // What one answer carries at most; a page larger than this travels alone.
 inline constexpr uint32_t kPullBytes = 1 << 20;

@@ -221,7 +221,7 @@ Status Node::Run() {
     v1::ClusterInfo info;
     const grpc::Status status = stub->Info(&context, request, &info);
     if (!status.ok()) {
-      if (!waiting) Say(fmt::format("waiting for the coordinator at {} ({})", options_.join, status.error_message()));
+      if (!waiting) Say(fmt::format("waiting for the coordinator at {}: {}", options_.join, Cause(status)));
       waiting = true;
       Sleep(milliseconds(500));
       continue;
@@ -316,6 +316,8 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
       heartbeat.mutable_heartbeat()->set_busy(worker_->TakeBusyShare());
       heartbeat.mutable_heartbeat()->set_steps(worker_->stats().steps);
       heartbeat.mutable_heartbeat()->set_resident_bytes(ResidentBytes());
+      heartbeat.mutable_heartbeat()->set_busy_us(static_cast<uint64_t>(
+          std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()));
       if (!stream->Write(heartbeat)) break;
     }
   });

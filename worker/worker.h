@@ -22,7 +22,7 @@ struct WorkerOptions {
   int threads = 1;
   bool exact = false;
   RingPort* port = nullptr;  // of this process; outlives the worker
-  Duration wire_timeout = std::chrono::seconds(20);
+  Duration wire_timeout = std::chrono::minutes(10);  // the others may load for long; a plan that is given up ends it
 };
 
 struct WorkerStats {

@@ -1,0 +1,54 @@
+#include "transport/pages.h"
+
+namespace gyre {
+
+void EncodePullPages(const PullPages& r, Encoder* out) {
+  out->Put(r.layer);
+  out->Put(r.from);
+  out->Put(r.since);
+  out->Put(r.max_bytes);
+  out->PutVector(std::span<const BlockId>(r.check));
+}
+
+StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  PullPages r;
+  r.layer = in.Get<uint32_t>();
+  r.from = in.Get<BlockId>();
+  r.since = in.Get<uint64_t>();
+  r.max_bytes = in.Get<uint32_t>();
+  in.GetVector(&r.check);
+  if (!in.Done()) return DataLoss("a request for pages of {} bytes has a wrong length", payload.size());
+  return r;
+}
+
+void EncodePagesHead(const Pages& p, Encoder* out) {
+  out->Put(p.layer);
+  out->Put(p.step);
+  out->Put(p.next);
+  out->Put(p.page_bytes);
+  out->PutVector(std::span<const BlockId>(p.ids));
+  out->PutVector(std::span<const uint64_t>(p.written));
+  out->PutVector(std::span<const uint64_t>(p.checked));
+}
+
+StatusOr<Pages> DecodePages(std::span<const std::byte> payload) {
+  Decoder in(payload);
+  Pages p;
+  p.layer = in.Get<uint32_t>();
+  p.step = in.Get<uint64_t>();
+  p.next = in.Get<BlockId>();
+  p.page_bytes = in.Get<uint32_t>();
+  in.GetVector(&p.ids);
+  in.GetVector(&p.written);
+  in.GetVector(&p.checked);
+  if (!in.ok()) return DataLoss("an answer with pages of {} bytes is cut", payload.size());
+  p.data = in.Rest();
+  if (p.written.size() != p.ids.size() || p.data.size() != uint64_t{p.page_bytes} * p.ids.size()) {
+    return DataLoss("{} pages of {} bytes with {} stamps in {} bytes", p.ids.size(), p.page_bytes, p.written.size(),
+                    p.data.size());
+  }
+  return p;
+}
+
+}  // namespace gyre
