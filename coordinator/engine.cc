@@ -121,6 +121,9 @@ class Engine::Impl {
     auto it = sequences_.find(seq);
     return it == sequences_.end() ? nullptr : it->second.get();
   }
+  // Events reach their sinks after the next steps have been launched, so that what a sink does costs the ring nothing.
+  void Deliver(const Sequence& s, Event event) { events_.push_back({s.sink(), s.id, std::move(event)}); }
+  void HandOver();
   void Finish(Sequence& s, FinishReason reason);
   void Fail(Sequence& s, const Status& status) { End(s, Failed{status}); }
   void End(Sequence& s, const Event& terminal);
@@ -140,6 +143,12 @@ class Engine::Impl {
   std::unordered_map<StepId, Deadline> watchdogs_;  // only with a step timeout
   size_t with_deadline_ = 0;
   EngineStats counts_;
+  struct Delivery {
+    std::shared_ptr<const EventSink> sink;
+    SeqId seq{};
+    Event event;
+  };
+  std::vector<Delivery> events_;
   StepBatch batch_;
   std::vector<TokenId> ids_;
   Encoder encoder_;
@@ -163,6 +172,7 @@ void Engine::Impl::Loop() {
     ExpireDeadlines();
     CheckDrained();
     Launch();
+    HandOver();
     PublishStats();
     Wait();
   }
@@ -230,7 +240,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
       MutexLock lock(&mutex_);
       refused = refusing_;
     }
-    if (!refused.ok()) return sequence.Deliver(Failed{refused});
+    if (!refused.ok()) return Deliver(sequence, Failed{refused});
     ++counts_.requests;
     const Request& r = sequence.request;
     SequenceParams params{.tokens = sequence.tokens,
@@ -477,7 +487,7 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
 void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
   const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
   if (s.request.prompt_logits && item.row_class == RowClass::kPrompt) {
-    s.Deliver(LogitsEvent{.position = answer.position, .logits = answer.values});
+    Deliver(s, LogitsEvent{.position = answer.position, .logits = answer.values});
   }
   if (!last) return;
   if (s.request.max_new_tokens == 0) return Finish(s, FinishReason::kLength);
@@ -528,7 +538,7 @@ void Engine::Impl::OnLogitsAnswer(LogitsAnswer answer) {
 void Engine::Impl::Emit(Sequence& s, const Draw& draw) {
   ++counts_.tokens_generated;
   const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer);
-  s.Deliver(TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
+  Deliver(s, TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
   if (accepted.stopped) return Finish(s, FinishReason::kStop);
   if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);
   if (!scheduler_->Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);
@@ -544,13 +554,20 @@ void Engine::Impl::End(Sequence& s, const Event& terminal) {
   if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
   if (s.request.deadline != kNoDeadline) --with_deadline_;
   scheduler_->Remove(s.id);
-  auto node = sequences_.extract(s.id);  // `s` lives until the sink has been told
-  s.Deliver(terminal);
+  const auto node = sequences_.extract(s.id);  // `s` lives to the end of this function
+  Deliver(s, terminal);
 }
 
 void Engine::Impl::EndAll(const Event& terminal) {
   while (!sequences_.empty()) End(*sequences_.begin()->second, terminal);
+  HandOver();
   PublishStats();
+}
+
+void Engine::Impl::HandOver() {
+  // A sink may not call back into this thread's work, only post to it.
+  for (Delivery& d : events_) (*d.sink)(d.seq, d.event);
+  events_.clear();
 }
 
 void Engine::Impl::Break(const Status& why) {

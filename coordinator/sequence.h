@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ class Sequence {
   // Takes in a drawn token. `tokenizer` may be null.
   Accepted Accept(const Draw& draw, const Tokenizer* tokenizer);
   Finished MakeFinished(FinishReason reason, uint32_t cached_tokens);
-  void Deliver(const Event& event) { sink_(id, event); }
+  // For whoever hands the event over.
+  const std::shared_ptr<const EventSink>& sink() const { return sink_; }
 
   TokenHistory History() const { return {.tokens = tokens, .prompt_length = request.prompt.size()}; }
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size() - request.prompt.size()); }
@@ -41,7 +43,7 @@ class Sequence {
   bool wants_full_logits = false;          // the next sampled row is sent again with mode kFullLogits
 
  private:
-  EventSink sink_;
+  const std::shared_ptr<const EventSink> sink_;
   TextStream stream_;
   Deadline submitted_ = Clock::now();
   std::optional<Deadline> first_token_;
