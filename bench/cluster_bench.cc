@@ -211,7 +211,7 @@ std::string Resize(const Flags& flags) {
     // A decode step of all eight, right before.
     const v1::StatusReply a = ring.status();
     const Deadline from = Clock::now();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::this_thread::sleep_for(std::chrono::milliseconds(800));
     const v1::StatusReply b = ring.status();
     const double tokens = static_cast<double>(b.tokens_generated() - a.tokens_generated());
     const double step = Seconds(Clock::now() - from) / std::max(tokens / 8, 1.0) * 1e3;

@@ -31,7 +31,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& cluster) {
 // A failure to reach the coordinator at all is told with its address.
 Status Explain(const grpc::Status& status, const std::string& cluster) {
   const Status out = FromGrpc(status);
-  if (absl::IsUnavailable(out) && status.error_message().find("connect") != std::string::npos) {
+  if (absl::IsUnavailable(out) && status.error_message().rfind("failed to connect", 0) == 0) {
     return Unavailable("no coordinator answers at {}: {}", cluster, Cause(status));
   }
   return out;
