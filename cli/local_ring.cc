@@ -127,6 +127,7 @@ StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options)
     port.listen = options.serve->ring;
     port.advertise_host = options.serve->advertise;
   }
+  if (options.tcp) port.listen = "127.0.0.1:0";
   GYRE_ASSIGN_OR_RETURN(ring->port_, RingPort::Open(port));
   ring->term_ = TermNow();
   auto loading = std::make_shared<Loading>(options.quiet);
@@ -190,11 +191,16 @@ Status LocalRing::AddWorkers(const RingOptions& options) {
     w.isa = isa;
     w.threads = std::max(1, threads / members + (i < threads % members ? 1 : 0));
     w.exact = options.exact;
-    w.port = port_.get();
-    MemberInfo info{.name = w.name, .address = port_->address(), .host = "", .local = serves, .threads = w.threads,
+    RingPort* port = port_.get();
+    if (options.tcp) {
+      GYRE_ASSIGN_OR_RETURN(auto own, RingPort::Open({.listen = "127.0.0.1:0"}));
+      port = worker_ports_.emplace_back(std::move(own)).get();
+    }
+    w.port = port;
+    MemberInfo info{.name = w.name, .address = port->address(), .host = "", .local = serves, .threads = w.threads,
                     .isa = IsaName(isa), .model_hash = model_->content_hash()};
     auto worker = std::make_shared<Worker>(std::move(w));
-    port_->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
+    port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
     });
     workers_.push_back(worker);

@@ -50,6 +50,7 @@ class LocalRing {
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<RingPort>> worker_ports_;  // of a ring within the process over TCP
   std::vector<std::shared_ptr<Worker>> workers_;
 };
 

@@ -43,6 +43,7 @@ struct RingOptions {
   bool no_candidates = false;
   bool quiet = false;        // no progress, no warnings
   const ServeOptions* serve = nullptr;  // null: a ring within the process
+  bool tcp = false;          // a ring within the process whose links are TCP all the same (tests)
 };
 
 struct GenerateOptions {

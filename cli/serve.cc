@@ -101,6 +101,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
       ring->cluster().Report(w->control().name(), {.busy = w->TakeBusyShare(), .steps = w->stats().steps});
     }
   }
+  // No more plans, then no more calls, then the rest.
+  ring->cluster().Stop();
   door->Stop();
   return absl::OkStatus();
 }

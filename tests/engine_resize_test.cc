@@ -21,7 +21,7 @@ using testing::RunOne;
 
 constexpr uint32_t kTokens = 70;
 
-class ResizeTest : public ::testing::Test {
+class ResizeTest : public ::testing::TestWithParam<const char*> {
  protected:
   RingOptions Options(int stages) const {
     RingOptions o;
@@ -34,6 +34,7 @@ class ResizeTest : public ::testing::Test {
     o.parallel = 10;
     o.chunk = 8;
     o.quiet = true;
+    o.tcp = stages > 1 && std::string(GetParam()) == "tcp";
     return o;
   }
   static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
@@ -110,7 +111,7 @@ std::string RandomResize(std::mt19937& random, int layers) {
   return out;
 }
 
-TEST_F(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
+TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   const auto expected = Alone(Load::kTexts);
   auto ring = Open(Options(3));
   ASSERT_NE(ring, nullptr);
@@ -158,7 +159,7 @@ TEST_F(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   EXPECT_GT(stats.pauses, 0u);
 }
 
-TEST_F(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
+TEST_P(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
   const auto expected = Alone(8);
   auto ring = Open(Options(2));
   ASSERT_NE(ring, nullptr);
@@ -176,7 +177,7 @@ TEST_F(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
   EXPECT_GT(different, 0);
 }
 
-TEST_F(ResizeTest, RefusalsSayWhyAndChangeNothing) {
+TEST_P(ResizeTest, RefusalsSayWhyAndChangeNothing) {
   auto ring = Open(Options(3));
   ASSERT_NE(ring, nullptr);
   auto refusal = [&](const std::string& text) { return Message(ring->cluster().ResizeAndWait(text).status()); };
@@ -202,7 +203,7 @@ TEST_F(ResizeTest, RefusalsSayWhyAndChangeNothing) {
   EXPECT_TRUE(RunOne(ring->engine(), Ask(1)).finished);
 }
 
-TEST_F(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
+TEST_P(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
   const auto expected = Alone(6);
   auto ring = Open(Options(3));
   ASSERT_NE(ring, nullptr);
@@ -221,7 +222,7 @@ TEST_F(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
   EXPECT_EQ(ring->cluster().status().plan->epoch.number, 2u);
 }
 
-TEST_F(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
+TEST_P(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
   auto ring = Open(Options(3));
   ASSERT_NE(ring, nullptr);
   Runner runner(ring->engine());
@@ -246,6 +247,9 @@ TEST_F(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
   ASSERT_TRUE(ring->cluster().ResizeAndWait("0-2,3-5").ok());
   EXPECT_TRUE(RunOne(ring->engine(), Ask(1)).finished);
 }
+
+INSTANTIATE_TEST_SUITE_P(Links, ResizeTest, ::testing::Values("memory", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace gyre

@@ -1,8 +1,10 @@
 // Real processes on loopback: a coordinator, workers that join it, and clients, as a user starts them.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <random>
 #include <set>
@@ -11,6 +13,8 @@
 #include "cli/local_ring.h"
 #include "cli/remote.h"
 #include "cli/target.h"
+#include "gyre/v1/cluster.grpc.pb.h"
+#include "proto/convert.h"
 #include "tests/testing/process.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
@@ -385,6 +389,60 @@ TEST_F(ProcessesTest, AHostilePeerOnTheRingPortChangesNothing) {
     EXPECT_LE(refused, 2u) << text;
     EXPECT_GE(refused, 1u) << text;
   }
+}
+
+size_t OpenFiles(pid_t pid) {
+  size_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) ++n;
+  return n;
+}
+
+TEST_F(ProcessesTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), 96, 200);
+  const uint64_t hash = (*OpenModel(model_.path()))->content_hash();
+  auto attach = [&](const std::function<void(v1::WorkerEvent&)>& change) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub =
+        v1::Cluster::NewStub(grpc::CreateCustomChannel(ring.address(), grpc::InsecureChannelCredentials(), arguments));
+    grpc::ClientContext context;
+    const auto stream = stub->Attach(&context);
+    v1::WorkerEvent event;
+    v1::WorkerHello* h = event.mutable_hello();
+    h->set_protocol(1);
+    h->set_name("mallory");
+    h->set_ring_address("127.0.0.1:1");
+    h->set_model_hash(hash);
+    h->set_threads(1);
+    change(event);
+    stream->Write(event);
+    v1::Command command;
+    EXPECT_FALSE(stream->Read(&command)) << command.DebugString();
+    return Message(FromGrpc(stream->Finish()));
+  };
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_protocol(99); }), HasSubstr("protocol 99"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name(std::string(100000, 'x')); }), HasSubstr("1 to 64 characters"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("a\nb"); }), HasSubstr("letters"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("local"); }), HasSubstr("own"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_ring_address("nowhere"); }), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_threads(4000000000u); }), HasSubstr("threads"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_model_hash(1); }), HasSubstr("another model"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->mutable_wish()->set_end(1 << 30); }), HasSubstr("wants layers"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_ready(); }), HasSubstr("no hello"));
+  const size_t files = OpenFiles(ring.serve().pid());
+  for (int i = 0; i < 60; ++i) attach([](auto& e) { e.mutable_hello()->set_name(""); });
+  for (int i = 0; i < 200 && OpenFiles(ring.serve().pid()) > files; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_LE(OpenFiles(ring.serve().pid()), files + 2);
+  const std::string text = ring.serve().output();
+  size_t refused = 0;
+  for (size_t at = 0; (at = text.find("refused a worker", at)) != std::string::npos; ++at) ++refused;
+  EXPECT_EQ(refused, 1u) << text;
+  const uint64_t from = clients.tokens();
+  while (clients.tokens() < from + 100) std::this_thread::sleep_for(milliseconds(1));
+  for (const auto& t : clients.Stop()) EXPECT_TRUE(t.status.ok()) << t.status;
 }
 
 TEST_F(ProcessesTest, CommandsAskTheCluster) {

@@ -1,0 +1,178 @@
+// What a worker answers to each command in each of its states.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "base/inbox.h"
+#include "tests/testing/tiny_model.h"
+#include "worker/worker.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+class WorkerStates : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = *OpenModel(file_.path());
+    port_ = *RingPort::Open({});
+    worker_ = std::make_unique<Worker>(WorkerOptions{.name = "w", .model = model_, .port = port_.get()});
+    worker_->control().SetEventSink([this](StageEvent e) { events_.Push(std::move(e)); });
+  }
+  void TearDown() override { worker_->Stop(); }
+
+  Plan PlanOf(uint64_t number, const std::string& worker = "w") const {
+    return {.epoch = {.term = 1, .number = number},
+            .model_hash = model_->content_hash(),
+            .num_layers = 5,
+            .stages = MakeStages({{worker, "", {0, 5}}})};
+  }
+  void Prepare(uint64_t number, int stage = 0, bool wire = true) {
+    worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"), .stage = stage, .block_size = 4, .num_blocks = 8,
+                                .kv_type = KvType::kF32, .sources = {}});
+    if (!wire || stage < 0) return;
+    const Hello hello{.epoch = {.term = 1, .number = number}, .hop = 0, .model_hash = model_->content_hash()};
+    links_.push_back(*port_->Dial("", hello, After(seconds(5))));
+    Hello last = hello;
+    last.hop = 1;
+    auto in = port_->Accept(last, After(seconds(5)));
+    ASSERT_TRUE(in.ok()) << in.status();
+    links_.push_back(*std::move(in));
+  }
+  // The next event that is no progress, by name; a fault with its sentence.
+  std::string Next(uint64_t number) {
+    for (;;) {
+      auto event = events_.Pop(After(seconds(10)));
+      if (!event) return "nothing";
+      if (std::holds_alternative<StageProgress>(event->what)) continue;
+      EXPECT_EQ(event->epoch.number, number);
+      if (std::holds_alternative<StageReady>(event->what)) return "ready";
+      if (std::holds_alternative<StageMoved>(event->what)) return "moved";
+      if (std::holds_alternative<StageCommitted>(event->what)) return "committed";
+      if (std::holds_alternative<StageAborted>(event->what)) return "aborted";
+      return "fault: " + Message(std::get<StageFault>(event->what).status);
+    }
+  }
+  bool Silent() { return !events_.Pop(After(milliseconds(30))).has_value(); }
+  StageControl& control() { return worker_->control(); }
+  static Epoch E(uint64_t number) { return {.term = 1, .number = number}; }
+
+  testing::TinyModelFile file_;
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<RingPort> port_;
+  Inbox<StageEvent> events_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::unique_ptr<Worker> worker_;
+};
+
+// joined
+TEST_F(WorkerStates, WithoutLayers) {
+  control().Commit(E(1));
+  EXPECT_THAT(Next(1), HasSubstr("not prepared"));
+  control().Move(E(1), {});
+  control().Release(E(1));
+  EXPECT_TRUE(Silent());
+  control().Abort(E(1));
+  EXPECT_EQ(Next(1), "aborted");
+  control().Abort(E(1));
+  EXPECT_EQ(Next(1), "aborted") << "idempotent";
+  Prepare(2);
+  EXPECT_EQ(Next(2), "ready");
+}
+
+// joined -> prepared -> running -> joined
+TEST_F(WorkerStates, ThroughALife) {
+  Prepare(1);
+  EXPECT_EQ(Next(1), "ready");
+  control().Move(E(1), {0, 3, 7});
+  EXPECT_EQ(Next(1), "moved");
+  control().Commit(E(1));
+  EXPECT_EQ(Next(1), "committed");
+  EXPECT_GT(worker_->weight_bytes(), 0u);
+  control().Commit(E(1));
+  EXPECT_THAT(Next(1), HasSubstr("not prepared"));
+  Prepare(2, -1);
+  EXPECT_EQ(Next(2), "ready");
+  EXPECT_GT(worker_->weight_bytes(), 0u) << "it runs until the commit";
+  control().Commit(E(2));
+  EXPECT_EQ(Next(2), "committed");
+  EXPECT_EQ(worker_->weight_bytes(), 0u);
+  control().Release(E(2));
+  EXPECT_TRUE(Silent());
+}
+
+// prepared
+TEST_F(WorkerStates, APreparedStageIsDroppedOrReplaced) {
+  Prepare(1);
+  EXPECT_EQ(Next(1), "ready");
+  control().Abort(E(1));
+  EXPECT_EQ(Next(1), "aborted");
+  control().Commit(E(1));
+  EXPECT_THAT(Next(1), HasSubstr("not prepared"));
+  Prepare(2);
+  EXPECT_EQ(Next(2), "ready");
+  Prepare(3);
+  EXPECT_EQ(Next(3), "ready");
+  control().Commit(E(2));
+  EXPECT_THAT(Next(2), HasSubstr("not prepared"));
+  control().Commit(E(3));
+  EXPECT_EQ(Next(3), "committed");
+}
+
+// preparing: an abort ends what waits for a neighbour that never comes.
+TEST_F(WorkerStates, AnAbortEndsAPrepareThatWaits) {
+  Prepare(1, 0, false);
+  std::this_thread::sleep_for(milliseconds(50));
+  control().Abort(E(1));
+  EXPECT_EQ(Next(1), "aborted");
+  Prepare(2);
+  EXPECT_EQ(Next(2), "ready");
+}
+
+TEST_F(WorkerStates, NonsenseIsRefused) {
+  auto refused = [&](auto change) {
+    PrepareRequest r{.plan = PlanOf(1), .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}};
+    change(r);
+    control().Prepare(r);
+    return Next(1);
+  };
+  EXPECT_THAT(refused([](auto& r) { r.plan.stages[0].layers.end = 4; r.plan.stages[0].last = true; }), HasSubstr("nobody has layers"));
+  EXPECT_THAT(refused([](auto& r) { r.plan.num_layers = 6; r.plan.stages[0].layers.end = 6; }), HasSubstr("the model has 5"));
+  EXPECT_THAT(refused([](auto& r) { r.plan.model_hash ^= 1; }), HasSubstr("another model"));
+  EXPECT_THAT(refused([](auto& r) { r.stage = 3; }), HasSubstr("stage 3"));
+  EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0; }), HasSubstr("0 KV blocks"));
+  EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0xFFFFFFFF; r.block_size = 1 << 30; }), HasSubstr("blocks"));
+  Prepare(9);
+  EXPECT_EQ(Next(9), "ready") << "nothing of it stayed";
+}
+
+// A coordinator that is lost takes stages and pages with it, not the weights.
+TEST_F(WorkerStates, ResetKeepsWeightsOnly) {
+  Prepare(1);
+  EXPECT_EQ(Next(1), "ready");
+  control().Commit(E(1));
+  EXPECT_EQ(Next(1), "committed");
+  worker_->Reset();
+  for (int i = 0; i < 1000 && worker_->weight_bytes() > 0; ++i) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(worker_->weight_bytes(), 0u);
+  control().Commit(E(1));
+  EXPECT_THAT(Next(1), HasSubstr("not prepared"));
+  Prepare(2);
+  auto event = events_.Pop(After(seconds(10)));
+  ASSERT_TRUE(event.has_value());
+  EXPECT_TRUE(std::holds_alternative<StageReady>(event->what)) << "nothing was loaded again";
+}
+
+TEST_F(WorkerStates, AfterStopItSaysSo) {
+  worker_->Stop();
+  Prepare(1, 0, false);
+  EXPECT_THAT(Next(1), HasSubstr("stopped"));
+}
+
+}  // namespace
+}  // namespace gyre
