@@ -70,6 +70,11 @@ class Engine::Impl {
   }
   void Lose(const Status& why) {
     Refuse(why);
+    {
+      // A stage that takes nothing in must not hold the loop up in a Send.
+      MutexLock lock(&mutex_);
+      if (sending_ != nullptr) sending_->Close();
+    }
     Post([this, why] { OnLose(why); });
   }
   void Cancel(SeqId seq) {
@@ -159,6 +164,7 @@ class Engine::Impl {
   mutable Mutex mutex_;
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
   Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;  // the loop is in its Recv
+  std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);  // ring_.to_first
   std::vector<std::function<void()>> commands_ GYRE_GUARDED_BY(mutex_);
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
   std::thread thread_;
@@ -299,6 +305,10 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
   if (ring) {
     ring_ = *ring;
     stash_.clear();
+    {
+      MutexLock lock(&mutex_);
+      sending_ = ring_.to_first;
+    }
     // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
     scheduler_->SetStages(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages);
     if (was_broken) {
@@ -323,6 +333,10 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
 }
 
 void Engine::Impl::OnLose(const Status& why) {
+  {
+    MutexLock lock(&mutex_);
+    sending_ = nullptr;
+  }
   ring_ = {};
   stash_.clear();
   watchdogs_.clear();

@@ -359,7 +359,8 @@ void Worker::Impl::OnQuestion(const Frame& frame) {
 }
 
 void Worker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
-  const Status status = running_->out->Send(header, parts, kNoDeadline);
+  // The next stage may be busy with a long step; one that takes nothing in for so long is gone.
+  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(2)));
   if (!status.ok()) BreakLinks(status);
 }
 
