@@ -399,6 +399,8 @@ void AdminService::Fill(v1::StatusReply* reply) const {
   reply->set_pauses(e.pauses);
   reply->set_last_pause_ms(Millis(e.last_pause));
   reply->set_longest_pause_ms(Millis(e.longest_pause));
+  reply->set_held_in_prefill(e.held_in_prefill);
+  reply->set_held_in_partial_block(e.held_in_partial_block);
   for (const SequenceStats& s : e.sequences) {
     v1::SequenceStatus* out = reply->add_sequences();
     out->set_id(static_cast<uint64_t>(s.id));

@@ -327,6 +327,11 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     ++counts_.pauses;
     counts_.last_pause = Clock::now() - drain_started_;
     counts_.longest_pause = std::max(counts_.longest_pause, counts_.last_pause);
+    for (const auto& [id, s] : sequences_) {
+      const uint32_t positions = scheduler_->Positions(id);
+      counts_.held_in_prefill += positions > 0 && scheduler_->State(id) == SeqState::kPrefill;
+      counts_.held_in_partial_block += positions % options_.scheduler.block_size != 0;
+    }
   }
   draining_ = false;
   drained_ = {};

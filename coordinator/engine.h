@@ -95,6 +95,7 @@ struct EngineStats {
   uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
   uint64_t pauses = 0;             // between a drain and the ring that goes on
   Duration last_pause{}, longest_pause{};
+  uint64_t held_in_prefill = 0, held_in_partial_block = 0;  // sequences that a pause found so, added up
   std::vector<SequenceStats> sequences;  // running and waiting ones
 };
 

@@ -202,6 +202,11 @@ std::optional<SeqState> Scheduler::State(SeqId id) const {
   return s->decoding() ? SeqState::kDecode : SeqState::kPrefill;
 }
 
+uint32_t Scheduler::Positions(SeqId id) const {
+  const ScheduledSequence* s = rep_->Find(id);
+  return s == nullptr || !s->running() ? 0 : s->landed;
+}
+
 uint32_t Scheduler::CachedPositions(SeqId id) const {
   const ScheduledSequence* s = rep_->Find(id);
   return s == nullptr || !s->running() ? 0 : s->cached;

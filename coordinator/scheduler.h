@@ -101,6 +101,8 @@ class Scheduler {
   // 0 for an unknown sequence. A result of another incarnation is to be discarded.
   uint32_t Incarnation(SeqId seq) const;
   std::optional<SeqState> State(SeqId seq) const;
+  // Positions in the KV cache that the sequence's current incarnation has, those of the prefix cache included.
+  uint32_t Positions(SeqId seq) const;
   // The rows of the sequence that come from the prefix cache in its current incarnation.
   uint32_t CachedPositions(SeqId seq) const;
   bool idle() const;  // no sequence and nothing in flight

@@ -13,7 +13,9 @@
 #include "model/llama2c.h"
 #include "model/mapped_file.h"
 #include "model/quoted.h"
+#include "model/bpe.h"
 #include "model/spm.h"
+#include "model/tokenizer_bin.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
@@ -118,11 +120,13 @@ class OpenedModel : public Model {
       tokenizer_note_ = "the file has no tokenizer";
       return absl::OkStatus();
     }
-    if (*kind != "llama") {
-      tokenizer_note_ = fmt::format("its tokenizer is of the kind \"{}\", known is \"llama\"", Printable(*kind));
+    const bool spm = *kind == "llama";
+    if (!spm && *kind != "gpt2") {
+      tokenizer_note_ =
+          fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\" and \"gpt2\"", Printable(*kind));
       return absl::OkStatus();
     }
-    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, SpmFromGguf(*gguf_));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, spm ? SpmFromGguf(*gguf_) : BpeFromGguf(*gguf_));
     if (!spec_.layers.empty() && tokenizer->size() > spec_.vocab) {
       return DataLoss("the tokenizer has {} tokens, the embedding {} rows", tokenizer->size(), spec_.vocab);
     }
@@ -131,7 +135,7 @@ class OpenedModel : public Model {
   }
 
   Status OpenBinTokenizer(std::span<const std::byte> bytes) {
-    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, SpmFromBin(bytes, spec_.vocab));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, TokenizerFromBin(bytes, spec_.vocab));
     SetTokenizer(std::move(tokenizer));
     return absl::OkStatus();
   }

@@ -10,6 +10,7 @@ uint32_t SpecialTrie::Child(uint32_t node, char byte) const {
 
 void SpecialTrie::Add(std::string_view text, TokenId id) {
   if (text.empty()) return;
+  begins_[static_cast<uint8_t>(text[0])] = true;
   uint32_t node = 0;
   for (char byte : text) {
     uint32_t child = Child(node, byte);
@@ -23,13 +24,14 @@ void SpecialTrie::Add(std::string_view text, TokenId id) {
   if (nodes_[node].id < 0) nodes_[node].id = id;
 }
 
-TokenId SpecialTrie::LongestAt(std::string_view text, size_t at) const {
-  TokenId best = -1;
+SpecialTrie::Match SpecialTrie::LongestAt(std::string_view text, size_t at) const {
+  Match best;
+  if (at >= text.size() || !begins_[static_cast<uint8_t>(text[at])]) return best;
   uint32_t node = 0;
-  for (; at < text.size(); ++at) {
-    node = Child(node, text[at]);
+  for (size_t end = at; end < text.size(); ++end) {
+    node = Child(node, text[end]);
     if (node == 0) break;
-    if (nodes_[node].id >= 0) best = nodes_[node].id;
+    if (nodes_[node].id >= 0) best = {.id = nodes_[node].id, .length = end + 1 - at};
   }
   return best;
 }

@@ -1,6 +1,7 @@
 // The longest of many strings that begins at a place in a text.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <string_view>
@@ -16,8 +17,11 @@ class SpecialTrie {
 
   // An empty string and one that is there already are left out.
   void Add(std::string_view text, TokenId id);
-  // -1: none begins here.
-  TokenId LongestAt(std::string_view text, size_t at) const;
+  struct Match {
+    TokenId id = -1;  // -1: none begins here
+    size_t length = 0;
+  };
+  Match LongestAt(std::string_view text, size_t at) const;
 
  private:
   struct Node {
@@ -29,6 +33,7 @@ class SpecialTrie {
   uint32_t Child(uint32_t node, char byte) const;
 
   std::deque<Node> nodes_;
+  std::array<bool, 256> begins_{};  // most places in a text are none
 };
 
 }  // namespace gyre

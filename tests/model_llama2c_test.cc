@@ -6,6 +6,7 @@
 
 #include "model/tokenizer.h"
 #include "model/weights.h"
+#include "model/tokenizer_bin.h"
 #include "tests/testing/largest_allocation.h"
 #include "tests/testing/llama2c_writer.h"
 
@@ -179,11 +180,30 @@ TEST_F(TokenizerBinTest, CutAndFlippedFilesAreErrorsOrTokenizers) {
   }
 }
 
-TEST_F(TokenizerBinTest, RanksOfByteLevelBpeAreNotScores) {
-  auto bytes = tokenizer_;
-  const float rising = 300;
-  std::memcpy(bytes.data() + bytes.size() - 2 - 8, &rising, 4);
-  EXPECT_TRUE(absl::IsUnimplemented(Open(bytes).status()));
+// LEAP writes Llama 3's vocabulary with the token as its score: the rank of the merge.
+TEST(TokenizerBin, ScoresThatRiseAreRanks) {
+  std::vector<std::byte> file(4);
+  int id = 0;
+  auto add = [&](std::string_view piece) {
+    const auto score = static_cast<float>(id);
+    const auto length = static_cast<uint32_t>(piece.size());
+    const size_t at = file.size();
+    file.resize(at + 8 + length);
+    std::memcpy(file.data() + at, &score, 4);
+    std::memcpy(file.data() + at + 4, &length, 4);
+    std::memcpy(file.data() + at + 8, piece.data(), length);
+    return id++;
+  };
+  for (int b = 0; b < 256; ++b) add(std::string(1, static_cast<char>(b)));
+  const int bc = add("bc"), ab = add("ab"), abc = add("abc"), begin = add("<|begin_of_text|>"), end = add("<|eot_id|>");
+  const auto t = TokenizerFromBin(file, id);
+  ASSERT_TRUE(t.ok()) << t.status();
+  EXPECT_EQ((*t)->kind(), "bpe");
+  EXPECT_EQ((*t)->bos(), begin);
+  EXPECT_TRUE((*t)->IsEndOfGeneration(end));
+  EXPECT_EQ((*t)->Encode("abc", {.add_special = true}), (std::vector<TokenId>{begin, abc}));
+  EXPECT_EQ((*t)->Encode("ab bcb", {}), (std::vector<TokenId>{ab, ' ', bc, 'b'}));
+  EXPECT_EQ((*t)->Encode("<|eot_id|>", {}).size(), 10u);
 }
 
 }  // namespace

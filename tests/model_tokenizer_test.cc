@@ -1,10 +1,18 @@
-// SentencePiece-style BPE on a small vocabulary: merging, bytes, special tokens, pieces.
+// Tokenizers on small vocabularies: merging, bytes, cutting, special tokens, pieces.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
+#include <random>
 
+#include "model/bpe.h"
+#include "model/merge.h"
+#include "model/presplit.h"
 #include "model/special_trie.h"
 #include "model/spm.h"
+#include "model/utf8.h"
+#include "tests/testing/sanitized.h"
 
 namespace gyre {
 namespace {
@@ -17,25 +25,27 @@ constexpr const char* kSpace = "\xE2\x96\x81";
 class VocabularyBuilder {
  public:
   explicit VocabularyBuilder(bool bytes = true) {
-    v_.Add("<unk>", 0, TokenType::kUnknown);
-    v_.Add("<s>", 0, TokenType::kControl);
-    v_.Add("</s>", 0, TokenType::kControl);
+    Add("<unk>", 0, TokenType::kUnknown);
+    Add("<s>", 0, TokenType::kControl);
+    Add("</s>", 0, TokenType::kControl);
     v_.bos = 1;
     v_.eos = 2;
     v_.end_ids = {2};
-    for (int b = 0; bytes && b < 256; ++b) v_.Add(fmt::format("<0x{:02X}>", b), 0, TokenType::kByte);
+    for (int b = 0; bytes && b < 256; ++b) Add(fmt::format("<0x{:02X}>", b), 0, TokenType::kByte);
   }
   TokenId Add(const std::string& piece, float score, TokenType type = TokenType::kNormal) {
-    v_.Add(piece, score, type);
+    v_.Add(piece, type);
+    v_.scores.push_back(score);
     return static_cast<TokenId>(v_.size()) - 1;
   }
-  std::unique_ptr<Tokenizer> Make() { return *MakeSpmTokenizer(std::move(v_)); }
-  SpmVocabulary v_;
+  std::unique_ptr<Tokenizer> Make() { return *MakeSpmTokenizer(std::move(v_), options_); }
+  Vocabulary v_;
+  SpmOptions options_;
 };
 
 TEST(SpmTest, BestScoreMergesFirstAndTiesGoLeft) {
   VocabularyBuilder b;
-  b.v_.add_space_prefix = false;
+  b.options_.add_space_prefix = false;
   const TokenId a = b.Add("a", -10), ab = b.Add("ab", -2), bc = b.Add("bc", -1), aa = b.Add("aa", -3);
   b.Add("b", -10);
   const TokenId c = b.Add("c", -10);
@@ -65,7 +75,7 @@ TEST(SpmTest, SpacePrefixIsPutAndDropped) {
 
 TEST(SpmTest, AnyBytesRoundTrip) {
   VocabularyBuilder b;
-  b.v_.add_space_prefix = false;
+  b.options_.add_space_prefix = false;
   const TokenId e = b.Add("\xC3\xA9", -1);
   b.Add(kSpace, -1);
   const auto t = b.Make();
@@ -81,7 +91,7 @@ TEST(SpmTest, AnyBytesRoundTrip) {
 
 TEST(SpmTest, WithoutByteTokensTheUnknownTokenStandsForACharacter) {
   VocabularyBuilder b(false);
-  b.v_.add_space_prefix = false;
+  b.options_.add_space_prefix = false;
   const TokenId a = b.Add("a", -1);
   const auto t = b.Make();
   EXPECT_EQ(t->Encode("a\xE2\x82\xAC"
@@ -93,7 +103,7 @@ TEST(SpmTest, WithoutByteTokensTheUnknownTokenStandsForACharacter) {
 
 TEST(SpmTest, SpecialTokensOnlyWhenAskedForAndLongestFirst) {
   VocabularyBuilder b;
-  b.v_.add_space_prefix = false;
+  b.options_.add_space_prefix = false;
   const TokenId user = b.Add("<u>", 0, TokenType::kUserDefined), longer = b.Add("<u><v>", 0, TokenType::kUserDefined);
   const TokenId control = b.Add("<u><v><c>", 0, TokenType::kControl);
   const TokenId x = b.Add("x", -1);
@@ -113,7 +123,7 @@ TEST(SpmTest, SpecialTokensOnlyWhenAskedForAndLongestFirst) {
 // Pieces whose parts spell a control token must not merge into it.
 TEST(SpmTest, MergingNeverMakesAControlToken) {
   VocabularyBuilder b;
-  b.v_.add_space_prefix = false;
+  b.options_.add_space_prefix = false;
   b.Add("<", -1);
   b.Add("s", -1);
   b.Add(">", -1);
@@ -125,7 +135,7 @@ TEST(SpmTest, MergingNeverMakesAControlToken) {
 
 TEST(SpmTest, LongTextsTakeTimeInProportion) {
   VocabularyBuilder b;
-  b.v_.add_space_prefix = false;
+  b.options_.add_space_prefix = false;
   std::string piece = "a";
   for (int i = 0; i < 8; ++i, piece += piece) b.Add(piece, static_cast<float>(i));
   // Thousands of special tokens with the same beginning, as Gemma has.
@@ -143,11 +153,184 @@ TEST(SpecialTrieTest, FindsTheLongestAtAPlace) {
   trie.Add("ab", 1);
   trie.Add("abcd", 2);
   trie.Add("ab", 3);
-  EXPECT_EQ(trie.LongestAt("abc", 0), 1);
-  EXPECT_EQ(trie.LongestAt("abcd", 0), 2);
-  EXPECT_EQ(trie.LongestAt("xabcd", 1), 2);
-  EXPECT_EQ(trie.LongestAt("a", 0), -1);
-  EXPECT_EQ(trie.LongestAt("", 0), -1);
+  EXPECT_EQ(trie.LongestAt("abc", 0).id, 1);
+  EXPECT_EQ(trie.LongestAt("abc", 0).length, 2u);
+  EXPECT_EQ(trie.LongestAt("abcd", 0).id, 2);
+  EXPECT_EQ(trie.LongestAt("xabcd", 1).id, 2);
+  EXPECT_EQ(trie.LongestAt("xabcd", 0).id, -1);
+  EXPECT_EQ(trie.LongestAt("a", 0).id, -1);
+  EXPECT_EQ(trie.LongestAt("", 0).id, -1);
+}
+
+// Both ways of merging against one that looks at every pair each time.
+TEST(MergeTest, EveryWayGivesTheSame) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::map<std::pair<TokenId, TokenId>, PairRank> ranks;
+    const int kinds = 2 + static_cast<int>(random() % 4);
+    for (TokenId id = kinds, n = kinds + static_cast<int>(random() % 30); id < n; ++id) {
+      const auto pair = std::pair(static_cast<TokenId>(random() % static_cast<uint32_t>(id)),
+                                  static_cast<TokenId>(random() % static_cast<uint32_t>(id)));
+      ranks.emplace(pair, PairRank{static_cast<double>(random() % 12), id});
+    }
+    auto find = [&](const MergeSymbol& l, const MergeSymbol& r) {
+      const auto it = ranks.find({l.id, r.id});
+      return it == ranks.end() ? PairRank{} : it->second;
+    };
+    std::vector<MergeSymbol> plain;
+    for (size_t i = 0, n = random() % kMergeBySearch; i < n; ++i) {
+      plain.push_back({.begin = i, .length = 1, .id = static_cast<TokenId>(random() % static_cast<uint32_t>(kinds))});
+    }
+    auto by_search = plain, by_heap = plain;
+    MergePairs(&by_search, find);
+    MergePairs(&by_heap, find, 0);
+    for (;;) {
+      size_t best = plain.size();
+      for (size_t i = 0; i + 1 < plain.size(); ++i) {
+        if (find(plain[i], plain[i + 1]).id < 0) continue;
+        if (best == plain.size() || find(plain[i], plain[i + 1]).rank < find(plain[best], plain[best + 1]).rank) best = i;
+      }
+      if (best == plain.size()) break;
+      plain[best].id = find(plain[best], plain[best + 1]).id;
+      plain[best].length += plain[best + 1].length;
+      plain.erase(plain.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    }
+    ASSERT_EQ(by_search.size(), plain.size());
+    ASSERT_EQ(by_heap.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_EQ(by_search[i].id, plain[i].id);
+      EXPECT_EQ(by_heap[i].id, plain[i].id);
+      EXPECT_EQ(by_heap[i].begin, plain[i].begin);
+      EXPECT_EQ(by_heap[i].length, plain[i].length);
+    }
+  }
+}
+
+// 0..255 the bytes, then pieces, each the merge of two that are there.
+class BpeBuilder {
+ public:
+  BpeBuilder() {
+    for (int b = 0; b < 256; ++b) v_.Add(std::string(1, static_cast<char>(b)), TokenType::kNormal);
+  }
+  TokenId Merge(TokenId left, TokenId right) {
+    const std::string piece = std::string(v_.piece(static_cast<size_t>(left))) + std::string(v_.piece(static_cast<size_t>(right)));
+    const TokenId id = Add(piece);
+    merges_.push_back({left, right, id});
+    return id;
+  }
+  TokenId Add(const std::string& piece, TokenType type = TokenType::kNormal) {
+    v_.Add(piece, type);
+    return static_cast<TokenId>(v_.size()) - 1;
+  }
+  std::unique_ptr<Tokenizer> Make(const char* pre) { return *MakeBpeTokenizer(std::move(v_), merges_, *PreTokenizerByName(pre)); }
+  Vocabulary v_;
+  std::vector<BpeMerge> merges_;
+};
+
+TEST(BpeTest, LowestRankMergesFirstInsideAStretch) {
+  BpeBuilder b;
+  const TokenId bc = b.Merge('b', 'c'), ab = b.Merge('a', 'b'), abc = b.Merge('a', bc);
+  const auto t = b.Make("gpt-2");
+  EXPECT_EQ(t->kind(), "bpe");
+  EXPECT_EQ(t->Encode("abc", {}), (Ids{abc}));
+  EXPECT_EQ(t->Encode("ab", {}), (Ids{ab}));
+  EXPECT_EQ(t->Encode("ab c", {}), (Ids{ab, ' ', 'c'}));
+  EXPECT_EQ(t->Encode("a1bc", {}), (Ids{'a', '1', bc}));
+  EXPECT_EQ(t->Piece(abc), "abc");
+}
+
+TEST(BpeTest, AWholeTokenIsTakenWhereMergesAreIgnored) {
+  BpeBuilder b;
+  b.Merge('b', 'c');
+  const TokenId whole = b.Add("abcd");
+  const std::string text = "abcd";
+  BpeBuilder same = b;
+  EXPECT_EQ(b.Make("llama-bpe")->Encode(text, {}), (Ids{whole}));
+  EXPECT_EQ(same.Make("qwen2")->Encode(text, {}).size(), 3u);
+}
+
+TEST(BpeTest, AnyBytesRoundTripUnderEveryPreTokenizer) {
+  std::mt19937 random(2);
+  std::vector<std::string> texts{"", "\xFF\xFE", "a\xC3", "\xED\xA0\x80 x", std::string("\0\0 ", 3)};
+  for (int i = 0; i < 40; ++i) {
+    std::string bytes, characters;
+    for (int n = 0; n < 60; ++n) bytes.push_back(static_cast<char>(random()));
+    for (int n = 0; n < 40; ++n) {
+      char32_t c = random() % (n % 3 == 0 ? 0x80 : n % 3 == 1 ? 0x3000 : 0x20000);
+      if (c >= 0xD800 && c < 0xE000) c = ' ';
+      AppendUtf8(c, &characters);
+    }
+    texts.push_back(bytes);
+    texts.push_back(characters);
+  }
+  for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm",
+                          "deepseek-coder", "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
+    BpeBuilder b;
+    b.Merge('a', 'b');
+    const auto made = PreTokenizerByName(pre);
+    ASSERT_TRUE(made.ok()) << made.status();
+    const auto t = b.Make(pre);
+    for (const std::string& text : texts) {
+      EXPECT_EQ(t->Decode(t->Encode(text, {})), made->nfc ? NormalizeNfc(text) : text) << pre;
+    }
+  }
+}
+
+TEST(BpeTest, FilesThatDoNotFitSaySo) {
+  EXPECT_THAT(Message(PreTokenizerByName("nobody's").status()), ::testing::HasSubstr("known are gpt-2"));
+  BpeBuilder b;
+  MergeReader reader(b.v_);
+  EXPECT_TRUE(absl::IsDataLoss(reader.Add("ab")));
+  EXPECT_TRUE(absl::IsDataLoss(reader.Add("a ")));
+  EXPECT_THAT(Message(reader.Add("a b")), ::testing::HasSubstr("the token \"ab\""));
+  EXPECT_TRUE(absl::IsDataLoss(MakeBpeTokenizer(b.v_, {{1, 2, 300}}, {}).status()));
+  EXPECT_THAT(Message(PreSplit::Compile({"(a"}).status()), ::testing::HasSubstr("(a"));
+  EXPECT_TRUE(PreSplit::Compile({"a*"}).ok());
+}
+
+TEST(BpeTest, SpellingOfBytesIsReversible) {
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  EXPECT_EQ(BytesOfSpelling(SpellingOfBytes(all)), all);
+  EXPECT_EQ(SpellingOfBytes(" a\n"), "\xC4\xA0" "a\xC4\x8A");
+}
+
+TEST(BpeTest, LongTextsTakeTimeInProportion) {
+  BpeBuilder b;
+  TokenId a = 'a', space = ' ';
+  for (int i = 0; i < 8; ++i) {
+    a = b.Merge(a, a);
+    space = b.Merge(space, space);
+  }
+  const auto t = b.Make("llama-bpe");
+  std::string marks, mixed = "x";
+  for (int i = 0; i < (1 << 18); ++i) {
+    AppendUtf8(i % 2 == 0 ? 0x301 : 0x323, &marks);
+    mixed += static_cast<char>('a' + i * 7 % 26);
+  }
+  BpeBuilder c;
+  c.Merge('a', 'b');
+  const auto qwen = c.Make("qwen2");
+  const auto begin = std::chrono::steady_clock::now();
+  const size_t n = size_t{1} << 20;
+  EXPECT_EQ(t->Encode(std::string(n, 'a'), {}).size(), n >> 8);
+  EXPECT_EQ(t->Encode(std::string(n, ' '), {}).size(), n >> 8);
+  EXPECT_GT(t->Encode(std::string(n, ' ') + "b", {}).size(), n >> 8);
+  EXPECT_GT(t->Encode(std::string(n, '\n'), {}).size(), 1u);
+  EXPECT_EQ(t->Encode(std::string(n, '1'), {}).size(), n);
+  EXPECT_EQ(t->Encode(mixed, {}).size(), mixed.size());
+  EXPECT_FALSE(qwen->Encode(marks, {}).empty());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_LT(seconds, testing::kSanitized ? 60 : 7) << "seven texts, a second each";
+}
+
+TEST(NfcTest, ComposesWhatIsValid) {
+  EXPECT_EQ(NormalizeNfc("e\xCC\x81"), "\xC3\xA9");
+  EXPECT_EQ(NormalizeNfc("\xFF" "e\xCC\x81\xFF"), "\xFF\xC3\xA9\xFF");
+  EXPECT_EQ(NormalizeNfc("plain \xC3\xA9"), "plain \xC3\xA9");
+  std::string marks = "e";
+  for (int i = 0; i < 5000; ++i) marks += "\xCC\x81";
+  EXPECT_EQ(NormalizeNfc("e\xCC\x81" + marks + "x e\xCC\x81"), "\xC3\xA9" + marks + "x \xC3\xA9");
 }
 
 }  // namespace

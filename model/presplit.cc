@@ -1,0 +1,279 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "model/presplit.h"
+
+#include <pcre2.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "model/quoted.h"
+#include "model/utf8.h"
+
+namespace gyre {
+namespace {
+
+// The expressions of the publishers' tokenizer.json files.
+constexpr std::string_view kGpt2 = R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kLlama3 =
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kQwen2 =
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kTekken =
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kO200k =
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kBailing =
+    R"re('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)re";
+constexpr std::string_view kSeedCoder =
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kDeepSeekV3 =
+    R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kDeepSeekLetters =
+    R"re(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)re";
+constexpr std::string_view kBloom = R"re( ?[^(\s|.,!?…。，、।۔،)]+)re";  // its nested class as a plain one
+constexpr std::string_view kCjk = "[一-龥ࠀ-一가-\\x{D7FF}]+";
+constexpr std::string_view kKana = "[一-龥぀-ゟ゠-ヿ]+";
+
+struct Row {
+  std::string_view name;
+  std::vector<std::string_view> patterns;
+  bool nfc = false, ignore_merges = false, add_bos = false;
+};
+
+const std::vector<Row>& Rows() {
+  static const auto* rows = new std::vector<Row>{
+      {"gpt-2", {kGpt2}},
+      {"phi-2", {kGpt2}},
+      {"mpt", {kGpt2}},
+      {"olmo", {kGpt2}},
+      {"jais", {kGpt2}},
+      {"trillion", {kGpt2}},
+      {"llama-bpe", {kLlama3}, false, true, true},
+      {"llama3", {kLlama3}, false, true, true},
+      {"llama-v3", {kLlama3}, false, true, true},
+      {"falcon3", {kLlama3}, false, true, true},
+      {"pixtral", {kLlama3}, false, true, true},
+      {"dbrx", {kLlama3}},
+      {"smaug-bpe", {kLlama3}},
+      {"chatglm-bpe", {kLlama3}},
+      {"glm4", {kLlama3}},
+      {"lfm2", {kLlama3}, false, true, true},
+      {"qwen2", {kQwen2}, true},
+      {"deepseek-r1-qwen", {kQwen2}, true},
+      {"qwen35", {kQwen2}, true},
+      {"stablelm2", {kQwen2}},
+      {"hunyuan", {kQwen2}},
+      {"megrez", {kQwen2}},
+      {"grok-2", {kQwen2}},
+      {"tekken", {kTekken}, false, true, true},
+      {"gpt-4o", {kO200k}},
+      {"llama4", {kO200k}, false, false, true},
+      {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", kGpt2, "[0-9][0-9][0-9]"}},
+      {"starcoder", {"\\p{N}", kGpt2}},
+      {"refact", {"\\p{N}", kGpt2}},
+      {"command-r", {"\\p{N}", kGpt2}, true},
+      {"smollm", {"\\p{N}", kGpt2}},
+      {"codeshell", {"\\p{N}", kGpt2}},
+      {"exaone", {"\\p{N}", kGpt2}},
+      {"minerva-7b", {"\\p{N}", kGpt2}},
+      {"granite-docling", {"\\p{N}", kGpt2}},
+      {"deepseek-llm",
+       {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟\\x{3000}-。]+", "\\s+$", kCjk, "\\p{N}+"}},
+      {"deepseek-coder", {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", kCjk, "\\p{N}"}},
+      {"deepseek-v3", {"\\p{N}{1,3}", kKana, kDeepSeekV3}},
+      {"hunyuan-dense", {"\\p{N}{1,3}", kKana, kDeepSeekV3}},
+      {"bloom", {kBloom}},
+      {"poro-chat", {kBloom}},
+      {"gpt3-finnish", {kBloom}},
+      {"viking", {kBloom, "\\p{N}"}},
+      {"bailingmoe", {kBailing}},
+      {"seed-coder", {kSeedCoder}},
+      {"chameleon",
+       {"<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", "([\\t\\n]|    |  )", "\\p{N}",
+        "[\\p{P}!-/:-@\\[-`{-~]", kGpt2}},
+  };
+  return *rows;
+}
+
+// PCRE2's \s lacks U+0085, which the engines that the expressions were written for count as white space.
+std::string WithUnicodeSpace(const std::string& pattern) {
+  constexpr std::string_view kSpace = "\\t-\\r\\x{85}\\p{Z}";
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\' && i + 1 < pattern.size()) {
+      const char next = pattern[++i];
+      if (next == 's') {
+        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
+      } else if (next == 'S' && !in_class) {
+        out += "[^" + std::string(kSpace) + "]";
+      } else {
+        out += c;
+        out += next;
+      }
+      continue;
+    }
+    if (c == '[' && !in_class) {
+      in_class = true;
+    } else if (c == ']' && in_class) {
+      in_class = false;
+    }
+    out += c;
+  }
+  return out;
+}
+
+bool HasSurelyNfc(std::string_view text) {
+  // The first character that anything composes with is U+0300.
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
+}
+
+constexpr size_t kMaxMarks = 1000;
+
+// Valid UTF-8.
+void AppendNfc(std::string_view text, std::string* out) {
+  utf8proc_uint8_t* composed = nullptr;
+  const utf8proc_ssize_t n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &composed, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (n < 0) {
+    *out += text;
+    return;
+  }
+  out->append(reinterpret_cast<const char*>(composed), static_cast<size_t>(n));
+  std::free(composed);
+}
+
+}  // namespace
+
+StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name) {
+  std::string known;
+  for (const Row& row : Rows()) {
+    if (row.name == name) {
+      PreTokenizer p{.patterns = {}, .nfc = row.nfc, .ignore_merges = row.ignore_merges, .add_bos = row.add_bos};
+      for (std::string_view pattern : row.patterns) p.patterns.emplace_back(pattern);
+      return p;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return Unimplemented("the pre-tokenizer \"{}\" is not known, known are {}", Printable(name), known);
+}
+
+struct PreSplit::Pattern {
+  explicit Pattern(pcre2_code* c) : code(c) {}
+  Pattern(const Pattern&) = delete;
+  Pattern& operator=(const Pattern&) = delete;
+  ~Pattern() { pcre2_code_free(code); }
+  pcre2_code* code;
+};
+
+PreSplit::PreSplit() = default;
+PreSplit::PreSplit(PreSplit&&) noexcept = default;
+PreSplit& PreSplit::operator=(PreSplit&&) noexcept = default;
+PreSplit::~PreSplit() = default;
+
+StatusOr<PreSplit> PreSplit::Compile(const std::vector<std::string>& patterns) {
+  PreSplit split;
+  for (const std::string& pattern : patterns) {
+    const std::string text = WithUnicodeSpace(pattern);
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
+    if (code == nullptr) {
+      PCRE2_UCHAR words[200] = {};
+      pcre2_get_error_message(error, words, sizeof words);
+      return InvalidArgument("the pre-tokenizer's expression {} is not one: {} at {}", Printable(pattern),
+                             reinterpret_cast<const char*>(words), offset);
+    }
+    split.patterns_.push_back(std::make_unique<Pattern>(code));
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is none, pcre2_match interprets
+  }
+  return split;
+}
+
+void PreSplit::Split(std::string_view text, std::vector<size_t>* ends) const {
+  struct Scratch {
+    pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
+    ~Scratch() { pcre2_match_data_free(data); }
+  };
+  thread_local Scratch scratch;
+  std::vector<size_t> before;
+  ends->assign(text.empty() ? 0 : 1, text.size());
+  for (const auto& pattern : patterns_) {
+    before.swap(*ends);
+    ends->clear();
+    size_t begin = 0;
+    for (const size_t end : before) {
+      const std::string_view stretch = text.substr(begin, end - begin);
+      size_t at = 0;    // end of the last stretch that was put out
+      size_t from = 0;  // where the search goes on
+      while (from < stretch.size()) {
+        const int found = pcre2_match(pattern->code, reinterpret_cast<PCRE2_SPTR>(stretch.data()), stretch.size(), from,
+                                      0, scratch.data, nullptr);
+        if (found < 0) break;  // no further match, or a limit: the rest is one stretch
+        const PCRE2_SIZE* match = pcre2_get_ovector_pointer(scratch.data);
+        if (match[1] <= match[0]) {  // an empty one says nothing
+          from = std::max(from, match[1]) + Utf8Length(stretch, std::max(from, match[1]));
+          continue;
+        }
+        if (match[0] > at) ends->push_back(begin + match[0]);
+        ends->push_back(begin + match[1]);
+        at = from = match[1];
+      }
+      if (at < stretch.size()) ends->push_back(end);
+      begin = end;
+    }
+  }
+}
+
+std::string NormalizeNfc(std::string_view text) {
+  std::string out;
+  if (HasSurelyNfc(text)) return std::string(text);
+  out.reserve(text.size());
+  size_t begin = 0;        // of the valid stretch that is not yet put out
+  size_t marks = 0;        // combining marks in a row
+  size_t marks_begin = 0;  // where they and their base begin
+  bool too_many = false;
+  size_t base = 0;
+  auto flush = [&](size_t end) {
+    if (end <= begin) return;
+    if (too_many) {
+      AppendNfc(text.substr(begin, marks_begin - begin), &out);
+      out += text.substr(marks_begin, end - marks_begin);
+    } else {
+      AppendNfc(text.substr(begin, end - begin), &out);
+    }
+    begin = end;
+    too_many = false;
+  };
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = ValidUtf8Length(text, at);
+    if (length == 0) {
+      flush(at);
+      out += text[at];
+      begin = ++at;
+      marks = 0;
+      base = at;
+      continue;
+    }
+    const auto c = static_cast<utf8proc_int32_t>(Utf8Decode(text, at, length));
+    if (c >= 0x300 && utf8proc_get_property(c)->combining_class != 0) {
+      if (++marks > kMaxMarks && !too_many) {
+        too_many = true;
+        marks_begin = base;
+      }
+    } else {
+      if (too_many) flush(at);
+      marks = 0;
+      base = at;
+    }
+    at += length;
+  }
+  flush(text.size());
+  return out;
+}
+
+}  // namespace gyre

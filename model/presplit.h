@@ -1,0 +1,48 @@
+// Cuts text into the stretches within which byte-level BPE may merge: a regular expression, or several one after the
+// other, as the models' publishers state them in tokenizer.json.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace gyre {
+
+// How a family prepares text. One row of the table of tokenizer.ggml.pre.
+struct PreTokenizer {
+  std::vector<std::string> patterns;  // each is applied to every stretch that the one before left
+  bool nfc = false;                   // Unicode normal form C first
+  bool ignore_merges = false;         // a stretch that is a token is taken whole
+  bool add_bos = false;               // where the file does not say
+};
+
+// kUnimplemented, with the names that are known.
+StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name);
+
+// Immutable, thread-safe. PCRE2, compiled; `\s` is Unicode's White_Space. Bytes that are no UTF-8 belong to no match.
+class PreSplit {
+ public:
+  // kInvalidArgument: not a regular expression, with PCRE2's words.
+  static StatusOr<PreSplit> Compile(const std::vector<std::string>& patterns);
+  PreSplit(PreSplit&&) noexcept;
+  PreSplit& operator=(PreSplit&&) noexcept;
+  ~PreSplit();
+
+  // The ends of the stretches, rising, the last one text.size(): matches and what lies between them.
+  void Split(std::string_view text, std::vector<size_t>* ends) const;
+
+ private:
+  struct Pattern;
+  PreSplit();
+  std::vector<std::unique_ptr<Pattern>> patterns_;
+};
+
+// Unicode normal form C. Bytes that are no UTF-8 stay, and so does a stretch with more than a thousand combining marks
+// in a row, whose ordering would take quadratic time.
+std::string NormalizeNfc(std::string_view text);
+
+}  // namespace gyre

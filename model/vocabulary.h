@@ -1,0 +1,82 @@
+// What every tokenizer has: pieces, their types, and the special tokens that text is cut at.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "model/gguf.h"
+#include "model/special_trie.h"
+#include "model/tokenizer.h"
+
+namespace gyre {
+
+struct Vocabulary {
+  std::string text;               // all pieces, one after the other
+  std::vector<uint32_t> offsets;  // [size + 1] into text
+  std::vector<TokenType> types;
+  std::vector<float> scores;  // [size], or empty: the tokenizer has none
+  TokenId bos = -1, eos = -1;
+  std::vector<TokenId> end_ids;  // ids that end a generation
+  bool add_bos = true, add_eos = false;
+
+  size_t size() const { return types.size(); }
+  std::string_view piece(size_t id) const {
+    return std::string_view(text).substr(offsets[id], offsets[id + 1] - offsets[id]);
+  }
+  // So that no buffer grows past what a file's size accounts for.
+  void Reserve(size_t text_bytes, size_t pieces) {
+    text.reserve(text_bytes);
+    offsets.reserve(pieces + 1);
+    types.reserve(pieces);
+  }
+  void Add(std::string_view piece, TokenType type) {
+    if (offsets.empty()) offsets.push_back(0);
+    text += piece;
+    offsets.push_back(static_cast<uint32_t>(text.size()));
+    types.push_back(type);
+  }
+  // kDataLoss: begin or end token outside the vocabulary, or no tokens at all.
+  Status Validate() const;
+};
+
+// A control token by whose name a turn or a text ends, in the vocabularies seen so far.
+bool EndsByName(std::string_view piece);
+
+// tokenizer.ggml.tokens, token_type, scores if there are, and the special ids; `add_bos` where the file does not say.
+StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos);
+
+// Cuts the text at special tokens and leaves what lies between to EncodePlain.
+class VocabularyTokenizer : public Tokenizer {
+ public:
+  explicit VocabularyTokenizer(Vocabulary v);
+
+  int size() const override { return static_cast<int>(v_.size()); }
+  TokenType type(TokenId id) const override {
+    return Known(id) ? v_.types[static_cast<size_t>(id)] : TokenType::kUnused;
+  }
+  TokenId bos() const override { return v_.bos; }
+  TokenId eos() const override { return v_.eos; }
+  bool add_bos() const override { return v_.add_bos && v_.bos >= 0; }
+  bool add_eos() const override { return v_.add_eos && v_.eos >= 0; }
+  bool IsEndOfGeneration(TokenId id) const override;
+  std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options) const override;
+
+ protected:
+  bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
+  // What the special tokens are searched in.
+  virtual std::string Prepare(std::string_view text) const { return std::string(text); }
+  // A stretch without special tokens, not empty.
+  virtual void EncodePlain(std::string_view text, std::vector<TokenId>* out) const = 0;
+
+  Vocabulary v_;  // the constructor's only; immutable after it
+
+ private:
+  SpecialTrie user_defined_;  // recognised always
+  SpecialTrie specials_;      // these and the control tokens
+};
+
+}  // namespace gyre

@@ -1,0 +1,154 @@
+// Network namespaces as separate hosts: a coordinator and two workers that share nothing but a switch between them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "fmt/core.h"
+#include "tests/testing/process.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using testing::Process;
+
+constexpr const char* kIp = "/usr/sbin/ip";
+constexpr const char* kCoordinator = "10.77.0.1:7070";
+
+// Three hosts at 10.77.0.1 to .3 on one bridge. Gone with the object.
+class Network {
+ public:
+  Network() {
+    made_ = Ip(fmt::format("netns add {}", Name("switch"))) &&
+            Ip(fmt::format("-n {} link add br0 type bridge", Name("switch"))) &&
+            Ip(fmt::format("-n {} link set br0 up", Name("switch")));
+    for (int host = 1; host <= 3 && made_; ++host) {
+      made_ = Ip(fmt::format("netns add {}", Host(host))) &&
+              Ip(fmt::format("link add eth0 netns {} type veth peer name port{} netns {}", Host(host), host,
+                             Name("switch"))) &&
+              Ip(fmt::format("-n {} link set port{} master br0 up", Name("switch"), host)) &&
+              Ip(fmt::format("-n {} addr add 10.77.0.{}/24 dev eth0", Host(host), host)) &&
+              Ip(fmt::format("-n {} link set eth0 up", Host(host))) &&
+              Ip(fmt::format("-n {} link set lo up", Host(host)));
+    }
+  }
+  ~Network() {
+    for (int host = 1; host <= 3; ++host) Ip(fmt::format("netns del {}", Host(host)));
+    Ip(fmt::format("netns del {}", Name("switch")));
+  }
+  // Empty, or why there is none.
+  const std::string& why_not() const { return why_not_; }
+
+  // The command as it runs on a host.
+  std::vector<std::string> On(int host, const std::vector<std::string>& words) const {
+    std::vector<std::string> command{kIp, "netns", "exec", Host(host), GYRE_BINARY};
+    command.insert(command.end(), words.begin(), words.end());
+    return command;
+  }
+  // Pulls the cable of a host, or puts it back.
+  bool Cable(int host, bool plugged) {
+    return Ip(fmt::format("-n {} link set port{} {}", Name("switch"), host, plugged ? "up" : "down"));
+  }
+
+ private:
+  static std::string Name(const std::string& what) { return fmt::format("gyre-{}-{}", getpid(), what); }
+  static std::string Host(int n) { return Name(std::to_string(n)); }
+  bool Ip(const std::string& words) {
+    std::vector<std::string> command{kIp};
+    for (size_t at = 0; at < words.size();) {
+      const size_t end = std::min(words.find(' ', at), words.size());
+      command.push_back(words.substr(at, end - at));
+      at = end + 1;
+    }
+    Process p(command);
+    if (p.Wait(seconds(10)) == 0) return true;
+    if (why_not_.empty()) why_not_ = fmt::format("`ip {}`: {}", words, p.pid() < 0 ? "no such program" : p.output());
+    return false;
+  }
+  bool made_ = false;
+  std::string why_not_;
+};
+
+class NamespacesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!net_.why_not().empty()) GTEST_SKIP() << "no network namespaces can be made here: " << net_.why_not();
+    serve_ = std::make_unique<Process>(
+        net_.On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure", "--no-local", "--min-workers", "2",
+                    "--block-size", "4", "--kv-type", "f32", "--ctx", "16384", "--kv-tokens", "16384"}));
+    ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
+    for (int host : {2, 3}) {
+      workers_.push_back(std::make_unique<Process>(net_.On(
+          host, {"worker", "--join", kCoordinator, "--insecure", "--name", fmt::format("host{}", host), "-t", "1"})));
+    }
+    ASSERT_TRUE(Serves());
+    char path[] = "/tmp/gyre-ids-XXXXXX";
+    close(mkstemp(path));
+    ids_ = path;
+    std::ofstream(ids_) << "3 4 5 6 7 8";
+  }
+  void TearDown() override { unlink(ids_.c_str()); }
+  bool Serves() {
+    for (int i = 0; i < 300; ++i) {
+      if (Ask({"status", "--cluster", kCoordinator, "--json"}).find("\"state\":\"serving\"") != std::string::npos)
+        return true;
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    return false;
+  }
+  std::string Ask(const std::vector<std::string>& words) {
+    Process p(net_.On(1, words));
+    p.Wait(seconds(60));
+    return p.output();
+  }
+  std::vector<std::string> Run(int n) const {
+    return {"run",    "--cluster", kCoordinator,   "--ids", ids_, "-n", std::to_string(n),
+            "--temp", "0",         "--ignore-eos", "-q"};
+  }
+
+  Network net_;
+  testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
+  std::unique_ptr<Process> serve_;
+  std::vector<std::unique_ptr<Process>> workers_;
+  std::string ids_;
+};
+
+TEST_F(NamespacesTest, HostsThatShareOnlyASwitchAreOneRing) {
+  const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "3000", "--temp", "0", "--ignore-eos", "-q",
+                                 "--kv-type", "f32", "--ctx", "16384"});
+  ASSERT_GT(alone.size(), 6000u);
+  EXPECT_THAT(Ask({"layers", "--cluster", kCoordinator}), HasSubstr("10.77.0.3"));
+  Process run(net_.On(2, Run(3000)));
+  int resizes = 0;
+  for (const char* ranges : {"host3=0-3,host2=4-5", "host2=0-0,host3=1-5", "host3=0-5", "host2=0-2,host3=3-5"}) {
+    const std::string said = Ask({"resize", "--cluster", kCoordinator, ranges});
+    EXPECT_THAT(said, HasSubstr("pages")) << serve_->output();
+    resizes += !run.Wait(milliseconds(0));
+  }
+  EXPECT_GT(resizes, 0) << "the text had ended before the first resize";
+  ASSERT_EQ(run.Wait(seconds(60)), 0) << run.output();
+  EXPECT_TRUE(run.output() == alone) << "the text changed";
+}
+
+TEST_F(NamespacesTest, APulledCableEndsTheRequestAndTheHostComesBack) {
+  Process run(net_.On(1, Run(16000)));
+  std::this_thread::sleep_for(milliseconds(300));
+  ASSERT_TRUE(net_.Cable(3, false));
+  const auto pulled = std::chrono::steady_clock::now();
+  ASSERT_EQ(run.Wait(seconds(10)), 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - pulled, seconds(4));
+  EXPECT_THAT(run.output(), HasSubstr("host3"));
+  ASSERT_TRUE(net_.Cable(3, true));
+  ASSERT_TRUE(Serves()) << serve_->output() << workers_[1]->output();
+  Process again(net_.On(1, Run(20)));
+  EXPECT_EQ(again.Wait(seconds(20)), 0) << again.output();
+}
+
+}  // namespace
+}  // namespace gyre
