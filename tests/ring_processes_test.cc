@@ -88,7 +88,7 @@ RingOptions OneProcess(const std::string& model) {
 Request Ask(int seed, int vocab, uint32_t tokens) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   Request r;
-  const size_t length = 3 + random() % 60;
+  const size_t length = 3 + random() % 120;
   for (size_t i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>(3 + random() % static_cast<uint32_t>(vocab - 3)));
   r.max_new_tokens = tokens;
   r.sampling.temperature = seed % 2 == 0 ? 0 : 0.8f;
@@ -145,6 +145,10 @@ class Clients {
     return failed == n;
   }
   uint64_t tokens() const { return tokens_; }
+  size_t ended() {
+    std::lock_guard lock(mutex_);
+    return texts_.size();
+  }
   static constexpr int kTexts = 16;
 
  private:
@@ -173,21 +177,30 @@ std::string RandomRanges(std::mt19937& random, int layers, const std::vector<std
 }
 
 // The main proof: sentences go on while layers move between processes.
-void ResizeUnderLoad(const std::string& model, int layers, int vocab, int resizes, uint32_t tokens) {
+// Without the prefix cache prompts take their time, and some are found half done.
+void ResizeUnderLoad(const std::string& model, int layers, int vocab, int resizes, uint32_t tokens, bool prefix_cache) {
   std::vector<std::vector<TokenId>> expected;
   {
     auto alone = LocalRing::Open(OneProcess(model));
     ASSERT_TRUE(alone.ok()) << alone.status();
     for (int i = 0; i < Clients::kTexts; ++i) expected.push_back(testing::RunOne((*alone)->engine(), Ask(i, vocab, tokens)).tokens);
   }
-  Ring ring(model, {"--no-local", "--min-workers", "3"});
+  std::vector<std::string> flags{"--no-local", "--min-workers", "3"};
+  if (!prefix_cache) flags.emplace_back("--no-prefix-cache");
+  Ring ring(model, flags);
   for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(3));
   Clients clients(ring.address(), vocab, tokens);
   std::mt19937 random(5);
   uint64_t pages = 0;
   int between_tokens = 0;
-  for (int i = 0; i < resizes; ++i) {
+  // Until enough was met on the way to prove something.
+  auto met = [&] {
+    const auto status = FetchStatus(ring.address());
+    return status.ok() && (status->held_in_prefill() > 0 || prefix_cache) && status->held_in_partial_block() > 0 && pages > 100 && clients.ended() > 8;
+  };
+  int done = 0;
+  for (; done < resizes || (!met() && done < 100); ++done) {
     const uint64_t from = clients.tokens();
     for (const uint64_t until = from + 10 + random() % 80; clients.tokens() < until;) std::this_thread::sleep_for(milliseconds(1));
     const uint64_t before = clients.tokens();
@@ -208,10 +221,10 @@ void ResizeUnderLoad(const std::string& model, int layers, int vocab, int resize
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->rows_replayed(), 0u) << "tokens were computed again";
   EXPECT_EQ(status->failed(), 0u);
-  EXPECT_EQ(status->plans(), static_cast<uint64_t>(resizes) + 1);
+  EXPECT_EQ(status->plans(), static_cast<uint64_t>(done) + 1);
   EXPECT_GT(pages, 100u);
-  EXPECT_GT(between_tokens, resizes / 4);
-  EXPECT_GT(status->held_in_prefill(), 0u);
+  EXPECT_GT(between_tokens, done / 4);
+  if (!prefix_cache) EXPECT_GT(status->held_in_prefill(), 0u);
   EXPECT_GT(status->held_in_partial_block(), 0u);
   // Ctrl-C ends all of them cleanly.
   for (size_t i = 0; i < 3; ++i) ring.worker(i).Kill(SIGINT);
@@ -222,12 +235,12 @@ void ResizeUnderLoad(const std::string& model, int layers, int vocab, int resize
 
 TEST(RingProcessesTest, TinyModelResizesUnderLoad) {
   testing::TinyModelFile model{testing::TinyOptions{.layers = 6}};
-  ResizeUnderLoad(model.path(), 6, 96, testing::kSanitized ? 6 : 20, 100);
+  ResizeUnderLoad(model.path(), 6, 96, testing::kSanitized ? 6 : 20, 100, false);
 }
 
 TEST(RingProcessesTest, StoriesResizeUnderLoad) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the trained model is not there";
-  ResizeUnderLoad(testing::SharedData("models/stories260K.gguf"), 5, 512, testing::kSanitized ? 4 : 20, 200);
+  ResizeUnderLoad(testing::SharedData("models/stories260K.gguf"), 5, 512, testing::kSanitized ? 4 : 20, 200, true);
 }
 
 TEST(RingProcessesTest, QuantizedGoldenModelResizesUnderLoad) {
@@ -235,7 +248,7 @@ TEST(RingProcessesTest, QuantizedGoldenModelResizesUnderLoad) {
   auto model = OpenModel(testing::SharedData("golden/tiny-llama-s0-Q8_0.gguf"));
   ASSERT_TRUE(model.ok()) << model.status();
   ResizeUnderLoad((*model)->path(), static_cast<int>((*model)->spec().layers.size()), (*model)->spec().vocab,
-                  testing::kSanitized ? 4 : 10, 100);
+                  testing::kSanitized ? 4 : 10, 100, true);
 }
 
 class ProcessesTest : public ::testing::Test {
