@@ -160,15 +160,17 @@ std::string Pair(const Flags& flags) {
   struct Result {
     std::vector<double> one, eight, many, prefill, busy_first, busy_last;
   };
+  // Two stages have half of the streams in each step: the same rows are half as many streams in one process.
   auto measure = [&](const std::vector<std::pair<std::string, int>>& workers, Result* r) {
     Ring ring(flags, workers);
+    const int share = workers.size() == 2 ? 1 : 2;
     Stream(ring.address(), 1, 8, 8);
     r->one.push_back(Stream(ring.address(), 1, 8, 24).decode);
     r->prefill.push_back(Stream(ring.address(), 1, 512, 2).prefill);
-    r->eight.push_back(Stream(ring.address(), 8, 8, 24).decode);
+    r->eight.push_back(Stream(ring.address(), 8 / share, 8, 48).decode);
     const v1::StatusReply status = ring.status();
     for (const v1::MemberStatus& m : status.members()) (m.layers().begin() == 0 ? r->busy_first : r->busy_last).push_back(m.busy());
-    r->many.push_back(Stream(ring.address(), 32, 8, 24).decode);
+    r->many.push_back(Stream(ring.address(), 32 / share, 8, 48).decode);
   };
   Result pair, one_core, both_cores;
   for (int run = 0; run < flags.runs; ++run) {

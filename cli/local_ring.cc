@@ -109,7 +109,7 @@ uint64_t AvailableMemory() {
 
 StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options) {
   std::unique_ptr<LocalRing> ring(new LocalRing);
-  GYRE_ASSIGN_OR_RETURN(ring->model_, OpenModel(options.model, options.open));
+  GYRE_ASSIGN_OR_RETURN(ring->model_, OpenModel(options.model, options.ModelOptions()));
   const ModelSpec& spec = ring->model_->spec();
   if (options.stages < 1 || options.stages > static_cast<int>(spec.layers.size())) {
     return InvalidArgument("--stages {}: the model has {} layers, expected 1 to {}", options.stages, spec.layers.size(),

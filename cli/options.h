@@ -44,6 +44,13 @@ struct RingOptions {
   bool quiet = false;        // no progress, no warnings
   const ServeOptions* serve = nullptr;  // null: a ring within the process
   bool tcp = false;          // a ring within the process whose links are TCP all the same (tests)
+
+  // `open`, for the context that is asked for.
+  OpenOptions ModelOptions() const {
+    OpenOptions o = open;
+    o.context = static_cast<int>(ctx);
+    return o;
+  }
 };
 
 struct GenerateOptions {

@@ -84,7 +84,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
                            .context = ring->context(),
                            .kv_type = ring_options.kv_type,
                            .exact = ring_options.exact,
-                           .open = ring_options.open};
+                           .open = ring_options.ModelOptions()};
   GYRE_ASSIGN_OR_RETURN(auto door, Door::Open(door_options, ring->model(), ring->engine(), ring->cluster()));
   // For people, and for programs that started it with port 0.
   fmt::print("listening {}\n", door->address());

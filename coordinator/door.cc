@@ -551,6 +551,7 @@ class ClusterService : public v1::Cluster::CallbackService {
     reply->set_layers(static_cast<int>(model_.spec().layers.size()));
     reply->set_rope_base(options_.open.rope_base);
     reply->set_norm_eps(options_.open.norm_eps);
+    reply->set_context(options_.open.context);
     reply->set_exact(options_.exact);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);

@@ -19,10 +19,11 @@ struct SchedulerOptions {
   // Steps in flight at most; at least the number of stages.
   uint32_t max_in_flight = 1;
   // Decoding sequences are dealt into this many groups, one a step, so that every stage has work: the number of
-  // stages. A step takes at most ceil(decoding / decode_groups) decode rows.
+  // stages. A step takes at most ceil(decoding / decode_groups) decode rows, and no more steps than groups with such rows
+  // are in flight.
   uint32_t decode_groups = 1;
   uint32_t max_rows = 512;      // rows of a step
-  uint32_t chunk = 256;         // prompt rows of one sequence in a step
+  uint32_t chunk = 256;         // prompt rows of one sequence in a step at most; fewer where there are several stages
   uint32_t max_sequences = 64;  // running (admitted) at once
   bool prefix_cache = true;
   bool chunked_prefill = true;      // off: a prompt runs in one step, whatever max_rows says

@@ -64,6 +64,10 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
 }
 
 void Scheduler::Rep::PlanDecodes(Draft* draft) {
+  // A further step beside those of all groups would take the few rows that came back last, and stay small for ever: each step
+  // costs a pass over the weights. Waiting for the next group to land evens the groups out.
+  const auto groups = std::count_if(flights.begin(), flights.end(), [](const Flight& f) { return f.decodes; });
+  if (groups >= static_cast<std::ptrdiff_t>(options.decode_groups)) return;
   uint32_t decoding = 0;
   for (const Sequence* s : running) decoding += s->decoding() ? 1 : 0;
   uint32_t left = (decoding + options.decode_groups - 1) / options.decode_groups;
@@ -75,15 +79,24 @@ void Scheduler::Rep::PlanDecodes(Draft* draft) {
     Sequence* s = running[i];
     if (!s->decoding() || !s->launchable() || Grow(s, s->size(), s->size()) < s->size()) continue;
     Launch(s, 1, draft);
+    draft->flight.decodes = true;
     --left;
   }
+}
+
+// A lone prompt fills the stages only in pieces: with eight for each stage, filling and emptying costs them a sixteenth.
+uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
+  if (options.decode_groups == 1) return options.chunk;
+  constexpr uint32_t kLeast = 32;  // fewer rows would not pay for the pass over the weights
+  const uint32_t piece = (s.prompt / (8 * options.decode_groups) + 15) / 16 * 16;
+  return std::clamp(piece, std::min(kLeast, options.chunk), options.chunk);
 }
 
 // The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
 uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
   const uint32_t end = s.launched < s.prompt ? s.prompt : s.size();
   const uint32_t count = end - s.launched;
-  return options.chunked_prefill ? std::min({count, options.chunk, rows_left}) : count;
+  return options.chunked_prefill ? std::min({count, Chunk(s), rows_left}) : count;
 }
 
 void Scheduler::Rep::LaunchPrefill(Sequence* s, Draft* draft) {
@@ -109,7 +122,7 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
   const uint32_t cached = static_cast<uint32_t>(prefix.blocks.size()) * options.block_size;
   // A preempted sequence comes back when all its tokens fit: else it would be thrown out again, its rows lost.
   const bool whole = s->incarnation > 1 || !options.chunked_prefill;
-  const uint32_t end = whole ? s->size() : std::min(s->size(), cached + std::min(options.chunk, options.max_rows));
+  const uint32_t end = whole ? s->size() : std::min(s->size(), cached + std::min(Chunk(*s), options.max_rows));
   const uint32_t needed = BlocksFor(end) - static_cast<uint32_t>(prefix.blocks.size());
   // A block for each running sequence stays free, so that the next decode rows don't preempt what was just admitted.
   const uint32_t watermark = std::min(static_cast<uint32_t>(running.size()), options.num_blocks / 4);

@@ -65,6 +65,7 @@ struct Scheduler::Rep {
   struct Flight {
     StepId step{};
     std::vector<std::pair<Sequence*, StepItem>> items;
+    bool decodes = false;  // some of its rows are of sequences that decode
   };
   struct Draft {  // the step that is being made
     StepPlan plan;
@@ -91,6 +92,7 @@ struct Scheduler::Rep {
   void Launch(Sequence* s, uint32_t count, Draft* draft);
   uint32_t Grow(Sequence* s, uint32_t must, uint32_t want);
   bool PreemptBelow(const Sequence* needy);
+  uint32_t Chunk(const Sequence& s) const;
   uint32_t PrefillCount(const Sequence& s, uint32_t rows_left) const;
 
   // What becomes of sequences (scheduler.cc).

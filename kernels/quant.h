@@ -50,6 +50,14 @@ struct WeightView {
   size_t row_bytes() const { return k / Info(type).block_elems * Info(type).block_bytes; }
   size_t bytes() const { return n * row_bytes(); }  // without scales
 };
+// Rows [begin, begin + n) as a matrix of their own. REQUIRES: they are there.
+inline WeightView RowsOf(const WeightView& w, size_t begin, size_t n) {
+  WeightView part = w;
+  part.n = n;
+  part.data = w.data + begin * w.row_bytes();
+  if (w.scales != nullptr) part.scales = w.scales + begin * w.k / w.group * sizeof(float);
+  return part;
+}
 // Row `row` as f32. REQUIRES: Info(type).dequantizes, or kI8 with scales.
 void DequantizeRow(const WeightView& w, size_t row, float* out);
 

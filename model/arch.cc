@@ -1,10 +1,12 @@
 #include "model/arch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "model/quoted.h"
+#include "model/rope_scaling.h"
 
 namespace gyre {
 namespace {
@@ -15,20 +17,44 @@ enum class Bias { kNone, kOptional, kRequired };
 struct Architecture {
   const char* name;
   RopePairing pairing;
-  Activation activation;
-  bool scaled_embedding;  // times sqrt(dim)
-  Bias qkv_bias;
-  bool qk_norm;
-  bool post_norms;
-  int global_every;        // 0: every layer attends to everything; n: layers n, 2n, ... do, the others in a window
-  double local_rope_base;  // of windowed layers
+  Activation activation = Activation::kSilu;
+  Bias qkv_bias = Bias::kNone;
+  bool qk_norm = false;
+  bool post_norms = false;
+  bool scaled_embedding = false;  // times sqrt(dim)
+  bool softcaps = false;          // of attention and logits, from the metadata
+  int global_every = 0;           // n: layers n, 2n, ... attend to everything, the others in a window. 0: all are alike
+  double local_rope_base = 0;     // of windowed layers, which then have no scaling either; 0: as all
+  int wide_layers = 0;            // a model of so many layers scales by dim / heads in place of the head's size
+  bool experts = false;           // there can be some
+  bool normalize_experts = true;
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"llama", RopePairing::kInterleaved, Activation::kSilu, false, Bias::kOptional, false, false, 0, 0},
-    {"qwen2", RopePairing::kHalves, Activation::kSilu, false, Bias::kRequired, false, false, 0, 0},
-    {"qwen3", RopePairing::kHalves, Activation::kSilu, false, Bias::kNone, true, false, 0, 0},
-    {"gemma3", RopePairing::kHalves, Activation::kGeluTanh, true, Bias::kNone, true, true, 6, 10000.0},
+    {.name = "llama", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional, .experts = true},
+    {.name = "mistral", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional},
+    {.name = "qwen2", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired},
+    {.name = "qwen2moe", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired, .experts = true, .normalize_experts = false},
+    {.name = "qwen3", .pairing = RopePairing::kHalves, .qk_norm = true},
+    {.name = "qwen3moe", .pairing = RopePairing::kHalves, .qk_norm = true, .experts = true},
+    {.name = "gemma2",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .softcaps = true,
+     .global_every = 2,
+     .wide_layers = 46},
+    {.name = "gemma3",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qk_norm = true,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .global_every = 6,
+     .local_rope_base = 10000.0,
+     .wide_layers = 62},
+    {.name = "phi3", .pairing = RopePairing::kHalves},
 };
 
 constexpr int64_t kMaxDim = 1 << 20;
@@ -75,53 +101,35 @@ class Keys {
 
 // Keys that change the arithmetic, and the value at which they do not.
 constexpr std::pair<const char*, double> kNeutral[] = {
-    {"attn_logit_softcapping", 0},
-    {"final_logit_softcapping", 0},
     {"attention.clamp_kqv", 0},
     {"attention.max_alibi_bias", 0},
     {"attention.key_length_mla", 0},
     {"attention.value_length_mla", 0},
-    {"attention.scale", 0},
     {"attention.shared_kv_layers", 0},
     {"logit_scale", 1},
     {"residual_scale", 1},
     {"embedding_scale", 1},
-    {"rope.scale_linear", 1},
-    {"rope.scaling.attn_factor", 1},
+    {"rope.scaling.yarn_log_multiplier", 0},
     {"expert_shared_count", 0},
+    {"expert_group_count", 1},
+    {"expert_gating_func", 1},  // softmax
     {"leading_dense_block_count", 0},
     {"nextn_predict_layers", 0},
 };
 
 // Values that would change the arithmetic and that no row above implements.
 Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architecture& arch) {
-  GYRE_ASSIGN_OR_RETURN(const auto scaling, gguf.String(keys.Name("rope.scaling.type")));
-  if (scaling && *scaling != "none") {
-    return Unimplemented("{} is \"{}\", known is \"none\"", keys.Name("rope.scaling.type"), Printable(*scaling));
-  }
-  GYRE_ASSIGN_OR_RETURN(const auto experts, gguf.Int(keys.Name("expert_count"), 0, kMaxDim));
-  if (experts.value_or(0) > 0)
-    return Unimplemented("{} is {}: experts are not known", keys.Name("expert_count"), *experts);
-  for (const auto& [key, neutral] : kNeutral) {
+  auto refuse = [&](const char* key, double neutral) -> Status {
     GYRE_ASSIGN_OR_RETURN(const auto value, gguf.Float(keys.Name(key)));
-    if (value && *value != neutral) {
-      return Unimplemented("{} is {}, known for {} is {}", keys.Name(key), *value, arch.name, neutral);
-    }
+    if (!value || *value == neutral) return absl::OkStatus();
+    return Unimplemented("{} is {}, known for {} is {}", keys.Name(key), *value, arch.name, neutral);
+  };
+  for (const auto& [key, neutral] : kNeutral) GYRE_RETURN_IF_ERROR(refuse(key, neutral));
+  if (!arch.softcaps) {
+    GYRE_RETURN_IF_ERROR(refuse("attn_logit_softcapping", 0));
+    GYRE_RETURN_IF_ERROR(refuse("final_logit_softcapping", 0));
   }
-  // A factor is applied where no type says otherwise; converters write 0 for none.
-  GYRE_ASSIGN_OR_RETURN(const auto factor, gguf.Float(keys.Name("rope.scaling.factor")));
-  if (!scaling && factor && *factor != 1 && *factor != 0) {
-    return Unimplemented("{} is {}, known is 1", keys.Name("rope.scaling.factor"), *factor);
-  }
-  if (arch.global_every == 0) {
-    GYRE_ASSIGN_OR_RETURN(const auto window, gguf.Float(keys.Name("attention.sliding_window")));
-    GYRE_ASSIGN_OR_RETURN(const auto context, gguf.Float(keys.Name("context_length")));
-    // One as wide as the context hides nothing.
-    if (window && *window != 0 && !(context && *window >= *context)) {
-      return Unimplemented("{} is {}: a window is not known for {}", keys.Name("attention.sliding_window"), *window,
-                           arch.name);
-    }
-  }
+  if (!arch.experts) GYRE_RETURN_IF_ERROR(refuse("expert_count", 0));
   GYRE_ASSIGN_OR_RETURN(const auto parts, gguf.Int("split.count", 0, kMaxDim));
   if (parts.value_or(1) > 1)
     return Unimplemented("one of {} parts of a split model, known are models in one file", *parts);
@@ -130,13 +138,93 @@ Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architectur
   return absl::OkStatus();
 }
 
-StatusOr<std::vector<float>> FrequencyFactors(const Gguf& gguf, int dims) {
-  if (!gguf.tensors().Has("rope_freqs.weight")) return std::vector<float>();
-  GYRE_ASSIGN_OR_RETURN(auto factors, gguf.tensors().Vector("rope_freqs.weight", static_cast<uint64_t>(dims / 2)));
+StatusOr<std::vector<float>> FrequencyFactors(const Gguf& gguf, const char* tensor, int dims) {
+  if (!gguf.tensors().Has(tensor)) return std::vector<float>();
+  GYRE_ASSIGN_OR_RETURN(auto factors, gguf.tensors().Vector(tensor, static_cast<uint64_t>(dims / 2)));
   for (float f : factors) {
-    if (!std::isfinite(f) || f <= 0) return DataLoss("tensor rope_freqs.weight holds {}, expected positive numbers", f);
+    if (!std::isfinite(f) || f <= 0) return DataLoss("tensor {} holds {}, expected positive numbers", tensor, f);
   }
   return factors;
+}
+
+StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int context) {
+  RopeScaling s;
+  GYRE_ASSIGN_OR_RETURN(const auto type, gguf.String(keys.Name("rope.scaling.type")));
+  auto number = [&](const char* key, double fallback) -> StatusOr<double> {
+    GYRE_ASSIGN_OR_RETURN(const auto value, gguf.Float(keys.Name(key)));
+    return value.value_or(fallback);
+  };
+  // The older key says the same; converters write 0 for none. Where no type is said, a factor is linear.
+  GYRE_ASSIGN_OR_RETURN(const double older, number("rope.scale_linear", 1));
+  GYRE_ASSIGN_OR_RETURN(s.factor, number("rope.scaling.factor", older));
+  if (s.factor == 0) s.factor = 1;
+  const std::string kind = type.value_or(s.factor == 1 ? "none" : "linear");
+  if (kind == "none") {
+    s.kind = RopeScalingKind::kNone;
+  } else if (kind == "linear") {
+    s.kind = RopeScalingKind::kLinear;
+  } else if (kind == "ntk") {
+    s.kind = RopeScalingKind::kNtk;
+  } else if (kind == "yarn") {
+    s.kind = RopeScalingKind::kYarn;
+  } else if (kind == "llama3") {
+    s.kind = RopeScalingKind::kLlama3;
+  } else if (kind != "longrope") {  // whose factors are tensors
+    return Unimplemented("{} is \"{}\", known are none, linear, ntk, yarn, llama3 and longrope", keys.Name("rope.scaling.type"),
+                         Printable(kind));
+  }
+  GYRE_ASSIGN_OR_RETURN(s.original_context, number("rope.scaling.original_context_length", context));
+  GYRE_ASSIGN_OR_RETURN(s.beta_fast, number("rope.scaling.yarn_beta_fast", 32));
+  GYRE_ASSIGN_OR_RETURN(s.beta_slow, number("rope.scaling.yarn_beta_slow", 1));
+  GYRE_ASSIGN_OR_RETURN(s.extrapolation, number("rope.scaling.yarn_ext_factor", 1));
+  if (s.extrapolation < 0) s.extrapolation = 1;  // "as the method says"
+  GYRE_ASSIGN_OR_RETURN(s.low_frequency_factor, number("rope.scaling.low_freq_factor", 1));
+  GYRE_ASSIGN_OR_RETURN(s.high_frequency_factor, number("rope.scaling.high_freq_factor", 4));
+  GYRE_ASSIGN_OR_RETURN(const double plain, number("rope.scaling.attn_factor", 1));
+  GYRE_ASSIGN_OR_RETURN(const double yarn, number("rope.scaling.yarn_attn_factor", 1));
+  if (!(plain > 0) || !(yarn > 0)) return DataLoss("{} is {}, expected a positive number", keys.Name("rope.scaling.attn_factor"), plain);
+  s.attention_factor = plain * yarn;
+  if (s.kind == RopeScalingKind::kYarn && s.factor > 1) s.attention_factor *= 0.1 * std::log(s.factor) + 1;
+  return s;
+}
+
+// Rotation of layers that attend to everything. `context`: positions that are wanted.
+StatusOr<RopeSpec> ReadRope(const Gguf& gguf, const Keys& keys, const Architecture& arch, int head_dim, int trained, int context) {
+  RopeSpec rope;
+  rope.pairing = arch.pairing;
+  GYRE_ASSIGN_OR_RETURN(rope.dims, keys.Int("rope.dimension_count", head_dim, head_dim));
+  if (rope.dims % 2 != 0)
+    return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count"), rope.dims);
+  GYRE_ASSIGN_OR_RETURN(rope.base, keys.Positive("rope.freq_base", 10000.0));
+  GYRE_ASSIGN_OR_RETURN(const RopeScaling scaling, ReadScaling(gguf, keys, trained));
+  GYRE_RETURN_IF_ERROR(Annotate(ApplyRopeScaling(scaling, &rope), keys.Name("rope.scaling")));
+  const char* tensor = "rope_freqs.weight";
+  if (gguf.tensors().Has("rope_factors_long.weight") || gguf.tensors().Has("rope_factors_short.weight")) {  // longrope
+    tensor = context > scaling.original_context ? "rope_factors_long.weight" : "rope_factors_short.weight";
+    if (!gguf.tensors().Has(tensor)) return DataLoss("tensor {} is missing", tensor);
+    rope.magnitude = static_cast<float>(scaling.attention_factor);
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto factors, FrequencyFactors(gguf, tensor, rope.dims));
+  if (rope.frequency_factors.empty()) {
+    rope.frequency_factors = factors;
+  } else {
+    for (size_t i = 0; i < factors.size(); ++i) rope.frequency_factors[i] *= factors[i];
+  }
+  return rope;
+}
+
+StatusOr<ExpertSpec> ReadExperts(const Gguf& gguf, const Keys& keys, const Architecture& arch, int ffn) {
+  ExpertSpec e;
+  GYRE_ASSIGN_OR_RETURN(const auto count, gguf.Int(keys.Name("expert_count"), 0, 1 << 16));
+  if (!count || *count == 0) return e;
+  e.count = static_cast<int>(*count);
+  GYRE_ASSIGN_OR_RETURN(e.used, keys.Int("expert_used_count", e.count));
+  GYRE_ASSIGN_OR_RETURN(e.ffn, keys.Int("expert_feed_forward_length", kMaxDim, ffn));
+  GYRE_ASSIGN_OR_RETURN(const auto normalize, gguf.Bool(keys.Name("expert_weights_norm")));
+  e.normalize = normalize.value_or(arch.normalize_experts);
+  GYRE_ASSIGN_OR_RETURN(const auto scale, gguf.Float(keys.Name("expert_weights_scale")));
+  e.scale = scale && *scale != 0 ? static_cast<float>(*scale) : 1.0f;
+  return e;
 }
 
 // Any of the three: the lookup then names the one that is missing.
@@ -169,8 +257,10 @@ const Architecture* FindArchitecture(const std::string& name) {
   return nullptr;
 }
 
-StatusOr<LayerSpec> LayerDefaults(const Gguf& gguf, const Keys& keys, const Architecture& arch, int dim, int heads) {
+StatusOr<LayerSpec> LayerDefaults(const Gguf& gguf, const Keys& keys, const Architecture& arch, const ModelSpec& spec,
+                                  size_t layers, int heads, int context) {
   LayerSpec layer;
+  const int dim = spec.dim;
   GYRE_ASSIGN_OR_RETURN(layer.head_dim, keys.Int("attention.key_length", 4096, dim / heads));
   if (layer.head_dim <= 0 || (!keys.Has("attention.key_length") && dim % heads != 0)) {
     return DataLoss("{} heads do not divide a dimension of {}, and {} is missing", heads, dim,
@@ -186,17 +276,19 @@ StatusOr<LayerSpec> LayerDefaults(const Gguf& gguf, const Keys& keys, const Arch
   layer.qk_norm = arch.qk_norm;
   layer.post_norms = arch.post_norms;
   layer.activation = arch.activation;
-  layer.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(layer.head_dim)));
-  layer.rope.pairing = arch.pairing;
-  GYRE_ASSIGN_OR_RETURN(layer.rope.dims, keys.Int("rope.dimension_count", layer.head_dim, layer.head_dim));
-  if (layer.rope.dims % 2 != 0)
-    return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count"), layer.rope.dims);
-  GYRE_ASSIGN_OR_RETURN(layer.rope.base, keys.Positive("rope.freq_base", 10000.0));
-  GYRE_ASSIGN_OR_RETURN(layer.rope.frequency_factors, FrequencyFactors(gguf, layer.rope.dims));
+  const bool wide = arch.wide_layers != 0 && layers == static_cast<size_t>(arch.wide_layers);
+  const double scaled = wide ? static_cast<double>(dim) / heads : static_cast<double>(layer.head_dim);
+  GYRE_ASSIGN_OR_RETURN(const auto stated, gguf.Float(keys.Name("attention.scale")));
+  layer.attention_scale = static_cast<float>(stated && *stated > 0 ? *stated : 1 / std::sqrt(scaled));
+  if (arch.softcaps) {
+    GYRE_ASSIGN_OR_RETURN(const auto cap, gguf.Float(keys.Name("attn_logit_softcapping")));
+    layer.attention_softcap = static_cast<float>(std::max(0.0, cap.value_or(50)));
+  }
+  GYRE_ASSIGN_OR_RETURN(layer.rope, ReadRope(gguf, keys, arch, layer.head_dim, spec.context, context));
   return layer;
 }
 
-Status ReadLayers(const Gguf& gguf, const Keys& keys, const Architecture& arch, size_t n, ModelSpec* spec) {
+Status ReadLayers(const Gguf& gguf, const Keys& keys, const Architecture& arch, size_t n, int context, ModelSpec* spec) {
   GYRE_ASSIGN_OR_RETURN(const auto heads, keys.PerLayer("attention.head_count", n, 1 << 16));
   std::vector<int64_t> kv_heads = heads;
   if (keys.Has("attention.head_count_kv")) {
@@ -204,21 +296,29 @@ Status ReadLayers(const Gguf& gguf, const Keys& keys, const Architecture& arch, 
   }
   GYRE_ASSIGN_OR_RETURN(const auto ffn, keys.PerLayer("feed_forward_length", n, kMaxDim));
   GYRE_ASSIGN_OR_RETURN(const LayerSpec defaults,
-                        LayerDefaults(gguf, keys, arch, spec->dim, static_cast<int>(heads[0])));
-  int window = 0;
-  double local_base = 0;
-  std::vector<int64_t> local;
+                        LayerDefaults(gguf, keys, arch, *spec, n, static_cast<int>(heads[0]), context));
+  GYRE_ASSIGN_OR_RETURN(const auto stated_window, gguf.Int(keys.Name("attention.sliding_window"), 0, 1 << 30));
+  const int window = static_cast<int>(stated_window.value_or(0));
+  RopeSpec local_rope = defaults.rope;
+  // A window that the file names holds in every layer, unless the family has a pattern.
+  std::vector<int64_t> local(n, window > 0 ? 1 : 0);
   if (arch.global_every > 0) {
-    GYRE_ASSIGN_OR_RETURN(window, keys.Int("attention.sliding_window", 1 << 30));
+    if (window == 0) return DataLoss("key {} is missing", keys.Name("attention.sliding_window"));
     GYRE_ASSIGN_OR_RETURN(local, LocalLayers(gguf, keys, arch, n));
-    GYRE_ASSIGN_OR_RETURN(local_base, keys.Positive("rope.freq_base_swa", arch.local_rope_base));
+    if (arch.local_rope_base > 0) {
+      local_rope = {.pairing = defaults.rope.pairing, .dims = defaults.rope.dims};
+      GYRE_ASSIGN_OR_RETURN(local_rope.base, keys.Positive("rope.freq_base_swa", arch.local_rope_base));
+    }
   }
+  GYRE_ASSIGN_OR_RETURN(const ExpertSpec experts, ReadExperts(gguf, keys, arch, static_cast<int>(ffn[0])));
+  GYRE_ASSIGN_OR_RETURN(const auto shared, gguf.Int(keys.Name("expert_shared_feed_forward_length"), 0, kMaxDim));
   spec->final_norm_eps = defaults.norm_eps;
   for (size_t i = 0; i < n; ++i) {
     LayerSpec layer = defaults;
     layer.heads = static_cast<int>(heads[i]);
     layer.kv_heads = static_cast<int>(kv_heads[i]);
-    layer.ffn = static_cast<int>(ffn[i]);
+    layer.ffn = static_cast<int>(experts.count > 0 ? shared.value_or(0) : ffn[i]);
+    layer.experts = experts;
     if (layer.heads % layer.kv_heads != 0) {
       return DataLoss("layer {}: {} heads, expected a multiple of the {} key-value heads", i, layer.heads,
                       layer.kv_heads);
@@ -228,9 +328,9 @@ Status ReadLayers(const Gguf& gguf, const Keys& keys, const Architecture& arch, 
                       1 << 24);
     }
     layer.qkv_bias = arch.qkv_bias == Bias::kRequired || (arch.qkv_bias == Bias::kOptional && HasBias(gguf, i));
-    if (!local.empty() && local[i] != 0) {
+    if (local[i] != 0) {
       layer.window = window;
-      layer.rope.base = local_base;
+      layer.rope = local_rope;
     }
     spec->layers.push_back(std::move(layer));
   }
@@ -245,7 +345,7 @@ std::vector<std::string> KnownArchitectures() {
   return names;
 }
 
-StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf) {
+StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
   GYRE_ASSIGN_OR_RETURN(const std::string name, Required(gguf.String("general.architecture"), "general.architecture"));
   const Architecture* arch = FindArchitecture(name);
   if (arch == nullptr) {
@@ -277,7 +377,12 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf) {
   spec.tied_head = !gguf.tensors().Has("output.weight");
   if (arch->scaled_embedding) spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.dim)));
 
-  GYRE_RETURN_IF_ERROR(ReadLayers(gguf, keys, *arch, static_cast<size_t>(layers), &spec));
+  if (arch->softcaps) {
+    GYRE_ASSIGN_OR_RETURN(const auto cap, gguf.Float(keys.Name("final_logit_softcapping")));
+    spec.final_softcap = static_cast<float>(std::max(0.0, cap.value_or(30)));
+  }
+  const int context = wanted_context > 0 ? wanted_context : spec.context;
+  GYRE_RETURN_IF_ERROR(ReadLayers(gguf, keys, *arch, static_cast<size_t>(layers), context, &spec));
   return spec;
 }
 

@@ -11,8 +11,8 @@
 namespace gyre {
 
 // kUnimplemented: an architecture or a value that Gyre does not know (the message lists what it knows); kDataLoss:
-// missing or contradictory metadata.
-StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf);
+// missing or contradictory metadata. `context`: positions that are wanted, 0 = the file's.
+StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int context = 0);
 
 std::vector<std::string> KnownArchitectures();
 

@@ -95,7 +95,7 @@ class OpenedModel : public Model {
       GYRE_ASSIGN_OR_RETURN(Gguf gguf, Gguf::Parse(bytes));
       gguf_ = std::move(gguf);
       header_bytes = gguf_->data_offset();
-      GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_));
+      GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
     } else {
       StatusOr<Llama2cFile> bin = ParseLlama2c(bytes, options);
       if (!bin.ok()) {
@@ -107,6 +107,10 @@ class OpenedModel : public Model {
     }
     GYRE_RETURN_IF_ERROR(CheckTensors());
     hash_ = HashContent(bytes, tensors(), header_bytes);
+    if (tensors().Has("rope_factors_long.weight")) {  // which of two it is depends on the context that is wanted
+      const auto& factors = spec_.layers[0].rope.frequency_factors;
+      hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
+    }
     if (!gguf_) {
       const double beyond_the_file[] = {spec_.layers[0].rope.base, static_cast<double>(spec_.final_norm_eps)};
       hash_ = XXH64(beyond_the_file, sizeof beyond_the_file, hash_);
@@ -166,43 +170,84 @@ class OpenedModel : public Model {
       return InvalidArgument("layer {}, expected 0 to {}", index, spec_.layers.size() - 1);
     }
     const LayerSpec& l = spec_.layers[static_cast<size_t>(index)];
-    const uint64_t dim = Unsigned(spec_.dim), ffn = Unsigned(l.ffn), head_dim = Unsigned(l.head_dim);
+    const uint64_t dim = Unsigned(spec_.dim), head_dim = Unsigned(l.head_dim);
     const uint64_t q = Unsigned(l.heads) * head_dim, kv = Unsigned(l.kv_heads) * head_dim;
     LayerWeights w;
-    struct Row {
-      bool wanted;
-      const char* name;
-      uint64_t n;
-      std::vector<float>* out;
+    auto named = [&](const char* name) {
+      std::string full = LayerTensor(index, name);
+      if (used != nullptr) used->insert(full);
+      return full;
     };
-    const Row vectors[] = {{true, "attn_norm.weight", dim, &w.attn_norm},
-                           {true, "ffn_norm.weight", dim, &w.ffn_norm},
-                           {l.post_norms, "post_attention_norm.weight", dim, &w.attn_post_norm},
-                           {l.post_norms, "post_ffw_norm.weight", dim, &w.ffn_post_norm},
-                           {l.qk_norm, "attn_q_norm.weight", head_dim, &w.q_norm},
-                           {l.qk_norm, "attn_k_norm.weight", head_dim, &w.k_norm},
-                           {l.qkv_bias, "attn_q.bias", q, &w.q_bias},
-                           {l.qkv_bias, "attn_k.bias", kv, &w.k_bias},
-                           {l.qkv_bias, "attn_v.bias", kv, &w.v_bias}};
-    for (const Row& row : vectors) {
-      if (!row.wanted) continue;
-      const std::string name = LayerTensor(index, row.name);
-      if (used != nullptr) used->insert(name);
-      GYRE_ASSIGN_OR_RETURN(*row.out, tensors().Vector(name, row.n));
+    auto vector = [&](bool wanted, const char* name, uint64_t n, std::vector<float>* out) -> Status {
+      if (!wanted) return absl::OkStatus();
+      GYRE_ASSIGN_OR_RETURN(*out, tensors().Vector(named(name), n));
+      return absl::OkStatus();
+    };
+    auto matrix = [&](const char* name, uint64_t n, uint64_t k, WeightView* out) -> Status {
+      GYRE_ASSIGN_OR_RETURN(*out, tensors().Matrix(named(name), n, k));
+      return absl::OkStatus();
+    };
+    // Several matrices in one tensor, the rows of one after those of the other.
+    auto fused = [&](const char* name, uint64_t k, std::initializer_list<std::pair<uint64_t, WeightView*>> parts) -> Status {
+      uint64_t n = 0;
+      for (const auto& [rows, out] : parts) n += rows;
+      WeightView all;
+      GYRE_RETURN_IF_ERROR(matrix(name, n, k, &all));
+      n = 0;
+      for (const auto& [rows, out] : parts) {
+        *out = RowsOf(all, n, rows);
+        n += rows;
+      }
+      return absl::OkStatus();
+    };
+    GYRE_RETURN_IF_ERROR(vector(true, "attn_norm.weight", dim, &w.attn_norm));
+    GYRE_RETURN_IF_ERROR(vector(true, "ffn_norm.weight", dim, &w.ffn_norm));
+    GYRE_RETURN_IF_ERROR(vector(l.post_norms, "post_attention_norm.weight", dim, &w.attn_post_norm));
+    GYRE_RETURN_IF_ERROR(vector(l.post_norms, "post_ffw_norm.weight", dim, &w.ffn_post_norm));
+    GYRE_RETURN_IF_ERROR(vector(l.qk_norm, "attn_q_norm.weight", head_dim, &w.q_norm));
+    GYRE_RETURN_IF_ERROR(vector(l.qk_norm, "attn_k_norm.weight", head_dim, &w.k_norm));
+    GYRE_RETURN_IF_ERROR(vector(l.qkv_bias, "attn_q.bias", q, &w.q_bias));
+    GYRE_RETURN_IF_ERROR(vector(l.qkv_bias, "attn_k.bias", kv, &w.k_bias));
+    GYRE_RETURN_IF_ERROR(vector(l.qkv_bias, "attn_v.bias", kv, &w.v_bias));
+    auto has = [&](const char* name) { return tensors().Has(LayerTensor(index, name)); };
+    if (has("attn_qkv.weight") || !(has("attn_q.weight") || has("attn_k.weight") || has("attn_v.weight"))) {
+      GYRE_RETURN_IF_ERROR(fused("attn_qkv.weight", dim, {{q, &w.q}, {kv, &w.k}, {kv, &w.v}}));
+    } else {
+      GYRE_RETURN_IF_ERROR(matrix("attn_q.weight", q, dim, &w.q));
+      GYRE_RETURN_IF_ERROR(matrix("attn_k.weight", kv, dim, &w.k));
+      GYRE_RETURN_IF_ERROR(matrix("attn_v.weight", kv, dim, &w.v));
     }
-    struct Cell {
-      const char* name;
-      uint64_t n, k;
-      WeightView* out;
+    GYRE_RETURN_IF_ERROR(matrix("attn_output.weight", dim, q, &w.o));
+    if (l.experts.count == 0) {
+      const uint64_t ffn = Unsigned(l.ffn);
+      const TensorView* up = tensors().Find(LayerTensor(index, "ffn_up.weight"));
+      const bool both = up == nullptr || (up->dims.size() == 2 && up->dims[1] == 2 * ffn);
+      if (!has("ffn_gate.weight") && both) {
+        GYRE_RETURN_IF_ERROR(fused("ffn_up.weight", dim, {{ffn, &w.ffn.gate}, {ffn, &w.ffn.up}}));
+      } else {
+        GYRE_RETURN_IF_ERROR(matrix("ffn_gate.weight", ffn, dim, &w.ffn.gate));
+        GYRE_RETURN_IF_ERROR(matrix("ffn_up.weight", ffn, dim, &w.ffn.up));
+      }
+      GYRE_RETURN_IF_ERROR(matrix("ffn_down.weight", dim, ffn, &w.ffn.down));
+      return w;
+    }
+    const uint64_t experts = Unsigned(l.experts.count), ffn = Unsigned(l.experts.ffn);
+    GYRE_RETURN_IF_ERROR(matrix("ffn_gate_inp.weight", experts, dim, &w.router));
+    w.experts.resize(experts);
+    auto each = [&](const char* name, uint64_t n, uint64_t k, WeightView FfnWeights::*part) -> Status {
+      GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors().Matrices(named(name), experts, n, k));
+      for (uint64_t e = 0; e < experts; ++e) w.experts[e].*part = RowsOf(all, e * n, n);
+      return absl::OkStatus();
     };
-    const Cell matrices[] = {{"attn_q.weight", q, dim, &w.q},        {"attn_k.weight", kv, dim, &w.k},
-                             {"attn_v.weight", kv, dim, &w.v},       {"attn_output.weight", dim, q, &w.o},
-                             {"ffn_gate.weight", ffn, dim, &w.gate}, {"ffn_up.weight", ffn, dim, &w.up},
-                             {"ffn_down.weight", dim, ffn, &w.down}};
-    for (const Cell& cell : matrices) {
-      const std::string name = LayerTensor(index, cell.name);
-      if (used != nullptr) used->insert(name);
-      GYRE_ASSIGN_OR_RETURN(*cell.out, tensors().Matrix(name, cell.n, cell.k));
+    GYRE_RETURN_IF_ERROR(each("ffn_gate_exps.weight", ffn, dim, &FfnWeights::gate));
+    GYRE_RETURN_IF_ERROR(each("ffn_up_exps.weight", ffn, dim, &FfnWeights::up));
+    GYRE_RETURN_IF_ERROR(each("ffn_down_exps.weight", dim, ffn, &FfnWeights::down));
+    if (l.ffn > 0) {
+      const uint64_t shared = Unsigned(l.ffn);
+      GYRE_RETURN_IF_ERROR(vector(true, "ffn_gate_inp_shexp.weight", dim, &w.shared_gate));
+      GYRE_RETURN_IF_ERROR(matrix("ffn_gate_shexp.weight", shared, dim, &w.ffn.gate));
+      GYRE_RETURN_IF_ERROR(matrix("ffn_up_shexp.weight", shared, dim, &w.ffn.up));
+      GYRE_RETURN_IF_ERROR(matrix("ffn_down_shexp.weight", dim, shared, &w.ffn.down));
     }
     return w;
   }
@@ -210,7 +255,8 @@ class OpenedModel : public Model {
   // Every tensor that the spec names is there and right, and no other is: one that nothing reads would be a part of the
   // model silently left out.
   Status CheckTensors() const {
-    std::unordered_set<std::string> used = {"token_embd.weight", "output_norm.weight", "rope_freqs.weight"};
+    std::unordered_set<std::string> used = {"token_embd.weight", "output_norm.weight", "rope_freqs.weight",
+                                            "rope_factors_long.weight", "rope_factors_short.weight"};
     if (!spec_.tied_head) used.insert("output.weight");
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       GYRE_RETURN_IF_ERROR(ReadLayer(static_cast<int>(i), &used).status());
@@ -318,7 +364,7 @@ StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path
 StatusOr<size_t> LayerBytes(const Model& model, int layer) {
   GYRE_ASSIGN_OR_RETURN(const LayerWeights w, model.Layer(layer));
   size_t sum = 0;
-  for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) sum += v->bytes();
+  ForEachMatrix(w, [&](const WeightView& v) { sum += v.bytes(); });
   return sum;
 }
 

@@ -13,15 +13,27 @@ struct RopeSpec {
   RopePairing pairing = RopePairing::kInterleaved;
   int dims = 0;                       // rotated elements of a head, even
   double base = 10000.0;
-  std::vector<float> frequency_factors;  // [dims/2] divisors (rope_freqs.weight), or empty
+  std::vector<float> frequency_factors;  // [dims/2] divisors (rope_freqs.weight, a scaling), or empty
+  float magnitude = 1;                // factor on the rotated elements (yarn, longrope)
   bool operator==(const RopeSpec&) const = default;
+};
+
+// A mixture of experts in place of the feed-forward block: Shazeer et al. 2017, as Mixtral and Qwen have it.
+struct ExpertSpec {
+  int count = 0;           // 0: the layer is dense
+  int used = 0;            // of them, for each row
+  int ffn = 0;             // width of one
+  bool normalize = false;  // the weights of those used add up to 1
+  float scale = 1;         // on the weights
+  bool operator==(const ExpertSpec&) const = default;
 };
 
 struct LayerSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int ffn = 0;
+  int ffn = 0;                 // with experts: width of the shared one, 0 = none
+  ExpertSpec experts;
   float norm_eps = 0;
   bool qk_norm = false;        // RMS norm of q and k per head, before rope
   bool qkv_bias = false;

@@ -50,6 +50,11 @@ StatusOr<WeightView> TensorTable::Matrix(const std::string& name, uint64_t n, ui
   return WeightView{.type = t->type, .n = n, .k = k, .data = t->data, .scales = t->scales, .group = t->group};
 }
 
+StatusOr<WeightView> TensorTable::Matrices(const std::string& name, uint64_t count, uint64_t n, uint64_t k) const {
+  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {k, n, count}));
+  return WeightView{.type = t->type, .n = n * count, .k = k, .data = t->data, .scales = t->scales, .group = t->group};
+}
+
 StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, uint64_t n) const {
   GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {n}));
   std::vector<float> values(n);

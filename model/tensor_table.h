@@ -34,6 +34,8 @@ class TensorTable {
 
   // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type).
   StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) const;
+  // W[count][n][k], as one matrix of count * n rows.
+  StatusOr<WeightView> Matrices(const std::string& name, uint64_t count, uint64_t n, uint64_t k) const;
   // A vector of n, expanded to f32.
   StatusOr<std::vector<float>> Vector(const std::string& name, uint64_t n) const;
 

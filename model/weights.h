@@ -15,11 +15,33 @@
 
 namespace gyre {
 
-// Matrices as views; vectors (norms, biases) expanded to f32, empty where the spec has none.
+struct FfnWeights {
+  WeightView gate, up, down;
+};
+
+// Matrices as views; vectors (norms, biases) expanded to f32. Empty (n = 0) where the spec has none.
 struct LayerWeights {
   std::vector<float> attn_norm, attn_post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, ffn_norm, ffn_post_norm;
-  WeightView q, k, v, o, gate, up, down;
+  WeightView q, k, v, o;
+  FfnWeights ffn;                  // the block of a dense layer, else the shared expert
+  WeightView router;               // [experts][dim]
+  std::vector<FfnWeights> experts;
+  std::vector<float> shared_gate;  // [dim]: sigmoid of its product with the row scales the shared expert
 };
+
+// Calls fn for each matrix that the layer has.
+template <typename Fn>
+void ForEachMatrix(const LayerWeights& w, Fn fn) {
+  auto call = [&](const WeightView& v) {
+    if (v.n > 0) fn(v);
+  };
+  auto ffn = [&](const FfnWeights& f) {
+    for (const WeightView* v : {&f.gate, &f.up, &f.down}) call(*v);
+  };
+  for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.router}) call(*v);
+  ffn(w.ffn);
+  for (const FfnWeights& e : w.experts) ffn(e);
+}
 
 struct HeadWeights {
   std::vector<float> final_norm;
@@ -57,6 +79,7 @@ struct OpenOptions {
   std::string tokenizer_path;   // .bin models: tokenizer.bin; "" = tok*.bin or tokenizer.bin beside the model if any
   double rope_base = 0;         // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
   double norm_eps = 0;          // .bin models: 0 = 1e-5
+  int context = 0;              // positions that are wanted, where rope factors depend on it; 0 = the file's
 };
 
 // Bytes of the matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,

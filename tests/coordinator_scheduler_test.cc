@@ -96,6 +96,45 @@ TEST(SchedulerTest, DecodingSequencesAreDealtIntoGroups) {
   EXPECT_EQ(r.Next(), (Shape{{1, 3, 1, true}, {2, 3, 1, true}}));
 }
 
+// One that came first has a step of its own; those that join later must not stay beside it in uneven groups.
+TEST(SchedulerTest, UnevenGroupsEvenOut) {
+  SchedulerOptions o = Small();
+  o.max_in_flight = 3;
+  o.decode_groups = 2;
+  o.num_blocks = 64;
+  Rig r(o);
+  r.Add(1, Tokens(2));
+  r.Next();
+  r.LandAndAppend();
+  EXPECT_EQ(r.Next().size(), 1u);
+  for (uint64_t id = 2; id <= 4; ++id) r.Add(id, Tokens(2, static_cast<int>(10 * id)));
+  EXPECT_EQ(r.Next().size(), 3u);  // their prompts
+  r.LandAndAppend();
+  EXPECT_EQ(r.Next().size(), 1u);
+  r.LandAndAppend();
+  EXPECT_EQ(r.Next().size(), 2u);
+  EXPECT_EQ(r.Next(), Shape{}) << "a third step with the one row that is left";
+  r.LandAndAppend();
+  EXPECT_EQ(r.Next().size(), 2u);
+}
+
+TEST(SchedulerTest, ALonePromptIsCutFinerWhereThereAreStages) {
+  for (const auto& [groups, length, expected] : {std::tuple{1u, 512, 256u}, {2u, 512, 32u}, {2u, 2048, 128u}, {4u, 512, 32u}, {2u, 8192, 256u}}) {
+    SchedulerOptions o = Small();
+    o.block_size = 16;
+    o.num_blocks = 1024;
+    o.max_rows = 512;
+    o.chunk = 256;
+    o.max_in_flight = 5;
+    o.decode_groups = groups;
+    Rig r(o);
+    r.Add(1, Tokens(length));
+    const Shape first = r.Next();
+    ASSERT_EQ(first.size(), 1u);
+    EXPECT_EQ(std::get<2>(first[0]), expected) << groups << " stages, " << length;
+  }
+}
+
 TEST(SchedulerTest, DecodeRowsGoBeforePromptChunksInOneStep) {
   SchedulerOptions o = Small();
   o.max_rows = 4;

@@ -49,7 +49,9 @@ TEST(ArchTest, EveryRowOpens) {
       ASSERT_TRUE(w.ok()) << w.status();
       EXPECT_EQ(w->q.n, static_cast<size_t>(l.heads * l.head_dim));
       EXPECT_EQ(w->k.n, static_cast<size_t>(l.kv_heads * l.head_dim));
-      EXPECT_EQ(w->down.k, static_cast<size_t>(l.ffn));
+      EXPECT_EQ(w->ffn.down.k, static_cast<size_t>(l.ffn));
+      EXPECT_EQ(w->experts.size(), static_cast<size_t>(l.experts.count));
+      if (l.experts.count > 0) EXPECT_EQ(w->experts.back().down.k, static_cast<size_t>(l.experts.ffn));
       EXPECT_EQ(w->q_bias.empty(), !l.qkv_bias);
       EXPECT_EQ(w->q_norm.empty(), !l.qk_norm);
       EXPECT_EQ(w->attn_post_norm.empty(), !l.post_norms);
@@ -101,10 +103,10 @@ TEST(ArchTest, FamiliesDiffer) {
 }
 
 TEST(ArchTest, UnknownArchitectureListsTheKnown) {
-  TinyOptions o = Tiny("phi3");
+  TinyOptions o = Tiny("phi9");
   const Status status = OpenError(o);
   EXPECT_TRUE(absl::IsUnimplemented(status));
-  EXPECT_THAT(Message(status), HasSubstr("\"phi3\" is not known; known are llama qwen2 qwen3 gemma3"));
+  EXPECT_THAT(Message(status), HasSubstr("\"phi9\" is not known; known are llama mistral qwen2 qwen2moe qwen3"));
 }
 
 struct Spoiled {
@@ -114,16 +116,15 @@ struct Spoiled {
 
 TEST(ArchTest, ValuesThatChangeTheArithmeticAreRefused) {
   const Spoiled cases[] = {
-      {"rope.scaling.type", [](GgufWriter& w) { w.String("llama.rope.scaling.type", "yarn"); }},
-      {"rope.scaling.factor", [](GgufWriter& w) { w.Float("llama.rope.scaling.factor", 8); }},
-      {"expert_count", [](GgufWriter& w) { w.Uint("llama.expert_count", 4); }},
+      {"rope.scaling.type", [](GgufWriter& w) { w.String("llama.rope.scaling.type", "spiral"); }},
+      {"yarn_log_multiplier", [](GgufWriter& w) { w.Float("llama.rope.scaling.yarn_log_multiplier", 0.1f); }},
+      {"expert_gating_func", [](GgufWriter& w) { w.Uint("llama.expert_gating_func", 2); }},
       {"attention.value_length",
        [](GgufWriter& w) {
          w.Uint("llama.attention.key_length", 8);
          w.Uint("llama.attention.value_length", 16);
        }},
       {"attn_logit_softcapping", [](GgufWriter& w) { w.Float("llama.attn_logit_softcapping", 50); }},
-      {"attention.sliding_window", [](GgufWriter& w) { w.Uint("llama.attention.sliding_window", 8); }},
       {"attention.causal", [](GgufWriter& w) { w.Bool("llama.attention.causal", false); }},
       {"split", [](GgufWriter& w) { w.Uint("split.count", 2); }},
       {"logit_scale", [](GgufWriter& w) { w.Float("llama.logit_scale", 0.5f); }},
@@ -143,7 +144,6 @@ TEST(ArchTest, ValuesThatChangeNothingPass) {
     w.String("llama.rope.scaling.type", "none");
     w.Float("llama.rope.scaling.factor", 4);
     w.Uint("llama.expert_count", 0);
-    w.Uint("llama.attention.sliding_window", 512);
     w.Float("llama.logit_scale", 1);
     w.Uint("llama.vocab_size", 96);
   };
@@ -207,6 +207,100 @@ TEST(ArchTest, LlamaMayHaveBiasesAllThreeOrNone) {
   EXPECT_EQ((*model)->Layer(0)->v_bias, std::vector<float>(16, 3.0f));
   o.more = [](GgufWriter& w) { w.Tensor("blk.0.attn_q.bias", DType::kF32, {32}, std::vector<float>(32, 1.0f)); };
   EXPECT_THAT(MessageOf(o), HasSubstr("blk.0.attn_k.bias"));
+}
+
+ModelSpec SpecWith(const std::string& arch, void (*more)(GgufWriter&)) {
+  TinyOptions o = Tiny(arch);
+  o.more = more;
+  const auto bytes = BuildTinyModel(o);
+  const auto model = OpenModelFromBytes(bytes);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? (*model)->spec() : ModelSpec{.layers = std::vector<LayerSpec>(2)};
+}
+
+TEST(ArchTest, WindowsAndSoftcapsAreTheFamilys) {
+  EXPECT_EQ(SpecWith("mistral", nullptr).layers[1].window, 8);
+  EXPECT_EQ(SpecWith("llama", nullptr).layers[1].window, 0);
+  EXPECT_EQ(SpecWith("llama", [](GgufWriter& w) { w.Uint("llama.attention.sliding_window", 16); }).layers[1].window, 16);
+  const ModelSpec gemma = SpecWith("gemma2", [](GgufWriter& w) { w.Float("gemma2.attn_logit_softcapping", 20); });
+  EXPECT_EQ(gemma.layers[0].window, 8);
+  EXPECT_EQ(gemma.layers[1].window, 0);
+  EXPECT_EQ(gemma.layers[0].attention_softcap, 20.0f);
+  EXPECT_EQ(gemma.final_softcap, 30.0f);
+  EXPECT_FALSE(gemma.layers[0].qk_norm);
+}
+
+TEST(ArchTest, ExpertsAreReadAndDenseLayersHaveNone) {
+  const LayerSpec qwen = SpecWith("qwen2moe", nullptr).layers[0];
+  EXPECT_EQ(qwen.experts.count, 4);
+  EXPECT_EQ(qwen.experts.used, 2);
+  EXPECT_EQ(qwen.experts.ffn, 32);
+  EXPECT_FALSE(qwen.experts.normalize);
+  EXPECT_EQ(qwen.ffn, 64);
+  EXPECT_TRUE(SpecWith("qwen3moe", nullptr).layers[0].experts.normalize);
+  EXPECT_EQ(SpecWith("qwen3moe", nullptr).layers[0].ffn, 0);
+  EXPECT_EQ(SpecWith("llama", nullptr).layers[0].experts.count, 0);
+  TinyOptions o = Tiny("qwen3moe");
+  o.used = 5;
+  EXPECT_THAT(MessageOf(o), HasSubstr("expert_used_count"));
+}
+
+// Against the formulas as the papers write them.
+TEST(ArchTest, RopeScalingsStretchTheFrequencies) {
+  auto rope = [](void (*more)(GgufWriter&)) { return SpecWith("llama", more).layers[0].rope; };
+  const RopeSpec linear = rope([](GgufWriter& w) { w.Float("llama.rope.scaling.factor", 8); });
+  EXPECT_EQ(linear.frequency_factors, std::vector<float>(4, 8.0f));
+  EXPECT_EQ(linear.magnitude, 1.0f);
+  const RopeSpec ntk = rope([](GgufWriter& w) {
+    w.String("llama.rope.scaling.type", "ntk");
+    w.Float("llama.rope.scaling.factor", 4);
+  });
+  EXPECT_NEAR(ntk.base, 10000 * std::pow(4.0, 8.0 / 6.0), 1e-6);
+  const RopeSpec yarn = rope([](GgufWriter& w) {
+    w.String("llama.rope.scaling.type", "yarn");
+    w.Float("llama.rope.scaling.factor", 4);
+    w.Uint("llama.rope.scaling.original_context_length", 128);
+  });
+  EXPECT_NEAR(yarn.magnitude, 0.1 * std::log(4.0) + 1, 1e-6);
+  for (size_t i = 0; i < 4; ++i) {
+    const double theta = std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
+    auto dim = [](double turns) { return 8 * std::log(128 / (turns * 2 * 3.14159265358979)) / (2 * std::log(10000.0)); };
+    const double low = std::max(std::floor(dim(32)), 0.0), high = std::min(std::ceil(dim(1)), 7.0);
+    const double gamma = 1 - std::min(std::max((static_cast<double>(i) - low) / (high - low), 0.0), 1.0);
+    EXPECT_NEAR(theta / static_cast<double>(yarn.frequency_factors[i]), (1 - gamma) * theta / 4 + gamma * theta, 1e-6 * theta) << i;
+  }
+  const RopeSpec llama3 = rope([](GgufWriter& w) {
+    w.String("llama.rope.scaling.type", "llama3");
+    w.Float("llama.rope.scaling.factor", 8);
+    w.Uint("llama.rope.scaling.original_context_length", 64);
+  });
+  for (size_t i = 0; i < 4; ++i) {
+    const double wavelength = 2 * 3.14159265358979 / std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
+    double expected = 8;
+    if (wavelength < 64 / 4.0) expected = 1;
+    else if (wavelength <= 64) expected = 1 / ((1 - (64 / wavelength - 1) / 3) / 8 + (64 / wavelength - 1) / 3);
+    EXPECT_NEAR(llama3.frequency_factors[i], expected, 1e-5) << i;
+  }
+  TinyOptions o = Tiny("llama");
+  o.more = [](GgufWriter& w) { w.Float("llama.rope.scaling.factor", 0.5f); };
+  EXPECT_THAT(MessageOf(o), HasSubstr("factor is 0.5"));
+}
+
+TEST(ArchTest, LongRopeFollowsTheContextThatIsWanted) {
+  TinyOptions o = Tiny("phi3");
+  o.more = [](GgufWriter& w) {
+    w.Uint("phi3.rope.scaling.original_context_length", 128);
+    w.Float("phi3.rope.scaling.attn_factor", 1.25f);
+    w.Tensor("rope_factors_long.weight", DType::kF32, {4}, {2, 3, 4, 5});
+    w.Tensor("rope_factors_short.weight", DType::kF32, {4}, {1, 1, 1, 2});
+  };
+  const auto bytes = BuildTinyModel(o);
+  const auto far = OpenModelFromBytes(bytes), near = OpenModelFromBytes(bytes, {.context = 128});
+  ASSERT_TRUE(far.ok() && near.ok()) << far.status() << near.status();
+  EXPECT_EQ((*far)->spec().layers[0].rope.frequency_factors, (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ((*near)->spec().layers[0].rope.frequency_factors, (std::vector<float>{1, 1, 1, 2}));
+  EXPECT_EQ((*near)->spec().layers[0].rope.magnitude, 1.25f);
+  EXPECT_NE((*far)->content_hash(), (*near)->content_hash());
 }
 
 TEST(ArchTest, TensorsThatNobodyReadsAreAnError) {

@@ -49,7 +49,7 @@ TEST(Llama2cTest, EveryVersionOpensTiedAndNot) {
       const auto head = (*model)->Head();
       ASSERT_TRUE(head.ok());
       EXPECT_EQ(head->output.data == (*model)->Embedding()->data, shared);
-      EXPECT_EQ((*model)->Layer(1)->down.k, 24u);
+      EXPECT_EQ((*model)->Layer(1)->ffn.down.k, 24u);
     }
   }
 }
@@ -68,9 +68,9 @@ TEST(Llama2cTest, Version0TensorsLieWhereLlama2cPutsThem) {
   at += 4 * 2 * d * d;
   EXPECT_EQ((*model)->Layer(1)->k.data, at + 4 * kv * d);
   at += 4 * 2 * (2 * kv * d + d * d) + 4 * 2 * d;
-  EXPECT_EQ((*model)->Layer(0)->gate.data, at);
-  EXPECT_EQ((*model)->Layer(0)->down.data, at + 4 * 2 * h * d);
-  EXPECT_EQ((*model)->Layer(0)->up.data, at + 4 * 4 * h * d);
+  EXPECT_EQ((*model)->Layer(0)->ffn.gate.data, at);
+  EXPECT_EQ((*model)->Layer(0)->ffn.down.data, at + 4 * 2 * h * d);
+  EXPECT_EQ((*model)->Layer(0)->ffn.up.data, at + 4 * 4 * h * d);
   at += 4 * 6 * h * d + 4 * (d + s * 4);
   EXPECT_EQ((*model)->Head()->output.data, at);
   EXPECT_EQ(at + 4 * v * d, bytes.data() + bytes.size());

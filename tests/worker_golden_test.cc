@@ -24,7 +24,10 @@ constexpr Case kCases[] = {
     {"tiny-qwen3-s0-f16", 0, true},        {"tiny-gemma3-s0-f16", 0, true},       {"tiny-llama-s0-bf16", 6.55e-3, false},
     {"tiny-llama-s0-Q8_0", 2.32e-2, false}, {"tiny-llama-s0-Q4_0", 2.40e-2, false}, {"tiny-llama-s0-Q4_1", 2.36e-2, false},
     {"tiny-llama-s0-Q5_0", 2.29e-2, false}, {"tiny-llama-s0-Q5_1", 2.26e-2, false}, {"tiny-llama-s0-Q4_K", 2.89e-2, false},
-    {"tiny-llama-s0-Q5_K", 2.95e-2, false}, {"tiny-llama-s0-Q6_K", 2.85e-2, false},
+    {"tiny-llama-s0-Q5_K", 2.95e-2, false}, {"tiny-llama-s0-Q6_K", 2.85e-2, false}, {"tiny-llama-s0-Q2_K", 3.24e-2, false},
+    {"tiny-llama-s0-Q3_K", 3.00e-2, false}, {"tiny-llama-s0-IQ4_NL", 2.23e-2, false}, {"tiny-llama-s0-IQ4_XS", 2.85e-2, false},
+    {"tiny-gemma2-s0-f16", 0, true},       {"tiny-phi3-s0-f16", 0, true},        {"tiny-mixtral-s0-f16", 0, true},
+    {"tiny-qwen2moe-s0-f16", 0, true},     {"tiny-qwen3moe-s0-f16", 0, true},
 };
 
 template <typename T>

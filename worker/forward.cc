@@ -1,5 +1,6 @@
 #include "worker/forward.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace gyre {
@@ -46,8 +47,8 @@ RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope) {
     for (size_t r = 0; r < rows_.size(); ++r) {
       for (size_t i = 0; i < half; ++i) {
         const double angle = static_cast<double>(rows_[r].position) * table->frequencies[i];
-        table->cos[r * half + i] = static_cast<float>(std::cos(angle));
-        table->sin[r * half + i] = static_cast<float>(std::sin(angle));
+        table->cos[r * half + i] = static_cast<float>(std::cos(angle)) * rope.magnitude;
+        table->sin[r * half + i] = static_cast<float>(std::sin(angle)) * rope.magnitude;
       }
     }
     table->fresh = true;
@@ -114,16 +115,45 @@ void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
   backend_.MatMul(attended, rows, *layer.o, result_.data(), exact_);
 }
 
-void Forward::FeedForward(const Layer& layer, size_t rows, const float* x) {
-  const LayerSpec& spec = layer.spec;
-  const size_t n = rows * static_cast<size_t>(spec.ffn);
+void Forward::Ffn(const PackedFfn& w, const float* x, size_t rows, Activation activation, float* out) {
+  const size_t n = rows * w.gate->n;
   float* gate = Room(gate_, n);
   float* up = Room(up_, n);
-  backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), spec.norm_eps, normed_.data());
-  backend_.MatMul(normed_.data(), rows, *layer.gate, gate, exact_);
-  backend_.MatMul(normed_.data(), rows, *layer.up, up, exact_);
-  backend_.GatedActivation(gate, up, n, spec.activation, gate);
-  backend_.MatMul(gate, rows, *layer.down, result_.data(), exact_);
+  backend_.MatMul(x, rows, *w.gate, gate, exact_);
+  backend_.MatMul(x, rows, *w.up, up, exact_);
+  backend_.GatedActivation(gate, up, n, activation, gate);
+  backend_.MatMul(gate, rows, *w.down, out, exact_);
+}
+
+void Forward::FeedForward(const Layer& layer, size_t rows, const float* x) {
+  backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), layer.spec.norm_eps, normed_.data());
+  if (layer.spec.experts.count == 0) return Ffn(layer.ffn, normed_.data(), rows, layer.spec.activation, result_.data());
+  std::fill_n(result_.begin(), rows * dim_, 0.0f);
+  // The router decides which experts a row has: rounding it would change them.
+  const auto count = static_cast<size_t>(layer.spec.experts.count);
+  float* scores = Room(scores_, rows * count);
+  backend_.MatMul(normed_.data(), rows, *layer.router, scores, true);
+  ChooseExperts(scores, rows, layer.spec.experts, &routes_);
+  float* gathered = Room(gathered_, rows * dim_);
+  float* done = Room(expert_out_, rows * dim_);
+  // A row's sum is in the order of its experts' numbers, whatever rows are beside it.
+  for (size_t e = 0; e < count; ++e) {
+    const auto& chosen = routes_[e];
+    if (chosen.empty()) continue;
+    for (size_t i = 0; i < chosen.size(); ++i) std::copy_n(&normed_[chosen[i].row * dim_], dim_, gathered + i * dim_);
+    Ffn(layer.experts[e], gathered, chosen.size(), layer.spec.activation, done);
+    for (size_t i = 0; i < chosen.size(); ++i) AddScaled(done + i * dim_, chosen[i].weight, &result_[chosen[i].row * dim_]);
+  }
+  if (layer.ffn.gate == nullptr) return;
+  Ffn(layer.ffn, normed_.data(), rows, layer.spec.activation, done);
+  for (size_t r = 0; r < rows; ++r) {
+    AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vectors.shared_gate), &result_[r * dim_]);
+  }
+}
+
+void Forward::AddScaled(float* x, float by, float* sum) {
+  backend_.Scale(x, dim_, by);
+  backend_.AddInPlace(sum, x, dim_);
 }
 
 void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out) {

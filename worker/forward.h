@@ -7,6 +7,7 @@
 
 #include "base/step.h"
 #include "kernels/ops.h"
+#include "worker/experts.h"
 #include "worker/layer.h"
 
 namespace gyre {
@@ -53,11 +54,16 @@ class Forward {
  private:
   void Attend(const Layer& layer, RowPlaces& places, const float* x);
   void FeedForward(const Layer& layer, size_t rows, const float* x);
+  // out [rows][dim]; may not alias x.
+  void Ffn(const PackedFfn& w, const float* x, size_t rows, Activation activation, float* out);
+  void AddScaled(float* x, float by, float* sum);  // sum [dim] += by * x, which it changes
 
   Backend& backend_;
   const size_t dim_;
   const bool exact_;
   std::vector<float> normed_, q_, k_, v_, attended_, gate_, up_, result_;
+  std::vector<float> scores_, gathered_, expert_out_;
+  ExpertRoutes routes_;
 };
 
 }  // namespace gyre

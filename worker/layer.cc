@@ -57,7 +57,13 @@ std::shared_ptr<Layer> Layer::Weights() const {
 
 size_t Layer::weight_bytes() const {
   size_t sum = 0;
-  for (const auto* w : {&q, &k, &v, &o, &gate, &up, &down}) sum += (*w)->bytes;
+  auto add = [&](const std::shared_ptr<const PackedWeight>& w) { sum += w == nullptr ? 0 : w->bytes; };
+  auto add_ffn = [&](const PackedFfn& f) {
+    for (const auto* w : {&f.gate, &f.up, &f.down}) add(*w);
+  };
+  for (const auto* w : {&q, &k, &v, &o, &router}) add(*w);
+  add_ffn(ffn);
+  for (const PackedFfn& e : experts) add_ffn(e);
   return sum;
 }
 
@@ -67,13 +73,15 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
   layer->spec = model.spec().layers[static_cast<size_t>(index)];
   GYRE_ASSIGN_OR_RETURN(layer->vectors, model.Layer(index));
   const LayerWeights& w = layer->vectors;
-  layer->q = backend.Pack(w.q, done);
-  layer->k = backend.Pack(w.k, done);
-  layer->v = backend.Pack(w.v, done);
-  layer->o = backend.Pack(w.o, done);
-  layer->gate = backend.Pack(w.gate, done);
-  layer->up = backend.Pack(w.up, done);
-  layer->down = backend.Pack(w.down, done);
+  auto pack = [&](const WeightView& v) { return v.n > 0 ? backend.Pack(v, done) : nullptr; };
+  auto pack_ffn = [&](const FfnWeights& f) { return PackedFfn{pack(f.gate), pack(f.up), pack(f.down)}; };
+  layer->q = pack(w.q);
+  layer->k = pack(w.k);
+  layer->v = pack(w.v);
+  layer->o = pack(w.o);
+  layer->ffn = pack_ffn(w.ffn);
+  layer->router = pack(w.router);
+  for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
   return layer;
 }
 

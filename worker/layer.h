@@ -43,12 +43,19 @@ class PagePool {
   std::vector<uint64_t> written_;
 };
 
+struct PackedFfn {
+  std::shared_ptr<const PackedWeight> gate, up, down;
+};
+
 // Immutable but for the pages, which the stage's thread writes.
 struct Layer {
   int index = 0;
   LayerSpec spec;
   LayerWeights vectors;  // its matrices' views are packed below
-  std::shared_ptr<const PackedWeight> q, k, v, o, gate, up, down;
+  std::shared_ptr<const PackedWeight> q, k, v, o;
+  PackedFfn ffn;  // null where the layer has experts and none is shared
+  std::shared_ptr<const PackedWeight> router;
+  std::vector<PackedFfn> experts;
   std::shared_ptr<PagePool> pages;
 
   size_t weight_bytes() const;

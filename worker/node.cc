@@ -186,6 +186,7 @@ Status Node::OpenModelFor(const v1::ClusterInfo& info) {
   OpenOptions open = options_.open;
   if (open.rope_base == 0) open.rope_base = info.rope_base();
   if (open.norm_eps == 0) open.norm_eps = info.norm_eps();
+  open.context = info.context();
   StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
   if (!model.ok()) {
     if (!options_.model.empty()) return model.status();

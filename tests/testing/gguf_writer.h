@@ -89,6 +89,7 @@ struct TinyOptions {
   uint32_t seed = 1, dim = 32, layers = 5, heads = 4, kv_heads = 2, ffn = 64, vocab = 96, context = 512;
   DType type = DType::kF32;
   bool tied = false;
+  uint32_t experts = 4, used = 2;  // of the architectures that have them
   bool heads_per_layer = false;  // head counts as arrays, one value a layer
   std::string without;  // a tensor left out
   void (*more)(GgufWriter&) = nullptr;
@@ -114,8 +115,16 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
   w.Uint(key("context_length"), o.context);
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
-  const bool gemma = o.arch == "gemma3";
-  if (gemma) w.Uint(key("attention.sliding_window"), 8);
+  const bool gemma = o.arch == "gemma3" || o.arch == "gemma2";
+  const bool moe = o.arch == "qwen2moe" || o.arch == "qwen3moe", shared = o.arch == "qwen2moe";
+  const bool fused = o.arch == "phi3";
+  if (gemma || o.arch == "mistral") w.Uint(key("attention.sliding_window"), 8);
+  if (moe) {
+    w.Uint(key("expert_count"), o.experts);
+    w.Uint(key("expert_used_count"), o.used);
+    w.Uint(key("expert_feed_forward_length"), o.ffn / 2);
+    if (shared) w.Uint(key("expert_shared_feed_forward_length"), o.ffn);
+  }
   w.String("tokenizer.ggml.model", "none");
   if (o.more != nullptr) o.more(w);
   auto tensor = [&](const std::string& name, std::vector<uint64_t> dims, DType type, float scale, float offset) {
@@ -137,19 +146,39 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     const std::string b = "blk." + std::to_string(i) + ".";
     norm(b + "attn_norm.weight", o.dim);
     norm(b + "ffn_norm.weight", o.dim);
-    matrix(b + "attn_q.weight", o.dim, o.dim);
-    matrix(b + "attn_k.weight", kv, o.dim);
-    matrix(b + "attn_v.weight", kv, o.dim);
+    if (fused) {
+      matrix(b + "attn_qkv.weight", o.dim + 2 * kv, o.dim);
+    } else {
+      matrix(b + "attn_q.weight", o.dim, o.dim);
+      matrix(b + "attn_k.weight", kv, o.dim);
+      matrix(b + "attn_v.weight", kv, o.dim);
+    }
     matrix(b + "attn_output.weight", o.dim, o.dim);
-    matrix(b + "ffn_gate.weight", o.ffn, o.dim);
-    matrix(b + "ffn_up.weight", o.ffn, o.dim);
-    matrix(b + "ffn_down.weight", o.dim, o.ffn);
-    if (o.arch == "qwen2") {
+    if (moe) {
+      const uint64_t ffn = o.ffn / 2, n = o.experts;
+      const float by_dim = 1.0f / __builtin_sqrtf(static_cast<float>(o.dim)), by_ffn = 1.0f / __builtin_sqrtf(static_cast<float>(ffn));
+      tensor(b + "ffn_gate_inp.weight", {o.dim, n}, DType::kF32, by_dim, 0);
+      tensor(b + "ffn_gate_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
+      tensor(b + "ffn_up_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
+      tensor(b + "ffn_down_exps.weight", {ffn, o.dim, n}, o.type, by_ffn, 0);
+    }
+    if (shared) {
+      tensor(b + "ffn_gate_inp_shexp.weight", {o.dim}, DType::kF32, 0.2f, 0);
+      matrix(b + "ffn_gate_shexp.weight", o.ffn, o.dim);
+      matrix(b + "ffn_up_shexp.weight", o.ffn, o.dim);
+      matrix(b + "ffn_down_shexp.weight", o.dim, o.ffn);
+    }
+    if (!moe) {
+      if (!fused) matrix(b + "ffn_gate.weight", o.ffn, o.dim);
+      matrix(b + "ffn_up.weight", fused ? 2 * o.ffn : o.ffn, o.dim);
+      matrix(b + "ffn_down.weight", o.dim, o.ffn);
+    }
+    if (o.arch == "qwen2" || o.arch == "qwen2moe") {
       tensor(b + "attn_q.bias", {o.dim}, DType::kF32, 0.1f, 0);
       tensor(b + "attn_k.bias", {kv}, DType::kF32, 0.1f, 0);
       tensor(b + "attn_v.bias", {kv}, DType::kF32, 0.1f, 0);
     }
-    if (o.arch == "qwen3" || gemma) {
+    if (o.arch == "qwen3" || o.arch == "qwen3moe" || o.arch == "gemma3") {
       norm(b + "attn_q_norm.weight", head_dim);
       norm(b + "attn_k_norm.weight", head_dim);
     }
