@@ -186,9 +186,10 @@ std::string Pair(const Flags& flags) {
   return fmt::format(
       "\"pair\": {{\"decode_1\": {:.2f}, \"decode_1_against_one_core\": {:.3f}, \"decode_8\": {:.2f}, "
       "\"decode_8_against_both_cores\": {:.3f}, \"decode_32\": {:.2f}, \"decode_32_against_both_cores\": {:.3f}, "
-      "\"prefill_512\": {:.1f}, \"prefill_512_against_one_core\": {:.3f}, \"busy_first\": {:.3f}, \"busy_last\": {:.3f}}}",
+      "\"prefill_512\": {:.1f}, \"prefill_512_against_one_core\": {:.3f}, \"prefill_512_against_both_cores\": {:.3f}, "
+      "\"busy_first\": {:.3f}, \"busy_last\": {:.3f}}}",
       Median(pair.one), ratio(pair.one, one_core.one), Median(pair.eight), ratio(pair.eight, both_cores.eight),
-      Median(pair.many), ratio(pair.many, both_cores.many), Median(pair.prefill), ratio(pair.prefill, one_core.prefill),
+      Median(pair.many), ratio(pair.many, both_cores.many), Median(pair.prefill), ratio(pair.prefill, one_core.prefill), ratio(pair.prefill, both_cores.prefill),
       Median(pair.busy_first), Median(pair.busy_last));
 }
 

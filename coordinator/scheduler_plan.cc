@@ -87,7 +87,7 @@ void Scheduler::Rep::PlanDecodes(Draft* draft) {
 // A lone prompt fills the stages only in pieces: with eight for each stage, filling and emptying costs them a sixteenth.
 uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
   if (options.decode_groups == 1) return options.chunk;
-  constexpr uint32_t kLeast = 32;  // fewer rows would not pay for the pass over the weights
+  constexpr uint32_t kLeast = 64;  // fewer rows would not pay for the pass over the weights
   const uint32_t piece = (s.prompt / (8 * options.decode_groups) + 15) / 16 * 16;
   return std::clamp(piece, std::min(kLeast, options.chunk), options.chunk);
 }

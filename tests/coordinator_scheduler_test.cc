@@ -119,7 +119,7 @@ TEST(SchedulerTest, UnevenGroupsEvenOut) {
 }
 
 TEST(SchedulerTest, ALonePromptIsCutFinerWhereThereAreStages) {
-  for (const auto& [groups, length, expected] : {std::tuple{1u, 512, 256u}, {2u, 512, 32u}, {2u, 2048, 128u}, {4u, 512, 32u}, {2u, 8192, 256u}}) {
+  for (const auto& [groups, length, expected] : {std::tuple{1u, 512, 256u}, {2u, 512, 64u}, {2u, 2048, 128u}, {4u, 512, 64u}, {2u, 8192, 256u}}) {
     SchedulerOptions o = Small();
     o.block_size = 16;
     o.num_blocks = 1024;
@@ -128,7 +128,7 @@ TEST(SchedulerTest, ALonePromptIsCutFinerWhereThereAreStages) {
     o.max_in_flight = 5;
     o.decode_groups = groups;
     Rig r(o);
-    r.Add(1, Tokens(length));
+    ASSERT_TRUE(r.scheduler.Add(SeqId{1}, {.tokens = Tokens(length), .max_positions = 9000}).ok());
     const Shape first = r.Next();
     ASSERT_EQ(first.size(), 1u);
     EXPECT_EQ(std::get<2>(first[0]), expected) << groups << " stages, " << length;

@@ -1,0 +1,22 @@
+// Filters, tests, methods and global functions.
+#pragma once
+
+#include <string>
+
+#include "model/jinja/interpreter.h"
+
+namespace gyre::jinja {
+
+// Null: there is none of that name.
+using Filter = Value (*)(Interpreter&, const Value&, Arguments&);
+using Test = bool (*)(Interpreter&, const Value&, Arguments&);
+Filter FindFilter(const std::string& name);
+Test FindTest(const std::string& name);
+// A method of a string, list, dict or loop, bound to it; undefined where there is none.
+Value FindMethod(const Value& v, const std::string& name);
+void AddGlobals(Scope* scope);
+
+// An argument by place or name; `fallback` where it is not given.
+Value Take(const Arguments& arguments, size_t place, const char* name, Value fallback = Value());
+
+}  // namespace gyre::jinja
