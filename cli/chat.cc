@@ -2,6 +2,7 @@
 #include <editline/readline.h>
 #include <unistd.h>
 
+#include <boost/json.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -18,80 +19,33 @@
 namespace gyre {
 namespace {
 
-// What stands around a message. Control tokens are recognised in these strings only, never in what was typed.
-struct ChatFormat {
-  const char* name;
-  const char* marker;  // a vocabulary with this token speaks the format; "" = none needed
-  const char* system_begin;
-  const char* system_end;
-  const char* user_begin;
-  const char* user_end;
-  const char* reply_begin;
-  const char* reply_end;
-};
-
-constexpr ChatFormat kFormats[] = {
-    {"chatml", "<|im_start|>", "<|im_start|>system\n", "<|im_end|>\n", "<|im_start|>user\n", "<|im_end|>\n",
-     "<|im_start|>assistant\n", "<|im_end|>\n"},
-    {"llama3", "<|start_header_id|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>",
-     "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     "<|eot_id|>"},
-    {"gemma", "<start_of_turn>", "<start_of_turn>user\n", "\n\n", "<start_of_turn>user\n", "<end_of_turn>\n",
-     "<start_of_turn>model\n", "<end_of_turn>\n"},
-    {"mistral", "[INST]", "[INST] ", "\n\n", "[INST] ", " [/INST]", "", "</s>"},
-    // For models that only continue text: what was typed and what follows, nothing between.
-    {"plain", "", "", "\n", "", "", "", "\n"},
-};
-
-StatusOr<const ChatFormat*> ChooseFormat(const std::string& name, Target& target) {
-  for (const ChatFormat& f : kFormats) {
-    if (!name.empty() && name == f.name) return &f;
-    if (!name.empty() || f.marker[0] == '\0') continue;
-    GYRE_ASSIGN_OR_RETURN(const auto ids, target.Encode(f.marker, {.add_special = false, .parse_special = true}));
-    if (ids.size() == 1) return &f;
-  }
-  return &kFormats[std::size(kFormats) - 1];
-}
-
 class Chat {
  public:
-  Chat(Target& target, const ChatOptions& options, const ChatFormat& format)
-      : target_(target), options_(options), format_(format) {}
+  Chat(Target& target, const ChatOptions& options) : target_(target), options_(options) { Reset(); }
 
-  Status Reset() {
-    ids_.clear();
-    if (target_.facts().add_bos) ids_.push_back(target_.facts().bos);
-    if (options_.system.empty()) return absl::OkStatus();
-    GYRE_RETURN_IF_ERROR(Markup(format_.system_begin));
-    GYRE_RETURN_IF_ERROR(Typed(options_.system));
-    return Markup(format_.system_end);
+  void Reset() {
+    messages_.clear();
+    if (!options_.system.empty()) Add("system", options_.system);
   }
-  const char* format() const { return format_.name; }
+  // What the conversation is to be written in.
+  StatusOr<std::string> Format() {
+    boost::json::array probe{{{"role", "user"}, {"content", "?"}}};
+    GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, target_.Prompt(probe, options_.format));
+    return prompt.format == "model" ? std::string("with its own chat template") : prompt.format + " format";
+  }
   // False: /exit.
   bool Line(const std::string& line);
 
  private:
-  Status Markup(const char* text) { return Append(text, true); }
-  Status Typed(const std::string& text) { return Append(text, false); }
-  Status Append(const std::string& text, bool special) {
-    if (text.empty()) return absl::OkStatus();
-    GYRE_ASSIGN_OR_RETURN(const auto more, target_.Encode(text, {.add_special = false, .parse_special = special}));
-    ids_.insert(ids_.end(), more.begin(), more.end());
-    return absl::OkStatus();
-  }
-  Status AppendTurn(const std::string& text) {
-    GYRE_RETURN_IF_ERROR(Markup(format_.user_begin));
-    GYRE_RETURN_IF_ERROR(Typed(text));
-    GYRE_RETURN_IF_ERROR(Markup(format_.user_end));
-    return Markup(format_.reply_begin);
+  void Add(const char* role, const std::string& text) {
+    messages_.push_back(boost::json::object{{"role", role}, {"content", text}});
   }
   Status Say(const std::string& text);
   void Command(const std::string& line);
 
   Target& target_;
   const ChatOptions& options_;
-  const ChatFormat& format_;
-  std::vector<TokenId> ids_;  // the conversation so far
+  boost::json::array messages_;
 };
 
 bool Chat::Line(const std::string& line) {
@@ -101,10 +55,10 @@ bool Chat::Line(const std::string& line) {
     Command(line);
     return true;
   }
-  const size_t before = ids_.size();
+  const size_t before = messages_.size();
   if (const Status status = Say(line); !status.ok()) {
     fmt::print(stderr, "gyre: {}\n", Message(status));
-    ids_.resize(before);
+    while (messages_.size() > before) messages_.pop_back();
   }
   return true;
 }
@@ -121,8 +75,8 @@ void Chat::Command(const std::string& line) {
   } else if (word == "/resize") {
     out = target_.Resize(rest);
   } else if (word == "/reset") {
-    const Status status = Reset();
-    out = status.ok() ? StatusOr<std::string>(std::string("The conversation begins anew.\n")) : status;
+    Reset();
+    out = std::string("The conversation begins anew.\n");
   } else if (word == "/help") {
     out = std::string(
         "/layers         who has which layers, and how busy they are\n"
@@ -141,28 +95,32 @@ void Chat::Command(const std::string& line) {
 }
 
 Status Chat::Say(const std::string& text) {
-  GYRE_RETURN_IF_ERROR(AppendTurn(text));
+  Add("user", text);
+  GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_.Prompt(messages_, options_.format));
   const uint32_t context = target_.facts().context;
-  if (ids_.size() >= context) {
-    return ResourceExhausted("the conversation has {} tokens and fills the context of {}; /reset begins anew", ids_.size(),
+  if (prompt.ids.size() >= context) {
+    return ResourceExhausted("the conversation has {} tokens and fills the context of {}; /reset begins anew", prompt.ids.size(),
                              context);
   }
+  const uint32_t room = context - static_cast<uint32_t>(prompt.ids.size());
   Request request;
-  request.prompt = ids_;
+  request.prompt = std::move(prompt.ids);
+  request.stop_ids = std::move(prompt.stop_ids);
   request.sampling = WithSeed(options_.generate);
-  const uint32_t room = context - static_cast<uint32_t>(ids_.size());
   request.max_new_tokens =
       options_.generate.n < 0 ? room : std::min(room, static_cast<uint32_t>(options_.generate.n));
   request.stops = options_.generate.stops;
   request.ignore_end = options_.generate.ignore_eos;
+  std::string reply;
   InterruptGuard::Clear();
   const Status status = target_.Run(std::move(request), [&](const Event& event) {
     if (auto* token = std::get_if<TokenEvent>(&event)) {
-      if (!target_.IsEnd(token->token)) ids_.push_back(token->token);
+      reply += token->text;
       fmt::print("{}", token->text);
       std::fflush(stdout);
     }
     if (auto* finished = std::get_if<Finished>(&event)) {
+      reply += finished->text;
       fmt::print("{}\n", finished->text);
       if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
     }
@@ -170,7 +128,8 @@ Status Chat::Say(const std::string& text) {
   });
   InterruptGuard::Clear();
   GYRE_RETURN_IF_ERROR(status);
-  return Markup(format_.reply_end);
+  Add("assistant", reply);
+  return absl::OkStatus();
 }
 
 // Lines of a terminal are edited, and remembered in $XDG_STATE_HOME/gyre or ~/.local/state/gyre.
@@ -214,15 +173,11 @@ class LineReader {
 Status ChatCommand(const ChatOptions& options) {
   InterruptGuard guard;
   GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
-  if (!target->facts().tokenizer_note.empty()) {
-    return FailedPrecondition("{}: {}; a chat needs a tokenizer", target->facts().model, target->facts().tokenizer_note);
-  }
-  GYRE_ASSIGN_OR_RETURN(const ChatFormat* format, ChooseFormat(options.format, *target));
-  Chat chat(*target, options, *format);
-  GYRE_RETURN_IF_ERROR(chat.Reset());
+  Chat chat(*target, options);
+  GYRE_ASSIGN_OR_RETURN(const std::string format, chat.Format());
   LineReader reader;
   if (reader.terminal()) {
-    fmt::print("{}, {} format. /help lists the commands.\n", target->facts().architecture, chat.format());
+    fmt::print("{}, {}. /help lists the commands.\n", target->facts().architecture, format);
   }
   for (std::string line; reader.Read(&line) && chat.Line(line);) {
   }

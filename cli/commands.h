@@ -44,6 +44,13 @@ struct TokenizeOptions {
 };
 Status TokenizeCommand(const TokenizeOptions& options);
 
+struct TemplateOptions {
+  std::string model, file;
+  OpenOptions open;
+  bool jsonl = false;
+};
+Status TemplateCommand(const TemplateOptions& options);
+
 struct InspectOptions {
   std::string model;
   OpenOptions open;

@@ -131,6 +131,13 @@ int Main(int argc, char** argv) {
   tokenize_app->add_flag("--parse-special", tokenize.parse_special, "control tokens in the text are recognised");
   tokenize_app->add_flag("--jsonl", tokenize.jsonl, "one {\"text\"} a line in, one {\"ids\"} a line out");
 
+  TemplateOptions chat_template;
+  CLI::App* template_app = app.add_subcommand("template", "print a chat template, or render conversations with it");
+  auto* template_model = template_app->add_option("MODEL", chat_template.model, "the model whose template it is");
+  template_app->add_option("--template", chat_template.file, "a file with a template")->type_name("FILE")->excludes(template_model);
+  template_app->add_flag("--jsonl", chat_template.jsonl,
+                         "one {\"messages\", ...} a line in, one {\"text\"} or {\"error\"} a line out");
+
   InspectOptions inspect;
   CLI::App* inspect_app = app.add_subcommand("inspect", "what is in a model file");
   AddOpenFlags(inspect_app, &inspect.model, &inspect.open);
@@ -221,6 +228,7 @@ int Main(int argc, char** argv) {
   if (*chat_app) status = ChatCommand(chat);
   if (*logits_app) status = LogitsCommand(logits);
   if (*tokenize_app) status = TokenizeCommand(tokenize);
+  if (*template_app) status = TemplateCommand(chat_template);
   if (*inspect_app) status = InspectCommand(inspect);
   if (*serve_app) status = ServeCommand(serve);
   if (*worker_app) status = WorkerCommand(worker);

@@ -3,8 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <boost/json.hpp>
 #include <cstring>
-#include <set>
 #include <thread>
 
 #include "base/plan.h"
@@ -61,12 +61,10 @@ class RemoteTarget : public Target {
               .tokenizer_note = reply.tokenizer_note(),
               .add_bos = reply.add_bos(),
               .bos = reply.bos()};
-    ends_ = {reply.end_ids().begin(), reply.end_ids().end()};
     return absl::OkStatus();
   }
 
   const TargetFacts& facts() const override { return facts_; }
-  bool IsEnd(TokenId id) const override { return ends_.count(id) > 0; }
 
   StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) override {
     grpc::ClientContext context;
@@ -78,6 +76,19 @@ class RemoteTarget : public Target {
     v1::TokenizeReply reply;
     GYRE_RETURN_IF_ERROR(Explain(stub_->Tokenize(&context, request, &reply), cluster_));
     return std::vector<TokenId>(reply.ids().begin(), reply.ids().end());
+  }
+
+  StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
+    grpc::ClientContext context;
+    SetDeadline(&context, seconds(30));
+    v1::PromptRequest request;
+    request.set_messages(boost::json::serialize(messages));
+    request.set_format(format);
+    v1::PromptReply reply;
+    GYRE_RETURN_IF_ERROR(Explain(stub_->Prompt(&context, request, &reply), cluster_));
+    return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
+                      .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
+                      .format = reply.format()};
   }
 
   Status Run(Request request, const std::function<void(const Event&)>& on_event) override {
@@ -121,6 +132,7 @@ class RemoteTarget : public Target {
     request.set_ignore_end(r.ignore_end);
     request.set_priority(r.priority);
     for (const std::string& stop : r.stops) request.add_stops(stop);
+    request.mutable_stop_ids()->Add(r.stop_ids.begin(), r.stop_ids.end());
     v1::Sampling* s = request.mutable_sampling();
     s->set_temperature(r.sampling.temperature);
     s->set_top_k(r.sampling.top_k);
@@ -167,7 +179,6 @@ class RemoteTarget : public Target {
   const std::string cluster_;
   const std::unique_ptr<v1::Inference::Stub> stub_;
   TargetFacts facts_;
-  std::set<TokenId> ends_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "cli/local_ring.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/chat_template.h"
 
 namespace gyre {
 namespace {
@@ -29,9 +30,15 @@ class LocalTarget : public Target {
     if (t == nullptr) return FailedPrecondition("{}: {}", facts_.model, facts_.tokenizer_note);
     return t->Encode(text, options);
   }
-  bool IsEnd(TokenId id) const override {
-    const Tokenizer* t = ring_->model().tokenizer();
-    return t != nullptr && t->IsEndOfGeneration(id);
+  StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
+    GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(ring_->model(), format));
+    const Tokenizer& tokenizer = *ring_->model().tokenizer();
+    Conversation conversation;
+    conversation.messages = messages;
+    ChatPrompt prompt{.format = chat.name()};
+    GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(conversation, tokenizer));
+    if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
+    return prompt;
   }
   StatusOr<std::string> DescribeLayers() override { return ring_->DescribeLayers(); }
   StatusOr<std::string> DescribeStatus() override {

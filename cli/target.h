@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "boost/json/array.hpp"
 #include "cli/options.h"
 #include "coordinator/engine.h"
 #include "model/tokenizer.h"
@@ -22,6 +23,12 @@ struct TargetFacts {
   TokenId bos = -1;
 };
 
+// A conversation, ready to be continued.
+struct ChatPrompt {
+  std::vector<TokenId> ids, stop_ids;
+  std::string format;  // "model", or the built-in template that was taken
+};
+
 // Not thread-safe.
 class Target {
  public:
@@ -34,7 +41,8 @@ class Target {
   // error of a refusal or of a Failed event; OK after Finished and Cancelled. With prompt_logits: LogitsEvents only.
   virtual Status Run(Request request, const std::function<void(const Event&)>& on_event) = 0;
   virtual StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) = 0;
-  virtual bool IsEnd(TokenId id) const = 0;
+  // `format`: a built-in template, "" = the model's own.
+  virtual StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) = 0;
 
   // For people.
   virtual StatusOr<std::string> DescribeLayers() = 0;

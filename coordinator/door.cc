@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/json.hpp>
 #include <deque>
 #include <list>
 #include <set>
@@ -16,6 +17,7 @@
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
+#include "model/chat_template.h"
 #include "model/tokenizer.h"
 #include "proto/convert.h"
 #include "transport/tcp_link.h"
@@ -193,6 +195,7 @@ class InferenceService : public v1::Inference::CallbackService {
     request.stops.assign(r->stops().begin(), r->stops().end());
     request.ignore_end = r->ignore_end();
     request.priority = r->priority();
+    request.stop_ids.assign(r->stop_ids().begin(), r->stop_ids().end());
     if (r->has_sampling()) {
       const v1::Sampling& s = r->sampling();
       request.sampling = {.temperature = s.temperature(),
@@ -244,6 +247,13 @@ class InferenceService : public v1::Inference::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Prompt(grpc::CallbackServerContext* context, const v1::PromptRequest* request,
+                                   v1::PromptReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(MakePrompt(*request, reply)));
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* Model(grpc::CallbackServerContext* context, const v1::ModelRequest*,
                                   v1::ModelReply* reply) override {
     const ModelSpec& spec = model_.spec();
@@ -267,6 +277,22 @@ class InferenceService : public v1::Inference::CallbackService {
   }
 
  private:
+  Status MakePrompt(const v1::PromptRequest& request, v1::PromptReply* reply) const {
+    GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(model_, request.format()));
+    boost::system::error_code error;
+    const boost::json::value messages = boost::json::parse(request.messages(), error);
+    if (error || !messages.is_array()) return InvalidArgument("messages: not a JSON array");
+    Conversation conversation;
+    conversation.messages = messages.get_array();
+    if (!request.tools().empty()) conversation.tools = boost::json::parse(request.tools(), error);
+    if (error) return InvalidArgument("tools: not JSON");
+    GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, chat.Encode(conversation, *model_.tokenizer()));
+    reply->mutable_ids()->Add(ids.begin(), ids.end());
+    if (const TokenId end = chat.EndOfTurn(*model_.tokenizer()); end >= 0) reply->add_stop_ids(end);
+    reply->set_format(chat.name());
+    return absl::OkStatus();
+  }
+
   // `push` takes the events that are no end; false: the client reads too slowly.
   template <typename Message>
   grpc::ServerWriteReactor<Message>* Run(Request request, std::shared_ptr<Stream<Message>> stream,

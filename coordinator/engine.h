@@ -24,6 +24,7 @@ struct Request {
   SamplingParams sampling;
   uint32_t max_new_tokens = 0;  // 0: only the prompt is computed (with prompt_logits)
   std::vector<std::string> stops;
+  std::vector<TokenId> stop_ids;  // beside the tokenizer's end-of-generation ids
   bool ignore_end = false;      // end-of-generation ids are tokens like any other
   bool prompt_logits = false;   // a LogitsEvent for each prompt row, in order
   int priority = 0;

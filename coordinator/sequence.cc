@@ -1,5 +1,7 @@
 #include "coordinator/sequence.h"
 
+#include <algorithm>
+
 namespace gyre {
 
 Sequence::Sequence(SeqId id, Request r, EventSink sink)
@@ -11,7 +13,8 @@ Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer
   tokens.push_back(draw.token);
   if (tokenizer == nullptr) return {};
   // A drawn BOS begins another document, so it ends this one.
-  const bool ends = tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos();
+  const bool ends = tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos() ||
+                    std::find(request.stop_ids.begin(), request.stop_ids.end(), draw.token) != request.stop_ids.end();
   if (ends && !request.ignore_end) return {.text = "", .stopped = true};
   TextStream::Result result = stream_.Push(tokenizer->Piece(draw.token, previous == tokenizer->bos()));
   return {.text = std::move(result.text), .stopped = result.stopped};

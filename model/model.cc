@@ -56,6 +56,7 @@ class OpenedModel : public Model {
   const std::string& path() const override { return path_; }
   uint64_t content_hash() const override { return hash_; }
   const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
+  const std::string& chat_template() const override { return chat_template_; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
   const std::string& tokenizer_note() const override { return tokenizer_note_; }
   const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
@@ -119,6 +120,8 @@ class OpenedModel : public Model {
   }
 
   Status OpenGgufTokenizer() {
+    GYRE_ASSIGN_OR_RETURN(const auto chat, gguf_->String("tokenizer.chat_template"));
+    chat_template_ = chat.value_or("");
     GYRE_ASSIGN_OR_RETURN(const auto kind, gguf_->String("tokenizer.ggml.model"));
     if (!kind || *kind == "none") {
       tokenizer_note_ = "the file has no tokenizer";
@@ -285,6 +288,7 @@ class OpenedModel : public Model {
   ModelSpec spec_;
   uint64_t hash_ = 0;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string chat_template_;
   std::string tokenizer_note_ = "the file has no tokenizer";
 };
 
@@ -347,7 +351,7 @@ StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const st
   return model.shared_tokenizer();
 }
 
-StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options) {
+StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options) {
   GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
   auto model = std::make_shared<OpenedModel>();
   model->Keep(file, path);
@@ -358,7 +362,12 @@ StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path
     GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   }
   if (model->tokenizer() == nullptr) return FailedPrecondition("{}: {}", path, model->tokenizer_note());
-  return model->shared_tokenizer();
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, OpenVocabulary(path, options));
+  return std::shared_ptr<const Tokenizer>(model, model->tokenizer());
 }
 
 StatusOr<size_t> LayerBytes(const Model& model, int layer) {

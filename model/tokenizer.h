@@ -15,6 +15,8 @@ enum class TokenType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 struct EncodeOptions {
   bool add_special = false;    // BOS/EOS as the model's file asks
   bool parse_special = false;  // recognise control tokens in the text; off, so that user text can't forge them
+  // Taken out of the text once control tokens were found: what it stands in is none. "" = nothing.
+  std::string_view guard = {};
 };
 
 // Immutable, thread-safe.
@@ -27,6 +29,8 @@ class Tokenizer {
   // The bytes of one token, possibly not whole UTF-8; "" for control tokens. `at_start`: the first of a text, where
   // SentencePiece drops the space that it prepended. Unknown ids give "".
   virtual std::string Piece(TokenId id, bool at_start = false) const = 0;
+  // The text as it is stored, of control tokens too. Unknown ids give "".
+  virtual std::string Text(TokenId id) const = 0;
   virtual TokenType type(TokenId id) const = 0;
   virtual TokenId bos() const = 0;                     // -1 = none
   virtual TokenId eos() const = 0;                     // -1 = none

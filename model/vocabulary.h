@@ -62,6 +62,7 @@ class VocabularyTokenizer : public Tokenizer {
   TokenId eos() const override { return v_.eos; }
   bool add_bos() const override { return v_.add_bos && v_.bos >= 0; }
   bool add_eos() const override { return v_.add_eos && v_.eos >= 0; }
+  std::string Text(TokenId id) const override { return Known(id) ? std::string(v_.piece(static_cast<size_t>(id))) : ""; }
   bool IsEndOfGeneration(TokenId id) const override;
   std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options) const override;
 

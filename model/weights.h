@@ -68,6 +68,8 @@ class Model {
   virtual const Tokenizer* tokenizer() const = 0;
   // Why tokenizer() is null, a sentence's end: "the file has no tokenizer"; "" where it is not.
   virtual const std::string& tokenizer_note() const = 0;
+  // tokenizer.chat_template, or "".
+  virtual const std::string& chat_template() const = 0;
   virtual const TensorTable& tensors() const = 0;
   // Keys and values for people, in the file's order of keys; empty for .bin files.
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
@@ -95,7 +97,9 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
 StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes,
                                                           const OpenOptions& options = {},
                                                           std::span<const std::byte> tokenizer_bytes = {});
-// Only the tokenizer; the file may hold no tensors at all. An error where there is none.
+// Only tokenizer and chat template; the file may hold no tensors at all. An error where there is no tokenizer.
+StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options = {});
+// The tokenizer of such a file.
 StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options = {});
 // The same from a GGUF file's bytes, which need not outlive the result.
 StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const std::byte> bytes);

@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include "model/chat_template.h"
 #include "model/presplit.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
@@ -147,6 +148,76 @@ TEST_F(SharedTest, EndsOfGenerationAreKnown) {
   ASSERT_TRUE(qwen.ok()) << qwen.status();
   for (TokenId id : {151643, 151645}) EXPECT_TRUE((*qwen)->IsEndOfGeneration(id)) << id;
   EXPECT_TRUE((*qwen)->Encode("", {.add_special = true}).empty());
+}
+
+// Rendered with Python's Jinja2, as the transformers library does.
+TEST_F(SharedTest, EveryRenderedChatIsTheSame) {
+  std::ifstream in(testing::SharedData("tokenizers/chat.cases.jsonl"));
+  int cases = 0, wrong = 0;
+  for (std::string line; std::getline(in, line); ++cases) {
+    const auto object = boost::json::parse(line).as_object();
+    auto text = [&](const char* key) {
+      const auto* v = object.if_contains(key);
+      return v != nullptr && v->is_string() ? std::string(v->as_string().data(), v->as_string().size()) : std::string();
+    };
+    std::ifstream file(testing::SharedData("tokenizers/templates/" + text("template")), std::ios::binary);
+    const std::string source((std::istreambuf_iterator<char>(file)), {});
+    const auto chat = ChatTemplate::Parse(source, text("bos_token"), text("eos_token"));
+    ASSERT_TRUE(chat.ok()) << text("template") << ": " << chat.status();
+    Conversation c;
+    c.messages = object.at("messages").as_array();
+    c.tools = object.at("tools");
+    c.add_generation_prompt = object.at("add_generation_prompt").as_bool();
+    if (const auto* extra = object.if_contains("extra")) c.extra = extra->as_object();
+    std::tm now{};
+    strptime(text("now").c_str(), "%Y-%m-%dT%H:%M:%S", &now);
+    const auto got = chat->Render(c, &now);
+    const bool right = object.if_contains("expected_error") != nullptr ? !got.ok() : got.ok() && *got == text("expected");
+    if (!right && ++wrong <= 5) {
+      ADD_FAILURE() << "case " << cases << " of " << text("template") << "\n got " << (got.ok() ? *got : Message(got.status()))
+                    << "\n expected " << text("expected");
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(cases, 200);
+}
+
+TEST_F(SharedTest, ConversationsCannotForgeControlTokens) {
+  for (const char* name : {"qwen2", "llama3", "gemma3"}) {
+    const auto model = OpenVocabulary(testing::SharedData(std::string("tokenizers/") + name + ".vocab.gguf"));
+    ASSERT_TRUE(model.ok()) << model.status();
+    const Tokenizer& t = *(*model)->tokenizer();
+    const auto chat = ChatTemplate::ForModel(**model);
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_EQ(chat->name(), "model");
+    const TokenId end = chat->EndOfTurn(t);
+    ASSERT_GE(end, 0) << name;
+    EXPECT_TRUE(t.IsEndOfGeneration(end)) << name << t.Text(end);
+    auto count = [&](const std::string& said) {
+      Conversation c;
+      c.messages = {boost::json::object{{"role", "user"}, {"content", said}}};
+      const auto ids = chat->Encode(c, t);
+      EXPECT_TRUE(ids.ok()) << ids.status();
+      EXPECT_NE(t.Decode(*ids).find(said), std::string::npos) << t.Decode(*ids);
+      return std::count(ids->begin(), ids->end(), end);
+    };
+    const auto plain = count("hello");
+    EXPECT_GT(plain, 0);
+    EXPECT_EQ(count("hello" + t.Text(end) + t.Text(end) + "x"), plain) << name;
+    for (const std::string& format : ChatTemplate::BuiltIn()) {
+      const auto built_in = ChatTemplate::ForModel(**model, format);
+      ASSERT_TRUE(built_in.ok()) << built_in.status();
+      Conversation c;
+      c.messages = {boost::json::object{{"role", "system"}, {"content", "be brief"}},
+                    boost::json::object{{"role", "user"}, {"content", "hello"}},
+                    boost::json::object{{"role", "assistant"}, {"content", "hi"}},
+                    boost::json::object{{"role", "user"}, {"content", "bye"}}};
+      const auto text = built_in->Render(c);
+      ASSERT_TRUE(text.ok()) << text.status();
+      for (const char* said : {"be brief", "hello", "hi", "bye"}) EXPECT_THAT(*text, HasSubstr(said)) << format;
+    }
+    EXPECT_FALSE(ChatTemplate::ForModel(**model, "telegram").ok());
+  }
 }
 
 TEST(MappedFileTest, FilesThatAreNoneSaySo) {

@@ -470,7 +470,8 @@ Value Interpreter::Attribute(const Value& v, const std::string& name) {
 Value Interpreter::Item(const Value& v, const Value& key) {
   if (v.undefined()) NoSuch(v);
   if (v.dict() != nullptr) {
-    if (const Value* item = v.dict()->Find(key)) return *item;
+    const bool hashable = key.dict() == nullptr && (key.list() == nullptr || key.list()->tuple);
+    if (const Value* item = hashable ? v.dict()->Find(key) : nullptr) return *item;
   } else if (key.integral() && (v.str() != nullptr || v.list() != nullptr)) {
     std::vector<size_t> at;
     if (v.str() != nullptr) at = CharacterOffsets(*v.str());

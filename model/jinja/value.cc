@@ -24,6 +24,7 @@ std::string KeyText(const Value& key) {
     return 'n' + FloatToString(d);
   }
   if (key.none()) return "0";
+  if (key.undefined()) return "u";
   if (key.list() != nullptr && key.list()->tuple) return 't' + key.Repr();
   Fail("unhashable type: '{}'", key.TypeName());
 }

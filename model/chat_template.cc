@@ -1,0 +1,187 @@
+#include "model/chat_template.h"
+
+#include <boost/json.hpp>
+#include <ctime>
+
+#include "model/special_trie.h"
+#include "model/utf8.h"
+#include "model/weights.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+struct Format {
+  const char* name;
+  const char* marker;  // in a template or as a token of the vocabulary; "" = always
+  const char* source;
+};
+
+constexpr Format kFormats[] = {
+    {"chatml", "<|im_start|>",
+     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"},
+    {"llama3", "<|start_header_id|>",
+     "{{ bos_token }}{% for m in messages %}"
+     "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' + m.content | trim + '<|eot_id|>' }}{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"},
+    // A system message has no turn of its own: it begins the first user's.
+    {"gemma", "<start_of_turn>",
+     "{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}"
+     "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}{% else %}"
+     "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + ns.system + m.content | trim + '<end_of_turn>\n' }}"
+     "{% set ns.system = '' %}{% endif %}{% endfor %}"
+     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"},
+    {"mistral", "[INST]",
+     "{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}"
+     "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}"
+     "{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}"
+     "{% else %}{{ '[INST] ' + ns.system + m.content + ' [/INST]' }}{% set ns.system = '' %}{% endif %}{% endfor %}"},
+    // For models that only continue text: what was said, nothing between but a line's end behind each reply.
+    {"plain", "",
+     "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ '\n' if m.role != 'user' }}{% endfor %}"},
+};
+
+const Format* FindFormat(const std::string& name) {
+  for (const Format& f : kFormats) {
+    if (name == f.name) return &f;
+  }
+  return nullptr;
+}
+
+bool IsToken(const Tokenizer& t, std::string_view text) {
+  const auto ids = t.Encode(text, {.add_special = false, .parse_special = true});
+  return ids.size() == 1 && t.Text(ids[0]) == text;
+}
+
+// Puts the guard behind the first character of each control token that stands in a string of the value.
+class Guard {
+ public:
+  Guard(const Tokenizer& tokenizer, const Conversation& c) {
+    for (TokenId id = 0; id < tokenizer.size(); ++id) {
+      if (tokenizer.type(id) == TokenType::kControl) control_.Add(tokenizer.Text(id), id);
+    }
+    // A character that stands for nothing, and that nobody wrote.
+    const std::string all = json::serialize(c.messages) + json::serialize(c.tools) + json::serialize(c.extra);
+    char32_t sign = 0xFDD0;
+    do {
+      sign_.clear();
+      AppendUtf8(sign++, &sign_);
+    } while (all.find(sign_) != std::string::npos && sign < 0xFDF0);
+  }
+  const std::string& sign() const { return sign_; }
+  json::value Apply(const json::value& v) const {
+    if (const json::string* s = v.if_string()) return json::string(Text({s->data(), s->size()}));
+    if (const json::array* a = v.if_array()) {
+      json::array out;
+      for (const auto& item : *a) out.push_back(Apply(item));
+      return out;
+    }
+    if (const json::object* o = v.if_object()) {
+      json::object out;
+      for (const auto& item : *o) out[Text({item.key().data(), item.key().size()})] = Apply(item.value());
+      return out;
+    }
+    return v;
+  }
+
+ private:
+  std::string Text(std::string_view text) const {
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      const auto match = control_.LongestAt(text, at);
+      const size_t first = Utf8Length(text, at);
+      out += text.substr(at, first);
+      if (match.id >= 0) out += sign_;
+      at += first;
+    }
+    return out;
+  }
+  SpecialTrie control_;
+  std::string sign_;
+};
+
+std::tm LocalNow() {
+  const std::time_t now = std::time(nullptr);
+  std::tm out{};
+  localtime_r(&now, &out);
+  return out;
+}
+
+}  // namespace
+
+StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string bos, std::string eos) {
+  GYRE_ASSIGN_OR_RETURN(jinja::Template t, jinja::Template::Parse(source));
+  return ChatTemplate(std::move(t), "model", std::move(bos), std::move(eos));
+}
+
+const std::vector<std::string>& ChatTemplate::BuiltIn() {
+  static const auto* names = [] {
+    auto* out = new std::vector<std::string>;
+    for (const Format& f : kFormats) out->emplace_back(f.name);
+    return out;
+  }();
+  return *names;
+}
+
+StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::string& format) {
+  const Tokenizer* t = model.tokenizer();
+  if (t == nullptr) return FailedPrecondition("{}: {}; a chat needs a tokenizer", model.path(), model.tokenizer_note());
+  const std::string bos = t->Text(t->bos()), eos = t->Text(t->eos()), &own = model.chat_template();
+  const Format* chosen = FindFormat(format);
+  if (!format.empty() && chosen == nullptr) return InvalidArgument("the chat format '{}' is not known", format);
+  if (chosen == nullptr && !own.empty()) {
+    StatusOr<ChatTemplate> parsed = Parse(own, bos, eos);
+    if (parsed.ok()) return parsed;
+  }
+  for (const Format& f : kFormats) {
+    if (chosen == nullptr && (own.empty() ? f.marker[0] == '\0' || IsToken(*t, f.marker) : own.find(f.marker) != std::string::npos)) chosen = &f;
+  }
+  GYRE_ASSIGN_OR_RETURN(ChatTemplate built_in, Parse(chosen->source, bos, eos));
+  built_in.name_ = chosen->name;
+  return built_in;
+}
+
+StatusOr<std::string> ChatTemplate::Render(const Conversation& c, const std::tm* now) const {
+  json::object variables = c.extra;
+  variables["messages"] = c.messages;
+  variables["tools"] = c.tools;
+  variables["documents"] = nullptr;
+  variables["add_generation_prompt"] = c.add_generation_prompt;
+  variables["bos_token"] = bos_;
+  variables["eos_token"] = eos_;
+  jinja::RenderOptions options;
+  options.now = now != nullptr ? *now : LocalNow();
+  return template_->Render(variables, options);
+}
+
+StatusOr<std::vector<TokenId>> ChatTemplate::Encode(const Conversation& c, const Tokenizer& tokenizer) const {
+  const Guard guard(tokenizer, c);
+  Conversation guarded;
+  guarded.messages = guard.Apply(c.messages).as_array();
+  guarded.tools = guard.Apply(c.tools);
+  guarded.extra = guard.Apply(c.extra).as_object();
+  guarded.add_generation_prompt = c.add_generation_prompt;
+  GYRE_ASSIGN_OR_RETURN(const std::string text, Render(guarded));
+  std::vector<TokenId> ids =
+      tokenizer.Encode(text, {.add_special = false, .parse_special = true, .guard = guard.sign()});
+  // Templates write the begin token or leave it to the tokenizer.
+  if (tokenizer.add_bos() && (ids.empty() || ids[0] != tokenizer.bos())) ids.insert(ids.begin(), tokenizer.bos());
+  return ids;
+}
+
+TokenId ChatTemplate::EndOfTurn(const Tokenizer& tokenizer) const {
+  constexpr std::string_view kReply = "gyre4reply";
+  Conversation probe;
+  probe.messages = {json::object{{"role", "user"}, {"content", "a"}}, json::object{{"role", "assistant"}, {"content", kReply}}};
+  probe.add_generation_prompt = false;
+  const auto text = Render(probe);
+  if (!text.ok()) return -1;
+  const size_t at = text->rfind(kReply);
+  if (at == std::string::npos) return -1;
+  const auto ids = tokenizer.Encode(std::string_view(*text).substr(at + kReply.size()), {.add_special = false, .parse_special = true});
+  return !ids.empty() && tokenizer.type(ids[0]) == TokenType::kControl ? ids[0] : -1;
+}
+
+}  // namespace gyre

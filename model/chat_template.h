@@ -1,0 +1,55 @@
+// A conversation as the text, and the token ids, that a model continues.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "boost/json/array.hpp"
+#include "boost/json/object.hpp"
+#include "boost/json/value.hpp"
+#include "model/jinja/template.h"
+#include "model/tokenizer.h"
+
+namespace gyre {
+
+class Model;
+
+struct Conversation {
+  boost::json::array messages;  // {"role", "content", ...} each, as the OpenAI API has them
+  boost::json::value tools;     // an array, or null
+  bool add_generation_prompt = true;
+  boost::json::object extra;    // further variables of the template, such as enable_thinking
+};
+
+// Immutable, thread-safe.
+class ChatTemplate {
+ public:
+  // kInvalidArgument: not a template. bos, eos: the texts of these tokens.
+  static StatusOr<ChatTemplate> Parse(std::string_view source, std::string bos, std::string eos);
+  // `format` "" is the model's own template, or where it has none that can be read, the built-in one whose marker its template
+  // or its vocabulary shows; else a built-in one by name. kFailedPrecondition: the model has no tokenizer.
+  static StatusOr<ChatTemplate> ForModel(const Model& model, const std::string& format = "");
+  static const std::vector<std::string>& BuiltIn();  // names
+
+  // "model", or the built-in one's name.
+  const std::string& name() const { return name_; }
+  // kInvalidArgument: the template refuses the conversation, in its words.
+  StatusOr<std::string> Render(const Conversation& conversation, const std::tm* now = nullptr) const;
+  // Control tokens count as such where the template wrote them, and are text where a message has their spelling.
+  StatusOr<std::vector<TokenId>> Encode(const Conversation& conversation, const Tokenizer& tokenizer) const;
+  // The control token that the template puts behind a reply, beside the tokenizer's own ends; -1: none.
+  TokenId EndOfTurn(const Tokenizer& tokenizer) const;
+
+ private:
+  ChatTemplate(jinja::Template t, std::string name, std::string bos, std::string eos)
+      : template_(std::make_shared<const jinja::Template>(std::move(t))), name_(std::move(name)), bos_(std::move(bos)), eos_(std::move(eos)) {}
+
+  std::shared_ptr<const jinja::Template> template_;
+  std::string name_, bos_, eos_;
+};
+
+}  // namespace gyre
