@@ -14,9 +14,9 @@ uint64_t BlockManager::Hash(uint64_t salt, ChainId parent, std::span<const Token
 }
 
 BlockManager::BlockManager(uint32_t num_blocks, uint32_t block_size, bool prefix_cache, HashFunction hash)
-    : block_size_(block_size), prefix_cache_(prefix_cache), hash_(hash), blocks_(num_blocks) {
+    : block_size_(block_size), prefix_cache_(prefix_cache), hash_(hash) {
   free_.reserve(num_blocks);
-  for (uint32_t i = num_blocks; i > 0; --i) free_.push_back(i - 1);  // the lowest id goes first
+  Shrink(num_blocks);
 }
 
 std::optional<BlockId> BlockManager::Find(uint64_t hash, uint64_t salt, ChainId parent, std::span<const TokenId> tokens,
@@ -108,6 +108,15 @@ ChainId BlockManager::Publish(uint64_t salt, ChainId parent, BlockId id, std::sp
                       .classes = {classes.begin(), classes.end()}};
   published_.emplace(hash, id);
   return block.entry->chain;
+}
+
+void BlockManager::Shrink(uint32_t n) {
+  cached_.clear();
+  published_.clear();
+  blocks_.clear();
+  blocks_.resize(n);
+  free_.clear();
+  for (uint32_t i = n; i > 0; --i) free_.push_back(i - 1);  // the lowest id goes first
 }
 
 Status BlockManager::CheckPublished() const {

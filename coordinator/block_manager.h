@@ -60,6 +60,9 @@ class BlockManager {
   ChainId Publish(uint64_t salt, ChainId parent, BlockId block, std::span<const TokenId> tokens,
                   std::span<const RowClass> classes);
 
+  // Forgets all content and keeps only the first n blocks. REQUIRES: no block has an owner, 1 <= n <= num_blocks().
+  void Shrink(uint32_t n);
+
   // kInternal with the first contradiction between free list, references, cache and hashes; `owners` = references
   // each block should have (empty: not checked).
   Status CheckIntegrity(std::span<const uint32_t> owners = {}) const;

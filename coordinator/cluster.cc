@@ -85,6 +85,7 @@ class Cluster::Impl {
     Deadline started = Clock::now();
     Done done;
     bool automatic = false;  // nobody asked for it
+    uint32_t num_blocks = 0;
     std::shared_ptr<Link> to_first, from_last;
     std::vector<std::shared_ptr<StageControl>> controls;  // of participants; a member may leave meanwhile
     std::map<std::string, StageControl*> by_name;
@@ -119,6 +120,9 @@ class Cluster::Impl {
   std::string Describe() const;
 
   const ClusterOptions options_;
+  ModelSizes sizes_ = options_.sizes;          // its pages are of num_blocks_
+  uint32_t num_blocks_ = options_.num_blocks;  // shrinks once, with the first plan over workers
+  bool on_workers_ = false;                    // a plan over workers has served
   Engine* engine_ = nullptr;
   RingPort* port_ = nullptr;
   std::atomic<bool> stopping_{false};
@@ -186,9 +190,9 @@ StatusOr<std::string> Cluster::Impl::Join(MemberInfo info, std::shared_ptr<Stage
     return FailedPrecondition("{} computes with {}, the cluster asks for {} (--bit-equal)", info.name, info.isa,
                               options_.isa);
   }
-  if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > options_.sizes.num_layers())) {
+  if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > sizes_.num_layers())) {
     return InvalidArgument("{} wants layers {}, the model has 0-{}", info.name, FormatRange(*info.wish),
-                           options_.sizes.num_layers() - 1);
+                           sizes_.num_layers() - 1);
   }
   {
     MutexLock lock(&mutex_);
@@ -251,7 +255,7 @@ Status Cluster::Impl::Busy() const {
 
 void Cluster::Impl::OnResize(const std::string& text, const Done& done) {
   if (const Status busy = Busy(); !busy.ok()) return done(busy);
-  StatusOr<std::vector<Assignment>> assignments = ParseResize(text, options_.sizes, PlanMembers(false));
+  StatusOr<std::vector<Assignment>> assignments = ParseResize(text, sizes_, PlanMembers(false));
   if (!assignments.ok()) return done(assignments.status());
   if (const Status status = Begin(*std::move(assignments), done, false); !status.ok()) done(status);
 }
@@ -269,7 +273,7 @@ void Cluster::Impl::OnDrain(const std::string& name, const Done& done) {
     if (rest.empty() && m.name != name && plan_->StageOf(m.name) < 0) rest.push_back({.name = m.name, .address = m.address});
   }
   if (rest.empty()) return done(FailedPrecondition("{} is the only worker: nobody can take its layers", name));
-  StatusOr<std::vector<Assignment>> assignments = BalanceLayers(options_.sizes, rest);
+  StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, rest);
   if (!assignments.ok()) return done(assignments.status());
   if (const Status status = Begin(*std::move(assignments), done, false); !status.ok()) done(status);
 }
@@ -314,9 +318,9 @@ void Cluster::Impl::MaybePlan() {
       return;
     }
   }
-  chosen.resize(std::min(chosen.size(), options_.sizes.layers.size()));
+  chosen.resize(std::min(chosen.size(), sizes_.layers.size()));
   Status status;
-  StatusOr<std::vector<Assignment>> assignments = BalanceLayers(options_.sizes, chosen);
+  StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, chosen);
   status = assignments.status();
   if (status.ok()) status = Begin(*std::move(assignments), {}, true);
   if (status.ok()) return;
@@ -333,7 +337,7 @@ Status Cluster::Impl::Begin(std::vector<Assignment> assignments, Done done, bool
   Plan plan{.epoch = {.term = options_.term, .number = next_number_},
             .model = options_.model,
             .model_hash = options_.model_hash,
-            .num_layers = options_.sizes.num_layers(),
+            .num_layers = sizes_.num_layers(),
             .coordinator_address = port_->address(),
             .key = options_.key,
             .stages = MakeStages(assignments)};
@@ -341,7 +345,24 @@ Status Cluster::Impl::Begin(std::vector<Assignment> assignments, Done done, bool
   for (const StagePlan& s : plan.stages) {
     if (members_.count(s.worker()) == 0) return NotFound("no worker '{}'", s.worker());
   }
-  GYRE_RETURN_IF_ERROR(CheckMemory(options_.sizes, PlanMembers(false), plan_ ? &*plan_ : nullptr, plan));
+  const Plan* old = plan_ ? &*plan_ : nullptr;
+  uint32_t blocks = num_blocks_;
+  ModelSizes sizes = sizes_;
+  auto local = [this](const StagePlan& stage) { return members_.at(stage.worker()).info.local; };
+  if (automatic && !on_workers_ && !std::all_of(plan.stages.begin(), plan.stages.end(), local)) {
+    // The first plan over workers decides how large the KV cache is: all that follow must hold it.
+    blocks = FitBlocks(sizes_, PlanMembers(false), old, plan, num_blocks_);
+    sizes.kv_per_layer = sizes.kv_per_layer / num_blocks_ * blocks;
+  }
+  if (blocks == 0) {  // not even a little: the refusal has the numbers
+    blocks = num_blocks_;
+    sizes = sizes_;
+  }
+  GYRE_RETURN_IF_ERROR(CheckMemory(sizes, PlanMembers(false), old, plan));
+  if (blocks < num_blocks_) {
+    Log(LogLevel::kWarn, "the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
+        uint64_t{num_blocks_} * static_cast<uint64_t>(options_.block_size), uint64_t{blocks} * static_cast<uint64_t>(options_.block_size));
+  }
   ++next_number_;
   std::map<std::string, Participant> participants;
   if (plan_) {
@@ -363,7 +384,8 @@ Status Cluster::Impl::Begin(std::vector<Assignment> assignments, Done done, bool
       Change{.plan = plan,
              .transaction = PlanChange(plan.epoch, list, plan_.has_value() && !broken_, options_.timeouts),
              .done = std::move(done),
-             .automatic = automatic});
+             .automatic = automatic,
+             .num_blocks = blocks});
   for (const Participant& p : list) {
     const Member& m = members_.at(p.worker);
     change_->controls.push_back(m.control);
@@ -380,7 +402,7 @@ PrepareRequest Cluster::Impl::RequestFor(const Change& change, const std::string
   PrepareRequest request{.plan = change.plan,
                          .stage = change.plan.StageOf(worker),
                          .block_size = options_.block_size,
-                         .num_blocks = options_.num_blocks,
+                         .num_blocks = change.num_blocks,
                          .kv_type = options_.kv_type,
                          .sources = {}};
   if (request.stage < 0 || !plan_) return request;
@@ -438,7 +460,9 @@ void Cluster::Impl::Apply(const PlanChange::Actions& actions) {
         engine_->Drain([this, epoch](std::vector<BlockId> live) {
           Post([this, epoch, live = std::move(live)] {
             if (change_ == nullptr || change_->plan.epoch != epoch) return;
-            Apply(change_->transaction.OnDrained(live, Clock::now()));
+            // A smaller cache forgets everything, so that nothing needs to move.
+            const bool shrinks = change_->num_blocks < num_blocks_;
+            Apply(change_->transaction.OnDrained(shrinks ? std::vector<BlockId>() : live, Clock::now()));
           });
         });
         break;
@@ -448,6 +472,15 @@ void Cluster::Impl::Apply(const PlanChange::Actions& actions) {
         broken_ = false;
         repair_at_ = kNoDeadline;
         lost_ = absl::OkStatus();
+        if (change_->num_blocks < num_blocks_) {
+          sizes_.kv_per_layer = sizes_.kv_per_layer / num_blocks_ * change_->num_blocks;
+          num_blocks_ = change_->num_blocks;
+          engine_->Shrink(num_blocks_);
+        }
+        on_workers_ = on_workers_ || std::any_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
+                        const auto it = members_.find(stage.worker());
+                        return it != members_.end() && !it->second.info.local;
+                      });
         engine_->Resume(Ring{.epoch = epoch,
                              .stages = static_cast<uint32_t>(plan_->stages.size()),
                              .to_first = change_->to_first,
@@ -534,8 +567,8 @@ void Cluster::Impl::Publish() {
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) {
       member.layers = plan_->stages[static_cast<size_t>(stage)].layers;
-      member.weight_bytes = RangeBytes(options_.sizes, *member.layers);
-      member.kv_bytes = options_.sizes.kv_per_layer * static_cast<uint64_t>(member.layers->size());
+      member.weight_bytes = RangeBytes(sizes_, *member.layers);
+      member.kv_bytes = sizes_.kv_per_layer * static_cast<uint64_t>(member.layers->size());
     }
     s.members.push_back(std::move(member));
   }

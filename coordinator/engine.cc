@@ -63,6 +63,15 @@ class Engine::Impl {
       draining_ = true;
     });
   }
+  void Shrink(uint32_t num_blocks) {
+    num_blocks_ = num_blocks;
+    Post([this, num_blocks] {
+      for (SeqId id : scheduler_->Shrink(num_blocks)) {
+        Fail(*sequences_.at(id), ResourceExhausted("the KV cache was made smaller for the workers, to {} tokens, and holds these {} no more",
+                                                   uint64_t{num_blocks} * options_.scheduler.block_size, sequences_.at(id)->tokens.size()));
+      }
+    });
+  }
   // What Submit says changes at once, so that a request after Resume is never refused.
   void Resume(std::optional<Ring> ring) {
     if (ring) Refuse(absl::OkStatus());
@@ -135,7 +144,11 @@ class Engine::Impl {
   void EndAll(const Event& terminal);
   void Break(const Status& why);
 
+  // Positions of a sequence at most.
+  uint64_t Room() const { return std::min<uint64_t>(options_.context, uint64_t{num_blocks_} * options_.scheduler.block_size); }
+
   const EngineOptions options_;
+  std::atomic<uint32_t> num_blocks_{options_.scheduler.num_blocks};
 
   // Owned by the loop's thread.
   Ring ring_;               // without links: there is none, or it broke
@@ -230,8 +243,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     }
   }
   GYRE_RETURN_IF_ERROR(request.sampling.Validate(options_.vocab));
-  const uint64_t room = std::min<uint64_t>(
-      options_.context, uint64_t{options_.scheduler.num_blocks} * options_.scheduler.block_size);
+  const uint64_t room = Room();
   if (request.prompt.size() > room) {
     return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
                              room);
@@ -239,7 +251,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
   const SeqId seq{next_seq_++};
   auto s = std::make_shared<std::unique_ptr<Sequence>>(
       std::make_unique<Sequence>(seq, std::move(request), std::move(sink)));
-  Post([this, s, room] {
+  Post([this, s] {
     Sequence& sequence = **s;
     Status refused;
     {
@@ -249,9 +261,10 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     if (!refused.ok()) return Deliver(sequence, Failed{refused});
     ++counts_.requests;
     const Request& r = sequence.request;
+    const uint64_t room = Room();  // it may have shrunk meanwhile
     SequenceParams params{.tokens = sequence.tokens,
-                          .max_positions = static_cast<uint32_t>(
-                              std::min<uint64_t>(room, uint64_t{r.prompt.size()} + r.max_new_tokens)),
+                          .max_positions = static_cast<uint32_t>(std::max<uint64_t>(
+                              r.prompt.size(), std::min<uint64_t>(room, uint64_t{r.prompt.size()} + r.max_new_tokens))),
                           .needs_all_rows = r.prompt_logits,
                           .priority = r.priority,
                           .salt = options_.salt};
@@ -628,6 +641,7 @@ StatusOr<SeqId> Engine::Submit(Request request, EventSink sink) {
 }
 void Engine::Cancel(SeqId seq) { impl_->Cancel(seq); }
 void Engine::Drain(std::function<void(std::vector<BlockId>)> drained) { impl_->Drain(std::move(drained)); }
+void Engine::Shrink(uint32_t num_blocks) { impl_->Shrink(num_blocks); }
 void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }
 void Engine::Lose(const Status& why) { impl_->Lose(why); }
 EngineStats Engine::stats() const { return impl_->stats(); }

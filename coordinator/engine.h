@@ -113,10 +113,13 @@ class Engine {
   StatusOr<SeqId> Submit(Request request, EventSink sink);
   // Thread-safe; unknown and ended ids are ignored.
   void Cancel(SeqId seq);
-  // A plan change, in three calls, all thread-safe and at once:
+  // A plan change, in calls that are all thread-safe and at once:
   // Nothing is launched any more. When nothing is in flight and no question is open, `drained` is called on the
   // engine's thread with the live blocks; not if the ring breaks before, nor after Resume.
   void Drain(std::function<void(std::vector<BlockId> live)> drained);
+  // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES: drained,
+  // or without a ring; Resume follows.
+  void Shrink(uint32_t num_blocks);
   // Goes on: over `ring`, or the same as before. Steps that were in flight in a ring that broke are sent again.
   void Resume(std::optional<Ring> ring);
   // The KV cache is gone: every request ends in Failed{why}, and new ones are refused with it until the next Resume.

@@ -195,28 +195,57 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
   return out;
 }
 
+namespace {
+
+// What a member has to hold while `old` gives way to `next`.
+struct Holding {
+  LayerRange now, before;
+  uint64_t weights = 0;
+  uint64_t layers = 0;  // with pages
+};
+Holding HoldingOf(const ModelSizes& sizes, const std::string& member, const Plan* old, const Plan& next) {
+  Holding h;
+  const int stage = next.StageOf(member), old_stage = old == nullptr ? -1 : old->StageOf(member);
+  if (stage >= 0) h.now = next.stages[static_cast<size_t>(stage)].layers;
+  if (old_stage >= 0) h.before = old->stages[static_cast<size_t>(old_stage)].layers;
+  const int layers = sizes.num_layers();
+  for (int i = 0; i < layers; ++i) {
+    if (!(i >= h.now.begin && i < h.now.end) && !(i >= h.before.begin && i < h.before.end)) continue;
+    h.weights += sizes.layers[static_cast<size_t>(i)];
+    ++h.layers;
+  }
+  const bool first = (stage >= 0 && h.now.begin == 0) || (old_stage >= 0 && h.before.begin == 0);
+  const bool last = h.now.end == layers || h.before.end == layers;
+  h.weights += first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0;
+  return h;
+}
+
+}  // namespace
+
+uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next,
+                   uint32_t num_blocks) {
+  const uint64_t page = std::max<uint64_t>(1, sizes.kv_per_layer / num_blocks);  // of a layer
+  uint64_t fit = num_blocks;
+  for (const PlanMember& m : members) {
+    if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
+    const Holding h = HoldingOf(sizes, m.name, old, next);
+    const uint64_t more = (static_cast<uint64_t>(h.now.size()) + 3) / 4;
+    const uint64_t weights = h.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
+    fit = std::min(fit, weights >= m.memory ? 0 : (m.memory - weights) / (page * (h.layers + more)));
+  }
+  return static_cast<uint32_t>(fit);
+}
+
 Status CheckMemory(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next) {
   for (const PlanMember& m : members) {
-    const int stage = next.StageOf(m.name);
-    if (m.memory == 0 || stage < 0) continue;
-    const LayerRange now = next.stages[static_cast<size_t>(stage)].layers;
-    const int old_stage = old == nullptr ? -1 : old->StageOf(m.name);
-    const LayerRange before = old_stage < 0 ? LayerRange{} : old->stages[static_cast<size_t>(old_stage)].layers;
-    const int layers = sizes.num_layers();
-    uint64_t weights = 0, pages = 0;
-    for (int i = 0; i < layers; ++i) {
-      if (!(i >= now.begin && i < now.end) && !(i >= before.begin && i < before.end)) continue;
-      weights += sizes.layers[static_cast<size_t>(i)];
-      pages += sizes.kv_per_layer;
-    }
-    const bool first = now.begin == 0 || (old_stage >= 0 && before.begin == 0);
-    const bool last = now.end == layers || (old_stage >= 0 && before.end == layers);
-    weights += first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0;
-    if (weights + pages <= m.memory) continue;
+    if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
+    const Holding h = HoldingOf(sizes, m.name, old, next);
+    const uint64_t pages = h.layers * sizes.kv_per_layer;
+    if (h.weights + pages <= m.memory) continue;
     return ResourceExhausted("{} needs {} for layers {}{} ({} of weights, {} of KV cache) and has {}", m.name,
-                             Gib(weights + pages), FormatRange(now),
-                             old_stage >= 0 ? fmt::format(" beside {} meanwhile", FormatRange(before)) : "",
-                             Gib(weights), Gib(pages), Gib(m.memory));
+                             Gib(h.weights + pages), FormatRange(h.now),
+                             h.before.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(h.before)) : "",
+                             Gib(h.weights), Gib(pages), Gib(m.memory));
   }
   return absl::OkStatus();
 }

@@ -161,6 +161,28 @@ void Scheduler::SetStages(uint32_t max_in_flight, uint32_t decode_groups) {
   rep_->options = Sane(o);
 }
 
+std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
+  Rep& r = *rep_;
+  while (!r.running.empty()) {
+    ++r.counts.preemptions;
+    r.Leave(r.running.back(), Rep::Stage::kWaiting);
+  }
+  r.blocks.Shrink(num_blocks);
+  r.options.num_blocks = num_blocks;
+  r.unfit = nullptr;
+  ++r.changes;
+  const auto room = static_cast<uint32_t>(std::min<uint64_t>(uint64_t{num_blocks} * r.options.block_size, UINT32_MAX));
+  std::vector<SeqId> too_large;
+  for (auto& [id, s] : r.sequences) {
+    if (s->size() > room) {
+      too_large.push_back(id);
+    } else {
+      s->params.max_positions = std::min(s->params.max_positions, room);
+    }
+  }
+  return too_large;
+}
+
 std::vector<BlockId> Scheduler::LiveBlocks() const {
   return rep_->blocks.Live();
 }

@@ -94,6 +94,11 @@ class Scheduler {
   void LoseFlights();
   // The ring has another number of stages.
   void SetStages(uint32_t max_in_flight, uint32_t decode_groups);
+  // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and who wants more
+  // positions than there are now ends at them. Returns those whose tokens have no room at all: the caller must Remove them.
+  // REQUIRES: nothing is in flight; 1 <= num_blocks <= what there is.
+  std::vector<SeqId> Shrink(uint32_t num_blocks);
+
   // The blocks that are in use or cached, rising: the pages that a layer's new owner needs.
   std::vector<BlockId> LiveBlocks() const;
   // Ends a sequence, whatever its state; its blocks come back when its last step in flight has landed.

@@ -344,5 +344,18 @@ TEST(PlannerTest, MemoryHoldsTheUnionOfBothPlans) {
   EXPECT_TRUE(CheckMemory(sizes, {{.name = "a", .memory = 840}}, nullptr, next).ok());
 }
 
+TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
+  const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
+  const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
+  auto fit = [&](uint64_t memory) { return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, nullptr, next, 10); };
+  const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
+  EXPECT_EQ(fit(weights + 5 * 10), 10u);
+  EXPECT_EQ(fit(weights + 5 * 10 - 1), 9u);
+  EXPECT_EQ(fit(weights + 5), 1u);
+  EXPECT_EQ(fit(weights + 4), 0u);
+  EXPECT_EQ(fit(10), 0u);
+  EXPECT_EQ(fit(0), 10u) << "unknown";
+}
+
 }  // namespace
 }  // namespace gyre

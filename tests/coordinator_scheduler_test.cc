@@ -266,5 +266,28 @@ TEST(BlockManagerTest, EvictsTheLongestUnusedAndComparesTokens) {
   EXPECT_FALSE(m.CheckIntegrity(std::vector<uint32_t>{1, 2, 1}).ok());
 }
 
+TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {
+  SchedulerOptions o = Small();
+  o.num_blocks = 16;
+  Rig r(o);
+  r.Add(1, Tokens(6));
+  r.Add(2, Tokens(14, 100));
+  for (int i = 0; i < 4; ++i) {
+    r.Next();
+    r.LandAndAppend();
+  }
+  const auto too_large = r.scheduler.Shrink(3);
+  EXPECT_EQ(too_large, std::vector<SeqId>{SeqId{2}}) << "three blocks of four hold no 14 tokens";
+  r.scheduler.Remove(SeqId{2});
+  EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+  EXPECT_EQ(r.scheduler.stats().num_blocks, 3u);
+  EXPECT_TRUE(r.scheduler.LiveBlocks().empty());
+  const Shape again = r.Next();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(std::get<0>(again[0]), 1u);
+  EXPECT_EQ(std::get<1>(again[0]), 0u) << "it begins anew";
+  EXPECT_TRUE(absl::IsResourceExhausted(r.scheduler.Add(SeqId{3}, {.tokens = Tokens(4), .max_positions = 20})));
+}
+
 }  // namespace
 }  // namespace gyre

@@ -329,6 +329,38 @@ TEST_F(ProcessesTest, LocalServesUntilWorkersAreThere) {
   EXPECT_THAT(Message(AskDrain(ring.address(), "w1").status()), HasSubstr("has no layers"));
 }
 
+// A worker with little memory joins: the KV cache is cut, the running texts begin again on it and go on unchanged.
+TEST_F(ProcessesTest, TheCacheIsCutToTheFirstWorkersMemory) {
+  std::vector<std::vector<TokenId>> expected;
+  {
+    auto alone = LocalRing::Open(OneProcess(model_.path()));
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    for (int i = 0; i < Clients::kTexts; ++i) expected.push_back(testing::RunOne((*alone)->engine(), Ask(i, 96, 150)).tokens);
+  }
+  Ring ring(model_.path(), {"--min-workers", "1"});
+  ASSERT_TRUE(ring.Serves(1));
+  Clients clients(ring.address(), 96, 150);
+  while (clients.tokens() < 100) std::this_thread::sleep_for(milliseconds(1));
+  const uint64_t before = FetchStatus(ring.address())->blocks();
+  ring.AddWorker("small", {"--memory", "800k"});
+  uint64_t after = before;
+  for (int i = 0; i < 2000 && after == before; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    after = FetchStatus(ring.address())->blocks();
+  }
+  EXPECT_LT(after, before) << ring.serve().output();
+  EXPECT_THAT(ring.serve().output(), HasSubstr("the KV cache is cut"));
+  for (const uint64_t until = clients.tokens() + 500; clients.tokens() < until;) std::this_thread::sleep_for(milliseconds(1));
+  for (const auto& text : clients.Stop()) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->members(0).name(), "small");
+}
+
 TEST_F(ProcessesTest, RefusalsHaveTheirSentence) {
   testing::TinyModelFile other{testing::TinyOptions{.seed = 9, .layers = 6}};
   Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal", "--isa", "avx2"});
