@@ -27,15 +27,18 @@ StatusOr<std::string> RenderCase(const std::string& source, const ChatTemplate* 
   if (messages == nullptr || !messages->is_array()) return InvalidArgument("expected an array \"messages\"");
   c.messages = messages->get_array();
   if (const json::value* tools = o.if_contains("tools")) c.tools = *tools;
-  if (const json::value* add = o.if_contains("add_generation_prompt")) c.add_generation_prompt = add->is_bool() && add->get_bool();
-  if (const json::value* extra = o.if_contains("extra"); extra != nullptr && extra->is_object()) c.extra = extra->get_object();
+  if (const json::value* add = o.if_contains("add_generation_prompt"))
+    c.add_generation_prompt = add->is_bool() && add->get_bool();
+  if (const json::value* extra = o.if_contains("extra"); extra != nullptr && extra->is_object())
+    c.extra = extra->get_object();
   std::tm now{};
   const std::string time = Text(o.if_contains("now"));
   if (!time.empty() && strptime(time.c_str(), "%Y-%m-%dT%H:%M:%S", &now) == nullptr) {
     return InvalidArgument("\"now\" is {}, expected YYYY-MM-DDTHH:MM:SS", time);
   }
   if (own != nullptr && o.if_contains("bos_token") == nullptr) return own->Render(c, time.empty() ? nullptr : &now);
-  GYRE_ASSIGN_OR_RETURN(const ChatTemplate t, ChatTemplate::Parse(source, Text(o.if_contains("bos_token")), Text(o.if_contains("eos_token"))));
+  GYRE_ASSIGN_OR_RETURN(const ChatTemplate t, ChatTemplate::Parse(source, Text(o.if_contains("bos_token")),
+                                                                  Text(o.if_contains("eos_token"))));
   return t.Render(c, time.empty() ? nullptr : &now);
 }
 
@@ -67,7 +70,8 @@ Status TemplateCommand(const TemplateOptions& options) {
     const json::value value = json::parse(line, error);
     if (error || !value.is_object()) return InvalidArgument("line {}: expected a JSON object", number);
     const StatusOr<std::string> text = RenderCase(source, own.get(), value.get_object());
-    const json::object out = text.ok() ? json::object{{"text", *text}} : json::object{{"error", Message(text.status())}};
+    const json::object out =
+        text.ok() ? json::object{{"text", *text}} : json::object{{"error", Message(text.status())}};
     fmt::print("{}\n", json::serialize(out));
   }
   return absl::OkStatus();

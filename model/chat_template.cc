@@ -30,7 +30,8 @@ constexpr Format kFormats[] = {
     {"gemma", "<start_of_turn>",
      "{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}"
      "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}{% else %}"
-     "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + ns.system + m.content | trim + '<end_of_turn>\n' }}"
+     "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + ns.system + m.content | trim + "
+     "'<end_of_turn>\n' }}"
      "{% set ns.system = '' %}{% endif %}{% endfor %}"
      "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"},
     {"mistral", "[INST]",
@@ -39,8 +40,7 @@ constexpr Format kFormats[] = {
      "{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}"
      "{% else %}{{ '[INST] ' + ns.system + m.content + ' [/INST]' }}{% set ns.system = '' %}{% endif %}{% endfor %}"},
     // For models that only continue text: what was said, nothing between but a line's end behind each reply.
-    {"plain", "",
-     "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ '\n' if m.role != 'user' }}{% endfor %}"},
+    {"plain", "", "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ '\n' if m.role != 'user' }}{% endfor %}"},
 };
 
 const Format* FindFormat(const std::string& name) {
@@ -136,7 +136,9 @@ StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::str
     if (parsed.ok()) return parsed;
   }
   for (const Format& f : kFormats) {
-    if (chosen == nullptr && (own.empty() ? f.marker[0] == '\0' || IsToken(*t, f.marker) : own.find(f.marker) != std::string::npos)) chosen = &f;
+    if (chosen == nullptr &&
+        (own.empty() ? f.marker[0] == '\0' || IsToken(*t, f.marker) : own.find(f.marker) != std::string::npos))
+      chosen = &f;
   }
   GYRE_ASSIGN_OR_RETURN(ChatTemplate built_in, Parse(chosen->source, bos, eos));
   built_in.name_ = chosen->name;
@@ -174,13 +176,15 @@ StatusOr<std::vector<TokenId>> ChatTemplate::Encode(const Conversation& c, const
 TokenId ChatTemplate::EndOfTurn(const Tokenizer& tokenizer) const {
   constexpr std::string_view kReply = "gyre4reply";
   Conversation probe;
-  probe.messages = {json::object{{"role", "user"}, {"content", "a"}}, json::object{{"role", "assistant"}, {"content", kReply}}};
+  probe.messages = {json::object{{"role", "user"}, {"content", "a"}},
+                    json::object{{"role", "assistant"}, {"content", kReply}}};
   probe.add_generation_prompt = false;
   const auto text = Render(probe);
   if (!text.ok()) return -1;
   const size_t at = text->rfind(kReply);
   if (at == std::string::npos) return -1;
-  const auto ids = tokenizer.Encode(std::string_view(*text).substr(at + kReply.size()), {.add_special = false, .parse_special = true});
+  const auto ids = tokenizer.Encode(std::string_view(*text).substr(at + kReply.size()),
+                                    {.add_special = false, .parse_special = true});
   return !ids.empty() && tokenizer.type(ids[0]) == TokenType::kControl ? ids[0] : -1;
 }
 

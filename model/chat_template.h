@@ -22,7 +22,7 @@ struct Conversation {
   boost::json::array messages;  // {"role", "content", ...} each, as the OpenAI API has them
   boost::json::value tools;     // an array, or null
   bool add_generation_prompt = true;
-  boost::json::object extra;    // further variables of the template, such as enable_thinking
+  boost::json::object extra;  // further variables of the template, such as enable_thinking
 };
 
 // Immutable, thread-safe.
@@ -30,8 +30,8 @@ class ChatTemplate {
  public:
   // kInvalidArgument: not a template. bos, eos: the texts of these tokens.
   static StatusOr<ChatTemplate> Parse(std::string_view source, std::string bos, std::string eos);
-  // `format` "" is the model's own template, or where it has none that can be read, the built-in one whose marker its template
-  // or its vocabulary shows; else a built-in one by name. kFailedPrecondition: the model has no tokenizer.
+  // `format` "" is the model's own template, or where it has none that can be read, the built-in one whose marker its
+  // template or its vocabulary shows; else a built-in one by name. kFailedPrecondition: the model has no tokenizer.
   static StatusOr<ChatTemplate> ForModel(const Model& model, const std::string& format = "");
   static const std::vector<std::string>& BuiltIn();  // names
 
@@ -46,7 +46,10 @@ class ChatTemplate {
 
  private:
   ChatTemplate(jinja::Template t, std::string name, std::string bos, std::string eos)
-      : template_(std::make_shared<const jinja::Template>(std::move(t))), name_(std::move(name)), bos_(std::move(bos)), eos_(std::move(eos)) {}
+      : template_(std::make_shared<const jinja::Template>(std::move(t))),
+        name_(std::move(name)),
+        bos_(std::move(bos)),
+        eos_(std::move(eos)) {}
 
   std::shared_ptr<const jinja::Template> template_;
   std::string name_, bos_, eos_;

@@ -17,7 +17,8 @@ std::unique_ptr<Tokenizer> Bpe(const char* pre) {
   for (int b = 0; b < 256; ++b) v.Add(std::string(1, static_cast<char>(b)), TokenType::kNormal);
   std::vector<BpeMerge> merges;
   auto merge = [&](TokenId left, TokenId right) {
-    v.Add(std::string(v.piece(static_cast<size_t>(left))) + std::string(v.piece(static_cast<size_t>(right))), TokenType::kNormal);
+    v.Add(std::string(v.piece(static_cast<size_t>(left))) + std::string(v.piece(static_cast<size_t>(right))),
+          TokenType::kNormal);
     merges.push_back({left, right, static_cast<TokenId>(v.size()) - 1});
     return merges.back().merged;
   };
@@ -30,7 +31,11 @@ std::unique_ptr<Tokenizer> Bpe(const char* pre) {
 std::unique_ptr<Tokenizer> Spm() {
   Vocabulary v;
   for (int b = 0; b < 256; ++b) v.Add(fmt::format("<0x{:02X}>", b), TokenType::kByte);
-  for (const char* piece : {"a", "aa", "aaaa", "\xE2\x96\x81", "\xE2\x96\x81" "a", "\xC3\xA9"}) v.Add(piece, TokenType::kNormal);
+  for (const char* piece : {"a", "aa", "aaaa", "\xE2\x96\x81",
+                            "\xE2\x96\x81"
+                            "a",
+                            "\xC3\xA9"})
+    v.Add(piece, TokenType::kNormal);
   for (size_t i = 0; i < v.size(); ++i) v.scores.push_back(-static_cast<float>(i));
   return *MakeSpmTokenizer(std::move(v), {.add_space_prefix = false});
 }
@@ -40,7 +45,8 @@ std::unique_ptr<Tokenizer> Spm() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace gyre;
-  static const std::unique_ptr<Tokenizer> tokenizers[] = {Bpe("gpt-2"), Bpe("llama-bpe"), Bpe("deepseek-llm"), Bpe("qwen2"), Spm()};
+  static const std::unique_ptr<Tokenizer> tokenizers[] = {Bpe("gpt-2"), Bpe("llama-bpe"), Bpe("deepseek-llm"),
+                                                          Bpe("qwen2"), Spm()};
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   for (const auto& t : tokenizers) {
     const std::string back = t->Decode(t->Encode(text, {}));

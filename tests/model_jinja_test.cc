@@ -31,12 +31,15 @@ TEST(JinjaTest, ExpressionsFollowJinjasRanks) {
   EXPECT_EQ(Render("{{ 'x' if false }}|{{ 'x' if true else 'y' }}|{{ 1 and 0 or 5 }}"), "|x|5");
   EXPECT_EQ(Render("{{ -2 | abs }} {{ (-2) | abs }} {{ 2 in [1, 2] }} {{ 'b' not in 'abc' }}"), "2 2 True False");
   EXPECT_EQ(Render("{{ [1, 2.0, 'a\\n', none, {'k': (1,)}] }}"), "[1, 2.0, 'a\\n', None, {'k': (1,)}]");
-  EXPECT_EQ(Render("{{ 'abc'[1] }}{{ 'abc'[-1] }}{{ 'abcdef'[1:4] }}{{ 'abc'[::-1] }}{{ [1,2,3][:-1] }}{{ 'abc'[5] }}"), "bcbcdcba[1, 2]");
+  EXPECT_EQ(Render("{{ 'abc'[1] }}{{ 'abc'[-1] }}{{ 'abcdef'[1:4] }}{{ 'abc'[::-1] }}{{ [1,2,3][:-1] }}{{ 'abc'[5] }}"),
+            "bcbcdcba[1, 2]");
   EXPECT_EQ(Render("{{ x.y.z }}", R"({"x": {}})"), "error: 'y' is undefined");
   EXPECT_EQ(Render("{{ x.y }}|{{ nothing }}|{{ nothing is defined }}", R"({"x": {}})"), "||False");
   EXPECT_EQ(Render("{{ 1e16 }} {{ 0.1 }} {{ 2.0 }} {{ 1e-5 }} {{ 123456789.5 }}"), "1e+16 0.1 2.0 1e-05 123456789.5");
   EXPECT_EQ(Render("{{ 9223372036854775807 + 1 }}"), "error: a number is too large");
-  EXPECT_EQ(Render("{{ 'a' 'b' \"c\" }}{{ '\\u00e9\\x41' }}"), "abc\xC3\xA9" "A");
+  EXPECT_EQ(Render("{{ 'a' 'b' \"c\" }}{{ '\\u00e9\\x41' }}"),
+            "abc\xC3\xA9"
+            "A");
 }
 
 TEST(JinjaTest, WhiteSpaceIsThatOfChatTemplates) {
@@ -53,19 +56,29 @@ TEST(JinjaTest, WhiteSpaceIsThatOfChatTemplates) {
 }
 
 TEST(JinjaTest, LoopsHaveTheirVariablesAndScopes) {
-  EXPECT_EQ(Render("{% for x in 'abc' %}{{ loop.index }}{{ loop.revindex0 }}{{ x }}{{ ',' if not loop.last }}{% endfor %}"), "12a,21b,30c");
+  EXPECT_EQ(
+      Render("{% for x in 'abc' %}{{ loop.index }}{{ loop.revindex0 }}{{ x }}{{ ',' if not loop.last }}{% endfor %}"),
+      "12a,21b,30c");
   EXPECT_EQ(Render("{% for x in [] %}x{% else %}none{% endfor %}"), "none");
   EXPECT_EQ(Render("{% for k, v in {'a': 1, 'b': 2}.items() if v > 1 %}{{ k }}{{ loop.length }}{% endfor %}"), "b1");
   EXPECT_EQ(Render("{% set n = 1 %}{% for x in [1, 2] %}{% set n = n + x %}{{ n }}{% endfor %}{{ n }}"), "231");
-  EXPECT_EQ(Render("{% set ns = namespace(n=1) %}{% for x in [1, 2] %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}"), "4");
-  EXPECT_EQ(Render("{% for x in [1,2,3,4] %}{% if x == 2 %}{% continue %}{% elif x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}"), "13");
-  EXPECT_EQ(Render("{% for x in [1,2] %}{{ loop.previtem }}{{ loop.nextitem is defined }}{{ loop.cycle('a', 'b') }} {% endfor %}"), "Truea 1Falseb ");
+  EXPECT_EQ(Render("{% set ns = namespace(n=1) %}{% for x in [1, 2] %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}"),
+            "4");
+  EXPECT_EQ(Render("{% for x in [1,2,3,4] %}{% if x == 2 %}{% continue %}{% elif x == 4 %}{% break %}{% endif %}{{ x "
+                   "}}{% endfor %}"),
+            "13");
+  EXPECT_EQ(Render("{% for x in [1,2] %}{{ loop.previtem }}{{ loop.nextitem is defined }}{{ loop.cycle('a', 'b') }} {% "
+                   "endfor %}"),
+            "Truea 1Falseb ");
   EXPECT_EQ(Render("{% for x in [1,1,2] %}{{ loop.changed(x) }} {% endfor %}"), "True False True ");
-  EXPECT_EQ(Render("{% for x in [[1,[2]],3] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}"), "(1(2))3");
+  EXPECT_EQ(Render("{% for x in [[1,[2]],3] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif "
+                   "%}{% endfor %}"),
+            "(1(2))3");
 }
 
 TEST(JinjaTest, MacrosAndBlocks) {
-  EXPECT_EQ(Render("{% macro m(a, b=2) %}{{ a }}-{{ b }}{% endmacro %}{{ m(1) }} {{ m(1, b=3) }} {{ m() }}"), "1-2 1-3 -2");
+  EXPECT_EQ(Render("{% macro m(a, b=2) %}{{ a }}-{{ b }}{% endmacro %}{{ m(1) }} {{ m(1, b=3) }} {{ m() }}"),
+            "1-2 1-3 -2");
   EXPECT_EQ(Render("{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}"), "3210");
   EXPECT_EQ(Render("{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}x{% endcall %}"), "<x>");
   EXPECT_EQ(Render("{% set x %}a{{ 1 }}{% endset %}{{ x }}{% set y | upper %}b{% endset %}{{ y }}"), "a1B");
@@ -78,18 +91,31 @@ TEST(JinjaTest, MacrosAndBlocks) {
 TEST(JinjaTest, FiltersTestsAndMethods) {
   EXPECT_EQ(Render("{{ x | tojson }}", R"({"x": {"b": [1, 2.0, null, true, "\u00e9<'\u0007"], "a": {}}})"),
             "{\"b\": [1, 2.0, null, true, \"\xC3\xA9<'\\u0007\"], \"a\": {}}");
-  EXPECT_EQ(Render("{{ {'a': [1, {}], 'b': []} | tojson(indent=2) }}"), "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}");
+  EXPECT_EQ(Render("{{ {'a': [1, {}], 'b': []} | tojson(indent=2) }}"),
+            "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}");
   EXPECT_EQ(Render("{{ ' \u3000a ' | trim }}|{{ '--a-' | trim('-') }}", "{}"), "a|a");
-  EXPECT_EQ(Render("{{ '  a b  c '.split() }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}"), "['a', 'b', 'c']['a', 'b,c']['a,b', 'c']");
-  EXPECT_EQ(Render("{{ 'aXbX'.replace('X', '-', 1) }} {{ 'abc'.startswith(('x', 'a')) }} {{ 'Abc'.lower().title() }}"), "a-bX True Abc");
-  EXPECT_EQ(Render("{{ [3,1,2] | sort | join('-') }} {{ ['b', 'A'] | sort | list }} {{ [1,1,2] | unique | list }}"), "1-2-3 ['A', 'b'] [1, 2]");
-  EXPECT_EQ(Render("{{ x | selectattr('a', 'equalto', 1) | map(attribute='b') | list }}", R"({"x": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]})"), "[2]");
-  EXPECT_EQ(Render("{{ [1,2,3] | select('odd') | list }}{{ [0,1] | reject | list }}{{ ['a'] | map('upper') | first }}"), "[1, 3][0]A");
-  EXPECT_EQ(Render("{{ nothing | default('d') }}{{ '' | d('e', true) }}{{ 'caf\xC3\xA9' | length }}{{ 'x' | int(7) }}{{ '12' | int + 1 }}"), "de4713");
-  EXPECT_EQ(Render("{{ 3 is odd }} {{ 4 is divisibleby 2 }} {{ 'a' is string }} {{ {} is mapping }} {{ none is none }} {{ 1 is not defined }}"), "True True True True True False");
+  EXPECT_EQ(Render("{{ '  a b  c '.split() }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}"),
+            "['a', 'b', 'c']['a', 'b,c']['a,b', 'c']");
+  EXPECT_EQ(Render("{{ 'aXbX'.replace('X', '-', 1) }} {{ 'abc'.startswith(('x', 'a')) }} {{ 'Abc'.lower().title() }}"),
+            "a-bX True Abc");
+  EXPECT_EQ(Render("{{ [3,1,2] | sort | join('-') }} {{ ['b', 'A'] | sort | list }} {{ [1,1,2] | unique | list }}"),
+            "1-2-3 ['A', 'b'] [1, 2]");
+  EXPECT_EQ(Render("{{ x | selectattr('a', 'equalto', 1) | map(attribute='b') | list }}",
+                   R"({"x": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]})"),
+            "[2]");
+  EXPECT_EQ(Render("{{ [1,2,3] | select('odd') | list }}{{ [0,1] | reject | list }}{{ ['a'] | map('upper') | first }}"),
+            "[1, 3][0]A");
+  EXPECT_EQ(Render("{{ nothing | default('d') }}{{ '' | d('e', true) }}{{ 'caf\xC3\xA9' | length }}{{ 'x' | int(7) "
+                   "}}{{ '12' | int + 1 }}"),
+            "de4713");
+  EXPECT_EQ(Render("{{ 3 is odd }} {{ 4 is divisibleby 2 }} {{ 'a' is string }} {{ {} is mapping }} {{ none is none }} "
+                   "{{ 1 is not defined }}"),
+            "True True True True True False");
   EXPECT_EQ(Render("{{ {'get': 1}.get('x', 'y') }}{{ {'a': 1}.get('b') }}{{ {'items': 1}['items'] }}"), "yNone1");
-  EXPECT_EQ(Render("{{ 'a\nb' | indent(2) }}|{{ '%s=%03d' | format('x', 7) }}|{{ '%.1f%%' % 2.25 }}"), "a\n  b|x=007|2.2%");
-  EXPECT_EQ(Render("{{ {'b': 1, 'A': 2} | dictsort }}{{ [1,2,3] | sum }}{{ [1,2,3] | max }}{{ 2.5 | round }}"), "[('A', 2), ('b', 1)]632.0");
+  EXPECT_EQ(Render("{{ 'a\nb' | indent(2) }}|{{ '%s=%03d' | format('x', 7) }}|{{ '%.1f%%' % 2.25 }}"),
+            "a\n  b|x=007|2.2%");
+  EXPECT_EQ(Render("{{ {'b': 1, 'A': 2} | dictsort }}{{ [1,2,3] | sum }}{{ [1,2,3] | max }}{{ 2.5 | round }}"),
+            "[('A', 2), ('b', 1)]632.0");
   EXPECT_EQ(Render("{{ range(3) | list }}{{ range(1, 7, 3) | list }}{{ dict(a=1) }}"), "[0, 1, 2][1, 4]{'a': 1}");
   EXPECT_EQ(Render("{{ strftime_now('%d %b %Y') }}"), "21 Nov 2026");
 }
@@ -109,11 +135,14 @@ TEST(JinjaTest, ErrorsSayWhereAndWhat) {
 }
 
 TEST(JinjaTest, NothingGoesOnForEver) {
-  EXPECT_THAT(Render("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"), HasSubstr("error: the template "));
+  EXPECT_THAT(Render("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"),
+              HasSubstr("error: the template "));
   EXPECT_THAT(Render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("deep"));
   EXPECT_THAT(Render("{{ 'a' * 10000000000 }}"), HasSubstr("bytes"));
   EXPECT_THAT(Render("{{ range(10000000000) | length }}"), HasSubstr("bytes"));
-  EXPECT_THAT(Render("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"), HasSubstr("bytes"));
+  EXPECT_THAT(
+      Render("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
+      HasSubstr("bytes"));
   EXPECT_THAT(Render(std::string(100000, '(')), HasSubstr("("));
   EXPECT_THAT(Render("{{ " + std::string(100000, '(') + "1"), HasSubstr("deep"));
   EXPECT_THAT(Render("{{ " + std::string(100000, '-') + "1 }}"), HasSubstr("deep"));

@@ -50,16 +50,16 @@ struct Parameter {
 
 struct Node {
   enum class Kind {
-    kText,      // text
-    kOutput,    // expr
-    kIf,        // branches: a null condition is else
-    kFor,       // targets in expr, if condition: body, else orelse
-    kSet,       // targets = expr, or attribute text of the namespace targets[0]
-    kSetBlock,  // targets = body, through expr (a filter chain on an empty name) if there is one
-    kMacro,     // text(parameters): body
-    kCallBlock, // expr is the call, parameters are caller's: body
-    kFilter,    // expr as in kSetBlock: body
-    kWith,      // targets = values: body
+    kText,       // text
+    kOutput,     // expr
+    kIf,         // branches: a null condition is else
+    kFor,        // targets in expr, if condition: body, else orelse
+    kSet,        // targets = expr, or attribute text of the namespace targets[0]
+    kSetBlock,   // targets = body, through expr (a filter chain on an empty name) if there is one
+    kMacro,      // text(parameters): body
+    kCallBlock,  // expr is the call, parameters are caller's: body
+    kFilter,     // expr as in kSetBlock: body
+    kWith,       // targets = values: body
     kBreak,
     kContinue,
   };

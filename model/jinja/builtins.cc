@@ -62,8 +62,12 @@ std::string MapCharacters(const std::string& s, utf8proc_int32_t (*map)(utf8proc
   }
   return out;
 }
-std::string Upper(const std::string& s) { return MapCharacters(s, utf8proc_toupper); }
-std::string Lower(const std::string& s) { return MapCharacters(s, utf8proc_tolower); }
+std::string Upper(const std::string& s) {
+  return MapCharacters(s, utf8proc_toupper);
+}
+std::string Lower(const std::string& s) {
+  return MapCharacters(s, utf8proc_tolower);
+}
 std::string Capitalize(const std::string& s) {
   const size_t first = s.empty() ? 0 : Utf8Length(s, 0);
   return Upper(s.substr(0, first)) + Lower(s.substr(first));
@@ -72,7 +76,9 @@ bool Letter(char32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
-bool Digit(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
+bool Digit(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
+}
 // Each run of letters begins with a capital. `after`: does a word begin behind c?
 std::string Title(const std::string& s, bool (*after)(char32_t)) {
   std::string out;
@@ -103,7 +109,8 @@ std::string Strip(const std::string& s, const Value* chars, Side side) {
   return s.substr(at[begin], at[end] - at[begin]);
 }
 
-std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to, int64_t count) {
+std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to,
+                    int64_t count) {
   std::string out;
   size_t at = 0;
   if (from.empty()) {  // between all characters, as Python does
@@ -130,7 +137,9 @@ Value SplitText(Interpreter& i, const std::string& s, const Value* separator, in
   std::vector<std::string> parts;
   if (separator == nullptr || separator->none()) {
     const auto at = CharacterOffsets(s);
-    auto space = [&](size_t c) { return ValidUtf8Length(s, at[c]) > 0 && IsSpace(Utf8Decode(s, at[c], at[c + 1] - at[c])); };
+    auto space = [&](size_t c) {
+      return ValidUtf8Length(s, at[c]) > 0 && IsSpace(Utf8Decode(s, at[c], at[c + 1] - at[c]));
+    };
     const size_t n = at.size() - 1;
     if (!from_right) {
       for (size_t c = 0;;) {
@@ -164,7 +173,8 @@ Value SplitText(Interpreter& i, const std::string& s, const Value* separator, in
     if (!from_right) {
       size_t at = 0;
       for (;;) {
-        const size_t next = most >= 0 && static_cast<int64_t>(parts.size()) == most ? std::string::npos : s.find(by, at);
+        const size_t next =
+            most >= 0 && static_cast<int64_t>(parts.size()) == most ? std::string::npos : s.find(by, at);
         parts.push_back(s.substr(at, next == std::string::npos ? next : next - at));
         if (next == std::string::npos) break;
         at = next + by.size();
@@ -237,7 +247,8 @@ std::string Format(Interpreter& i, const std::string& format, const std::vector<
     }
     if (!v.number()) Fail("%{} format: a number is required, not {}", kind, v.TypeName());
     if (kind == 'd' || kind == 'i' || kind == 'x' || kind == 'X' || kind == 'o') {
-      const auto n = static_cast<long long>(v.integral() ? v.AsInt() : static_cast<int64_t>(std::clamp(v.AsDouble(), -9e18, 9e18)));
+      const auto n = static_cast<long long>(v.integral() ? v.AsInt()
+                                                         : static_cast<int64_t>(std::clamp(v.AsDouble(), -9e18, 9e18)));
       std::snprintf(buffer, sizeof buffer, (spec + "ll" + kind).c_str(), n);
     } else if (kind == 'f' || kind == 'F' || kind == 'e' || kind == 'E' || kind == 'g' || kind == 'G') {
       std::snprintf(buffer, sizeof buffer, (spec + kind).c_str(), v.AsDouble());
@@ -259,7 +270,8 @@ Value Path(Interpreter& i, Value v, const Value& path) {
   for (size_t at = 0; at <= text.size();) {
     const size_t dot = std::min(text.find('.', at), text.size());
     const std::string part = text.substr(at, dot - at);
-    const bool number = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number =
+        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     v = number && part.size() < 10 ? i.Item(v, Value::Int(std::stoll(part))) : i.Item(v, Value::Str(part));
     at = dot + 1;
   }
@@ -292,7 +304,9 @@ Value Choose(Interpreter& i, const Value& v, const Arguments& a, bool attribute,
   return Value::OfList(std::move(out));
 }
 
-Value Fold(const Value& v) { return v.str() != nullptr ? Value::Str(Lower(*v.str())) : v; }
+Value Fold(const Value& v) {
+  return v.str() != nullptr ? Value::Str(Lower(*v.str())) : v;
+}
 
 std::vector<Value> Sorted(Interpreter& i, std::vector<Value> items, const Arguments& a, const Value& by) {
   const bool reverse = TakeBool(a, 0, "reverse", false), exact = TakeBool(a, 1, "case_sensitive", false);
@@ -378,12 +392,23 @@ std::string Escape(const std::string& s) {
   std::string out;
   for (char c : s) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&#34;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;
@@ -393,8 +418,10 @@ Value ToJson(Interpreter& i, const Value& v, Arguments& a) {
   JsonOptions o;
   o.ensure_ascii = TakeBool(a, 0, "ensure_ascii", false);
   const Value* indent = Given(a, 1, "indent");
-  if (indent != nullptr && indent->integral()) o.indent = static_cast<int>(std::clamp<int64_t>(indent->AsInt(), 0, 100));
-  if (const Value* separators = Given(a, 2, "separators"); separators != nullptr && separators->list() != nullptr && separators->list()->items.size() == 2) {
+  if (indent != nullptr && indent->integral())
+    o.indent = static_cast<int>(std::clamp<int64_t>(indent->AsInt(), 0, 100));
+  if (const Value* separators = Given(a, 2, "separators");
+      separators != nullptr && separators->list() != nullptr && separators->list()->items.size() == 2) {
     o.item_separator = separators->list()->items[0].ToString();
     o.key_separator = separators->list()->items[1].ToString();
   }
@@ -404,7 +431,10 @@ Value ToJson(Interpreter& i, const Value& v, Arguments& a) {
 
 Value Indent(Interpreter& i, const Value& v, Arguments& a) {
   const Value width = Take(a, 0, "width", Value::Int(4));
-  const std::string pad = width.str() != nullptr ? *width.str() : std::string(static_cast<size_t>(std::clamp<int64_t>(TakeInt(a, 0, "width", 4), 0, 1000)), ' ');
+  const std::string pad =
+      width.str() != nullptr
+          ? *width.str()
+          : std::string(static_cast<size_t>(std::clamp<int64_t>(TakeInt(a, 0, "width", 4), 0, 1000)), ' ');
   const bool first = TakeBool(a, 1, "first", false), blank = TakeBool(a, 2, "blank", false);
   const std::string text = v.ToString();
   std::string out;
@@ -474,7 +504,8 @@ Value Slices(Interpreter& i, const Value& v, Arguments& a, bool batch) {
   const auto u = static_cast<size_t>(n);
   if (batch) {
     for (size_t at = 0; at < items.size(); at += u) {
-      std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at), items.begin() + static_cast<std::ptrdiff_t>(std::min(at + u, items.size())));
+      std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
+                              items.begin() + static_cast<std::ptrdiff_t>(std::min(at + u, items.size())));
       if (fill != nullptr && u <= 10000) part.resize(u, *fill);
       out.push_back(Value::OfList(std::move(part)));
     }
@@ -484,7 +515,8 @@ Value Slices(Interpreter& i, const Value& v, Arguments& a, bool batch) {
   size_t at = 0;
   for (size_t s = 0; s < u; ++s) {
     const size_t count = items.size() / u + (s < items.size() % u ? 1 : 0);
-    std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at), items.begin() + static_cast<std::ptrdiff_t>(at + count));
+    std::vector<Value> part(items.begin() + static_cast<std::ptrdiff_t>(at),
+                            items.begin() + static_cast<std::ptrdiff_t>(at + count));
     at += count;
     if (fill != nullptr && items.size() % u != 0 && s >= items.size() % u) part.push_back(*fill);
     out.push_back(Value::OfList(std::move(part)));
@@ -522,7 +554,8 @@ Value GroupBy(Interpreter& i, const Value& v, Arguments& a) {
 Value DictSort(Interpreter& i, const Value& v, Arguments& a) {
   const bool by_value = TakeText(a, 1, "by", "key") == "value";
   Arguments order;
-  order.positional = {Value::Bool(TakeBool(a, 2, "reverse", false)), Value::Bool(TakeBool(a, 0, "case_sensitive", false))};
+  order.positional = {Value::Bool(TakeBool(a, 2, "reverse", false)),
+                      Value::Bool(TakeBool(a, 0, "case_sensitive", false))};
   return Value::OfList(Sorted(i, ItemsOf(v).list()->items, order, Value::Int(by_value ? 1 : 0)));
 }
 
@@ -652,17 +685,31 @@ const std::unordered_map<std::string, Filter>& Filters() {
   return *map;
 }
 
-bool Sequence(const Value& v) { return v.str() != nullptr || v.list() != nullptr || v.dict() != nullptr || v.undefined(); }
+bool Sequence(const Value& v) {
+  return v.str() != nullptr || v.list() != nullptr || v.dict() != nullptr || v.undefined();
+}
 Value Other(const Arguments& a) {
   if (a.positional.empty()) Fail("the test needs a value to compare with");
   return a.positional[0];
 }
-bool IsEqual(Interpreter&, const Value& v, Arguments& a) { return Equal(v, Other(a)); }
-bool NotEqual(Interpreter&, const Value& v, Arguments& a) { return !Equal(v, Other(a)); }
-bool IsLess(Interpreter&, const Value& v, Arguments& a) { return Less(v, Other(a)); }
-bool IsGreater(Interpreter&, const Value& v, Arguments& a) { return Less(Other(a), v); }
-bool AtMost(Interpreter&, const Value& v, Arguments& a) { return !Less(Other(a), v); }
-bool AtLeast(Interpreter&, const Value& v, Arguments& a) { return !Less(v, Other(a)); }
+bool IsEqual(Interpreter&, const Value& v, Arguments& a) {
+  return Equal(v, Other(a));
+}
+bool NotEqual(Interpreter&, const Value& v, Arguments& a) {
+  return !Equal(v, Other(a));
+}
+bool IsLess(Interpreter&, const Value& v, Arguments& a) {
+  return Less(v, Other(a));
+}
+bool IsGreater(Interpreter&, const Value& v, Arguments& a) {
+  return Less(Other(a), v);
+}
+bool AtMost(Interpreter&, const Value& v, Arguments& a) {
+  return !Less(Other(a), v);
+}
+bool AtLeast(Interpreter&, const Value& v, Arguments& a) {
+  return !Less(v, Other(a));
+}
 int64_t Whole(const Value& v) {
   if (!v.integral()) Fail("a {} is no integer", v.TypeName());
   return v.AsInt();
@@ -680,7 +727,8 @@ const std::unordered_map<std::string, Test>& Tests() {
       {"boolean", [](Interpreter&, const Value& v, Arguments&) { return v.Is<bool>(); }},
       {"true", [](Interpreter&, const Value& v, Arguments&) { return v.Is<bool>() && v.Truthy(); }},
       {"false", [](Interpreter&, const Value& v, Arguments&) { return v.Is<bool>() && !v.Truthy(); }},
-      {"mapping", [](Interpreter&, const Value& v, Arguments&) { return v.dict() != nullptr && !v.dict()->is_namespace; }},
+      {"mapping",
+       [](Interpreter&, const Value& v, Arguments&) { return v.dict() != nullptr && !v.dict()->is_namespace; }},
       {"iterable", [](Interpreter&, const Value& v, Arguments&) { return Sequence(v); }},
       {"sequence", [](Interpreter&, const Value& v, Arguments&) { return Sequence(v); }},
       {"callable", [](Interpreter&, const Value& v, Arguments&) { return v.function() != nullptr; }},
@@ -699,8 +747,10 @@ const std::unordered_map<std::string, Test>& Tests() {
       {"<=", AtMost},
       {"ge", AtLeast},
       {">=", AtLeast},
-      {"sameas", [](Interpreter&, const Value& v, Arguments& a) { return v.data().index() == Other(a).data().index() && Equal(v, Other(a)); }},
-      {"in", [](Interpreter& i, const Value& v, Arguments& a) {
+      {"sameas", [](Interpreter&, const Value& v,
+                    Arguments& a) { return v.data().index() == Other(a).data().index() && Equal(v, Other(a)); }},
+      {"in",
+       [](Interpreter& i, const Value& v, Arguments& a) {
          const Value in = Other(a);
          if (in.str() != nullptr) return in.str()->find(v.ToString()) != std::string::npos;
          for (const Value& item : i.Iterate(in)) {
@@ -710,13 +760,16 @@ const std::unordered_map<std::string, Test>& Tests() {
        }},
       {"odd", [](Interpreter&, const Value& v, Arguments&) { return Whole(v) % 2 != 0; }},
       {"even", [](Interpreter&, const Value& v, Arguments&) { return Whole(v) % 2 == 0; }},
-      {"divisibleby", [](Interpreter&, const Value& v, Arguments& a) {
+      {"divisibleby",
+       [](Interpreter&, const Value& v, Arguments& a) {
          const int64_t by = Whole(Other(a));
          if (by == 0) Fail("division by zero");
          return by == -1 || Whole(v) % by == 0;
        }},
-      {"lower", [](Interpreter&, const Value& v, Arguments&) { return v.ToString() == Lower(v.ToString()) && v.ToString() != Upper(v.ToString()); }},
-      {"upper", [](Interpreter&, const Value& v, Arguments&) { return v.ToString() == Upper(v.ToString()) && v.ToString() != Lower(v.ToString()); }},
+      {"lower", [](Interpreter&, const Value& v,
+                   Arguments&) { return v.ToString() == Lower(v.ToString()) && v.ToString() != Upper(v.ToString()); }},
+      {"upper", [](Interpreter&, const Value& v,
+                   Arguments&) { return v.ToString() == Upper(v.ToString()) && v.ToString() != Lower(v.ToString()); }},
       {"filter", [](Interpreter&, const Value& v, Arguments&) { return FindFilter(v.ToString()) != nullptr; }},
       {"test", [](Interpreter&, const Value& v, Arguments&) { return FindTest(v.ToString()) != nullptr; }},
   };
@@ -732,7 +785,8 @@ bool Affix(const std::string& s, const Arguments& a, bool start) {
   const Value& what = a.positional[0];
   const std::vector<Value> several = what.list() != nullptr ? what.list()->items : std::vector<Value>{what};
   return std::any_of(several.begin(), several.end(), [&](const Value& v) {
-    if (v.str() == nullptr) Fail("{} first arg must be str or a tuple of str, not {}", start ? "startswith" : "endswith", v.TypeName());
+    if (v.str() == nullptr)
+      Fail("{} first arg must be str or a tuple of str, not {}", start ? "startswith" : "endswith", v.TypeName());
     const std::string& t = *v.str();
     return t.size() <= s.size() && s.compare(start ? 0 : s.size() - t.size(), t.size(), t) == 0;
   });
@@ -926,7 +980,8 @@ Value FindMethod(const Value& v, const std::string& name) {
   if (v.str() != nullptr) {
     const auto it = StringMethods().find(name);
     if (it == StringMethods().end()) return Value();
-    return Value::OfFunction([text = v, method = it->second](Interpreter& i, Arguments& a) { return method(i, *text.str(), a); });
+    return Value::OfFunction(
+        [text = v, method = it->second](Interpreter& i, Arguments& a) { return method(i, *text.str(), a); });
   }
   if (v.dict() != nullptr) return DictMethod(std::get<std::shared_ptr<Dict>>(v.data()), name);
   if (v.loop() != nullptr) return LoopAttribute(std::get<std::shared_ptr<Loop>>(v.data()), name);
@@ -951,7 +1006,8 @@ void AddGlobals(Scope* scope) {
   names["range"] = Value::OfFunction([](Interpreter& i, Arguments& a) {
     const size_t n = a.positional.size();
     if (n < 1 || n > 3) Fail("range takes 1 to 3 arguments, not {}", n);
-    const int64_t begin = n == 1 ? 0 : TakeInt(a, 0, "start", 0), end = TakeInt(a, n == 1 ? 0 : 1, "stop", 0), step = TakeInt(a, 2, "step", 1);
+    const int64_t begin = n == 1 ? 0 : TakeInt(a, 0, "start", 0), end = TakeInt(a, n == 1 ? 0 : 1, "stop", 0),
+                  step = TakeInt(a, 2, "step", 1);
     if (step == 0) Fail("range() arg 3 must not be zero");
     std::vector<Value> out;
     for (int64_t k = begin; step > 0 ? k < end : k > end;) {

@@ -28,7 +28,8 @@ std::shared_ptr<Scope> Inner(const std::shared_ptr<Scope>& parent) {
 }
 
 [[noreturn]] void NoSuch(const Value& v) {
-  Fail("{} is undefined", std::get<Undefined>(v.data()).what.empty() ? "a value" : "'" + std::get<Undefined>(v.data()).what + "'");
+  Fail("{} is undefined",
+       std::get<Undefined>(v.data()).what.empty() ? "a value" : "'" + std::get<Undefined>(v.data()).what + "'");
 }
 
 void NoOverflow(bool overflow) {
@@ -94,14 +95,20 @@ std::string Interpreter::Capture(const Body& body, const std::shared_ptr<Scope>&
 Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_ptr<Scope>& scope, std::string* out) {
   Step();
   switch (node.kind) {
-    case Node::Kind::kText: Emit(node.text, out); break;
-    case Node::Kind::kOutput: Emit(Eval(*node.expr, scope).ToString(), out); break;
+    case Node::Kind::kText:
+      Emit(node.text, out);
+      break;
+    case Node::Kind::kOutput:
+      Emit(Eval(*node.expr, scope).ToString(), out);
+      break;
     case Node::Kind::kIf:
       for (const auto& [condition, body] : node.branches) {
         if (condition == nullptr || Eval(*condition, scope).Truthy()) return Execute(body, scope, out);
       }
       break;
-    case Node::Kind::kFor: ExecuteFor(node, scope, Eval(*node.expr, scope), 0, out); break;
+    case Node::Kind::kFor:
+      ExecuteFor(node, scope, Eval(*node.expr, scope), 0, out);
+      break;
     case Node::Kind::kSet: {
       Value v = Eval(*node.expr, scope);
       if (node.text.empty()) {
@@ -121,7 +128,9 @@ Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_p
       Assign(node.targets, v, scope.get());
       break;
     }
-    case Node::Kind::kMacro: scope->names[node.text] = MakeMacro(node, scope); break;
+    case Node::Kind::kMacro:
+      scope->names[node.text] = MakeMacro(node, scope);
+      break;
     case Node::Kind::kCallBlock: {
       Value callee = Eval(*node.expr->children[0], scope);
       Arguments arguments = EvalArguments(*node.expr, scope);
@@ -137,13 +146,16 @@ Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_p
       for (size_t i = 0; i < node.targets.size(); ++i) inner->names[node.targets[i]] = Eval(*node.values[i], scope);
       return Execute(node.body, inner, out);
     }
-    case Node::Kind::kBreak: return Flow::kBreak;
-    case Node::Kind::kContinue: return Flow::kContinue;
+    case Node::Kind::kBreak:
+      return Flow::kBreak;
+    case Node::Kind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNormal;
 }
 
-void Interpreter::ExecuteFor(const Node& node, const std::shared_ptr<Scope>& scope, const Value& over, int depth, std::string* out) {
+void Interpreter::ExecuteFor(const Node& node, const std::shared_ptr<Scope>& scope, const Value& over, int depth,
+                             std::string* out) {
   const Deeper deeper(this);
   auto loop = std::make_shared<Loop>();
   loop->depth = depth;
@@ -198,7 +210,8 @@ Value Interpreter::MakeMacro(const Node& node, const std::shared_ptr<Scope>& sco
     for (size_t i = known; i < arguments.positional.size(); ++i) more.push_back(arguments.positional[i]);
     auto named = std::make_shared<Dict>();
     for (auto& [name, value] : arguments.named) {
-      const bool is_parameter = std::any_of(node.parameters.begin(), node.parameters.end(), [&](const auto& p) { return p.name == name; });
+      const bool is_parameter =
+          std::any_of(node.parameters.begin(), node.parameters.end(), [&](const auto& p) { return p.name == name; });
       if (is_parameter || name == "caller") {
         inner->names[name] = value;
       } else {
@@ -239,7 +252,8 @@ Value Interpreter::Eval(const Expr& e, const std::shared_ptr<Scope>& scope) {
   Step();
   const Deeper deeper(this);
   switch (e.kind) {
-    case Expr::Kind::kLiteral: return e.value;
+    case Expr::Kind::kLiteral:
+      return e.value;
     case Expr::Kind::kName: {
       const Value* v = Lookup(scope.get(), e.text);
       return v == nullptr ? Value::Missing(e.text) : *v;
@@ -253,13 +267,17 @@ Value Interpreter::Eval(const Expr& e, const std::shared_ptr<Scope>& scope) {
     }
     case Expr::Kind::kDict: {
       auto dict = std::make_shared<Dict>();
-      for (size_t i = 0; i < e.children.size(); i += 2) dict->Set(Eval(*e.children[i], scope), Eval(*e.children[i + 1], scope));
+      for (size_t i = 0; i < e.children.size(); i += 2)
+        dict->Set(Eval(*e.children[i], scope), Eval(*e.children[i + 1], scope));
       Charge(e.children.size() * sizeof(Value));
       return Value::OfDict(std::move(dict));
     }
-    case Expr::Kind::kAttribute: return Attribute(Eval(*e.children[0], scope), e.text);
-    case Expr::Kind::kItem: return Item(Eval(*e.children[0], scope), Eval(*e.children[1], scope));
-    case Expr::Kind::kSlice: return EvalSlice(e, scope);
+    case Expr::Kind::kAttribute:
+      return Attribute(Eval(*e.children[0], scope), e.text);
+    case Expr::Kind::kItem:
+      return Item(Eval(*e.children[0], scope), Eval(*e.children[1], scope));
+    case Expr::Kind::kSlice:
+      return EvalSlice(e, scope);
     case Expr::Kind::kCall: {
       const Value callee = Eval(*e.children[0], scope);
       Arguments arguments = EvalArguments(e, scope);
@@ -409,7 +427,8 @@ Value Interpreter::Binary(const std::string& op, const Value& a, const Value& b)
           items.insert(items.end(), thing.list()->items.begin(), thing.list()->items.end());
         }
       }
-      return thing.str() != nullptr ? Value::Str(std::move(text)) : Value::OfList(std::move(items), thing.list()->tuple);
+      return thing.str() != nullptr ? Value::Str(std::move(text))
+                                    : Value::OfList(std::move(items), thing.list()->tuple);
     }
   }
   if (op == "%" && a.str() != nullptr) {

@@ -1,4 +1,5 @@
-// Walks a template's tree. Variables live in scopes as Jinja has them: a loop's turn, a macro and a with block have their own.
+// Walks a template's tree. Variables live in scopes as Jinja has them: a loop's turn, a macro and a with block have
+// their own.
 #pragma once
 
 #include <ctime>
@@ -21,7 +22,8 @@ struct Scope {
 // One rendering. Throws Error.
 class Interpreter {
  public:
-  explicit Interpreter(const RenderOptions& options) : options_(options), steps_left_(options.max_steps), bytes_left_(options.max_bytes) {}
+  explicit Interpreter(const RenderOptions& options)
+      : options_(options), steps_left_(options.max_steps), bytes_left_(options.max_bytes) {}
 
   std::string Run(const Body& body, std::shared_ptr<Scope> globals);
 
@@ -45,7 +47,8 @@ class Interpreter {
   void Step();
   Flow Execute(const Body& body, const std::shared_ptr<Scope>& scope, std::string* out);
   Flow ExecuteNode(const Node& node, const std::shared_ptr<Scope>& scope, std::string* out);
-  void ExecuteFor(const Node& node, const std::shared_ptr<Scope>& scope, const Value& over, int depth, std::string* out);
+  void ExecuteFor(const Node& node, const std::shared_ptr<Scope>& scope, const Value& over, int depth,
+                  std::string* out);
   std::string Capture(const Body& body, const std::shared_ptr<Scope>& scope);
   void Emit(const std::string& text, std::string* out);
   void Assign(const std::vector<std::string>& targets, const Value& v, Scope* scope);

@@ -8,7 +8,9 @@
 namespace gyre::jinja {
 namespace {
 
-bool Blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f'; }
+bool Blank(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f';
+}
 
 class Lexer {
  public:
@@ -153,7 +155,9 @@ class Lexer {
     const char c = Peek();
     if (std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_' || static_cast<unsigned char>(c) >= 0x80) {
       size_t n = 1;
-      while (std::isalnum(static_cast<unsigned char>(Peek(n))) != 0 || Peek(n) == '_' || static_cast<unsigned char>(Peek(n)) >= 0x80) ++n;
+      while (std::isalnum(static_cast<unsigned char>(Peek(n))) != 0 || Peek(n) == '_' ||
+             static_cast<unsigned char>(Peek(n)) >= 0x80)
+        ++n;
       Add(Token::Kind::kName, text_.substr(at_, n));
       return Advance(n);
     }
@@ -259,6 +263,8 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> Lex(std::string_view source) { return Lexer(source).Run(); }
+std::vector<Token> Lex(std::string_view source) {
+  return Lexer(source).Run();
+}
 
 }  // namespace gyre::jinja

@@ -10,14 +10,26 @@
 namespace gyre::jinja {
 
 struct Token {
-  enum class Kind { kData, kBlockBegin, kBlockEnd, kOutputBegin, kOutputEnd, kName, kString, kInt, kFloat, kOperator, kEnd };
+  enum class Kind {
+    kData,
+    kBlockBegin,
+    kBlockEnd,
+    kOutputBegin,
+    kOutputEnd,
+    kName,
+    kString,
+    kInt,
+    kFloat,
+    kOperator,
+    kEnd
+  };
   Kind kind = Kind::kEnd;
   std::string text;  // of a string: its value
   int line = 0;
 };
 
-// White space as Hugging Face's chat templates have it: trim_blocks, lstrip_blocks, the template's last newline dropped.
-// Throws Error.
+// White space as Hugging Face's chat templates have it: trim_blocks, lstrip_blocks, the template's last newline
+// dropped. Throws Error.
 std::vector<Token> Lex(std::string_view source);
 
 }  // namespace gyre::jinja

@@ -17,7 +17,8 @@ class Parser {
 
   Body Run() {
     Body body = ParseBody({});
-    if (Now().kind != Token::Kind::kEnd) Fail("line {}: the block '{}' belongs to none that is open", Now().line, Now().text);
+    if (Now().kind != Token::Kind::kEnd)
+      Fail("line {}: the block '{}' belongs to none that is open", Now().line, Now().text);
     return body;
   }
 
@@ -52,11 +53,16 @@ class Parser {
   }
   static std::string Describe(const Token& t) {
     switch (t.kind) {
-      case Token::Kind::kBlockEnd: return "%}";
-      case Token::Kind::kOutputEnd: return "}}";
-      case Token::Kind::kEnd: return "the end";
-      case Token::Kind::kString: return "a string";
-      default: return "'" + t.text + "'";
+      case Token::Kind::kBlockEnd:
+        return "%}";
+      case Token::Kind::kOutputEnd:
+        return "}}";
+      case Token::Kind::kEnd:
+        return "the end";
+      case Token::Kind::kString:
+        return "a string";
+      default:
+        return "'" + t.text + "'";
     }
   }
   void NeedOp(std::string_view op) {
@@ -87,7 +93,8 @@ class Parser {
     for (;;) {
       const Token& t = Now();
       if (t.kind == Token::Kind::kEnd) {
-        if (ends.size() > 0) Fail("line {}: expected {{% {} %}}, found the end of the template", t.line, *(ends.end() - 1));
+        if (ends.size() > 0)
+          Fail("line {}: expected {{% {} %}}, found the end of the template", t.line, *(ends.end() - 1));
         return body;
       }
       if (t.kind == Token::Kind::kData) {
@@ -99,7 +106,8 @@ class Parser {
         ++at_;
         auto node = NewNode(Node::Kind::kOutput);
         node->expr = ParseTuple();
-        if (Now().kind != Token::Kind::kOutputEnd) Fail("line {}: expected }}}}, found {}", Now().line, Describe(Now()));
+        if (Now().kind != Token::Kind::kOutputEnd)
+          Fail("line {}: expected }}}}, found {}", Now().line, Describe(Now()));
         ++at_;
         body.push_back(std::move(node));
       } else {
@@ -428,9 +436,12 @@ class Parser {
         return e;
       }
       case Token::Kind::kInt:
-      case Token::Kind::kFloat: return Number();
-      case Token::Kind::kOperator: break;
-      default: Fail("line {}: expected an expression, found {}", t.line, Describe(t));
+      case Token::Kind::kFloat:
+        return Number();
+      case Token::Kind::kOperator:
+        break;
+      default:
+        Fail("line {}: expected an expression, found {}", t.line, Describe(t));
     }
     if (TakeOp("(")) {
       if (TakeOp(")")) return Make(Kind::kTuple);
@@ -468,11 +479,13 @@ class Parser {
     const std::string& text = Now().text;
     if (Now().kind == Token::Kind::kInt) {
       int64_t v = 0;
-      if (std::from_chars(text.data(), text.data() + text.size(), v).ec != std::errc()) Fail("line {}: {} is too large", Now().line, text);
+      if (std::from_chars(text.data(), text.data() + text.size(), v).ec != std::errc())
+        Fail("line {}: {} is too large", Now().line, text);
       e->value = Value::Int(v);
     } else {
       double v = 0;
-      if (std::from_chars(text.data(), text.data() + text.size(), v).ec != std::errc()) Fail("line {}: {} is out of range", Now().line, text);
+      if (std::from_chars(text.data(), text.data() + text.size(), v).ec != std::errc())
+        Fail("line {}: {} is out of range", Now().line, text);
       e->value = Value::Float(v);
     }
     ++at_;
@@ -570,9 +583,10 @@ class Parser {
     const Token& t = Now();
     if (IsOp("(")) {
       CallArguments(test.get());
-    } else if (t.kind == Token::Kind::kString || t.kind == Token::Kind::kInt || t.kind == Token::Kind::kFloat || IsOp("[") || IsOp("{") ||
-               (t.kind == Token::Kind::kName && t.text != "else" && t.text != "or" && t.text != "and" && t.text != "is" &&
-                t.text != "if" && t.text != "in" && t.text != "not" && t.text != "recursive")) {
+    } else if (t.kind == Token::Kind::kString || t.kind == Token::Kind::kInt || t.kind == Token::Kind::kFloat ||
+               IsOp("[") || IsOp("{") ||
+               (t.kind == Token::Kind::kName && t.text != "else" && t.text != "or" && t.text != "and" &&
+                t.text != "is" && t.text != "if" && t.text != "in" && t.text != "not" && t.text != "recursive")) {
       const Deeper deeper(this);
       test->children.push_back(Postfix(Primary()));
     }
@@ -590,6 +604,8 @@ class Parser {
 
 }  // namespace
 
-Body Parse(std::string_view source) { return Parser(source).Run(); }
+Body Parse(std::string_view source) {
+  return Parser(source).Run();
+}
 
 }  // namespace gyre::jinja

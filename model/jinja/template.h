@@ -1,5 +1,6 @@
-// Chat templates: the part of Jinja that Hugging Face's renderer offers them, in a sandbox. Templates come with model files, from
-// strangers: there is no way from one to files, clocks (but strftime_now) or code, and output, steps and depth are bounded.
+// Chat templates: the part of Jinja that Hugging Face's renderer offers them, in a sandbox. Templates come with model
+// files, from strangers: there is no way from one to files, clocks (but strftime_now) or code, and output, steps and
+// depth are bounded.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,9 @@
 namespace gyre::jinja {
 
 struct RenderOptions {
-  std::tm now{};                          // what strftime_now formats
-  uint64_t max_steps = 5'000'000;         // evaluated nodes
-  size_t max_bytes = size_t{64} << 20;    // of all text and lists that are made, the output among them
+  std::tm now{};                        // what strftime_now formats
+  uint64_t max_steps = 5'000'000;       // evaluated nodes
+  size_t max_bytes = size_t{64} << 20;  // of all text and lists that are made, the output among them
 };
 
 class Template {

@@ -39,8 +39,10 @@ bool Printable(char32_t c) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -60,9 +62,9 @@ std::string ReprString(const std::string& s) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (n == 0 || !Printable(c)) {
-      out += c < 0x100 ? fmt::format("\\x{:02x}", static_cast<uint32_t>(c))
-                       : c < 0x10000 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(c))
-                                     : fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
+      out += c < 0x100     ? fmt::format("\\x{:02x}", static_cast<uint32_t>(c))
+             : c < 0x10000 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(c))
+                           : fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
     } else {
       out += s.substr(at, n);
     }
@@ -97,13 +99,27 @@ void DumpString(const std::string& s, bool ascii, std::string* out) {
     const size_t n = Utf8Length(s, at);
     const auto c = static_cast<uint8_t>(s[at]);
     switch (c) {
-      case '"': *out += "\\\""; break;
-      case '\\': *out += "\\\\"; break;
-      case '\n': *out += "\\n"; break;
-      case '\r': *out += "\\r"; break;
-      case '\t': *out += "\\t"; break;
-      case '\b': *out += "\\b"; break;
-      case '\f': *out += "\\f"; break;
+      case '"':
+        *out += "\\\"";
+        break;
+      case '\\':
+        *out += "\\\\";
+        break;
+      case '\n':
+        *out += "\\n";
+        break;
+      case '\r':
+        *out += "\\r";
+        break;
+      case '\t':
+        *out += "\\t";
+        break;
+      case '\b':
+        *out += "\\b";
+        break;
+      case '\f':
+        *out += "\\f";
+        break;
       default:
         if (c < 0x20) {
           *out += fmt::format("\\u{:04x}", c);
@@ -199,7 +215,9 @@ std::string FloatToString(double v) {
   // Python writes exponents from 1e16 on and below 1e-4.
   const double a = std::fabs(v);
   const bool scientific = a != 0 && (a >= 1e16 || a < 1e-4);
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, v, scientific ? std::chars_format::scientific : std::chars_format::fixed).ptr;
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, v,
+                                 scientific ? std::chars_format::scientific : std::chars_format::fixed)
+                       .ptr;
   std::string out(buffer, end);
   if (out.find_first_of(".e") == std::string::npos) out += ".0";
   return out;
@@ -211,12 +229,18 @@ Value Value::OfList(std::vector<Value> items, bool tuple) {
 
 Value Value::FromJson(const boost::json::value& json) {
   switch (json.kind()) {
-    case boost::json::kind::null: return OfNone();
-    case boost::json::kind::bool_: return Bool(json.get_bool());
-    case boost::json::kind::int64: return Int(json.get_int64());
-    case boost::json::kind::uint64: return Float(static_cast<double>(json.get_uint64()));
-    case boost::json::kind::double_: return Float(json.get_double());
-    case boost::json::kind::string: return Str(std::string(json.get_string().c_str(), json.get_string().size()));
+    case boost::json::kind::null:
+      return OfNone();
+    case boost::json::kind::bool_:
+      return Bool(json.get_bool());
+    case boost::json::kind::int64:
+      return Int(json.get_int64());
+    case boost::json::kind::uint64:
+      return Float(static_cast<double>(json.get_uint64()));
+    case boost::json::kind::double_:
+      return Float(json.get_double());
+    case boost::json::kind::string:
+      return Str(std::string(json.get_string().c_str(), json.get_string().size()));
     case boost::json::kind::array: {
       std::vector<Value> items;
       for (const auto& item : json.get_array()) items.push_back(FromJson(item));
@@ -273,13 +297,17 @@ std::string Value::ToString() const {
   return "<" + TypeName() + ">";
 }
 
-std::string Value::Repr() const { return ReprAt(*this, 0); }
+std::string Value::Repr() const {
+  return ReprAt(*this, 0);
+}
 
 const Value* Dict::FindKey(const std::string& key) const {
   const auto it = index_.find(key);
   return it == index_.end() ? nullptr : &items_[it->second].second;
 }
-const Value* Dict::Find(const Value& key) const { return FindKey(KeyText(key)); }
+const Value* Dict::Find(const Value& key) const {
+  return FindKey(KeyText(key));
+}
 void Dict::Set(const Value& key, Value value) {
   const auto [it, added] = index_.try_emplace(KeyText(key), items_.size());
   if (added) {
@@ -290,7 +318,8 @@ void Dict::Set(const Value& key, Value value) {
 }
 
 bool Equal(const Value& a, const Value& b) {
-  if (a.number() && b.number()) return a.integral() && b.integral() ? a.AsInt() == b.AsInt() : a.AsDouble() == b.AsDouble();
+  if (a.number() && b.number())
+    return a.integral() && b.integral() ? a.AsInt() == b.AsInt() : a.AsDouble() == b.AsDouble();
   if (a.data().index() != b.data().index()) return false;
   if (a.str() != nullptr) return *a.str() == *b.str();
   if (a.list() != nullptr) {
@@ -312,7 +341,8 @@ bool Equal(const Value& a, const Value& b) {
 }
 
 bool Less(const Value& a, const Value& b) {
-  if (a.number() && b.number()) return a.integral() && b.integral() ? a.AsInt() < b.AsInt() : a.AsDouble() < b.AsDouble();
+  if (a.number() && b.number())
+    return a.integral() && b.integral() ? a.AsInt() < b.AsInt() : a.AsDouble() < b.AsDouble();
   if (a.str() != nullptr && b.str() != nullptr) return *a.str() < *b.str();  // UTF-8 sorts as code points do
   if (a.list() != nullptr && b.list() != nullptr) {
     const auto &x = a.list()->items, &y = b.list()->items;
@@ -341,8 +371,8 @@ size_t CountCharacters(std::string_view text) {
 }
 
 bool IsSpace(char32_t c) {
-  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 }  // namespace gyre::jinja

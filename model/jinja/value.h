@@ -16,8 +16,8 @@
 
 namespace gyre::jinja {
 
-// What goes wrong while a template is read or rendered. Thrown inside this folder only, where errors arise deep in recursion;
-// Template turns it into a Status.
+// What goes wrong while a template is read or rendered. Thrown inside this folder only, where errors arise deep in
+// recursion; Template turns it into a Status.
 struct Error {
   Status status;
 };
@@ -47,8 +47,9 @@ struct None {};
 
 class Value {
  public:
-  using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>, std::shared_ptr<List>,
-                            std::shared_ptr<Dict>, std::shared_ptr<Loop>, std::shared_ptr<const Function>>;
+  using Data =
+      std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>, std::shared_ptr<List>,
+                   std::shared_ptr<Dict>, std::shared_ptr<Loop>, std::shared_ptr<const Function>>;
 
   Value() : data_(Undefined{}) {}
   static Value Missing(std::string what) { return Value(Data(Undefined{std::move(what)})); }
@@ -92,9 +93,9 @@ class Value {
     return p == nullptr ? nullptr : p->get();
   }
   bool number() const { return Is<int64_t>() || Is<double>() || Is<bool>(); }
-  double AsDouble() const;   // REQUIRES: number()
+  double AsDouble() const;  // REQUIRES: number()
   bool integral() const { return Is<int64_t>() || Is<bool>(); }
-  int64_t AsInt() const;     // REQUIRES: integral()
+  int64_t AsInt() const;  // REQUIRES: integral()
 
   bool Truthy() const;
   std::string TypeName() const;  // as Python says it, for messages
@@ -131,8 +132,8 @@ struct Loop {
   std::vector<Value> items;
   size_t index = 0;
   int depth = 0;
-  Value changed;                 // last arguments of loop.changed()
-  Function recurse;              // loop(...) of a recursive loop
+  Value changed;     // last arguments of loop.changed()
+  Function recurse;  // loop(...) of a recursive loop
 };
 
 bool Equal(const Value& a, const Value& b);
