@@ -51,9 +51,25 @@ struct TemplateOptions {
 };
 Status TemplateCommand(const TemplateOptions& options);
 
+struct QuantizeCommandOptions {
+  std::string in, out, type;
+  int threads = 0;
+  bool requantize = false, quiet = false;
+};
+Status QuantizeCommand(const QuantizeCommandOptions& options);
+
+struct EstimateOptions {
+  std::string model, nodes = "1", kv_type = "f16";
+  OpenOptions open;
+  uint32_t ctx = 0, parallel = 1, max_rows = 512;
+  bool json = false;
+};
+Status EstimateCommand(const EstimateOptions& options);
+
 struct InspectOptions {
   std::string model;
   OpenOptions open;
+  std::string tensor;  // statistics of this one
   bool json = false;
   bool tensors = false;
 };

@@ -1,5 +1,6 @@
 // gyre inspect: what is in a model file.
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <boost/json.hpp>
@@ -50,6 +51,7 @@ void PrintJson(const Model& model, bool tensors) {
   root["kv_heads"] = s.layers[0].kv_heads;
   root["head_dim"] = s.layers[0].head_dim;
   root["ffn"] = s.layers[0].ffn;
+  root["experts"] = {{"count", s.layers[0].experts.count}, {"used", s.layers[0].experts.used}, {"ffn", s.layers[0].experts.ffn}};
   root["tokenizer"] = model.tokenizer() != nullptr ? json::value(model.tokenizer()->kind()) : json::value(nullptr);
   root["content_hash"] = fmt::format("{:016x}", model.content_hash());
   json::object types;
@@ -58,6 +60,9 @@ void PrintJson(const Model& model, bool tensors) {
   json::object metadata;
   for (const auto& [key, value] : model.DescribeMetadata()) metadata[key] = value;
   root["metadata"] = std::move(metadata);
+  json::array layer_bytes;
+  for (size_t i = 0; i < s.layers.size(); ++i) layer_bytes.push_back(LayerBytes(model, static_cast<int>(i)).value_or(0));
+  root["layer_bytes"] = std::move(layer_bytes);
   if (tensors) {
     json::array list;
     for (const auto& [name, t] : InOrder(model)) {
@@ -73,13 +78,23 @@ void PrintText(const Model& model, bool tensors) {
   const LayerSpec& l = s.layers[0];
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
   fmt::print("layers        {}\n", s.layers.size());
-  fmt::print("dimension     {}, feed-forward {}\n", s.dim, l.ffn);
+  const std::string experts = fmt::format("{} experts of {}, {} for a token{}", l.experts.count, l.experts.ffn, l.experts.used,
+                                          l.ffn > 0 ? fmt::format(", and a shared one of {}", l.ffn) : "");
+  fmt::print("dimension     {}, feed-forward {}\n", s.dim, l.experts.count > 0 ? experts : std::to_string(l.ffn));
   fmt::print("attention     {} heads, {} for keys and values, {} wide\n", l.heads, l.kv_heads, l.head_dim);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");
   fmt::print("context       {}\n", s.context);
   fmt::print("tokenizer     {}\n", model.tokenizer() != nullptr ? model.tokenizer()->kind() : model.tokenizer_note());
   for (const auto& [type, sum] : ByType(model)) {
     fmt::print("{:<14}{} tensors, {:.1f} MiB\n", type, sum.tensors, static_cast<double>(sum.bytes) / (1 << 20));
+  }
+  // Layers of one size as one line.
+  for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
+    const auto bytes = LayerBytes(model, i), next = i + 1 < n ? LayerBytes(model, i + 1) : bytes;
+    if (!bytes.ok() || !next.ok() || (i + 1 < n && *bytes == *next)) continue;
+    fmt::print("{:<14}{:.2f} MiB each\n", begin == i ? fmt::format("layer {}", i) : fmt::format("layers {}-{}", begin, i),
+               static_cast<double>(*bytes) / (1 << 20));
+    begin = i + 1;
   }
   const auto metadata = model.DescribeMetadata();
   if (!metadata.empty()) fmt::print("\n");
@@ -91,10 +106,57 @@ void PrintText(const Model& model, bool tensors) {
   }
 }
 
+// Of the values as they are dequantized.
+Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
+  const TensorView* t = model.tensors().Find(name);
+  if (t == nullptr) return NotFound("{} has no tensor {}; --tensors lists them", model.path(), name);
+  if (!Info(t->type).dequantizes && t->scales == nullptr) return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
+  uint64_t rows = 1, infinite = 0, zeros = 0;
+  for (size_t d = 1; d < t->dims.size(); ++d) rows *= t->dims[d];
+  const WeightView w{.type = t->type, .n = rows, .k = t->dims[0], .data = t->data, .scales = t->scales, .group = t->group};
+  std::vector<float> row(w.k);
+  double sum = 0, squares = 0, lowest = INFINITY, highest = -INFINITY;
+  std::vector<float> first;
+  for (uint64_t r = 0; r < rows; ++r) {
+    DequantizeRow(w, r, row.data());
+    if (r == 0) first.assign(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(8, row.size())));
+    for (float f : row) {
+      const auto v = static_cast<double>(f);
+      if (!std::isfinite(v)) {
+        ++infinite;
+        continue;
+      }
+      zeros += v == 0;
+      sum += v;
+      squares += v * v;
+      lowest = std::min(lowest, v);
+      highest = std::max(highest, v);
+    }
+  }
+  const auto n = static_cast<double>(std::max<uint64_t>(1, rows * w.k - infinite));
+  const double mean = sum / n, deviation = std::sqrt(std::max(0.0, squares / n - mean * mean));
+  if (as_json) {
+    fmt::print("{}\n", json::serialize(json::object{{"name", name}, {"type", Info(t->type).name}, {"shape", json::value_from(t->dims)},
+                                                    {"bytes", t->bytes}, {"min", lowest}, {"max", highest}, {"mean", mean},
+                                                    {"deviation", deviation}, {"rms", std::sqrt(squares / n)}, {"zeros", zeros},
+                                                    {"not_finite", infinite}, {"first", json::value_from(first)}}));
+    return absl::OkStatus();
+  }
+  fmt::print("{}: {}, {}, {} bytes\n", name, Info(t->type).name, DescribeDims(t->dims), t->bytes);
+  fmt::print("range          {:.6g} to {:.6g}\n", lowest, highest);
+  fmt::print("mean           {:.6g}, deviation {:.6g}, root mean square {:.6g}\n", mean, deviation, std::sqrt(squares / n));
+  fmt::print("zeros          {}{}\n", zeros, infinite > 0 ? fmt::format(", and {} that are no finite numbers", infinite) : "");
+  fmt::print("first         ");
+  for (float f : first) fmt::print(" {:.6g}", f);
+  fmt::print("\n");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Status InspectCommand(const InspectOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(options.model, options.open));
+  if (!options.tensor.empty()) return PrintTensor(*model, options.tensor, options.json);
   if (options.json) {
     PrintJson(*model, options.tensors);
   } else {

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "model/quantize.h"
 #include "kernels/ops.h"
 
 namespace gyre {
@@ -138,10 +139,30 @@ int Main(int argc, char** argv) {
   template_app->add_flag("--jsonl", chat_template.jsonl,
                          "one {\"messages\", ...} a line in, one {\"text\"} or {\"error\"} a line out");
 
+  QuantizeCommandOptions quantize;
+  CLI::App* quantize_app = app.add_subcommand("quantize", "write a model file in another type of weights");
+  quantize_app->add_option("IN", quantize.in, "GGUF file")->required()->type_name("FILE");
+  quantize_app->add_option("OUT", quantize.out, "the file to write")->required()->type_name("FILE");
+  quantize_app->add_option("TYPE", quantize.type, "of the weights")->required()->check(CLI::IsMember(QuantizeTypes()));
+  quantize_app->add_option("-t,--threads", quantize.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
+  quantize_app->add_flag("--requantize", quantize.requantize, "weights that are quantized already, too");
+  quantize_app->add_flag("-q,--quiet", quantize.quiet, "errors only on stderr");
+
+  EstimateOptions estimate;
+  CLI::App* estimate_app = app.add_subcommand("estimate", "memory that a model takes, by node");
+  AddOpenFlags(estimate_app, &estimate.model, &estimate.open);
+  estimate_app->add_option("-c,--ctx", estimate.ctx, "context in tokens (default: what the file says)")->check(CLI::PositiveNumber);
+  estimate_app->add_option("--parallel", estimate.parallel, "sequences of the whole context")->check(CLI::PositiveNumber);
+  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "f32"}));
+  estimate_app->add_option("--max-rows", estimate.max_rows, "rows of a step")->check(CLI::PositiveNumber);
+  estimate_app->add_option("--nodes", estimate.nodes, "a number of nodes, or what each holds: 16G,8G or NAME=16G,...");
+  estimate_app->add_flag("--json", estimate.json, "for programs");
+
   InspectOptions inspect;
   CLI::App* inspect_app = app.add_subcommand("inspect", "what is in a model file");
   AddOpenFlags(inspect_app, &inspect.model, &inspect.open);
   inspect_app->add_flag("--json", inspect.json, "for programs");
+  inspect_app->add_option("--tensor", inspect.tensor, "statistics of one tensor")->type_name("NAME");
   inspect_app->add_flag("--tensors", inspect.tensors, "list every tensor");
 
   ServeCommandOptions serve;
@@ -229,6 +250,8 @@ int Main(int argc, char** argv) {
   if (*logits_app) status = LogitsCommand(logits);
   if (*tokenize_app) status = TokenizeCommand(tokenize);
   if (*template_app) status = TemplateCommand(chat_template);
+  if (*quantize_app) status = QuantizeCommand(quantize);
+  if (*estimate_app) status = EstimateCommand(estimate);
   if (*inspect_app) status = InspectCommand(inspect);
   if (*serve_app) status = ServeCommand(serve);
   if (*worker_app) status = WorkerCommand(worker);

@@ -21,25 +21,6 @@ void TellMore() {
   if (std::getenv("GYRE_LOG") == nullptr) SetLogLevel(LogLevel::kInfo);
 }
 
-// "512M", "8G", "1.5G", bytes without a letter.
-StatusOr<uint64_t> ParseSize(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  double unit = 1;
-  switch (*end) {
-    case 'k': case 'K': unit = 1 << 10; break;
-    case 'm': case 'M': unit = 1 << 20; break;
-    case 'g': case 'G': unit = 1 << 30; break;
-    case 't': case 'T': unit = 1099511627776.0; break;
-    default: break;
-  }
-  const bool whole = *end == '\0' || (unit > 1 && end[1] == '\0');
-  if (end == text.c_str() || !whole || !(value > 0) || value * unit > 1e18) {
-    return InvalidArgument("'{}': expected a size as 512M or 8G", text);
-  }
-  return static_cast<uint64_t>(value * unit);
-}
-
 // "A-B", both ends inclusive; the coordinator knows how many there are.
 StatusOr<LayerRange> ParseWish(const std::string& text) {
   int first = -1, last = -1;

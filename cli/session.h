@@ -30,6 +30,8 @@ SamplingParams WithSeed(const GenerateOptions& options);
 // White-space separated token ids. kNotFound (no file), kInvalidArgument (which word is no id).
 StatusOr<std::vector<TokenId>> ReadIds(const std::string& path);
 StatusOr<std::string> ReadFile(const std::string& path);
+// "512M", "8G", "1.5G", bytes without a letter.
+StatusOr<uint64_t> ParseSize(const std::string& text);
 
 // "12 prompt tokens, 345 tokens/s; ..." for stderr.
 std::string DescribeUsage(const Usage& usage);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/quant_k.h"
 #include "kernels/quant_lowbit.h"
 
 namespace gyre {
@@ -212,7 +213,8 @@ bool Quantize(DType type, const float* src, std::byte* dst, size_t elems) {
       case DType::kQ4_1:
       case DType::kQ5_0:
       case DType::kQ5_1: QuantizeNibbles(type, src + i, dst); break;
-      default: return false;
+      default:
+        if (!QuantizeKBlock(type, src + i, dst)) return false;
     }
   }
   return true;

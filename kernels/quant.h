@@ -33,8 +33,8 @@ const DTypeInfo& Info(DType type);
 // Info(type).dequantizes.
 void Dequantize(DType type, const std::byte* src, float* dst, size_t elems);
 
-// Plain round-to-nearest quantization, for tests and made-up models. Types: F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1.
-// False: another type.
+// To the nearest of a type's values: F32 F16 BF16; blocks of 32 round to nearest: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1; blocks of 256 search for
+// the scales with the least squared error: Q4_K Q5_K Q6_K. False: another type.
 bool Quantize(DType type, const float* src, std::byte* dst, size_t elems);
 
 // A weight matrix W[n][k] as it lies in the file: n rows of k elements.

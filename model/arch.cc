@@ -130,9 +130,6 @@ Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architectur
     GYRE_RETURN_IF_ERROR(refuse("final_logit_softcapping", 0));
   }
   if (!arch.experts) GYRE_RETURN_IF_ERROR(refuse("expert_count", 0));
-  GYRE_ASSIGN_OR_RETURN(const auto parts, gguf.Int("split.count", 0, kMaxDim));
-  if (parts.value_or(1) > 1)
-    return Unimplemented("one of {} parts of a split model, known are models in one file", *parts);
   GYRE_ASSIGN_OR_RETURN(const auto causal, gguf.Bool(keys.Name("attention.causal")));
   if (causal && !*causal) return Unimplemented("{} is false, known is true", keys.Name("attention.causal"));
   return absl::OkStatus();

@@ -276,6 +276,11 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   return g;
 }
 
+Status Gguf::AddTensors(const Gguf& part) {
+  for (const auto& [name, view] : part.tensors_.all()) GYRE_RETURN_IF_ERROR(tensors_.Add(name, view));
+  return absl::OkStatus();
+}
+
 StatusOr<std::optional<int64_t>> Gguf::Int(std::string_view key, int64_t min, int64_t max) const {
   const auto it = metadata_.find(key);
   if (it == metadata_.end()) return std::optional<int64_t>();

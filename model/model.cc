@@ -50,6 +50,8 @@ std::string LayerTensor(int layer, const char* name) {
   return fmt::format("blk.{}.{}", layer, name);
 }
 
+constexpr int64_t kMaxParts = 99999;
+
 class OpenedModel : public Model {
  public:
   const ModelSpec& spec() const override { return spec_; }
@@ -90,11 +92,17 @@ class OpenedModel : public Model {
     return head;
   }
 
-  Status Open(std::span<const std::byte> bytes, const OpenOptions& options) {
+  // `parts`: those of a split file that follow `bytes`.
+  Status Open(std::span<const std::byte> bytes, const OpenOptions& options, std::span<const Gguf> parts = {}) {
     size_t header_bytes = 256;
     if (IsGguf(bytes)) {
       GYRE_ASSIGN_OR_RETURN(Gguf gguf, Gguf::Parse(bytes));
       gguf_ = std::move(gguf);
+      GYRE_ASSIGN_OR_RETURN(const auto count, gguf_->Int("split.count", 0, kMaxParts));
+      if (static_cast<size_t>(std::max<int64_t>(count.value_or(0), 1)) != parts.size() + 1) {
+        return InvalidArgument("part 1 of {}: the others are needed too, under their names", *count);
+      }
+      for (const Gguf& part : parts) GYRE_RETURN_IF_ERROR(gguf_->AddTensors(part));
       header_bytes = gguf_->data_offset();
       GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
     } else {
@@ -149,8 +157,8 @@ class OpenedModel : public Model {
   void NoTokenizer(std::string note) { tokenizer_note_ = std::move(note); }
 
   bool is_gguf() const { return gguf_.has_value(); }
-  void Keep(std::shared_ptr<const MappedFile> file, std::string path) {
-    file_ = std::move(file);
+  void Keep(std::vector<std::shared_ptr<const MappedFile>> files, std::string path) {
+    files_ = std::move(files);
     path_ = std::move(path);
   }
   // A GGUF file for its tokenizer only.
@@ -282,7 +290,7 @@ class OpenedModel : public Model {
   }
 
   std::string path_;
-  std::shared_ptr<const MappedFile> file_;
+  std::vector<std::shared_ptr<const MappedFile>> files_;
   std::optional<Gguf> gguf_;
   Llama2cFile bin_;
   ModelSpec spec_;
@@ -306,6 +314,54 @@ std::string FindTokenizerBin(const std::string& model_path) {
   return found.size() == 1 ? found[0] : "";
 }
 
+// NAME-00002-of-00003.gguf: all parts in order, whichever is named. Any other name: itself.
+StatusOr<std::vector<std::string>> PartsOf(const std::string& path) {
+  constexpr size_t kTail = 20;  // "-00002-of-00003.gguf"
+  auto number = [&](size_t at) {
+    int v = 0;
+    for (size_t i = at; i < at + 5; ++i) {
+      if (path[i] < '0' || path[i] > '9') return -1;
+      v = 10 * v + (path[i] - '0');
+    }
+    return v;
+  };
+  if (path.size() <= kTail) return std::vector<std::string>{path};
+  const size_t at = path.size() - kTail;
+  if (path[at] != '-' || path.compare(at + 6, 4, "-of-") != 0 || path.compare(at + 15, 5, ".gguf") != 0) {
+    return std::vector<std::string>{path};
+  }
+  const int count = number(at + 10), own = number(at + 1);
+  if (count < 1 || own < 1 || own > count) return std::vector<std::string>{path};
+  std::vector<std::string> out;
+  std::string missing;
+  for (int i = 1; i <= count; ++i) {
+    out.push_back(fmt::format("{}-{:05}-of-{:05}.gguf", path.substr(0, at), i, count));
+    std::error_code error;
+    if (!std::filesystem::exists(out.back(), error)) missing += (missing.empty() ? "" : ", ") + out.back();
+  }
+  if (!missing.empty()) return NotFound("parts of the model are missing: {}", missing);
+  return out;
+}
+
+Status CheckPart(const Gguf& part, size_t index, size_t count) {
+  GYRE_ASSIGN_OR_RETURN(const auto number, part.Int("split.no", 0, kMaxParts));
+  GYRE_ASSIGN_OR_RETURN(const auto parts, part.Int("split.count", 0, kMaxParts));
+  if (number && parts && static_cast<size_t>(*number) == index && static_cast<size_t>(*parts) == count) return absl::OkStatus();
+  return DataLoss("inside it is part {} of {}, expected part {} of {}", number.value_or(0) + 1, parts.value_or(1), index + 1, count);
+}
+
+// Parts of different models, or of different splits of one, do not add up.
+Status CheckTogether(const std::vector<Gguf>& parts) {
+  int64_t sum = 0;
+  for (const Gguf& part : parts) sum += static_cast<int64_t>(part.tensors().all().size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    GYRE_ASSIGN_OR_RETURN(const auto total, parts[i].Int("split.tensors.count", 0, INT32_MAX));
+    if (!total || *total == sum) continue;
+    return DataLoss("part {} belongs to a model of {} tensors, the parts have {} together", i + 1, *total, sum);
+  }
+  return absl::OkStatus();
+}
+
 Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenOptions& options) {
   if (model.is_gguf()) return model.OpenGgufTokenizer();
   const std::string file = !options.tokenizer_path.empty() ? options.tokenizer_path : FindTokenizerBin(path);
@@ -324,10 +380,24 @@ Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenO
 }  // namespace
 
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+  GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> names, PartsOf(path));
+  std::vector<std::shared_ptr<const MappedFile>> files;
+  std::vector<Gguf> parts;
+  for (const std::string& name : names) {
+    GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(name));
+    files.push_back(std::move(file));
+    if (names.size() == 1) break;
+    StatusOr<Gguf> part = Gguf::Parse(files.back()->bytes());
+    Status status = part.status();
+    if (status.ok()) status = CheckPart(*part, files.size() - 1, names.size());
+    GYRE_RETURN_IF_ERROR(Annotate(status, name));
+    parts.push_back(*std::move(part));
+  }
+  if (names.size() > 1) GYRE_RETURN_IF_ERROR(Annotate(CheckTogether(parts), path));
   auto model = std::make_shared<OpenedModel>();
-  model->Keep(file, path);
-  GYRE_RETURN_IF_ERROR(Annotate(model->Open(file->bytes(), options), path));
+  model->Keep(files, path);
+  const std::span<const Gguf> further = parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
+  GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
   GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   return std::shared_ptr<const Model>(std::move(model));
 }
@@ -354,7 +424,7 @@ StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const st
 StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options) {
   GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
   auto model = std::make_shared<OpenedModel>();
-  model->Keep(file, path);
+  model->Keep({file}, path);
   if (IsGguf(file->bytes())) {
     GYRE_RETURN_IF_ERROR(Annotate(model->OpenOnlyTokenizer(file->bytes()), path));
   } else {

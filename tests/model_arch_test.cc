@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdlib.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "model/arch.h"
@@ -126,7 +130,6 @@ TEST(ArchTest, ValuesThatChangeTheArithmeticAreRefused) {
        }},
       {"attn_logit_softcapping", [](GgufWriter& w) { w.Float("llama.attn_logit_softcapping", 50); }},
       {"attention.causal", [](GgufWriter& w) { w.Bool("llama.attention.causal", false); }},
-      {"split", [](GgufWriter& w) { w.Uint("split.count", 2); }},
       {"logit_scale", [](GgufWriter& w) { w.Float("llama.logit_scale", 0.5f); }},
   };
   for (const Spoiled& c : cases) {
@@ -136,6 +139,52 @@ TEST(ArchTest, ValuesThatChangeTheArithmeticAreRefused) {
     EXPECT_TRUE(absl::IsUnimplemented(status)) << c.named << ": " << status;
     EXPECT_THAT(Message(status), HasSubstr(c.named));
   }
+}
+
+TEST(ArchTest, PartsAreOneModelAndMissingOrMixedOnesAreNamed) {
+  namespace fs = std::filesystem;
+  char folder[] = "/tmp/gyre-parts-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  auto file = [&](int part, int of = 2) { return fmt::format("{}/m-{:05}-of-{:05}.gguf", folder, part, of); };
+  auto write = [](const std::string& path, const std::vector<std::byte>& bytes) {
+    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  };
+  // The last norm alone in the second part.
+  TinyOptions o = Tiny("llama");
+  const auto whole = BuildTinyModel(o);
+  const auto total = static_cast<uint32_t>(Gguf::Parse(whole)->tensors().all().size());
+  static uint32_t count;
+  count = total;
+  o.without = "output_norm.weight";
+  o.more = [](GgufWriter& w) {
+    w.Uint("split.no", 0);
+    w.Uint("split.count", 2);
+    w.Uint("split.tensors.count", count);
+  };
+  write(file(1), BuildTinyModel(o));
+  EXPECT_THAT(Message(OpenModel(file(1)).status()), HasSubstr("missing: " + file(2)));
+  auto second = [&](uint32_t number, uint32_t tensors) {
+    GgufWriter w;
+    w.Uint("split.no", number);
+    w.Uint("split.count", 2);
+    w.Uint("split.tensors.count", tensors);
+    w.Tensor("output_norm.weight", DType::kF32, {32}, std::vector<float>(32, 1.0f));
+    return w.Finish();
+  };
+  write(file(2), second(1, total));
+  for (int named : {1, 2}) {
+    const auto model = OpenModel(file(named));
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->tensors().all().size(), total);
+    EXPECT_EQ((*model)->Head()->final_norm, std::vector<float>(32, 1.0f));
+  }
+  write(file(2), second(0, total));
+  EXPECT_THAT(Message(OpenModel(file(1)).status()), HasSubstr(file(2) + ": inside it is part 1 of 2, expected part 2 of 2"));
+  write(file(2), second(1, total + 1));
+  EXPECT_THAT(Message(OpenModel(file(1)).status()), HasSubstr(fmt::format("part 2 belongs to a model of {} tensors", total + 1)));
+  const auto first = BuildTinyModel(o);
+  EXPECT_THAT(Message(OpenModelFromBytes(first).status()), HasSubstr("part 1 of 2"));
+  fs::remove_all(folder);
 }
 
 TEST(ArchTest, ValuesThatChangeNothingPass) {

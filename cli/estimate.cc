@@ -1,0 +1,119 @@
+// gyre estimate: what a model takes, before it is run.
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/local_ring.h"
+#include "cli/session.h"
+#include "coordinator/planner.h"
+#include "fmt/core.h"
+#include "model/weights.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+std::string Size(uint64_t bytes) {
+  return bytes < (uint64_t{1} << 30) ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20))
+                                     : fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
+}
+
+// "3" or "16G,8G,name=8G".
+StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
+  std::vector<PlanMember> out;
+  if (text.find_first_not_of("0123456789") == std::string::npos && !text.empty() && text.size() < 5) {
+    for (int i = 1, n = std::stoi(text); i <= n; ++i) out.push_back({.name = fmt::format("node{}", i)});
+  } else {
+    for (size_t at = 0; at <= text.size();) {
+      const size_t end = std::min(text.find(',', at), text.size());
+      const std::string part = text.substr(at, end - at);
+      const size_t equals = part.find('=');
+      PlanMember m{.name = equals == std::string::npos ? fmt::format("node{}", out.size() + 1) : part.substr(0, equals)};
+      GYRE_ASSIGN_OR_RETURN(m.memory, ParseSize(equals == std::string::npos ? part : part.substr(equals + 1)));
+      out.push_back(std::move(m));
+      at = end + 1;
+    }
+  }
+  if (out.empty()) return InvalidArgument("--nodes {}: expected a number, or sizes as 16G,8G", text);
+  return out;
+}
+
+}  // namespace
+
+Status EstimateCommand(const EstimateOptions& options) {
+  OpenOptions open = options.open;
+  open.context = static_cast<int>(options.ctx);
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(options.model, open));
+  const ModelSpec& spec = model->spec();
+  const uint64_t context = options.ctx != 0 ? options.ctx : static_cast<uint64_t>(spec.context);
+  const uint64_t tokens = context * options.parallel;
+  const KvType kv = options.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
+  const uint64_t kv_bytes = kv == KvType::kF32 ? 4 : 2;
+  GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
+  // Pages by layer: 2 * kv_heads * head_dim * tokens * bytes.
+  std::vector<uint64_t> pages;
+  uint64_t all_pages = 0, widest = 0;
+  for (const LayerSpec& l : spec.layers) {
+    pages.push_back(ModelSpec::KvElems(l) * kv_bytes * tokens);
+    all_pages += pages.back();
+    const auto q = static_cast<uint64_t>(l.heads * l.head_dim);
+    const auto ffn = static_cast<uint64_t>(std::max(l.ffn, l.experts.ffn));
+    widest = std::max(widest, 2 * q + ModelSpec::KvElems(l) + 2 * ffn);
+  }
+  // Activations of a step, and the logits of its rows.
+  const uint64_t rows = options.max_rows;
+  const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.dim) + widest);
+  const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>((tokens + 15) / 16, UINT32_MAX - 1));
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, std::max(1u, blocks), 16, kv));
+  if (nodes.size() > sizes.layers.size()) {
+    return InvalidArgument("{} nodes for {} layers", nodes.size(), sizes.layers.size());
+  }
+  GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> parts, BalanceLayers(sizes, nodes));
+  uint64_t weights = sizes.both;
+  for (uint64_t l : sizes.layers) weights += l;
+
+  json::array list;
+  bool fits = true;
+  if (!options.json) {
+    fmt::print("weights        {}\n", Size(weights));
+    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", Size(all_pages), tokens, options.parallel, context, options.kv_type);
+    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", Size(buffers), rows, Size(head_buffers));
+    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers", "together", "");
+  }
+  for (const Assignment& part : parts) {
+    uint64_t own = RangeBytes(sizes, part.layers), cache = 0;
+    for (int i = part.layers.begin; i < part.layers.end; ++i) cache += pages[static_cast<size_t>(i)];
+    const uint64_t scratch = buffers + (part.layers.end == sizes.num_layers() ? head_buffers : 0);
+    const auto node = std::find_if(nodes.begin(), nodes.end(), [&](const PlanMember& m) { return m.name == part.worker; });
+    const uint64_t sum = own + cache + scratch;
+    const bool ok = node->memory == 0 || sum <= node->memory;
+    fits = fits && ok;
+    list.push_back({{"node", part.worker},
+                    {"layers", FormatRange(part.layers)},
+                    {"weights", own},
+                    {"kv", cache},
+                    {"buffers", scratch},
+                    {"memory", node->memory},
+                    {"fits", ok}});
+    if (options.json) continue;
+    const std::string verdict = node->memory == 0 ? "" : ok ? fmt::format("of {}", Size(node->memory)) : fmt::format("does not fit into {}", Size(node->memory));
+    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers), Size(own), Size(cache), Size(scratch),
+               Size(sum), verdict);
+  }
+  if (options.json) {
+    fmt::print("{}\n", json::serialize(json::object{{"weights", weights},
+                                                    {"kv", all_pages},
+                                                    {"tokens", tokens},
+                                                    {"buffers", buffers},
+                                                    {"head_buffers", head_buffers},
+                                                    {"fits", fits},
+                                                    {"nodes", std::move(list)}}));
+  } else if (!fits) {
+    fmt::print("\nLess --ctx or --parallel makes the KV cache smaller; `gyre quantize` makes the weights smaller.\n");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gyre

@@ -1,0 +1,166 @@
+#include "kernels/quant_k.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace gyre {
+namespace {
+
+constexpr size_t kBlock = 256;
+
+void StoreHalf(float v, std::byte* to) {
+  const uint16_t h = FloatToHalf(v);
+  std::memcpy(to, &h, 2);
+}
+float Rounded(float v) { return HalfToFloat(FloatToHalf(v)); }
+// To the nearest whole number, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike nearbyint it is no call.
+float Whole(float v) { return (v + 12582912.0f) - 12582912.0f; }
+int Nearest(float v, int lo, int hi) { return static_cast<int>(Whole(std::clamp(v, static_cast<float>(lo), static_cast<float>(hi)))); }
+
+struct Affine {
+  float scale = 0, min = 0;  // x ~ scale * q - min, both >= 0
+};
+
+// The scale and minimum with the least squared error that a search over nearby grids finds; q in 0 .. top.
+Affine FitAffine(const float* x, int top) {
+  constexpr size_t n = 32;
+  float lo = 0, hi = x[0];
+  for (size_t i = 0; i < n; ++i) {
+    lo = std::min(lo, x[i]);
+    hi = std::max(hi, x[i]);
+  }
+  Affine best{.scale = 0, .min = -lo};
+  if (!(hi > lo)) return best;
+  float best_error = INFINITY;
+  for (int step = -10; step <= 10; ++step) {
+    const float inverse = (static_cast<float>(top) + 0.1f * static_cast<float>(step)) / (hi - lo);
+    float sq = 0, sqq = 0, sx = 0, sxq = 0;
+    float q[n];
+    for (size_t i = 0; i < n; ++i) {
+      q[i] = Whole(std::clamp((x[i] - lo) * inverse, 0.0f, static_cast<float>(top)));
+      sq += q[i];
+      sqq += q[i] * q[i];
+      sx += x[i];
+      sxq += x[i] * q[i];
+    }
+    const float count = static_cast<float>(n), det = count * sqq - sq * sq;
+    Affine a{.scale = 0, .min = -1};
+    if (det > 0) a = {.scale = (count * sxq - sx * sq) / det, .min = -(sqq * sx - sq * sxq) / det};
+    if (a.min < 0 && sqq > 0) a = {.scale = sxq / sqq, .min = 0};  // all above zero
+    if (!(a.scale > 0)) continue;
+    float error = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const float e = a.scale * q[i] - a.min - x[i];
+      error += e * e;
+    }
+    if (error < best_error) {
+      best_error = error;
+      best = a;
+    }
+  }
+  return best;
+}
+
+// The signed scale for q in -32 .. 31.
+float FitSymmetric(const float* x) {
+  constexpr size_t n = 16;
+  float extreme = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+  }
+  if (extreme == 0) return 0;
+  float best = 0, best_gain = -1;
+  for (int step = -12; step <= 12; ++step) {
+    const float inverse = -(32.0f + 0.1f * static_cast<float>(step)) / extreme;
+    float sxq = 0, sqq = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const float q = Whole(std::clamp(x[i] * inverse, -32.0f, 31.0f));
+      sxq += x[i] * q;
+      sqq += q * q;
+    }
+    // With the best scale sxq / sqq this much of the squared sum is explained.
+    if (sqq > 0 && sxq * sxq / sqq > best_gain) {
+      best_gain = sxq * sxq / sqq;
+      best = sxq / sqq;
+    }
+  }
+  return best;
+}
+
+// Q4_K and Q5_K: eight sub-blocks of 32, scales and minimums of 6 bits.
+void Affines(const float* x, bool five, std::byte* b) {
+  const int top = five ? 31 : 15;
+  Affine fit[8];
+  float max_scale = 0, max_min = 0;
+  for (size_t s = 0; s < 8; ++s) {
+    fit[s] = FitAffine(x + 32 * s, top);
+    max_scale = std::max(max_scale, fit[s].scale);
+    max_min = std::max(max_min, fit[s].min);
+  }
+  const float d = Rounded(max_scale / 63), dmin = Rounded(max_min / 63);
+  std::memset(b, 0, five ? 176 : 144);
+  StoreHalf(max_scale / 63, b);
+  StoreHalf(max_min / 63, b + 2);
+  std::byte* scales = b + 4;
+  std::byte* high = b + 16;
+  std::byte* low = five ? b + 48 : b + 16;
+  for (size_t s = 0; s < 8; ++s) {
+    const int scale = d > 0 ? Nearest(fit[s].scale / d, 0, 63) : 0, min = dmin > 0 ? Nearest(fit[s].min / dmin, 0, 63) : 0;
+    if (s < 4) {
+      scales[s] |= static_cast<std::byte>(scale);
+      scales[s + 4] |= static_cast<std::byte>(min);
+    } else {
+      scales[s + 4] |= static_cast<std::byte>((scale & 15) | (min & 15) << 4);
+      scales[s - 4] |= static_cast<std::byte>(scale >> 4 << 6);
+      scales[s] |= static_cast<std::byte>(min >> 4 << 6);
+    }
+    const float step = d * static_cast<float>(scale), offset = dmin * static_cast<float>(min);
+    for (size_t i = 0; i < 32; ++i) {
+      const int q = step > 0 ? Nearest((x[32 * s + i] + offset) / step, 0, top) : 0;
+      low[s / 2 * 32 + i] |= static_cast<std::byte>((q & 15) << (s % 2 * 4));
+      if (five) high[i] |= static_cast<std::byte>(q >> 4 << s);
+    }
+  }
+}
+
+// Q6_K: sixteen sub-blocks of 16, scales of 8 bits.
+void Symmetric(const float* x, std::byte* b) {
+  float fit[16];
+  float extreme = 0;
+  for (size_t s = 0; s < 16; ++s) {
+    fit[s] = FitSymmetric(x + 16 * s);
+    if (std::fabs(fit[s]) > std::fabs(extreme)) extreme = fit[s];
+  }
+  std::memset(b, 0, 210);
+  const float d = Rounded(extreme / -128);
+  StoreHalf(extreme / -128, b + 208);
+  if (d == 0) return;
+  for (size_t s = 0; s < 16; ++s) {
+    const int scale = Nearest(fit[s] / d, -128, 127);
+    b[192 + s] = static_cast<std::byte>(scale);
+    const float step = d * static_cast<float>(scale);
+    for (size_t i = 0; i < 16; ++i) {
+      const int q = step != 0 ? Nearest(x[16 * s + i] / step, -32, 31) + 32 : 32;
+      // Halves of 128; of their quarters the first two share the low nibbles of 64 bytes, the others the high ones.
+      const size_t at = 16 * s + i, half = at / 128, quarter = at % 128 / 32, column = at % 32;
+      b[half * 64 + quarter % 2 * 32 + column] |= static_cast<std::byte>((q & 15) << (quarter / 2 * 4));
+      b[128 + half * 32 + column] |= static_cast<std::byte>(q >> 4 << (2 * quarter));
+    }
+  }
+}
+
+}  // namespace
+
+bool QuantizeKBlock(DType type, const float* x, std::byte* block) {
+  static_assert(kBlock == 256);
+  switch (type) {
+    case DType::kQ4_K: Affines(x, false, block); return true;
+    case DType::kQ5_K: Affines(x, true, block); return true;
+    case DType::kQ6_K: Symmetric(x, block); return true;
+    default: return false;
+  }
+}
+
+}  // namespace gyre

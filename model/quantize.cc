@@ -1,0 +1,194 @@
+#include "model/quantize.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "model/gguf_writer.h"
+#include "model/mapped_file.h"
+#include "model/quoted.h"
+
+namespace gyre {
+namespace {
+
+struct Mix {
+  const char* name;
+  DType base;
+  DType finer;  // of values, the way down and the output
+  bool in_part;  // `finer` in some layers only (_M), else in none (_S)
+  uint32_t file_type;  // general.file_type
+};
+
+constexpr Mix kMixes[] = {
+    {"F32", DType::kF32, DType::kF32, false, 0},       {"F16", DType::kF16, DType::kF16, false, 1},
+    {"BF16", DType::kBF16, DType::kBF16, false, 32},   {"Q8_0", DType::kQ8_0, DType::kQ8_0, false, 7},
+    {"Q4_0", DType::kQ4_0, DType::kQ6_K, false, 2},    {"Q4_1", DType::kQ4_1, DType::kQ6_K, false, 3},
+    {"Q5_0", DType::kQ5_0, DType::kQ6_K, false, 8},    {"Q5_1", DType::kQ5_1, DType::kQ6_K, false, 9},
+    {"Q4_K_S", DType::kQ4_K, DType::kQ6_K, false, 14}, {"Q4_K_M", DType::kQ4_K, DType::kQ6_K, true, 15},
+    {"Q5_K_S", DType::kQ5_K, DType::kQ6_K, false, 16}, {"Q5_K_M", DType::kQ5_K, DType::kQ6_K, true, 17},
+    {"Q6_K", DType::kQ6_K, DType::kQ6_K, false, 18},
+};
+
+const Mix* FindMix(const std::string& name) {
+  for (const Mix& m : kMixes) {
+    if (name == m.name) return &m;
+  }
+  return nullptr;
+}
+
+bool Contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+
+// The layer of "blk.12.ffn_up.weight", or -1.
+int LayerOf(const std::string& name) {
+  int layer = 0;
+  if (name.rfind("blk.", 0) != 0) return -1;
+  for (size_t i = 4; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 100000; ++i) layer = 10 * layer + (name[i] - '0');
+  return layer;
+}
+
+// The layers that matter most, by the custom of the field: the first and last eighth, and every third between.
+bool Finer(int layer, int layers) {
+  return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
+
+// Rows that don't divide into blocks of 256 take the nearest type of 32, and others stay as they are.
+DType Fitting(DType type, const TensorView& t) {
+  if (t.dims[0] % Info(type).block_elems == 0) return type;
+  const DType small = type == DType::kQ4_K ? DType::kQ5_0 : type == DType::kQ5_K ? DType::kQ5_1 : type == DType::kQ6_K ? DType::kQ8_0 : type;
+  return t.dims[0] % Info(small).block_elems == 0 ? small : DType::kF16;
+}
+
+struct Error {
+  double squared = 0, values = 0;
+};
+
+// Rows [begin, end) of k elements.
+Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end, std::byte* out) {
+  Error sum;
+  std::vector<float> row(k), back(k);
+  const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes, to = k / Info(type).block_elems * Info(type).block_bytes;
+  for (uint64_t r = begin; r < end; ++r) {
+    Dequantize(t.type, t.data + r * from, row.data(), k);
+    std::byte* dst = out + (r - begin) * to;
+    Quantize(type, row.data(), dst, k);
+    Dequantize(type, dst, back.data(), k);
+    for (size_t i = 0; i < k; ++i) {
+      const double v = static_cast<double>(row[i]), e = static_cast<double>(back[i]) - v;
+      sum.squared += e * e;
+      sum.values += v * v;
+    }
+  }
+  return sum;
+}
+
+constexpr uint64_t kChunkBytes = 16 << 20;  // of f32 that are in work at once, a thread
+
+}  // namespace
+
+const std::vector<std::string>& QuantizeTypes() {
+  static const auto* names = [] {
+    auto* out = new std::vector<std::string>;
+    for (const Mix& m : kMixes) out->emplace_back(m.name);
+    return out;
+  }();
+  return *names;
+}
+
+DType TypeFor(const std::string& type, const std::string& name, const TensorView& t, int layers, bool tied) {
+  const Mix& mix = *FindMix(type);
+  if (t.dims.size() < 2 || !Info(t.type).dequantizes || Contains(name, "_norm") || Contains(name, "ffn_gate_inp")) return t.type;
+  const int layer = LayerOf(name);
+  DType wanted = mix.base;
+  if (name == "output.weight" || (tied && name == "token_embd.weight")) wanted = mix.finer;
+  if (mix.in_part && layer >= 0 && Finer(layer, layers) && (Contains(name, "attn_v.") || Contains(name, "ffn_down"))) wanted = mix.finer;
+  return Fitting(wanted, t);
+}
+
+StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& out, const QuantizeOptions& o) {
+  const Mix* mix = FindMix(o.type);
+  if (mix == nullptr) {
+    std::string known;
+    for (const std::string& name : QuantizeTypes()) known += " " + name;
+    return InvalidArgument("the type {} is not known, known are{}", Printable(o.type), known);
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(in));
+  StatusOr<Gguf> parsed = Gguf::Parse(file->bytes());
+  if (!parsed.ok()) return Annotate(parsed.status(), in);
+  const Gguf& gguf = *parsed;
+  GYRE_ASSIGN_OR_RETURN(const auto parts, gguf.Int("split.count", 0, 99999));
+  if (parts.value_or(1) > 1) return Unimplemented("{}: one of {} parts of a split model", in, *parts);
+
+  std::vector<std::pair<std::string, const TensorView*>> order;
+  for (const auto& [name, t] : gguf.tensors().all()) order.emplace_back(name, &t);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->data < b.second->data; });
+  int layers = 0;
+  for (const auto& [name, t] : order) layers = std::max(layers, LayerOf(name) + 1);
+  const bool tied = !gguf.tensors().Has("output.weight");
+  QuantizeReport report;
+  std::vector<DType> types;
+  uint64_t total = 0;
+  for (const auto& [name, t] : order) {
+    const DType type = TypeFor(o.type, name, *t, layers, tied);
+    if (type != t->type && !IsFloat(t->type) && !o.requantize) {
+      return InvalidArgument("{}: tensor {} is {} already; --requantize does it all the same, with what was lost lost", in, name, Info(t->type).name);
+    }
+    if (type != t->type && Info(mix->base).block_elems == 256 && Info(type).block_elems != 256) {
+      report.fallbacks.push_back(fmt::format("{} ({} columns): {}", name, t->dims[0], Info(type).name));
+    }
+    types.push_back(type);
+    total += t->bytes;
+  }
+
+  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out));
+  for (const auto& [key, value] : gguf.metadata()) {
+    if (key != "general.file_type" && key != "general.quantization_version" && key != "general.alignment") writer.Add(key, value);
+  }
+  writer.Add("general.file_type", mix->file_type);
+  writer.Add("general.quantization_version", uint32_t{2});
+  for (size_t i = 0; i < order.size(); ++i) writer.AddTensor(order[i].first, types[i], order[i].second->dims);
+  GYRE_RETURN_IF_ERROR(writer.Begin());
+
+  Error sum;
+  uint64_t done = 0;
+  const auto threads = static_cast<uint64_t>(std::max(1, o.threads));
+  for (size_t i = 0; i < order.size(); ++i) {
+    const TensorView& t = *order[i].second;
+    if (types[i] == t.type) {
+      GYRE_RETURN_IF_ERROR(writer.Write({t.data, t.bytes}));
+      report.bytes_after += t.bytes;
+    } else {
+      const uint64_t k = t.dims[0];
+      uint64_t rows = 1;
+      for (size_t d = 1; d < t.dims.size(); ++d) rows *= t.dims[d];
+      const uint64_t row_bytes = k / Info(types[i]).block_elems * Info(types[i]).block_bytes;
+      const uint64_t share = std::max<uint64_t>(1, kChunkBytes / (4 * k));  // rows a thread
+      for (uint64_t at = 0; at < rows; at += share * threads) {
+        const uint64_t end = std::min(rows, at + share * threads);
+        std::vector<std::byte> bytes((end - at) * row_bytes);
+        std::vector<Error> errors(threads);
+        std::vector<std::thread> team;
+        for (uint64_t w = 0; w < threads; ++w) {
+          const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
+          if (from < to) team.emplace_back([&, w, from, to] { errors[w] = Convert(t, types[i], k, from, to, bytes.data() + (from - at) * row_bytes); });
+        }
+        for (auto& thread : team) thread.join();
+        for (const Error& e : errors) sum.squared += e.squared, sum.values += e.values;
+        GYRE_RETURN_IF_ERROR(writer.Write(bytes));
+        report.bytes_after += bytes.size();
+        if (o.progress) o.progress(done + t.bytes * end / rows, total);
+      }
+    }
+    done += t.bytes;
+    if (o.progress) o.progress(done, total);
+  }
+  GYRE_RETURN_IF_ERROR(writer.Finish());
+  report.bytes_before = total;
+  report.relative_error = sum.values > 0 ? std::sqrt(sum.squared / sum.values) : 0;
+  return report;
+}
+
+}  // namespace gyre
