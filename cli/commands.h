@@ -58,6 +58,12 @@ struct QuantizeCommandOptions {
 };
 Status QuantizeCommand(const QuantizeCommandOptions& options);
 
+struct ConvertOptions {
+  std::string folder, out;
+  bool quiet = false;
+};
+Status ConvertCommand(const ConvertOptions& options);
+
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";
   OpenOptions open;

@@ -26,7 +26,7 @@ void AddBinFlags(CLI::App* app, OpenOptions* o) {
 }
 
 void AddOpenFlags(CLI::App* app, std::string* model, OpenOptions* o) {
-  app->add_option("MODEL", *model, "model file: GGUF, or llama2.c .bin")->required()->type_name("FILE");
+  app->add_option("MODEL", *model, "GGUF file, folder of safetensors, or llama2.c .bin")->required()->type_name("FILE");
   AddBinFlags(app, o);
 }
 
@@ -34,7 +34,7 @@ void AddEngineFlags(CLI::App* app, RingOptions* o);
 
 // A model to run here, or a cluster that runs one.
 void AddTargetFlags(CLI::App* app, RingOptions* o) {
-  auto* model = app->add_option("MODEL", o->model, "model file: GGUF, or llama2.c .bin")->type_name("FILE");
+  auto* model = app->add_option("MODEL", o->model, "GGUF file, folder of safetensors, or llama2.c .bin")->type_name("FILE");
   app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL")
       ->excludes(model)
       ->type_name("HOST:PORT");
@@ -148,6 +148,12 @@ int Main(int argc, char** argv) {
   quantize_app->add_flag("--requantize", quantize.requantize, "weights that are quantized already, too");
   quantize_app->add_flag("-q,--quiet", quantize.quiet, "errors only on stderr");
 
+  ConvertOptions convert;
+  CLI::App* convert_app = app.add_subcommand("convert", "write a folder of safetensors as one GGUF file");
+  convert_app->add_option("DIR", convert.folder, "with config.json, *.safetensors and tokenizer.json")->required()->type_name("FOLDER");
+  convert_app->add_option("OUT", convert.out, "the file to write")->required()->type_name("FILE");
+  convert_app->add_flag("-q,--quiet", convert.quiet, "errors only on stderr");
+
   EstimateOptions estimate;
   CLI::App* estimate_app = app.add_subcommand("estimate", "memory that a model takes, by node");
   AddOpenFlags(estimate_app, &estimate.model, &estimate.open);
@@ -251,6 +257,7 @@ int Main(int argc, char** argv) {
   if (*tokenize_app) status = TokenizeCommand(tokenize);
   if (*template_app) status = TemplateCommand(chat_template);
   if (*quantize_app) status = QuantizeCommand(quantize);
+  if (*convert_app) status = ConvertCommand(convert);
   if (*estimate_app) status = EstimateCommand(estimate);
   if (*inspect_app) status = InspectCommand(inspect);
   if (*serve_app) status = ServeCommand(serve);

@@ -276,6 +276,14 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   return g;
 }
 
+Gguf Gguf::FromParts(std::map<std::string, GgufValue, std::less<>> metadata, TensorTable tensors) {
+  Gguf g;
+  g.metadata_ = std::move(metadata);
+  g.tensors_ = std::move(tensors);
+  g.version_ = 3;
+  return g;
+}
+
 Status Gguf::AddTensors(const Gguf& part) {
   for (const auto& [name, view] : part.tensors_.all()) GYRE_RETURN_IF_ERROR(tensors_.Add(name, view));
   return absl::OkStatus();

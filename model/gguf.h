@@ -47,6 +47,8 @@ class Gguf {
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const TensorTable& tensors() const { return tensors_; }
   uint32_t version() const { return version_; }
+  // From elsewhere: what the values and tensors point into outlives it.
+  static Gguf FromParts(std::map<std::string, GgufValue, std::less<>> metadata, TensorTable tensors);
   // Takes over the tensors of a further part of a split file. kDataLoss: a name that is there already.
   Status AddTensors(const Gguf& part);
   // Where the tensors' data begins: all before it is header.

@@ -14,6 +14,7 @@
 #include "model/mapped_file.h"
 #include "model/quoted.h"
 #include "model/bpe.h"
+#include "model/hf/folder.h"
 #include "model/spm.h"
 #include "model/tokenizer_bin.h"
 #include "model/tensor_table.h"
@@ -116,14 +117,31 @@ class OpenedModel : public Model {
     }
     GYRE_RETURN_IF_ERROR(CheckTensors());
     hash_ = HashContent(bytes, tensors(), header_bytes);
-    if (tensors().Has("rope_factors_long.weight")) {  // which of two it is depends on the context that is wanted
-      const auto& factors = spec_.layers[0].rope.frequency_factors;
-      hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
-    }
+    MixInRopeFactors();
     if (!gguf_) {
       const double beyond_the_file[] = {spec_.layers[0].rope.base, static_cast<double>(spec_.final_norm_eps)};
       hash_ = XXH64(beyond_the_file, sizeof beyond_the_file, hash_);
     }
+    return absl::OkStatus();
+  }
+
+  // A folder of Hugging Face's.
+  Status Open(std::unique_ptr<HfFolder> folder, const OpenOptions& options) {
+    hf_ = std::move(folder);
+    gguf_ = Gguf::FromParts(hf_->metadata.values(), hf_->tensors);
+    GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
+    if (hf_->architecture.permuted) {
+      for (LayerSpec& l : spec_.layers) l.rope.pairing = RopePairing::kHalves;
+    }
+    GYRE_RETURN_IF_ERROR(CheckTensors());
+    const auto config = std::as_bytes(std::span(hf_->config));
+    hash_ = HashContent(config, tensors(), config.size());
+    MixInRopeFactors();
+    chat_template_ = hf_->chat_template;
+    tokenizer_note_ = hf_->tokenizer_note;
+    if (!hf_->tokenizer) return absl::OkStatus();
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, MakeTokenizer(*hf_->tokenizer));
+    SetTokenizer(std::move(tokenizer));
     return absl::OkStatus();
   }
 
@@ -169,6 +187,12 @@ class OpenedModel : public Model {
   }
 
  private:
+  // Which of two there are in effect depends on the context that is wanted.
+  void MixInRopeFactors() {
+    if (!tensors().Has("rope_factors_long.weight")) return;
+    const auto& factors = spec_.layers[0].rope.frequency_factors;
+    hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
+  }
   void SetTokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);
     tokenizer_note_.clear();
@@ -245,14 +269,21 @@ class OpenedModel : public Model {
     const uint64_t experts = Unsigned(l.experts.count), ffn = Unsigned(l.experts.ffn);
     GYRE_RETURN_IF_ERROR(matrix("ffn_gate_inp.weight", experts, dim, &w.router));
     w.experts.resize(experts);
-    auto each = [&](const char* name, uint64_t n, uint64_t k, WeightView FfnWeights::*part) -> Status {
-      GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors().Matrices(named(name), experts, n, k));
+    // All in one tensor, or one by one, as older files and safetensors have them.
+    auto each = [&](const std::string& name, uint64_t n, uint64_t k, WeightView FfnWeights::*part) -> Status {
+      if (has((name + ".0.weight").c_str())) {
+        for (uint64_t e = 0; e < experts; ++e) {
+          GYRE_RETURN_IF_ERROR(matrix(fmt::format("{}.{}.weight", name, e).c_str(), n, k, &(w.experts[e].*part)));
+        }
+        return absl::OkStatus();
+      }
+      GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors().Matrices(named((name + "_exps.weight").c_str()), experts, n, k));
       for (uint64_t e = 0; e < experts; ++e) w.experts[e].*part = RowsOf(all, e * n, n);
       return absl::OkStatus();
     };
-    GYRE_RETURN_IF_ERROR(each("ffn_gate_exps.weight", ffn, dim, &FfnWeights::gate));
-    GYRE_RETURN_IF_ERROR(each("ffn_up_exps.weight", ffn, dim, &FfnWeights::up));
-    GYRE_RETURN_IF_ERROR(each("ffn_down_exps.weight", dim, ffn, &FfnWeights::down));
+    GYRE_RETURN_IF_ERROR(each("ffn_gate", ffn, dim, &FfnWeights::gate));
+    GYRE_RETURN_IF_ERROR(each("ffn_up", ffn, dim, &FfnWeights::up));
+    GYRE_RETURN_IF_ERROR(each("ffn_down", dim, ffn, &FfnWeights::down));
     if (l.ffn > 0) {
       const uint64_t shared = Unsigned(l.ffn);
       GYRE_RETURN_IF_ERROR(vector(true, "ffn_gate_inp_shexp.weight", dim, &w.shared_gate));
@@ -291,6 +322,7 @@ class OpenedModel : public Model {
 
   std::string path_;
   std::vector<std::shared_ptr<const MappedFile>> files_;
+  std::unique_ptr<HfFolder> hf_;
   std::optional<Gguf> gguf_;
   Llama2cFile bin_;
   ModelSpec spec_;
@@ -377,9 +409,26 @@ Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenO
   return absl::OkStatus();
 }
 
+
+// A folder, or a .safetensors file in one; "" otherwise.
+std::string HfFolderOf(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return path;
+  const std::filesystem::path p(path);
+  if (p.extension() != ".safetensors") return "";
+  return p.has_parent_path() ? p.parent_path().string() : ".";
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
+  if (const std::string folder = HfFolderOf(path); !folder.empty()) {
+    GYRE_ASSIGN_OR_RETURN(auto hf, OpenHfFolder(folder));
+    auto model = std::make_shared<OpenedModel>();
+    model->Keep({}, path);
+    GYRE_RETURN_IF_ERROR(Annotate(model->Open(std::move(hf), options), path));
+    return std::shared_ptr<const Model>(std::move(model));
+  }
   GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> names, PartsOf(path));
   std::vector<std::shared_ptr<const MappedFile>> files;
   std::vector<Gguf> parts;
@@ -422,6 +471,7 @@ StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const st
 }
 
 StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options) {
+  if (!HfFolderOf(path).empty()) return OpenModel(path, options);
   GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
   auto model = std::make_shared<OpenedModel>();
   model->Keep({file}, path);

@@ -161,6 +161,16 @@ StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name) {
   return Unimplemented("the pre-tokenizer \"{}\" is not known, known are {}", Printable(name), known);
 }
 
+std::string PreTokenizerName(const PreTokenizer& pre) {
+  for (const Row& row : Rows()) {
+    if (row.nfc == pre.nfc && row.ignore_merges == pre.ignore_merges &&
+        std::equal(row.patterns.begin(), row.patterns.end(), pre.patterns.begin(), pre.patterns.end())) {
+      return std::string(row.name);
+    }
+  }
+  return "";
+}
+
 struct PreSplit::Pattern {
   explicit Pattern(pcre2_code* c) : code(c) {}
   Pattern(const Pattern&) = delete;

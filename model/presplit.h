@@ -22,6 +22,8 @@ struct PreTokenizer {
 
 // kUnimplemented, with the names that are known.
 StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name);
+// The row with the same expressions, normal form and way with whole tokens; "" = none.
+std::string PreTokenizerName(const PreTokenizer& pre);
 
 // Immutable, thread-safe. PCRE2, compiled; `\s` is Unicode's White_Space. Bytes that are no UTF-8 belong to no match.
 class PreSplit {

@@ -209,13 +209,14 @@ Value Interpreter::MakeMacro(const Node& node, const std::shared_ptr<Scope>& sco
     std::vector<Value> more;
     for (size_t i = known; i < arguments.positional.size(); ++i) more.push_back(arguments.positional[i]);
     auto named = std::make_shared<Dict>();
-    for (auto& [name, value] : arguments.named) {
+    for (const auto& given : arguments.named) {
+      const std::string& name = given.first;
       const bool is_parameter =
           std::any_of(node.parameters.begin(), node.parameters.end(), [&](const auto& p) { return p.name == name; });
       if (is_parameter || name == "caller") {
-        inner->names[name] = value;
+        inner->names[name] = given.second;
       } else {
-        named->Set(Value::Str(name), value);
+        named->Set(Value::Str(name), given.second);
       }
     }
     for (size_t i = 0; i < known; ++i) {

@@ -1,0 +1,23 @@
+// gyre convert: a folder of safetensors as one GGUF file.
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "fmt/core.h"
+#include "model/hf/folder.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+Status ConvertCommand(const ConvertOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const auto folder, OpenHfFolder(options.folder));
+  if (!folder->tokenizer && !options.quiet) {
+    fmt::print(stderr, "the file will have no tokenizer: {}\n", folder->tokenizer_note);
+  }
+  Progress progress("converting", options.quiet);
+  const Status status = ConvertToGguf(*folder, options.out, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
+  progress.Finish();
+  GYRE_RETURN_IF_ERROR(status);
+  // What was written is a model, or it is no use.
+  return OpenModel(options.out).status();
+}
+
+}  // namespace gyre

@@ -1,0 +1,246 @@
+#include "model/hf/config.h"
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "model/quoted.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+struct Row {
+  const char* model_type;
+  const char* name;
+  bool gemma = false, permuted = false;
+};
+constexpr Row kRows[] = {
+    {"llama", "llama", false, true},   {"mistral", "llama", false, true},     {"mixtral", "llama", false, true},
+    {"qwen2", "qwen2"},                {"qwen2_moe", "qwen2moe"},             {"qwen3", "qwen3"},
+    {"qwen3_moe", "qwen3moe"},         {"gemma2", "gemma2", true},            {"gemma3_text", "gemma3", true},
+    {"gemma3", "gemma3", true},        {"phi3", "phi3"},
+};
+
+// Looks into config.json; what is null counts as absent.
+class Config {
+ public:
+  explicit Config(const json::object& o) : o_(o) {}
+  const json::value* Find(const char* key) const {
+    const json::value* v = o_.if_contains(key);
+    return v != nullptr && !v->is_null() ? v : nullptr;
+  }
+  StatusOr<std::optional<uint32_t>> Uint(const char* key) const {
+    const json::value* v = Find(key);
+    if (v == nullptr) return std::optional<uint32_t>();
+    if (!v->is_int64() || v->get_int64() < 0 || v->get_int64() > std::numeric_limits<int32_t>::max()) {
+      return DataLoss("{} is {}, expected a whole number", key, Printable(json::serialize(*v)));
+    }
+    return std::optional<uint32_t>(static_cast<uint32_t>(v->get_int64()));
+  }
+  StatusOr<std::optional<double>> Number(const char* key) const {
+    const json::value* v = Find(key);
+    if (v == nullptr) return std::optional<double>();
+    if (!v->is_number()) return DataLoss("{} is {}, expected a number", key, Printable(json::serialize(*v)));
+    return std::optional<double>(v->to_number<double>());
+  }
+  std::string Text(const char* key) const {
+    const json::value* v = Find(key);
+    return v != nullptr && v->is_string() ? std::string(v->get_string().data(), v->get_string().size()) : std::string();
+  }
+  std::optional<bool> Bool(const char* key) const {
+    const json::value* v = Find(key);
+    return v != nullptr && v->is_bool() ? std::optional<bool>(v->get_bool()) : std::nullopt;
+  }
+
+ private:
+  const json::object& o_;
+};
+
+StatusOr<std::vector<float>> Factors(const json::object& scaling, const char* key) {
+  std::vector<float> out;
+  const json::value* v = scaling.if_contains(key);
+  if (v == nullptr || !v->is_array()) return DataLoss("rope_scaling has no array {}", key);
+  for (const json::value& f : v->get_array()) {
+    if (!f.is_number()) return DataLoss("rope_scaling.{} holds what is no number", key);
+    out.push_back(f.to_number<float>());
+  }
+  return out;
+}
+
+Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32_t context, const Config& config, HfArchitecture* arch,
+                       Metadata* out) {
+  const Config s(scaling);
+  std::string type = s.Text("rope_type");
+  if (type.empty()) type = s.Text("type");
+  if (type.empty() || type == "default") return absl::OkStatus();
+  auto copy = [&](const char* from, const char* to) -> Status {
+    GYRE_ASSIGN_OR_RETURN(const auto v, s.Number(from));
+    if (v) out->Set(p + to, static_cast<float>(*v));
+    return absl::OkStatus();
+  };
+  GYRE_ASSIGN_OR_RETURN(auto original, s.Number("original_max_position_embeddings"));
+  if (!original) {
+    GYRE_ASSIGN_OR_RETURN(original, config.Number("original_max_position_embeddings"));
+  }
+  if (original) out->Set(p + "rope.scaling.original_context_length", static_cast<uint32_t>(*original));
+  GYRE_RETURN_IF_ERROR(copy("factor", "rope.scaling.factor"));
+  if (type == "linear" || type == "llama3") {
+    out->Set(p + "rope.scaling.type", std::string_view(type));
+    GYRE_RETURN_IF_ERROR(copy("low_freq_factor", "rope.scaling.low_freq_factor"));
+    return copy("high_freq_factor", "rope.scaling.high_freq_factor");
+  }
+  if (type == "dynamic" || type == "ntk") {
+    out->Set(p + "rope.scaling.type", std::string_view("ntk"));
+    return absl::OkStatus();
+  }
+  if (type == "yarn") {
+    out->Set(p + "rope.scaling.type", std::string_view("yarn"));
+    GYRE_RETURN_IF_ERROR(copy("beta_fast", "rope.scaling.yarn_beta_fast"));
+    GYRE_RETURN_IF_ERROR(copy("beta_slow", "rope.scaling.yarn_beta_slow"));
+    GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
+    GYRE_ASSIGN_OR_RETURN(const auto factor, s.Number("factor"));
+    // GGUF says it relative to what the method would take.
+    if (attention && factor && *factor > 1) {
+      out->Set(p + "rope.scaling.attn_factor", static_cast<float>(*attention / (0.1 * std::log(*factor) + 1)));
+    }
+    return absl::OkStatus();
+  }
+  if (type == "longrope" || type == "su") {
+    out->Set(p + "rope.scaling.type", std::string_view("longrope"));
+    GYRE_ASSIGN_OR_RETURN(arch->rope_long, Factors(scaling, "long_factor"));
+    GYRE_ASSIGN_OR_RETURN(arch->rope_short, Factors(scaling, "short_factor"));
+    GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
+    const double from = original.value_or(context), ratio = from > 0 ? context / from : 1;
+    const double computed = ratio > 1 && from > 1 ? std::sqrt(1 + std::log(ratio) / std::log(from)) : 1;
+    out->Set(p + "rope.scaling.attn_factor", static_cast<float>(attention.value_or(computed)));
+    return absl::OkStatus();
+  }
+  return Unimplemented("rope_scaling is of the type {}, known are linear, llama3, dynamic, yarn and longrope", Printable(type));
+}
+
+// Which layers have a window: layer_types, or Gemma 3's period.
+Status ReadPattern(const Config& config, const json::object& o, const std::string& p, uint32_t layers, Metadata* out) {
+  GYRE_ASSIGN_OR_RETURN(const auto period, config.Uint("sliding_window_pattern"));
+  if (period) out->Set(p + "attention.sliding_window_pattern", *period);
+  const json::value* types = o.if_contains("layer_types");
+  if (types == nullptr || !types->is_array()) return absl::OkStatus();
+  std::vector<bool> local;
+  for (const json::value& t : types->get_array()) local.push_back(t.is_string() && t.get_string() == "sliding_attention");
+  if (local.size() != layers) return DataLoss("layer_types has {} entries for {} layers", local.size(), layers);
+  out->SetBools(p + "attention.sliding_window_pattern", local);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::span<const std::byte> Metadata::Keep(const void* data, size_t bytes) {
+  bytes_.emplace_back(static_cast<const char*>(data), bytes);
+  return std::as_bytes(std::span(bytes_.back()));
+}
+void Metadata::Set(const std::string& key, std::string_view text) {
+  values_[key] = {.type = GgufType::kString, .bytes = Keep(text.data(), text.size())};
+}
+void Metadata::Set(const std::string& key, uint32_t v) { values_[key] = {.type = GgufType::kU32, .bytes = Keep(&v, sizeof v)}; }
+void Metadata::Set(const std::string& key, float v) { values_[key] = {.type = GgufType::kF32, .bytes = Keep(&v, sizeof v)}; }
+void Metadata::Set(const std::string& key, bool v) { values_[key] = {.type = GgufType::kBool, .bytes = Keep(&v, 1)}; }
+void Metadata::SetStrings(const std::string& key, const std::vector<std::string>& values) {
+  std::string all;
+  for (const std::string& s : values) {
+    const uint64_t n = s.size();
+    all.append(reinterpret_cast<const char*>(&n), sizeof n);
+    all += s;
+  }
+  values_[key] = {.type = GgufType::kArray, .element = GgufType::kString, .count = values.size(), .bytes = Keep(all.data(), all.size())};
+}
+void Metadata::SetInts(const std::string& key, const std::vector<int32_t>& v) {
+  values_[key] = {.type = GgufType::kArray, .element = GgufType::kI32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
+}
+void Metadata::SetFloats(const std::string& key, const std::vector<float>& v) {
+  values_[key] = {.type = GgufType::kArray, .element = GgufType::kF32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
+}
+void Metadata::SetBools(const std::string& key, const std::vector<bool>& v) {
+  std::string bytes;
+  for (bool b : v) bytes.push_back(b ? 1 : 0);
+  values_[key] = {.type = GgufType::kArray, .element = GgufType::kBool, .count = v.size(), .bytes = Keep(bytes.data(), bytes.size())};
+}
+
+StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) {
+  // Models that see have their language part one level down.
+  const json::value* inner = whole.if_contains("text_config");
+  const json::object& o = inner != nullptr && inner->is_object() ? inner->get_object() : whole;
+  const Config config(o);
+  std::string type = config.Text("model_type");
+  if (type.empty()) type = Config(whole).Text("model_type");
+  const Row* row = nullptr;
+  std::string known;
+  for (const Row& r : kRows) {
+    if (type == r.model_type) row = &r;
+    known += std::string(" ") + r.model_type;
+  }
+  if (row == nullptr) return Unimplemented("model_type \"{}\" is not known; known are{}", Printable(type), known);
+  HfArchitecture arch{.name = row->name, .gemma = row->gemma, .permuted = row->permuted};
+  const std::string p = arch.name + ".";
+  out->Set("general.architecture", std::string_view(arch.name));
+
+  auto required = [&](const char* key, const char* to) -> StatusOr<uint32_t> {
+    GYRE_ASSIGN_OR_RETURN(const auto v, config.Uint(key));
+    if (!v) return DataLoss("{} is missing", key);
+    out->Set(p + to, *v);
+    return *v;
+  };
+  auto optional = [&](const char* key, const char* to) -> Status {
+    GYRE_ASSIGN_OR_RETURN(const auto v, config.Uint(key));
+    if (v) out->Set(p + to, *v);
+    return absl::OkStatus();
+  };
+  auto real = [&](const char* key, const char* to) -> Status {
+    GYRE_ASSIGN_OR_RETURN(const auto v, config.Number(key));
+    if (v) out->Set(p + to, static_cast<float>(*v));
+    return absl::OkStatus();
+  };
+  GYRE_ASSIGN_OR_RETURN(const uint32_t layers, required("num_hidden_layers", "block_count"));
+  GYRE_ASSIGN_OR_RETURN(const uint32_t dim, required("hidden_size", "embedding_length"));
+  GYRE_ASSIGN_OR_RETURN(const uint32_t heads, required("num_attention_heads", "attention.head_count"));
+  GYRE_RETURN_IF_ERROR(required("intermediate_size", "feed_forward_length").status());
+  GYRE_ASSIGN_OR_RETURN(const uint32_t context, required("max_position_embeddings", "context_length"));
+  GYRE_RETURN_IF_ERROR(optional("num_key_value_heads", "attention.head_count_kv"));
+  GYRE_RETURN_IF_ERROR(optional("head_dim", "attention.key_length"));
+  GYRE_RETURN_IF_ERROR(optional("head_dim", "attention.value_length"));
+  GYRE_RETURN_IF_ERROR(optional("vocab_size", "vocab_size"));
+  GYRE_RETURN_IF_ERROR(real("rms_norm_eps", "attention.layer_norm_rms_epsilon"));
+  GYRE_RETURN_IF_ERROR(real("rope_theta", "rope.freq_base"));
+  GYRE_RETURN_IF_ERROR(real("rope_local_base_freq", "rope.freq_base_swa"));
+  GYRE_ASSIGN_OR_RETURN(const auto head_dim, config.Uint("head_dim"));
+  GYRE_ASSIGN_OR_RETURN(const auto partial, config.Number("partial_rotary_factor"));
+  if (partial && heads > 0) {
+    const uint32_t size = head_dim.value_or(dim / heads);
+    out->Set(p + "rope.dimension_count", static_cast<uint32_t>(size * *partial));
+  }
+  if (row->gemma) {
+    GYRE_ASSIGN_OR_RETURN(const auto scalar, config.Number("query_pre_attn_scalar"));
+    if (scalar && *scalar > 0) out->Set(p + "attention.scale", static_cast<float>(1 / std::sqrt(*scalar)));
+    GYRE_RETURN_IF_ERROR(real("attn_logit_softcapping", "attn_logit_softcapping"));
+    GYRE_RETURN_IF_ERROR(real("final_logit_softcapping", "final_logit_softcapping"));
+    GYRE_RETURN_IF_ERROR(ReadPattern(config, o, p, layers, out));
+  }
+  if (config.Bool("use_sliding_window").value_or(true)) GYRE_RETURN_IF_ERROR(optional("sliding_window", "attention.sliding_window"));
+  for (const char* key : {"num_local_experts", "num_experts"}) GYRE_RETURN_IF_ERROR(optional(key, "expert_count"));
+  GYRE_RETURN_IF_ERROR(optional("num_experts_per_tok", "expert_used_count"));
+  GYRE_RETURN_IF_ERROR(optional("moe_intermediate_size", "expert_feed_forward_length"));
+  GYRE_RETURN_IF_ERROR(optional("shared_expert_intermediate_size", "expert_shared_feed_forward_length"));
+  if (const auto normalize = config.Bool("norm_topk_prob")) out->Set(p + "expert_weights_norm", *normalize);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json::value* scaling = config.Find(key);
+    if (scaling == nullptr || !scaling->is_object()) continue;
+    GYRE_ASSIGN_OR_RETURN(const auto theta, Config(scaling->get_object()).Number("rope_theta"));
+    if (theta) out->Set(p + "rope.freq_base", static_cast<float>(*theta));
+    GYRE_RETURN_IF_ERROR(ReadRopeScaling(scaling->get_object(), p, context, config, &arch, out));
+  }
+  return arch;
+}
+
+}  // namespace gyre

@@ -1,0 +1,45 @@
+// Hugging Face's config.json in the words of GGUF, so that one table of architectures reads both.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "boost/json/object.hpp"
+#include "model/gguf.h"
+
+namespace gyre {
+
+// Metadata that lies in memory. Values stay where they are while the object lives.
+class Metadata {
+ public:
+  void Set(const std::string& key, std::string_view text);
+  void Set(const std::string& key, uint32_t v);
+  void Set(const std::string& key, float v);
+  void Set(const std::string& key, bool v);
+  void SetStrings(const std::string& key, const std::vector<std::string>& values);
+  void SetInts(const std::string& key, const std::vector<int32_t>& values);
+  void SetFloats(const std::string& key, const std::vector<float>& values);
+  void SetBools(const std::string& key, const std::vector<bool>& values);
+  const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
+
+ private:
+  std::span<const std::byte> Keep(const void* data, size_t bytes);
+  std::map<std::string, GgufValue, std::less<>> values_;
+  std::deque<std::string> bytes_;
+};
+
+struct HfArchitecture {
+  std::string name;      // GGUF's
+  bool gemma = false;    // norms have one added, and stand elsewhere
+  bool permuted = false;  // GGUF stores queries and keys of it for the other pairing of rotated elements
+  std::vector<float> rope_long, rope_short;  // divisors of a longrope
+};
+
+// kUnimplemented: a model_type or a value that is not known; kDataLoss: one that is missing or of the wrong kind.
+StatusOr<HfArchitecture> ReadHfConfig(const boost::json::object& config, Metadata* out);
+
+}  // namespace gyre

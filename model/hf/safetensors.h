@@ -1,0 +1,23 @@
+// safetensors: a JSON header with names, types, shapes and places, then the bytes. Source: the format's README (Hugging Face).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace gyre {
+
+struct SafeTensor {
+  std::string dtype;            // "BF16", "F8_E4M3", ...
+  std::vector<uint64_t> shape;  // slowest first
+  std::span<const std::byte> bytes;
+};
+
+// kDataLoss: a header that is none, a tensor outside the file, of another size than its shape, or over another one.
+StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file);
+
+}  // namespace gyre

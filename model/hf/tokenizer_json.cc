@@ -1,0 +1,287 @@
+#include "model/hf/tokenizer_json.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <limits>
+#include <unordered_map>
+
+#include "model/quoted.h"
+#include "model/utf8.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+std::string Text(const json::value* v) {
+  return v != nullptr && v->is_string() ? std::string(v->get_string().data(), v->get_string().size()) : std::string();
+}
+const json::object* Object(const json::object& o, const char* key) {
+  const json::value* v = o.if_contains(key);
+  return v != nullptr ? v->if_object() : nullptr;
+}
+const json::array* Array(const json::object& o, const char* key) {
+  const json::value* v = o.if_contains(key);
+  return v != nullptr ? v->if_array() : nullptr;
+}
+bool Flag(const json::object& o, const char* key, bool fallback = false) {
+  const json::value* v = o.if_contains(key);
+  return v != nullptr && v->is_bool() ? v->get_bool() : fallback;
+}
+std::string Kind(const json::object& o) { return Text(o.if_contains("type")); }
+
+// Calls fn for a step, or for each of a Sequence's.
+template <typename Fn>
+Status ForEachStep(const json::object* o, const char* list, Fn fn) {
+  if (o == nullptr) return absl::OkStatus();
+  if (Kind(*o) != "Sequence") return fn(*o);
+  const json::array* steps = Array(*o, list);
+  for (size_t i = 0; steps != nullptr && i < steps->size(); ++i) {
+    const json::object* step = (*steps)[i].if_object();
+    if (step != nullptr) GYRE_RETURN_IF_ERROR(ForEachStep(step, list, fn));
+  }
+  return absl::OkStatus();
+}
+
+Status ReadNormalizer(const json::object& step, HfTokenizer* t) {
+  const std::string kind = Kind(step);
+  if (kind == "NFC") {
+    t->pre.nfc = true;
+  } else if (kind == "Prepend") {
+    t->spm.add_space_prefix = true;
+  } else if (kind != "Replace") {  // a space by U+2581, which SentencePiece-style tokenizers do anyway
+    return Unimplemented("the normalizer {} is not known", Printable(kind));
+  }
+  return absl::OkStatus();
+}
+
+std::string EscapedForRegex(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
+  const std::string kind = Kind(step);
+  if (kind == "ByteLevel") {
+    t->byte_level = true;
+    if (Flag(step, "add_prefix_space")) return Unimplemented("ByteLevel with a space put before the text is not known");
+    if (Flag(step, "use_regex", true)) t->pre.patterns.push_back(PreTokenizerByName("gpt-2")->patterns[0]);
+  } else if (kind == "Split") {
+    const json::object* pattern = Object(step, "pattern");
+    const std::string regex = pattern != nullptr ? Text(pattern->if_contains("Regex")) : "";
+    const std::string plain = pattern != nullptr ? Text(pattern->if_contains("String")) : "";
+    if (regex.empty() && plain.empty()) return DataLoss("a Split has no pattern");
+    if (plain == " " && !t->byte_level) return absl::OkStatus();  // Gemma's, which its normalizer leaves nothing to do
+    const std::string behavior = Text(step.if_contains("behavior"));
+    if (behavior != "Isolated" && behavior != "Removed") return Unimplemented("a Split that is {} is not known", Printable(behavior));
+    if (behavior == "Removed" && !Flag(step, "invert")) return Unimplemented("a Split that removes what matches is not known");
+    t->pre.patterns.push_back(regex.empty() ? EscapedForRegex(plain) : regex);
+  } else if (kind == "Digits") {
+    t->pre.patterns.emplace_back(Flag(step, "individual_digits") ? "\\p{N}" : "\\p{N}+");
+  } else if (kind == "Metaspace") {
+    const std::string scheme = Text(step.if_contains("prepend_scheme"));
+    t->spm.add_space_prefix = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
+  } else {
+    return Unimplemented("the pre-tokenizer {} is not known", Printable(kind));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the post-processor puts this token first or last.
+bool Adds(const json::object* post, const std::string& token, bool first) {
+  bool adds = false;
+  (void)ForEachStep(post, "processors", [&](const json::object& step) -> Status {
+    const json::array* single = Array(step, "single");
+    if (single == nullptr || single->empty() || token.empty()) return absl::OkStatus();
+    const json::object* end = (first ? single->front() : single->back()).if_object();
+    const json::object* special = end != nullptr ? Object(*end, "SpecialToken") : nullptr;
+    adds = adds || (special != nullptr && Text(special->if_contains("id")) == token);
+    return absl::OkStatus();
+  });
+  return adds;
+}
+
+// "bos_token": a text, or an object with one.
+std::string SpecialText(const json::object& settings, const char* key) {
+  const json::value* v = settings.if_contains(key);
+  if (v != nullptr && v->is_object()) v = v->get_object().if_contains("content");
+  return Text(v);
+}
+
+bool IsBytePiece(std::string_view piece) { return piece.size() == 6 && piece.substr(0, 3) == "<0x" && piece[5] == '>'; }
+
+struct Entry {
+  std::string piece;
+  TokenType type = TokenType::kUnused;
+};
+
+StatusOr<std::vector<Entry>> ReadEntries(const json::object& root, const json::object& model, int vocab, bool byte_fallback) {
+  const json::object* pieces = Object(model, "vocab");
+  if (pieces == nullptr) return DataLoss("model.vocab is missing");
+  std::vector<Entry> entries(static_cast<size_t>(std::max(vocab, 0)));
+  auto put = [&](const json::value& id, std::string piece, TokenType type) -> Status {
+    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= (int64_t{1} << 24)) {
+      return DataLoss("the id of {} is {}", Printable(piece), Printable(json::serialize(id)));
+    }
+    const auto at = static_cast<size_t>(id.get_int64());
+    if (vocab > 0 && at >= entries.size()) return DataLoss("token {} has the id {}, the model has {} rows", Printable(piece), at, vocab);
+    if (at >= pieces->size() + 100000) return DataLoss("token {} has the id {}, of {} tokens", Printable(piece), at, pieces->size());
+    if (at >= entries.size()) entries.resize(at + 1);
+    entries[at] = {std::move(piece), type};
+    return absl::OkStatus();
+  };
+  for (const auto& item : *pieces) {
+    std::string piece(item.key().data(), item.key().size());
+    const TokenType type = byte_fallback && IsBytePiece(piece) ? TokenType::kByte : TokenType::kNormal;
+    GYRE_RETURN_IF_ERROR(put(item.value(), std::move(piece), type));
+  }
+  const std::string unknown = Text(model.if_contains("unk_token"));
+  if (const json::array* added = Array(root, "added_tokens")) {
+    for (const json::value& v : *added) {
+      const json::object* token = v.if_object();
+      if (token == nullptr || token->if_contains("id") == nullptr) continue;
+      std::string piece = Text(token->if_contains("content"));
+      TokenType type = Flag(*token, "special") ? TokenType::kControl : TokenType::kUserDefined;
+      if (!unknown.empty() && piece == unknown) type = TokenType::kUnknown;
+      GYRE_RETURN_IF_ERROR(put(token->at("id"), std::move(piece), type));
+    }
+  }
+  return entries;
+}
+
+}  // namespace
+
+StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::object& settings, int vocab) {
+  const json::object* model = Object(root, "model");
+  if (model == nullptr) return DataLoss("\"model\" is missing");
+  const std::string kind = Kind(*model);
+  if (kind != "BPE" && !(kind.empty() && model->if_contains("merges") != nullptr)) {
+    return Unimplemented("a tokenizer model of the type {}, known is BPE", Printable(kind));
+  }
+  HfTokenizer t;
+  t.spm.add_space_prefix = false;
+  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers", [&](const json::object& s) {
+    t.byte_level = t.byte_level || Kind(s) == "ByteLevel";
+    return absl::OkStatus();
+  }));
+  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers", [&](const json::object& s) { return ReadNormalizer(s, &t); }));
+  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers", [&](const json::object& s) { return ReadPreTokenizer(s, &t); }));
+  t.pre.ignore_merges = Flag(*model, "ignore_merges");
+  const bool byte_fallback = Flag(*model, "byte_fallback");
+  if (!t.byte_level && !byte_fallback) return Unimplemented("a BPE neither on bytes nor with byte tokens");
+  GYRE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, ReadEntries(root, *model, vocab, byte_fallback));
+
+  Vocabulary& v = t.vocabulary;
+  std::unordered_map<std::string, TokenId> ids;
+  for (const Entry& e : entries) {
+    v.Add(t.byte_level && e.type == TokenType::kNormal ? BytesOfSpelling(e.piece) : e.piece, e.type);
+    if (e.type != TokenType::kUnused) ids.emplace(e.piece, static_cast<TokenId>(v.size()) - 1);
+    if (e.type == TokenType::kControl && EndsByName(e.piece)) v.end_ids.push_back(static_cast<TokenId>(v.size()) - 1);
+  }
+  auto id_of = [&](const std::string& piece) {
+    const auto it = ids.find(piece);
+    return it == ids.end() ? -1 : it->second;
+  };
+  const std::string bos = SpecialText(settings, "bos_token"), eos = SpecialText(settings, "eos_token");
+  v.bos = bos.empty() ? -1 : id_of(bos);
+  v.eos = eos.empty() ? -1 : id_of(eos);
+  if (v.eos >= 0) v.end_ids.push_back(v.eos);
+  if (const json::value* ends = settings.if_contains("eos_token_id")) {
+    const json::array several = ends->is_array() ? ends->get_array() : json::array{*ends};
+    for (const json::value& e : several) {
+      if (!e.is_int64() || e.get_int64() < 0 || e.get_int64() >= static_cast<int64_t>(v.size())) continue;
+      v.end_ids.push_back(static_cast<TokenId>(e.get_int64()));
+      if (v.eos < 0) v.eos = v.end_ids.back();
+    }
+  }
+  const json::object* post = Object(root, "post_processor");
+  v.add_bos = Flag(settings, "add_bos_token", Adds(post, bos, true));
+  v.add_eos = Flag(settings, "add_eos_token", Adds(post, eos, false));
+
+  const json::array* merges = Array(*model, "merges");
+  if (merges == nullptr) return DataLoss("model.merges is missing");
+  MergeReader reader(v);
+  if (!t.byte_level) v.scores.assign(v.size(), 0);
+  std::vector<bool> scored(v.size());
+  double rank = 0;
+  for (const json::value& m : *merges) {
+    std::string left, right;
+    if (const json::array* pair = m.if_array(); pair != nullptr && pair->size() == 2) {
+      left = Text(&(*pair)[0]);
+      right = Text(&(*pair)[1]);
+    } else {
+      const std::string line = Text(&m);
+      const size_t space = line.find(' ', 1);
+      if (space != std::string::npos) {
+        left = line.substr(0, space);
+        right = line.substr(space + 1);
+      }
+    }
+    if (left.empty() || right.empty()) return DataLoss("model.merges: {} is no pair", Printable(json::serialize(m)));
+    if (t.byte_level) {
+      GYRE_RETURN_IF_ERROR(Annotate(reader.Add(left, right), "model.merges"));
+      continue;
+    }
+    // Best-scored pair first is the same as the merge list where a piece's score is the first rank that gives it.
+    const TokenId merged = id_of(left + right);
+    if (merged < 0) return DataLoss("model.merges: \"{} {}\" gives the token \"{}\", which the vocabulary has not", Printable(left), Printable(right), Printable(left + right));
+    rank -= 1;
+    if (!scored[static_cast<size_t>(merged)]) v.scores[static_cast<size_t>(merged)] = static_cast<float>(rank);
+    scored[static_cast<size_t>(merged)] = true;
+  }
+  if (t.byte_level) {
+    t.merges = reader.Take();
+    t.pre_name = PreTokenizerName(t.pre);
+  } else {
+    // A longer piece that no merge gives is never what two become.
+    for (size_t i = 0; i < v.size(); ++i) {
+      if (!scored[i] && v.types[i] == TokenType::kNormal && Utf8Length(v.piece(i), 0) < v.piece(i).size()) v.types[i] = TokenType::kUnused;
+    }
+  }
+  return t;
+}
+
+StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t) {
+  if (t.byte_level) return MakeBpeTokenizer(std::move(t.vocabulary), t.merges, t.pre);
+  return MakeSpmTokenizer(std::move(t.vocabulary), t.spm);
+}
+
+Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
+  const Vocabulary& v = t.vocabulary;
+  if (t.byte_level && t.pre_name.empty()) return Unimplemented("the tokenizer's expressions are those of no pre-tokenizer that GGUF has a name for");
+  std::vector<std::string> pieces;
+  std::vector<int32_t> types;
+  for (size_t i = 0; i < v.size(); ++i) {
+    const std::string piece(v.piece(i));
+    // Unused rows need a text of their own.
+    pieces.push_back(v.types[i] == TokenType::kUnused ? fmt::format("[PAD{}]", i)
+                     : t.byte_level && v.types[i] == TokenType::kNormal ? SpellingOfBytes(piece) : piece);
+    types.push_back(static_cast<int32_t>(v.types[i]));
+  }
+  out->Set("tokenizer.ggml.model", std::string_view(t.byte_level ? "gpt2" : "llama"));
+  out->SetStrings("tokenizer.ggml.tokens", pieces);
+  out->SetInts("tokenizer.ggml.token_type", types);
+  if (t.byte_level) {
+    std::vector<std::string> merges;
+    for (const BpeMerge& m : t.merges) merges.push_back(pieces[static_cast<size_t>(m.left)] + " " + pieces[static_cast<size_t>(m.right)]);
+    out->Set("tokenizer.ggml.pre", std::string_view(t.pre_name));
+    out->SetStrings("tokenizer.ggml.merges", merges);
+  } else {
+    out->SetFloats("tokenizer.ggml.scores", v.scores);
+    out->Set("tokenizer.ggml.add_space_prefix", t.spm.add_space_prefix);
+  }
+  if (v.bos >= 0) out->Set("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(v.bos));
+  if (v.eos >= 0) out->Set("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(v.eos));
+  for (TokenId end : v.end_ids) {
+    if (end != v.eos) out->Set("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(end));
+  }
+  out->Set("tokenizer.ggml.add_bos_token", v.add_bos);
+  out->Set("tokenizer.ggml.add_eos_token", v.add_eos);
+  return absl::OkStatus();
+}
+
+}  // namespace gyre

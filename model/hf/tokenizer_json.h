@@ -1,0 +1,36 @@
+// Hugging Face's tokenizer.json, read directly. Source: the tokenizers library's serialized form.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "boost/json/object.hpp"
+#include "model/bpe.h"
+#include "model/hf/config.h"
+#include "model/spm.h"
+#include "model/vocabulary.h"
+
+namespace gyre {
+
+struct HfTokenizer {
+  Vocabulary vocabulary;         // byte-level: pieces as bytes
+  bool byte_level = false;       // else SentencePiece-style, with scores
+  std::vector<BpeMerge> merges;  // byte-level
+  PreTokenizer pre;              // byte-level
+  std::string pre_name;          // its row of the table, "" = none has these expressions
+  SpmOptions spm;
+};
+
+// `settings` is tokenizer_config.json with config.json's token ids beside (empty: neither). kUnimplemented: a model, normalizer or
+// pre-tokenizer that is not known; kDataLoss: a merge that refers to a missing token, ids with gaps.
+StatusOr<HfTokenizer> ReadTokenizerJson(const boost::json::object& tokenizer, const boost::json::object& settings, int vocab);
+
+StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t);
+
+// tokenizer.ggml.*: for a GGUF file. kUnimplemented: expressions that no row of the table has.
+Status WriteTokenizer(const HfTokenizer& t, Metadata* out);
+
+}  // namespace gyre
