@@ -13,7 +13,8 @@ Status ConvertCommand(const ConvertOptions& options) {
     fmt::print(stderr, "the file will have no tokenizer: {}\n", folder->tokenizer_note);
   }
   Progress progress("converting", options.quiet);
-  const Status status = ConvertToGguf(*folder, options.out, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
+  const Status status =
+      ConvertToGguf(*folder, options.out, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
   progress.Finish();
   GYRE_RETURN_IF_ERROR(status);
   // What was written is a model, or it is no use.

@@ -29,7 +29,8 @@ StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
       const size_t end = std::min(text.find(',', at), text.size());
       const std::string part = text.substr(at, end - at);
       const size_t equals = part.find('=');
-      PlanMember m{.name = equals == std::string::npos ? fmt::format("node{}", out.size() + 1) : part.substr(0, equals)};
+      PlanMember m{.name =
+                       equals == std::string::npos ? fmt::format("node{}", out.size() + 1) : part.substr(0, equals)};
       GYRE_ASSIGN_OR_RETURN(m.memory, ParseSize(equals == std::string::npos ? part : part.substr(equals + 1)));
       out.push_back(std::move(m));
       at = end + 1;
@@ -78,15 +79,19 @@ Status EstimateCommand(const EstimateOptions& options) {
   bool fits = true;
   if (!options.json) {
     fmt::print("weights        {}\n", Size(weights));
-    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", Size(all_pages), tokens, options.parallel, context, options.kv_type);
-    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", Size(buffers), rows, Size(head_buffers));
-    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers", "together", "");
+    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", Size(all_pages), tokens, options.parallel, context,
+               options.kv_type);
+    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", Size(buffers), rows,
+               Size(head_buffers));
+    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers",
+               "together", "");
   }
   for (const Assignment& part : parts) {
     uint64_t own = RangeBytes(sizes, part.layers), cache = 0;
     for (int i = part.layers.begin; i < part.layers.end; ++i) cache += pages[static_cast<size_t>(i)];
     const uint64_t scratch = buffers + (part.layers.end == sizes.num_layers() ? head_buffers : 0);
-    const auto node = std::find_if(nodes.begin(), nodes.end(), [&](const PlanMember& m) { return m.name == part.worker; });
+    const auto node =
+        std::find_if(nodes.begin(), nodes.end(), [&](const PlanMember& m) { return m.name == part.worker; });
     const uint64_t sum = own + cache + scratch;
     const bool ok = node->memory == 0 || sum <= node->memory;
     fits = fits && ok;
@@ -98,9 +103,11 @@ Status EstimateCommand(const EstimateOptions& options) {
                     {"memory", node->memory},
                     {"fits", ok}});
     if (options.json) continue;
-    const std::string verdict = node->memory == 0 ? "" : ok ? fmt::format("of {}", Size(node->memory)) : fmt::format("does not fit into {}", Size(node->memory));
-    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers), Size(own), Size(cache), Size(scratch),
-               Size(sum), verdict);
+    const std::string verdict = node->memory == 0 ? ""
+                                : ok              ? fmt::format("of {}", Size(node->memory))
+                                                  : fmt::format("does not fit into {}", Size(node->memory));
+    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers), Size(own),
+               Size(cache), Size(scratch), Size(sum), verdict);
   }
   if (options.json) {
     fmt::print("{}\n", json::serialize(json::object{{"weights", weights},

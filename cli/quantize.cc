@@ -1,9 +1,9 @@
 // gyre quantize: a model file in another type of weights.
+#include "model/quantize.h"
 #include "cli/commands.h"
 #include "cli/local_ring.h"
 #include "cli/progress.h"
 #include "fmt/core.h"
-#include "model/quantize.h"
 
 namespace gyre {
 
@@ -20,8 +20,8 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   for (const std::string& f : report->fallbacks) fmt::print(stderr, "rows that are no multiple of 256: {}\n", f);
   if (!options.quiet) {
     fmt::print(stderr, "{}: {:.1f} MiB, was {:.1f}; relative error of the weights {:.3g}\n", options.out,
-               static_cast<double>(report->bytes_after) / (1 << 20), static_cast<double>(report->bytes_before) / (1 << 20),
-               report->relative_error);
+               static_cast<double>(report->bytes_after) / (1 << 20),
+               static_cast<double>(report->bytes_before) / (1 << 20), report->relative_error);
   }
   return absl::OkStatus();
 }

@@ -14,10 +14,17 @@ void StoreHalf(float v, std::byte* to) {
   const uint16_t h = FloatToHalf(v);
   std::memcpy(to, &h, 2);
 }
-float Rounded(float v) { return HalfToFloat(FloatToHalf(v)); }
-// To the nearest whole number, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike nearbyint it is no call.
-float Whole(float v) { return (v + 12582912.0f) - 12582912.0f; }
-int Nearest(float v, int lo, int hi) { return static_cast<int>(Whole(std::clamp(v, static_cast<float>(lo), static_cast<float>(hi)))); }
+float Rounded(float v) {
+  return HalfToFloat(FloatToHalf(v));
+}
+// To the nearest whole number, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike
+// nearbyint it is no call.
+float Whole(float v) {
+  return (v + 12582912.0f) - 12582912.0f;
+}
+int Nearest(float v, int lo, int hi) {
+  return static_cast<int>(Whole(std::clamp(v, static_cast<float>(lo), static_cast<float>(hi))));
+}
 
 struct Affine {
   float scale = 0, min = 0;  // x ~ scale * q - min, both >= 0
@@ -107,7 +114,8 @@ void Affines(const float* x, bool five, std::byte* b) {
   std::byte* high = b + 16;
   std::byte* low = five ? b + 48 : b + 16;
   for (size_t s = 0; s < 8; ++s) {
-    const int scale = d > 0 ? Nearest(fit[s].scale / d, 0, 63) : 0, min = dmin > 0 ? Nearest(fit[s].min / dmin, 0, 63) : 0;
+    const int scale = d > 0 ? Nearest(fit[s].scale / d, 0, 63) : 0,
+              min = dmin > 0 ? Nearest(fit[s].min / dmin, 0, 63) : 0;
     if (s < 4) {
       scales[s] |= static_cast<std::byte>(scale);
       scales[s + 4] |= static_cast<std::byte>(min);
@@ -156,10 +164,17 @@ void Symmetric(const float* x, std::byte* b) {
 bool QuantizeKBlock(DType type, const float* x, std::byte* block) {
   static_assert(kBlock == 256);
   switch (type) {
-    case DType::kQ4_K: Affines(x, false, block); return true;
-    case DType::kQ5_K: Affines(x, true, block); return true;
-    case DType::kQ6_K: Symmetric(x, block); return true;
-    default: return false;
+    case DType::kQ4_K:
+      Affines(x, false, block);
+      return true;
+    case DType::kQ5_K:
+      Affines(x, true, block);
+      return true;
+    case DType::kQ6_K:
+      Symmetric(x, block);
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -13,8 +13,8 @@
 
 namespace gyre {
 
-// First all metadata, then all tensors' names, then Begin, then each tensor's bytes in that order, then Finish. The file appears
-// under its name only when it is whole.
+// First all metadata, then all tensors' names, then Begin, then each tensor's bytes in that order, then Finish. The
+// file appears under its name only when it is whole.
 class GgufWriter {
  public:
   // kUnavailable: the file can't be made.
@@ -52,7 +52,7 @@ class GgufWriter {
   std::string* out_ = &values_;
   uint64_t n_values_ = 0, offset_ = 0, written_ = 0;
   std::vector<uint64_t> sizes_;
-  size_t current_ = 0;        // tensor that is being written
+  size_t current_ = 0;         // tensor that is being written
   uint64_t current_done_ = 0;  // bytes of it
 };
 

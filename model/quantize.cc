@@ -16,8 +16,8 @@ namespace {
 struct Mix {
   const char* name;
   DType base;
-  DType finer;  // of values, the way down and the output
-  bool in_part;  // `finer` in some layers only (_M), else in none (_S)
+  DType finer;         // of values, the way down and the output
+  bool in_part;        // `finer` in some layers only (_M), else in none (_S)
   uint32_t file_type;  // general.file_type
 };
 
@@ -38,13 +38,16 @@ const Mix* FindMix(const std::string& name) {
   return nullptr;
 }
 
-bool Contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+bool Contains(const std::string& name, const char* part) {
+  return name.find(part) != std::string::npos;
+}
 
 // The layer of "blk.12.ffn_up.weight", or -1.
 int LayerOf(const std::string& name) {
   int layer = 0;
   if (name.rfind("blk.", 0) != 0) return -1;
-  for (size_t i = 4; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 100000; ++i) layer = 10 * layer + (name[i] - '0');
+  for (size_t i = 4; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 100000; ++i)
+    layer = 10 * layer + (name[i] - '0');
   return layer;
 }
 
@@ -53,12 +56,17 @@ bool Finer(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
+bool IsFloat(DType t) {
+  return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16;
+}
 
 // Rows that don't divide into blocks of 256 take the nearest type of 32, and others stay as they are.
 DType Fitting(DType type, const TensorView& t) {
   if (t.dims[0] % Info(type).block_elems == 0) return type;
-  const DType small = type == DType::kQ4_K ? DType::kQ5_0 : type == DType::kQ5_K ? DType::kQ5_1 : type == DType::kQ6_K ? DType::kQ8_0 : type;
+  const DType small = type == DType::kQ4_K   ? DType::kQ5_0
+                      : type == DType::kQ5_K ? DType::kQ5_1
+                      : type == DType::kQ6_K ? DType::kQ8_0
+                                             : type;
   return t.dims[0] % Info(small).block_elems == 0 ? small : DType::kF16;
 }
 
@@ -70,7 +78,8 @@ struct Error {
 Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end, std::byte* out) {
   Error sum;
   std::vector<float> row(k), back(k);
-  const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes, to = k / Info(type).block_elems * Info(type).block_bytes;
+  const size_t from = k / Info(t.type).block_elems * Info(t.type).block_bytes,
+               to = k / Info(type).block_elems * Info(type).block_bytes;
   for (uint64_t r = begin; r < end; ++r) {
     Dequantize(t.type, t.data + r * from, row.data(), k);
     std::byte* dst = out + (r - begin) * to;
@@ -100,11 +109,13 @@ const std::vector<std::string>& QuantizeTypes() {
 
 DType TypeFor(const std::string& type, const std::string& name, const TensorView& t, int layers, bool tied) {
   const Mix& mix = *FindMix(type);
-  if (t.dims.size() < 2 || !Info(t.type).dequantizes || Contains(name, "_norm") || Contains(name, "ffn_gate_inp")) return t.type;
+  if (t.dims.size() < 2 || !Info(t.type).dequantizes || Contains(name, "_norm") || Contains(name, "ffn_gate_inp"))
+    return t.type;
   const int layer = LayerOf(name);
   DType wanted = mix.base;
   if (name == "output.weight" || (tied && name == "token_embd.weight")) wanted = mix.finer;
-  if (mix.in_part && layer >= 0 && Finer(layer, layers) && (Contains(name, "attn_v.") || Contains(name, "ffn_down"))) wanted = mix.finer;
+  if (mix.in_part && layer >= 0 && Finer(layer, layers) && (Contains(name, "attn_v.") || Contains(name, "ffn_down")))
+    wanted = mix.finer;
   return Fitting(wanted, t);
 }
 
@@ -134,7 +145,8 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   for (const auto& [name, t] : order) {
     const DType type = TypeFor(o.type, name, *t, layers, tied);
     if (type != t->type && !IsFloat(t->type) && !o.requantize) {
-      return InvalidArgument("{}: tensor {} is {} already; --requantize does it all the same, with what was lost lost", in, name, Info(t->type).name);
+      return InvalidArgument("{}: tensor {} is {} already; --requantize does it all the same, with what was lost lost",
+                             in, name, Info(t->type).name);
     }
     if (type != t->type && Info(mix->base).block_elems == 256 && Info(type).block_elems != 256) {
       report.fallbacks.push_back(fmt::format("{} ({} columns): {}", name, t->dims[0], Info(type).name));
@@ -145,7 +157,8 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
 
   GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out));
   for (const auto& [key, value] : gguf.metadata()) {
-    if (key != "general.file_type" && key != "general.quantization_version" && key != "general.alignment") writer.Add(key, value);
+    if (key != "general.file_type" && key != "general.quantization_version" && key != "general.alignment")
+      writer.Add(key, value);
   }
   writer.Add("general.file_type", mix->file_type);
   writer.Add("general.quantization_version", uint32_t{2});
@@ -173,7 +186,10 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
         std::vector<std::thread> team;
         for (uint64_t w = 0; w < threads; ++w) {
           const uint64_t from = std::min(end, at + w * share), to = std::min(end, from + share);
-          if (from < to) team.emplace_back([&, w, from, to] { errors[w] = Convert(t, types[i], k, from, to, bytes.data() + (from - at) * row_bytes); });
+          if (from < to)
+            team.emplace_back([&, w, from, to] {
+              errors[w] = Convert(t, types[i], k, from, to, bytes.data() + (from - at) * row_bytes);
+            });
         }
         for (auto& thread : team) thread.join();
         for (const Error& e : errors) sum.squared += e.squared, sum.values += e.values;

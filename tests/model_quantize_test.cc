@@ -49,9 +49,9 @@ double RelativeError(DType type, const std::vector<float>& x) {
 // ggml's reference quantizers (d99724f2, without an importance matrix) on the same 65,536 numbers.
 TEST(QuantizeTest, ErrorsAreWithinTwoPercentOfTheUsualTools) {
   const std::vector<float> x = Bell(256 * 256);
-  const std::map<DType, double> reference = {{DType::kQ8_0, 0.0052647}, {DType::kQ4_0, 0.0847705}, {DType::kQ4_1, 0.0774693},
-                                             {DType::kQ5_0, 0.0420271}, {DType::kQ5_1, 0.0375099}, {DType::kQ4_K, 0.070722},
-                                             {DType::kQ5_K, 0.0358269}, {DType::kQ6_K, 0.0175553}};
+  const std::map<DType, double> reference = {
+      {DType::kQ8_0, 0.0052647}, {DType::kQ4_0, 0.0847705}, {DType::kQ4_1, 0.0774693}, {DType::kQ5_0, 0.0420271},
+      {DType::kQ5_1, 0.0375099}, {DType::kQ4_K, 0.070722},  {DType::kQ5_K, 0.0358269}, {DType::kQ6_K, 0.0175553}};
   for (const auto& [type, theirs] : reference) {
     const double ours = RelativeError(type, x);
     RecordProperty(Info(type).name, std::to_string(ours));
@@ -61,8 +61,8 @@ TEST(QuantizeTest, ErrorsAreWithinTwoPercentOfTheUsualTools) {
 }
 
 TEST(QuantizeTest, OddBlocksSurvive) {
-  std::vector<std::vector<float>> blocks{std::vector<float>(256, 0.0f), std::vector<float>(256, 1.0f), std::vector<float>(256, -2.5f),
-                                         std::vector<float>(256, 1e-30f)};
+  std::vector<std::vector<float>> blocks{std::vector<float>(256, 0.0f), std::vector<float>(256, 1.0f),
+                                         std::vector<float>(256, -2.5f), std::vector<float>(256, 1e-30f)};
   blocks.push_back(std::vector<float>(256, 0.0f));
   blocks.back()[17] = -3;
   blocks.push_back(Bell(256));
@@ -99,7 +99,8 @@ class QuantizeFileTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   void Write(const std::string& name, const std::vector<std::byte>& bytes) const {
-    std::ofstream(Path(name), std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(Path(name), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
   std::string folder_;
 };
@@ -143,7 +144,8 @@ TEST_F(QuantizeFileTest, TheNumberOfThreadsChangesNothing) {
 TEST_F(QuantizeFileTest, WhatCannotBeDoneIsSaid) {
   EXPECT_THAT(Message(QuantizeFile(Path("in.gguf"), Path("o"), {.type = "Q9"}).status()), HasSubstr("known are F32"));
   EXPECT_TRUE(absl::IsNotFound(QuantizeFile(Path("none.gguf"), Path("o"), {.type = "Q8_0"}).status()));
-  EXPECT_THAT(Message(QuantizeFile(Path("in.gguf"), Path("no/such/o"), {.type = "Q8_0"}).status()), HasSubstr("No such file"));
+  EXPECT_THAT(Message(QuantizeFile(Path("in.gguf"), Path("no/such/o"), {.type = "Q8_0"}).status()),
+              HasSubstr("No such file"));
   ASSERT_TRUE(QuantizeFile(Path("in.gguf"), Path("q8.gguf"), {.type = "Q8_0"}).ok());
   EXPECT_THAT(Message(QuantizeFile(Path("q8.gguf"), Path("o"), {.type = "Q4_0"}).status()), HasSubstr("--requantize"));
   EXPECT_FALSE(std::filesystem::exists(Path("o")));

@@ -19,10 +19,17 @@ struct Row {
   bool gemma = false, permuted = false;
 };
 constexpr Row kRows[] = {
-    {"llama", "llama", false, true},   {"mistral", "llama", false, true},     {"mixtral", "llama", false, true},
-    {"qwen2", "qwen2"},                {"qwen2_moe", "qwen2moe"},             {"qwen3", "qwen3"},
-    {"qwen3_moe", "qwen3moe"},         {"gemma2", "gemma2", true},            {"gemma3_text", "gemma3", true},
-    {"gemma3", "gemma3", true},        {"phi3", "phi3"},
+    {"llama", "llama", false, true},
+    {"mistral", "llama", false, true},
+    {"mixtral", "llama", false, true},
+    {"qwen2", "qwen2"},
+    {"qwen2_moe", "qwen2moe"},
+    {"qwen3", "qwen3"},
+    {"qwen3_moe", "qwen3moe"},
+    {"gemma2", "gemma2", true},
+    {"gemma3_text", "gemma3", true},
+    {"gemma3", "gemma3", true},
+    {"phi3", "phi3"},
 };
 
 // Looks into config.json; what is null counts as absent.
@@ -71,8 +78,8 @@ StatusOr<std::vector<float>> Factors(const json::object& scaling, const char* ke
   return out;
 }
 
-Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32_t context, const Config& config, HfArchitecture* arch,
-                       Metadata* out) {
+Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32_t context, const Config& config,
+                       HfArchitecture* arch, Metadata* out) {
   const Config s(scaling);
   std::string type = s.Text("rope_type");
   if (type.empty()) type = s.Text("type");
@@ -119,7 +126,8 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
     out->Set(p + "rope.scaling.attn_factor", static_cast<float>(attention.value_or(computed)));
     return absl::OkStatus();
   }
-  return Unimplemented("rope_scaling is of the type {}, known are linear, llama3, dynamic, yarn and longrope", Printable(type));
+  return Unimplemented("rope_scaling is of the type {}, known are linear, llama3, dynamic, yarn and longrope",
+                       Printable(type));
 }
 
 // Which layers have a window: layer_types, or Gemma 3's period.
@@ -129,7 +137,8 @@ Status ReadPattern(const Config& config, const json::object& o, const std::strin
   const json::value* types = o.if_contains("layer_types");
   if (types == nullptr || !types->is_array()) return absl::OkStatus();
   std::vector<bool> local;
-  for (const json::value& t : types->get_array()) local.push_back(t.is_string() && t.get_string() == "sliding_attention");
+  for (const json::value& t : types->get_array())
+    local.push_back(t.is_string() && t.get_string() == "sliding_attention");
   if (local.size() != layers) return DataLoss("layer_types has {} entries for {} layers", local.size(), layers);
   out->SetBools(p + "attention.sliding_window_pattern", local);
   return absl::OkStatus();
@@ -144,9 +153,15 @@ std::span<const std::byte> Metadata::Keep(const void* data, size_t bytes) {
 void Metadata::Set(const std::string& key, std::string_view text) {
   values_[key] = {.type = GgufType::kString, .bytes = Keep(text.data(), text.size())};
 }
-void Metadata::Set(const std::string& key, uint32_t v) { values_[key] = {.type = GgufType::kU32, .bytes = Keep(&v, sizeof v)}; }
-void Metadata::Set(const std::string& key, float v) { values_[key] = {.type = GgufType::kF32, .bytes = Keep(&v, sizeof v)}; }
-void Metadata::Set(const std::string& key, bool v) { values_[key] = {.type = GgufType::kBool, .bytes = Keep(&v, 1)}; }
+void Metadata::Set(const std::string& key, uint32_t v) {
+  values_[key] = {.type = GgufType::kU32, .bytes = Keep(&v, sizeof v)};
+}
+void Metadata::Set(const std::string& key, float v) {
+  values_[key] = {.type = GgufType::kF32, .bytes = Keep(&v, sizeof v)};
+}
+void Metadata::Set(const std::string& key, bool v) {
+  values_[key] = {.type = GgufType::kBool, .bytes = Keep(&v, 1)};
+}
 void Metadata::SetStrings(const std::string& key, const std::vector<std::string>& values) {
   std::string all;
   for (const std::string& s : values) {
@@ -154,18 +169,26 @@ void Metadata::SetStrings(const std::string& key, const std::vector<std::string>
     all.append(reinterpret_cast<const char*>(&n), sizeof n);
     all += s;
   }
-  values_[key] = {.type = GgufType::kArray, .element = GgufType::kString, .count = values.size(), .bytes = Keep(all.data(), all.size())};
+  values_[key] = {.type = GgufType::kArray,
+                  .element = GgufType::kString,
+                  .count = values.size(),
+                  .bytes = Keep(all.data(), all.size())};
 }
 void Metadata::SetInts(const std::string& key, const std::vector<int32_t>& v) {
-  values_[key] = {.type = GgufType::kArray, .element = GgufType::kI32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
+  values_[key] = {
+      .type = GgufType::kArray, .element = GgufType::kI32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
 }
 void Metadata::SetFloats(const std::string& key, const std::vector<float>& v) {
-  values_[key] = {.type = GgufType::kArray, .element = GgufType::kF32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
+  values_[key] = {
+      .type = GgufType::kArray, .element = GgufType::kF32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
 }
 void Metadata::SetBools(const std::string& key, const std::vector<bool>& v) {
   std::string bytes;
   for (bool b : v) bytes.push_back(b ? 1 : 0);
-  values_[key] = {.type = GgufType::kArray, .element = GgufType::kBool, .count = v.size(), .bytes = Keep(bytes.data(), bytes.size())};
+  values_[key] = {.type = GgufType::kArray,
+                  .element = GgufType::kBool,
+                  .count = v.size(),
+                  .bytes = Keep(bytes.data(), bytes.size())};
 }
 
 StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) {
@@ -227,7 +250,8 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
     GYRE_RETURN_IF_ERROR(real("final_logit_softcapping", "final_logit_softcapping"));
     GYRE_RETURN_IF_ERROR(ReadPattern(config, o, p, layers, out));
   }
-  if (config.Bool("use_sliding_window").value_or(true)) GYRE_RETURN_IF_ERROR(optional("sliding_window", "attention.sliding_window"));
+  if (config.Bool("use_sliding_window").value_or(true))
+    GYRE_RETURN_IF_ERROR(optional("sliding_window", "attention.sliding_window"));
   for (const char* key : {"num_local_experts", "num_experts"}) GYRE_RETURN_IF_ERROR(optional(key, "expert_count"));
   GYRE_RETURN_IF_ERROR(optional("num_experts_per_tok", "expert_used_count"));
   GYRE_RETURN_IF_ERROR(optional("moe_intermediate_size", "expert_feed_forward_length"));

@@ -33,8 +33,8 @@ class Metadata {
 };
 
 struct HfArchitecture {
-  std::string name;      // GGUF's
-  bool gemma = false;    // norms have one added, and stand elsewhere
+  std::string name;       // GGUF's
+  bool gemma = false;     // norms have one added, and stand elsewhere
   bool permuted = false;  // GGUF stores queries and keys of it for the other pairing of rotated elements
   std::vector<float> rope_long, rope_short;  // divisors of a longrope
 };

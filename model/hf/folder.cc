@@ -38,7 +38,9 @@ struct Rename {
   const char* gguf;
   const char* gemma = nullptr;  // where it is another
 };
-constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"}, {"lm_head.weight", "output.weight"}};
+constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"},
+                            {"norm.weight", "output_norm.weight"},
+                            {"lm_head.weight", "output.weight"}};
 constexpr Rename kLayer[] = {
     {"input_layernorm.weight", "attn_norm.weight"},
     {"post_attention_layernorm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
@@ -66,8 +68,9 @@ constexpr Rename kLayer[] = {
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
 };
 // Of an expert: "experts.3." before, and GGUF's older names, one by one.
-constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"}, {"down_proj.weight", "ffn_down"},
-                              {"w1.weight", "ffn_gate"},        {"w3.weight", "ffn_up"},      {"w2.weight", "ffn_down"}};
+constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"},
+                              {"down_proj.weight", "ffn_down"}, {"w1.weight", "ffn_gate"},
+                              {"w3.weight", "ffn_up"},          {"w2.weight", "ffn_down"}};
 
 bool Eat(std::string_view* s, std::string_view prefix) {
   if (s->substr(0, prefix.size()) != prefix) return false;
@@ -85,7 +88,8 @@ std::optional<int> EatNumber(std::string_view* s) {
 
 // "" = no part of a language model (a vision tower, buffers); nullopt = not known.
 std::optional<std::string> GgufName(std::string_view name, bool gemma) {
-  for (std::string_view skip : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
+  for (std::string_view skip :
+       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
     if (name.substr(0, skip.size()) == skip) return "";
   }
   if (name.find("rotary_emb.inv_freq") != std::string_view::npos) return "";
@@ -114,8 +118,9 @@ std::optional<std::string> GgufName(std::string_view name, bool gemma) {
 float Fp8(uint8_t b) {
   const int exponent = b >> 3 & 15, mantissa = b & 7;
   const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                          : exponent == 15 && mantissa == 7 ? NAN
-                                                            : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+                          : exponent == 15 && mantissa == 7
+                              ? NAN
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return (b & 0x80) != 0 ? -magnitude : magnitude;
 }
 
@@ -141,7 +146,8 @@ class Loader {
       for (const auto& item : map->get_object()) {
         if (!item.value().is_string()) return DataLoss("model.safetensors.index.json: a shard without a name");
         const std::string name(item.value().get_string().data(), item.value().get_string().size());
-        if (name.find('/') != std::string::npos) return DataLoss("model.safetensors.index.json names {}, which is not in the folder", Printable(name));
+        if (name.find('/') != std::string::npos)
+          return DataLoss("model.safetensors.index.json names {}, which is not in the folder", Printable(name));
         names.insert(name);
       }
     } else {
@@ -158,7 +164,8 @@ class Loader {
       StatusOr<std::map<std::string, SafeTensor>> tensors = ParseSafetensors(file->bytes());
       if (!tensors.ok()) return Annotate(tensors.status(), name);
       for (auto& [tensor, view] : *tensors) {
-        if (!all_.emplace(tensor, std::move(view)).second) return DataLoss("{}: tensor {} is in another shard too", name, Printable(tensor));
+        if (!all_.emplace(tensor, std::move(view)).second)
+          return DataLoss("{}: tensor {} is in another shard too", name, Printable(tensor));
       }
     }
     return absl::OkStatus();
@@ -166,9 +173,12 @@ class Loader {
 
   Status Tensors(bool tied) {
     for (const auto& [name, t] : all_) {
-      if (Ends(name, ".weight_scale_inv") || Ends(name, ".weight_scale") || Ends(name, ".input_scale") || Ends(name, ".weight_shape")) continue;
+      if (Ends(name, ".weight_scale_inv") || Ends(name, ".weight_scale") || Ends(name, ".input_scale") ||
+          Ends(name, ".weight_shape"))
+        continue;
       const auto renamed = GgufName(name, f_.architecture.gemma);
-      if (!renamed) return Unimplemented("tensor {} has no place in the architecture {}", Printable(name), f_.architecture.name);
+      if (!renamed)
+        return Unimplemented("tensor {} has no place in the architecture {}", Printable(name), f_.architecture.name);
       if (renamed->empty() || (tied && *renamed == "output.weight")) continue;
       GYRE_RETURN_IF_ERROR(Annotate(Add(name, *renamed, t), "tensor " + Printable(name)));
     }
@@ -176,23 +186,29 @@ class Loader {
   }
 
  private:
-  static bool Ends(const std::string& s, std::string_view tail) { return s.size() > tail.size() && s.compare(s.size() - tail.size(), tail.size(), tail) == 0; }
+  static bool Ends(const std::string& s, std::string_view tail) {
+    return s.size() > tail.size() && s.compare(s.size() - tail.size(), tail.size(), tail) == 0;
+  }
 
   Status Add(const std::string& name, const std::string& renamed, const SafeTensor& t) {
     TensorView v;
     v.dims.assign(t.shape.rbegin(), t.shape.rend());
-    if (renamed.find("ffn_gate_inp_shexp") != std::string::npos && v.dims.size() == 2 && v.dims[1] == 1) v.dims.pop_back();
+    if (renamed.find("ffn_gate_inp_shexp") != std::string::npos && v.dims.size() == 2 && v.dims[1] == 1)
+      v.dims.pop_back();
     v.data = t.bytes.data();
     v.bytes = t.bytes.size();
     if (t.dtype == "F32" || t.dtype == "F16" || t.dtype == "BF16") {
       v.type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
-      if (f_.architecture.gemma && renamed.find("norm.weight") != std::string::npos) GYRE_RETURN_IF_ERROR(AddOne(t, &v));
+      if (f_.architecture.gemma && renamed.find("norm.weight") != std::string::npos)
+        GYRE_RETURN_IF_ERROR(AddOne(t, &v));
     } else if (t.dtype == "F8_E4M3") {
       GYRE_RETURN_IF_ERROR(BlockFp8(name, t, &v));
     } else if (t.dtype == "I8") {
       GYRE_RETURN_IF_ERROR(ChannelInt8(name, t, &v));
     } else {
-      return Unimplemented("the type {}, known are F32, F16, BF16, F8_E4M3 with weight_scale_inv and I8 with weight_scale", Printable(t.dtype));
+      return Unimplemented(
+          "the type {}, known are F32, F16, BF16, F8_E4M3 with weight_scale_inv and I8 with weight_scale",
+          Printable(t.dtype));
     }
     // Bytes of a mapped file need not lie where a float may.
     return f_.tensors.Add(renamed, std::move(v));
@@ -218,7 +234,8 @@ class Loader {
     const auto it = all_.find(name + "_scale_inv");
     if (t.shape.size() != 2 || it == all_.end()) return Unimplemented("8-bit floats without {}_scale_inv", name);
     const uint64_t n = t.shape[0], k = t.shape[1], down = (n + kSide - 1) / kSide, across = (k + kSide - 1) / kSide;
-    if (it->second.shape != std::vector<uint64_t>{down, across}) return DataLoss("its scales are no {} x {}", down, across);
+    if (it->second.shape != std::vector<uint64_t>{down, across})
+      return DataLoss("its scales are no {} x {}", down, across);
     GYRE_ASSIGN_OR_RETURN(const std::vector<float> scales, ToFloats(it->second));
     float table[256];
     for (unsigned b = 0; b < 256; ++b) table[b] = Fp8(static_cast<uint8_t>(b));
@@ -277,7 +294,8 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
       const json::object* o = one.if_object();
       const json::value* text = o != nullptr ? o->if_contains("template") : nullptr;
       const json::value* name = o != nullptr ? o->if_contains("name") : nullptr;
-      if (text != nullptr && text->is_string() && (f->chat_template.empty() || (name != nullptr && name->is_string() && name->get_string() == "default"))) {
+      if (text != nullptr && text->is_string() &&
+          (f->chat_template.empty() || (name != nullptr && name->is_string() && name->get_string() == "default"))) {
         f->chat_template.assign(text->get_string().data(), text->get_string().size());
       }
     }
@@ -291,10 +309,13 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
   for (const char* file : {"config.json", "generation_config.json"}) {  // the latter knows more ends
     if (!fs::exists(dir / file, error)) continue;
     GYRE_ASSIGN_OR_RETURN(const json::object o, ReadJson(dir / file));
-    if (const json::value* end = o.if_contains("eos_token_id"); end != nullptr && !end->is_null()) settings["eos_token_id"] = *end;
+    if (const json::value* end = o.if_contains("eos_token_id"); end != nullptr && !end->is_null())
+      settings["eos_token_id"] = *end;
   }
   const TensorView* embedding = f->tensors.Find("token_embd.weight");
-  const int vocab = embedding != nullptr && embedding->dims.size() == 2 ? static_cast<int>(std::min<uint64_t>(embedding->dims[1], 1 << 24)) : 0;
+  const int vocab = embedding != nullptr && embedding->dims.size() == 2
+                        ? static_cast<int>(std::min<uint64_t>(embedding->dims[1], 1 << 24))
+                        : 0;
   StatusOr<HfTokenizer> t = ReadTokenizerJson(tokenizer, settings, vocab);
   if (absl::IsUnimplemented(t.status())) {
     f->tokenizer_note = "tokenizer.json: " + Message(t.status());
@@ -357,7 +378,8 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   return f;
 }
 
-Status ConvertToGguf(const HfFolder& folder, const std::string& out, const std::function<void(uint64_t, uint64_t)>& progress) {
+Status ConvertToGguf(const HfFolder& folder, const std::string& out,
+                     const std::function<void(uint64_t, uint64_t)>& progress) {
   Metadata tokenizer;
   if (folder.tokenizer) {
     GYRE_RETURN_IF_ERROR(WriteTokenizer(*folder.tokenizer, &tokenizer));
@@ -386,7 +408,8 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const std::
         std::string_view tail = rest;
         if (!Eat(&tail, part)) continue;
         if (const auto number = EatNumber(&tail)) {
-          experts[name.substr(0, name.size() - rest.size()) + std::string(part.substr(0, part.size() - 1)) + "_exps.weight"][*number] = &t;
+          experts[name.substr(0, name.size() - rest.size()) + std::string(part.substr(0, part.size() - 1)) +
+                  "_exps.weight"][*number] = &t;
           is_expert = true;
         }
       }
@@ -396,8 +419,10 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const std::
   for (const auto& [name, parts] : experts) {
     Item item{.name = name, .parts = {}};
     for (const auto& [number, t] : parts) {
-      if (static_cast<size_t>(number) != item.parts.size()) return DataLoss("{}: expert {} is missing", name, item.parts.size());
-      if (t->dims != parts.begin()->second->dims || t->type != parts.begin()->second->type) return DataLoss("{}: the experts differ in shape or type", name);
+      if (static_cast<size_t>(number) != item.parts.size())
+        return DataLoss("{}: expert {} is missing", name, item.parts.size());
+      if (t->dims != parts.begin()->second->dims || t->type != parts.begin()->second->type)
+        return DataLoss("{}: the experts differ in shape or type", name);
       item.parts.push_back(t);
     }
     items.push_back(std::move(item));
@@ -416,14 +441,16 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const std::
     if (it != folder.metadata.values().end()) std::memcpy(&v, it->second.bytes.data(), 4);
     return v;
   };
-  const uint64_t heads = heads_of("attention.head_count"), stated = heads_of("attention.head_count_kv"), kv_heads = stated == 0 ? heads : stated;
+  const uint64_t heads = heads_of("attention.head_count"), stated = heads_of("attention.head_count_kv"),
+                 kv_heads = stated == 0 ? heads : stated;
   for (const Item& item : items) {
     for (const TensorView* t : item.parts) {
       std::vector<std::byte> bytes;
       if (t->type == DType::kI8) bytes = AsBf16(*t);
       const std::byte* data = bytes.empty() ? t->data : bytes.data();
       const size_t size = bytes.empty() ? t->bytes : bytes.size();
-      const bool q = item.name.find(".attn_q.") != std::string::npos, k = item.name.find(".attn_k.") != std::string::npos;
+      const bool q = item.name.find(".attn_q.") != std::string::npos,
+                 k = item.name.find(".attn_k.") != std::string::npos;
       std::vector<std::byte> turned;
       if (folder.architecture.permuted && (q || k)) {
         const uint64_t rows = t->dims.back(), n = q ? heads : kv_heads;

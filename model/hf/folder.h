@@ -1,4 +1,5 @@
-// A model as Hugging Face stores it: a folder with config.json, safetensors files and a tokenizer, in the names and words of GGUF.
+// A model as Hugging Face stores it: a folder with config.json, safetensors files and a tokenizer, in the names and
+// words of GGUF.
 #pragma once
 
 #include <deque>
@@ -31,10 +32,12 @@ struct HfFolder {
   std::deque<std::vector<uint16_t>> owned_halves;
 };
 
-// kNotFound: a file is missing, by name; kUnimplemented: a model type, tensor or number format that is not known; kDataLoss.
+// kNotFound: a file is missing, by name; kUnimplemented: a model type, tensor or number format that is not known;
+// kDataLoss.
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path);
 
 // Writes it as one GGUF file. `progress` in bytes, on the calling thread.
-Status ConvertToGguf(const HfFolder& folder, const std::string& out, const std::function<void(uint64_t, uint64_t)>& progress);
+Status ConvertToGguf(const HfFolder& folder, const std::string& out,
+                     const std::function<void(uint64_t, uint64_t)>& progress);
 
 }  // namespace gyre

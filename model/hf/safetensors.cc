@@ -25,8 +25,8 @@ StatusOr<SafeTensor> ReadOne(const json::value& v, std::span<const std::byte> da
   const json::value* dtype = o != nullptr ? o->if_contains("dtype") : nullptr;
   const json::value* shape = o != nullptr ? o->if_contains("shape") : nullptr;
   const json::value* offsets = o != nullptr ? o->if_contains("data_offsets") : nullptr;
-  if (dtype == nullptr || !dtype->is_string() || shape == nullptr || !shape->is_array() || offsets == nullptr || !offsets->is_array() ||
-      offsets->get_array().size() != 2) {
+  if (dtype == nullptr || !dtype->is_string() || shape == nullptr || !shape->is_array() || offsets == nullptr ||
+      !offsets->is_array() || offsets->get_array().size() != 2) {
     return DataLoss("expected dtype, shape and data_offsets");
   }
   SafeTensor t;
@@ -45,7 +45,8 @@ StatusOr<SafeTensor> ReadOne(const json::value& v, std::span<const std::byte> da
   }
   GYRE_ASSIGN_OR_RETURN(const uint64_t begin, number(offsets->get_array()[0]));
   GYRE_ASSIGN_OR_RETURN(const uint64_t end, number(offsets->get_array()[1]));
-  if (begin > end || end > data.size()) return DataLoss("bytes {} to {} of the {} that there are", begin, end, data.size());
+  if (begin > end || end > data.size())
+    return DataLoss("bytes {} to {} of the {} that there are", begin, end, data.size());
   if (end - begin != bytes) return DataLoss("{} bytes, the shape takes {}", end - begin, bytes);
   t.bytes = data.subspan(begin, bytes);
   return t;
@@ -70,7 +71,8 @@ StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std
     if (name == "__metadata__") continue;
     StatusOr<SafeTensor> t = ReadOne(item.value(), data);
     if (!t.ok()) return Annotate(t.status(), "tensor " + Printable(name));
-    if (!out.emplace(name, *std::move(t)).second) return DataLoss("tensor {} stands in the file twice", Printable(name));
+    if (!out.emplace(name, *std::move(t)).second)
+      return DataLoss("tensor {} stands in the file twice", Printable(name));
   }
   std::vector<std::pair<const std::byte*, const std::byte*>> places;
   for (const auto& [name, t] : out) {

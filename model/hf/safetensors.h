@@ -1,4 +1,5 @@
-// safetensors: a JSON header with names, types, shapes and places, then the bytes. Source: the format's README (Hugging Face).
+// safetensors: a JSON header with names, types, shapes and places, then the bytes. Source: the format's README (Hugging
+// Face).
 #pragma once
 
 #include <cstdint>

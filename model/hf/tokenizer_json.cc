@@ -28,7 +28,9 @@ bool Flag(const json::object& o, const char* key, bool fallback = false) {
   const json::value* v = o.if_contains(key);
   return v != nullptr && v->is_bool() ? v->get_bool() : fallback;
 }
-std::string Kind(const json::object& o) { return Text(o.if_contains("type")); }
+std::string Kind(const json::object& o) {
+  return Text(o.if_contains("type"));
+}
 
 // Calls fn for a step, or for each of a Sequence's.
 template <typename Fn>
@@ -77,8 +79,10 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
     if (regex.empty() && plain.empty()) return DataLoss("a Split has no pattern");
     if (plain == " " && !t->byte_level) return absl::OkStatus();  // Gemma's, which its normalizer leaves nothing to do
     const std::string behavior = Text(step.if_contains("behavior"));
-    if (behavior != "Isolated" && behavior != "Removed") return Unimplemented("a Split that is {} is not known", Printable(behavior));
-    if (behavior == "Removed" && !Flag(step, "invert")) return Unimplemented("a Split that removes what matches is not known");
+    if (behavior != "Isolated" && behavior != "Removed")
+      return Unimplemented("a Split that is {} is not known", Printable(behavior));
+    if (behavior == "Removed" && !Flag(step, "invert"))
+      return Unimplemented("a Split that removes what matches is not known");
     t->pre.patterns.push_back(regex.empty() ? EscapedForRegex(plain) : regex);
   } else if (kind == "Digits") {
     t->pre.patterns.emplace_back(Flag(step, "individual_digits") ? "\\p{N}" : "\\p{N}+");
@@ -112,14 +116,17 @@ std::string SpecialText(const json::object& settings, const char* key) {
   return Text(v);
 }
 
-bool IsBytePiece(std::string_view piece) { return piece.size() == 6 && piece.substr(0, 3) == "<0x" && piece[5] == '>'; }
+bool IsBytePiece(std::string_view piece) {
+  return piece.size() == 6 && piece.substr(0, 3) == "<0x" && piece[5] == '>';
+}
 
 struct Entry {
   std::string piece;
   TokenType type = TokenType::kUnused;
 };
 
-StatusOr<std::vector<Entry>> ReadEntries(const json::object& root, const json::object& model, int vocab, bool byte_fallback) {
+StatusOr<std::vector<Entry>> ReadEntries(const json::object& root, const json::object& model, int vocab,
+                                         bool byte_fallback) {
   const json::object* pieces = Object(model, "vocab");
   if (pieces == nullptr) return DataLoss("model.vocab is missing");
   std::vector<Entry> entries(static_cast<size_t>(std::max(vocab, 0)));
@@ -128,8 +135,10 @@ StatusOr<std::vector<Entry>> ReadEntries(const json::object& root, const json::o
       return DataLoss("the id of {} is {}", Printable(piece), Printable(json::serialize(id)));
     }
     const auto at = static_cast<size_t>(id.get_int64());
-    if (vocab > 0 && at >= entries.size()) return DataLoss("token {} has the id {}, the model has {} rows", Printable(piece), at, vocab);
-    if (at >= pieces->size() + 100000) return DataLoss("token {} has the id {}, of {} tokens", Printable(piece), at, pieces->size());
+    if (vocab > 0 && at >= entries.size())
+      return DataLoss("token {} has the id {}, the model has {} rows", Printable(piece), at, vocab);
+    if (at >= pieces->size() + 100000)
+      return DataLoss("token {} has the id {}, of {} tokens", Printable(piece), at, pieces->size());
     if (at >= entries.size()) entries.resize(at + 1);
     entries[at] = {std::move(piece), type};
     return absl::OkStatus();
@@ -168,8 +177,10 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
     t.byte_level = t.byte_level || Kind(s) == "ByteLevel";
     return absl::OkStatus();
   }));
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers", [&](const json::object& s) { return ReadNormalizer(s, &t); }));
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers", [&](const json::object& s) { return ReadPreTokenizer(s, &t); }));
+  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers",
+                                   [&](const json::object& s) { return ReadNormalizer(s, &t); }));
+  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
+                                   [&](const json::object& s) { return ReadPreTokenizer(s, &t); }));
   t.pre.ignore_merges = Flag(*model, "ignore_merges");
   const bool byte_fallback = Flag(*model, "byte_fallback");
   if (!t.byte_level && !byte_fallback) return Unimplemented("a BPE neither on bytes nor with byte tokens");
@@ -228,7 +239,9 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
     }
     // Best-scored pair first is the same as the merge list where a piece's score is the first rank that gives it.
     const TokenId merged = id_of(left + right);
-    if (merged < 0) return DataLoss("model.merges: \"{} {}\" gives the token \"{}\", which the vocabulary has not", Printable(left), Printable(right), Printable(left + right));
+    if (merged < 0)
+      return DataLoss("model.merges: \"{} {}\" gives the token \"{}\", which the vocabulary has not", Printable(left),
+                      Printable(right), Printable(left + right));
     rank -= 1;
     if (!scored[static_cast<size_t>(merged)]) v.scores[static_cast<size_t>(merged)] = static_cast<float>(rank);
     scored[static_cast<size_t>(merged)] = true;
@@ -239,7 +252,8 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   } else {
     // A longer piece that no merge gives is never what two become.
     for (size_t i = 0; i < v.size(); ++i) {
-      if (!scored[i] && v.types[i] == TokenType::kNormal && Utf8Length(v.piece(i), 0) < v.piece(i).size()) v.types[i] = TokenType::kUnused;
+      if (!scored[i] && v.types[i] == TokenType::kNormal && Utf8Length(v.piece(i), 0) < v.piece(i).size())
+        v.types[i] = TokenType::kUnused;
     }
   }
   return t;
@@ -252,14 +266,16 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t) {
 
 Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
   const Vocabulary& v = t.vocabulary;
-  if (t.byte_level && t.pre_name.empty()) return Unimplemented("the tokenizer's expressions are those of no pre-tokenizer that GGUF has a name for");
+  if (t.byte_level && t.pre_name.empty())
+    return Unimplemented("the tokenizer's expressions are those of no pre-tokenizer that GGUF has a name for");
   std::vector<std::string> pieces;
   std::vector<int32_t> types;
   for (size_t i = 0; i < v.size(); ++i) {
     const std::string piece(v.piece(i));
     // Unused rows need a text of their own.
-    pieces.push_back(v.types[i] == TokenType::kUnused ? fmt::format("[PAD{}]", i)
-                     : t.byte_level && v.types[i] == TokenType::kNormal ? SpellingOfBytes(piece) : piece);
+    pieces.push_back(v.types[i] == TokenType::kUnused                   ? fmt::format("[PAD{}]", i)
+                     : t.byte_level && v.types[i] == TokenType::kNormal ? SpellingOfBytes(piece)
+                                                                        : piece);
     types.push_back(static_cast<int32_t>(v.types[i]));
   }
   out->Set("tokenizer.ggml.model", std::string_view(t.byte_level ? "gpt2" : "llama"));
@@ -267,7 +283,8 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
   out->SetInts("tokenizer.ggml.token_type", types);
   if (t.byte_level) {
     std::vector<std::string> merges;
-    for (const BpeMerge& m : t.merges) merges.push_back(pieces[static_cast<size_t>(m.left)] + " " + pieces[static_cast<size_t>(m.right)]);
+    for (const BpeMerge& m : t.merges)
+      merges.push_back(pieces[static_cast<size_t>(m.left)] + " " + pieces[static_cast<size_t>(m.right)]);
     out->Set("tokenizer.ggml.pre", std::string_view(t.pre_name));
     out->SetStrings("tokenizer.ggml.merges", merges);
   } else {

@@ -24,9 +24,10 @@ struct HfTokenizer {
   SpmOptions spm;
 };
 
-// `settings` is tokenizer_config.json with config.json's token ids beside (empty: neither). kUnimplemented: a model, normalizer or
-// pre-tokenizer that is not known; kDataLoss: a merge that refers to a missing token, ids with gaps.
-StatusOr<HfTokenizer> ReadTokenizerJson(const boost::json::object& tokenizer, const boost::json::object& settings, int vocab);
+// `settings` is tokenizer_config.json with config.json's token ids beside (empty: neither). kUnimplemented: a model,
+// normalizer or pre-tokenizer that is not known; kDataLoss: a merge that refers to a missing token, ids with gaps.
+StatusOr<HfTokenizer> ReadTokenizerJson(const boost::json::object& tokenizer, const boost::json::object& settings,
+                                        int vocab);
 
 StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t);
 
