@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <thread>
 
 #include "base/inbox.h"
 #include "tests/testing/tiny_model.h"
+#include "worker/layer.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -27,7 +29,7 @@ class WorkerStates : public ::testing::Test {
   void TearDown() override { worker_->Stop(); }
 
   Plan PlanOf(uint64_t number, const std::string& worker = "w") const {
-    return {.epoch = {.term = 1, .number = number},
+    return {.epoch = E(number),
             .model_hash = model_->content_hash(),
             .num_layers = 5,
             .stages = MakeStages({{worker, "", {0, 5}}})};
@@ -36,7 +38,7 @@ class WorkerStates : public ::testing::Test {
     worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"), .stage = stage, .block_size = 4, .num_blocks = 8,
                                 .kv_type = KvType::kF32, .sources = {}});
     if (!wire || stage < 0) return;
-    const Hello hello{.epoch = {.term = 1, .number = number}, .hop = 0, .model_hash = model_->content_hash()};
+    const Hello hello{.epoch = E(number), .hop = 0, .model_hash = model_->content_hash()};
     links_.push_back(*port_->Dial("", hello, After(seconds(5))));
     Hello last = hello;
     last.hop = 1;
@@ -60,8 +62,9 @@ class WorkerStates : public ::testing::Test {
   }
   bool Silent() { return !events_.Pop(After(milliseconds(30))).has_value(); }
   StageControl& control() { return worker_->control(); }
-  static Epoch E(uint64_t number) { return {.term = 1, .number = number}; }
+  Epoch E(uint64_t number) const { return {.term = term_, .number = number}; }
 
+  uint64_t term_ = 1;  // of the coordinator
   testing::TinyModelFile file_;
   std::shared_ptr<const Model> model_;
   std::unique_ptr<RingPort> port_;
@@ -151,21 +154,47 @@ TEST_F(WorkerStates, NonsenseIsRefused) {
   EXPECT_EQ(Next(9), "ready") << "nothing of it stayed";
 }
 
-// A coordinator that is lost takes stages and pages with it, not the weights.
-TEST_F(WorkerStates, ResetKeepsWeightsOnly) {
-  Prepare(1);
-  EXPECT_EQ(Next(1), "ready");
-  control().Commit(E(1));
-  EXPECT_EQ(Next(1), "committed");
-  worker_->Reset();
-  for (int i = 0; i < 1000 && worker_->weight_bytes() > 0; ++i) std::this_thread::sleep_for(milliseconds(1));
-  EXPECT_EQ(worker_->weight_bytes(), 0u);
-  control().Commit(E(1));
-  EXPECT_THAT(Next(1), HasSubstr("not prepared"));
-  Prepare(2);
-  auto event = events_.Pop(After(seconds(10)));
-  ASSERT_TRUE(event.has_value());
-  EXPECT_TRUE(std::holds_alternative<StageReady>(event->what)) << "nothing was loaded again";
+// A coordinator that is lost at any step of a change takes stages and pages with it, not the weights; what it began is no more.
+TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
+  using Step = std::function<void()>;
+  const Step prepare = [&] { Prepare(1); EXPECT_EQ(Next(1), "ready"); };
+  const Step move = [&] { control().Move(E(1), {0, 1}); EXPECT_EQ(Next(1), "moved"); };
+  const Step commit = [&] { control().Commit(E(1)); EXPECT_EQ(Next(1), "committed"); };
+  const Step release = [&] { control().Release(E(1)); };
+  const Step prepare2 = [&] { Prepare(2); EXPECT_EQ(Next(2), "ready"); };
+  const Step move2 = [&] { control().Move(E(2), {0}); EXPECT_EQ(Next(2), "moved"); };
+  const Step commit2 = [&] { control().Commit(E(2)); EXPECT_EQ(Next(2), "committed"); };
+  const Step waits = [&] { Prepare(2, 0, false); std::this_thread::sleep_for(milliseconds(20)); };
+  const std::vector<std::vector<Step>> deaths = {
+      {prepare}, {prepare, move}, {prepare, move, commit}, {prepare, move, commit, release},
+      {prepare, move, commit, release, waits}, {prepare, move, commit, release, prepare2}, {prepare, move, commit, release, prepare2, move2},
+      {prepare, move, commit, release, prepare2, move2, commit2}};
+  for (size_t i = 0; i < deaths.size(); ++i) {
+    SCOPED_TRACE(i);
+    for (const Step& step : deaths[i]) step();
+    EXPECT_GT(PagePool::Live(), 0u);
+    worker_->Reset();
+    links_.clear();
+    for (int t = 0; t < 2000 && (worker_->weight_bytes() > 0 || PagePool::Live() > 0); ++t) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_EQ(worker_->weight_bytes(), 0u);
+    EXPECT_EQ(PagePool::Live(), 0u) << "pages of a term that is over";
+    while (events_.Pop(Clock::now())) {
+    }
+    for (uint64_t number : {1, 2}) {
+      control().Commit(E(number));
+      EXPECT_THAT(Next(number), HasSubstr("not prepared"));
+    }
+    // The next coordinator finds the weights.
+    ++term_;
+    Prepare(3);
+    auto event = events_.Pop(After(seconds(10)));
+    ASSERT_TRUE(event.has_value());
+    EXPECT_TRUE(std::holds_alternative<StageReady>(event->what)) << "it was loaded again";
+    control().Abort(E(3));
+    EXPECT_EQ(Next(3), "aborted");
+    links_.clear();
+    ++term_;
+  }
 }
 
 TEST_F(WorkerStates, AfterStopItSaysSo) {

@@ -2,10 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
 namespace gyre {
+namespace {
+std::atomic<size_t> live_pools{0};
+}
 
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                    KvType type) {
@@ -27,6 +31,7 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
                              pool->bytes_ >> 20, std::strerror(errno));
   }
   pool->memory_ = memory;
+  ++live_pools;
   pool->written_.resize(num_blocks);
   v.k = static_cast<std::byte*>(memory);
   v.v = v.k + half;
@@ -34,8 +39,12 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
 }
 
 PagePool::~PagePool() {
-  if (memory_ != nullptr) munmap(memory_, bytes_);
+  if (memory_ == nullptr) return;
+  munmap(memory_, bytes_);
+  --live_pools;
 }
+
+size_t PagePool::Live() { return live_pools; }
 
 void PagePool::Read(BlockId page, std::byte* out) const {
   const size_t half = page_bytes() / 2;

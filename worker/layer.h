@@ -30,6 +30,9 @@ class PagePool {
   // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
   uint64_t written(BlockId page) const { return written_[page]; }
+  // Pools that exist in this process.
+  static size_t Live();
+
   // A page as it travels: K, then V; page_bytes().
   void Read(BlockId page, std::byte* out) const;
   void Write(BlockId page, const std::byte* from);

@@ -35,6 +35,10 @@ class Worker::Impl : public StageControl {
   }
   void Prepare(const PrepareRequest& request) override {
     if (stopping_) return Say(request.plan.epoch, StageFault{Unavailable("it has stopped")});
+    {
+      MutexLock lock(&mutex_);
+      asked_ = request.plan.epoch;
+    }
     loads_.Push([this, request] { OnPrepare(request); });
   }
   void Move(Epoch epoch, const std::vector<BlockId>& blocks) override {
@@ -158,6 +162,11 @@ class Worker::Impl : public StageControl {
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
   void DropPrepared();
+  void Keep(const StageParts& parts) GYRE_REQUIRES(mutex_) {
+    auto kept = std::make_shared<StageParts>(parts);
+    for (auto& layer : kept->layers) layer = layer->Weights();
+    kept_weights_ = kept;
+  }
   bool Aborted(Epoch epoch) {
     MutexLock lock(&mutex_);
     return stopping_ || aborted_ == epoch;
@@ -194,6 +203,7 @@ class Worker::Impl : public StageControl {
   Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;            // the stage's thread is in its Recv
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that Stop can end a Send
   std::shared_ptr<Prepared> prepared_ GYRE_GUARDED_BY(mutex_);
+  std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);    // of the last Prepare
   std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);  // the last one: its loading may still be under way
   // What the running stage is made of, for a Prepare that shares layers with it.
   std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
@@ -399,18 +409,24 @@ void Worker::Impl::Retire() {
 }
 
 void Worker::Impl::Reset() {
+  std::optional<Epoch> asked;
   {
     MutexLock lock(&mutex_);
-    if (running_parts_ != nullptr) {
-      auto kept = std::make_shared<StageParts>(*running_parts_);
-      for (auto& layer : kept->layers) layer = layer->Weights();
-      kept_weights_ = kept;
-    }
+    if (running_parts_ != nullptr) Keep(*running_parts_);
     running_parts_ = nullptr;
     if (running_out_ != nullptr) running_out_->Close();
     running_out_ = nullptr;
+    // What is being prepared may wait for a neighbour that nobody will tell to come.
+    asked = aborted_ = asked_;
   }
-  loads_.Push([this] { DropPrepared(); });
+  if (asked) options_.port->Cancel(*asked);
+  loads_.Push([this] {
+    {
+      MutexLock lock(&mutex_);
+      if (kept_weights_ == nullptr && prepared_ != nullptr && prepared_->stage != nullptr) Keep(prepared_->stage->parts());
+    }
+    DropPrepared();
+  });
   Post([this] {
     Retire();
     retired_ = std::move(running_);
