@@ -356,6 +356,8 @@ std::vector<std::byte> AsBf16(const TensorView& t) {
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   const fs::path dir(path);
   auto f = std::make_unique<HfFolder>();
+  std::error_code error;
+  if (!fs::exists(dir / "config.json", error)) return NotFound("{} is a folder, and config.json is missing in it", path);
   GYRE_ASSIGN_OR_RETURN(f->config, Slurp(dir / "config.json"));
   GYRE_ASSIGN_OR_RETURN(const json::object config, ReadJson(dir / "config.json"));
   StatusOr<HfArchitecture> arch = ReadHfConfig(config, &f->metadata);
