@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/sampling_oracle.h"
+#include "tests/testing/sanitized.h"
 
 namespace gyre {
 namespace {
@@ -153,7 +154,7 @@ const Regime kRegimes[] = {
 class SamplerPaths : public ::testing::TestWithParam<Regime> {};
 
 TEST_P(SamplerPaths, CandidatesDrawWhatFullLogitsDraw) {
-  constexpr int kCases = 2000;
+  constexpr int kCases = testing::kSanitized ? 500 : 2000;
   Random random(2024);
   int decided = 0, in_part = 0, undecided = 0, empty = 0;
   for (int i = 0; i < kCases; ++i) {
@@ -220,7 +221,7 @@ TEST(SamplerMargin, RoundingOfTheRestNeverChangesAToken) {
 TEST(SamplerPathsOdd, NanAndInfinityAmongTheOthers) {
   Random random(6);
   int decided = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < (testing::kSanitized ? 800 : 3000); ++i) {
     Case c = MakeCase(random, kRegimes[Between(random, 0, 10)]);
     for (int odd = Between(random, 1, 20); odd > 0; --odd) {
       static constexpr float kOdd[] = {kNan, kInf, -kInf};
