@@ -15,7 +15,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/machine.h"
+#include "bench/measure.h"
 #include "cli/remote.h"
 #include "cli/target.h"
 #include "fmt/core.h"
@@ -24,6 +24,10 @@
 namespace gyre {
 namespace {
 
+using bench::Continue;
+using bench::Median;
+using bench::Seconds;
+
 using testing::Process;
 
 struct Flags {
@@ -31,13 +35,6 @@ struct Flags {
   std::string gyre;
   int runs = 5;
 };
-
-double Median(std::vector<double> v) {
-  if (v.empty()) return 0;
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 std::atomic<bool> stopping{false};  // requests end with the ring, and that is no failure
 
@@ -85,15 +82,6 @@ class Ring {
   std::vector<std::unique_ptr<Process>> workers_;
   std::string address_;
 };
-
-Request Continue(int length, uint32_t n, int vocab, int salt) {
-  Request r;
-  for (int i = 0; i < length; ++i) r.prompt.push_back((i * 7919 + salt * 104729 + 1) % vocab);
-  r.max_new_tokens = n;
-  r.sampling.temperature = 0;
-  r.ignore_end = true;
-  return r;
-}
 
 // Streams of one length each, at once.
 struct Rates {
@@ -257,7 +245,5 @@ int main(int argc, char** argv) {
   add("pair", "two workers of a core each against one process", Pair);
   add("resize", "how long a resize holds the engine", Resize);
   CLI11_PARSE(app, argc, argv);
-  const std::string result = what(flags);
-  fmt::print("{{\"machine\": {}, \"model\": \"{}\", \"runs\": {}, {}}}\n", bench::DescribeMachine(),
-             flags.model.substr(flags.model.rfind('/') + 1), flags.runs, result);
+  bench::PrintResult(flags.model, flags.runs, what(flags));
 }

@@ -12,7 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/machine.h"
+#include "bench/measure.h"
 #include "cli/local_ring.h"
 #include "fmt/core.h"
 #include "tests/testing/ring_runner.h"
@@ -20,12 +20,9 @@
 namespace gyre {
 namespace {
 
-double Median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+using bench::Continue;
+using bench::Median;
+using bench::Seconds;
 
 struct Flags {
   std::string model;
@@ -34,15 +31,6 @@ struct Flags {
   int tokens = 64;
   int runs = 5;
 };
-
-Request Continue(int length, uint32_t n, int vocab, int salt) {
-  Request r;
-  for (int i = 0; i < length; ++i) r.prompt.push_back((i * 7919 + salt * 104729 + 1) % vocab);
-  r.max_new_tokens = n;
-  r.sampling.temperature = 0;
-  r.ignore_end = true;
-  return r;
-}
 
 std::unique_ptr<LocalRing> OpenRing(const Flags& flags, int stages, int threads) {
   RingOptions o;
@@ -179,7 +167,5 @@ int main(int argc, char** argv) {
   add("busy", "share of time that 2 one-thread stages compute", Busy);
   add("decode", "decode speed as a share of the memory bandwidth", DecodeShare);
   CLI11_PARSE(app, argc, argv);
-  const std::string result = what(flags);
-  fmt::print("{{\"machine\": {}, \"model\": \"{}\", \"runs\": {}, {}}}\n", bench::DescribeMachine(),
-             flags.model.substr(flags.model.rfind('/') + 1), flags.runs, result);
+  bench::PrintResult(flags.model, flags.runs, what(flags));
 }

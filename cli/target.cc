@@ -31,14 +31,9 @@ class LocalTarget : public Target {
     return t->Encode(text, options);
   }
   StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
-    GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(ring_->model(), format));
-    const Tokenizer& tokenizer = *ring_->model().tokenizer();
     Conversation conversation;
     conversation.messages = messages;
-    ChatPrompt prompt{.format = chat.name()};
-    GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(conversation, tokenizer));
-    if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
-    return prompt;
+    return MakeChatPrompt(ring_->model(), format, conversation);
   }
   StatusOr<std::string> DescribeLayers() override { return ring_->DescribeLayers(); }
   StatusOr<std::string> DescribeStatus() override {

@@ -10,6 +10,7 @@
 #include "boost/json/array.hpp"
 #include "cli/options.h"
 #include "coordinator/engine.h"
+#include "model/chat_template.h"
 #include "model/tokenizer.h"
 
 namespace gyre {
@@ -21,12 +22,6 @@ struct TargetFacts {
   std::string tokenizer_note;  // why there is none; "" where there is
   bool add_bos = false;
   TokenId bos = -1;
-};
-
-// A conversation, ready to be continued.
-struct ChatPrompt {
-  std::vector<TokenId> ids, stop_ids;
-  std::string format;  // "model", or the built-in template that was taken
 };
 
 // Not thread-safe.

@@ -278,7 +278,6 @@ class InferenceService : public v1::Inference::CallbackService {
 
  private:
   Status MakePrompt(const v1::PromptRequest& request, v1::PromptReply* reply) const {
-    GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(model_, request.format()));
     boost::system::error_code error;
     const boost::json::value messages = boost::json::parse(request.messages(), error);
     if (error || !messages.is_array()) return InvalidArgument("messages: not a JSON array");
@@ -286,10 +285,10 @@ class InferenceService : public v1::Inference::CallbackService {
     conversation.messages = messages.get_array();
     if (!request.tools().empty()) conversation.tools = boost::json::parse(request.tools(), error);
     if (error) return InvalidArgument("tools: not JSON");
-    GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, chat.Encode(conversation, *model_.tokenizer()));
-    reply->mutable_ids()->Add(ids.begin(), ids.end());
-    if (const TokenId end = chat.EndOfTurn(*model_.tokenizer()); end >= 0) reply->add_stop_ids(end);
-    reply->set_format(chat.name());
+    GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, MakeChatPrompt(model_, request.format(), conversation));
+    reply->mutable_ids()->Add(prompt.ids.begin(), prompt.ids.end());
+    reply->mutable_stop_ids()->Add(prompt.stop_ids.begin(), prompt.stop_ids.end());
+    reply->set_format(prompt.format);
     return absl::OkStatus();
   }
 

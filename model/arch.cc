@@ -181,7 +181,6 @@ StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int contex
   GYRE_ASSIGN_OR_RETURN(const double yarn, number("rope.scaling.yarn_attn_factor", 1));
   if (!(plain > 0) || !(yarn > 0)) return DataLoss("{} is {}, expected a positive number", keys.Name("rope.scaling.attn_factor"), plain);
   s.attention_factor = plain * yarn;
-  if (s.kind == RopeScalingKind::kYarn && s.factor > 1) s.attention_factor *= 0.1 * std::log(s.factor) + 1;
   return s;
 }
 

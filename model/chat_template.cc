@@ -188,4 +188,13 @@ TokenId ChatTemplate::EndOfTurn(const Tokenizer& tokenizer) const {
   return !ids.empty() && tokenizer.type(ids[0]) == TokenType::kControl ? ids[0] : -1;
 }
 
+StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& format, const Conversation& conversation) {
+  GYRE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::ForModel(model, format));
+  const Tokenizer& tokenizer = *model.tokenizer();
+  ChatPrompt prompt{.format = chat.name()};
+  GYRE_ASSIGN_OR_RETURN(prompt.ids, chat.Encode(conversation, tokenizer));
+  if (const TokenId end = chat.EndOfTurn(tokenizer); end >= 0) prompt.stop_ids.push_back(end);
+  return prompt;
+}
+
 }  // namespace gyre

@@ -25,6 +25,15 @@ struct Conversation {
   boost::json::object extra;  // further variables of the template, such as enable_thinking
 };
 
+// A conversation, ready to be continued.
+struct ChatPrompt {
+  std::vector<TokenId> ids, stop_ids;  // stop_ids: beside the tokenizer's own ends
+  std::string format;                  // "model", or the built-in template that was taken
+};
+
+// By the template that ChatTemplate::ForModel gives. Its errors and those of Encode.
+StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& format, const Conversation& conversation);
+
 // Immutable, thread-safe.
 class ChatTemplate {
  public:

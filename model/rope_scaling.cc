@@ -50,6 +50,8 @@ std::vector<double> Llama3Factors(const RopeScaling& s, const RopeSpec& rope, si
 
 }  // namespace
 
+double YarnAttention(double factor) { return 0.1 * std::log(factor) + 1; }
+
 Status ApplyRopeScaling(const RopeScaling& s, RopeSpec* rope) {
   if (s.kind == RopeScalingKind::kNone) return absl::OkStatus();
   const auto half = static_cast<size_t>(rope->dims) / 2;
@@ -70,7 +72,7 @@ Status ApplyRopeScaling(const RopeScaling& s, RopeSpec* rope) {
                       s.beta_slow);
     }
     factors = YarnFactors(s, *rope, half);
-    rope->magnitude = static_cast<float>(s.attention_factor > 0 ? s.attention_factor : 0.1 * std::log(s.factor) + 1);
+    rope->magnitude = static_cast<float>(s.attention_factor * YarnAttention(s.factor));
   }
   if (s.kind == RopeScalingKind::kLlama3) {
     if (!(s.high_frequency_factor > s.low_frequency_factor)) {

@@ -22,10 +22,14 @@ struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
   double factor = 1;
   double original_context = 0;                                 // yarn, llama3
-  double beta_fast = 32, beta_slow = 1, attention_factor = 0;  // yarn; 0: 0.1 ln(factor) + 1
+  double beta_fast = 32, beta_slow = 1;                        // yarn
+  double attention_factor = 1;                                 // times what the method takes
   double extrapolation = 1;                                    // yarn: share of the ramp; 0 = linear
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3
 };
+
+// The factor on rotated pairs that yarn takes by itself.
+double YarnAttention(double factor);
 
 // Puts a scaling into `rope`, whose base and dims are set and whose divisors are not. kDataLoss: a factor below 1, or a
 // value that is missing or without sense.

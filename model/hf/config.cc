@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "model/quoted.h"
+#include "model/rope_scaling.h"
 
 namespace gyre {
 namespace {
@@ -112,7 +113,7 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
     GYRE_ASSIGN_OR_RETURN(const auto factor, s.Number("factor"));
     // GGUF says it relative to what the method would take.
     if (attention && factor && *factor > 1) {
-      out->Set(p + "rope.scaling.attn_factor", static_cast<float>(*attention / (0.1 * std::log(*factor) + 1)));
+      out->Set(p + "rope.scaling.attn_factor", static_cast<float>(*attention / YarnAttention(*factor)));
     }
     return absl::OkStatus();
   }

@@ -25,12 +25,16 @@ StatusOr<std::string> Slurp(const fs::path& path) {
   return std::string((std::istreambuf_iterator<char>(in)), {});
 }
 
-StatusOr<json::object> ReadJson(const fs::path& path) {
-  GYRE_ASSIGN_OR_RETURN(const std::string text, Slurp(path));
+StatusOr<json::object> ParseJson(const std::string& text, const fs::path& path) {
   boost::system::error_code error;
   json::value v = json::parse(text, error);
   if (error || !v.is_object()) return DataLoss("{} is no JSON object", path.string());
   return std::move(v.get_object());
+}
+
+StatusOr<json::object> ReadJson(const fs::path& path) {
+  GYRE_ASSIGN_OR_RETURN(const std::string text, Slurp(path));
+  return ParseJson(text, path);
 }
 
 struct Rename {
@@ -306,11 +310,12 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
     return absl::OkStatus();
   }
   GYRE_ASSIGN_OR_RETURN(const json::object tokenizer, ReadJson(dir / "tokenizer.json"));
-  for (const char* file : {"config.json", "generation_config.json"}) {  // the latter knows more ends
-    if (!fs::exists(dir / file, error)) continue;
-    GYRE_ASSIGN_OR_RETURN(const json::object o, ReadJson(dir / file));
-    if (const json::value* end = o.if_contains("eos_token_id"); end != nullptr && !end->is_null())
-      settings["eos_token_id"] = *end;
+  json::object generation;  // knows more ends than config.json
+  if (fs::exists(dir / "generation_config.json", error)) {
+    GYRE_ASSIGN_OR_RETURN(generation, ReadJson(dir / "generation_config.json"));
+  }
+  for (const json::object* o : {&config, static_cast<const json::object*>(&generation)}) {
+    if (const json::value* end = o->if_contains("eos_token_id"); end != nullptr && !end->is_null()) settings["eos_token_id"] = *end;
   }
   const TensorView* embedding = f->tensors.Find("token_embd.weight");
   const int vocab = embedding != nullptr && embedding->dims.size() == 2
@@ -323,7 +328,6 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
   }
   if (!t.ok()) return Annotate(t.status(), "tokenizer.json");
   f->tokenizer = *std::move(t);
-  (void)config;
   return absl::OkStatus();
 }
 
@@ -359,7 +363,7 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   std::error_code error;
   if (!fs::exists(dir / "config.json", error)) return NotFound("{} is a folder, and config.json is missing in it", path);
   GYRE_ASSIGN_OR_RETURN(f->config, Slurp(dir / "config.json"));
-  GYRE_ASSIGN_OR_RETURN(const json::object config, ReadJson(dir / "config.json"));
+  GYRE_ASSIGN_OR_RETURN(const json::object config, ParseJson(f->config, dir / "config.json"));
   StatusOr<HfArchitecture> arch = ReadHfConfig(config, &f->metadata);
   if (!arch.ok()) return Annotate(arch.status(), (dir / "config.json").string());
   f->architecture = *std::move(arch);

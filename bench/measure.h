@@ -1,0 +1,42 @@
+// What the benchmarks share: medians, and requests whose speed does not depend on what they say.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "bench/machine.h"
+#include "coordinator/engine.h"
+#include "fmt/core.h"
+
+namespace gyre::bench {
+
+// 0 of nothing.
+inline double Median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+inline double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+// A prompt of `length` ids and exactly n greedy tokens after it; another `salt`, another prompt.
+inline Request Continue(int length, uint32_t n, int vocab, int salt) {
+  Request r;
+  for (int i = 0; i < length; ++i) r.prompt.push_back((i * 7919 + salt * 104729 + 1) % vocab);
+  r.max_new_tokens = n;
+  r.sampling.temperature = 0;
+  r.ignore_end = true;
+  return r;
+}
+
+// The one JSON object of a run; `result` is "name": {...}.
+inline void PrintResult(const std::string& model, int runs, const std::string& result) {
+  fmt::print("{{\"machine\": {}, \"model\": \"{}\", \"runs\": {}, {}}}\n", DescribeMachine(),
+             model.substr(model.rfind('/') + 1), runs, result);
+}
+
+}  // namespace gyre::bench
