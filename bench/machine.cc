@@ -72,4 +72,55 @@ double ReadBandwidth(int threads) {
   return best;
 }
 
+namespace {
+
+// Loops over registers, ten sums at a time. The empty asm keeps the compiler from seeing that the sums are thrown away.
+#define GYRE_STEP(V, STEP)          \
+  {                                 \
+    auto& v = V;                    \
+    v = STEP;                       \
+    asm volatile("" : "+v"(v));     \
+  }
+#define GYRE_REGISTER_LOOP(TARGET, NAME, ZERO, STEP)                                                                             \
+  __attribute__((target(TARGET))) void NAME(size_t steps) {                                                                      \
+    auto a = ZERO;                                                                                                               \
+    asm volatile("" : "+v"(a));                                                                                                  \
+    auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a;                                         \
+    for (size_t i = 0; i < steps; ++i) {                                                                                         \
+      GYRE_STEP(s0, STEP) GYRE_STEP(s1, STEP) GYRE_STEP(s2, STEP) GYRE_STEP(s3, STEP) GYRE_STEP(s4, STEP)                        \
+      GYRE_STEP(s5, STEP) GYRE_STEP(s6, STEP) GYRE_STEP(s7, STEP) GYRE_STEP(s8, STEP) GYRE_STEP(s9, STEP)                        \
+    }                                                                                                                            \
+  }
+GYRE_REGISTER_LOOP("avx2,fma", FloatAvx2, _mm256_setzero_ps(), _mm256_fmadd_ps(a, a, v))
+GYRE_REGISTER_LOOP("avx2", IntegerAvx2, _mm256_setzero_si256(),
+                   _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(a, v), a)))
+GYRE_REGISTER_LOOP("avx512f", FloatAvx512, _mm512_setzero_ps(), _mm512_fmadd_ps(a, a, v))
+GYRE_REGISTER_LOOP("avx512f,avx512vnni", IntegerVnni, _mm512_setzero_si512(), _mm512_dpbusd_epi32(v, a, a))
+#undef GYRE_REGISTER_LOOP
+#undef GYRE_STEP
+
+}  // namespace
+
+double PeakOps(Isa isa, bool integer, int threads) {
+  // Products in one pass of the loop: vectors x lanes, an addition each.
+  void (*loop)(size_t) = FloatAvx2;
+  double products = 10 * 8;
+  if (integer && isa == Isa::kAvx512Vnni) {
+    loop = IntegerVnni;
+    products = 10 * 64;
+  } else if (integer) {
+    loop = IntegerAvx2;
+    products = 10 * 32;
+  } else if (isa != Isa::kAvx2) {
+    loop = FloatAvx512;
+    products = 10 * 16;
+  }
+  constexpr size_t kSteps = 4'000'000;
+  const auto start = std::chrono::steady_clock::now();
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int t = 0; t < threads; ++t) loop(kSteps);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return 2 * products * static_cast<double>(kSteps) * threads / seconds;
+}
+
 }  // namespace gyre::bench

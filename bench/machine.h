@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "kernels/ops.h"
+
 namespace gyre::bench {
 
 // A JSON object: processor, cores, ISA level, compiler.
@@ -11,5 +13,9 @@ std::string DescribeMachine();
 // Bytes a second that `threads` threads read from memory in several streams each; the best of a few passes over a
 // buffer far larger than the caches. Takes about a second.
 double ReadBandwidth(int threads);
+
+// Multiplications and additions a second of `threads` threads that work in registers only: int8 dots (dpbusd, or maddubs and
+// madd) or f32 FMAs of that level. Takes some 20 ms.
+double PeakOps(Isa isa, bool integer, int threads);
 
 }  // namespace gyre::bench

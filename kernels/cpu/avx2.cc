@@ -1,6 +1,9 @@
 // AVX2, FMA, F16C.
 #include <immintrin.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "kernels/cpu/isa_ops.h"
 
 namespace gyre::cpu {
@@ -54,79 +57,174 @@ struct V8 {
 
 #include "kernels/cpu/float_kernels-inl.h"
 
-void Quantize(const float* x, size_t k, int8_t* q, float* scale, int32_t* offset) {
+void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
-  for (size_t b = 0; b < k / kBlock; ++b, x += kBlock, q += kBlock) {
-    __m256 v[4];
-    __m256 max = _mm256_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-      v[i] = _mm256_loadu_ps(x + 8 * i);
-      max = _mm256_max_ps(max, _mm256_andnot_ps(sign, v[i]));
+  __m256 v[4];
+  __m256 max = _mm256_setzero_ps();
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_loadu_ps(x + 8 * i);
+    max = _mm256_max_ps(max, _mm256_andnot_ps(sign, v[i]));
+  }
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  m = _mm_max_ss(m, _mm_movehdup_ps(m));
+  const float amax = _mm_cvtss_f32(m);
+  *scale = amax / 127.0f;
+  const __m256 inverse = _mm256_set1_ps(amax > 0 ? 127.0f / amax : 0.0f);
+  for (int half = 0; half < 2; ++half) {
+    const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * half], inverse));
+    const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * half + 1], inverse));
+    // Packing works within 128-bit lanes: elements 0-3 8-11 | 4-7 12-15.
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16 * half), bytes);
+    const __m256i pairs = _mm256_add_epi32(low, high);
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    sums[half] = _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
+  }
+}
+
+__m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+__m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+__m128i Load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+
+// Group g of a block for half a panel, eight columns: unsigned codes; bytes as signed numbers where the codes have 8 bits.
+template <typename L>
+__m256i Codes(const std::byte* block, size_t g) {
+  if constexpr (L::kBits == 8) {
+    return _mm256_xor_si256(Load256(block + g * kGroup), _mm256_set1_epi8(-128));
+  } else {
+    const __m256i two = Load256(block + g % 4 * kGroup);
+    const __m256i low = _mm256_and_si256(g < 4 ? two : _mm256_srli_epi16(two, 4), _mm256_set1_epi8(15));
+    if constexpr (L::kBits == 4) return low;
+    if constexpr (L::kBits == 5) {
+      const __m256i bits = Load256(block + L::kPlanes);
+      const __m256i there = g < 4 ? _mm256_slli_epi16(bits, static_cast<int>(4 - g % 4)) : _mm256_srli_epi16(bits, static_cast<int>(g % 4));
+      return _mm256_or_si256(low, _mm256_and_si256(there, _mm256_set1_epi8(16)));
     }
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps(max, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    m = _mm_max_ss(m, _mm_movehdup_ps(m));
-    const float amax = _mm_cvtss_f32(m);
-    scale[b] = amax / 127.0f;
-    const __m256 inverse = _mm256_set1_ps(amax > 0 ? 127.0f / amax : 0.0f);
-    int32_t sum = 0;
-    for (int i = 0; i < 4; ++i) {
-      alignas(32) int32_t n[8];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(n), _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)));
-      for (int j = 0; j < 8; ++j) {
-        q[8 * i + j] = static_cast<int8_t>(n[j]);
-        sum += n[j];
+    const __m256i bits = Load256(block + L::kPlanes + g / 4 * kGroup);
+    const __m256i there = g % 4 == 3 ? _mm256_srli_epi16(bits, 2) : _mm256_slli_epi16(bits, static_cast<int>(4 - 2 * (g % 4)));
+    return _mm256_or_si256(low, _mm256_and_si256(there, _mm256_set1_epi8(48)));
+  }
+}
+
+// Eight columns' scales of part s of block b, and their minima; `first` is the first column.
+template <typename L>
+__m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
+  if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + (b * kPanel + first) * 2));
+  const __m256i bytes = _mm256_cvtepi8_epi32(Load64(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + first * 2)), _mm256_cvtepi32_ps(bytes));
+}
+template <typename L>
+__m256 Mins(const std::byte* unit, size_t first, size_t b) {
+  if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + L::kMins + (b * kPanel + first) * 2));
+  const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kByteMins + b * kPanel + first));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(bytes));
+}
+
+// f(g) for each g of the sequence, g a constant.
+template <size_t first, size_t... g, typename Fn>
+[[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
+  (f(std::integral_constant<size_t, first + g>()), ...);
+}
+
+// R rows of one group against half a panel, units [begin, end), on top of what sum holds.
+template <typename L, size_t R>
+[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t first, size_t begin, size_t end,
+                                        __m256 (&sum)[R]) {
+  constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
+  // How many products of a code and an activation, twice, a 16-bit sum holds.
+  constexpr size_t kSafe = L::kBits == 8 ? 1 : L::kBits == 6 ? 2 : L::kBits == 5 ? 4 : 8;
+  const __m256i ones = _mm256_set1_epi16(1);
+  const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
+  const int8_t* q = x.q + at * kBlock;
+  const float* scale = x.scale + at;
+  const float* total = x.sum + at;
+  const int32_t* offset = x.offset + at;
+  for (size_t u = begin; u < end; ++u) {
+    const std::byte* unit = w + u * L::kUnitBytes;
+    for (size_t b = 0; b < L::kBlocks; ++b, q += group * kBlock, scale += group, total += group, offset += group) {
+      const std::byte* block = unit + L::kHeader + b * L::kBlockBytes + first * 4;
+      Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
+        __m256i dots[R], words[R];
+        for (size_t r = 0; r < R; ++r)
+          dots[r] = L::kBits == 8 ? _mm256_setzero_si256() : _mm256_set1_epi32(offset[s() * x.parts + r]);
+        Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
+          const __m256i codes = Codes<L>(block, g());
+          const __m256i magnitude = L::kBits == 8 ? _mm256_abs_epi8(codes) : codes;
+          for (size_t r = 0; r < R; ++r) {
+            int32_t four;
+            __builtin_memcpy(&four, q + r * kBlock + 4 * g(), 4);
+            const __m256i fours = _mm256_set1_epi32(four);
+            const __m256i product = _mm256_maddubs_epi16(magnitude, L::kBits == 8 ? _mm256_sign_epi8(fours, codes) : fours);
+            words[r] = g() % kSafe == 0 ? product : _mm256_add_epi16(words[r], product);
+            if (g() % kSafe == kSafe - 1 || g() == (s() + 1) * kGroups - 1)
+              dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(words[r], ones));
+          }
+        });
+        const __m256 scales = Scales<L>(unit, first, b, s());
+        for (size_t r = 0; r < R; ++r) {
+          sum[r] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dots[r]), scales), _mm256_set1_ps(scale[r]), sum[r]);
+        }
+      });
+      if constexpr (L::kMin) {
+        const __m256 mins = Mins<L>(unit, first, b);
+        for (size_t r = 0; r < R; ++r) sum[r] = _mm256_fmadd_ps(mins, _mm256_set1_ps(total[r]), sum[r]);
       }
     }
-    offset[b] = -128 * sum;
   }
 }
 
-// Eight columns of one row: half a panel.
-void DotHalfPanel(const Quantized& x, size_t row, const std::byte* w, size_t half, size_t k, float* out) {
-  const size_t blocks = k / kBlock;
-  __m256 sum = _mm256_setzero_ps();
-  for (size_t b = 0; b < blocks; ++b, w += kPanelBlockBytes) {
-    const std::byte* q = w + kPanel * 2 + half * 32;
-    __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
-    for (size_t g = 0; g < kBlock / 4; ++g, q += kPanel * 4) {
-      int32_t four;
-      __builtin_memcpy(&four, x.q + row * k + b * kBlock + 4 * g, 4);
-      // The four activations as int16, twice in each 128-bit lane.
-      const __m256i xs = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(four)));
-      const __m256i w0 = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
-      const __m256i w1 = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q + 16)));
-      low = _mm256_add_epi32(low, _mm256_madd_epi16(w0, xs));
-      high = _mm256_add_epi32(high, _mm256_madd_epi16(w1, xs));
-    }
-    // Pairs of neighbours are one column's; hadd leaves the columns as 0 1 4 5 | 2 3 6 7.
-    __m256i dots = _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xD8);
-    dots = _mm256_add_epi32(dots, _mm256_set1_epi32(x.offset[row * blocks + b]));
-    const __m256 scales = _mm256_mul_ps(
-        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + half * 16))),
-        _mm256_set1_ps(x.scale[row * blocks + b]));
-    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scales, sum);
+template <typename L, size_t R>
+void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t column, size_t columns, size_t begin, size_t end, float* out,
+               size_t ldo) {
+  const size_t n = columns - column < 8 ? columns - column : 8;
+  __m256 sum[R];
+  for (size_t r = 0; r < R; ++r)
+    sum[r] = begin == 0 ? V8::Zero() : n == 8 ? V8::Load(out + (row + r) * ldo + column) : V8::LoadTail(out + (row + r) * ldo + column, n);
+  Tile<L, R>(x, row, w, column % kPanel, begin, end, sum);
+  for (size_t r = 0; r < R; ++r) {
+    float* to = out + (row + r) * ldo + column;
+    if (n == 8) V8::Store(to, sum[r]);
+    else V8::StoreTail(to, sum[r], n);
   }
-  _mm256_storeu_ps(out, sum);
 }
 
-void DotQ8(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, size_t k, float* out,
-           size_t ldo) {
-  const size_t stride = k / kBlock * kPanelBlockBytes;
+template <PanelType type>
+void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+  using L = PanelLayout<type>;
+  const size_t units = x.blocks / L::kBlocks, stride = units * L::kUnitBytes, segment = rows > 3 ? 512 / L::kUnit : units;
   for (size_t p = 0; p < panels; ++p, w += stride) {
-    for (size_t r = 0; r < rows; ++r) {
-      float sums[kPanel];
-      DotHalfPanel(x, r, w, 0, k, sums);
-      DotHalfPanel(x, r, w, 1, k, sums + 8);
-      for (size_t c = p * kPanel; c < columns && c < (p + 1) * kPanel; ++c) out[r * ldo + c] = sums[c - p * kPanel];
+    for (size_t at = 0; at < units; at += segment) {
+      const size_t end = at + segment < units ? at + segment : units;
+      for (size_t column = p * kPanel; column < columns && column < (p + 1) * kPanel; column += 8) {
+        size_t r = 0;
+        for (; r + 3 <= rows; r += 3) StoreTile<L, 3>(x, r, w, column, columns, at, end, out, ldo);
+        for (; r + 2 <= rows; r += 2) StoreTile<L, 2>(x, r, w, column, columns, at, end, out, ldo);
+        for (; r < rows; ++r) StoreTile<L, 1>(x, r, w, column, columns, at, end, out, ldo);
+      }
     }
+  }
+}
+
+void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+  switch (type) {
+    case PanelType::kQ8: return DotTyped<PanelType::kQ8>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ4: return DotTyped<PanelType::kQ4>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ4Min: return DotTyped<PanelType::kQ4Min>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ5: return DotTyped<PanelType::kQ5>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ5Min: return DotTyped<PanelType::kQ5Min>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ4K: return DotTyped<PanelType::kQ4K>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ5K: return DotTyped<PanelType::kQ5K>(x, rows, w, panels, columns, out, ldo);
+    case PanelType::kQ6K: return DotTyped<PanelType::kQ6K>(x, rows, w, panels, columns, out, ldo);
   }
 }
 
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>, DotQ8, Quantize, Scores<V8>, WeightedSum<V8>};
+  static constexpr IsaOps kOps = {Dot<V8>, DotPanels, Quantize, Scores<V8>, WeightedSum<V8>};
   return &kOps;
 }
 

@@ -43,7 +43,7 @@ struct V16 {
 }  // namespace
 
 const IsaOps* Avx512Ops() {
-  static const IsaOps kOps = {Dot<V16>, Avx2Ops()->dot_q8, Avx2Ops()->quantize, Scores<V16>, WeightedSum<V16>};
+  static const IsaOps kOps = {Dot<V16>, Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>, WeightedSum<V16>};
   return &kOps;
 }
 

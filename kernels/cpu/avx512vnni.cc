@@ -1,82 +1,185 @@
-// AVX-512 VNNI: Q8_0 panels by dpbusd, a lane a column, no horizontal adds.
+// AVX-512 VNNI: panels by dpbusd, a lane a column, no horizontal adds.
 #include <immintrin.h>
+
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/isa_ops.h"
 
 namespace gyre::cpu {
 namespace {
 
-// R rows against P panels. Several panels are several streams from memory, in different pages.
-template <size_t R, size_t P>
-void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t k, __m512 (&sum)[R][P]) {
-  const size_t blocks = k / kBlock;
-  for (size_t r = 0; r < R; ++r) {
-    for (size_t p = 0; p < P; ++p) sum[r][p] = _mm512_setzero_ps();
+__m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+__m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+
+// Four activations for every column.
+__m512i Four(const int8_t* q) {
+  int32_t four;
+  __builtin_memcpy(&four, q, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// Group g of a block: four unsigned codes of each column.
+template <typename L>
+__m512i Codes(const std::byte* block, size_t g) {
+  if constexpr (L::kBits == 8) {
+    return _mm512_loadu_si512(block + g * kGroup);
+  } else {
+    const __m512i two = _mm512_loadu_si512(block + g % 4 * kGroup);
+    const __m512i low = _mm512_and_si512(g < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
+    if constexpr (L::kBits == 4) return low;
+    const std::byte* plane = block + L::kPlanes;
+    // a | (b & c)
+    if constexpr (L::kBits == 5) {
+      const __m512i bits = _mm512_loadu_si512(plane);
+      const __m512i there = g < 4 ? _mm512_slli_epi16(bits, static_cast<unsigned>(4 - g % 4))
+                                  : _mm512_srli_epi16(bits, static_cast<unsigned>(g % 4));
+      return _mm512_ternarylogic_epi32(low, there, _mm512_set1_epi8(16), 0xF8);
+    }
+    const __m512i bits = _mm512_loadu_si512(plane + g / 4 * kGroup);
+    const __m512i there = g % 4 == 3 ? _mm512_srli_epi16(bits, 2) : _mm512_slli_epi16(bits, static_cast<unsigned>(4 - 2 * (g % 4)));
+    return _mm512_ternarylogic_epi32(low, there, _mm512_set1_epi8(48), 0xF8);
   }
-  for (size_t b = 0; b < blocks; ++b, w += kPanelBlockBytes) {
-    __m512i dots[R][P];
-    for (size_t r = 0; r < R; ++r) {
-      for (size_t p = 0; p < P; ++p) dots[r][p] = _mm512_set1_epi32(x.offset[(row + r) * blocks + b]);
-    }
-    for (size_t g = 0; g < kBlock / 4; ++g) {
-      __m512i xs[R];
-      for (size_t r = 0; r < R; ++r) {
-        int32_t four;
-        __builtin_memcpy(&four, x.q + (row + r) * k + b * kBlock + 4 * g, 4);
-        xs[r] = _mm512_set1_epi32(four);
+}
+
+// The weights' scales of part s of block b, and the minima of block b.
+template <typename L>
+__m512 Scales(const std::byte* unit, size_t b, size_t s) {
+  if constexpr (!L::kSuper) return _mm512_cvtph_ps(Load256(unit + b * kPanel * 2));
+  const __m512i bytes = _mm512_cvtepi8_epi32(Load128(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel));
+  return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit)), _mm512_cvtepi32_ps(bytes));
+}
+template <typename L>
+__m512 Mins(const std::byte* unit, size_t b) {
+  if constexpr (!L::kSuper) return _mm512_cvtph_ps(Load256(unit + L::kMins + b * kPanel * 2));
+  const __m512i bytes = _mm512_cvtepu8_epi32(Load128(unit + L::kByteMins + b * kPanel));
+  return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit + kPanel * 2)), _mm512_cvtepi32_ps(bytes));
+}
+
+// f(g) for each g of the sequence, g a constant.
+template <size_t first, size_t... g, typename Fn>
+[[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
+  (f(std::integral_constant<size_t, first + g>()), ...);
+}
+
+// R rows of one group against P panels, units [begin, end), on top of what sum holds. Several panels are several streams from
+// memory, in different pages.
+template <typename L, size_t R, size_t P>
+[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end,
+                                        __m512 (&sum)[R][P]) {
+  constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
+  const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
+  const int8_t* q = x.q + at * kBlock;
+  const float* scale = x.scale + at;
+  const float* total = x.sum + at;
+  const int32_t* offset = x.offset + at;
+  for (size_t u = begin; u < end; ++u) {
+    const std::byte* unit = w + u * L::kUnitBytes;
+    for (size_t b = 0; b < L::kBlocks; ++b, q += group * kBlock, scale += group, total += group, offset += group) {
+      const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
+      if constexpr (R == 1) {
+        for (size_t p = 0; p < P; ++p) {
+          for (size_t line = 0; line < L::kBlockBytes; line += 64)
+            _mm_prefetch(reinterpret_cast<const char*>(block + p * stride + line + 2048), _MM_HINT_T0);
+        }
       }
-      for (size_t p = 0; p < P; ++p) {
-        const std::byte* q = w + p * stride + kPanel * 2 + g * kPanel * 4;
-        if (R == 1) _mm_prefetch(reinterpret_cast<const char*>(q + 4 * kPanelBlockBytes), _MM_HINT_T0);
-        const __m512i ws = _mm512_loadu_si512(q);
-        for (size_t r = 0; r < R; ++r) dots[r][p] = _mm512_dpbusd_epi32(dots[r][p], ws, xs[r]);
-      }
-    }
-    for (size_t p = 0; p < P; ++p) {
-      const __m512 scales = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + p * stride)));
-      for (size_t r = 0; r < R; ++r) {
-        const __m512 by = _mm512_mul_ps(scales, _mm512_set1_ps(x.scale[(row + r) * blocks + b]));
-        sum[r][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r][p]), by, sum[r][p]);
+      auto part = [&](auto s) {
+        __m512i dots[R][P];
+        for (size_t r = 0; r < R; ++r) {
+          for (size_t p = 0; p < P; ++p) dots[r][p] = _mm512_set1_epi32(offset[s() * x.parts + r]);
+        }
+        Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
+          __m512i codes[P];
+          for (size_t p = 0; p < P; ++p) codes[p] = Codes<L>(block + p * stride, g());
+          for (size_t r = 0; r < R; ++r) {
+            const __m512i four = Four(q + r * kBlock + 4 * g());
+            for (size_t p = 0; p < P; ++p) dots[r][p] = _mm512_dpbusd_epi32(dots[r][p], codes[p], four);
+          }
+        });
+        for (size_t p = 0; p < P; ++p) {
+          const __m512 scales = Scales<L>(unit + p * stride, b, s());
+          for (size_t r = 0; r < R; ++r) {
+            sum[r][p] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots[r][p]), scales), _mm512_set1_ps(scale[r]), sum[r][p]);
+          }
+        }
+      };
+      Each<0>(std::make_index_sequence<kParts>(), part);
+      if constexpr (L::kMin) {
+        for (size_t p = 0; p < P; ++p) {
+          const __m512 mins = Mins<L>(unit + p * stride, b);
+          for (size_t r = 0; r < R; ++r) sum[r][p] = _mm512_fmadd_ps(mins, _mm512_set1_ps(total[r]), sum[r][p]);
+        }
       }
     }
   }
 }
 
-template <size_t R, size_t P>
-void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t panel, size_t columns, size_t k, float* out,
-               size_t ldo) {
-  const size_t stride = k / kBlock * kPanelBlockBytes;
+struct Output {
+  float* out;
+  size_t ldo, columns;
+};
+
+template <typename L, size_t R, size_t P>
+void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, const Output& o) {
   __m512 sum[R][P];
-  Tile<R, P>(x, row, w + panel * stride, stride, k, sum);
-  for (size_t r = 0; r < R; ++r) {
+  auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
-      const size_t column = (panel + p) * kPanel;
-      const size_t left = columns - column;
+      const size_t column = (panel + p) * kPanel, left = o.columns - column;
       const auto mask = static_cast<__mmask16>(left >= kPanel ? 0xFFFF : (1u << left) - 1);
-      _mm512_mask_storeu_ps(out + (row + r) * ldo + column, mask, sum[r][p]);
+      for (size_t r = 0; r < R; ++r) f(sum[r][p], o.out + (row + r) * o.ldo + column, mask);
     }
+  };
+  each([&](__m512& v, const float* from, __mmask16 mask) { v = begin == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from); });
+  Tile<L, R, P>(x, row, w + panel * stride, stride, begin, end, sum);
+  each([](__m512& v, float* to, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, v); });
+}
+
+// All rows against P panels, a segment of k after the other.
+template <typename L, size_t P>
+void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, const Output& o) {
+  const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? 512 / L::kUnit : units;
+  for (size_t at = 0; at < units; at += segment) {
+    const size_t end = at + segment < units ? at + segment : units;
+    size_t r = 0;
+    if constexpr (P <= 2) {
+      for (; r + kRowGroup <= rows; r += kRowGroup) StoreTile<L, kRowGroup, P>(x, r, w, stride, panel, at, end, o);
+    }
+    for (; r + 3 <= rows; r += 3) StoreTile<L, 3, P>(x, r, w, stride, panel, at, end, o);
+    for (; r + 2 <= rows; r += 2) StoreTile<L, 2, P>(x, r, w, stride, panel, at, end, o);
+    for (; r < rows; ++r) StoreTile<L, 1, P>(x, r, w, stride, panel, at, end, o);
   }
 }
 
-template <size_t R, size_t P>
-void Rows(const Quantized& x, size_t row, const std::byte* w, size_t panels, size_t columns, size_t k, float* out,
-          size_t ldo) {
+template <PanelType type>
+void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, const Output& o) {
+  using L = PanelLayout<type>;
+  const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
   size_t p = 0;
-  for (; p + P <= panels; p += P) StoreTile<R, P>(x, row, w, p, columns, k, out, ldo);
-  for (; p < panels; ++p) StoreTile<R, 1>(x, row, w, p, columns, k, out, ldo);
+  if (rows <= 3) {
+    for (; p + 4 <= panels; p += 4) Rows<L, 4>(x, rows, w, stride, p, o);
+  }
+  for (; p + 2 <= panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, o);
+  for (; p < panels; ++p) Rows<L, 1>(x, rows, w, stride, p, o);
 }
 
-void DotQ8(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, size_t k, float* out,
-           size_t ldo) {
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) Rows<4, 2>(x, r, w, panels, columns, k, out, ldo);
-  for (; r < rows; ++r) Rows<1, 4>(x, r, w, panels, columns, k, out, ldo);
+void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+  const Output o{out, ldo, columns};
+  switch (type) {
+    case PanelType::kQ8: return DotTyped<PanelType::kQ8>(x, rows, w, panels, o);
+    case PanelType::kQ4: return DotTyped<PanelType::kQ4>(x, rows, w, panels, o);
+    case PanelType::kQ4Min: return DotTyped<PanelType::kQ4Min>(x, rows, w, panels, o);
+    case PanelType::kQ5: return DotTyped<PanelType::kQ5>(x, rows, w, panels, o);
+    case PanelType::kQ5Min: return DotTyped<PanelType::kQ5Min>(x, rows, w, panels, o);
+    case PanelType::kQ4K: return DotTyped<PanelType::kQ4K>(x, rows, w, panels, o);
+    case PanelType::kQ5K: return DotTyped<PanelType::kQ5K>(x, rows, w, panels, o);
+    case PanelType::kQ6K: return DotTyped<PanelType::kQ6K>(x, rows, w, panels, o);
+  }
 }
 
 }  // namespace
 
 const IsaOps* Avx512VnniOps() {
-  static const IsaOps kOps = {Avx512Ops()->dot, DotQ8, Avx512Ops()->quantize, Avx512Ops()->scores,
+  static const IsaOps kOps = {Avx512Ops()->dot, DotPanels, Avx512Ops()->quantize, Avx512Ops()->scores,
                               Avx512Ops()->weighted_sum};
   return &kOps;
 }

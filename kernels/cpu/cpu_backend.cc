@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/codes.h"
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/team.h"
@@ -35,7 +36,7 @@ class CpuBackend : public Backend {
     const double macs = static_cast<double>(rows) * static_cast<double>(w.n) * static_cast<double>(w.k);
     const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
     if (w.panels != nullptr && !exact) {
-      MatMulQ8(x, rows, w, ns, out);
+      MatMulPanels(x, rows, w, ns, out);
     } else if (const auto type = PlainType(w); type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
         // Columns in slices that stay in the cache while all rows pass over them.
@@ -52,7 +53,7 @@ class CpuBackend : public Backend {
 
   void Embed(const TokenId* ids, size_t rows, const PackedWeight& weight, float* out) override {
     const auto& w = static_cast<const CpuWeight&>(weight);
-    for (size_t r = 0; r < rows; ++r) ExpandRow(w, static_cast<size_t>(ids[r]), out + r * w.k);
+    for (size_t r = 0; r < rows; ++r) DequantizeRow(w.source, static_cast<size_t>(ids[r]), out + r * w.k);
   }
 
   void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) override {
@@ -173,29 +174,46 @@ class CpuBackend : public Backend {
     }
   }
 
-  void MatMulQ8(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    const size_t blocks = w.k / kBlock;
-    if (q_.size() < rows * w.k) q_.resize(rows * w.k);
-    if (scale_.size() < rows * blocks) {
-      scale_.resize(rows * blocks);
-      offset_.resize(rows * blocks);
+  void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    const Quantized quantized = QuantizeRows(x, rows, w);
+    const size_t panels = (w.n + kPanel - 1) / kPanel;
+    team_.For(panels, 4, ns, [&](size_t begin, size_t end) {
+      const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
+      ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns, out + begin * kPanel, w.n);
+    });
+  }
+
+  // The rows of x as the panels of w want them; valid until the next call.
+  Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
+    const size_t group = std::min(rows, kRowGroup), used = w.k / kBlock;
+    const size_t slots = (rows + group - 1) / group * group * w.blocks;
+    if (scale_.size() < slots) {
+      q_.resize(slots * kBlock);
+      scale_.resize(slots);
+      sum_.resize(slots);
+      offset_.resize(slots * 2);
     }
+    const Quantized out{q_.data(), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
+    const bool halves = w.panel_type == PanelType::kQ6K;
+    const int zero = CodeZero(w.type);
     team_.For(rows, 1, Elems(rows * w.k) / 4, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
-        ops_.quantize(x + r * w.k, w.k, q_.data() + r * w.k, scale_.data() + r * blocks, offset_.data() + r * blocks);
+        for (size_t b = 0; b < w.blocks; ++b) {
+          const size_t at = out.At(r, b);
+          int32_t sums[2] = {0, 0};
+          if (b < used) {
+            ops_.quantize(x + r * w.k + b * kBlock, &q_[at * kBlock], &scale_[at], sums);
+          } else {  // what fills the last unit
+            std::memset(&q_[at * kBlock], 0, kBlock);
+            scale_[at] = 0;
+          }
+          sum_[at] = scale_[at] * static_cast<float>(sums[0] + sums[1]);
+          offset_[at] = -zero * (halves ? sums[0] : sums[0] + sums[1]);
+          if (halves) offset_[slots + at] = -zero * sums[1];
+        }
       }
     });
-    const Quantized quantized{q_.data(), scale_.data(), offset_.data()};
-    const size_t panels = (w.n + kPanel - 1) / kPanel, stride = blocks * kPanelBlockBytes;
-    // Panels in slices that stay in the second-level cache while all rows pass over them.
-    const size_t slice = rows > 4 ? std::max<size_t>(2, (size_t{256} << 10) / std::max<size_t>(stride, 1)) : panels;
-    team_.For(panels, 4, ns, [&](size_t begin, size_t end) {
-      for (size_t p = begin; p < end; p += slice) {
-        const size_t n = std::min(slice, end - p);
-        const size_t columns = std::min(w.n - p * kPanel, n * kPanel);
-        ops_.dot_q8(quantized, rows, w.panels.get() + p * stride, n, columns, w.k, out + p * kPanel, w.n);
-      }
-    });
+    return out;
   }
 
   // Weights of any type, expanded to f32 some columns at a time; all rows use them while they are in the cache.
@@ -205,7 +223,7 @@ class CpuBackend : public Backend {
       std::vector<float> expanded(kColumns * w.k);
       for (size_t c = begin; c < end; c += kColumns) {
         const size_t n = std::min(kColumns, end - c);
-        for (size_t i = 0; i < n; ++i) ExpandRow(w, c + i, expanded.data() + i * w.k);
+        for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded.data() + i * w.k);
         ops_.dot(x, rows, expanded.data(), FloatType::kF32, n, w.k, out + c, w.n);
       }
     });
@@ -259,7 +277,8 @@ class CpuBackend : public Backend {
   const IsaOps& ops_;
   const Team team_;
   std::vector<int8_t> q_;
-  std::vector<float> scale_;
+  // Activations as MatMul quantizes them.
+  std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
 };
 

@@ -4,33 +4,37 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/panels.h"
+
 namespace gyre::cpu {
 
 enum class FloatType { kF32, kF16, kBf16 };
 
-// Columns of a Q8_0 panel, and the positions of one block along K.
-inline constexpr size_t kPanel = 16;
-inline constexpr size_t kBlock = 32;
-// A panel's block: 16 f16 scales, then for each 4 positions along K the 4 bytes of each column, stored as w + 128.
-inline constexpr size_t kPanelBlockBytes = kPanel * 2 + kPanel * kBlock;
+// The rows of x that a tile takes at most; x lies in groups of as many, so that a tile has one address and constant offsets.
+inline constexpr size_t kRowGroup = 6;
 
-// x quantized per 32 to int8: x = q * scale.
+// x quantized per 32 to int8: x = q * scale. Row r, block b has the number At(r, b). Rows are padded with zeros to `blocks` blocks.
 struct Quantized {
-  const int8_t* q;        // [rows][k]
-  const float* scale;     // [rows][k / 32]
-  const int32_t* offset;  // [rows][k / 32]: -128 * sum of q, what the +128 of the weights adds
+  const int8_t* q;        // [At][32]
+  const float* scale;     // [At]
+  const float* sum;       // [At]: scale * sum of q, for types with minima
+  const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus what the codes' zero is
+  size_t blocks;
+  size_t group;           // min(rows, kRowGroup); the last group may be part empty
+  size_t parts;           // from a block's first offset to its second
+  size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
 struct IsaOps {
   // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector a
   // (row, column), lanes added in a fixed order, the tail last: the same bits for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
-  // The same against `panels` Q8_0 panels that follow each other; block by block along K. `columns`: how many of the
-  // panels' columns exist.
-  void (*dot_q8)(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, size_t k, float* out,
-                 size_t ldo);
-  // One row: q, scale and offset of k elements.
-  void (*quantize)(const float* x, size_t k, int8_t* q, float* scale, int32_t* offset);
+  // The same against `panels` panels that follow each other; the order of docs/kernels.md. `columns`: how many of the panels'
+  // columns exist.
+  void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out,
+                     size_t ldo);
+  // One block: q, scale and the sums of q over each 16 elements.
+  void (*quantize)(const float* x, int8_t* q, float* scale, int32_t sums[2]);
   // scores[j] = q . keys[j], for n keys of head_dim that lie one after the other.
   void (*scores)(const float* q, const void* keys, bool half, size_t n, size_t head_dim, float* scores);
   // acc += sum over j of weights[j] * values[j], in order of j.

@@ -1,35 +1,106 @@
 #include "kernels/cpu/packed.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
 
+#include "kernels/codes.h"
+
 namespace gyre::cpu {
 namespace {
 
-constexpr size_t kFileBlock = 34;  // Q8_0: f16 scale, 32 int8
+std::optional<PanelType> PanelTypeOf(DType type) {
+  switch (type) {
+    case DType::kQ8_0: return PanelType::kQ8;
+    case DType::kQ4_0: return PanelType::kQ4;
+    case DType::kQ4_1: return PanelType::kQ4Min;
+    case DType::kQ5_0: return PanelType::kQ5;
+    case DType::kQ5_1: return PanelType::kQ5Min;
+    case DType::kQ4_K: return PanelType::kQ4K;
+    case DType::kQ5_K: return PanelType::kQ5K;
+    case DType::kQ6_K: return PanelType::kQ6K;
+    default: return std::nullopt;
+  }
+}
 
-// Columns that do not exist weigh nothing: scale 0.
-void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
-  const size_t blocks = w.k / kBlock;
-  for (size_t b = 0; b < blocks; ++b, out += kPanelBlockBytes) {
-    for (size_t c = 0; c < kPanel; ++c) {
-      const size_t column = panel * kPanel + c;
-      std::byte* to = out + kPanel * 2 + c * 4;
-      if (column >= w.n) {
-        std::memset(out + 2 * c, 0, 2);
-        for (size_t g = 0; g < kBlock / 4; ++g) std::memset(to + g * kPanel * 4, 0x80, 4);
-        continue;
-      }
-      const std::byte* from = w.data + (column * blocks + b) * kFileBlock;
-      std::memcpy(out + 2 * c, from, 2);
-      for (size_t g = 0; g < kBlock / 4; ++g) {
-        uint32_t four;
-        std::memcpy(&four, from + 2 + 4 * g, 4);
-        four ^= 0x80808080u;
-        std::memcpy(to + g * kPanel * 4, &four, 4);
+void Store16(std::byte* to, uint16_t v) { std::memcpy(to, &v, 2); }
+
+// One column's 32 codes into a block of the panel.
+template <typename L>
+void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
+  for (size_t g = 0; g < kBlock / 4; ++g) {
+    for (size_t i = 0; i < 4; ++i) {
+      const auto code = static_cast<unsigned>(q[4 * g + i]);
+      const size_t at = column * 4 + i;
+      if constexpr (L::kBits == 8) {
+        block[g * kGroup + at] = static_cast<std::byte>(code);
+      } else {
+        block[g % 4 * kGroup + at] |= static_cast<std::byte>((code & 15) << (g < 4 ? 0 : 4));
+        if constexpr (L::kBits == 5) block[L::kPlanes + at] |= static_cast<std::byte>((code >> 4) << g);
+        if constexpr (L::kBits == 6)
+          block[L::kPlanes + g / 4 * kGroup + at] |= static_cast<std::byte>((code >> 4) << (2 * (g % 4)));
       }
     }
+  }
+}
+
+// Columns and blocks that do not exist weigh nothing: all their bytes are 0, the scales too.
+template <PanelType type>
+void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
+  using L = PanelLayout<type>;
+  const DTypeInfo& info = Info(w.type);
+  const size_t units = (w.k + L::kUnit - 1) / L::kUnit;
+  std::memset(out, 0, units * L::kUnitBytes);
+  CodeBlock c;
+  for (size_t column = 0; column < kPanel && panel * kPanel + column < w.n; ++column) {
+    const std::byte* from = w.data + (panel * kPanel + column) * w.row_bytes();
+    for (size_t at = 0; at < w.k; at += info.block_elems, from += info.block_bytes) {
+      UnpackCodes(w.type, from, &c);
+      std::byte* unit = out + at / L::kUnit * L::kUnitBytes;
+      if constexpr (L::kSuper) {
+        Store16(unit + 2 * column, c.d);
+        if constexpr (L::kMin) Store16(unit + kPanel * 2 + 2 * column, c.m ^ 0x8000);
+        for (size_t s = 0; s < L::kBlocks * L::kScalesPerBlock; ++s)
+          unit[L::kMins + s * kPanel + column] = static_cast<std::byte>(c.scale[s]);
+        if constexpr (L::kMin) {
+          for (size_t b = 0; b < L::kBlocks; ++b) unit[L::kByteMins + b * kPanel + column] = static_cast<std::byte>(c.min[b]);
+        }
+        for (size_t b = 0; b < L::kBlocks; ++b) PutCodes<L>(c.q + b * kBlock, column, unit + L::kHeader + b * L::kBlockBytes);
+      } else {
+        const size_t b = at / kBlock % L::kBlocks;
+        Store16(unit + (b * kPanel + column) * 2, c.d);
+        if constexpr (L::kMin) Store16(unit + L::kMins + (b * kPanel + column) * 2, c.m);
+        PutCodes<L>(c.q, column, unit + L::kHeader + b * L::kBlockBytes);
+      }
+    }
+  }
+}
+
+template <PanelType type>
+void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
+  using L = PanelLayout<type>;
+  const WeightView& w = packed->source;
+  const size_t panels = (w.n + kPanel - 1) / kPanel, units = (w.k + L::kUnit - 1) / L::kUnit;
+  packed->panel_type = type;
+  packed->blocks = units * L::kBlocks;
+  packed->panel_bytes = units * L::kUnitBytes;
+  packed->bytes = panels * packed->panel_bytes;
+  // Whole huge pages where there are several: fewer walks of the page table while streaming.
+  constexpr size_t kHuge = size_t{2} << 20;
+  const size_t align = packed->bytes >= 2 * kHuge ? kHuge : 64;
+  packed->panels.reset(static_cast<std::byte*>(std::aligned_alloc(align, std::max<size_t>((packed->bytes + align - 1) / align, 1) * align)));
+  if (packed->panels == nullptr) throw std::bad_alloc();
+  if (align == kHuge) madvise(packed->panels.get(), packed->bytes, MADV_HUGEPAGE);
+  // In slices, so that progress is seen within a large matrix.
+  const size_t slice = std::max<size_t>(1, (size_t{32} << 20) / std::max<size_t>(packed->panel_bytes, 1));
+  for (size_t at = 0; at < panels; at += slice) {
+    const size_t n = std::min(slice, panels - at);
+    team.For(n, 1, static_cast<double>(n * packed->panel_bytes), [&](size_t begin, size_t end) {
+      for (size_t p = begin; p < end; ++p) PackPanel<type>(w, at + p, packed->panels.get() + (at + p) * packed->panel_bytes);
+    });
+    if (progress) progress((std::min((at + n) * kPanel, w.n) - at * kPanel) * w.row_bytes());
   }
 }
 
@@ -42,24 +113,21 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
   packed->k = w.k;
   packed->type = w.type;
   packed->source = w;
-  const size_t source = w.bytes();
-  packed->bytes = source;
-  if (w.type == DType::kQ8_0) {
-    const size_t panels = (w.n + kPanel - 1) / kPanel, stride = w.k / kBlock * kPanelBlockBytes;
-    packed->bytes = panels * stride;
-    packed->panels.reset(static_cast<std::byte*>(std::aligned_alloc(64, (packed->bytes + 63) / 64 * 64)));
-    if (packed->panels == nullptr) throw std::bad_alloc();
-    // In slices, so that progress is seen within a large matrix.
-    const size_t slice = std::max<size_t>(1, (size_t{32} << 20) / std::max<size_t>(stride, 1));
-    for (size_t at = 0; at < panels; at += slice) {
-      const size_t n = std::min(slice, panels - at);
-      team.For(n, 1, static_cast<double>(n * stride), [&](size_t begin, size_t end) {
-        for (size_t p = begin; p < end; ++p) PackPanel(w, at + p, packed->panels.get() + (at + p) * stride);
-      });
-      if (progress) progress(std::min((at + n) * kPanel, w.n) * w.row_bytes() - at * kPanel * w.row_bytes());
-    }
-  } else if (progress) {
-    progress(source);
+  packed->bytes = w.bytes();
+  const std::optional<PanelType> type = PanelTypeOf(w.type);
+  if (!type) {
+    if (progress) progress(packed->bytes);
+    return packed;
+  }
+  switch (*type) {
+    case PanelType::kQ8: PackPanels<PanelType::kQ8>(packed.get(), team, progress); break;
+    case PanelType::kQ4: PackPanels<PanelType::kQ4>(packed.get(), team, progress); break;
+    case PanelType::kQ4Min: PackPanels<PanelType::kQ4Min>(packed.get(), team, progress); break;
+    case PanelType::kQ5: PackPanels<PanelType::kQ5>(packed.get(), team, progress); break;
+    case PanelType::kQ5Min: PackPanels<PanelType::kQ5Min>(packed.get(), team, progress); break;
+    case PanelType::kQ4K: PackPanels<PanelType::kQ4K>(packed.get(), team, progress); break;
+    case PanelType::kQ5K: PackPanels<PanelType::kQ5K>(packed.get(), team, progress); break;
+    case PanelType::kQ6K: PackPanels<PanelType::kQ6K>(packed.get(), team, progress); break;
   }
   return packed;
 }
@@ -70,22 +138,6 @@ std::optional<FloatType> PlainType(const CpuWeight& w) {
     case DType::kF16: return FloatType::kF16;
     case DType::kBF16: return FloatType::kBf16;
     default: return std::nullopt;
-  }
-}
-
-void ExpandRow(const CpuWeight& w, size_t n, float* out) {
-  if (w.panels == nullptr) return DequantizeRow(w.source, n, out);
-  const size_t blocks = w.k / kBlock;
-  const std::byte* from = w.panels.get() + n / kPanel * blocks * kPanelBlockBytes;
-  const size_t c = n % kPanel;
-  for (size_t b = 0; b < blocks; ++b, from += kPanelBlockBytes) {
-    uint16_t half;
-    std::memcpy(&half, from + 2 * c, 2);
-    const float scale = HalfToFloat(half);
-    for (size_t i = 0; i < kBlock; ++i) {
-      const auto stored = static_cast<int>(from[kPanel * 2 + (i / 4 * kPanel + c) * 4 + i % 4]);
-      out[b * kBlock + i] = scale * static_cast<float>(stored - 128);
-    }
   }
 }
 

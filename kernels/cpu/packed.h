@@ -1,4 +1,4 @@
-// Weights as the CPU kernels read them: Q8_0 in panels, everything else as it lies in the file.
+// Weights as the CPU backend holds them: in panels where the type has codes, everything else as it lies in the file.
 #pragma once
 
 #include <cstdlib>
@@ -17,15 +17,17 @@ struct FreeDelete {
 };
 
 struct CpuWeight : PackedWeight {
-  WeightView source;                               // in the file
-  std::unique_ptr<std::byte[], FreeDelete> panels; // Q8_0: kPanelBlockBytes a panel and block, panel after panel
+  WeightView source;  // in the file
+  // Panel after panel, or null.
+  std::unique_ptr<std::byte[], FreeDelete> panels;
+  PanelType panel_type = PanelType::kQ8;
+  size_t blocks = 0;        // of a panel, padded to whole units
+  size_t panel_bytes = 0;   // from one panel to the next
 };
 
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
                                             const std::function<void(size_t)>& progress);
 // The type whose elements the kernels read as they lie, or nullopt.
 std::optional<FloatType> PlainType(const CpuWeight& w);
-// Row n as f32.
-void ExpandRow(const CpuWeight& w, size_t n, float* out);
 
 }  // namespace gyre::cpu

@@ -1,0 +1,138 @@
+// Each kernel alone: products of rows with a quantized or float matrix, for every type, number of rows and instruction set, beside
+// what the processor could do, measured between them. Medians and the best tenth; a table, or JSON.
+//
+//   kernel_bench [--types Q8_0,Q4_K] [--rows 1,16,512] [--isa LEVEL] [--threads N] [--n 2048 --k 2048] [--json]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/machine.h"
+#include "bench/measure.h"
+#include "fmt/core.h"
+#include "kernels/ops.h"
+
+namespace gyre {
+namespace {
+
+struct Flags {
+  std::vector<std::string> types = {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32"};
+  std::vector<size_t> rows = {1, 4, 16, 128, 512};
+  std::string isa;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  size_t n = 2048, k = 2048;
+  int runs = 7;
+  bool json = false;
+};
+
+const DType* TypeByName(const std::string& name) {
+  static std::vector<DType> found;
+  for (uint32_t i = 0; i < 64; ++i) {
+    const DTypeInfo* info = FindDType(i);
+    if (info == nullptr || name != info->name || !info->dequantizes) continue;
+    found.assign(1, static_cast<DType>(i));
+    return found.data();
+  }
+  return nullptr;
+}
+
+// n rows, the first 64 random and quantized, the others as these: speed does not depend on the values.
+std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
+  const DTypeInfo& info = Info(type);
+  const size_t row = k / info.block_elems * info.block_bytes, distinct = std::min<size_t>(n, 64);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 0.05f);
+  std::vector<float> values(distinct * k);
+  for (float& v : values) v = normal(random);
+  std::vector<std::byte> bytes(n * row);
+  if (!Quantize(type, values.data(), bytes.data(), distinct * k)) return {};
+  for (size_t r = distinct; r < n; ++r) std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(r % distinct * row), row, bytes.begin() + static_cast<std::ptrdiff_t>(r * row));
+  return bytes;
+}
+
+// Seconds of one call, of as many calls as take some 20 ms.
+template <typename Fn>
+double Time(const Fn& f) {
+  int calls = 1;
+  for (;;) {
+    const auto start = Clock::now();
+    for (int i = 0; i < calls; ++i) f();
+    const double seconds = bench::Seconds(Clock::now() - start);
+    if (seconds > 0.02) return seconds / calls;
+    calls = std::max(calls + 1, static_cast<int>(calls * 0.025 / std::max(seconds, 1e-6)));
+  }
+}
+
+int Main(const Flags& flags) {
+  std::vector<Isa> levels;
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni}) {
+    if (IsaMissing(isa).empty() && (flags.isa.empty() || flags.isa == IsaName(isa))) levels.push_back(isa);
+  }
+  if (levels.empty()) {
+    fmt::print(stderr, "kernel_bench: this processor has no level {}\n", flags.isa);
+    return 1;
+  }
+  std::string json;
+  if (!flags.json) fmt::print("{:10} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak", "GB/s");
+  for (Isa isa : levels) {
+    auto backend = MakeBackend(isa, flags.threads);
+    for (const std::string& name : flags.types) {
+      const DType* type = TypeByName(name);
+      const std::vector<std::byte> bytes = type != nullptr && flags.k % Info(*type).block_elems == 0 ? RandomWeights(*type, flags.n, flags.k) : std::vector<std::byte>();
+      if (bytes.empty()) {
+        fmt::print(stderr, "kernel_bench: {} is no type that can be made here with k = {}\n", name, flags.k);
+        return 1;
+      }
+      const auto w = backend->Pack({.type = *type, .n = flags.n, .k = flags.k, .data = bytes.data()});
+      for (size_t rows : flags.rows) {
+        std::vector<float> x(rows * flags.k), out(rows * flags.n);
+        for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+        std::vector<double> seconds, peaks;
+        backend->MatMul(x.data(), rows, *w, out.data());
+        for (int run = 0; run < flags.runs; ++run) {
+          seconds.push_back(Time([&] { backend->MatMul(x.data(), rows, *w, out.data()); }));
+          peaks.push_back(bench::PeakOps(isa, Info(*type).block_elems > 1, flags.threads));
+        }
+        std::sort(seconds.begin(), seconds.end());
+        const double ops = 2.0 * static_cast<double>(rows) * static_cast<double>(flags.n) * static_cast<double>(flags.k);
+        const double median = bench::Median(seconds), peak = bench::Median(peaks);
+        const double gbs = static_cast<double>(w->bytes) / median / 1e9;
+        if (flags.json) {
+          json += fmt::format("{}{{\"isa\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"gops\": {:.1f}, \"best_gops\": {:.1f}, \"peak_gops\": {:.1f}, \"gb_per_s\": {:.2f}}}",
+                              json.empty() ? "" : ", ", IsaName(isa), name, rows, ops / median / 1e9, ops / seconds.front() / 1e9, peak / 1e9, gbs);
+        } else {
+          fmt::print("{:10} {:8} {:5} {:12.1f} {:9.1f} {:8.0f}% {:8.2f}\n", IsaName(isa), name, rows, ops / median / 1e9, ops / seconds.front() / 1e9,
+                     100 * ops / median / peak, gbs);
+          std::fflush(stdout);
+        }
+      }
+    }
+  }
+  if (flags.json)
+    fmt::print("{{\"machine\": {}, \"n\": {}, \"k\": {}, \"threads\": {}, \"runs\": {}, \"matmul\": [{}]}}\n", bench::DescribeMachine(), flags.n, flags.k,
+               flags.threads, flags.runs, json);
+  return 0;
+}
+
+}  // namespace
+}  // namespace gyre
+
+int main(int argc, char** argv) {
+  CLI::App app("each kernel beside what the processor can do");
+  gyre::Flags flags;
+  app.add_option("--types", flags.types, "types as GGUF names them")->delimiter(',');
+  app.add_option("--rows", flags.rows, "rows of a product")->delimiter(',');
+  app.add_option("--isa", flags.isa, "one instruction set instead of all that this processor has");
+  app.add_option("--threads", flags.threads)->check(CLI::PositiveNumber);
+  app.add_option("--n", flags.n, "outputs")->check(CLI::PositiveNumber);
+  app.add_option("--k", flags.k, "inputs")->check(CLI::PositiveNumber);
+  app.add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
+  app.add_flag("--json", flags.json);
+  CLI11_PARSE(app, argc, argv);
+  return gyre::Main(flags);
+}

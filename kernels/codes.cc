@@ -1,0 +1,140 @@
+#include "kernels/codes.h"
+
+#include <cstring>
+
+namespace gyre {
+namespace {
+
+uint16_t Load16(const std::byte* p) {
+  uint16_t v;
+  std::memcpy(&v, p, 2);
+  return v;
+}
+unsigned Byte(const std::byte* p, size_t i) { return static_cast<uint8_t>(p[i]); }
+float F(int v) { return static_cast<float>(v); }
+
+// [d] [m] [high bits] [nibbles]. Element i has the low nibble of byte i, element i + 16 the high one.
+void Unpack32(const std::byte* b, bool has_min, bool has_high, CodeBlock* out) {
+  out->d = Load16(b);
+  out->m = has_min ? Load16(b + 2) : uint16_t{0};
+  b += has_min ? 4 : 2;
+  uint32_t high = 0;
+  if (has_high) {
+    std::memcpy(&high, b, 4);
+    b += 4;
+  }
+  for (unsigned i = 0; i < 16; ++i) {
+    out->q[i] = static_cast<uint8_t>((Byte(b, i) & 15) | (high >> i & 1) << 4);
+    out->q[i + 16] = static_cast<uint8_t>(Byte(b, i) >> 4 | (high >> (i + 16) & 1) << 4);
+  }
+}
+
+// The 6-bit scale and minimum number j of Q4_K and Q5_K, packed into 12 bytes.
+void ScaleMin(const std::byte* s, size_t j, CodeBlock* out) {
+  if (j < 4) {
+    out->scale[j] = static_cast<int8_t>(Byte(s, j) & 63);
+    out->min[j] = static_cast<uint8_t>(Byte(s, j + 4) & 63);
+  } else {
+    out->scale[j] = static_cast<int8_t>((Byte(s, j + 4) & 15) | Byte(s, j - 4) >> 6 << 4);
+    out->min[j] = static_cast<uint8_t>(Byte(s, j + 4) >> 4 | Byte(s, j) >> 6 << 4);
+  }
+}
+
+void UnpackQ45K(const std::byte* b, bool has_high, CodeBlock* out) {
+  out->d = Load16(b);
+  out->m = Load16(b + 2);
+  const std::byte* high = b + 16;
+  const std::byte* q = has_high ? high + 32 : high;
+  for (size_t sub = 0; sub < 8; ++sub) {
+    ScaleMin(b + 4, sub, out);
+    const std::byte* nibbles = q + sub / 2 * 32;
+    for (size_t i = 0; i < 32; ++i) {
+      unsigned v = sub % 2 == 0 ? Byte(nibbles, i) & 15 : Byte(nibbles, i) >> 4;
+      if (has_high) v |= (Byte(high, i) >> sub & 1) << 4;
+      out->q[sub * 32 + i] = static_cast<uint8_t>(v);
+    }
+  }
+}
+
+void UnpackQ6K(const std::byte* b, CodeBlock* out) {
+  out->d = Load16(b + 208);
+  for (size_t i = 0; i < 16; ++i) out->scale[i] = static_cast<int8_t>(Byte(b + 192, i));
+  for (size_t half = 0; half < 2; ++half) {
+    const std::byte* ql = b + half * 64;
+    const std::byte* qh = b + 128 + half * 32;
+    for (size_t quarter = 0; quarter < 4; ++quarter) {
+      for (size_t i = 0; i < 32; ++i) {
+        const unsigned low = Byte(ql, i + quarter % 2 * 32);
+        out->q[half * 128 + quarter * 32 + i] =
+            static_cast<uint8_t>((quarter < 2 ? low & 15 : low >> 4) | (Byte(qh, i) >> (2 * quarter) & 3) << 4);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool HasCodes(DType type) {
+  switch (type) {
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K: return true;
+    default: return false;
+  }
+}
+
+int CodeZero(DType type) {
+  switch (type) {
+    case DType::kQ8_0: return 128;
+    case DType::kQ4_0: return 8;
+    case DType::kQ5_0: return 16;
+    case DType::kQ6_K: return 32;
+    default: return 0;
+  }
+}
+
+void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
+  switch (type) {
+    case DType::kQ8_0:
+      out->d = Load16(b);
+      for (size_t i = 0; i < 32; ++i) out->q[i] = static_cast<uint8_t>(Byte(b + 2, i) ^ 0x80);
+      return;
+    case DType::kQ4_0: return Unpack32(b, false, false, out);
+    case DType::kQ4_1: return Unpack32(b, true, false, out);
+    case DType::kQ5_0: return Unpack32(b, false, true, out);
+    case DType::kQ5_1: return Unpack32(b, true, true, out);
+    case DType::kQ4_K: return UnpackQ45K(b, false, out);
+    case DType::kQ5_K: return UnpackQ45K(b, true, out);
+    case DType::kQ6_K: return UnpackQ6K(b, out);
+    default: return;
+  }
+}
+
+void DequantizeCodes(DType type, const std::byte* block, float* y) {
+  CodeBlock c;
+  UnpackCodes(type, block, &c);
+  const float d = HalfToFloat(c.d), m = HalfToFloat(c.m);
+  const int zero = CodeZero(type);
+  switch (type) {
+    case DType::kQ6_K:
+      for (size_t i = 0; i < 256; ++i) y[i] = d * F(c.scale[i / 16]) * F(c.q[i] - zero);
+      return;
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      for (size_t i = 0; i < 256; ++i) y[i] = d * F(c.scale[i / 32]) * F(c.q[i]) - m * F(c.min[i / 32]);
+      return;
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+      for (size_t i = 0; i < 32; ++i) y[i] = F(c.q[i]) * d + m;
+      return;
+    default:
+      for (size_t i = 0; i < 32; ++i) y[i] = F(c.q[i] - zero) * d;
+  }
+}
+
+}  // namespace gyre
