@@ -33,7 +33,8 @@ class PackedWeight {
 enum class RopePairing : uint8_t { kInterleaved, kHalves };  // (2i, 2i+1) | (i, i + d/2)
 enum class Activation : uint8_t { kSilu, kGeluTanh };        // exact (no tables)
 
-// K and V of one layer. Page p: K at k + p * page_elems, as [kv_head][block_size][head_dim], V the same.
+// K and V of one layer. Page p: K at k + p * page_elems, as [kv_head][head_dim][block_size], V the same as
+// [kv_head][block_size][head_dim]: scores go over positions, sums over elements.
 struct KvView {
   bool half = true;  // elements are f16, else f32
   std::byte* k = nullptr;

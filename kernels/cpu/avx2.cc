@@ -47,6 +47,16 @@ struct V8 {
   }
   static T Broadcast(float f) { return _mm256_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm256_fmadd_ps(a, b, c); }
+  static T Add(T a, T b) { return _mm256_add_ps(a, b); }
+  static T Mul(T a, T b) { return _mm256_mul_ps(a, b); }
+  static T Div(T a, T b) { return _mm256_div_ps(a, b); }
+  static T Max(T a, T b) { return _mm256_max_ps(a, b); }
+  static T Min(T a, T b) { return _mm256_min_ps(a, b); }
+  static T Round(T a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static T TimesPowerOf2(T a, T n) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(exponent));
+  }
   static void Store(float* p, T v) { _mm256_storeu_ps(p, v); }
   static float Sum(T v) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -224,7 +234,8 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>, DotPanels, Quantize, Scores<V8>, WeightedSum<V8>};
+  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   Quantize,        Scores<V8>,
+                                 ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>};
   return &kOps;
 }
 

@@ -28,6 +28,13 @@ struct V16 {
   static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
   static T Broadcast(float f) { return _mm512_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }
+  static T Add(T a, T b) { return _mm512_add_ps(a, b); }
+  static T Mul(T a, T b) { return _mm512_mul_ps(a, b); }
+  static T Div(T a, T b) { return _mm512_div_ps(a, b); }
+  static T Max(T a, T b) { return _mm512_max_ps(a, b); }
+  static T Min(T a, T b) { return _mm512_min_ps(a, b); }
+  static T Round(T a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static T TimesPowerOf2(T a, T n) { return _mm512_scalef_ps(a, n); }
   static void Store(float* p, T v) { _mm512_storeu_ps(p, v); }
   static float Sum(T v) {
     const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
@@ -43,7 +50,8 @@ struct V16 {
 }  // namespace
 
 const IsaOps* Avx512Ops() {
-  static const IsaOps kOps = {Dot<V16>, Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>, WeightedSum<V16>};
+  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>,
+                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>};
   return &kOps;
 }
 

@@ -179,8 +179,11 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
 }  // namespace
 
 const IsaOps* Avx512VnniOps() {
-  static const IsaOps kOps = {Avx512Ops()->dot, DotPanels, Avx512Ops()->quantize, Avx512Ops()->scores,
-                              Avx512Ops()->weighted_sum};
+  static const IsaOps kOps = [] {
+    IsaOps ops = *Avx512Ops();
+    ops.dot_panels = DotPanels;
+    return ops;
+  }();
   return &kOps;
 }
 

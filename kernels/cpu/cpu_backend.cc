@@ -15,6 +15,8 @@ namespace {
 
 // Positions of a context that are summed before they are merged: fixed, so that a row's bits depend on its context only.
 constexpr size_t kSplit = 256;
+// Queries that share keys and values in one tile of attention, about.
+constexpr size_t kTileQueries = 8;
 // What a core does in a nanosecond, to decide whether a parallel region pays.
 constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3;
 
@@ -99,9 +101,9 @@ class CpuBackend : public Backend {
     team_.For(rows.size(), 1, Elems(rows.size() * heads * dim * 2), [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         for (size_t head = 0; head < heads; ++head) {
-          const size_t from = (r * heads + head) * dim, to = PageIndex(kv, rows[r], rows[r].position, head);
-          StoreElems(k + from, dim, kv.half, kv.k, to);
-          StoreElems(v + from, dim, kv.half, kv.v, to);
+          const size_t from = (r * heads + head) * dim, position = rows[r].position;
+          StoreElems(k + from, dim, kv.half, kv.k, KeyIndex(kv, rows[r], position, head), Size(kv.block_size));
+          StoreElems(v + from, dim, kv.half, kv.v, ValueIndex(kv, rows[r], position, head), 1);
         }
       }
     });
@@ -109,22 +111,32 @@ class CpuBackend : public Backend {
 
   void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& p,
                  float* out) override {
-    const size_t dim = Size(kv.head_dim), heads = Size(p.heads);
+    const size_t dim = Size(kv.head_dim), heads = Size(p.heads), kv_heads = Size(kv.kv_heads);
+    // Neighbours in one sequence read the same keys and values.
+    const size_t most = std::max<size_t>(1, kTileQueries / (heads / kv_heads));
+    tiles_.clear();
     double work = 0;
-    for (const KvRow& row : rows) work += static_cast<double>(row.position + 1) * static_cast<double>(heads * dim) * 2;
-    team_.For(rows.size() * heads, 1, work / 4, [&](size_t begin, size_t end) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+      work += static_cast<double>(rows[r].position + 1) * static_cast<double>(heads * dim) * 2;
+      const bool joins = !tiles_.empty() && tiles_.back().count < most && rows[r].table == rows[r - 1].table && rows[r].position == rows[r - 1].position + 1;
+      if (joins) ++tiles_.back().count;
+      else tiles_.push_back({r, 1});
+    }
+    const size_t items = tiles_.size() * kv_heads;
+    team_.For(items, 1, work / 16, [&](size_t begin, size_t end) {
+      std::vector<float> scratch;
       for (size_t i = begin; i < end; ++i) {
-        const size_t row = i / heads, head = i % heads;
-        AttendHead(q + i * dim, rows[row], kv, p, head / (heads / Size(kv.kv_heads)), out + i * dim);
+        // A prompt's last rows cost most: one from the front, one from the back, so that every part gets both.
+        const size_t item = i % 2 == 0 ? i / 2 : items - 1 - i / 2;
+        AttendTile(q, rows, tiles_[item / kv_heads], kv, p, item % kv_heads, &scratch, out);
       }
     });
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
-    team_.For(n, 1024, Elems(n) * 2, [=](size_t begin, size_t end) {
+    team_.For(n, 1024, Elems(n) * 2, [=, this](size_t begin, size_t end) {
       if (act == Activation::kSilu) {
-        for (size_t i = begin; i < end; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
-        return;
+        return ops_.silu_times(gate + begin, up + begin, end - begin, out + begin);
       }
       for (size_t i = begin; i < end; ++i) {
         const float g = gate[i];
@@ -158,19 +170,24 @@ class CpuBackend : public Backend {
  private:
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
-  static size_t PageIndex(const KvView& kv, const KvRow& row, size_t position, size_t head) {
+  // Where a head's keys or values of a position begin: keys of head_dim rows of block_size, values of block_size rows of head_dim.
+  static size_t KeyIndex(const KvView& kv, const KvRow& row, size_t position, size_t head) {
+    const size_t block = Size(kv.block_size);
+    return row.table[position / block] * kv.PageElems() + head * block * Size(kv.head_dim) + position % block;
+  }
+  static size_t ValueIndex(const KvView& kv, const KvRow& row, size_t position, size_t head) {
     const size_t block = Size(kv.block_size);
     return row.table[position / block] * kv.PageElems() + (head * block + position % block) * Size(kv.head_dim);
   }
 
-  static void StoreElems(const float* from, size_t n, bool half, std::byte* pool, size_t at) {
-    if (!half) {
-      std::memcpy(pool + at * 4, from, n * 4);
-      return;
-    }
-    for (size_t i = 0; i < n; ++i) {
-      const uint16_t h = FloatToHalf(from[i]);
-      std::memcpy(pool + (at + i) * 2, &h, 2);
+  static void StoreElems(const float* from, size_t n, bool half, std::byte* pool, size_t at, size_t step) {
+    for (size_t i = 0; i < n; ++i, at += step) {
+      if (half) {
+        const uint16_t h = FloatToHalf(from[i]);
+        std::memcpy(pool + at * 2, &h, 2);
+      } else {
+        std::memcpy(pool + at * 4, from + i, 4);
+      }
     }
   }
 
@@ -229,54 +246,110 @@ class CpuBackend : public Backend {
     });
   }
 
-  void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, size_t kv_head,
-                  float* out) const {
-    const size_t dim = Size(kv.head_dim), block = Size(kv.block_size), end = size_t{row.position} + 1;
-    const size_t window = Size(p.window);
-    const size_t begin = p.window > 0 && end > window ? end - window : 0;
-    const size_t elem = kv.half ? 2 : 4;
+  struct AttentionTile {
+    size_t row, count;
+  };
+  // One query's way through the splits.
+  struct Query {
+    size_t begin, end;  // the positions it sees
     float max = -std::numeric_limits<float>::infinity();
     double total = 0;
-    std::fill(out, out + dim, 0.0f);
-    float scores[kSplit];
-    for (size_t split = begin / kSplit * kSplit; split < end; split += kSplit) {
-      const size_t from = std::max(split, begin), to = std::min(split + kSplit, end);
-      float split_max = -std::numeric_limits<float>::infinity();
-      for (size_t pos = from; pos < to;) {
-        const size_t n = std::min(block - pos % block, to - pos);
-        ops_.scores(q, kv.k + PageIndex(kv, row, pos, kv_head) * elem, kv.half, n, dim, scores + (pos - from));
-        pos += n;
+    size_t from = 0, to = 0;  // those of this split
+  };
+
+  // The heads of one key-value head, for rows that follow each other in one sequence. Each query goes through its positions in rising
+  // order, split by split, whatever else is in the tile.
+  void AttendTile(const float* q, std::span<const KvRow> rows, const AttentionTile& tile, const KvView& kv, const AttentionParams& p,
+                  size_t kv_head, std::vector<float>* scratch, float* out) const {
+    const size_t dim = Size(kv.head_dim), group = Size(p.heads) / Size(kv.kv_heads), n = tile.count * group, window = Size(p.window);
+    const KvRow& row = rows[tile.row];  // all have this table
+    scratch->assign(n * (2 * dim + kSplit), 0.0f);
+    float* queries = scratch->data();
+    float* sums = queries + n * dim;
+    float* scores = sums + n * dim;
+    std::vector<Query> state(n);
+    auto place = [&](size_t i) { return ((tile.row + i / group) * Size(p.heads) + kv_head * group + i % group) * dim; };
+    for (size_t i = 0; i < n; ++i) {
+      std::memcpy(queries + i * dim, q + place(i), dim * sizeof(float));
+      state[i].end = size_t{rows[tile.row + i / group].position} + 1;
+      state[i].begin = p.window > 0 && state[i].end > window ? state[i].end - window : 0;
+    }
+    const size_t last = state.back().end;
+    for (size_t split = state[0].begin / kSplit * kSplit; split < last; split += kSplit) {
+      size_t any_from = last, any_to = 0, all_from = 0, all_to = last;
+      for (Query& s : state) {
+        s.from = std::clamp(s.begin, split, split + kSplit);
+        s.to = std::clamp(s.end, s.from, split + kSplit);
+        if (s.from < s.to) {
+          any_from = std::min(any_from, s.from);
+          any_to = std::max(any_to, s.to);
+        }
+        all_from = std::max(all_from, s.from);
+        all_to = std::min(all_to, s.to);
       }
-      for (size_t i = 0; i < to - from; ++i) {
-        scores[i] *= p.scale;
-        if (p.softcap > 0) scores[i] = p.softcap * std::tanh(scores[i] / p.softcap);
-        split_max = std::max(split_max, scores[i]);
-      }
-      const float new_max = std::max(max, split_max);
-      if (total > 0) {
-        const float shrink = std::exp(max - new_max);
-        total *= static_cast<double>(shrink);
-        for (size_t i = 0; i < dim; ++i) out[i] *= shrink;
-      }
-      max = new_max;
-      for (size_t i = 0; i < to - from; ++i) {
-        scores[i] = std::exp(scores[i] - max);
-        total += static_cast<double>(scores[i]);
-      }
-      for (size_t pos = from; pos < to;) {
-        const size_t n = std::min(block - pos % block, to - pos);
-        ops_.weighted_sum(scores + (pos - from), kv.v + PageIndex(kv, row, pos, kv_head) * elem, kv.half, n, dim, out);
-        pos += n;
+      all_to = std::max(all_from, all_to);
+      ForPages(kv, any_from, any_to, [&](size_t pos, size_t count) {
+        ops_.scores(queries, n, kv.k + KeyIndex(kv, row, pos, kv_head) * Elem(kv), kv.half, Size(kv.block_size), count, dim,
+                    scores + (pos - split), kSplit);
+      });
+      for (size_t i = 0; i < n; ++i) Soften(p, split, scores + i * kSplit, sums + i * dim, dim, &state[i]);
+      // What all see, together; before and after it each query its own.
+      auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
+        ForPages(kv, from, to, [&](size_t pos, size_t count) {
+          ops_.weighted_sum(scores + first * kSplit + (pos - split), kSplit, how_many, kv.v + ValueIndex(kv, row, pos, kv_head) * Elem(kv), kv.half, count,
+                            dim, sums + first * dim);
+        });
+      };
+      for (size_t i = 0; i < n; ++i) add(state[i].from, std::min(all_from, state[i].to), i, 1);
+      add(all_from, all_to, 0, n);
+      for (size_t i = 0; i < n; ++i) add(std::max(all_to, state[i].from), state[i].to, i, 1);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const auto by = static_cast<float>(1 / state[i].total);
+      for (size_t d = 0; d < dim; ++d) out[place(i) + d] = sums[i * dim + d] * by;
+    }
+  }
+
+  static size_t Elem(const KvView& kv) { return kv.half ? 2 : 4; }
+
+  // f(position, count) for the runs of [from, to) that lie in one page.
+  template <typename Fn>
+  static void ForPages(const KvView& kv, size_t from, size_t to, const Fn& f) {
+    const size_t block = Size(kv.block_size);
+    for (size_t pos = from; pos < to;) {
+      const size_t count = std::min(block - pos % block, to - pos);
+      f(pos, count);
+      pos += count;
+    }
+  }
+
+  // A split's scores become weights, and what was summed before shrinks to the new maximum.
+  void Soften(const AttentionParams& p, size_t split, float* scores, float* sums, size_t dim, Query* s) const {
+    if (s->from >= s->to) return;
+    const size_t from = s->from - split, to = s->to - split;
+    float max = ops_.scale_max(scores, from, to, p.scale);
+    if (p.softcap > 0) {
+      max = -std::numeric_limits<float>::infinity();
+      for (size_t i = from; i < to; ++i) {
+        scores[i] = p.softcap * std::tanh(scores[i] / p.softcap);
+        max = std::max(max, scores[i]);
       }
     }
-    const auto by = static_cast<float>(1 / total);
-    for (size_t i = 0; i < dim; ++i) out[i] *= by;
+    const float new_max = std::max(s->max, max);
+    if (s->total > 0) {
+      const float shrink = std::exp(s->max - new_max);
+      s->total *= static_cast<double>(shrink);
+      for (size_t i = 0; i < dim; ++i) sums[i] *= shrink;
+    }
+    s->max = new_max;
+    s->total += static_cast<double>(ops_.exp_sum(scores, from, to, new_max));
   }
 
   const Isa isa_;
   const IsaOps& ops_;
   const Team team_;
   std::vector<int8_t> q_;
+  std::vector<AttentionTile> tiles_;
   // Activations as MatMul quantizes them.
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;

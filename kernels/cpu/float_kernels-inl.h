@@ -2,7 +2,7 @@
 // code of one ISA can be linked into another.
 //
 // V: kLanes, T (register), Zero, Load(f32), LoadHalf, LoadBf16, the same with Tail (n < kLanes elements, zeros behind
-// them), Broadcast, Fma, Store, StoreTail, Sum.
+// them), Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, Sum.
 
 template <typename V, FloatType type>
 typename V::T LoadWeights(const void* w, size_t at) {
@@ -70,39 +70,166 @@ void Dot(const float* x, size_t rows, const void* w, FloatType type, size_t n, s
   }
 }
 
+// e to the x for x <= 88; what is under the smallest normal number becomes 0 or nearly. Relative error about 1e-7: x = n ln 2 + r,
+// |r| <= ln(2) / 2, Taylor's polynomial of degree 7 for e^r.
 template <typename V>
-void Scores(const float* q, const void* keys, bool half, size_t n, size_t head_dim, float* scores) {
-  if (half) {
-    DotRows<V, FloatType::kF16, 1, 4>(q, keys, n, head_dim, scores, n);
-  } else {
-    DotRows<V, FloatType::kF32, 1, 4>(q, keys, n, head_dim, scores, n);
+typename V::T Exp(typename V::T x) {
+  x = V::Max(x, V::Broadcast(-87.3f));
+  const typename V::T n = V::Round(V::Mul(x, V::Broadcast(1.44269504f)));
+  typename V::T r = V::Fma(n, V::Broadcast(-0.693359375f), x);  // ln 2 in two parts, the first exact in few bits
+  r = V::Fma(n, V::Broadcast(2.12194440e-4f), r);
+  typename V::T p = V::Broadcast(1.0f / 5040);
+  constexpr float kRest[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  for (const float c : kRest) p = V::Fma(p, r, V::Broadcast(c));
+  return V::TimesPowerOf2(p, n);
+}
+
+template <typename V, FloatType type, size_t R>
+void ScoresTile(const float* q, const void* keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  for (size_t j = 0; j < n; j += V::kLanes) {
+    const size_t left = n - j;
+    typename V::T acc[R];
+    for (size_t r = 0; r < R; ++r) acc[r] = V::Zero();
+    for (size_t d = 0; d < head_dim; ++d) {
+      const typename V::T k = left >= V::kLanes ? LoadWeights<V, type>(keys, d * stride + j) : LoadWeightsTail<V, type>(keys, d * stride + j, left);
+      for (size_t r = 0; r < R; ++r) acc[r] = V::Fma(V::Broadcast(q[r * head_dim + d]), k, acc[r]);
+    }
+    for (size_t r = 0; r < R; ++r) {
+      if (left >= V::kLanes) V::Store(scores + r * lds + j, acc[r]);
+      else V::StoreTail(scores + r * lds + j, acc[r], left);
+    }
   }
 }
 
 template <typename V, FloatType type>
-void WeightedSumTyped(const float* weights, const void* values, size_t n, size_t head_dim, float* acc) {
-  size_t i = 0;
-  for (; i + V::kLanes <= head_dim; i += V::kLanes) {
-    typename V::T sum = V::Load(acc + i);
-    for (size_t j = 0; j < n; ++j) {
-      sum = V::Fma(V::Broadcast(weights[j]), LoadWeights<V, type>(values, j * head_dim + i), sum);
-    }
-    V::Store(acc + i, sum);
-  }
-  if (i == head_dim) return;
-  const size_t tail = head_dim - i;
-  typename V::T sum = V::LoadTail(acc + i, tail);
-  for (size_t j = 0; j < n; ++j) {
-    sum = V::Fma(V::Broadcast(weights[j]), LoadWeightsTail<V, type>(values, j * head_dim + i, tail), sum);
-  }
-  V::StoreTail(acc + i, sum, tail);
+void ScoresTyped(const float* q, size_t rows, const void* keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  size_t r = 0;
+  for (; r + 8 <= rows; r += 8) ScoresTile<V, type, 8>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
+  for (; r + 4 <= rows; r += 4) ScoresTile<V, type, 4>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
+  for (; r < rows; ++r) ScoresTile<V, type, 1>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
 }
 
 template <typename V>
-void WeightedSum(const float* weights, const void* values, bool half, size_t n, size_t head_dim, float* acc) {
+void Scores(const float* q, size_t rows, const void* keys, bool half, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
   if (half) {
-    WeightedSumTyped<V, FloatType::kF16>(weights, values, n, head_dim, acc);
+    ScoresTyped<V, FloatType::kF16>(q, rows, keys, stride, n, head_dim, scores, lds);
   } else {
-    WeightedSumTyped<V, FloatType::kF32>(weights, values, n, head_dim, acc);
+    ScoresTyped<V, FloatType::kF32>(q, rows, keys, stride, n, head_dim, scores, lds);
   }
+}
+
+// f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and the last in part:
+// lanes [skip, skip + n).
+template <typename V, typename Fn>
+void ForAligned(size_t begin, size_t end, Fn f) {
+  for (size_t at = begin; at < end;) {
+    const size_t skip = at % V::kLanes, n = end - at < V::kLanes - skip ? end - at : V::kLanes - skip;
+    f(at, skip, n);
+    at += n;
+  }
+}
+
+// Lane (position % kMaxLanes) of the sums: the same for every instruction set that has as many, and wherever the run begins.
+template <typename V>
+float ExpSum(float* s, size_t begin, size_t end, float max) {
+  const typename V::T top = V::Broadcast(-max);
+  float lanes[V::kLanes] = {};
+  typename V::T sum = V::Zero();
+  ForAligned<V>(begin, end, [&](size_t at, size_t skip, size_t n) {
+    if (n == V::kLanes) {
+      const typename V::T e = Exp<V>(V::Add(V::Load(s + at), top));
+      V::Store(s + at, e);
+      sum = V::Add(sum, e);
+      return;
+    }
+    float part[V::kLanes];
+    V::Store(part, Exp<V>(V::Add(V::LoadTail(s + at, n), top)));
+    for (size_t i = 0; i < n; ++i) {
+      s[at + i] = part[i];
+      lanes[skip + i] += part[i];
+    }
+  });
+  return V::Sum(V::Add(sum, V::Load(lanes)));
+}
+
+template <typename V>
+float ScaleMax(float* s, size_t begin, size_t end, float scale) {
+  typename V::T max = V::Broadcast(-__builtin_inff());
+  float top = -__builtin_inff();
+  size_t i = begin;
+  for (; i + V::kLanes <= end; i += V::kLanes) {
+    const typename V::T v = V::Mul(V::Load(s + i), V::Broadcast(scale));
+    V::Store(s + i, v);
+    max = V::Max(max, v);
+  }
+  float lanes[V::kLanes];
+  V::Store(lanes, max);
+  for (float lane : lanes) top = lane > top ? lane : top;
+  for (; i < end; ++i) {
+    s[i] *= scale;
+    top = s[i] > top ? s[i] : top;
+  }
+  return top;
+}
+
+template <typename V, FloatType type, size_t R, size_t C>
+void WeightedTile(const float* weights, size_t ldw, const void* values, size_t n, size_t head_dim, size_t at, float* acc) {
+  typename V::T sum[R][C];
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes);
+  }
+  for (size_t j = 0; j < n; ++j) {
+    typename V::T v[C];
+    for (size_t c = 0; c < C; ++c) v[c] = LoadWeights<V, type>(values, j * head_dim + at + c * V::kLanes);
+    for (size_t r = 0; r < R; ++r) {
+      const typename V::T w = V::Broadcast(weights[r * ldw + j]);
+      for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
+    }
+  }
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]);
+  }
+}
+
+template <typename V, FloatType type, size_t R>
+void WeightedRows(const float* weights, size_t ldw, const void* values, size_t n, size_t head_dim, float* acc) {
+  size_t i = 0;
+  for (; i + 2 * V::kLanes <= head_dim; i += 2 * V::kLanes) WeightedTile<V, type, R, 2>(weights, ldw, values, n, head_dim, i, acc);
+  for (; i + V::kLanes <= head_dim; i += V::kLanes) WeightedTile<V, type, R, 1>(weights, ldw, values, n, head_dim, i, acc);
+  if (i == head_dim) return;
+  const size_t tail = head_dim - i;
+  for (size_t r = 0; r < R; ++r) {
+    typename V::T sum = V::LoadTail(acc + r * head_dim + i, tail);
+    for (size_t j = 0; j < n; ++j) {
+      sum = V::Fma(V::Broadcast(weights[r * ldw + j]), LoadWeightsTail<V, type>(values, j * head_dim + i, tail), sum);
+    }
+    V::StoreTail(acc + r * head_dim + i, sum, tail);
+  }
+}
+
+template <typename V, FloatType type>
+void WeightedTyped(const float* weights, size_t ldw, size_t rows, const void* values, size_t n, size_t head_dim, float* acc) {
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) WeightedRows<V, type, 4>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
+  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
+}
+
+template <typename V>
+void WeightedSum(const float* weights, size_t ldw, size_t rows, const void* values, bool half, size_t n, size_t head_dim, float* acc) {
+  if (half) {
+    WeightedTyped<V, FloatType::kF16>(weights, ldw, rows, values, n, head_dim, acc);
+  } else {
+    WeightedTyped<V, FloatType::kF32>(weights, ldw, rows, values, n, head_dim, acc);
+  }
+}
+
+template <typename V>
+void SiluTimes(const float* gate, const float* up, size_t n, float* out) {
+  auto one = [](typename V::T g, typename V::T u) {
+    const typename V::T e = Exp<V>(V::Min(V::Mul(g, V::Broadcast(-1.0f)), V::Broadcast(88.0f)));
+    return V::Mul(V::Div(g, V::Add(e, V::Broadcast(1.0f))), u);
+  };
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(out + i, one(V::Load(gate + i), V::Load(up + i)));
+  if (i < n) V::StoreTail(out + i, one(V::LoadTail(gate + i, n - i), V::LoadTail(up + i, n - i)), n - i);
 }

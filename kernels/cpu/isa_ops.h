@@ -35,10 +35,16 @@ struct IsaOps {
                      size_t ldo);
   // One block: q, scale and the sums of q over each 16 elements.
   void (*quantize)(const float* x, int8_t* q, float* scale, int32_t sums[2]);
-  // scores[j] = q . keys[j], for n keys of head_dim that lie one after the other.
-  void (*scores)(const float* q, const void* keys, bool half, size_t n, size_t head_dim, float* scores);
-  // acc += sum over j of weights[j] * values[j], in order of j.
-  void (*weighted_sum)(const float* weights, const void* values, bool half, size_t n, size_t head_dim, float* acc);
+  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j]. One chain along d.
+  void (*scores)(const float* q, size_t rows, const void* keys, bool half, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
+  // s[i] *= scale for i of [begin, end); their maximum.
+  float (*scale_max)(float* s, size_t begin, size_t end, float scale);
+  // s[i] = exp(s[i] - max) for i of [begin, end); their sum, in an order that depends on i only.
+  float (*exp_sum)(float* s, size_t begin, size_t end, float max);
+  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim.
+  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const void* values, bool half, size_t n, size_t head_dim, float* acc);
+  // out = gate / (1 + exp(-gate)) * up
+  void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
 };
 
 // Null where this build has no such file.

@@ -51,12 +51,14 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
   }
 }
 
-// Index of element 0 of a position's head in a pool.
-size_t KvIndex(const KvView& kv, const KvRow& row, size_t position, int head) {
-  const auto block_size = static_cast<size_t>(kv.block_size);
-  const size_t page = row.table[position / block_size];
-  return page * kv.PageElems() + (static_cast<size_t>(head) * block_size + position % block_size) *
-                                     static_cast<size_t>(kv.head_dim);
+// Indices of element d of a position's key and value in a pool.
+size_t KeyIndex(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
+  const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
+  return row.table[position / block] * kv.PageElems() + (static_cast<size_t>(head) * dim + d) * block + position % block;
+}
+size_t ValueIndex(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
+  const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
+  return row.table[position / block] * kv.PageElems() + (static_cast<size_t>(head) * block + position % block) * dim + d;
 }
 
 class RefBackend : public Backend {
@@ -126,10 +128,9 @@ class RefBackend : public Backend {
     const auto dim = static_cast<size_t>(kv.head_dim);
     for (const KvRow& row : rows) {
       for (int head = 0; head < kv.kv_heads; ++head, k += dim, v += dim) {
-        const size_t at = KvIndex(kv, row, row.position, head);
         for (size_t i = 0; i < dim; ++i) {
-          SaveKv(kv.k, at + i, kv.half, k[i]);
-          SaveKv(kv.v, at + i, kv.half, v[i]);
+          SaveKv(kv.k, KeyIndex(kv, row, row.position, head, i), kv.half, k[i]);
+          SaveKv(kv.v, ValueIndex(kv, row, row.position, head, i), kv.half, v[i]);
         }
       }
     }
@@ -212,10 +213,9 @@ class RefBackend : public Backend {
     std::vector<double> scores, sums(dim, 0.0);
     double max = -std::numeric_limits<double>::infinity();
     for (size_t pos = begin; pos < end; ++pos) {
-      const size_t at = KvIndex(kv, row, pos, kv_head);
       double s = 0;
       for (size_t i = 0; i < dim; ++i) {
-        s += static_cast<double>(q[i]) * static_cast<double>(LoadKv(kv.k, at + i, kv.half));
+        s += static_cast<double>(q[i]) * static_cast<double>(LoadKv(kv.k, KeyIndex(kv, row, pos, kv_head, i), kv.half));
       }
       s *= static_cast<double>(p.scale);
       if (p.softcap > 0) s = static_cast<double>(p.softcap) * std::tanh(s / static_cast<double>(p.softcap));
@@ -226,8 +226,7 @@ class RefBackend : public Backend {
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;
-      const size_t at = KvIndex(kv, row, pos, kv_head);
-      for (size_t i = 0; i < dim; ++i) sums[i] += weight * static_cast<double>(LoadKv(kv.v, at + i, kv.half));
+      for (size_t i = 0; i < dim; ++i) sums[i] += weight * static_cast<double>(LoadKv(kv.v, ValueIndex(kv, row, pos, kv_head, i), kv.half));
     }
     for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(sums[i] / total);
   }
