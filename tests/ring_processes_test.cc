@@ -15,6 +15,7 @@
 #include "cli/target.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/convert.h"
+#include "tests/testing/logits_distance.h"
 #include "tests/testing/process.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
@@ -251,6 +252,93 @@ TEST(RingProcessesTest, QuantizedGoldenModelResizesUnderLoad) {
                   testing::kSanitized ? 4 : 10, 100, true);
 }
 
+// Bytes of a row of activations between the stages, frames and descriptors counted; 0 = none travelled.
+uint64_t BytesPerRow(const v1::StatusReply& status) {
+  uint64_t rows = 0, bytes = 0;
+  for (const auto& m : status.members()) {
+    rows += m.rows_sent();
+    bytes += m.row_bytes_sent();
+  }
+  return rows == 0 ? 0 : bytes / rows;
+}
+
+// Activations that travel rounded: texts are those of one process cut at the same places, whoever has the layers, whatever
+// runs beside them, and while the layers change hands.
+void SameCutSameText(const std::string& wire, double share_of_f32) {
+  SCOPED_TRACE(wire);
+  constexpr int kVocab = 96;
+  constexpr uint32_t kTokens = 60;
+  Request scored = Ask(3, kVocab, 0);
+  scored.prompt_logits = true;
+  testing::Logits logits, exact;
+  const char* const cuts[] = {"0-1,2-3,4-5", "w1=0-1,w2=2-3,w3=4-5", "w3=0-1,w1=2-3,w2=4-5", "w2=0-1,w3=2-3,w1=4-5"};
+  testing::TinyModelFile model{testing::TinyOptions{.dim = 128, .layers = 6}};
+  std::vector<std::vector<TokenId>> expected;
+  uint64_t others = 0;  // texts that f32 would write otherwise
+  {
+    RingOptions cut = OneProcess(model.path());
+    cut.stages = 3;
+    cut.wire = wire;
+    auto ring = LocalRing::Open(cut), alone = LocalRing::Open(OneProcess(model.path()));
+    ASSERT_TRUE(ring.ok() && alone.ok()) << ring.status() << alone.status();
+    const auto change = (*ring)->cluster().ResizeAndWait(cuts[0]);
+    ASSERT_TRUE(change.ok()) << change.status();
+    for (int i = 0; i < Clients::kTexts; ++i) {
+      expected.push_back(testing::RunOne((*ring)->engine(), Ask(i, kVocab, kTokens)).tokens);
+      others += testing::RunOne((*alone)->engine(), Ask(i, kVocab, kTokens)).tokens != expected.back();
+    }
+    logits = testing::RunOne((*ring)->engine(), scored).logits;
+    exact = testing::RunOne((*alone)->engine(), scored).logits;
+    ASSERT_EQ(logits.size(), scored.prompt.size());
+  }
+  const testing::Distance distance = testing::Between(exact, logits);
+  const double rounding = testing::RoundingOf(*ParseWireType(wire), 2);
+  EXPECT_GE(distance.rms, 0.7 * rounding);
+  EXPECT_LE(distance.rms, 1.8 * rounding);
+  EXPECT_LE(distance.most, 10 * rounding);
+  if (wire == "f32") EXPECT_EQ(others, 0u);
+  if (wire == "q8") EXPECT_GT(others, 0u) << "nothing was rounded";
+  Ring ring(model.path(), {"--no-local", "--min-workers", "3", "--wire", wire});
+  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  ASSERT_TRUE(AskResize(ring.address(), cuts[1]).ok());
+  Clients clients(ring.address(), kVocab, kTokens);
+  const int moves = testing::kSanitized ? 3 : 9;
+  for (int i = 0; i < moves; ++i) {
+    for (const uint64_t until = clients.tokens() + 60; clients.tokens() < until;) std::this_thread::sleep_for(milliseconds(1));
+    const auto change = AskResize(ring.address(), cuts[1 + (i + 1) % 3]);
+    ASSERT_TRUE(change.ok()) << change.status() << ring.serve().output();
+  }
+  const auto texts = clients.Stop();
+  EXPECT_GE(texts.size(), 8u);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  testing::Logits there;
+  auto target = OpenRemote(ring.address());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE((*target)->Run(scored, [&](const Event& event) {
+    if (auto* row = std::get_if<LogitsEvent>(&event)) there.push_back(row->logits);
+  }).ok());
+  EXPECT_TRUE(there == logits) << "bit for bit those of the same cut in one process";
+  std::this_thread::sleep_for(milliseconds(1200));  // two heartbeats
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->wire(), wire);
+  // A decode's descriptor has 45 bytes and 4 for each of its 4 positions; a header has 64.
+  const auto bytes = static_cast<double>(BytesPerRow(*status));
+  EXPECT_GT(bytes, share_of_f32 * 512);
+  EXPECT_LT(bytes, share_of_f32 * 512 + 250);
+  EXPECT_THAT(FormatStatus(*status), HasSubstr("activations as " + wire + ";"));
+}
+
+TEST(RingProcessesTest, RoundedActivationsWriteTheSameTextOnTheSameCut) {
+  SameCutSameText("f32", 1);
+  SameCutSameText("f16", 0.5);
+  SameCutSameText("q8", 34.0 / 128);
+}
+
 class ProcessesTest : public ::testing::Test {
  protected:
   testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
@@ -382,6 +470,47 @@ TEST_F(ProcessesTest, RefusalsHaveTheirSentence) {
   }
   EXPECT_THAT(state, HasSubstr("small needs"));
   EXPECT_THAT(state, HasSubstr("GiB"));
+}
+
+TEST_F(ProcessesTest, AnotherTypeOfActivationsIsRefused) {
+  Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--bit-equal", "--wire", "f16"});
+  EXPECT_EQ(serve.Wait(seconds(10)), 1);
+  EXPECT_THAT(serve.output(), HasSubstr("--bit-equal with --wire f16: it rounds at every hop"));
+  {
+    Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal"});
+    Process& other = ring.AddWorker("other", {"--wire", "q8"});
+    EXPECT_EQ(other.Wait(seconds(10)), 1);
+    EXPECT_THAT(other.output(), HasSubstr("other sends activations as q8, the cluster asks for f32 (--bit-equal)"));
+    ring.AddWorker("same", {"--wire", "f32"});
+    EXPECT_TRUE(ring.Serves(1));
+  }
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--wire", "q8"});
+  Process& exact = ring.AddWorker("exact", {"--wire", "f32"});
+  EXPECT_EQ(exact.Wait(seconds(10)), 1);
+  EXPECT_THAT(exact.output(), HasSubstr("exact sends activations as f32, the cluster asks for q8 (--wire)"));
+  // A version that knows no types says nothing of them, and would send f32.
+  const auto stub = v1::Cluster::NewStub(grpc::CreateChannel(ring.address(), grpc::InsecureChannelCredentials()));
+  auto attach = [&](uint32_t types) {
+    grpc::ClientContext context;
+    const auto stream = stub->Attach(&context);
+    v1::WorkerEvent event;
+    v1::WorkerHello* h = event.mutable_hello();
+    h->set_protocol(1);
+    h->set_name("old");
+    h->set_ring_address("127.0.0.1:1");
+    h->set_model_hash((*OpenModel(model_.path()))->content_hash());
+    h->set_threads(1);
+    h->set_wire_types(types);
+    stream->Write(event);
+    v1::Command command;
+    EXPECT_FALSE(stream->Read(&command)) << command.DebugString();
+    return Message(FromGrpc(stream->Finish()));
+  };
+  EXPECT_THAT(attach(0), HasSubstr("old sends activations as f32, the cluster asks for q8 (--wire)"));
+  EXPECT_THAT(attach(4 + 8), HasSubstr("old sends activations as f32 or f16, the cluster asks for q8 (--wire)"));
+  EXPECT_THAT(attach(1u << 31), HasSubstr("old sends activations as nothing known, the cluster asks for q8"));
+  ring.AddWorker("fine");
+  EXPECT_TRUE(ring.Serves(1));
 }
 
 TEST_F(ProcessesTest, NothingButLoopbackWithoutInsecure) {
