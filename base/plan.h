@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/wire_type.h"
 
 namespace gyre {
 
@@ -36,10 +37,11 @@ struct Plan {
   int num_layers = 0;
   std::string coordinator_address;  // of its ring port; "" without sockets
   RingKey key{};
+  WireType wire = WireType::kF32;   // of the activations between its stages
   std::vector<StagePlan> stages;  // ring order = layer order
 
-  // kInvalidArgument unless the ranges tile [0, num_layers) in order, none empty, first and last set right, and no
-  // worker has two.
+  // kInvalidArgument unless the ranges tile [0, num_layers) in order, none empty, first and last set right, no
+  // worker has two, and wire is a type of activations.
   Status Validate() const;
   // Index of the worker's stage, or -1.
   int StageOf(const std::string& worker) const;

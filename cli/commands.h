@@ -89,7 +89,7 @@ struct ServeCommandOptions {
 Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
-  std::string join, model, name, listen, layers, memory, isa;
+  std::string join, model, name, listen, layers, memory, isa, wire;
   OpenOptions open;
   int threads = 0;
   bool insecure = false, quiet = false;

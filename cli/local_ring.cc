@@ -157,6 +157,7 @@ Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
     GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(o.isa));
     c.isa = IsaName(isa);
   }
+  GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   c.progress = std::move(progress);
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
@@ -220,9 +221,18 @@ LocalRing::~LocalRing() {
 
 std::string LocalRing::DescribeLayers() {
   for (const auto& w : workers_) {
-    cluster_->Report(w->control().name(), {.busy = w->TakeBusyShare(), .steps = w->stats().steps});
+    cluster_->Report(w->control().name(), TakeLoad(*w));
   }
   return FormatLayers(cluster_->status());
+}
+
+MemberLoad TakeLoad(Worker& worker) {
+  const WorkerStats stats = worker.stats();
+  return {.busy = worker.TakeBusyShare(),
+          .steps = stats.steps,
+          .busy_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker.busy_time()).count()),
+          .rows_sent = stats.rows_sent,
+          .row_bytes_sent = stats.row_bytes_sent};
 }
 
 std::string FormatLayers(const ClusterStatus& status) {

@@ -60,6 +60,8 @@ StatusOr<Isa> ParseIsa(const std::string& name);
 int DefaultThreads();
 // Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
 uint64_t AvailableMemory();
+// What a worker in this process says of itself; busy is since the last call.
+MemberLoad TakeLoad(Worker& worker);
 // A table of who has which layers.
 std::string FormatLayers(const ClusterStatus& status);
 

@@ -55,6 +55,8 @@ void AddEngineFlags(CLI::App* app, RingOptions* o) {
   app->add_option("--max-rows", o->max_rows, "rows of a step")->check(*positive);
   app->add_option("--isa", o->isa, "instruction set of the kernels (default: the best this CPU has)")
       ->check(CLI::IsMember({"ref", "avx2", "avx512", "avx512vnni"}));
+  app->add_option("--wire", o->wire, "what activations travel as between stages; f16 and q8 round them, the text may differ")
+      ->check(CLI::IsMember({"f32", "f16", "q8"}));
   app->add_flag("--exact", o->exact, "f32 activations with quantized weights too (slower)");
   app->add_flag("--no-prefix-cache", o->no_prefix_cache, "never reuse the KV cache of equal beginnings");
   app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "a whole prompt in one step");
@@ -184,7 +186,7 @@ int Main(int argc, char** argv) {
   serve_app->add_option("--min-workers", serve.serve.min_workers, "workers that the first plan waits for")
       ->check(CLI::PositiveNumber);
   serve_app->add_flag("--no-local", serve.serve.no_local, "never run layers in this process");
-  serve_app->add_flag("--bit-equal", serve.serve.bit_equal, "refuse workers with another instruction set");
+  serve_app->add_flag("--bit-equal", serve.serve.bit_equal, "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32");
   serve_app->add_flag("--insecure", serve.serve.insecure, "listen beyond loopback without encryption");
   serve_app->add_option("--parallel", serve.ring.parallel, "sequences of the whole context that the KV cache holds (8)")
       ->check(CLI::PositiveNumber);
@@ -203,6 +205,8 @@ int Main(int argc, char** argv) {
   worker_app->add_option("-t,--threads", worker.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
   worker_app->add_option("--isa", worker.isa, "instruction set of the kernels (default: the best this CPU has)")
       ->check(CLI::IsMember({"ref", "avx2", "avx512", "avx512vnni"}));
+  worker_app->add_option("--wire", worker.wire, "join only where activations travel as this (default: as the coordinator asks)")
+      ->check(CLI::IsMember({"f32", "f16", "q8"}));
   worker_app->add_flag("--insecure", worker.insecure, "listen beyond loopback without encryption");
   worker_app->add_flag("-q,--quiet", worker.quiet, "errors only on stderr");
   AddBinFlags(worker_app, &worker.open);

@@ -36,6 +36,7 @@ struct RingOptions {
   uint32_t chunk = 256;
   uint32_t max_rows = 512;
   std::string isa;           // "" = the best
+  std::string wire = "f32";  // what activations travel as
   bool exact = false;        // quantized weights with f32 activations
   bool no_prefix_cache = false;
   bool no_chunked_prefill = false;

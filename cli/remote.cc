@@ -237,6 +237,15 @@ std::string FormatStatus(const v1::StatusReply& s) {
   out += fmt::format("requests: {} running, {} finished, {} failed, {} cancelled; {} tokens generated\n",
                      s.sequences_size(), s.finished(), s.failed(), s.cancelled(), s.tokens_generated());
   out += fmt::format("KV blocks: {} of {} free\n", s.blocks_available(), s.blocks());
+  uint64_t rows = 0, bytes = 0;
+  for (const v1::MemberStatus& m : s.members()) {
+    rows += m.rows_sent();
+    bytes += m.row_bytes_sent();
+  }
+  if (rows > 0) {
+    out += fmt::format("ring: activations as {}; {:.1f} MiB between stages, {} bytes a row\n", s.wire(),
+                       static_cast<double>(bytes) / (1 << 20), bytes / rows);
+  }
   if (s.plans() > 1 || s.aborted() > 0 || s.lost() > 0) {
     out += fmt::format("plans: {} made, {} given up, {} lost; last pause {:.1f} ms, longest {:.1f} ms\n", s.plans(),
                        s.aborted(), s.lost(), s.last_pause_ms(), s.longest_pause_ms());

@@ -49,6 +49,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
         "--cluster {}: not loopback, and the cluster is not encrypted yet: say --insecure on a network that you trust",
         options.serve.cluster);
   }
+  if (options.serve.bit_equal && options.ring.wire != "f32") {
+    return InvalidArgument(
+        "--bit-equal with --wire {}: it rounds at every hop, so the text would depend on where the layers are cut; expected f32",
+        options.ring.wire);
+  }
   ServeOptions serve = options.serve;
   if (serve.ring.empty()) serve.ring = FormatHostPort(at.host, 0);
   RingOptions ring_options = options.ring;
@@ -79,7 +84,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
     for (const auto& w : ring->workers()) {
-      ring->cluster().Report(w->control().name(), {.busy = w->TakeBusyShare(), .steps = w->stats().steps});
+      ring->cluster().Report(w->control().name(), TakeLoad(*w));
     }
   }
   // No more plans, then no more calls, then the rest.
@@ -101,11 +106,16 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .threads = options.threads > 0 ? options.threads : DefaultThreads(),
                    .memory = 0,
                    .isa = isa,
+                   .wire_types = kAllActivations,
                    .insecure = options.insecure,
                    .version = options.version,
                    .say = {}};
   if (!options.layers.empty()) {
     GYRE_ASSIGN_OR_RETURN(node.wish, ParseWish(options.layers));
+  }
+  if (!options.wire.empty()) {
+    GYRE_ASSIGN_OR_RETURN(const WireType wire, ParseWireType(options.wire));
+    node.wire_types = Only(wire);
   }
   if (!options.memory.empty()) {
     GYRE_ASSIGN_OR_RETURN(node.memory, ParseSize(options.memory));

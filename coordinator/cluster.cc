@@ -190,6 +190,11 @@ StatusOr<std::string> Cluster::Impl::Join(MemberInfo info, std::shared_ptr<Stage
     return FailedPrecondition("{} computes with {}, the cluster asks for {} (--bit-equal)", info.name, info.isa,
                               options_.isa);
   }
+  if (!Has(info.wire_types, options_.wire)) {
+    return FailedPrecondition("{} sends activations as {}, the cluster asks for {} ({})", info.name,
+                              WireTypeNames(info.wire_types), WireTypeName(options_.wire),
+                              options_.isa.empty() ? "--wire" : "--bit-equal");
+  }
   if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > sizes_.num_layers())) {
     return InvalidArgument("{} wants layers {}, the model has 0-{}", info.name, FormatRange(*info.wish),
                            sizes_.num_layers() - 1);
@@ -340,6 +345,7 @@ Status Cluster::Impl::Begin(std::vector<Assignment> assignments, Done done, bool
             .num_layers = sizes_.num_layers(),
             .coordinator_address = port_->address(),
             .key = options_.key,
+            .wire = options_.wire,
             .stages = MakeStages(assignments)};
   GYRE_RETURN_IF_ERROR(plan.Validate());
   for (const StagePlan& s : plan.stages) {
@@ -424,7 +430,8 @@ void Cluster::Impl::WireEnds(const Plan& plan) {
               .hop = static_cast<uint32_t>(plan.stages.size()),
               .model_hash = plan.model_hash,
               .key = plan.key,
-              .from = "coordinator"};
+              .from = "coordinator",
+              .wire = plan.wire};
   auto from_last = std::async(std::launch::async, [this, hello, deadline] { return port_->Accept(hello, deadline); });
   hello.hop = 0;
   auto to_first = port_->Dial(plan.HopAddress(0), hello, deadline);
@@ -562,6 +569,7 @@ void Cluster::Impl::Publish() {
   ClusterStatus s = counts_;
   s.plan = plan_;
   s.state = Describe();
+  s.wire = options_.wire;
   for (const Member* m : ByOrder()) {
     MemberStatus member{.info = m->info, .load = m->load};
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;

@@ -29,6 +29,7 @@ struct MemberInfo {
   int threads = 0;
   std::string isa;
   uint64_t model_hash = 0;
+  WireTypes wire_types = kAllActivations;  // of activations that it takes part with
   std::optional<LayerRange> wish;
 };
 
@@ -38,6 +39,8 @@ struct MemberLoad {
   uint64_t steps = 0;
   uint64_t resident_bytes = 0;
   uint64_t busy_us = 0;  // spent in steps, since the start
+  uint64_t rows_sent = 0;       // of activations to the next stage, since the start
+  uint64_t row_bytes_sent = 0;  // of the frames that carried them
 };
 
 struct ClusterOptions {
@@ -51,6 +54,7 @@ struct ClusterOptions {
   KvType kv_type = KvType::kF16;
   int min_workers = 1;      // members that are not local, for the first plan
   std::string isa;          // not empty: members of another instruction set are refused (--bit-equal)
+  WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
   Duration retry = std::chrono::seconds(2);                // after a first plan that failed
@@ -77,6 +81,7 @@ struct ClusterStatus {
   std::vector<MemberStatus> members;  // those with layers in ring order, then the others in join order
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::optional<ChangeReport> last_change;
+  WireType wire = WireType::kF32;
 };
 
 class Cluster {
@@ -89,7 +94,7 @@ class Cluster {
   void Stop();
 
   // All of these are thread-safe.
-  // The name it has from now on. kFailedPrecondition: another model or instruction set; kInvalidArgument: nonsense.
+  // The name it has from now on. kFailedPrecondition: another model, instruction set or type of activations; kInvalidArgument: nonsense.
   StatusOr<std::string> Join(MemberInfo info, std::shared_ptr<StageControl> control);
   // A member is gone: if it has layers, every running request ends with `why`.
   void Leave(const std::string& name, const Status& why);

@@ -67,7 +67,8 @@ StatusOr<MemberInfo> ReadHello(const v1::WorkerHello& h, const std::string& peer
                   .memory = h.memory_bytes(),
                   .threads = static_cast<int>(std::min(h.threads(), 65536u)),
                   .isa = h.isa().substr(0, 32),
-                  .model_hash = h.model_hash()};
+                  .model_hash = h.model_hash(),
+                  .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types()};
   if (info.name.empty() || info.name.size() > 64) return InvalidArgument("a name has 1 to 64 characters, not {}", info.name.size());
   for (char c : info.name) {
     const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
@@ -408,6 +409,8 @@ void AdminService::Fill(v1::StatusReply* reply) const {
     out->set_busy(m.load.busy);
     out->set_steps(m.load.steps);
     out->set_busy_us(m.load.busy_us);
+    out->set_rows_sent(m.load.rows_sent);
+    out->set_row_bytes_sent(m.load.row_bytes_sent);
   }
   reply->set_plans(c.plans);
   reply->set_aborted(c.aborted);
@@ -426,6 +429,7 @@ void AdminService::Fill(v1::StatusReply* reply) const {
   reply->set_longest_pause_ms(Millis(e.longest_pause));
   reply->set_held_in_prefill(e.held_in_prefill);
   reply->set_held_in_partial_block(e.held_in_partial_block);
+  reply->set_wire(WireTypeName(c.wire));
   for (const SequenceStats& s : e.sequences) {
     v1::SequenceStatus* out = reply->add_sequences();
     out->set_id(static_cast<uint64_t>(s.id));
@@ -476,7 +480,12 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       }
     } else if (event_.what_case() == v1::WorkerEvent::kHeartbeat) {
       const v1::Heartbeat& h = event_.heartbeat();
-      cluster_.Report(name_, {.busy = std::clamp(h.busy(), 0.0, 1.0), .steps = h.steps(), .resident_bytes = h.resident_bytes(), .busy_us = h.busy_us()});
+      cluster_.Report(name_, {.busy = std::clamp(h.busy(), 0.0, 1.0),
+                              .steps = h.steps(),
+                              .resident_bytes = h.resident_bytes(),
+                              .busy_us = h.busy_us(),
+                              .rows_sent = h.rows_sent(),
+                              .row_bytes_sent = h.row_bytes_sent()});
     } else {
       stage_->OnEvent(event_);
     }

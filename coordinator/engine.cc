@@ -518,7 +518,8 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
 
 void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
   const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
-  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt) {
+  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt && answer.position == s.scored) {
+    ++s.scored;
     Deliver(s, LogitsEvent{.position = answer.position, .logits = answer.values});
   }
   if (!last) return;

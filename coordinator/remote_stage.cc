@@ -39,6 +39,7 @@ void RemoteStage::Prepare(const PrepareRequest& request) {
     stage->set_worker(s.worker());
     stage->set_address(s.members[0].address);
   }
+  p->mutable_plan()->set_wire(static_cast<uint32_t>(plan.wire));
   p->set_stage(request.stage);
   p->set_block_size(request.block_size);
   p->set_num_blocks(request.num_blocks);

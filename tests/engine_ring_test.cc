@@ -135,6 +135,27 @@ TEST_F(EngineTest, EveryRequestEndsExactlyOnceUnderRandomCancels) {
   EXPECT_EQ(stats.blocks_available, stats.num_blocks);
 }
 
+TEST_F(EngineTest, PromptLogitsComeOnceEachAlsoAfterAPreemption) {
+  Request scored = Ask(9, 0, 40);
+  scored.prompt_logits = true;
+  auto alone = Open(Options(1));
+  ASSERT_NE(alone, nullptr);
+  const auto expected = RunOne(alone->engine(), scored).logits;
+  ASSERT_EQ(expected.size(), 40u);
+  RingOptions o = Options(3);
+  o.kv_tokens = 240;
+  o.chunk = 3;
+  auto ring = Open(o);
+  ASSERT_NE(ring, nullptr);
+  Runner runner(ring->engine());
+  for (int i = 0; i < 8; ++i) runner.Add(Ask(i, 60, 10 + 5 * static_cast<size_t>(i)));
+  runner.Add(scored);
+  const auto outcomes = runner.Wait();
+  EXPECT_TRUE(outcomes.back().finished) << outcomes.back().status;
+  EXPECT_TRUE(outcomes.back().logits == expected) << outcomes.back().logits.size() << " rows";
+  EXPECT_GT(ring->engine().stats().scheduler.replayed_rows, 0u) << "nothing was preempted";
+}
+
 TEST_F(EngineTest, StoppingTheEngineCancelsWhatRuns) {
   auto ring = Open(Options(2));
   ASSERT_NE(ring, nullptr);

@@ -13,8 +13,11 @@
 #include "cli/local_ring.h"
 #include "cli/remote.h"
 #include "cli/target.h"
+#include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "gyre/v1/inference.grpc.pb.h"
 #include "proto/convert.h"
+#include "tests/testing/logits_distance.h"
 #include "tests/testing/process.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
@@ -33,9 +36,13 @@ using ::testing::HasSubstr;
 // One cluster of processes.
 class Ring {
  public:
-  explicit Ring(std::string model, std::vector<std::string> serve_flags = {}) : model_(std::move(model)) {
-    std::vector<std::string> command{GYRE_BINARY, "serve", model_, "--cluster", "127.0.0.1:0", "--kv-type", "f32",
-                                     "--block-size", "4", "--chunk", "8"};
+  // `before`: words in front of the coordinator's command.
+  explicit Ring(std::string model, std::vector<std::string> serve_flags = {}, std::vector<std::string> before = {})
+      : model_(std::move(model)) {
+    std::vector<std::string> command = std::move(before);
+    const std::string words[] = {GYRE_BINARY, "serve", model_, "--cluster", "127.0.0.1:0", "--kv-type", "f32",
+                                 "--block-size", "4", "--chunk", "8"};
+    command.insert(command.end(), std::begin(words), std::end(words));
     command.insert(command.end(), serve_flags.begin(), serve_flags.end());
     Serve(std::move(command));
   }
@@ -251,6 +258,93 @@ TEST(RingProcessesTest, QuantizedGoldenModelResizesUnderLoad) {
                   testing::kSanitized ? 4 : 10, 100, true);
 }
 
+// Bytes of a row of activations between the stages, frames and descriptors counted; 0 = none travelled.
+uint64_t BytesPerRow(const v1::StatusReply& status) {
+  uint64_t rows = 0, bytes = 0;
+  for (const auto& m : status.members()) {
+    rows += m.rows_sent();
+    bytes += m.row_bytes_sent();
+  }
+  return rows == 0 ? 0 : bytes / rows;
+}
+
+// Activations that travel rounded: texts are those of one process cut at the same places, whoever has the layers, whatever
+// runs beside them, and while the layers change hands.
+void SameCutSameText(const std::string& wire, double share_of_f32) {
+  SCOPED_TRACE(wire);
+  constexpr int kVocab = 96;
+  constexpr uint32_t kTokens = 60;
+  Request scored = Ask(3, kVocab, 0);
+  scored.prompt_logits = true;
+  testing::Logits logits, exact;
+  const char* const cuts[] = {"0-1,2-3,4-5", "w1=0-1,w2=2-3,w3=4-5", "w3=0-1,w1=2-3,w2=4-5", "w2=0-1,w3=2-3,w1=4-5"};
+  testing::TinyModelFile model{testing::TinyOptions{.dim = 128, .layers = 6}};
+  std::vector<std::vector<TokenId>> expected;
+  uint64_t others = 0;  // texts that f32 would write otherwise
+  {
+    RingOptions cut = OneProcess(model.path());
+    cut.stages = 3;
+    cut.wire = wire;
+    auto ring = LocalRing::Open(cut), alone = LocalRing::Open(OneProcess(model.path()));
+    ASSERT_TRUE(ring.ok() && alone.ok()) << ring.status() << alone.status();
+    const auto change = (*ring)->cluster().ResizeAndWait(cuts[0]);
+    ASSERT_TRUE(change.ok()) << change.status();
+    for (int i = 0; i < Clients::kTexts; ++i) {
+      expected.push_back(testing::RunOne((*ring)->engine(), Ask(i, kVocab, kTokens)).tokens);
+      others += testing::RunOne((*alone)->engine(), Ask(i, kVocab, kTokens)).tokens != expected.back();
+    }
+    logits = testing::RunOne((*ring)->engine(), scored).logits;
+    exact = testing::RunOne((*alone)->engine(), scored).logits;
+    ASSERT_EQ(logits.size(), scored.prompt.size());
+  }
+  const testing::Distance distance = testing::Between(exact, logits);
+  const double rounding = testing::RoundingOf(*ParseWireType(wire), 2);
+  EXPECT_GE(distance.rms, 0.7 * rounding);
+  EXPECT_LE(distance.rms, 1.8 * rounding);
+  EXPECT_LE(distance.most, 10 * rounding);
+  if (wire == "f32") EXPECT_EQ(others, 0u);
+  if (wire == "q8") EXPECT_GT(others, 0u) << "nothing was rounded";
+  Ring ring(model.path(), {"--no-local", "--min-workers", "3", "--wire", wire});
+  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  ASSERT_TRUE(AskResize(ring.address(), cuts[1]).ok());
+  Clients clients(ring.address(), kVocab, kTokens);
+  const int moves = testing::kSanitized ? 3 : 9;
+  for (int i = 0; i < moves; ++i) {
+    for (const uint64_t until = clients.tokens() + 60; clients.tokens() < until;) std::this_thread::sleep_for(milliseconds(1));
+    const auto change = AskResize(ring.address(), cuts[1 + (i + 1) % 3]);
+    ASSERT_TRUE(change.ok()) << change.status() << ring.serve().output();
+  }
+  const auto texts = clients.Stop();
+  EXPECT_GE(texts.size(), 8u);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  testing::Logits there;
+  auto target = OpenRemote(ring.address());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE((*target)->Run(scored, [&](const Event& event) {
+    if (auto* row = std::get_if<LogitsEvent>(&event)) there.push_back(row->logits);
+  }).ok());
+  EXPECT_TRUE(there == logits) << "bit for bit those of the same cut in one process";
+  std::this_thread::sleep_for(milliseconds(1200));  // two heartbeats
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->wire(), wire);
+  // A decode's descriptor has 45 bytes and 4 for each of its 4 positions; a header has 64.
+  const auto bytes = static_cast<double>(BytesPerRow(*status));
+  EXPECT_GT(bytes, share_of_f32 * 512);
+  EXPECT_LT(bytes, share_of_f32 * 512 + 250);
+  EXPECT_THAT(FormatStatus(*status), HasSubstr("activations as " + wire + ";"));
+}
+
+TEST(RingProcessesTest, RoundedActivationsWriteTheSameTextOnTheSameCut) {
+  SameCutSameText("f32", 1);
+  SameCutSameText("f16", 0.5);
+  SameCutSameText("q8", 34.0 / 128);
+}
+
 class ProcessesTest : public ::testing::Test {
  protected:
   testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
@@ -384,6 +478,47 @@ TEST_F(ProcessesTest, RefusalsHaveTheirSentence) {
   EXPECT_THAT(state, HasSubstr("GiB"));
 }
 
+TEST_F(ProcessesTest, AnotherTypeOfActivationsIsRefused) {
+  Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--bit-equal", "--wire", "f16"});
+  EXPECT_EQ(serve.Wait(seconds(10)), 1);
+  EXPECT_THAT(serve.output(), HasSubstr("--bit-equal with --wire f16: it rounds at every hop"));
+  {
+    Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal"});
+    Process& other = ring.AddWorker("other", {"--wire", "q8"});
+    EXPECT_EQ(other.Wait(seconds(10)), 1);
+    EXPECT_THAT(other.output(), HasSubstr("other sends activations as q8, the cluster asks for f32 (--bit-equal)"));
+    ring.AddWorker("same", {"--wire", "f32"});
+    EXPECT_TRUE(ring.Serves(1));
+  }
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--wire", "q8"});
+  Process& exact = ring.AddWorker("exact", {"--wire", "f32"});
+  EXPECT_EQ(exact.Wait(seconds(10)), 1);
+  EXPECT_THAT(exact.output(), HasSubstr("exact sends activations as f32, the cluster asks for q8 (--wire)"));
+  // A version that knows no types says nothing of them, and would send f32.
+  const auto stub = v1::Cluster::NewStub(grpc::CreateChannel(ring.address(), grpc::InsecureChannelCredentials()));
+  auto attach = [&](uint32_t types) {
+    grpc::ClientContext context;
+    const auto stream = stub->Attach(&context);
+    v1::WorkerEvent event;
+    v1::WorkerHello* h = event.mutable_hello();
+    h->set_protocol(1);
+    h->set_name("old");
+    h->set_ring_address("127.0.0.1:1");
+    h->set_model_hash((*OpenModel(model_.path()))->content_hash());
+    h->set_threads(1);
+    h->set_wire_types(types);
+    stream->Write(event);
+    v1::Command command;
+    EXPECT_FALSE(stream->Read(&command)) << command.DebugString();
+    return Message(FromGrpc(stream->Finish()));
+  };
+  EXPECT_THAT(attach(0), HasSubstr("old sends activations as f32, the cluster asks for q8 (--wire)"));
+  EXPECT_THAT(attach(4 + 8), HasSubstr("old sends activations as f32 or f16, the cluster asks for q8 (--wire)"));
+  EXPECT_THAT(attach(1u << 31), HasSubstr("old sends activations as nothing known, the cluster asks for q8"));
+  ring.AddWorker("fine");
+  EXPECT_TRUE(ring.Serves(1));
+}
+
 TEST_F(ProcessesTest, NothingButLoopbackWithoutInsecure) {
   Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "0.0.0.0:0"});
   EXPECT_EQ(serve.Wait(seconds(10)), 1);
@@ -482,6 +617,201 @@ TEST_F(ProcessesTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   const uint64_t from = clients.tokens();
   while (clients.tokens() < from + 100) std::this_thread::sleep_for(milliseconds(1));
   for (const auto& t : clients.Stop()) EXPECT_TRUE(t.status.ok()) << t.status;
+}
+
+// Of a process, in bytes: the least of a second, as what a call took may come back a little later.
+uint64_t ResidentBytes(pid_t pid) {
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < 20; ++i) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind("VmRSS:", 0) == 0) least = std::min<uint64_t>(least, std::stoull(line.substr(6)) << 10);
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  return least;
+}
+
+// Calls that nobody should make, each with a message of `bytes`: every one is refused, cut off or given up by its caller.
+class HostileCaller {
+ public:
+  HostileCaller(std::string address, uint64_t model_hash, size_t bytes)
+      : address_(std::move(address)), model_hash_(model_hash), big_(bytes, 'x'), ids_(bytes, 5) {}
+
+  // A stranger's hello with an endless name, over a connection of its own.
+  void AttachWithEndlessName() {
+    Peer peer(address_);
+    peer.event.mutable_hello()->set_name(big_);
+    EXPECT_THAT(peer.Refused(), HasSubstr("1 to 64 characters"));
+  }
+  // The stream's first event is no hello.
+  void AttachWithoutHello() {
+    Peer peer(address_);
+    peer.event.mutable_fault()->set_message(big_);
+    EXPECT_THAT(peer.Refused(), HasSubstr("no hello"));
+  }
+  // Opened, and never a word.
+  void AttachAndSayNothing() {
+    Peer peer(address_);
+    peer.context.TryCancel();
+    EXPECT_FALSE(peer.stream->Finish().ok());
+  }
+  // A member that joins, tells long stories and vanishes.
+  void JoinAndTellStories(int stories) {
+    Peer peer(address_);
+    peer.Hello(model_hash_);
+    v1::Command command;
+    ASSERT_TRUE(peer.stream->Write(peer.event) && peer.stream->Read(&command)) << Message(FromGrpc(peer.stream->Finish()));
+    peer.event.mutable_epoch()->set_number(1 << 20);
+    peer.event.mutable_fault()->set_message(big_);
+    for (int i = 0; i < stories; ++i) EXPECT_TRUE(peer.stream->Write(peer.event));
+    peer.context.TryCancel();
+    EXPECT_FALSE(peer.stream->Finish().ok());
+  }
+  void GenerateFromAnEndlessPrompt() {
+    v1::GenerateRequest request;
+    request.mutable_ids()->Add(ids_.begin(), ids_.end());
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, request);
+    v1::GenerateEvent event;
+    EXPECT_FALSE(reader->Read(&event));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  // A request that runs, whose caller goes away.
+  void GenerateAndLeave() {
+    v1::GenerateRequest request;
+    request.mutable_ids()->Add(5);
+    request.set_max_new_tokens(400);
+    request.set_ignore_end(true);
+    request.add_stops(big_);
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, request);
+    v1::GenerateEvent event;
+    EXPECT_TRUE(reader->Read(&event));
+    context.TryCancel();
+    EXPECT_FALSE(reader->Finish().ok());
+  }
+  void ScoreAnEndlessPrompt() {
+    v1::ScoreRequest request;
+    request.mutable_ids()->Add(ids_.begin(), ids_.end());
+    grpc::ClientContext context;
+    const auto reader = inference_->Score(&context, request);
+    v1::ScoreEvent event;
+    EXPECT_FALSE(reader->Read(&event));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  void ResizeToNonsense() {
+    v1::ResizeRequest request;
+    request.set_ranges(big_);
+    v1::ChangeReply reply;
+    grpc::ClientContext context;
+    EXPECT_FALSE(admin_->Resize(&context, request, &reply).ok());
+  }
+  // Past the limit of a message.
+  void SendTooMuch() {
+    v1::ResizeRequest request;
+    request.set_ranges(std::string(size_t{17} << 20, 'x'));
+    v1::ChangeReply reply;
+    grpc::ClientContext context;
+    EXPECT_EQ(admin_->Resize(&context, request, &reply).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  // No HTTP/2 at all, or half a call: the preface, settings and the beginning of a frame of `big_`. It stays open until Hang up.
+  void SpeakGarbage() {
+    auto fd = ConnectTcp(address_, After(seconds(2)));
+    ASSERT_TRUE(fd.ok()) << fd.status();
+    const bool half = open_.size() % 2 == 0;
+    std::string bytes = half ? std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9) +
+                                   std::string("\0\x40\0\1\4\0\0\0\1", 9)
+                             : std::string();
+    bytes += big_.substr(0, half ? 8000 : big_.size());
+    (void)!send(*fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may be closed meanwhile
+    open_.push_back(*fd);
+  }
+  void HangUp() {
+    for (int fd : open_) close(fd);
+    open_.clear();
+  }
+
+ private:
+  struct Peer {
+    explicit Peer(const std::string& address) {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      stub = v1::Cluster::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+      stream = stub->Attach(&context);
+    }
+    void Hello(uint64_t model_hash) {
+      v1::WorkerHello* h = event.mutable_hello();
+      h->set_protocol(1);
+      h->set_name("mallory");
+      h->set_ring_address("127.0.0.1:1");
+      h->set_model_hash(model_hash);
+      h->set_threads(1);
+    }
+    std::string Refused() {
+      if (event.has_hello()) event.mutable_hello()->set_protocol(1);
+      stream->Write(event);
+      v1::Command command;
+      EXPECT_FALSE(stream->Read(&command)) << command.DebugString();
+      return Message(FromGrpc(stream->Finish()));
+    }
+    std::unique_ptr<v1::Cluster::Stub> stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>> stream;
+    v1::WorkerEvent event;
+  };
+
+  const std::string address_;
+  const uint64_t model_hash_;
+  const std::string big_;
+  const std::vector<int32_t> ids_;
+  const std::shared_ptr<grpc::Channel> channel_ = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+  const std::unique_ptr<v1::Inference::Stub> inference_ = v1::Inference::NewStub(channel_);
+  const std::unique_ptr<v1::Admin::Stub> admin_ = v1::Admin::NewStub(channel_);
+  std::vector<int> open_;
+};
+
+TEST_F(ProcessesTest, HostileCallsLeaveNoMemoryBehind) {
+  // With glibc's own habits freed messages stay in pools, 15 MiB more or less by chance; so, what is freed goes back at once,
+  // and every kind of call was seen to leave the same memory behind to a tenth of a MiB, SendTooMuch to one.
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"},
+            {"/usr/bin/env", "MALLOC_ARENA_MAX=1", "MALLOC_MMAP_THRESHOLD_=65536"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  constexpr size_t kBytes = size_t{256} << 10;
+  constexpr int kCalls = 6;  // of each kind in a round
+  HostileCaller caller(ring.address(), (*OpenModel(model_.path()))->content_hash(), kBytes);
+  auto round = [&] {
+    for (int i = 0; i < kCalls; ++i) {
+      caller.AttachWithEndlessName();
+      caller.AttachWithoutHello();
+      caller.AttachAndSayNothing();
+      caller.GenerateFromAnEndlessPrompt();
+      caller.GenerateAndLeave();
+      caller.ScoreAnEndlessPrompt();
+      caller.ResizeToNonsense();
+      caller.SpeakGarbage();
+    }
+    caller.JoinAndTellStories(kCalls);
+    caller.SendTooMuch();
+    caller.HangUp();
+  };
+  constexpr int kWarm = 2, kRounds = testing::kSanitized ? 1 : 5;
+  for (int i = 0; i < kWarm; ++i) round();
+  const size_t files = OpenFiles(ring.serve().pid());
+  const uint64_t before = ResidentBytes(ring.serve().pid());
+  for (int i = 0; i < kRounds; ++i) round();
+  const uint64_t after = ResidentBytes(ring.serve().pid());
+  for (int i = 0; i < 200 && OpenFiles(ring.serve().pid()) > files; ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_LE(OpenFiles(ring.serve().pid()), files + 2);
+  // A message kept by each call of one kind would be 7.5 MiB. A sanitizer keeps what is freed, on purpose.
+  if (!testing::kSanitized) {
+    EXPECT_LT(after, before + kBytes * kCalls * kRounds / 2) << "from " << before << " to " << after;
+  }
+  auto target = OpenRemote(ring.address());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE((*target)->Run(Ask(1, 96, 20), [](const Event&) {}).ok());
+  EXPECT_EQ(FetchStatus(ring.address())->state(), "serving");
 }
 
 TEST_F(ProcessesTest, CommandsAskTheCluster) {

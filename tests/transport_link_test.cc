@@ -73,6 +73,19 @@ TEST(FrameTest, EveryFlippedBitAndEveryCutIsFound) {
   EXPECT_TRUE(absl::IsDataLoss(DecodeHeader(EncodeHeader(huge)).status()));
 }
 
+TEST(FrameTest, TheTypesOfRowsAreKnownAndNoOther) {
+  FrameHeader header = SampleHeader();
+  for (int type = 0; type <= 255; ++type) {
+    header.dtype = static_cast<WireType>(type);
+    const auto back = DecodeHeader(EncodeHeader(header));
+    EXPECT_EQ(back.ok(), type <= 4) << type;
+    if (back.ok()) EXPECT_EQ(back->dtype, header.dtype);
+    if (!back.ok()) EXPECT_EQ(Message(back.status()), fmt::format("frame header: type {} is unknown", type));
+  }
+  EXPECT_EQ(static_cast<int>(WireType::kF16), 3);
+  EXPECT_EQ(static_cast<int>(WireType::kQ8), 4);
+}
+
 StepBatch RandomBatch(std::mt19937& random) {
   StepBatch batch;
   const size_t n = 1 + random() % 4;

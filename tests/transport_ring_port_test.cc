@@ -52,6 +52,24 @@ TEST(HelloTest, RoundTripsAndRefusesEveryCut) {
   for (size_t n = 0; n < answer.size(); ++n) EXPECT_FALSE(DecodeHelloReply(std::span(answer).first(n)).ok());
 }
 
+TEST(HelloTest, TheTypeOfActivationsIsAByteThatOlderVersionsLeaveZero) {
+  for (WireType type : {WireType::kF32, WireType::kF16, WireType::kQ8}) {
+    Hello hello = SampleHello();
+    hello.wire = type;
+    auto bytes = EncodeHello(hello);
+    EXPECT_EQ(bytes[3], static_cast<std::byte>(type));
+    EXPECT_EQ(DecodeHello(bytes)->wire, type);
+    bytes[3] = std::byte{0};
+    EXPECT_EQ(DecodeHello(bytes)->wire, WireType::kF32);
+    for (int other : {1, 5, 9, 255}) {
+      bytes[3] = static_cast<std::byte>(other);
+      EXPECT_THAT(Message(DecodeHello(bytes).status()), HasSubstr("expected f32, f16 or q8"));
+    }
+    hello.role = LinkRole::kBulk;
+    EXPECT_EQ(EncodeHello(hello)[3], std::byte{0}) << "no activations travel there";
+  }
+}
+
 // Both ends of one hop, the dialer in another "process".
 std::pair<StatusOr<std::unique_ptr<Link>>, StatusOr<std::unique_ptr<Link>>> Connect(RingPort& from, RingPort& to,
                                                                                    const Hello& dials,
@@ -111,6 +129,20 @@ TEST(RingPortTest, AnotherKeyOrModelIsRefusedAndTheRightOneStillComes) {
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(Message(status), HasSubstr("model"));
   EXPECT_GE(b->stats().refused, 1u);
+}
+
+TEST(RingPortTest, AnotherTypeOfActivationsIsRefusedWithBothNames) {
+  auto a = OpenPort(), b = OpenPort();
+  Hello expected = SampleHello(), other = SampleHello();
+  expected.wire = WireType::kQ8;
+  auto refused = std::async(std::launch::async, [&] { return a->Dial(b->address(), other, After(seconds(5))); });
+  while (b->stats().waiting == 0) std::this_thread::sleep_for(milliseconds(1));
+  auto [out, in] = Connect(*a, *b, expected, expected);
+  ASSERT_TRUE(out.ok() && in.ok()) << out.status() << in.status();
+  ExpectCarries(**out, **in);
+  const Status status = refused.get().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr("hop 1 of plan 3: its activations would come as f32, the plan's are q8 (--wire)"));
 }
 
 TEST(RingPortTest, WaitsEndByDeadlineAndByCancel) {

@@ -7,8 +7,10 @@
 #include <thread>
 
 #include "base/inbox.h"
+#include "base/step_codec.h"
 #include "tests/testing/tiny_model.h"
 #include "worker/layer.h"
+#include "worker/wire_rows.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -150,8 +152,72 @@ TEST_F(WorkerStates, NonsenseIsRefused) {
   EXPECT_THAT(refused([](auto& r) { r.stage = 3; }), HasSubstr("stage 3"));
   EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0; }), HasSubstr("0 KV blocks"));
   EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0xFFFFFFFF; r.block_size = 1 << 30; }), HasSubstr("blocks"));
+  EXPECT_THAT(refused([](auto& r) { r.plan.wire = WireType::kI32; }), HasSubstr("activations of int32, expected f32, f16 or q8"));
+  EXPECT_THAT(refused([](auto& r) { r.plan.wire = static_cast<WireType>(9); }), HasSubstr("activations of type 9"));
   Prepare(9);
   EXPECT_EQ(Next(9), "ready") << "nothing of it stayed";
+}
+
+// The second of two stages, and the frames that the first sends it.
+TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
+  const auto dim = static_cast<size_t>(model_->spec().dim);
+  uint64_t number = 0;
+  for (WireType type : {WireType::kF32, WireType::kF16, WireType::kQ8}) {
+    SCOPED_TRACE(WireTypeName(type));
+    Plan plan{.epoch = E(++number),
+              .model_hash = model_->content_hash(),
+              .num_layers = 5,
+              .wire = type,
+              .stages = MakeStages({{"before", "elsewhere:1", {0, 2}}, {"w", "", {2, 5}}})};
+    control().Prepare({.plan = plan, .stage = 1, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}});
+    const Hello hello{.epoch = plan.epoch, .hop = 1, .model_hash = plan.model_hash, .wire = type};
+    auto to = port_->Dial("", hello, After(seconds(5)));
+    Hello last = hello;
+    last.hop = 2;
+    auto from = port_->Accept(last, After(seconds(5)));
+    ASSERT_TRUE(to.ok() && from.ok()) << to.status() << from.status();
+    ASSERT_EQ(Next(number), "ready");
+    control().Commit(plan.epoch);
+    ASSERT_EQ(Next(number), "committed");
+
+    StepBatch batch;
+    batch.seqs.push_back({.seq = SeqId{1}, .row_count = 3, .blocks = {{0}}, .requests = {{.first = 2}}});
+    Encoder prefix;
+    EncodeStepPrefix(batch, &prefix);
+    std::vector<float> hidden(3 * dim, 0.5f);
+    std::vector<std::byte> rows;
+    EncodeRows(type, hidden, dim, &rows);
+    // What comes back: the sentence of a step error, or "" for an answer.
+    auto send = [&](WireType dtype, ByteSpan bytes) -> std::string {
+      const ByteSpan parts[] = {prefix.bytes(), bytes};
+      const FrameHeader header{.kind = FrameKind::kHidden, .dtype = dtype, .epoch = plan.epoch, .step = StepId{7}, .rows = 3};
+      if (!(*to)->Send(header, parts, After(seconds(5))).ok()) return "the link took nothing";
+      const auto frame = (*from)->Recv(After(seconds(5)));
+      if (!frame.ok()) return "no frame: " + Message(frame.status());
+      EXPECT_EQ(frame->header.step, StepId{7});
+      return frame->header.kind == FrameKind::kAnswer ? "" : DecodeStepError(frame->payload)->message;
+    };
+    EXPECT_EQ(send(type, rows), "");
+    for (WireType other : {WireType::kNone, WireType::kI32, WireType::kF32, WireType::kF16, WireType::kQ8}) {
+      if (other == type) continue;
+      EXPECT_EQ(send(other, rows), fmt::format("rows of {} came, this plan's are {}", WireTypeName(other), WireTypeName(type)));
+    }
+    const std::string expected = fmt::format("expected 3 rows of {}", WireRowBytes(type, dim));
+    EXPECT_THAT(send(type, ByteSpan(rows).first(rows.size() - 1)), HasSubstr(expected));
+    EXPECT_THAT(send(type, ByteSpan(rows).first(rows.size() / 3 * 2)), HasSubstr(expected));
+    EXPECT_THAT(send(type, {}), HasSubstr(expected));
+    std::vector<std::byte> longer = rows;
+    longer.resize(longer.size() + WireRowBytes(type, dim));
+    EXPECT_THAT(send(type, longer), HasSubstr(expected));
+    for (WireType other : {WireType::kF32, WireType::kF16, WireType::kQ8}) {  // right header, another type's bytes
+      EncodeRows(other, hidden, dim, &longer);
+      if (other != type) EXPECT_THAT(send(type, longer), HasSubstr(expected));
+    }
+    EXPECT_EQ(send(type, rows), "") << "the stage goes on";
+    EXPECT_EQ(worker_->stats().rows_sent, 0u) << "the last stage sends answers";
+    links_.push_back(*std::move(to));
+    links_.push_back(*std::move(from));
+  }
 }
 
 // A coordinator that is lost at any step of a change takes stages and pages with it, not the weights; what it began is no more.

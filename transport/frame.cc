@@ -63,7 +63,7 @@ StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> bytes, uint64_t ma
   if (h.kind < FrameKind::kHello || h.kind > FrameKind::kPullError) {
     return DataLoss("frame header: kind {} is unknown", static_cast<int>(h.kind));
   }
-  if (h.dtype > WireType::kF32) return DataLoss("frame header: type {} is unknown", static_cast<int>(h.dtype));
+  if (h.dtype > WireType::kQ8) return DataLoss("frame header: type {} is unknown", static_cast<int>(h.dtype));
   if (h.length > max_payload) {
     return DataLoss("frame header: a payload of {} bytes, expected {} at most", h.length, max_payload);
   }

@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/wire_type.h"
 
 namespace gyre {
 
@@ -15,7 +16,7 @@ namespace gyre {
 enum class FrameKind : uint16_t {
   kHello = 1,
   kTokens = 2,          // payload: u32 descriptor length, StepBatch, then int32 ids [rows]
-  kHidden = 3,          // payload: u32 descriptor length, StepBatch, then activations [rows][dim]
+  kHidden = 3,          // payload: u32 descriptor length, StepBatch, then activations [rows][dim] of dtype
   kAnswer = 4,          // payload: StepAnswer
   kStepError = 5,       // payload: StepError
   kLogitsQuestion = 6,  // payload: LogitsQuestion
@@ -24,8 +25,6 @@ enum class FrameKind : uint16_t {
   kPages = 9,           // payload: Pages
   kPullError = 10,      // payload: text
 };
-
-enum class WireType : uint8_t { kNone = 0, kI32 = 1, kF32 = 2 };
 
 inline constexpr uint32_t kFrameMagic = 0x45525947;  // "GYRE" in memory
 inline constexpr uint16_t kFrameVersion = 1;

@@ -22,7 +22,7 @@ std::vector<std::byte> EncodeHello(const Hello& h) {
   Encoder out;
   out.Put(h.protocol);
   out.Put(h.role);
-  out.Put(uint8_t{0});
+  out.Put(h.role == LinkRole::kRing ? h.wire : WireType::kNone);
   out.Put(h.features);
   out.Put(h.epoch.term);
   out.Put(h.epoch.number);
@@ -39,7 +39,8 @@ StatusOr<Hello> DecodeHello(std::span<const std::byte> payload) {
   Hello h;
   h.protocol = in.Get<uint16_t>();
   h.role = in.Get<LinkRole>();
-  in.Get<uint8_t>();
+  h.wire = in.Get<WireType>();
+  if (h.wire == WireType::kNone) h.wire = WireType::kF32;  // a bulk link, or a version that knows no other
   h.features = in.Get<uint32_t>();
   h.epoch.term = in.Get<uint64_t>();
   h.epoch.number = in.Get<uint64_t>();
@@ -53,6 +54,7 @@ StatusOr<Hello> DecodeHello(std::span<const std::byte> payload) {
   if (h.role != LinkRole::kRing && h.role != LinkRole::kBulk) {
     return DataLoss("a hello with role {}, expected 1 (ring) or 2 (bulk)", static_cast<int>(h.role));
   }
+  if (!IsActivations(h.wire)) return DataLoss("a hello for activations of {}, expected f32, f16 or q8", WireTypeName(h.wire));
   return h;
 }
 

@@ -32,6 +32,7 @@ struct Hello {
   RingKey key{};
   std::string from;  // a worker's name, for messages
   std::string to;    // kBulk: the worker that is to serve it
+  WireType wire = WireType::kF32;  // kRing: of the activations on the plan's hops
   bool operator==(const Hello&) const = default;
 };
 

@@ -303,6 +303,10 @@ StatusOr<std::unique_ptr<Link>> Port::Accept(const Hello& expected, Deadline dea
     std::string refusal;
     if (!SameKey(found.hello.key, expected.key)) refusal = "the ring's key is another one";
     else if (found.hello.model_hash != expected.model_hash) refusal = "the model is another one";
+    else if (found.hello.wire != expected.wire) {
+      refusal = fmt::format("its activations would come as {}, the plan's are {} (--wire)", WireTypeName(found.hello.wire),
+                            WireTypeName(expected.wire));
+    }
     const Status sent = SendReply(*found.link, {.refusal = refusal});
     if (refusal.empty() && sent.ok()) return std::move(found.link);
     Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from, refusal.empty() ? Message(sent) : refusal);

@@ -98,6 +98,8 @@ StatusOr<PrepareRequest> ReadPrepare(const v1::Command& command, const std::stri
     assignments.push_back({s.worker(), address(s.address()), {s.layers().begin(), s.layers().end()}});
   }
   r.plan.stages = MakeStages(assignments);
+  if (p.plan().wire() > 0xFF) return DataLoss("a plan with activations of type {}", p.plan().wire());
+  if (p.plan().wire() != 0) r.plan.wire = static_cast<WireType>(p.plan().wire());
   r.stage = p.stage();
   r.block_size = p.block_size();
   r.num_blocks = p.num_blocks();
@@ -274,6 +276,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   h->set_threads(static_cast<uint32_t>(options_.threads));
   h->set_memory_bytes(options_.memory != 0 ? options_.memory : FreeMemory());
   h->set_version(options_.version);
+  h->set_wire_types(options_.wire_types);
   if (options_.wish) {
     h->mutable_wish()->set_begin(options_.wish->begin);
     h->mutable_wish()->set_end(options_.wish->end);
@@ -319,6 +322,8 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
       heartbeat.mutable_heartbeat()->set_resident_bytes(ResidentBytes());
       heartbeat.mutable_heartbeat()->set_busy_us(static_cast<uint64_t>(
           std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()));
+      heartbeat.mutable_heartbeat()->set_rows_sent(worker_->stats().rows_sent);
+      heartbeat.mutable_heartbeat()->set_row_bytes_sent(worker_->stats().row_bytes_sent);
       if (!stream->Write(heartbeat)) break;
     }
   });

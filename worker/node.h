@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/wire_type.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
 
@@ -23,6 +24,7 @@ struct NodeOptions {
   int threads = 1;
   uint64_t memory = 0;             // 0 = what the machine has free
   Isa isa = Isa::kRef;
+  WireTypes wire_types = kAllActivations;  // that it takes part with
   bool insecure = false;           // may listen at an address that is not loopback
   std::string version;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <cstring>
 
+#include "worker/wire_rows.h"
+
 namespace gyre {
 
-Stage::Stage(StageParts parts, Backend& backend, bool exact)
+Stage::Stage(StageParts parts, Backend& backend, bool exact, WireType wire)
     : parts_(std::move(parts)),
       backend_(backend),
       forward_(backend, parts_.model->spec().dim, exact),
+      wire_(wire),
       dim_(static_cast<size_t>(parts_.model->spec().dim)),
       vocab_(static_cast<size_t>(parts_.model->spec().vocab)) {}
 
-size_t Stage::input_width() const { return parts_.first ? sizeof(TokenId) : dim_ * sizeof(float); }
+size_t Stage::input_width() const { return parts_.first ? sizeof(TokenId) : WireRowBytes(wire_, dim_); }
 
 Status Stage::CheckSequence(const SeqRows& s) const {
   const auto seq = static_cast<uint64_t>(s.seq);
@@ -86,7 +89,7 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
     std::memcpy(ids.data(), rows.data(), rows.size());
     forward_.Embed(ids, *parts_.ends.embedding, parts_.model->spec().embedding_scale, x_.data());
   } else {
-    std::memcpy(x_.data(), rows.data(), rows.size());
+    DecodeRows(wire_, rows, dim_, x_.data());
   }
   places_.Fill(batch);
   for (const auto& layer : parts_.layers) forward_.RunLayer(*layer, places_, x_.data());

@@ -9,6 +9,7 @@
 #include "base/plan.h"
 #include "base/status.h"
 #include "base/step.h"
+#include "base/wire_type.h"
 #include "worker/forward.h"
 #include "worker/layer.h"
 
@@ -28,12 +29,13 @@ struct StageParts {
 // Not thread-safe: the worker's stage thread runs it.
 class Stage {
  public:
-  Stage(StageParts parts, Backend& backend, bool exact);
+  // `wire`: what activations come in as.
+  Stage(StageParts parts, Backend& backend, bool exact, WireType wire);
 
-  // Bytes a row of input: an id at the first stage, else dim floats.
+  // Bytes a row of input: an id at the first stage, else dim values of `wire`.
   size_t input_width() const;
   // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every stage but the last
-  // leaves [rows][dim] in hidden(), the last fills `answer`. Everything in the batch is checked before it is used:
+  // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is used:
   // kInvalidArgument with the sentence, and nothing was computed.
   // `step`: stamps the pages that are written (PagePool::Stamp).
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer);
@@ -61,6 +63,7 @@ class Stage {
   const StageParts parts_;
   Backend& backend_;
   Forward forward_;
+  const WireType wire_;
   const size_t dim_, vocab_;
   RowPlaces places_;
   std::vector<float> x_, wanted_, normed_, logits_;

@@ -16,6 +16,7 @@
 #include "base/step_codec.h"
 #include "worker/migration.h"
 #include "worker/stage.h"
+#include "worker/wire_rows.h"
 
 namespace gyre {
 
@@ -92,7 +93,7 @@ class Worker::Impl : public StageControl {
   }
 
   const WorkerOptions& options() const { return options_; }
-  WorkerStats stats() const { return {steps_, step_errors_, dropped_, pages_sent_}; }
+  WorkerStats stats() const { return {steps_, step_errors_, dropped_, pages_sent_, rows_sent_, row_bytes_sent_}; }
   Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare() {
@@ -114,6 +115,8 @@ class Worker::Impl : public StageControl {
   struct Prepared {
     Epoch epoch;
     int stage_index = -1;  // -1: no layers in this plan
+    WireType wire = WireType::kF32;
+    bool told_cut = false;  // that values were cut to what the type holds
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Stage> stage;
     std::shared_ptr<Link> in, out;
@@ -148,6 +151,7 @@ class Worker::Impl : public StageControl {
   void OnFrame(Frame& frame);
   void RunStep(const Frame& frame);
   Status TryStep(const Frame& frame);
+  ByteSpan RowsToSend(const Stage& stage);
   void OnQuestion(const Frame& frame);
   void OnCommit(Epoch epoch);
   void Retire();
@@ -221,11 +225,12 @@ class Worker::Impl : public StageControl {
   bool broken_ = false;                // the running stage's links ended
   uint64_t step_count_ = 0;
   Encoder encoder_;
+  std::vector<std::byte> sent_rows_;
   StepAnswer answer_;
 
   Copying copying_;  // the loader's
 
-  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0};
+  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0}, row_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::thread stage_thread_, loader_thread_;
 };
@@ -323,11 +328,18 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     return InvalidArgument("a frame of kind {}, this stage takes {}", static_cast<int>(frame.header.kind),
                            static_cast<int>(expected));
   }
+  const WireType type = stage.parts().first ? WireType::kI32 : running_->wire;
+  if (frame.header.dtype != type) {
+    return InvalidArgument("rows of {} came, this plan's are {}", WireTypeName(frame.header.dtype), WireTypeName(type));
+  }
   GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
   answer_.rows.clear();
   const Deadline start = Clock::now();
+  const bool last = stage.parts().last;
+  ByteSpan rows;
   try {
     GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_));
+    if (!last) rows = RowsToSend(stage);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
   }
@@ -335,7 +347,7 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   ++steps_;
   FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
   encoder_.Reset();
-  if (stage.parts().last) {
+  if (last) {
     EncodeStepAnswer(answer_, &encoder_);
     header.kind = FrameKind::kAnswer;
     const ByteSpan parts[] = {encoder_.bytes()};
@@ -343,12 +355,27 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   } else {
     // The descriptor goes on as it came.
     header.kind = FrameKind::kHidden;
-    header.dtype = WireType::kF32;
+    header.dtype = running_->wire;
     const ByteSpan prefix = ByteSpan(frame.payload).first(frame.payload.size() - step.rows.size());
-    const ByteSpan parts[] = {prefix, std::as_bytes(stage.hidden())};
+    const ByteSpan parts[] = {prefix, rows};
+    rows_sent_ += header.rows;
+    row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size();
     Send(header, parts);
   }
   return absl::OkStatus();
+}
+
+// The stage's hidden states as they travel; good until the next step.
+ByteSpan Worker::Impl::RowsToSend(const Stage& stage) {
+  if (running_->wire == WireType::kF32) return std::as_bytes(stage.hidden());
+  const auto dim = static_cast<size_t>(stage.parts().model->spec().dim);
+  const size_t cut = EncodeRows(running_->wire, stage.hidden(), dim, &sent_rows_);
+  if (cut > 0 && !running_->told_cut) {
+    running_->told_cut = true;
+    Log(LogLevel::kWarn, "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
+        options_.name, running_->epoch.number, WireTypeName(running_->wire), cut);
+  }
+  return sent_rows_;
 }
 
 void Worker::Impl::OnQuestion(const Frame& frame) {
@@ -467,6 +494,7 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
   auto prepared = std::make_shared<Prepared>();
   prepared->epoch = epoch;
   prepared->stage_index = request.stage;
+  prepared->wire = request.plan.wire;
   Status status;
   try {
     options_.port->SetKey(epoch.term, request.plan.key);
@@ -558,7 +586,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
   } else {
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
-  prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact);
+  prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
   return absl::OkStatus();
 }
 
@@ -569,7 +597,8 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
               .hop = stage + 1,
               .model_hash = request.plan.model_hash,
               .key = request.plan.key,
-              .from = options_.name};
+              .from = options_.name,
+              .wire = request.plan.wire};
   const Deadline deadline = After(options_.wire_timeout);
   // Both at once: the dialer is answered when the next stage claims the hop, which may wait for its own next.
   auto out = std::async(std::launch::async, [&, hello] {

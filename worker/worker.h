@@ -30,6 +30,8 @@ struct WorkerStats {
   uint64_t step_errors = 0;
   uint64_t dropped_frames = 0;  // of another epoch than the link's
   uint64_t pages_sent = 0;
+  uint64_t rows_sent = 0;       // of activations, to the next stage
+  uint64_t row_bytes_sent = 0;  // of the frames that carried them, headers and descriptors too
 };
 
 class Worker {

@@ -1,0 +1,84 @@
+#include "worker/wire_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/quant.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kBlock = 32;  // of Q8_0
+constexpr size_t kQ8BlockBytes = 34;
+constexpr float kLargestHalf = 65504;
+constexpr uint16_t kHalfNan = 0x7E00;
+
+// Copies n values, those beyond +-limit cut to it; what is not finite stays so. How many were cut.
+size_t Cut(const float* x, size_t n, float limit, float* out) {
+  size_t cut = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const bool over = std::fabs(x[i]) > limit && std::isfinite(x[i]);
+    out[i] = over ? std::copysign(limit, x[i]) : x[i];
+    cut += over ? 1 : 0;
+  }
+  return cut;
+}
+
+// A scale that is no number makes every value of the block none: the only way that q8 has to say so.
+void MarkBroken(const float* x, size_t blocks, std::byte* out) {
+  for (size_t b = 0; b < blocks; ++b) {
+    const float* block = x + b * kBlock;
+    if (std::all_of(block, block + kBlock, [](float v) { return std::isfinite(v); })) continue;
+    std::memset(out + b * kQ8BlockBytes, 0, kQ8BlockBytes);
+    std::memcpy(out + b * kQ8BlockBytes, &kHalfNan, sizeof kHalfNan);
+  }
+}
+
+}  // namespace
+
+size_t WireRowBytes(WireType type, size_t dim) {
+  if (type == WireType::kF16) return 2 * dim;
+  if (type == WireType::kQ8) return (dim + kBlock - 1) / kBlock * kQ8BlockBytes;
+  return sizeof(float) * dim;
+}
+
+size_t EncodeRows(WireType type, std::span<const float> x, size_t dim, std::vector<std::byte>* out) {
+  const size_t rows = x.size() / dim, width = WireRowBytes(type, dim);
+  out->resize(rows * width);
+  if (type == WireType::kF32) {
+    if (rows > 0) std::memcpy(out->data(), x.data(), x.size_bytes());
+    return 0;
+  }
+  const bool half = type == WireType::kF16;
+  const size_t blocks = (dim + kBlock - 1) / kBlock;
+  std::vector<float> row(blocks * kBlock);  // behind dim: zeros
+  size_t cut = 0;
+  for (size_t r = 0; r < rows; ++r) {
+    std::byte* to = out->data() + r * width;
+    cut += Cut(x.data() + r * dim, dim, half ? kLargestHalf : 127 * kLargestHalf, row.data());
+    Quantize(half ? DType::kF16 : DType::kQ8_0, row.data(), to, half ? dim : row.size());
+    if (!half) MarkBroken(row.data(), blocks, to);
+  }
+  return cut;
+}
+
+void DecodeRows(WireType type, std::span<const std::byte> bytes, size_t dim, float* x) {
+  if (type == WireType::kF32) {
+    if (!bytes.empty()) std::memcpy(x, bytes.data(), bytes.size());
+    return;
+  }
+  if (type == WireType::kF16) return Dequantize(DType::kF16, bytes.data(), x, bytes.size() / 2);
+  const size_t whole = dim / kBlock * kBlock, width = WireRowBytes(type, dim);
+  for (size_t at = 0; at < bytes.size(); at += width, x += dim) {
+    const std::byte* row = bytes.data() + at;
+    Dequantize(DType::kQ8_0, row, x, whole);
+    if (whole == dim) continue;
+    std::array<float, kBlock> last;
+    Dequantize(DType::kQ8_0, row + whole / kBlock * kQ8BlockBytes, last.data(), kBlock);
+    std::copy_n(last.begin(), dim - whole, x + whole);
+  }
+}
+
+}  // namespace gyre
