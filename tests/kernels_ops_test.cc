@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
+#include <tuple>
 
 namespace gyre {
 namespace {
@@ -29,11 +31,20 @@ struct Weights {
   std::vector<std::byte> bytes;
   WeightView view;
 };
+// Made once each: searching for the scales of blocks of 256 takes longer than most tests.
 Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
+  static std::map<std::tuple<DType, size_t, size_t, uint32_t>, std::vector<std::byte>> made;
   const DTypeInfo& info = Info(type);
   Weights w;
+  std::vector<std::byte>& known = made[{type, n, k, seed}];
+  if (!known.empty()) {
+    w.bytes = known;
+    w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+    return w;
+  }
   w.bytes.resize(n * k / info.block_elems * info.block_bytes);
   EXPECT_TRUE(Quantize(type, Random(n * k, seed).data(), w.bytes.data(), n * k));
+  known = w.bytes;
   w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
   return w;
 }
