@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "model/merge.h"
 #include "model/quoted.h"
+#include "model/unicode_form.h"
 #include "model/utf8.h"
 
 namespace gyre {

@@ -11,6 +11,7 @@
 #include "model/presplit.h"
 #include "model/special_trie.h"
 #include "model/spm.h"
+#include "model/unicode_form.h"
 #include "model/utf8.h"
 #include "tests/testing/sanitized.h"
 
@@ -331,6 +332,24 @@ TEST(NfcTest, ComposesWhatIsValid) {
   std::string marks = "e";
   for (int i = 0; i < 5000; ++i) marks += "\xCC\x81";
   EXPECT_EQ(NormalizeNfc("e\xCC\x81" + marks + "x e\xCC\x81"), "\xC3\xA9" + marks + "x \xC3\xA9");
+}
+
+TEST(NfcTest, OtherFormsAreTheirs) {
+  EXPECT_EQ(Normalize("\xC3\xA9\xEF\xAC\x81", UnicodeForm::kNfd), "e\xCC\x81\xEF\xAC\x81");
+  EXPECT_EQ(Normalize("\xC3\xA9\xEF\xAC\x81", UnicodeForm::kNfkd), "e\xCC\x81"
+                                                                  "fi");
+  EXPECT_EQ(Normalize("e\xCC\x81\xEF\xAC\x81\xFF\xEF\xBC\xA1", UnicodeForm::kNfkc), "\xC3\xA9"
+                                                                                       "fi\xFF"
+                                                                                       "A");
+}
+
+// A letter that comes apart into two marks: half a million marks whose order is wrong.
+TEST(NfcTest, LettersThatAreMarksInsideTakeTimeInProportion) {
+  std::string text = "\xE0\xBD\x80";
+  for (int i = 0; i < 250000; ++i) text += "\xE0\xBD\xB3";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(NormalizeNfc(text), text);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(testing::kSanitized ? 10 : 1));
 }
 
 }  // namespace
