@@ -1,11 +1,14 @@
 #include "model/spm.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/container/flat_hash_map.h"
 #include "model/merge.h"
 #include "model/sentence_pieces.h"
 #include "model/utf8.h"
+#include "model/whole_pieces.h"
+#include "model/word_cache.h"
 
 namespace gyre {
 namespace {
@@ -13,12 +16,18 @@ namespace {
 class SpmTokenizer : public SentencePieceTokenizer {
  public:
   SpmTokenizer(Vocabulary v, const SpmOptions& options)
-      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix) {
+      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix), whole_(v_.size()) {
+    single_.fill(-1);
     ids_.reserve(v_.size());
     for (size_t id = 0; id < v_.size(); ++id) {
       const std::string_view piece = v_.piece(id);
       if (v_.types[id] != TokenType::kNormal || piece.empty()) continue;
-      ids_.emplace(Key(piece), static_cast<TokenId>(id));
+      const auto token = static_cast<TokenId>(id);
+      if (piece.size() == 1 && single_[static_cast<uint8_t>(piece[0])] < 0)
+        single_[static_cast<uint8_t>(piece[0])] = token;
+      ids_.emplace(Key(piece), token);
+      for (size_t at = 0; (at = piece.find(Space(), at + 1)) != std::string_view::npos;)
+        before_space_[static_cast<uint8_t>(piece[at - 1])] = true;
       longest_ = std::max(longest_, piece.size());
     }
   }
@@ -40,37 +49,68 @@ class SpmTokenizer : public SentencePieceTokenizer {
     std::string normal = space_first_ ? " " : "";
     normal += text;
     if (meta_space_) normal = ReplaceAll(normal, " ", kMetaSpace);
-    const std::string_view all(normal);
+    const std::string_view all(normal), space = Space();
     std::vector<MergeSymbol> symbols;
-    symbols.reserve(all.size());
-    for (size_t at = 0; at < all.size();) {
-      const size_t length = Utf8Length(all, at);
-      symbols.push_back({.begin = at, .length = length, .id = IdOf(all.substr(at, length))});
-      at += length;
-    }
-    MergePairs(&symbols, [&](const MergeSymbol& left, const MergeSymbol& right) -> PairRank {
-      if (left.length + right.length > longest_) return {};
-      const TokenId id = IdOf(all.substr(left.begin, left.length + right.length));
-      return id < 0 ? PairRank{} : PairRank{.rank = -v_.scores[static_cast<size_t>(id)], .id = id};
-    });
-    for (const MergeSymbol& s : symbols) {
-      if (s.id >= 0) {
-        out->push_back(s.id);
-      } else {
-        EmitBytes(all.substr(s.begin, s.length), out);
-      }
+    WordCache words(all.size());
+    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeWord(word, &symbols, ids); };
+    for (size_t begin = 0; begin < all.size();) {
+      size_t end = begin;
+      do {
+        end = std::min(all.find(space, end + 1), all.size());
+      } while (end < all.size() && before_space_[static_cast<uint8_t>(all[end - 1])]);
+      words.Append(all.substr(begin, end - begin), out, encode);
+      begin = end;
     }
   }
 
  private:
   static absl::string_view Key(std::string_view text) { return {text.data(), text.size()}; }
+  std::string_view Space() const { return meta_space_ ? kMetaSpace : std::string_view(" "); }
   TokenId IdOf(std::string_view piece) const {
+    if (piece.size() == 1) return single_[static_cast<uint8_t>(piece[0])];
     const auto it = ids_.find(Key(piece));
     return it == ids_.end() ? -1 : it->second;
   }
 
+  // What no piece joins to its neighbours, so that it is merged by itself as it would be among them.
+  void EncodeWord(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
+    const TokenId whole = word.size() <= longest_ ? IdOf(word) : -1;
+    if (whole >= 0 && whole_.Is(whole, [&] {
+          Merge(word, symbols);
+          return symbols->size() == 1;
+        })) {
+      out->push_back(whole);
+      return;
+    }
+    Merge(word, symbols);
+    for (const MergeSymbol& s : *symbols) {
+      if (s.id >= 0) {
+        out->push_back(s.id);
+      } else {
+        EmitBytes(word.substr(s.begin, s.length), out);
+      }
+    }
+  }
+
+  void Merge(std::string_view word, std::vector<MergeSymbol>* symbols) const {
+    symbols->clear();
+    for (size_t at = 0; at < word.size();) {
+      const size_t length = Utf8Length(word, at);
+      symbols->push_back({.begin = at, .length = length, .id = IdOf(word.substr(at, length))});
+      at += length;
+    }
+    MergePairs(symbols, [&](const MergeSymbol& left, const MergeSymbol& right) -> PairRank {
+      if (left.length + right.length > longest_) return {};
+      const TokenId id = IdOf(word.substr(left.begin, left.length + right.length));
+      return id < 0 ? PairRank{} : PairRank{.rank = -v_.scores[static_cast<size_t>(id)], .id = id};
+    });
+  }
+
   absl::flat_hash_map<absl::string_view, TokenId> ids_;  // normal pieces, into v_.text
   size_t longest_ = 0;                                   // bytes of a normal piece
+  std::array<TokenId, 256> single_;                      // pieces of one byte, -1 = none
+  std::array<bool, 256> before_space_{};                 // bytes that a space follows in some piece
+  WholePieces whole_;
 };
 
 }  // namespace
