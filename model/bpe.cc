@@ -8,7 +8,6 @@
 #include "model/unicode_form.h"
 #include "model/utf8.h"
 #include "model/whole_pieces.h"
-#include "model/word_cache.h"
 
 namespace gyre {
 namespace {
@@ -82,9 +81,18 @@ class BpeTokenizer : public VocabularyTokenizer {
   }
 
  protected:
-  void EncodePlain(std::string_view text, std::vector<TokenId>* out) const override {
-    if (!nfc_) return EncodeNormal(text, out);
-    EncodeNormal(NormalizeNfc(text), out);
+  void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
+    if (nfc_) text = scratch->Keep(NormalizeNfc(text));
+    std::vector<size_t>& ends = scratch->ends;
+    split_.Split(text, &ends);
+    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) {
+      EncodeStretch(word, &scratch->symbols, ids);
+    };
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      scratch->words.Append(text.substr(begin, end - begin), out, encode);
+      begin = end;
+    }
   }
 
  private:
@@ -94,19 +102,6 @@ class BpeTokenizer : public VocabularyTokenizer {
   };
   static uint64_t PairKey(TokenId left, TokenId right) {
     return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
-  }
-
-  void EncodeNormal(std::string_view text, std::vector<TokenId>* out) const {
-    std::vector<size_t> ends;
-    split_.Split(text, &ends);
-    std::vector<MergeSymbol> symbols;
-    WordCache words(text.size());
-    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeStretch(word, &symbols, ids); };
-    size_t begin = 0;
-    for (const size_t end : ends) {
-      words.Append(text.substr(begin, end - begin), out, encode);
-      begin = end;
-    }
   }
 
   void EncodeStretch(std::string_view text, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {

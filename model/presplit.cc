@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <array>
 
 #include "model/quoted.h"
 #include "model/utf8.h"
@@ -153,7 +154,13 @@ struct PreSplit::Pattern {
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
   ~Pattern() { pcre2_code_free(code); }
+  // Whether a match may begin with some byte of the text.
+  bool MayMatch(std::string_view text) const {
+    return std::any_of(text.begin(), text.end(), [&](char c) { return begins[static_cast<uint8_t>(c)]; });
+  }
   pcre2_code* code;
+  std::array<bool, 256> begins;
+  bool any = true;  // almost every stretch has such a byte: looking for it would only cost
 };
 
 PreSplit::PreSplit() = default;
@@ -176,6 +183,13 @@ StatusOr<PreSplit> PreSplit::Compile(const std::vector<std::string>& patterns) {
                              reinterpret_cast<const char*>(words), offset);
     }
     split.patterns_.push_back(std::make_unique<Pattern>(code));
+    Pattern& p = *split.patterns_.back();
+    p.begins.fill(true);
+    const uint8_t* first = nullptr;
+    if (pcre2_pattern_info(code, PCRE2_INFO_FIRSTBITMAP, &first) == 0 && first != nullptr) {
+      for (unsigned b = 0; b < 256; ++b) p.begins[b] = (first[b / 8] >> b % 8 & 1) != 0;
+      p.any = p.begins['e'] || p.begins[' '];
+    }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is none, pcre2_match interprets
   }
   return split;
@@ -195,6 +209,11 @@ void PreSplit::Split(std::string_view text, std::vector<size_t>* ends) const {
     size_t begin = 0;
     for (const size_t end : before) {
       const std::string_view stretch = text.substr(begin, end - begin);
+      if (!pattern->any && !pattern->MayMatch(stretch)) {
+        ends->push_back(end);
+        begin = end;
+        continue;
+      }
       size_t at = 0;    // end of the last stretch that was put out
       size_t from = 0;  // where the search goes on
       while (from < stretch.size()) {

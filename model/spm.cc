@@ -8,7 +8,6 @@
 #include "model/sentence_pieces.h"
 #include "model/utf8.h"
 #include "model/whole_pieces.h"
-#include "model/word_cache.h"
 
 namespace gyre {
 namespace {
@@ -45,20 +44,18 @@ class SpmTokenizer : public SentencePieceTokenizer {
 
   // The space is put before every stretch between special tokens, not only the first: the published behaviour of the
   // models that have a prefix.
-  void EncodePlain(std::string_view text, std::vector<TokenId>* out) const override {
+  void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
     std::string normal = space_first_ ? " " : "";
     normal += text;
     if (meta_space_) normal = ReplaceAll(normal, " ", kMetaSpace);
-    const std::string_view all(normal), space = Space();
-    std::vector<MergeSymbol> symbols;
-    WordCache words(all.size());
-    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeWord(word, &symbols, ids); };
+    const std::string_view all = scratch->Keep(std::move(normal)), space = Space();
+    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) { EncodeWord(word, &scratch->symbols, ids); };
     for (size_t begin = 0; begin < all.size();) {
       size_t end = begin;
       do {
         end = std::min(all.find(space, end + 1), all.size());
       } while (end < all.size() && before_space_[static_cast<uint8_t>(all[end - 1])]);
-      words.Append(all.substr(begin, end - begin), out, encode);
+      scratch->words.Append(all.substr(begin, end - begin), out, encode);
       begin = end;
     }
   }

@@ -12,12 +12,6 @@ namespace {
 
 constexpr size_t kMaxMarks = 1000;
 
-// The first character that anything composes with is U+0300; all else changes nothing below U+0080.
-bool SurelyNormal(std::string_view text, UnicodeForm form) {
-  const uint8_t first = form == UnicodeForm::kNfc ? 0xCC : 0x80;
-  return std::all_of(text.begin(), text.end(), [&](char c) { return static_cast<uint8_t>(c) < first; });
-}
-
 // What takes part in the ordering of marks. Three letters of Tibetan are none, but two marks each when taken apart.
 bool IsMark(char32_t c) {
   if (c < 0x300) return false;
@@ -42,12 +36,9 @@ void AppendNormal(std::string_view text, UnicodeForm form, std::string* out) {
   std::free(normal);
 }
 
-}  // namespace
-
-std::string Normalize(std::string_view text, UnicodeForm form) {
-  std::string out;
-  if (SurelyNormal(text, form)) return std::string(text);
-  out.reserve(text.size());
+// As Normalize, of characters that all may change or change others.
+void NormalizeRun(std::string_view text, UnicodeForm form, std::string* result) {
+  std::string& out = *result;
   size_t begin = 0;        // of the valid stretch that is not yet put out
   size_t marks = 0;        // combining marks in a row
   size_t marks_begin = 0;  // where they and their base begin
@@ -87,6 +78,39 @@ std::string Normalize(std::string_view text, UnicodeForm form) {
     at += length;
   }
   flush(text.size());
+}
+
+// Neither changed by form C, nor changes what stands before it.
+bool StaysInNfc(char32_t c) {
+  if (c < 0x300) return true;
+  if (c >= 0x1100 && c < 0x1200) return false;  // letters that become a syllable
+  const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+  return p->combining_class == 0 && p->decomp_seqindex == UINT16_MAX && p->comb_index == UINT16_MAX;
+}
+
+}  // namespace
+
+// Nothing composes with an ASCII character behind it, so each begins a run; a run of those that stay is left alone.
+std::string Normalize(std::string_view text, UnicodeForm form) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    size_t ascii_end = at;
+    while (ascii_end < text.size() && static_cast<uint8_t>(text[ascii_end]) < 0x80) ++ascii_end;
+    const size_t begin = ascii_end > at ? ascii_end - 1 : at;  // of ASCII in a row only the last may be changed
+    out += text.substr(at, begin - at);
+    bool stays = true;
+    for (at = ascii_end; at < text.size() && static_cast<uint8_t>(text[at]) >= 0x80;) {
+      const size_t length = ValidUtf8Length(text, at);
+      if (length > 0 && stays) stays = form == UnicodeForm::kNfc && StaysInNfc(Utf8Decode(text, at, length));
+      at += std::max<size_t>(length, 1);
+    }
+    if (stays) {
+      out += text.substr(begin, at - begin);
+    } else {
+      NormalizeRun(text.substr(begin, at - begin), form, &out);
+    }
+  }
   return out;
 }
 

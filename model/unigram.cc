@@ -37,7 +37,7 @@ class UnigramTokenizer : public SentencePieceTokenizer {
 
  protected:
   // As in models that merge, every stretch between special tokens is a text of its own.
-  void EncodePlain(std::string_view text, std::vector<TokenId>* out) const override {
+  void EncodePlain(std::string_view text, EncodeScratch*, std::vector<TokenId>* out) const override {
     std::string normal = Normalize(text, options_.steps);
     if (normal.empty()) return;
     const bool space = normal[0] == ' ' || std::string_view(normal).substr(0, kMetaSpace.size()) == kMetaSpace;

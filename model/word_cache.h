@@ -5,10 +5,14 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "model/merge.h"
 
 namespace gyre {
 
@@ -59,6 +63,18 @@ class WordCache {
   }
 
   std::vector<Word> words_;
+};
+
+// What one Encode needs for all stretches of its text.
+struct EncodeScratch {
+  explicit EncodeScratch(size_t bytes) : words(bytes) {}
+  // The text for as long as the call lasts, as the words need it.
+  std::string_view Keep(std::string text) { return kept.emplace_back(std::move(text)); }
+
+  WordCache words;
+  std::deque<std::string> kept;
+  std::vector<MergeSymbol> symbols;
+  std::vector<size_t> ends;
 };
 
 }  // namespace gyre
