@@ -5,10 +5,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "model/merge.h"
 #include "model/quoted.h"
+#include "model/unicode_form.h"
 #include "model/utf8.h"
+#include "model/whole_pieces.h"
 
 namespace gyre {
 namespace {
+
+constexpr size_t kMaxMerges = size_t{1} << 24;  // so that ranks are exact as floats
 
 using PieceMap = absl::flat_hash_map<absl::string_view, TokenId>;
 
@@ -49,7 +53,11 @@ const std::array<char32_t, 256>& ByteCharacters() {
 class BpeTokenizer : public VocabularyTokenizer {
  public:
   BpeTokenizer(Vocabulary v, const std::vector<BpeMerge>& merges, const PreTokenizer& pre, PreSplit split)
-      : VocabularyTokenizer(std::move(v)), nfc_(pre.nfc), ignore_merges_(pre.ignore_merges), split_(std::move(split)) {
+      : VocabularyTokenizer(std::move(v)),
+        nfc_(pre.nfc),
+        ignore_merges_(pre.ignore_merges),
+        split_(std::move(split)),
+        whole_(v_.size()) {
     ids_ = MapPieces(v_);
     for (unsigned b = 0; b < 256; ++b) {
       const char byte = static_cast<char>(b);
@@ -73,9 +81,18 @@ class BpeTokenizer : public VocabularyTokenizer {
   }
 
  protected:
-  void EncodePlain(std::string_view text, std::vector<TokenId>* out) const override {
-    if (!nfc_) return EncodeNormal(text, out);
-    EncodeNormal(NormalizeNfc(text), out);
+  void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
+    if (nfc_) text = scratch->Keep(NormalizeNfc(text));
+    std::vector<size_t>& ends = scratch->ends;
+    split_.Split(text, &ends);
+    auto encode = [&](std::string_view word, std::vector<TokenId>* ids) {
+      EncodeStretch(word, &scratch->symbols, ids);
+    };
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      scratch->words.Append(text.substr(begin, end - begin), out, encode);
+      begin = end;
+    }
   }
 
  private:
@@ -87,24 +104,23 @@ class BpeTokenizer : public VocabularyTokenizer {
     return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
   }
 
-  void EncodeNormal(std::string_view text, std::vector<TokenId>* out) const {
-    std::vector<size_t> ends;
-    split_.Split(text, &ends);
-    std::vector<MergeSymbol> symbols;
-    size_t begin = 0;
-    for (const size_t end : ends) {
-      EncodeStretch(text.substr(begin, end - begin), &symbols, out);
-      begin = end;
+  void EncodeStretch(std::string_view text, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
+    const TokenId whole = Find(ids_, text);
+    if (whole >= 0 && (ignore_merges_ || whole_.Is(whole, [&] {
+          Merge(text, symbols);
+          return symbols->size() == 1 && symbols->front().id == whole;
+        }))) {
+      out->push_back(whole);
+      return;
+    }
+    Merge(text, symbols);
+    for (const MergeSymbol& s : *symbols) {
+      const TokenId id = s.id >= 0 ? s.id : unknown_;
+      if (id >= 0) out->push_back(id);  // a vocabulary without that byte cannot say it
     }
   }
 
-  void EncodeStretch(std::string_view text, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
-    if (ignore_merges_) {
-      if (const TokenId whole = Find(ids_, text); whole >= 0) {
-        out->push_back(whole);
-        return;
-      }
-    }
+  void Merge(std::string_view text, std::vector<MergeSymbol>* symbols) const {
     symbols->clear();
     for (size_t i = 0; i < text.size(); ++i) {
       symbols->push_back({.begin = i, .length = 1, .id = bytes_[static_cast<uint8_t>(text[i])]});
@@ -112,12 +128,8 @@ class BpeTokenizer : public VocabularyTokenizer {
     MergePairs(symbols, [this](const MergeSymbol& left, const MergeSymbol& right) -> PairRank {
       const auto it = ranks_.find(PairKey(left.id, right.id));
       return it == ranks_.end() ? PairRank{}
-                                : PairRank{.rank = static_cast<double>(it->second.rank), .id = it->second.merged};
+                                : PairRank{.rank = static_cast<float>(it->second.rank), .id = it->second.merged};
     });
-    for (const MergeSymbol& s : *symbols) {
-      const TokenId id = s.id >= 0 ? s.id : unknown_;
-      if (id >= 0) out->push_back(id);  // a vocabulary without that byte cannot say it
-    }
   }
 
   const bool nfc_, ignore_merges_;
@@ -126,6 +138,7 @@ class BpeTokenizer : public VocabularyTokenizer {
   absl::flat_hash_map<uint64_t, Ranked> ranks_;
   std::array<TokenId, 256> bytes_{};
   TokenId unknown_ = -1;
+  WholePieces whole_;
 };
 
 }  // namespace
@@ -161,6 +174,7 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(Vocabulary v, const std::v
                                                       const PreTokenizer& pre) {
   GYRE_RETURN_IF_ERROR(v.Validate());
   const auto n = static_cast<TokenId>(v.size());
+  if (merges.size() > kMaxMerges) return DataLoss("{} merges, expected at most {}", merges.size(), kMaxMerges);
   for (const BpeMerge& m : merges) {
     for (TokenId id : {m.left, m.right, m.merged}) {
       if (id < 0 || id >= n) return DataLoss("a merge names token {} of a vocabulary of {}", id, n);

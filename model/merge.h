@@ -17,7 +17,7 @@ struct MergeSymbol {
   TokenId id = -1;               // -1: in no vocabulary
 };
 struct PairRank {
-  double rank = 0;  // lower merges first
+  float rank = 0;   // lower merges first; counts up to 2^24 are exact
   TokenId id = -1;  // of the two as one; -1: they don't merge
 };
 
@@ -29,7 +29,7 @@ inline constexpr size_t kMergeBySearch = 24;
 template <typename Find>
 void MergePairs(std::vector<MergeSymbol>* symbols, Find find, size_t by_search = kMergeBySearch) {
   std::vector<MergeSymbol>& s = *symbols;
-  constexpr double kNone = std::numeric_limits<double>::infinity();
+  constexpr float kNone = std::numeric_limits<float>::infinity();
   if (s.size() <= by_search) {
     PairRank ranks[kMergeBySearch];  // of symbol i and the next
     auto look = [&](size_t i) {
@@ -53,11 +53,11 @@ void MergePairs(std::vector<MergeSymbol>* symbols, Find find, size_t by_search =
     return;
   }
   constexpr uint32_t kEnd = std::numeric_limits<uint32_t>::max();
-  struct Merge {
-    double rank;
-    uint32_t left, right;
+  struct Merge {  // a megabyte has a million of them: small ones
+    float rank;
+    uint32_t left;
     TokenId id;
-    size_t length;  // of both; a stale entry has another than its symbols
+    uint32_t length;  // of both; a stale entry has another than its symbols
     bool operator<(const Merge& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
   };
   std::vector<uint32_t> previous(s.size()), next(s.size());
@@ -65,7 +65,7 @@ void MergePairs(std::vector<MergeSymbol>* symbols, Find find, size_t by_search =
   auto consider = [&](uint32_t left, uint32_t right, auto&& push) {
     if (left == kEnd || right == kEnd) return;
     const PairRank r = find(s[left], s[right]);
-    if (r.id >= 0) push(Merge{r.rank, left, right, r.id, s[left].length + s[right].length});
+    if (r.id >= 0) push(Merge{r.rank, left, r.id, static_cast<uint32_t>(s[left].length + s[right].length)});
   };
   const auto n = static_cast<uint32_t>(s.size());
   for (uint32_t i = 0; i < n; ++i) {
@@ -79,12 +79,13 @@ void MergePairs(std::vector<MergeSymbol>* symbols, Find find, size_t by_search =
     const Merge m = merges.top();
     merges.pop();
     MergeSymbol& left = s[m.left];
-    MergeSymbol& right = s[m.right];
-    if (left.length == 0 || right.length == 0 || left.length + right.length != m.length) continue;
+    if (left.length == 0 || next[m.left] == kEnd) continue;
+    MergeSymbol& right = s[next[m.left]];
+    if (left.length + right.length != m.length) continue;
     left.length = m.length;
     left.id = m.id;
     right.length = 0;
-    next[m.left] = next[m.right];
+    next[m.left] = next[next[m.left]];
     if (next[m.left] != kEnd) previous[next[m.left]] = m.left;
     consider(previous[m.left], m.left, push);
     consider(m.left, next[m.left], push);

@@ -19,6 +19,7 @@
 #include "model/tokenizer_bin.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
+#include "model/unigram.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -153,13 +154,16 @@ class OpenedModel : public Model {
       tokenizer_note_ = "the file has no tokenizer";
       return absl::OkStatus();
     }
-    const bool spm = *kind == "llama";
-    if (!spm && *kind != "gpt2") {
-      tokenizer_note_ =
-          fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\" and \"gpt2\"", Printable(*kind));
+    const auto read = *kind == "llama"  ? SpmFromGguf
+                      : *kind == "gpt2" ? BpeFromGguf
+                      : *kind == "t5"   ? UnigramFromGguf
+                                        : nullptr;
+    if (read == nullptr) {
+      tokenizer_note_ = fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\", \"gpt2\" and \"t5\"",
+                                    Printable(*kind));
       return absl::OkStatus();
     }
-    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, spm ? SpmFromGguf(*gguf_) : BpeFromGguf(*gguf_));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, read(*gguf_));
     if (!spec_.layers.empty() && tokenizer->size() > spec_.vocab) {
       return DataLoss("the tokenizer has {} tokens, the embedding {} rows", tokenizer->size(), spec_.vocab);
     }

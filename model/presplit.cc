@@ -2,10 +2,9 @@
 #include "model/presplit.h"
 
 #include <pcre2.h>
-#include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <array>
 
 #include "model/quoted.h"
 #include "model/utf8.h"
@@ -125,27 +124,6 @@ std::string WithUnicodeSpace(const std::string& pattern) {
   return out;
 }
 
-bool HasSurelyNfc(std::string_view text) {
-  // The first character that anything composes with is U+0300.
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
-}
-
-constexpr size_t kMaxMarks = 1000;
-
-// Valid UTF-8.
-void AppendNfc(std::string_view text, std::string* out) {
-  utf8proc_uint8_t* composed = nullptr;
-  const utf8proc_ssize_t n =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &composed, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (n < 0) {
-    *out += text;
-    return;
-  }
-  out->append(reinterpret_cast<const char*>(composed), static_cast<size_t>(n));
-  std::free(composed);
-}
-
 }  // namespace
 
 StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name) {
@@ -176,7 +154,13 @@ struct PreSplit::Pattern {
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
   ~Pattern() { pcre2_code_free(code); }
+  // Whether a match may begin with some byte of the text.
+  bool MayMatch(std::string_view text) const {
+    return std::any_of(text.begin(), text.end(), [&](char c) { return begins[static_cast<uint8_t>(c)]; });
+  }
   pcre2_code* code;
+  std::array<bool, 256> begins;
+  bool any = true;  // almost every stretch has such a byte: looking for it would only cost
 };
 
 PreSplit::PreSplit() = default;
@@ -199,6 +183,13 @@ StatusOr<PreSplit> PreSplit::Compile(const std::vector<std::string>& patterns) {
                              reinterpret_cast<const char*>(words), offset);
     }
     split.patterns_.push_back(std::make_unique<Pattern>(code));
+    Pattern& p = *split.patterns_.back();
+    p.begins.fill(true);
+    const uint8_t* first = nullptr;
+    if (pcre2_pattern_info(code, PCRE2_INFO_FIRSTBITMAP, &first) == 0 && first != nullptr) {
+      for (unsigned b = 0; b < 256; ++b) p.begins[b] = (first[b / 8] >> b % 8 & 1) != 0;
+      p.any = p.begins['e'] || p.begins[' '];
+    }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is none, pcre2_match interprets
   }
   return split;
@@ -218,6 +209,11 @@ void PreSplit::Split(std::string_view text, std::vector<size_t>* ends) const {
     size_t begin = 0;
     for (const size_t end : before) {
       const std::string_view stretch = text.substr(begin, end - begin);
+      if (!pattern->any && !pattern->MayMatch(stretch)) {
+        ends->push_back(end);
+        begin = end;
+        continue;
+      }
       size_t at = 0;    // end of the last stretch that was put out
       size_t from = 0;  // where the search goes on
       while (from < stretch.size()) {
@@ -237,53 +233,6 @@ void PreSplit::Split(std::string_view text, std::vector<size_t>* ends) const {
       begin = end;
     }
   }
-}
-
-std::string NormalizeNfc(std::string_view text) {
-  std::string out;
-  if (HasSurelyNfc(text)) return std::string(text);
-  out.reserve(text.size());
-  size_t begin = 0;        // of the valid stretch that is not yet put out
-  size_t marks = 0;        // combining marks in a row
-  size_t marks_begin = 0;  // where they and their base begin
-  bool too_many = false;
-  size_t base = 0;
-  auto flush = [&](size_t end) {
-    if (end <= begin) return;
-    if (too_many) {
-      AppendNfc(text.substr(begin, marks_begin - begin), &out);
-      out += text.substr(marks_begin, end - marks_begin);
-    } else {
-      AppendNfc(text.substr(begin, end - begin), &out);
-    }
-    begin = end;
-    too_many = false;
-  };
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = ValidUtf8Length(text, at);
-    if (length == 0) {
-      flush(at);
-      out += text[at];
-      begin = ++at;
-      marks = 0;
-      base = at;
-      continue;
-    }
-    const auto c = static_cast<utf8proc_int32_t>(Utf8Decode(text, at, length));
-    if (c >= 0x300 && utf8proc_get_property(c)->combining_class != 0) {
-      if (++marks > kMaxMarks && !too_many) {
-        too_many = true;
-        marks_begin = base;
-      }
-    } else {
-      if (too_many) flush(at);
-      marks = 0;
-      base = at;
-    }
-    at += length;
-  }
-  flush(text.size());
-  return out;
 }
 
 }  // namespace gyre

@@ -43,8 +43,4 @@ class PreSplit {
   std::vector<std::unique_ptr<Pattern>> patterns_;
 };
 
-// Unicode normal form C. Bytes that are no UTF-8 stay, and so does a stretch with more than a thousand combining marks
-// in a row, whose ordering would take quadratic time.
-std::string NormalizeNfc(std::string_view text);
-
 }  // namespace gyre

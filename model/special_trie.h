@@ -33,7 +33,7 @@ class SpecialTrie {
   uint32_t Child(uint32_t node, char byte) const;
 
   std::deque<Node> nodes_;
-  std::array<bool, 256> begins_{};  // most places in a text are none
+  std::array<uint32_t, 256> first_{};  // the root's children, 0 = none: most places in a text begin no string
 };
 
 }  // namespace gyre

@@ -37,7 +37,7 @@ class Tokenizer {
   virtual bool add_bos() const = 0;
   virtual bool add_eos() const = 0;
   virtual bool IsEndOfGeneration(TokenId id) const = 0;  // eos, eot and their kin
-  virtual const std::string& kind() const = 0;         // "spm", "bpe"
+  virtual const std::string& kind() const = 0;         // "spm", "bpe", "unigram"
 
   std::string Decode(const std::vector<TokenId>& ids) const;
 };

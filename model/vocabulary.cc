@@ -107,18 +107,21 @@ std::vector<TokenId> VocabularyTokenizer::Encode(std::string_view text, const En
   const std::string prepared = Prepare(text);
   const std::string_view all(prepared);
   const SpecialTrie& trie = options.parse_special ? specials_ : user_defined_;
+  EncodeScratch scratch(all.size());
   size_t begin = 0;
   auto plain = [&](size_t end) {
     const std::string_view stretch = all.substr(begin, end - begin);
     if (stretch.empty()) return;
-    if (options.guard.empty() || stretch.find(options.guard) == std::string_view::npos) return EncodePlain(stretch, &out);
+    if (options.guard.empty() || stretch.find(options.guard) == std::string_view::npos) {
+      return EncodePlain(stretch, &scratch, &out);
+    }
     std::string free;
     for (size_t at = 0; at < stretch.size();) {
       const size_t next = std::min(stretch.find(options.guard, at), stretch.size());
       free += stretch.substr(at, next - at);
       at = next + options.guard.size();
     }
-    if (!free.empty()) EncodePlain(free, &out);
+    if (!free.empty()) EncodePlain(scratch.Keep(std::move(free)), &scratch, &out);
   };
   for (size_t at = 0; at < all.size();) {
     const auto [special, length] = trie.LongestAt(all, at);

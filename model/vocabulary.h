@@ -11,6 +11,7 @@
 #include "model/gguf.h"
 #include "model/special_trie.h"
 #include "model/tokenizer.h"
+#include "model/word_cache.h"
 
 namespace gyre {
 
@@ -62,7 +63,9 @@ class VocabularyTokenizer : public Tokenizer {
   TokenId eos() const override { return v_.eos; }
   bool add_bos() const override { return v_.add_bos && v_.bos >= 0; }
   bool add_eos() const override { return v_.add_eos && v_.eos >= 0; }
-  std::string Text(TokenId id) const override { return Known(id) ? std::string(v_.piece(static_cast<size_t>(id))) : ""; }
+  std::string Text(TokenId id) const override {
+    return Known(id) ? std::string(v_.piece(static_cast<size_t>(id))) : "";
+  }
   bool IsEndOfGeneration(TokenId id) const override;
   std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options) const override;
 
@@ -70,8 +73,8 @@ class VocabularyTokenizer : public Tokenizer {
   bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
   // What the special tokens are searched in.
   virtual std::string Prepare(std::string_view text) const { return std::string(text); }
-  // A stretch without special tokens, not empty.
-  virtual void EncodePlain(std::string_view text, std::vector<TokenId>* out) const = 0;
+  // A stretch without special tokens, not empty; lives as long as the scratch.
+  virtual void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const = 0;
 
   Vocabulary v_;  // the constructor's only; immutable after it
 

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "model/chat_template.h"
-#include "model/presplit.h"
 #include "model/tokenizer.h"
+#include "model/unicode_form.h"
 #include "model/weights.h"
 #include "tests/testing/shared_data.h"
 

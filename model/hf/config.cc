@@ -179,6 +179,10 @@ void Metadata::SetInts(const std::string& key, const std::vector<int32_t>& v) {
   values_[key] = {
       .type = GgufType::kArray, .element = GgufType::kI32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};
 }
+void Metadata::SetBytes(const std::string& key, std::string_view v) {
+  values_[key] = {
+      .type = GgufType::kArray, .element = GgufType::kU8, .count = v.size(), .bytes = Keep(v.data(), v.size())};
+}
 void Metadata::SetFloats(const std::string& key, const std::vector<float>& v) {
   values_[key] = {
       .type = GgufType::kArray, .element = GgufType::kF32, .count = v.size(), .bytes = Keep(v.data(), 4 * v.size())};

@@ -22,6 +22,7 @@ class Metadata {
   void Set(const std::string& key, bool v);
   void SetStrings(const std::string& key, const std::vector<std::string>& values);
   void SetInts(const std::string& key, const std::vector<int32_t>& values);
+  void SetBytes(const std::string& key, std::string_view bytes);
   void SetFloats(const std::string& key, const std::vector<float>& values);
   void SetBools(const std::string& key, const std::vector<bool>& values);
   const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }

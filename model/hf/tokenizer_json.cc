@@ -1,10 +1,11 @@
 #include "model/hf/tokenizer_json.h"
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <limits>
 #include <unordered_map>
 
+#include "model/hf/json.h"
+#include "model/hf/unigram_json.h"
 #include "model/quoted.h"
 #include "model/utf8.h"
 
@@ -12,38 +13,6 @@ namespace gyre {
 namespace {
 
 namespace json = boost::json;
-
-std::string Text(const json::value* v) {
-  return v != nullptr && v->is_string() ? std::string(v->get_string().data(), v->get_string().size()) : std::string();
-}
-const json::object* Object(const json::object& o, const char* key) {
-  const json::value* v = o.if_contains(key);
-  return v != nullptr ? v->if_object() : nullptr;
-}
-const json::array* Array(const json::object& o, const char* key) {
-  const json::value* v = o.if_contains(key);
-  return v != nullptr ? v->if_array() : nullptr;
-}
-bool Flag(const json::object& o, const char* key, bool fallback = false) {
-  const json::value* v = o.if_contains(key);
-  return v != nullptr && v->is_bool() ? v->get_bool() : fallback;
-}
-std::string Kind(const json::object& o) {
-  return Text(o.if_contains("type"));
-}
-
-// Calls fn for a step, or for each of a Sequence's.
-template <typename Fn>
-Status ForEachStep(const json::object* o, const char* list, Fn fn) {
-  if (o == nullptr) return absl::OkStatus();
-  if (Kind(*o) != "Sequence") return fn(*o);
-  const json::array* steps = Array(*o, list);
-  for (size_t i = 0; steps != nullptr && i < steps->size(); ++i) {
-    const json::object* step = (*steps)[i].if_object();
-    if (step != nullptr) GYRE_RETURN_IF_ERROR(ForEachStep(step, list, fn));
-  }
-  return absl::OkStatus();
-}
 
 Status ReadNormalizer(const json::object& step, HfTokenizer* t) {
   const std::string kind = Kind(step);
@@ -123,43 +92,99 @@ bool IsBytePiece(std::string_view piece) {
 struct Entry {
   std::string piece;
   TokenType type = TokenType::kUnused;
+  float score = 0;
 };
 
+// Takes entries by id, each of which must be one that the model has a row for.
+class EntryTable {
+ public:
+  // `rows`: of the model's embedding, 0 = not known; `pieces`: in the tokenizer's vocabulary.
+  EntryTable(int rows, size_t pieces)
+      : rows_(rows), pieces_(pieces), entries_(static_cast<size_t>(std::max(rows, 0))) {}
+  Status Put(const json::value& id, Entry entry) {
+    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= (int64_t{1} << 24)) {
+      return DataLoss("the id of {} is {}", Printable(entry.piece), Printable(json::serialize(id)));
+    }
+    const auto at = static_cast<size_t>(id.get_int64());
+    if (rows_ > 0 && at >= entries_.size())
+      return DataLoss("token {} has the id {}, the model has {} rows", Printable(entry.piece), at, rows_);
+    if (at >= pieces_ + 100000)
+      return DataLoss("token {} has the id {}, of {} tokens", Printable(entry.piece), at, pieces_);
+    if (at >= entries_.size()) entries_.resize(at + 1);
+    entries_[at] = std::move(entry);
+    return absl::OkStatus();
+  }
+  // Special and user-defined tokens, which the vocabulary may have too.
+  Status PutAdded(const json::object& root, const std::string& unknown) {
+    const json::array* added = Array(root, "added_tokens");
+    for (size_t i = 0; added != nullptr && i < added->size(); ++i) {
+      const json::object* token = (*added)[i].if_object();
+      if (token == nullptr || token->if_contains("id") == nullptr) continue;
+      Entry e{Text(token->if_contains("content")), TokenType::kUserDefined};
+      if (Flag(*token, "special")) e.type = TokenType::kControl;
+      if (!unknown.empty() && e.piece == unknown) e.type = TokenType::kUnknown;
+      GYRE_RETURN_IF_ERROR(Put(token->at("id"), std::move(e)));
+    }
+    return absl::OkStatus();
+  }
+  std::vector<Entry> Take() { return std::move(entries_); }
+
+ private:
+  const int rows_;
+  const size_t pieces_;
+  std::vector<Entry> entries_;
+};
+
+TokenType TypeOf(std::string_view piece, bool byte_fallback) {
+  return byte_fallback && IsBytePiece(piece) ? TokenType::kByte : TokenType::kNormal;
+}
+
+// "vocab": {piece: id}.
 StatusOr<std::vector<Entry>> ReadEntries(const json::object& root, const json::object& model, int vocab,
                                          bool byte_fallback) {
   const json::object* pieces = Object(model, "vocab");
   if (pieces == nullptr) return DataLoss("model.vocab is missing");
-  std::vector<Entry> entries(static_cast<size_t>(std::max(vocab, 0)));
-  auto put = [&](const json::value& id, std::string piece, TokenType type) -> Status {
-    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() >= (int64_t{1} << 24)) {
-      return DataLoss("the id of {} is {}", Printable(piece), Printable(json::serialize(id)));
-    }
-    const auto at = static_cast<size_t>(id.get_int64());
-    if (vocab > 0 && at >= entries.size())
-      return DataLoss("token {} has the id {}, the model has {} rows", Printable(piece), at, vocab);
-    if (at >= pieces->size() + 100000)
-      return DataLoss("token {} has the id {}, of {} tokens", Printable(piece), at, pieces->size());
-    if (at >= entries.size()) entries.resize(at + 1);
-    entries[at] = {std::move(piece), type};
-    return absl::OkStatus();
-  };
+  EntryTable table(vocab, pieces->size());
   for (const auto& item : *pieces) {
     std::string piece(item.key().data(), item.key().size());
-    const TokenType type = byte_fallback && IsBytePiece(piece) ? TokenType::kByte : TokenType::kNormal;
-    GYRE_RETURN_IF_ERROR(put(item.value(), std::move(piece), type));
+    const TokenType type = TypeOf(piece, byte_fallback);
+    GYRE_RETURN_IF_ERROR(table.Put(item.value(), {std::move(piece), type}));
   }
-  const std::string unknown = Text(model.if_contains("unk_token"));
-  if (const json::array* added = Array(root, "added_tokens")) {
-    for (const json::value& v : *added) {
-      const json::object* token = v.if_object();
-      if (token == nullptr || token->if_contains("id") == nullptr) continue;
-      std::string piece = Text(token->if_contains("content"));
-      TokenType type = Flag(*token, "special") ? TokenType::kControl : TokenType::kUserDefined;
-      if (!unknown.empty() && piece == unknown) type = TokenType::kUnknown;
-      GYRE_RETURN_IF_ERROR(put(token->at("id"), std::move(piece), type));
+  GYRE_RETURN_IF_ERROR(table.PutAdded(root, Text(model.if_contains("unk_token"))));
+  return table.Take();
+}
+
+// "vocab": [[piece, score]], in the order of the ids.
+StatusOr<std::vector<Entry>> ReadScoredEntries(const json::object& root, const json::object& model, int vocab,
+                                               bool byte_fallback) {
+  const json::array* pieces = Array(model, "vocab");
+  if (pieces == nullptr) return DataLoss("model.vocab is missing, or no list of pieces with their scores");
+  int64_t unknown = -1;
+  if (const json::value* id = model.if_contains("unk_id"); id != nullptr && !id->is_null()) {
+    if (!id->is_int64() || id->get_int64() < 0 || id->get_int64() >= static_cast<int64_t>(pieces->size())) {
+      return DataLoss("model.unk_id is {}, of {} pieces", Printable(json::serialize(*id)), pieces->size());
     }
+    unknown = id->get_int64();
   }
-  return entries;
+  EntryTable table(vocab, pieces->size());
+  std::string unknown_piece;
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    const json::array* pair = (*pieces)[i].if_array();
+    if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_string() || !(*pair)[1].is_number()) {
+      return DataLoss("model.vocab: entry {} is {}, expected a piece and its score", i,
+                      Printable(json::serialize((*pieces)[i])));
+    }
+    Entry e{Text(&(*pair)[0])};
+    e.type = TypeOf(e.piece, byte_fallback);
+    e.score = static_cast<float>((*pair)[1].to_number<double>());
+    if (static_cast<int64_t>(i) == unknown) {
+      e.type = TokenType::kUnknown;
+      unknown_piece = e.piece;
+    }
+    GYRE_RETURN_IF_ERROR(table.Put(static_cast<int64_t>(i), std::move(e)));
+  }
+  GYRE_RETURN_IF_ERROR(table.PutAdded(root, unknown_piece));
+  return table.Take();
 }
 
 }  // namespace
@@ -168,23 +193,30 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   const json::object* model = Object(root, "model");
   if (model == nullptr) return DataLoss("\"model\" is missing");
   const std::string kind = Kind(*model);
-  if (kind != "BPE" && !(kind.empty() && model->if_contains("merges") != nullptr)) {
-    return Unimplemented("a tokenizer model of the type {}, known is BPE", Printable(kind));
+  const bool unigram = kind == "Unigram";
+  if (!unigram && kind != "BPE" && !(kind.empty() && model->if_contains("merges") != nullptr)) {
+    return Unimplemented("a tokenizer model of the type {}, known are BPE and Unigram", Printable(kind));
   }
   HfTokenizer t;
-  t.spm.add_space_prefix = false;
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers", [&](const json::object& s) {
-    t.byte_level = t.byte_level || Kind(s) == "ByteLevel";
-    return absl::OkStatus();
-  }));
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers",
-                                   [&](const json::object& s) { return ReadNormalizer(s, &t); }));
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
-                                   [&](const json::object& s) { return ReadPreTokenizer(s, &t); }));
-  t.pre.ignore_merges = Flag(*model, "ignore_merges");
   const bool byte_fallback = Flag(*model, "byte_fallback");
-  if (!t.byte_level && !byte_fallback) return Unimplemented("a BPE neither on bytes nor with byte tokens");
-  GYRE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, ReadEntries(root, *model, vocab, byte_fallback));
+  std::vector<Entry> entries;
+  if (unigram) {
+    GYRE_ASSIGN_OR_RETURN(t.unigram, ReadUnigramOptions(root));
+    GYRE_ASSIGN_OR_RETURN(entries, ReadScoredEntries(root, *model, vocab, byte_fallback));
+  } else {
+    t.spm.add_space_prefix = false;
+    GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers", [&](const json::object& s) {
+      t.byte_level = t.byte_level || Kind(s) == "ByteLevel";
+      return absl::OkStatus();
+    }));
+    GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers",
+                                     [&](const json::object& s) { return ReadNormalizer(s, &t); }));
+    GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
+                                     [&](const json::object& s) { return ReadPreTokenizer(s, &t); }));
+    t.pre.ignore_merges = Flag(*model, "ignore_merges");
+    if (!t.byte_level && !byte_fallback) return Unimplemented("a BPE neither on bytes nor with byte tokens");
+    GYRE_ASSIGN_OR_RETURN(entries, ReadEntries(root, *model, vocab, byte_fallback));
+  }
 
   Vocabulary& v = t.vocabulary;
   std::unordered_map<std::string, TokenId> ids;
@@ -213,6 +245,10 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   v.add_bos = Flag(settings, "add_bos_token", Adds(post, bos, true));
   v.add_eos = Flag(settings, "add_eos_token", Adds(post, eos, false));
 
+  if (unigram) {
+    for (const Entry& e : entries) v.scores.push_back(e.score);
+    return t;
+  }
   const json::array* merges = Array(*model, "merges");
   if (merges == nullptr) return DataLoss("model.merges is missing");
   MergeReader reader(v);
@@ -261,6 +297,7 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
 
 StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t) {
   if (t.byte_level) return MakeBpeTokenizer(std::move(t.vocabulary), t.merges, t.pre);
+  if (t.unigram) return MakeUnigramTokenizer(std::move(t.vocabulary), *std::move(t.unigram));
   return MakeSpmTokenizer(std::move(t.vocabulary), t.spm);
 }
 
@@ -278,7 +315,8 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
                                                                         : piece);
     types.push_back(static_cast<int32_t>(v.types[i]));
   }
-  out->Set("tokenizer.ggml.model", std::string_view(t.byte_level ? "gpt2" : "llama"));
+  if (t.unigram) GYRE_RETURN_IF_ERROR(WriteUnigramOptions(*t.unigram, v, &types, out));
+  out->Set("tokenizer.ggml.model", std::string_view(t.byte_level ? "gpt2" : t.unigram ? "t5" : "llama"));
   out->SetStrings("tokenizer.ggml.tokens", pieces);
   out->SetInts("tokenizer.ggml.token_type", types);
   if (t.byte_level) {
@@ -289,7 +327,7 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
     out->SetStrings("tokenizer.ggml.merges", merges);
   } else {
     out->SetFloats("tokenizer.ggml.scores", v.scores);
-    out->Set("tokenizer.ggml.add_space_prefix", t.spm.add_space_prefix);
+    if (!t.unigram) out->Set("tokenizer.ggml.add_space_prefix", t.spm.add_space_prefix);
   }
   if (v.bos >= 0) out->Set("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(v.bos));
   if (v.eos >= 0) out->Set("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(v.eos));

@@ -11,17 +11,19 @@
 #include "model/bpe.h"
 #include "model/hf/config.h"
 #include "model/spm.h"
+#include "model/unigram.h"
 #include "model/vocabulary.h"
 
 namespace gyre {
 
 struct HfTokenizer {
   Vocabulary vocabulary;         // byte-level: pieces as bytes
-  bool byte_level = false;       // else SentencePiece-style, with scores
+  bool byte_level = false;       // else of SentencePiece's kinds, with scores
   std::vector<BpeMerge> merges;  // byte-level
   PreTokenizer pre;              // byte-level
   std::string pre_name;          // its row of the table, "" = none has these expressions
   SpmOptions spm;
+  std::optional<UnigramOptions> unigram;  // where it is of that kind
 };
 
 // `settings` is tokenizer_config.json with config.json's token ids beside (empty: neither). kUnimplemented: a model,
@@ -31,7 +33,8 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const boost::json::object& tokenizer, co
 
 StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t);
 
-// tokenizer.ggml.*: for a GGUF file. kUnimplemented: expressions that no row of the table has.
+// tokenizer.ggml.*: for a GGUF file. kUnimplemented: expressions that no row of the table has, or normalizers that GGUF
+// has no keys for.
 Status WriteTokenizer(const HfTokenizer& t, Metadata* out);
 
 }  // namespace gyre

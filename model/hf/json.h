@@ -1,0 +1,44 @@
+// What reading Hugging Face's JSON files takes: values that may be absent or of another kind.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "boost/json.hpp"
+
+namespace gyre {
+
+// "" where it is no text.
+inline std::string Text(const boost::json::value* v) {
+  return v != nullptr && v->is_string() ? std::string(v->get_string().data(), v->get_string().size()) : std::string();
+}
+inline const boost::json::object* Object(const boost::json::object& o, const char* key) {
+  const boost::json::value* v = o.if_contains(key);
+  return v != nullptr ? v->if_object() : nullptr;
+}
+inline const boost::json::array* Array(const boost::json::object& o, const char* key) {
+  const boost::json::value* v = o.if_contains(key);
+  return v != nullptr ? v->if_array() : nullptr;
+}
+inline bool Flag(const boost::json::object& o, const char* key, bool fallback = false) {
+  const boost::json::value* v = o.if_contains(key);
+  return v != nullptr && v->is_bool() ? v->get_bool() : fallback;
+}
+inline std::string Kind(const boost::json::object& o) {
+  return Text(o.if_contains("type"));
+}
+
+// Calls fn for a step, or for each of a Sequence's.
+template <typename Fn>
+Status ForEachStep(const boost::json::object* o, const char* list, Fn fn) {
+  if (o == nullptr) return absl::OkStatus();
+  if (Kind(*o) != "Sequence") return fn(*o);
+  const boost::json::array* steps = Array(*o, list);
+  for (size_t i = 0; steps != nullptr && i < steps->size(); ++i) {
+    const boost::json::object* step = (*steps)[i].if_object();
+    if (step != nullptr) GYRE_RETURN_IF_ERROR(ForEachStep(step, list, fn));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gyre

@@ -1,0 +1,38 @@
+// What is done to text before it is cut into pieces: steps, one after the other, as tokenizer.json states them and as
+// SentencePiece does by itself.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/charsmap.h"
+#include "model/unicode_form.h"
+
+namespace gyre {
+
+struct NormalizerStep {
+  enum class Kind : uint8_t {
+    kCharsmap,
+    kReplace,        // every `from` by `to`
+    kReplaceSpaces,  // two and more spaces by `to`
+    kPrepend,        // `to` before a text that is not empty
+    kForm,
+    kLowercase,
+    kStripAccents,        // leaves out combining marks
+    kStrip,               // white space at the ends
+    kCollapseSpaces,      // several spaces are one, none at the ends
+    kCollapseWhiteSpace,  // the same for Unicode's white space, which becomes a space
+  };
+  Kind kind = Kind::kReplace;
+  std::string from, to;
+  std::shared_ptr<const Charsmap> charsmap;
+  UnicodeForm form = UnicodeForm::kNfc;
+  bool left = false, right = false;  // kStrip
+};
+
+// Invalid UTF-8 passes through every step. Thread-safe.
+std::string Normalize(std::string_view text, const std::vector<NormalizerStep>& steps);
+
+}  // namespace gyre

@@ -1,0 +1,39 @@
+// What tokenizers of SentencePiece's vocabularies share: U+2581 for a space, bytes for characters that no piece has.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/vocabulary.h"
+
+namespace gyre {
+
+inline constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581
+
+// Every `from` of the text, left to right, as `to`. REQUIRES: from is not empty.
+std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
+
+class SentencePieceTokenizer : public VocabularyTokenizer {
+ public:
+  // `meta_space`: pieces have U+2581 for a space. `space_first`: Encode puts a space before the text, Decode drops it.
+  SentencePieceTokenizer(Vocabulary v, bool meta_space, bool space_first);
+
+  std::string Piece(TokenId id, bool at_start) const override;
+
+ protected:
+  TokenId unknown() const { return unknown_; }
+  // Whether every byte of a character has a token, so that it need not be unknown.
+  bool HasBytes(std::string_view character) const;
+  // The byte tokens of a character; for bytes that have none the unknown token, once.
+  void EmitBytes(std::string_view character, std::vector<TokenId>* out) const;
+
+  const bool meta_space_, space_first_;
+
+ private:
+  std::array<TokenId, 256> bytes_;  // -1 = none
+  TokenId unknown_ = -1;
+};
+
+}  // namespace gyre

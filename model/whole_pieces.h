@@ -1,0 +1,34 @@
+// Which pieces merging makes of their own text: most words of a text are such a piece, and need no merging then.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace gyre {
+
+// Found out piece by piece as they are met. Thread-safe: whoever finds out finds the same.
+class WholePieces {
+ public:
+  explicit WholePieces(size_t pieces) : known_(pieces) {}
+
+  // `find_out()`: whether it is one, asked only once or a few times.
+  template <typename Fn>
+  bool Is(TokenId id, Fn find_out) const {
+    std::atomic<uint8_t>& known = known_[static_cast<size_t>(id)];
+    uint8_t state = known.load(std::memory_order_relaxed);
+    if (state == kUnknown) {
+      state = find_out() ? kYes : kNo;
+      known.store(state, std::memory_order_relaxed);
+    }
+    return state == kYes;
+  }
+
+ private:
+  enum : uint8_t { kUnknown = 0, kYes, kNo };
+  mutable std::vector<std::atomic<uint8_t>> known_;
+};
+
+}  // namespace gyre
