@@ -151,7 +151,7 @@ class OpenedModel : public Model {
     chat_template_ = chat.value_or("");
     GYRE_ASSIGN_OR_RETURN(const auto kind, gguf_->String("tokenizer.ggml.model"));
     if (!kind || *kind == "none") {
-      tokenizer_note_ = "the file has no tokenizer";
+      tokenizer_note_ = "the file has no tokenizer: key tokenizer.ggml.model is " + std::string(kind ? "none" : "missing");
       return absl::OkStatus();
     }
     const auto read = *kind == "llama"  ? SpmFromGguf

@@ -562,9 +562,9 @@ TEST(UnigramJsonTest, NormalizersOfOtherFamilies) {
 
 TEST(UnigramJsonTest, BadOnesSayWhy) {
   auto error = [](const std::string& text) { return Message(Read(text).status()); };
-  EXPECT_THAT(error(Json(R"({"type": "Nmt"})", "null")), HasSubstr("the normalizer Nmt is not known"));
+  EXPECT_THAT(error(Json(R"({"type": "Nmt"})", "null")), HasSubstr("normalizer: the type \"Nmt\" is not known, known are Precompiled"));
   EXPECT_THAT(error(Json("null", R"({"type": "Punctuation"})")),
-              HasSubstr("the pre-tokenizer Punctuation is not known"));
+              HasSubstr("pre_tokenizer: the type \"Punctuation\" is not known"));
   EXPECT_THAT(error(Json("null", R"({"type": "Metaspace", "replacement": "_"})")), HasSubstr("a Metaspace of \"_\""));
   EXPECT_THAT(error(Json(R"({"type": "Precompiled", "precompiled_charsmap": "?"})", "null")), HasSubstr("no base64"));
   EXPECT_THAT(error(Json(R"({"type": "Precompiled", "precompiled_charsmap": "AAAA"})", "null")), HasSubstr("3 bytes"));

@@ -10,6 +10,7 @@
 
 #include "kernels/quant.h"
 #include "model/gguf_writer.h"
+#include "model/hf/json.h"
 #include "model/hf/safetensors.h"
 #include "model/quoted.h"
 
@@ -26,10 +27,9 @@ StatusOr<std::string> Slurp(const fs::path& path) {
 }
 
 StatusOr<json::object> ParseJson(const std::string& text, const fs::path& path) {
-  boost::system::error_code error;
-  json::value v = json::parse(text, error);
-  if (error || !v.is_object()) return DataLoss("{} is no JSON object", path.string());
-  return std::move(v.get_object());
+  StatusOr<json::object> o = ParseObject(text);
+  if (!o.ok()) return Annotate(o.status(), path.string());
+  return o;
 }
 
 StatusOr<json::object> ReadJson(const fs::path& path) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/status.h"
 #include "boost/json.hpp"
@@ -26,6 +28,19 @@ inline bool Flag(const boost::json::object& o, const char* key, bool fallback = 
 }
 inline std::string Kind(const boost::json::object& o) {
   return Text(o.if_contains("type"));
+}
+
+// kDataLoss: what is wrong, and at which byte.
+inline StatusOr<boost::json::object> ParseObject(std::string_view text) {
+  boost::json::parser parser;
+  boost::system::error_code error;
+  const size_t at = parser.write_some({text.data(), text.size()}, error);
+  if (!error && text.find_first_not_of(" \t\r\n", at) != std::string_view::npos)
+    return DataLoss("no JSON object: more follows its end at byte {} of {}", at, text.size());
+  if (error) return DataLoss("no JSON object: {} at byte {} of {}", error.message(), at, text.size());
+  boost::json::value v = parser.release();
+  if (!v.is_object()) return DataLoss("no JSON object, expected one at byte 0 of {}", text.size());
+  return std::move(v.get_object());
 }
 
 // Calls fn for a step, or for each of a Sequence's.

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <cstring>
 
+#include "model/hf/json.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -56,17 +57,17 @@ StatusOr<SafeTensor> ReadOne(const json::value& v, std::span<const std::byte> da
 
 StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file) {
   uint64_t header = 0;
-  if (file.size() < 8) return DataLoss("{} bytes are no safetensors file", file.size());
+  if (file.size() < 8) return DataLoss("{} bytes are no safetensors file, expected 8 and a header", file.size());
   std::memcpy(&header, file.data(), 8);
   if (header < 2 || header > file.size() - 8 || header > (uint64_t{100} << 20)) {
-    return DataLoss("a header of {} bytes in a file of {}", header, file.size());
+    return DataLoss("a header of {} bytes in a file of {}, expected one that fits", header, file.size());
   }
-  boost::system::error_code error;
-  const json::value root = json::parse({reinterpret_cast<const char*>(file.data()) + 8, header}, error);
-  if (error || !root.is_object()) return DataLoss("the header is no JSON object");
+  const StatusOr<json::object> root =
+      ParseObject(std::string_view(reinterpret_cast<const char*>(file.data()) + 8, header));
+  GYRE_RETURN_IF_ERROR(Annotate(root.status(), "the header"));
   const std::span<const std::byte> data = file.subspan(8 + header);
   std::map<std::string, SafeTensor> out;
-  for (const auto& item : root.get_object()) {
+  for (const auto& item : *root) {
     const std::string name(item.key().data(), item.key().size());
     if (name == "__metadata__") continue;
     StatusOr<SafeTensor> t = ReadOne(item.value(), data);

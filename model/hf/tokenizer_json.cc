@@ -21,7 +21,7 @@ Status ReadNormalizer(const json::object& step, HfTokenizer* t) {
   } else if (kind == "Prepend") {
     t->spm.add_space_prefix = true;
   } else if (kind != "Replace") {  // a space by U+2581, which SentencePiece-style tokenizers do anyway
-    return Unimplemented("the normalizer {} is not known", Printable(kind));
+    return Unimplemented("the type \"{}\" is not known, known are NFC, Prepend and Replace", Printable(kind));
   }
   return absl::OkStatus();
 }
@@ -45,11 +45,11 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
     const json::object* pattern = Object(step, "pattern");
     const std::string regex = pattern != nullptr ? Text(pattern->if_contains("Regex")) : "";
     const std::string plain = pattern != nullptr ? Text(pattern->if_contains("String")) : "";
-    if (regex.empty() && plain.empty()) return DataLoss("a Split has no pattern");
+    if (regex.empty() && plain.empty()) return DataLoss("a Split has no pattern, expected a Regex or a String");
     if (plain == " " && !t->byte_level) return absl::OkStatus();  // Gemma's, which its normalizer leaves nothing to do
     const std::string behavior = Text(step.if_contains("behavior"));
     if (behavior != "Isolated" && behavior != "Removed")
-      return Unimplemented("a Split that is {} is not known", Printable(behavior));
+      return Unimplemented("a Split whose behavior is \"{}\" is not known, known are Isolated and Removed", Printable(behavior));
     if (behavior == "Removed" && !Flag(step, "invert"))
       return Unimplemented("a Split that removes what matches is not known");
     t->pre.patterns.push_back(regex.empty() ? EscapedForRegex(plain) : regex);
@@ -59,7 +59,7 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
     const std::string scheme = Text(step.if_contains("prepend_scheme"));
     t->spm.add_space_prefix = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
   } else {
-    return Unimplemented("the pre-tokenizer {} is not known", Printable(kind));
+    return Unimplemented("the type \"{}\" is not known, known are ByteLevel, Split, Digits and Metaspace", Printable(kind));
   }
   return absl::OkStatus();
 }
@@ -195,7 +195,7 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   const std::string kind = Kind(*model);
   const bool unigram = kind == "Unigram";
   if (!unigram && kind != "BPE" && !(kind.empty() && model->if_contains("merges") != nullptr)) {
-    return Unimplemented("a tokenizer model of the type {}, known are BPE and Unigram", Printable(kind));
+    return Unimplemented("model: the type \"{}\" is not known, known are BPE and Unigram", Printable(kind));
   }
   HfTokenizer t;
   const bool byte_fallback = Flag(*model, "byte_fallback");
@@ -209,12 +209,14 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
       t.byte_level = t.byte_level || Kind(s) == "ByteLevel";
       return absl::OkStatus();
     }));
-    GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers",
-                                     [&](const json::object& s) { return ReadNormalizer(s, &t); }));
-    GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
-                                     [&](const json::object& s) { return ReadPreTokenizer(s, &t); }));
+    const Status normalizers = ForEachStep(Object(root, "normalizer"), "normalizers",
+                                           [&](const json::object& s) { return ReadNormalizer(s, &t); });
+    GYRE_RETURN_IF_ERROR(Annotate(normalizers, "normalizer"));
+    const Status pre_tokenizers = ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
+                                              [&](const json::object& s) { return ReadPreTokenizer(s, &t); });
+    GYRE_RETURN_IF_ERROR(Annotate(pre_tokenizers, "pre_tokenizer"));
     t.pre.ignore_merges = Flag(*model, "ignore_merges");
-    if (!t.byte_level && !byte_fallback) return Unimplemented("a BPE neither on bytes nor with byte tokens");
+    if (!t.byte_level && !byte_fallback) return Unimplemented("model: a BPE neither on bytes (a pre-tokenizer ByteLevel) nor with byte tokens (byte_fallback)");
     GYRE_ASSIGN_OR_RETURN(entries, ReadEntries(root, *model, vocab, byte_fallback));
   }
 

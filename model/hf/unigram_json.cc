@@ -44,7 +44,7 @@ StatusOr<NormalizerStep> ReadReplace(const json::object& step) {
   NormalizerStep s;
   GYRE_ASSIGN_OR_RETURN(s.to, Content(step, "content"));
   const json::object* pattern = Object(step, "pattern");
-  if (pattern == nullptr) return DataLoss("a Replace has no pattern");
+  if (pattern == nullptr) return DataLoss("a Replace has no pattern, expected a Regex or a String");
   if (const json::value* regex = pattern->if_contains("Regex")) {
     if (Text(regex) != " {2,}") {
       return Unimplemented("a Replace of the expression \"{}\" is not known, known is \" {{2,}}\"",
@@ -54,7 +54,7 @@ StatusOr<NormalizerStep> ReadReplace(const json::object& step) {
     return s;
   }
   s.from = Text(pattern->if_contains("String"));
-  if (s.from.empty()) return DataLoss("a Replace has an empty pattern");
+  if (s.from.empty()) return DataLoss("a Replace has an empty pattern, expected a Regex or a String");
   return s;
 }
 
@@ -89,7 +89,10 @@ Status ReadStep(const json::object& step, UnigramOptions* options) {
     s.left = Flag(step, "strip_left", true);
     s.right = Flag(step, "strip_right", true);
   } else {
-    return Unimplemented("the normalizer {} is not known for unigram tokenizers", Printable(kind));
+    return Unimplemented(
+        "the type \"{}\" is not known, known are Precompiled, Replace, Prepend, NFC, NFD, NFKC, NFKD, Lowercase, "
+        "StripAccents and Strip",
+        Printable(kind));
   }
   options->steps.push_back(std::move(s));
   return absl::OkStatus();
@@ -102,7 +105,8 @@ Status ReadPreTokenizer(const json::object& step, UnigramOptions* options) {
     return absl::OkStatus();
   }
   if (kind != "Metaspace") {
-    return Unimplemented("the pre-tokenizer {} is not known here for unigram tokenizers", Printable(kind));
+    return Unimplemented("the type \"{}\" is not known, known are Metaspace and WhitespaceSplit before it",
+                         Printable(kind));
   }
   if (const json::value* replacement = step.if_contains("replacement"); replacement && Text(replacement) != kMetaSpace)
     return Unimplemented("a Metaspace of \"{}\" is not known", Printable(Text(replacement)));
@@ -118,10 +122,12 @@ Status ReadPreTokenizer(const json::object& step, UnigramOptions* options) {
 StatusOr<UnigramOptions> ReadUnigramOptions(const json::object& root) {
   UnigramOptions options;
   options.prefix = Prefix::kNone;
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "normalizer"), "normalizers",
-                                   [&](const json::object& s) { return ReadStep(s, &options); }));
-  GYRE_RETURN_IF_ERROR(ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
-                                   [&](const json::object& s) { return ReadPreTokenizer(s, &options); }));
+  const Status normalizers = ForEachStep(Object(root, "normalizer"), "normalizers",
+                                         [&](const json::object& s) { return ReadStep(s, &options); });
+  GYRE_RETURN_IF_ERROR(Annotate(normalizers, "normalizer"));
+  const Status pre_tokenizers = ForEachStep(Object(root, "pre_tokenizer"), "pretokenizers",
+                                            [&](const json::object& s) { return ReadPreTokenizer(s, &options); });
+  GYRE_RETURN_IF_ERROR(Annotate(pre_tokenizers, "pre_tokenizer"));
   return options;
 }
 

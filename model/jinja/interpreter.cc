@@ -6,6 +6,7 @@
 
 #include "model/jinja/builtins.h"
 #include "model/jinja/parser.h"
+#include "model/quoted.h"
 #include "model/utf8.h"
 
 namespace gyre::jinja {
@@ -556,6 +557,11 @@ Template::Template(Template&&) noexcept = default;
 Template& Template::operator=(Template&&) noexcept = default;
 Template::~Template() = default;
 
+namespace {
+// Names and texts of the template stand in its errors: it can't send escape sequences to a terminal by them.
+Status ForPeople(const Status& status) { return Status(status.code(), PrintableSentence(Message(status))); }
+}  // namespace
+
 StatusOr<Template> Template::Parse(std::string_view source) {
   try {
     auto rep = std::make_unique<Rep>();
@@ -564,7 +570,7 @@ StatusOr<Template> Template::Parse(std::string_view source) {
     t.rep_ = std::move(rep);
     return t;
   } catch (const Error& e) {
-    return e.status;
+    return ForPeople(e.status);
   }
 }
 
@@ -578,7 +584,7 @@ StatusOr<std::string> Template::Render(const boost::json::object& variables, con
     }
     return Interpreter(options).Run(rep_->body, scope);
   } catch (const Error& e) {
-    return e.status;
+    return ForPeople(e.status);
   }
 }
 
