@@ -111,7 +111,10 @@ TEST_P(Kernels, ProductsMatchTheReference) {
       if (k % block != 0) continue;
       if (testing::kSanitized && k == 2048) continue;  // the same loops, only longer
       for (size_t n : {1u, 7u, 16u, 33u, 65u}) {
-        for (size_t rows : {1u, 2u, 3u, 4u, 9u, 17u}) ExpectProducts(type, rows, n, k, false);
+        if (testing::kSanitized && (n == 1 || n == 16)) continue;
+        for (size_t rows : {1u, 2u, 3u, 4u, 9u, 17u}) {
+          if (!testing::kSanitized || rows == 1 || rows == 3 || rows == 17) ExpectProducts(type, rows, n, k, false);
+        }
       }
       ExpectProducts(type, 5, 19, k, true);
     }
@@ -166,7 +169,7 @@ TEST_P(Kernels, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
 }
 
 TEST_P(Kernels, ARowDoesNotDependOnItsCompanyOrOnThreads) {
-  const size_t k = 256, n = 130, rows = 64;
+  const size_t k = 256, n = 130, rows = testing::kSanitized ? 24 : 64;
   for (DType type : kTypes) {
     for (const bool exact : {false, true}) {
       const Weights w = MakeWeights(type, n, k, 11);
@@ -175,6 +178,7 @@ TEST_P(Kernels, ARowDoesNotDependOnItsCompanyOrOnThreads) {
       auto one = MakeBackend(GetParam(), 1);
       for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], exact);
       for (int threads : {1, 2, 3, 4}) {
+        if (testing::kSanitized && threads % 2 == 0) continue;
         auto backend = MakeBackend(GetParam(), threads);
         const auto packed = backend->Pack(w.view);
         for (size_t chunk : {1u, 3u, 7u, 17u, 64u}) {
