@@ -1,1 +1,11 @@
 # Tests of cli: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
+# The demo model by what it was never trained on, in one process and through three workers.
+find_package(Python3 COMPONENTS Interpreter)
+if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
+  add_test(NAME demo_model_evaluation
+           COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/demo_model/evaluate.py $<TARGET_FILE:gyre>
+                   ${PROJECT_SOURCE_DIR}/models/demo.gguf --ring 3)
+  set_tests_properties(demo_model_evaluation PROPERTIES LABELS "engine;process" TIMEOUT 600)
+elseif(GYRE_TESTS AND NOT Python3_FOUND)
+  message(STATUS "no python3: the demo model is not evaluated")
+endif()

@@ -64,18 +64,48 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    """Llama's forward with tied embeddings."""
+    """Llama's forward. Embeddings are not tied to the output: there they would drift together until names are alike."""
 
     def __init__(self):
         super().__init__()
         self.embed_tokens = nn.Embedding(VOCAB, DIM)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.norm = RMSNorm()
-        # Far enough apart that tokens of one use, say names, stay different while they learn what they have in common.
-        nn.init.normal_(self.embed_tokens.weight, std=0.05)
+        self.lm_head = nn.Linear(DIM, VOCAB, bias=False)
+        nn.init.normal_(self.embed_tokens.weight)
         for name, p in self.named_parameters():
             if "proj" in name:
                 nn.init.normal_(p, std=0.02 / (math.sqrt(2 * LAYERS) if "o_proj" in name or "down_proj" in name else 1))
+        self.look_back()
+
+    @torch.no_grad()
+    def look_back(self):
+        """Begins with two layers that copy (Olsson et al., "In-context Learning and Induction Heads", 2022): the first notes at each
+        place what stood before it, the second looks for where its token was noted and takes what stands there. Left to find it, a
+        model of this size needs more steps than for all the rest. It's a beginning only: all of it is trained."""
+        group, half, noted = HEADS // KV_HEADS, HEAD_DIM // 2, DIM - HEAD_DIM  # dimensions noted.. are kept for the note
+        frequency = ROPE_BASE ** (-torch.arange(half) / half)
+        projections = torch.linalg.qr(torch.randn(DIM, 2 * HEAD_DIM))[0].t().clone()
+        projections[:, 0] = projections[:, noted:] = 0
+        weight = self.embed_tokens.weight
+        weight[:, noted:] = 0
+        weight[:, 0] = 5  # alike in all tokens: what a place is known by
+        self.lm_head.weight.copy_(0.05 * weight)
+        self.lm_head.weight[:, 0] = 0
+        heads = lambda m: m.weight.view(-1, HEAD_DIM, DIM)
+        first, second = (self.layers[n].self_attn for n in (0, 1))
+        # Fast pairs tell neighbours apart. A key turned back by one place meets the query of the next.
+        fast = 2.5 * (torch.arange(half) < half // 4)
+        heads(first["q_proj"])[:, :, 0] = torch.cat((fast, 0 * fast))
+        heads(first["k_proj"])[:, :, 0] = torch.cat((fast * frequency.cos(), fast * frequency.sin()))
+        heads(first["v_proj"])[:] = projections[:HEAD_DIM]
+        first["o_proj"].weight[noted:, :HEAD_DIM] = torch.eye(HEAD_DIM)
+        # Slow pairs hardly see the distance, and compare.
+        slow = (torch.arange(HEAD_DIM) % half >= half // 2).nonzero()[:, 0]
+        heads(second["q_proj"])[:, slow] = 4 * projections[slow]
+        heads(second["k_proj"])[:, slow, noted + slow] = 4
+        heads(second["v_proj"])[:] = projections.view(KV_HEADS, HEAD_DIM, DIM)
+        second["o_proj"].weight.view(DIM, KV_HEADS, group, HEAD_DIM)[:] = 2 * projections.view(KV_HEADS, 1, HEAD_DIM, DIM).permute(3, 0, 1, 2)
 
     def forward(self, ids, targets):
         """The mean loss where targets is not negative. ids, targets: [batch, positions]."""
@@ -87,7 +117,7 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x, angles.cos(), angles.sin(), mask)
         wanted = targets >= 0  # the output matrix only where there is something to learn
-        return F.cross_entropy(self.norm(x[wanted]) @ self.embed_tokens.weight.t(), targets[wanted])
+        return F.cross_entropy(self.lm_head(self.norm(x[wanted])), targets[wanted])
 
 
 def orthogonal(g):
@@ -136,8 +166,7 @@ def encode(tokenizer, messages):
 
 
 def repetition(rng):
-    """Random tokens said twice, the second time to be learned: teaches to look back and copy, and keeps all tokens apart (Olsson et al.,
-    "In-context Learning and Induction Heads", 2022)."""
+    """Random tokens said twice, the second time to be learned: keeps what Model.look_back began with, and all tokens apart."""
     run = [rng.randrange(VOCAB - len(bpe.SPECIALS)) for _ in range(rng.randint(4, 48))]
     return run + run, [False] * len(run) + [True] * len(run)
 
@@ -145,7 +174,7 @@ def repetition(rng):
 def batches(tokenizer, seed, number):
     """Group `number` of batches: conversations of like length together, about BATCH_TOKENS a batch."""
     rng = random.Random(f"{seed} {number}")
-    copies = 0.6 if number < 20 else 0.05
+    copies = 0.3 if number < 5 else 0.05
     pool = [repetition(rng) if rng.random() < copies else encode(tokenizer, corpus.conversation(rng)) for _ in range(512)]
     pool.sort(key=lambda c: len(c[0]))
     groups, group = [], []
@@ -175,7 +204,7 @@ def write_folder(model, tokenizer, folder):
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": DIM, "num_hidden_layers": LAYERS,
               "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "intermediate_size": FFN,
               "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "rope_theta": ROPE_BASE, "rms_norm_eps": NORM_EPS,
-              "hidden_act": "silu", "tie_word_embeddings": True, "torch_dtype": "float16", "eos_token_id": end, "bos_token_id": None,
+              "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float16", "eos_token_id": end, "bos_token_id": None,
               "_name_or_path": "Gyre demo"}
     files = {"config.json": config, "tokenizer.json": tokenizer.tokenizer_json(), "tokenizer_config.json": tokenizer.tokenizer_config(),
              "generation_config.json": {"eos_token_id": [end, tokenizer.special["<|endoftext|>"]]}}
@@ -186,7 +215,7 @@ def write_folder(model, tokenizer, folder):
     for name, p in model.state_dict().items():
         norm = p.dim() == 1
         blob = p.detach().cpu().to(torch.float32 if norm else torch.float16).numpy().tobytes()
-        header["model." + name] = {"dtype": "F32" if norm else "F16", "shape": list(p.shape), "data_offsets": [offset, offset + len(blob)]}
+        header[name if name.startswith("lm_head") else "model." + name] = {"dtype": "F32" if norm else "F16", "shape": list(p.shape), "data_offsets": [offset, offset + len(blob)]}
         blobs.append(blob)
         offset += len(blob)
     text = json.dumps(header).encode()
@@ -204,7 +233,7 @@ def learning_rate(step, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", help="folder for the checkpoint and the model")
-    parser.add_argument("--steps", type=int, default=2400, help="optimizer steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=2200, help="optimizer steps (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0, help="CPU threads (all cores)")
     args = parser.parse_args()
