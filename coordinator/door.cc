@@ -452,7 +452,8 @@ class Attached {
     MutexLock lock(&mutex_);
     all_.erase(r);
   }
-  void Check(Duration timeout);
+  // `held`: for how long this process could not listen since the last call.
+  void Check(Duration timeout, Duration held);
   void CancelAll();
 
  private:
@@ -503,6 +504,11 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   }
 
   bool SilentSince(Duration timeout) const { return Now() - heard_ > timeout.count(); }
+  // That long nothing could be heard.
+  void Forgive(Duration held) {
+    auto heard = heard_.load();
+    while (!heard_.compare_exchange_weak(heard, std::min(heard + held.count(), Now()))) {}
+  }
   // The read fails then, and the call ends.
   void Cancel(const gyre::Status& why) {
     {
@@ -556,9 +562,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   gyre::Status why_ GYRE_GUARDED_BY(mutex_);
 };
 
-void Attached::Check(Duration timeout) {
+void Attached::Check(Duration timeout, Duration held) {
   MutexLock lock(&mutex_);
   for (AttachReactor* r : all_) {
+    r->Forgive(held);
     if (r->SilentSince(timeout)) {
       r->Cancel(Unavailable("nothing was heard of it for {:.1f} s", std::chrono::duration<double>(timeout).count()));
     }
@@ -634,9 +641,13 @@ class GrpcDoor : public Door {
     if (server_ == nullptr || port == 0) return Unavailable("cannot listen at {}: is the port in use?", options_.address);
     address_ = FormatHostPort(at.host, static_cast<uint16_t>(port));
     watch_ = std::thread([this] {
+      constexpr Duration kTick = std::chrono::milliseconds(100);
       while (!stopping_) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        cluster_.attached().Check(options_.heartbeat_timeout);
+        const Deadline wake = After(kTick);
+        std::this_thread::sleep_for(kTick);
+        // Woken late, the process was held up itself, by a suspended or crowded machine: others' silence means nothing then.
+        const Duration late = Clock::now() - wake;
+        cluster_.attached().Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
       }
     });
     return absl::OkStatus();

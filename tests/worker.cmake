@@ -1,6 +1,7 @@
 if(GYRE_TESTS)
   gyre_test(worker_states_test unit gyre_worker)
   gyre_test(worker_wire_rows_test unit gyre_worker)
+  gyre_test(worker_node_test "unit;process" gyre_worker)
   gyre_test(worker_golden_test engine gyre_cli)
   gyre_test(worker_scalar_forward_test engine gyre_cli)
 endif()

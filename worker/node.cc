@@ -103,7 +103,7 @@ StatusOr<PrepareRequest> ReadPrepare(const v1::Command& command, const std::stri
   r.stage = p.stage();
   r.block_size = p.block_size();
   r.num_blocks = p.num_blocks();
-  if (p.kv_type() > 1) return DataLoss("KV type {} is unknown", p.kv_type());
+  if (p.kv_type() >= kKvTypeNames.size()) return DataLoss("KV type {} is unknown", p.kv_type());
   r.kv_type = static_cast<KvType>(p.kv_type());
   for (const v1::LayerSource& s : p.sources()) {
     r.sources.push_back({{s.layers().begin(), s.layers().end()}, s.worker(), address(s.address())});
@@ -152,7 +152,7 @@ class Node {
   Status OpenModelFor(const v1::ClusterInfo& info);
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Cluster::Stub& stub);
-  void OnCommand(const v1::Command& command);
+  void OnCommand(const v1::Command& command, Inbox<StageEvent>* events);
 
   const NodeOptions& options_;
   const std::function<bool()>& stopped_;
@@ -245,7 +245,7 @@ Status Node::Run() {
   return end;
 }
 
-void Node::OnCommand(const v1::Command& command) {
+void Node::OnCommand(const v1::Command& command, Inbox<StageEvent>* events) {
   StageControl& control = worker_->control();
   const Epoch epoch{command.epoch().term(), command.epoch().number()};
   switch (command.what_case()) {
@@ -253,6 +253,7 @@ void Node::OnCommand(const v1::Command& command) {
       StatusOr<PrepareRequest> request = ReadPrepare(command, coordinator_.host);
       if (request.ok()) return control.Prepare(*request);
       Log(LogLevel::kError, "{}", Message(request.status()));
+      events->Push({control.name(), epoch, StageFault{request.status()}});
       return;
     }
     case v1::Command::kMove: return control.Move(epoch, {command.move().blocks().begin(), command.move().blocks().end()});
@@ -332,7 +333,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
     if (!ended) context.TryCancel();
   });
   v1::Command command;
-  while (stream->Read(&command)) OnCommand(command);
+  while (stream->Read(&command)) OnCommand(command, events.get());
   ended = true;
   events->Close();
   writer.join();
