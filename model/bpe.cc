@@ -81,7 +81,7 @@ class BpeTokenizer : public VocabularyTokenizer {
   }
 
  protected:
-  void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
+  void EncodePlain(std::string_view text, bool, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
     if (nfc_) text = scratch->Keep(NormalizeNfc(text));
     std::vector<size_t>& ends = scratch->ends;
     split_.Split(text, &ends);

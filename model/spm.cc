@@ -15,7 +15,7 @@ namespace {
 class SpmTokenizer : public SentencePieceTokenizer {
  public:
   SpmTokenizer(Vocabulary v, const SpmOptions& options)
-      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix), whole_(v_.size()) {
+      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix), first_only_(options.prefix_first_only), whole_(v_.size()) {
     single_.fill(-1);
     ids_.reserve(v_.size());
     for (size_t id = 0; id < v_.size(); ++id) {
@@ -42,10 +42,10 @@ class SpmTokenizer : public SentencePieceTokenizer {
     return meta_space_ ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
   }
 
-  // The space is put before every stretch between special tokens, not only the first: the published behaviour of the
-  // models that have a prefix.
-  void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
-    std::string normal = space_first_ ? " " : "";
+  // The space is put before every stretch between special tokens, which is the published behaviour of most models that have a prefix,
+  // or before the first alone.
+  void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
+    std::string normal = space_first_ && (first || !first_only_) ? " " : "";
     normal += text;
     if (meta_space_) normal = ReplaceAll(normal, " ", kMetaSpace);
     const std::string_view all = scratch->Keep(std::move(normal)), space = Space();
@@ -107,6 +107,7 @@ class SpmTokenizer : public SentencePieceTokenizer {
   size_t longest_ = 0;                                   // bytes of a normal piece
   std::array<TokenId, 256> single_;                      // pieces of one byte, -1 = none
   std::array<bool, 256> before_space_{};                 // bytes that a space follows in some piece
+  const bool first_only_;
   WholePieces whole_;
 };
 
@@ -122,7 +123,8 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf) {
   GYRE_ASSIGN_OR_RETURN(Vocabulary v, VocabularyFromGguf(gguf, true));
   if (v.scores.empty() && v.size() > 0) return DataLoss("key tokenizer.ggml.scores is missing");
   GYRE_ASSIGN_OR_RETURN(const auto add_space, gguf.Bool("tokenizer.ggml.add_space_prefix"));
-  return MakeSpmTokenizer(std::move(v), {.add_space_prefix = add_space.value_or(true)});
+  GYRE_ASSIGN_OR_RETURN(const auto first_only, gguf.Bool(kPrefixFirstOnlyKey));
+  return MakeSpmTokenizer(std::move(v), {.add_space_prefix = add_space.value_or(true), .prefix_first_only = first_only.value_or(false)});
 }
 
 }  // namespace gyre

@@ -37,12 +37,13 @@ class UnigramTokenizer : public SentencePieceTokenizer {
 
  protected:
   // As in models that merge, every stretch between special tokens is a text of its own.
-  void EncodePlain(std::string_view text, EncodeScratch*, std::vector<TokenId>* out) const override {
+  void EncodePlain(std::string_view text, bool first, EncodeScratch*, std::vector<TokenId>* out) const override {
     std::string normal = Normalize(text, options_.steps);
     if (normal.empty()) return;
     const bool space = normal[0] == ' ' || std::string_view(normal).substr(0, kMetaSpace.size()) == kMetaSpace;
-    if (options_.prefix == UnigramOptions::Prefix::kSpace ||
-        (options_.prefix == UnigramOptions::Prefix::kSpaceUnlessThere && !space)) {
+    const bool here = first || !options_.prefix_first_only;
+    if (here && (options_.prefix == UnigramOptions::Prefix::kSpace ||
+                 (options_.prefix == UnigramOptions::Prefix::kSpaceUnlessThere && !space))) {
       normal.insert(0, 1, ' ');
     }
     EncodeNormal(ReplaceAll(normal, " ", kMetaSpace), out);
@@ -174,6 +175,8 @@ StatusOr<std::unique_ptr<Tokenizer>> UnigramFromGguf(const Gguf& gguf) {
   if (collapse.value_or(false)) options.steps.push_back({.kind = NormalizerStep::Kind::kCollapseSpaces});
   GYRE_ASSIGN_OR_RETURN(const auto prefix, gguf.Bool("tokenizer.ggml.add_space_prefix"));
   if (!prefix.value_or(true)) options.prefix = UnigramOptions::Prefix::kNone;
+  GYRE_ASSIGN_OR_RETURN(const auto first_only, gguf.Bool(kPrefixFirstOnlyKey));
+  options.prefix_first_only = first_only.value_or(false);
   return MakeUnigramTokenizer(std::move(v), std::move(options));
 }
 

@@ -17,6 +17,7 @@ struct UnigramOptions {
   enum class Prefix : uint8_t { kNone, kSpace, kSpaceUnlessThere };
   std::vector<NormalizerStep> steps;
   Prefix prefix = Prefix::kSpace;  // what is put before a text that the steps left something of
+  bool prefix_first_only = false;  // not after special tokens
   bool split_words = false;        // no piece reaches over the beginning of a word
 };
 

@@ -113,7 +113,7 @@ std::vector<TokenId> VocabularyTokenizer::Encode(std::string_view text, const En
     const std::string_view stretch = all.substr(begin, end - begin);
     if (stretch.empty()) return;
     if (options.guard.empty() || stretch.find(options.guard) == std::string_view::npos) {
-      return EncodePlain(stretch, &scratch, &out);
+      return EncodePlain(stretch, begin == 0, &scratch, &out);
     }
     std::string free;
     for (size_t at = 0; at < stretch.size();) {
@@ -121,7 +121,7 @@ std::vector<TokenId> VocabularyTokenizer::Encode(std::string_view text, const En
       free += stretch.substr(at, next - at);
       at = next + options.guard.size();
     }
-    if (!free.empty()) EncodePlain(scratch.Keep(std::move(free)), &scratch, &out);
+    if (!free.empty()) EncodePlain(scratch.Keep(std::move(free)), begin == 0, &scratch, &out);
   };
   for (size_t at = 0; at < all.size();) {
     const auto [special, length] = trie.LongestAt(all, at);

@@ -73,8 +73,8 @@ class VocabularyTokenizer : public Tokenizer {
   bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
   // What the special tokens are searched in.
   virtual std::string Prepare(std::string_view text) const { return std::string(text); }
-  // A stretch without special tokens, not empty; lives as long as the scratch.
-  virtual void EncodePlain(std::string_view text, EncodeScratch* scratch, std::vector<TokenId>* out) const = 0;
+  // A stretch without special tokens, not empty; lives as long as the scratch. `first`: no special token is before it.
+  virtual void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch, std::vector<TokenId>* out) const = 0;
 
   Vocabulary v_;  // the constructor's only; immutable after it
 

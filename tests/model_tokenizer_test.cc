@@ -75,6 +75,17 @@ TEST(SpmTest, SpacePrefixIsPutAndDropped) {
   }
 }
 
+TEST(SpmTest, ThePrefixMayBeThatOfTheTextAlone) {
+  for (const bool first_only : {false, true}) {
+    VocabularyBuilder b;
+    b.options_.prefix_first_only = first_only;
+    const TokenId a = b.Add("a", -3), space_a = b.Add("\xE2\x96\x81" "a", -1);
+    b.Add("\xE2\x96\x81", -2);
+    const auto t = b.Make();
+    EXPECT_EQ(t->Encode("a<s>a", {.parse_special = true}), (Ids{space_a, 1, first_only ? a : space_a}));
+  }
+}
+
 TEST(SpmTest, AnyBytesRoundTrip) {
   VocabularyBuilder b;
   b.options_.add_space_prefix = false;

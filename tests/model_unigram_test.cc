@@ -538,6 +538,22 @@ TEST(UnigramJsonTest, T5sTwoFormsGiveTheSameAndSurviveConversion) {
   }
 }
 
+TEST(UnigramJsonTest, ASpaceBeforeTheTextAloneSurvivesConversion) {
+  const std::string normalizers =
+      R"({"type": "Sequence", "normalizers": [)" + Charsmap64({{"\n", " "}}) +
+      R"(, {"type": "Strip", "strip_left": false, "strip_right": true}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}]})";
+  const auto read = Read(Json(normalizers, R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true})"));
+  ASSERT_TRUE(read.ok()) << read.status();
+  Metadata metadata;
+  ASSERT_TRUE(WriteTokenizer(*read, &metadata).ok());
+  const auto t = MakeTokenizer(*read), converted = UnigramFromGguf(Gguf::FromParts(metadata.values(), TensorTable()));
+  ASSERT_TRUE(t.ok() && converted.ok()) << t.status() << converted.status();
+  for (const auto* tokenizer : {&*t, &*converted}) {
+    EXPECT_EQ((*tokenizer)->Encode("he", {}), (Ids{4}));
+    EXPECT_EQ((*tokenizer)->Encode("he<x>he", {}), (Ids{4, 10, 5}));  // "always" gives 4, 10, 4
+  }
+}
+
 TEST(UnigramJsonTest, NormalizersOfOtherFamilies) {
   // Lower case, no accents, other quotes; no cut at words.
   const auto albert = Read(Json(

@@ -7,6 +7,7 @@
 #include "model/hf/json.h"
 #include "model/hf/unigram_json.h"
 #include "model/quoted.h"
+#include "model/sentence_pieces.h"
 #include "model/utf8.h"
 
 namespace gyre {
@@ -58,6 +59,7 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
   } else if (kind == "Metaspace") {
     const std::string scheme = Text(step.if_contains("prepend_scheme"));
     t->spm.add_space_prefix = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
+    t->spm.prefix_first_only = scheme == "first";
   } else {
     return Unimplemented("the type \"{}\" is not known, known are ByteLevel, Split, Digits and Metaspace", Printable(kind));
   }
@@ -330,6 +332,7 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
   } else {
     out->SetFloats("tokenizer.ggml.scores", v.scores);
     if (!t.unigram) out->Set("tokenizer.ggml.add_space_prefix", t.spm.add_space_prefix);
+    if (!t.unigram && t.spm.prefix_first_only) out->Set(kPrefixFirstOnlyKey, true);
   }
   if (v.bos >= 0) out->Set("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(v.bos));
   if (v.eos >= 0) out->Set("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(v.eos));

@@ -113,6 +113,7 @@ Status ReadPreTokenizer(const json::object& step, UnigramOptions* options) {
   const std::string scheme = Text(step.if_contains("prepend_scheme"));
   const bool prepends = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
   if (prepends) options->prefix = Prefix::kSpaceUnlessThere;
+  options->prefix_first_only = scheme == "first";
   options->split_words = Flag(step, "split", true);
   return absl::OkStatus();
 }
@@ -153,6 +154,7 @@ Status WriteUnigramOptions(const UnigramOptions& options, const Vocabulary& v, s
   }
   out->Set("tokenizer.ggml.remove_extra_whitespaces", collapses);
   out->Set("tokenizer.ggml.add_space_prefix", options.prefix != Prefix::kNone);
+  if (options.prefix_first_only) out->Set(kPrefixFirstOnlyKey, true);
   for (size_t id = 0; id < v.size(); ++id) {
     if (options.split_words && v.types[id] == TokenType::kNormal &&
         v.piece(id).find(kMetaSpace, 1) != std::string_view::npos)

@@ -16,7 +16,7 @@ Test FindTest(const std::string& name);
 Value FindMethod(const Value& v, const std::string& name);
 void AddGlobals(Scope* scope);
 
-// An argument by place or name; `fallback` where it is not given.
-Value Take(const Arguments& arguments, size_t place, const char* name, Value fallback = Value());
+// The filter join, which is a method too.
+Value Join(Interpreter& i, const Value& v, Arguments& a);
 
 }  // namespace gyre::jinja
