@@ -7,12 +7,11 @@
 #include <variant>
 
 #include "base/ids.h"
+#include "base/kv_type.h"
 #include "base/plan.h"
 #include "base/status.h"
 
 namespace gyre {
-
-enum class KvType : uint8_t { kF32 = 0, kF16 = 1 };
 
 // Layers whose KV pages another member has in the running plan.
 struct LayerSource {

@@ -15,7 +15,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/measure.h"
+#include "cli/measure.h"
 #include "cli/remote.h"
 #include "cli/target.h"
 #include "fmt/core.h"

@@ -12,8 +12,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/machine.h"
-#include "bench/measure.h"
+#include "cli/machine.h"
+#include "cli/measure.h"
 #include "fmt/core.h"
 #include "kernels/ops.h"
 
@@ -70,8 +70,8 @@ double Time(const Fn& f) {
 
 int Main(const Flags& flags) {
   std::vector<Isa> levels;
-  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni}) {
-    if (IsaMissing(isa).empty() && (flags.isa.empty() || flags.isa == IsaName(isa))) levels.push_back(isa);
+  for (Isa isa : BuiltIsas()) {
+    if (isa != Isa::kRef && IsaMissing(isa).empty() && (flags.isa.empty() || flags.isa == IsaName(isa))) levels.push_back(isa);
   }
   if (levels.empty()) {
     fmt::print(stderr, "kernel_bench: this processor has no level {}\n", flags.isa);

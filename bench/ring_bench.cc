@@ -12,7 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/measure.h"
+#include "cli/measure.h"
 #include "cli/local_ring.h"
 #include "fmt/core.h"
 #include "tests/testing/ring_runner.h"

@@ -17,7 +17,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/measure.h"
+#include "cli/measure.h"
 #include "model/bpe.h"
 #include "model/spm.h"
 #include "model/unigram.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "cli/options.h"
@@ -34,6 +35,18 @@ struct LogitsOptions {
   std::string out_file;
 };
 Status LogitsCommand(const LogitsOptions& options);
+
+struct BenchOptions {
+  RingOptions ring;                  // model is empty
+  std::vector<std::string> models;
+  uint32_t prompt = 512, tokens = 64;
+  std::vector<uint32_t> streams = {1, 16};
+  std::vector<uint32_t> depths = {0};  // positions that are in the KV cache before decoding
+  int runs = 5;
+  bool json = false;
+  std::string compare;               // what an earlier run printed with --json
+};
+Status BenchCommand(const BenchOptions& options);
 
 struct TokenizeOptions {
   std::string model;

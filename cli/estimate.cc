@@ -8,6 +8,7 @@
 #include "coordinator/planner.h"
 #include "fmt/core.h"
 #include "model/weights.h"
+#include "worker/layer.h"
 
 namespace gyre {
 namespace {
@@ -49,14 +50,14 @@ Status EstimateCommand(const EstimateOptions& options) {
   const ModelSpec& spec = model->spec();
   const uint64_t context = options.ctx != 0 ? options.ctx : static_cast<uint64_t>(spec.context);
   const uint64_t tokens = context * options.parallel;
-  const KvType kv = options.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
-  const uint64_t kv_bytes = kv == KvType::kF32 ? 4 : 2;
+  const KvType kv = ParseKvType(options.kv_type).value_or(KvType::kF16);
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
   // Pages by layer: 2 * kv_heads * head_dim * tokens * bytes.
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
-    pages.push_back(ModelSpec::KvElems(l) * kv_bytes * tokens);
+    GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
+    pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * tokens));
     all_pages += pages.back();
     const auto q = static_cast<uint64_t>(l.heads * l.head_dim);
     const auto ffn = static_cast<uint64_t>(std::max(l.ffn, l.experts.ffn));

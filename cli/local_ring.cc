@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "cli/progress.h"
+#include "worker/layer.h"
 
 namespace gyre {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 uint64_t KvBytesPerToken(const ModelSpec& spec, KvType type) {
   uint64_t elems = 0;
   for (const LayerSpec& layer : spec.layers) elems += ModelSpec::KvElems(layer);
-  return elems * (type == KvType::kF16 ? 2 : 4);
+  return KvBytes(type, elems);
 }
 
 // The number of KV blocks: what was asked for, or the context for each sequence that is to fit, as far as half of the
@@ -77,13 +78,15 @@ RingKey RandomKey() {
 
 StatusOr<Isa> ParseIsa(const std::string& name) {
   if (name.empty()) return DetectIsa();
-  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni}) {
+  std::string known;
+  for (Isa isa : BuiltIsas()) {
+    known += (known.empty() ? "" : ", ") + std::string(IsaName(isa));
     if (name != IsaName(isa)) continue;
     const std::string missing = IsaMissing(isa);
     if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
     return isa;
   }
-  return InvalidArgument("--isa {}: expected ref, avx2, avx512 or avx512vnni", name);
+  return InvalidArgument("--isa {}: expected one of {}", name, known);
 }
 
 // Physical cores: hyperthreads add nothing to streams and products that already fill a core.
@@ -120,7 +123,10 @@ StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options)
     Log(LogLevel::kWarn, "--ctx {} is more than the {} that the model was made for; far text may be poor",
         ring->context_, spec.context);
   }
-  const KvType kv = options.kv_type == "f32" ? KvType::kF32 : KvType::kF16;
+  const std::optional<KvType> named = ParseKvType(options.kv_type);
+  if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0 or f32", options.kv_type);
+  const KvType kv = *named;
+  for (const LayerSpec& l : ring->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
   GYRE_ASSIGN_OR_RETURN(const uint32_t num_blocks, CountBlocks(options, spec, kv, ring->context_));
   RingPortOptions port;
   if (options.serve != nullptr) {

@@ -1,7 +1,10 @@
-#include "bench/machine.h"
+#include "cli/machine.h"
 
-#include <immintrin.h>
 #include <omp.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -20,9 +23,12 @@ std::string DescribeMachine() {
   std::string line, model = "unknown";
   while (std::getline(cpuinfo, line)) {
     if (line.rfind("model name", 0) == 0) {
-      model = line.substr(line.find(':') + 2);
+      model = line.substr(std::min(line.find(':') + 2, line.size()));
       break;
     }
+  }
+  for (char& c : model) {
+    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
   }
   return fmt::format(R"({{"cpu": "{}", "cores": {}, "isa": "{}", "compiler": "{}"}})", model,
                      std::thread::hardware_concurrency(), IsaName(DetectIsa()), __VERSION__);
@@ -30,8 +36,9 @@ std::string DescribeMachine() {
 
 namespace {
 
-// Sums four streams that lie in different pages, as the decode kernels read.
-__attribute__((target("avx2"))) uint64_t ReadStreams(const uint64_t* data, size_t words) {
+// Both sum four streams that lie in different pages, as the decode kernels read.
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) uint64_t ReadStreamsAvx2(const uint64_t* data, size_t words) {
   constexpr size_t kStreams = 4, kLine = 8;
   const size_t part = words / kStreams / kLine * kLine;
   __m256i sums[kStreams][2] = {};
@@ -53,6 +60,24 @@ __attribute__((target("avx2"))) uint64_t ReadStreams(const uint64_t* data, size_
   }
   return sum;
 }
+#endif
+
+uint64_t ReadStreams(const uint64_t* data, size_t words) {
+#if defined(__x86_64__)
+  if (IsaMissing(Isa::kAvx2).empty()) return ReadStreamsAvx2(data, words);
+#endif
+  constexpr size_t kStreams = 4, kLine = 8;
+  const size_t part = words / kStreams / kLine * kLine;
+  uint64_t sums[kLine] = {};
+  for (size_t i = 0; i < part; i += kLine) {
+    for (size_t s = 0; s < kStreams; ++s) {
+      for (size_t w = 0; w < kLine; ++w) sums[w] += data[s * part + i + w];
+    }
+  }
+  uint64_t sum = 0;
+  for (uint64_t s : sums) sum += s;
+  return sum;
+}
 
 }  // namespace
 
@@ -72,6 +97,7 @@ double ReadBandwidth(int threads) {
   return best;
 }
 
+#if defined(__x86_64__)
 namespace {
 
 // Loops over registers, ten sums at a time. The empty asm keeps the compiler from seeing that the sums are thrown away.
@@ -103,6 +129,7 @@ GYRE_REGISTER_LOOP("avx512f,avx512vnni", IntegerVnni, _mm512_setzero_si512(), _m
 
 double PeakOps(Isa isa, bool integer, int threads) {
   // Products in one pass of the loop: vectors x lanes, an addition each.
+  if (isa == Isa::kRef) return 0;
   void (*loop)(size_t) = FloatAvx2;
   double products = 10 * 8;
   if (integer && isa == Isa::kAvx512Vnni) {
@@ -122,5 +149,8 @@ double PeakOps(Isa isa, bool integer, int threads) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return 2 * products * static_cast<double>(kSteps) * threads / seconds;
 }
+#else
+double PeakOps(Isa, bool, int) { return 0; }
+#endif
 
 }  // namespace gyre::bench

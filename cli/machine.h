@@ -1,4 +1,4 @@
-// What a measurement was made on, and the limit that decode is held against.
+// What a measurement was made on, and the limits that it is held against.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ std::string DescribeMachine();
 double ReadBandwidth(int threads);
 
 // Multiplications and additions a second of `threads` threads that work in registers only: int8 dots (dpbusd, or maddubs and
-// madd) or f32 FMAs of that level. Takes some 20 ms.
+// madd) or f32 FMAs of that level. Takes some 20 ms. 0 where it is not known.
 double PeakOps(Isa isa, bool integer, int threads);
 
 }  // namespace gyre::bench

@@ -19,6 +19,12 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
+std::vector<std::string> IsaNames() {
+  std::vector<std::string> names;
+  for (Isa isa : BuiltIsas()) names.emplace_back(IsaName(isa));
+  return names;
+}
+
 void AddBinFlags(CLI::App* app, OpenOptions* o) {
   app->add_option("--tokenizer", o->tokenizer_path, ".bin models: the tokenizer.bin (default: tok*.bin beside it)");
   app->add_option("--rope-base", o->rope_base, ".bin models: rotary base (default 10000; 500000 for Llama 3)");
@@ -49,12 +55,12 @@ void AddEngineFlags(CLI::App* app, RingOptions* o) {
   app->add_option("-t,--threads", o->threads, "threads over all stages (default: the cores)")->check(*positive);
   app->add_option("-c,--ctx", o->ctx, "context in tokens (default: what the file says)")->check(*positive);
   app->add_option("--kv-tokens", o->kv_tokens, "tokens of KV cache (default: the context)")->check(*positive);
-  app->add_option("--kv-type", o->kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "f32"}));
+  app->add_option("--kv-type", o->kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "bf16", "q8_0", "f32"}));
   app->add_option("--block-size", o->block_size, "KV positions a block")->check(CLI::Range(1, 256));
   app->add_option("--chunk", o->chunk, "prompt tokens of one sequence a step")->check(*positive);
   app->add_option("--max-rows", o->max_rows, "rows of a step")->check(*positive);
   app->add_option("--isa", o->isa, "instruction set of the kernels (default: the best this CPU has)")
-      ->check(CLI::IsMember({"ref", "avx2", "avx512", "avx512vnni"}));
+      ->check(CLI::IsMember(IsaNames()));
   app->add_option("--wire", o->wire, "what activations travel as between stages; f16 and q8 round them, the text may differ")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   app->add_flag("--exact", o->exact, "f32 activations with quantized weights too (slower)");
@@ -127,6 +133,21 @@ int Main(int argc, char** argv) {
   logits_app->add_option("--ids", logits.ids_file, "token ids, separated by white space")->required();
   logits_app->add_option("--out", logits.out_file, "little-endian float32 [ids][vocabulary]")->required();
 
+  BenchOptions bench;
+  bench.ring.no_prefix_cache = false;
+  CLI::App* bench_app = app.add_subcommand("bench", "measure prompts and decoding, beside what this machine can do");
+  bench_app->add_option("MODEL", bench.models, "GGUF files, folders of safetensors, or llama2.c .bin")->required()->type_name("FILE");
+  bench_app->add_option("-p,--prompt", bench.prompt, "tokens of a prompt; 0 = none")->check(CLI::Range(0, 1 << 20));
+  bench_app->add_option("-n,--tokens", bench.tokens, "tokens to decode; 0 = none")->check(CLI::Range(0, 1 << 20));
+  bench_app->add_option("--streams", bench.streams, "sequences that decode at once, as 1,16")->delimiter(',')->check(CLI::Range(1, 1024));
+  bench_app->add_option("--depth", bench.depths, "positions in the KV cache before that, as 0,8192")->delimiter(',')->check(CLI::Range(0, 1 << 24));
+  bench_app->add_option("-r,--runs", bench.runs, "runs; medians are taken")->check(CLI::Range(1, 1000));
+  bench_app->add_flag("--json", bench.json, "for programs, and for --compare");
+  bench_app->add_option("--compare", bench.compare, "ratios to what --json printed before")->type_name("FILE");
+  bench_app->add_option("--stages", bench.ring.stages, "cut the model into N stages, a ring in this process")->check(CLI::PositiveNumber);
+  AddBinFlags(bench_app, &bench.ring.open);
+  AddEngineFlags(bench_app, &bench.ring);
+
   TokenizeOptions tokenize;
   CLI::App* tokenize_app = app.add_subcommand("tokenize", "text on stdin to token ids on stdout");
   AddOpenFlags(tokenize_app, &tokenize.model, &tokenize.open);
@@ -161,7 +182,7 @@ int Main(int argc, char** argv) {
   AddOpenFlags(estimate_app, &estimate.model, &estimate.open);
   estimate_app->add_option("-c,--ctx", estimate.ctx, "context in tokens (default: what the file says)")->check(CLI::PositiveNumber);
   estimate_app->add_option("--parallel", estimate.parallel, "sequences of the whole context")->check(CLI::PositiveNumber);
-  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "f32"}));
+  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "bf16", "q8_0", "f32"}));
   estimate_app->add_option("--max-rows", estimate.max_rows, "rows of a step")->check(CLI::PositiveNumber);
   estimate_app->add_option("--nodes", estimate.nodes, "a number of nodes, or what each holds: 16G,8G or NAME=16G,...");
   estimate_app->add_flag("--json", estimate.json, "for programs");
@@ -204,7 +225,7 @@ int Main(int argc, char** argv) {
   worker_app->add_option("--memory", worker.memory, "for weights and KV cache, as 8G (default: what is free)")->type_name("SIZE");
   worker_app->add_option("-t,--threads", worker.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
   worker_app->add_option("--isa", worker.isa, "instruction set of the kernels (default: the best this CPU has)")
-      ->check(CLI::IsMember({"ref", "avx2", "avx512", "avx512vnni"}));
+      ->check(CLI::IsMember(IsaNames()));
   worker_app->add_option("--wire", worker.wire, "join only where activations travel as this (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   worker_app->add_flag("--insecure", worker.insecure, "listen beyond loopback without encryption");
@@ -258,6 +279,7 @@ int Main(int argc, char** argv) {
   if (*run_app) status = RunCommand(run);
   if (*chat_app) status = ChatCommand(chat);
   if (*logits_app) status = LogitsCommand(logits);
+  if (*bench_app) status = BenchCommand(bench);
   if (*tokenize_app) status = TokenizeCommand(tokenize);
   if (*template_app) status = TemplateCommand(chat_template);
   if (*quantize_app) status = QuantizeCommand(quantize);

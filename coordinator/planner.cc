@@ -73,7 +73,7 @@ StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));
   GYRE_ASSIGN_OR_RETURN(sizes.both, EndBytes(model, true, true));
-  sizes.kv_per_layer = widest * (kv_type == KvType::kF16 ? 2 : 4) * static_cast<uint64_t>(block_size) * num_blocks;
+  sizes.kv_per_layer = KvBytes(kv_type, widest * static_cast<uint64_t>(block_size)) * num_blocks;
   return sizes;
 }
 

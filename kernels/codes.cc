@@ -1,5 +1,6 @@
 #include "kernels/codes.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace gyre {
@@ -56,6 +57,52 @@ void UnpackQ45K(const std::byte* b, bool has_high, CodeBlock* out) {
   }
 }
 
+// Four codes of two bits a byte, 32 elements apart, in two halves.
+unsigned TwoBits(const std::byte* b, size_t element) {
+  return Byte(b, element / 128 * 32 + element % 32) >> (element / 32 % 4 * 2) & 3;
+}
+
+void UnpackQ2K(const std::byte* b, CodeBlock* out) {
+  out->d = Load16(b + 80);
+  out->m = Load16(b + 82);
+  for (size_t sub = 0; sub < 16; ++sub) {
+    out->scale[sub] = static_cast<int8_t>(Byte(b, sub) & 15);
+    out->min[sub] = static_cast<uint8_t>(Byte(b, sub) >> 4);
+  }
+  for (size_t i = 0; i < 256; ++i) out->q[i] = static_cast<uint8_t>(TwoBits(b + 16, i));
+}
+
+// [high bits: bit i / 32 of byte i % 32] [two low bits] [scales] [d]
+void UnpackQ3K(const std::byte* b, CodeBlock* out) {
+  const std::byte* scales = b + 96;
+  out->d = Load16(b + 108);
+  for (size_t sub = 0; sub < 16; ++sub) {
+    // Four low bits: a nibble of the first 8 bytes; two high ones: a pair of bits of the last 4.
+    const unsigned low = Byte(scales, sub % 8) >> (sub / 8 * 4) & 15;
+    const unsigned top = Byte(scales, 8 + sub % 4) >> (sub / 4 * 2) & 3;
+    out->scale[sub] = static_cast<int8_t>(static_cast<int>(low | top << 4) - 32);
+  }
+  for (size_t i = 0; i < 256; ++i) out->q[i] = static_cast<uint8_t>(TwoBits(b + 32, i) | (Byte(b, i % 32) >> (i / 32) & 1) << 2);
+}
+
+// The low nibbles of 16 bytes, then the high ones.
+void Nibbles(const std::byte* b, uint8_t* q) {
+  for (size_t i = 0; i < 16; ++i) {
+    q[i] = static_cast<uint8_t>(Byte(b, i) & 15);
+    q[i + 16] = static_cast<uint8_t>(Byte(b, i) >> 4);
+  }
+}
+
+void UnpackIq4Xs(const std::byte* b, CodeBlock* out) {
+  out->d = Load16(b);
+  const unsigned high = Load16(b + 2);
+  for (size_t sub = 0; sub < 8; ++sub) {
+    const unsigned low = Byte(b, 4 + sub / 2) >> (sub % 2 * 4) & 15;
+    out->scale[sub] = static_cast<int8_t>(static_cast<int>(low | (high >> (2 * sub) & 3) << 4) - 32);
+    Nibbles(b + 8 + 16 * sub, out->q + 32 * sub);
+  }
+}
+
 void UnpackQ6K(const std::byte* b, CodeBlock* out) {
   out->d = Load16(b + 208);
   for (size_t i = 0; i < 16; ++i) out->scale[i] = static_cast<int8_t>(Byte(b + 192, i));
@@ -81,9 +128,14 @@ bool HasCodes(DType type) {
     case DType::kQ4_1:
     case DType::kQ5_0:
     case DType::kQ5_1:
+    case DType::kQ2_K:
+    case DType::kQ3_K:
     case DType::kQ4_K:
     case DType::kQ5_K:
-    case DType::kQ6_K: return true;
+    case DType::kQ6_K:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kMXFP4: return true;
     default: return false;
   }
 }
@@ -94,7 +146,17 @@ int CodeZero(DType type) {
     case DType::kQ4_0: return 8;
     case DType::kQ5_0: return 16;
     case DType::kQ6_K: return 32;
+    case DType::kQ3_K: return 4;
     default: return 0;
+  }
+}
+
+const int8_t* CodeTable(DType type) {
+  switch (type) {
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS: return kIq4Values;
+    case DType::kMXFP4: return kFp4Doubled;
+    default: return nullptr;
   }
 }
 
@@ -111,6 +173,16 @@ void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
     case DType::kQ4_K: return UnpackQ45K(b, false, out);
     case DType::kQ5_K: return UnpackQ45K(b, true, out);
     case DType::kQ6_K: return UnpackQ6K(b, out);
+    case DType::kQ2_K: return UnpackQ2K(b, out);
+    case DType::kQ3_K: return UnpackQ3K(b, out);
+    case DType::kIQ4_NL:
+      out->d = Load16(b);
+      return Nibbles(b + 2, out->q);
+    case DType::kIQ4_XS: return UnpackIq4Xs(b, out);
+    case DType::kMXFP4:
+      // The exponent alone, biased by 127; the table is doubled.
+      out->wide_d = static_cast<float>(std::ldexp(0.5, static_cast<int>(Byte(b, 0)) - 127));
+      return Nibbles(b + 1, out->q);
     default: return;
   }
 }
@@ -121,8 +193,21 @@ void DequantizeCodes(DType type, const std::byte* block, float* y) {
   const float d = HalfToFloat(c.d), m = HalfToFloat(c.m);
   const int zero = CodeZero(type);
   switch (type) {
+    case DType::kQ3_K:
     case DType::kQ6_K:
       for (size_t i = 0; i < 256; ++i) y[i] = d * F(c.scale[i / 16]) * F(c.q[i] - zero);
+      return;
+    case DType::kQ2_K:
+      for (size_t i = 0; i < 256; ++i) y[i] = d * F(c.scale[i / 16]) * F(c.q[i]) - m * F(c.min[i / 16]);
+      return;
+    case DType::kIQ4_XS:
+      for (size_t i = 0; i < 256; ++i) y[i] = d * F(c.scale[i / 32]) * F(kIq4Values[c.q[i]]);
+      return;
+    case DType::kIQ4_NL:
+      for (size_t i = 0; i < 32; ++i) y[i] = d * F(kIq4Values[c.q[i]]);
+      return;
+    case DType::kMXFP4:
+      for (size_t i = 0; i < 32; ++i) y[i] = c.wide_d * F(kFp4Doubled[c.q[i]]);
       return;
     case DType::kQ4_K:
     case DType::kQ5_K:

@@ -2,6 +2,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/ref/ref_backend.h"
 
@@ -16,6 +20,9 @@ const cpu::IsaOps* OpsOf(Isa isa) {
     case Isa::kAvx512Vnni: return cpu::Avx512VnniOps();
     default: break;
   }
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return cpu::NeonOps();
+  if (isa == Isa::kNeonDot) return cpu::NeonDotOps();
 #endif
   return nullptr;
 }
@@ -32,6 +39,10 @@ bool CpuHas(Isa isa) {
     case Isa::kAvx512Vnni: return avx512 && __builtin_cpu_supports("avx512vnni");
     default: break;
   }
+#elif defined(__aarch64__)
+  constexpr unsigned long kDotProduct = 1 << 20;  // HWCAP_ASIMDDP
+  if (isa == Isa::kNeon) return true;
+  if (isa == Isa::kNeonDot) return (getauxval(AT_HWCAP) & kDotProduct) != 0;
 #endif
   return isa == Isa::kRef;
 }
@@ -39,7 +50,7 @@ bool CpuHas(Isa isa) {
 }  // namespace
 
 const char* IsaName(Isa isa) {
-  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni"};
+  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neondot"};
   return kNames[static_cast<int>(isa)];
 }
 
@@ -48,15 +59,25 @@ std::string IsaMissing(Isa isa) {
   return std::string("this CPU has no ") + IsaName(isa);
 }
 
+std::span<const Isa> BuiltIsas() {
+#if defined(__x86_64__)
+  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni};
+#elif defined(__aarch64__)
+  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kNeon, Isa::kNeonDot};
+#else
+  static constexpr Isa kBuilt[] = {Isa::kRef};
+#endif
+  return kBuilt;
+}
+
 Isa DetectIsa() {
-  int best = static_cast<int>(Isa::kAvx512Vnni);
-  if (const char* cap = std::getenv("GYRE_ISA")) {
-    for (int i = 0; i <= best; ++i) {
-      if (std::strcmp(cap, IsaName(static_cast<Isa>(i))) == 0) best = i;
-    }
+  const char* cap = std::getenv("GYRE_ISA");
+  Isa best = Isa::kRef;
+  for (Isa isa : BuiltIsas()) {
+    if (CpuHas(isa)) best = isa;
+    if (cap != nullptr && std::strcmp(cap, IsaName(isa)) == 0) break;
   }
-  while (!CpuHas(static_cast<Isa>(best))) --best;
-  return static_cast<Isa>(best);
+  return best;
 }
 
 std::unique_ptr<Backend> MakeBackend(Isa isa, int threads) {

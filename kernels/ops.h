@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/kv_type.h"
 #include "kernels/quant.h"
 
 namespace gyre {
@@ -33,10 +34,11 @@ class PackedWeight {
 enum class RopePairing : uint8_t { kInterleaved, kHalves };  // (2i, 2i+1) | (i, i + d/2)
 enum class Activation : uint8_t { kSilu, kGeluTanh };        // exact (no tables)
 
-// K and V of one layer. Page p: K at k + p * page_elems, as [kv_head][head_dim][block_size], V the same as
-// [kv_head][block_size][head_dim]: scores go over positions, sums over elements.
+// K and V of one layer. Page p: K at k + p * PageBytes(), of each key-value head [head_dim][block_size], V the same with
+// [block_size][head_dim]: scores go over positions, sums over elements. In q8_0 a head's bytes are followed by their f16 scales,
+// [head_dim / 32][block_size] and [block_size][head_dim / 32].
 struct KvView {
-  bool half = true;  // elements are f16, else f32
+  KvType type = KvType::kF16;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
   int block_size = 16;
@@ -45,6 +47,8 @@ struct KvView {
   size_t PageElems() const {
     return static_cast<size_t>(block_size) * static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim);
   }
+  size_t PageBytes() const { return KvBytes(type, PageElems()); }
+  size_t HeadBytes() const { return PageBytes() / static_cast<size_t>(kv_heads); }
 };
 
 // One row's place: its sequence's block table and its position.
@@ -60,9 +64,11 @@ struct AttentionParams {
   int window = 0;     // 0 = none; else a row at p sees positions > p - window
 };
 
-enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3 };
+enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5 };
 const char* IsaName(Isa isa);
-// The best that this CPU and this build have. GYRE_ISA (ref, avx2, avx512, avx512vnni) caps it.
+// Those that this build has, ref first, each better than the one before it.
+std::span<const Isa> BuiltIsas();
+// The best of them that this CPU has. GYRE_ISA (a name) caps it.
 Isa DetectIsa();
 // "" or why this CPU can't run `isa`.
 std::string IsaMissing(Isa isa);
@@ -88,7 +94,8 @@ class Backend {
   // x[r][h][head_dim], in place, rotates the first 2*half elements of each head by cos/sin [r][half].
   virtual void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,
                     RopePairing pairing) = 0;
-  // Writes k, v [r][kv_heads][head_dim] to each row's page (f16: round to nearest even).
+  // Writes k, v [r][kv_heads][head_dim] to each row's page, rounded to nearest even; q8_0 as DType::kQ8_0 is quantized, which needs
+  // heads of a multiple of 32.
   virtual void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) = 0;
   // q, out [r][heads][head_dim]. Positions [max(0, p - window + 1), p]; fixed splits of 256 positions counted from 0.
   virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,

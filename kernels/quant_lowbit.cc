@@ -1,7 +1,6 @@
 #include "kernels/quant_lowbit.h"
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -31,8 +30,6 @@ float F(int v) {
   return static_cast<float>(v);
 }
 
-constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t kFp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 constexpr float kTwoBit[4] = {8, 25, 43, 0};
 constexpr float kThreeBit[8] = {4, 12, 20, 28, 36, 44, 52, 62};
 
@@ -75,36 +72,6 @@ void Ternary1(const std::byte* b, float* y) {
   run(b, 32, 5);
   run(b + 32, 16, 5);
   run(b + 48, 4, 4);
-}
-
-void Q2K(const std::byte* b, float* y) {
-  const std::byte* q = b + 16;
-  const float d = Half(b + 80), min = Half(b + 82);
-  for (size_t sub = 0; sub < 16; ++sub) {  // of 16 weights
-    const unsigned s = U8(b + sub);
-    const float scale = d * F(s & 15), offset = min * F(s >> 4);
-    const std::byte* bits = q + sub / 8 * 32 + sub % 2 * 16;
-    for (size_t i = 0; i < 16; ++i) *y++ = scale * F(U8(bits + i) >> (sub / 2 % 4 * 2) & 3) - offset;
-  }
-}
-
-void Q3K(const std::byte* b, float* y) {
-  const std::byte* high = b;
-  const std::byte* q = b + 32;
-  const std::byte* scales = b + 96;
-  const float d = Half(b + 108);
-  for (size_t sub = 0; sub < 16; ++sub) {
-    // Four low bits: a nibble of the first 8 bytes; two high ones: a pair of bits of the last 4.
-    const unsigned low = U8(scales + sub % 8) >> (sub / 8 * 4) & 15;
-    const unsigned top = U8(scales + 8 + sub % 4) >> (sub / 4 * 2) & 3;
-    const float scale = d * F(static_cast<int>(low | top << 4) - 32);
-    const size_t in_half = sub % 2 * 16;
-    for (size_t i = 0; i < 16; ++i) {
-      const int v = static_cast<int>(U8(q + sub / 8 * 32 + in_half + i) >> (sub / 2 % 4 * 2) & 3);
-      const bool whole = (U8(high + in_half + i) >> (sub / 2) & 1) != 0;
-      *y++ = scale * F(v - (whole ? 0 : 4));
-    }
-  }
 }
 
 void Iq2Xxs(const std::byte* b, float* y) {
@@ -195,34 +162,10 @@ void Iq1M(const std::byte* b, float* y) {
   }
 }
 
-// 32 weights of a 16-entry table: the low nibbles of 16 bytes, then the high ones.
-void Nibbles(const std::byte* q, const int8_t* table, float scale, float* y) {
-  for (size_t i = 0; i < 16; ++i) {
-    y[i] = scale * F(static_cast<int>(table[U8(q + i) & 15]));
-    y[i + 16] = scale * F(static_cast<int>(table[U8(q + i) >> 4]));
-  }
-}
-
-void Iq4Xs(const std::byte* b, float* y) {
-  const float d = Half(b);
-  const unsigned high = Load<uint16_t>(b + 2);
-  for (size_t sub = 0; sub < 8; ++sub) {
-    const unsigned low = U8(b + 4 + sub / 2) >> (sub % 2 * 4) & 15;
-    const int scale = static_cast<int>(low | (high >> (2 * sub) & 3) << 4) - 32;
-    Nibbles(b + 8 + 16 * sub, kIq4Values, d * F(scale), y + 32 * sub);
-  }
-}
-
 }  // namespace
 
 bool DequantizeLowBitBlock(DType type, const std::byte* b, float* y) {
   switch (type) {
-    case DType::kQ2_K:
-      Q2K(b, y);
-      return true;
-    case DType::kQ3_K:
-      Q3K(b, y);
-      return true;
     case DType::kIQ2_XXS:
       Iq2Xxs(b, y);
       return true;
@@ -244,21 +187,11 @@ bool DequantizeLowBitBlock(DType type, const std::byte* b, float* y) {
     case DType::kIQ1_M:
       Iq1M(b, y);
       return true;
-    case DType::kIQ4_NL:
-      Nibbles(b + 2, kIq4Values, Half(b), y);
-      return true;
-    case DType::kIQ4_XS:
-      Iq4Xs(b, y);
-      return true;
     case DType::kTQ1_0:
       Ternary1(b, y);
       return true;
     case DType::kTQ2_0:
       Ternary2(b, y);
-      return true;
-    // The exponent alone, biased by 127; the table is doubled.
-    case DType::kMXFP4:
-      Nibbles(b + 1, kFp4Doubled, static_cast<float>(std::ldexp(0.5, static_cast<int>(U8(b)) - 127)), y);
       return true;
     default:
       return false;

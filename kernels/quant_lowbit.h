@@ -1,5 +1,4 @@
-// Blocks of few bits a weight: Q2_K, Q3_K, the IQ types, TQ and MXFP4. Layouts: ggml's block formats; MXFP4: OCP
-// Microscaling Formats 1.0.
+// Blocks of few bits a weight that point into codebooks or pack ternary digits: IQ1 to IQ3 and TQ. Layouts: ggml's block formats.
 #pragma once
 
 #include <cstddef>

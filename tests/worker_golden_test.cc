@@ -104,7 +104,45 @@ TEST_P(Golden, LogitsAndGreedyIds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::Values(Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni),
+// The other types of the KV cache cost what their rounding costs.
+TEST_P(Golden, EveryTypeOfTheKvCache) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
+  if (!IsaMissing(GetParam()).empty()) GTEST_SKIP() << IsaMissing(GetParam());
+  if (testing::kSanitized && GetParam() != DetectIsa()) GTEST_SKIP() << "sanitized: the widest instruction set only";
+  const std::string dir = testing::SharedData("golden/");
+  const std::vector<float> expected = ReadFloats(dir + "tiny-llama-s0-f16.logits.f32");
+  double last = 0, half = 0;
+  for (const auto& [kv, bound] : {std::pair<const char*, double>{"f32", 1e-5}, {"f16", 1e-3}, {"q8_0", 2e-2}, {"bf16", 1e-2}}) {
+    RingOptions o;
+    o.model = dir + "tiny-llama-s0-f16.gguf";
+    o.stages = 2;
+    o.threads = 2;
+    o.ctx = 256;
+    o.kv_type = kv;
+    o.isa = IsaName(GetParam());
+    o.quiet = true;
+    auto ring = LocalRing::Open(o);
+    ASSERT_TRUE(ring.ok()) << ring.status();
+    Request rows;
+    rows.prompt = ReadNumbers<TokenId>(dir + "ids.txt");
+    rows.prompt_logits = true;
+    const testing::Outcome got = testing::RunOne((*ring)->engine(), rows);
+    ASSERT_EQ(got.logits.size(), rows.prompt.size()) << got.status;
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      error += std::pow(static_cast<double>(got.logits[i / 512][i % 512]) - static_cast<double>(expected[i]), 2);
+      norm += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    const double relative = std::sqrt(error / norm);
+    EXPECT_LE(relative, bound) << kv;
+    // bf16 has fewer bits than f16, and is not compared with q8_0.
+    EXPECT_GT(relative, 2 * (kv == std::string("bf16") ? half : last)) << kv << " rounds no more than the one before it";
+    last = relative;
+    if (kv == std::string("f16")) half = relative;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::ValuesIn(std::vector<Isa>(BuiltIsas().begin(), BuiltIsas().end())),
                          [](const auto& info) { return std::string(IsaName(info.param)); });
 
 }  // namespace

@@ -281,7 +281,7 @@ TEST_P(ScalarForward, YarnInAWindow) {
   Check(o, {.window = 8, .factor = 8, .original = 32}, {{.window = 8}, {.window = 9, .factor = 8, .original = 32}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, ScalarForward, ::testing::Values(Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni),
+INSTANTIATE_TEST_SUITE_P(Isa, ScalarForward, ::testing::ValuesIn(std::vector<Isa>(BuiltIsas().begin(), BuiltIsas().end())),
                          [](const auto& info) { return std::string(IsaName(info.param)); });
 
 }  // namespace

@@ -15,12 +15,13 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
                                                    KvType type) {
   std::unique_ptr<PagePool> pool(new PagePool);
   KvView& v = pool->view_;
-  v.half = type == KvType::kF16;
+  v.type = type;
   v.block_size = block_size;
   v.kv_heads = spec.kv_heads;
   v.head_dim = spec.head_dim;
+  GYRE_RETURN_IF_ERROR(CheckKvType(type, spec.head_dim));
   size_t half = 0;
-  if (__builtin_mul_overflow(v.PageElems() * (v.half ? 2 : 4), size_t{num_blocks}, &half) || half > SIZE_MAX / 2) {
+  if (__builtin_mul_overflow(v.PageBytes(), size_t{num_blocks}, &half) || half > SIZE_MAX / 2) {
     return ResourceExhausted("{} KV blocks of {} positions are too many", num_blocks, block_size);
   }
   pool->num_blocks_ = num_blocks;
@@ -56,6 +57,11 @@ void PagePool::Write(BlockId page, const std::byte* from) {
   const size_t half = page_bytes() / 2;
   std::memcpy(view_.k + page * half, from, half);
   std::memcpy(view_.v + page * half, from + half, half);
+}
+
+Status CheckKvType(KvType type, int head_dim) {
+  if (type != KvType::kQ8_0 || head_dim % static_cast<int>(kKvBlock) == 0) return absl::OkStatus();
+  return InvalidArgument("a KV cache of q8_0 needs heads of a multiple of {}, this model's have {}: use --kv-type f16", kKvBlock, head_dim);
 }
 
 std::shared_ptr<Layer> Layer::Weights() const {

@@ -12,6 +12,9 @@
 
 namespace gyre {
 
+// kInvalidArgument: heads of that size can't be kept so.
+Status CheckKvType(KvType type, int head_dim);
+
 // The pages of one layer: anonymous memory that is touched only when used.
 class PagePool {
  public:

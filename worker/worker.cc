@@ -567,7 +567,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     if (layer != nullptr) {
       const KvView& v = layer->pages->view();
       const bool same = v.block_size == request.block_size && layer->pages->num_blocks() == request.num_blocks &&
-                        v.half == (request.kv_type == KvType::kF16);
+                        v.type == request.kv_type;
       if (!same) layer = layer->Weights();
     } else if (layer = find(kept, i); layer != nullptr) {
       layer = layer->Weights();

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/codes.h"
 #include "kernels/cpu/isa_ops.h"
 
 namespace gyre::cpu {
@@ -12,6 +13,7 @@ namespace {
 struct V8 {
   using T = __m256;
   static constexpr size_t kLanes = 8;
+  static constexpr size_t kTileRows = 3, kTileColumns = 4;
   static T Zero() { return _mm256_setzero_ps(); }
   static T Load(const float* p) { return _mm256_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {
@@ -21,6 +23,8 @@ struct V8 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
+  static T LoadInt8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
+  static float Half(uint16_t h) { return _cvtsh_ss(h); }
   template <typename E>
   static void CopyTail(const void* p, size_t n, E (&out)[kLanes]) {
     for (size_t i = 0; i < n; ++i) __builtin_memcpy(&out[i], static_cast<const E*>(p) + i, sizeof(E));
@@ -39,6 +43,11 @@ struct V8 {
     uint16_t all[kLanes] = {};
     CopyTail(p, n, all);
     return LoadBf16(all);
+  }
+  static T LoadInt8Tail(const int8_t* p, size_t n) {
+    int8_t all[kLanes] = {};
+    CopyTail(p, n, all);
+    return LoadInt8(all);
   }
   static void StoreTail(float* p, T v, size_t n) {
     float all[kLanes];
@@ -99,14 +108,28 @@ __m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast
 __m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 __m128i Load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 
-// Group g of a block for half a panel, eight columns: unsigned codes; bytes as signed numbers where the codes have 8 bits.
+template <typename L>
+inline constexpr bool kSigned = L::kBits == 8 || L::kTable;
+
+// Group g of a block for half a panel, eight columns: unsigned codes, or signed numbers where kSigned.
 template <typename L>
 __m256i Codes(const std::byte* block, size_t g) {
   if constexpr (L::kBits == 8) {
     return _mm256_xor_si256(Load256(block + g * kGroup), _mm256_set1_epi8(-128));
+  } else if constexpr (L::kBits <= 3) {
+    const __m256i pairs = Load256(block + g / 4 * kGroup);
+    const __m256i two = _mm256_and_si256(_mm256_srli_epi16(pairs, static_cast<int>(2 * (g % 4))), _mm256_set1_epi8(3));
+    if constexpr (L::kBits == 2) return two;
+    const __m256i bits = Load256(block + L::kPlanes);
+    const __m256i there = g < 2 ? _mm256_slli_epi16(bits, static_cast<int>(2 - g)) : _mm256_srli_epi16(bits, static_cast<int>(g - 2));
+    return _mm256_or_si256(two, _mm256_and_si256(there, _mm256_set1_epi8(4)));
   } else {
     const __m256i two = Load256(block + g % 4 * kGroup);
     const __m256i low = _mm256_and_si256(g < 4 ? two : _mm256_srli_epi16(two, 4), _mm256_set1_epi8(15));
+    if constexpr (L::kTable) {
+      const __m128i table = Load128(reinterpret_cast<const std::byte*>(L::kIq4 ? kIq4Values : kFp4Doubled));
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), low);
+    }
     if constexpr (L::kBits == 4) return low;
     if constexpr (L::kBits == 5) {
       const __m256i bits = Load256(block + L::kPlanes);
@@ -122,9 +145,16 @@ __m256i Codes(const std::byte* block, size_t g) {
 // Eight columns' scales of part s of block b, and their minima; `first` is the first column.
 template <typename L>
 __m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
+  if constexpr (L::kWide) return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + (b * kPanel + first) * 4));
   if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + (b * kPanel + first) * 2));
-  const __m256i bytes = _mm256_cvtepi8_epi32(Load64(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first));
+  __m256i bytes = _mm256_cvtepi8_epi32(Load64(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first));
+  if constexpr (L::kHalfMin) bytes = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
   return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + first * 2)), _mm256_cvtepi32_ps(bytes));
+}
+template <typename L>
+__m256 HalfMins(const std::byte* unit, size_t first, size_t b, size_t s) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kMins + (b * 2 + s) * kPanel + first));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4)));
 }
 template <typename L>
 __m256 Mins(const std::byte* unit, size_t first, size_t b) {
@@ -145,7 +175,7 @@ template <typename L, size_t R>
                                         __m256 (&sum)[R]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   // How many products of a code and an activation, twice, a 16-bit sum holds.
-  constexpr size_t kSafe = L::kBits == 8 ? 1 : L::kBits == 6 ? 2 : L::kBits == 5 ? 4 : 8;
+  constexpr size_t kSafe = kSigned<L> ? 1 : L::kBits == 6 ? 2 : L::kBits == 5 ? 4 : 8;
   const __m256i ones = _mm256_set1_epi16(1);
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
   const int8_t* q = x.q + at * kBlock;
@@ -159,16 +189,16 @@ template <typename L, size_t R>
       Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
         __m256i dots[R], words[R];
         for (size_t r = 0; r < R; ++r)
-          dots[r] = L::kBits == 8 ? _mm256_setzero_si256() : _mm256_set1_epi32(offset[s() * x.parts + r]);
+          dots[r] = kSigned<L> || L::kHalfMin ? _mm256_setzero_si256() : _mm256_set1_epi32(offset[s() * x.parts + r]);
         Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
           const __m256i codes = Codes<L>(block, g());
-          const __m256i magnitude = L::kBits == 8 ? _mm256_abs_epi8(codes) : codes;
+          const __m256i magnitude = kSigned<L> ? _mm256_abs_epi8(codes) : codes;
           for (size_t r = 0; r < R; ++r) {
             int32_t four;
             __builtin_memcpy(&four, q + r * kBlock + 4 * g(), 4);
             const __m256i fours = _mm256_set1_epi32(four);
-            const __m256i product = _mm256_maddubs_epi16(magnitude, L::kBits == 8 ? _mm256_sign_epi8(fours, codes) : fours);
-            words[r] = g() % kSafe == 0 ? product : _mm256_add_epi16(words[r], product);
+            const __m256i product = _mm256_maddubs_epi16(magnitude, kSigned<L> ? _mm256_sign_epi8(fours, codes) : fours);
+            words[r] = g() % kSafe == 0 || g() == s() * kGroups ? product : _mm256_add_epi16(words[r], product);
             if (g() % kSafe == kSafe - 1 || g() == (s() + 1) * kGroups - 1)
               dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(words[r], ones));
           }
@@ -176,6 +206,13 @@ template <typename L, size_t R>
         const __m256 scales = Scales<L>(unit, first, b, s());
         for (size_t r = 0; r < R; ++r) {
           sum[r] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dots[r]), scales), _mm256_set1_ps(scale[r]), sum[r]);
+        }
+        if constexpr (L::kHalfMin) {
+          const __m256 mins = HalfMins<L>(unit, first, b, s());
+          for (size_t r = 0; r < R; ++r) {
+            const float half = scale[r] * static_cast<float>(offset[s() * x.parts + r]);
+            sum[r] = _mm256_fmadd_ps(mins, _mm256_set1_ps(half), sum[r]);
+          }
         }
       });
       if constexpr (L::kMin) {
@@ -219,16 +256,7 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
-  switch (type) {
-    case PanelType::kQ8: return DotTyped<PanelType::kQ8>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ4: return DotTyped<PanelType::kQ4>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ4Min: return DotTyped<PanelType::kQ4Min>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ5: return DotTyped<PanelType::kQ5>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ5Min: return DotTyped<PanelType::kQ5Min>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ4K: return DotTyped<PanelType::kQ4K>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ5K: return DotTyped<PanelType::kQ5K>(x, rows, w, panels, columns, out, ldo);
-    case PanelType::kQ6K: return DotTyped<PanelType::kQ6K>(x, rows, w, panels, columns, out, ldo);
-  }
+  WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ namespace {
 struct V16 {
   using T = __m512;
   static constexpr size_t kLanes = 16;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4;
   static T Zero() { return _mm512_setzero_ps(); }
   static T Load(const float* p) { return _mm512_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {
@@ -25,6 +26,11 @@ struct V16 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(Mask(n), p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
+  static T LoadInt8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static T LoadInt8Tail(const int8_t* p, size_t n) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(Mask(n), p))); }
+  static float Half(uint16_t h) { return _cvtsh_ss(h); }
   static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
   static T Broadcast(float f) { return _mm512_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/codes.h"
 #include "kernels/cpu/isa_ops.h"
 
 namespace gyre::cpu {
@@ -19,14 +20,30 @@ __m512i Four(const int8_t* q) {
   return _mm512_set1_epi32(four);
 }
 
+// A table of 16 signed values, kZero added, once in each 128 bits.
+template <typename L>
+__m512i Table() {
+  const int8_t* values = L::kIq4 ? kIq4Values : kFp4Doubled;
+  const __m128i table = _mm_xor_si128(Load128(reinterpret_cast<const std::byte*>(values)), _mm_set1_epi8(-128));
+  return _mm512_broadcast_i32x4(table);
+}
+
 // Group g of a block: four unsigned codes of each column.
 template <typename L>
 __m512i Codes(const std::byte* block, size_t g) {
   if constexpr (L::kBits == 8) {
     return _mm512_loadu_si512(block + g * kGroup);
+  } else if constexpr (L::kBits <= 3) {
+    const __m512i pairs = _mm512_loadu_si512(block + g / 4 * kGroup);
+    const __m512i two = _mm512_and_si512(_mm512_srli_epi16(pairs, static_cast<unsigned>(2 * (g % 4))), _mm512_set1_epi8(3));
+    if constexpr (L::kBits == 2) return two;
+    const __m512i bits = _mm512_loadu_si512(block + L::kPlanes);
+    const __m512i there = g < 2 ? _mm512_slli_epi16(bits, static_cast<unsigned>(2 - g)) : _mm512_srli_epi16(bits, static_cast<unsigned>(g - 2));
+    return _mm512_ternarylogic_epi32(two, there, _mm512_set1_epi8(4), 0xF8);
   } else {
     const __m512i two = _mm512_loadu_si512(block + g % 4 * kGroup);
     const __m512i low = _mm512_and_si512(g < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
+    if constexpr (L::kTable) return _mm512_shuffle_epi8(Table<L>(), low);
     if constexpr (L::kBits == 4) return low;
     const std::byte* plane = block + L::kPlanes;
     // a | (b & c)
@@ -45,9 +62,16 @@ __m512i Codes(const std::byte* block, size_t g) {
 // The weights' scales of part s of block b, and the minima of block b.
 template <typename L>
 __m512 Scales(const std::byte* unit, size_t b, size_t s) {
+  if constexpr (L::kWide) return _mm512_loadu_ps(unit + b * kPanel * 4);
   if constexpr (!L::kSuper) return _mm512_cvtph_ps(Load256(unit + b * kPanel * 2));
-  const __m512i bytes = _mm512_cvtepi8_epi32(Load128(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel));
+  __m512i bytes = _mm512_cvtepi8_epi32(Load128(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel));
+  if constexpr (L::kHalfMin) bytes = _mm512_and_si512(bytes, _mm512_set1_epi32(15));
   return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit)), _mm512_cvtepi32_ps(bytes));
+}
+template <typename L>
+__m512 HalfMins(const std::byte* unit, size_t b, size_t s) {
+  const __m512i bytes = _mm512_cvtepu8_epi32(Load128(unit + L::kMins + (b * 2 + s) * kPanel));
+  return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit + kPanel * 2)), _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4)));
 }
 template <typename L>
 __m512 Mins(const std::byte* unit, size_t b) {
@@ -86,7 +110,7 @@ template <typename L, size_t R, size_t P>
       auto part = [&](auto s) {
         __m512i dots[R][P];
         for (size_t r = 0; r < R; ++r) {
-          for (size_t p = 0; p < P; ++p) dots[r][p] = _mm512_set1_epi32(offset[s() * x.parts + r]);
+          for (size_t p = 0; p < P; ++p) dots[r][p] = L::kHalfMin ? _mm512_setzero_si512() : _mm512_set1_epi32(offset[s() * x.parts + r]);
         }
         Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
           __m512i codes[P];
@@ -100,6 +124,13 @@ template <typename L, size_t R, size_t P>
           const __m512 scales = Scales<L>(unit + p * stride, b, s());
           for (size_t r = 0; r < R; ++r) {
             sum[r][p] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots[r][p]), scales), _mm512_set1_ps(scale[r]), sum[r][p]);
+          }
+          if constexpr (L::kHalfMin) {
+            const __m512 mins = HalfMins<L>(unit + p * stride, b, s());
+            for (size_t r = 0; r < R; ++r) {
+              const float half = scale[r] * static_cast<float>(offset[s() * x.parts + r]);
+              sum[r][p] = _mm512_fmadd_ps(mins, _mm512_set1_ps(half), sum[r][p]);
+            }
           }
         }
       };
@@ -164,16 +195,7 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   const Output o{out, ldo, columns};
-  switch (type) {
-    case PanelType::kQ8: return DotTyped<PanelType::kQ8>(x, rows, w, panels, o);
-    case PanelType::kQ4: return DotTyped<PanelType::kQ4>(x, rows, w, panels, o);
-    case PanelType::kQ4Min: return DotTyped<PanelType::kQ4Min>(x, rows, w, panels, o);
-    case PanelType::kQ5: return DotTyped<PanelType::kQ5>(x, rows, w, panels, o);
-    case PanelType::kQ5Min: return DotTyped<PanelType::kQ5Min>(x, rows, w, panels, o);
-    case PanelType::kQ4K: return DotTyped<PanelType::kQ4K>(x, rows, w, panels, o);
-    case PanelType::kQ5K: return DotTyped<PanelType::kQ5K>(x, rows, w, panels, o);
-    case PanelType::kQ6K: return DotTyped<PanelType::kQ6K>(x, rows, w, panels, o);
-  }
+  WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, o); });
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/codes.h"
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/team.h"
@@ -41,8 +40,8 @@ class CpuBackend : public Backend {
       MatMulPanels(x, rows, w, ns, out);
     } else if (const auto type = PlainType(w); type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
-        // Columns in slices that stay in the cache while all rows pass over them.
-        const size_t slice = rows > 4 ? 64 : w.n;
+        // Columns in slices that stay in the second-level cache while all rows pass over them.
+        const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
         for (size_t c = begin; c < end; c += slice) {
           const std::byte* at = w.source.data + c * w.source.row_bytes();
           ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
@@ -97,13 +96,13 @@ class CpuBackend : public Backend {
   }
 
   void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) override {
-    const size_t dim = Size(kv.head_dim), heads = Size(kv.kv_heads);
+    const size_t dim = Size(kv.head_dim), heads = Size(kv.kv_heads), block = Size(kv.block_size);
     team_.For(rows.size(), 1, Elems(rows.size() * heads * dim * 2), [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         for (size_t head = 0; head < heads; ++head) {
-          const size_t from = (r * heads + head) * dim, position = rows[r].position;
-          StoreElems(k + from, dim, kv.half, kv.k, KeyIndex(kv, rows[r], position, head), Size(kv.block_size));
-          StoreElems(v + from, dim, kv.half, kv.v, ValueIndex(kv, rows[r], position, head), 1);
+          const size_t from = (r * heads + head) * dim;
+          StoreElems(k + from, kv, Place(kv, kv.k, rows[r], head), rows[r].position % block, block);
+          StoreElems(v + from, kv, Place(kv, kv.v, rows[r], head), rows[r].position % block * dim, 1);
         }
       }
     });
@@ -122,13 +121,46 @@ class CpuBackend : public Backend {
       if (joins) ++tiles_.back().count;
       else tiles_.push_back({r, 1});
     }
+    // Few sequences of long contexts: their splits are shared out too. Each is summed for itself and added in order either way, so
+    // the bits are the same.
     const size_t items = tiles_.size() * kv_heads;
+    if (const size_t splits = MostSplits(rows, p); items < 2 * Size(team_.threads()) && splits > 1 && team_.threads() > 1) {
+      std::vector<Part> parts(items * splits);
+      team_.For(items * splits, 1, work / 16, [&](size_t begin, size_t end) {
+        std::vector<float> scratch;
+        for (size_t u = begin; u < end; ++u) {
+          const size_t item = u / splits;
+          const AttentionTile& tile = tiles_[item / kv_heads];
+          const size_t split = FirstSplit(rows[tile.row], p) + u % splits;
+          if (split > LastSplit(rows, tile)) continue;
+          parts[u].Reset(tile.count * (heads / kv_heads), dim);
+          AttendSplit(q, rows, tile, kv, p, item % kv_heads, split, &scratch, &parts[u]);
+        }
+      });
+      Part all;
+      for (size_t item = 0; item < items; ++item) {
+        const AttentionTile& tile = tiles_[item / kv_heads];
+        all.Reset(tile.count * (heads / kv_heads), dim);
+        for (size_t s = 0; s < splits && !parts[item * splits + s].max.empty(); ++s) all.Add(parts[item * splits + s], dim);
+        Finish(all, tile, kv, p, item % kv_heads, out);
+      }
+      return;
+    }
     team_.For(items, 1, work / 16, [&](size_t begin, size_t end) {
       std::vector<float> scratch;
+      Part part, all;
       for (size_t i = begin; i < end; ++i) {
         // A prompt's last rows cost most: one from the front, one from the back, so that every part gets both.
         const size_t item = i % 2 == 0 ? i / 2 : items - 1 - i / 2;
-        AttendTile(q, rows, tiles_[item / kv_heads], kv, p, item % kv_heads, &scratch, out);
+        const AttentionTile& tile = tiles_[item / kv_heads];
+        const size_t n = tile.count * (heads / kv_heads), last = LastSplit(rows, tile);
+        all.Reset(n, dim);
+        for (size_t split = FirstSplit(rows[tile.row], p); split <= last; ++split) {
+          part.Reset(n, dim);
+          AttendSplit(q, rows, tile, kv, p, item % kv_heads, split, &scratch, &part);
+          all.Add(part, dim);
+        }
+        Finish(all, tile, kv, p, item % kv_heads, out);
       }
     });
   }
@@ -170,25 +202,48 @@ class CpuBackend : public Backend {
  private:
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
-  // Where a head's keys or values of a position begin: keys of head_dim rows of block_size, values of block_size rows of head_dim.
-  static size_t KeyIndex(const KvView& kv, const KvRow& row, size_t position, size_t head) {
-    const size_t block = Size(kv.block_size);
-    return row.table[position / block] * kv.PageElems() + head * block * Size(kv.head_dim) + position % block;
+  // A head's bytes in the page of `position`.
+  static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t position, size_t head) {
+    return pool + row.table[position / Size(kv.block_size)] * kv.PageBytes() + head * kv.HeadBytes();
   }
-  static size_t ValueIndex(const KvView& kv, const KvRow& row, size_t position, size_t head) {
-    const size_t block = Size(kv.block_size);
-    return row.table[position / block] * kv.PageElems() + (head * block + position % block) * Size(kv.head_dim);
-  }
+  static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t head) { return Place(kv, pool, row, row.position, head); }
 
-  static void StoreElems(const float* from, size_t n, bool half, std::byte* pool, size_t at, size_t step) {
-    for (size_t i = 0; i < n; ++i, at += step) {
-      if (half) {
-        const uint16_t h = FloatToHalf(from[i]);
-        std::memcpy(pool + at * 2, &h, 2);
+  // One position's elements to head[at], head[at + step], ...; keys stand `block` apart, and so do their scales.
+  static void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) {
+    const size_t dim = Size(kv.head_dim);
+    if (kv.type == KvType::kQ8_0) {
+      std::byte block[34];
+      std::byte* scales = head + Size(kv.block_size) * dim;
+      const size_t first = step == 1 ? at / kKvBlock : at;
+      for (size_t b = 0; b < dim / kKvBlock; ++b) {
+        Quantize(DType::kQ8_0, from + b * kKvBlock, block, kKvBlock);
+        std::memcpy(scales + (first + b * step) * 2, block, 2);
+        for (size_t i = 0; i < kKvBlock; ++i) head[at + (b * kKvBlock + i) * step] = block[2 + i];
+      }
+      return;
+    }
+    for (size_t i = 0; i < dim; ++i, at += step) {
+      if (kv.type == KvType::kF32) {
+        std::memcpy(head + at * 4, from + i, 4);
       } else {
-        std::memcpy(pool + at * 4, from + i, 4);
+        const uint16_t h = kv.type == KvType::kF16 ? FloatToHalf(from[i]) : FloatToBf16(from[i]);
+        std::memcpy(head + at * 2, &h, 2);
       }
     }
+  }
+
+  // Keys (values) of positions from `position` on, within its page.
+  static KvRun Keys(const KvView& kv, const KvRow& row, size_t position, size_t head) {
+    const std::byte* at = Place(kv, kv.k, row, position, head);
+    const size_t block = Size(kv.block_size), in_page = position % block;
+    if (kv.type != KvType::kQ8_0) return {kv.type, at + in_page * KvBytes(kv.type, 1), nullptr};
+    return {kv.type, at + in_page, at + block * Size(kv.head_dim) + in_page * 2};
+  }
+  static KvRun Values(const KvView& kv, const KvRow& row, size_t position, size_t head) {
+    const std::byte* at = Place(kv, kv.v, row, position, head);
+    const size_t block = Size(kv.block_size), dim = Size(kv.head_dim), in_page = position % block;
+    if (kv.type != KvType::kQ8_0) return {kv.type, at + in_page * dim * KvBytes(kv.type, 1), nullptr};
+    return {kv.type, at + in_page * dim, at + block * dim + in_page * (dim / kKvBlock) * 2};
   }
 
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
@@ -211,9 +266,11 @@ class CpuBackend : public Backend {
       offset_.resize(slots * 2);
     }
     const Quantized out{q_.data(), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
-    const bool halves = w.panel_type == PanelType::kQ6K;
-    const int zero = CodeZero(w.type);
-    team_.For(rows, 1, Elems(rows * w.k) / 4, [&](size_t begin, size_t end) {
+    const auto [halves, times] = WithPanelType(w.panel_type, []<PanelType type>() {
+      using L = PanelLayout<type>;
+      return std::pair<bool, int>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero);
+    });
+    team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         for (size_t b = 0; b < w.blocks; ++b) {
           const size_t at = out.At(r, b);
@@ -225,8 +282,8 @@ class CpuBackend : public Backend {
             scale_[at] = 0;
           }
           sum_[at] = scale_[at] * static_cast<float>(sums[0] + sums[1]);
-          offset_[at] = -zero * (halves ? sums[0] : sums[0] + sums[1]);
-          if (halves) offset_[slots + at] = -zero * sums[1];
+          offset_[at] = times * (halves ? sums[0] : sums[0] + sums[1]);
+          if (halves) offset_[slots + at] = times * sums[1];
         }
       }
     });
@@ -246,71 +303,103 @@ class CpuBackend : public Backend {
     });
   }
 
+  // Rows that follow each other in one sequence.
   struct AttentionTile {
     size_t row, count;
   };
-  // One query's way through the splits.
-  struct Query {
-    size_t begin, end;  // the positions it sees
-    float max = -std::numeric_limits<float>::infinity();
-    double total = 0;
-    size_t from = 0, to = 0;  // those of this split
+  // Weights' sums and weighted values of a tile's queries over some positions, relative to the largest score there.
+  struct Part {
+    std::vector<float> max;     // [query]
+    std::vector<double> total;  // [query]; 0 = it saw nothing there
+    std::vector<float> sums;    // [query][head_dim]
+
+    void Reset(size_t queries, size_t dim) {
+      max.assign(queries, -std::numeric_limits<float>::infinity());
+      total.assign(queries, 0.0);
+      sums.assign(queries * dim, 0.0f);
+    }
+    void Add(const Part& o, size_t dim) {
+      for (size_t i = 0; i < max.size(); ++i) {
+        if (!(o.total[i] > 0)) continue;
+        const float top = std::max(max[i], o.max[i]), own = std::exp(max[i] - top), other = std::exp(o.max[i] - top);
+        total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
+        for (size_t d = i * dim; d < (i + 1) * dim; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
+        max[i] = top;
+      }
+    }
   };
 
-  // The heads of one key-value head, for rows that follow each other in one sequence. Each query goes through its positions in rising
-  // order, split by split, whatever else is in the tile.
-  void AttendTile(const float* q, std::span<const KvRow> rows, const AttentionTile& tile, const KvView& kv, const AttentionParams& p,
-                  size_t kv_head, std::vector<float>* scratch, float* out) const {
-    const size_t dim = Size(kv.head_dim), group = Size(p.heads) / Size(kv.kv_heads), n = tile.count * group, window = Size(p.window);
-    const KvRow& row = rows[tile.row];  // all have this table
-    scratch->assign(n * (2 * dim + kSplit), 0.0f);
-    float* queries = scratch->data();
-    float* sums = queries + n * dim;
-    float* scores = sums + n * dim;
-    std::vector<Query> state(n);
-    auto place = [&](size_t i) { return ((tile.row + i / group) * Size(p.heads) + kv_head * group + i % group) * dim; };
-    for (size_t i = 0; i < n; ++i) {
-      std::memcpy(queries + i * dim, q + place(i), dim * sizeof(float));
-      state[i].end = size_t{rows[tile.row + i / group].position} + 1;
-      state[i].begin = p.window > 0 && state[i].end > window ? state[i].end - window : 0;
-    }
-    const size_t last = state.back().end;
-    for (size_t split = state[0].begin / kSplit * kSplit; split < last; split += kSplit) {
-      size_t any_from = last, any_to = 0, all_from = 0, all_to = last;
-      for (Query& s : state) {
-        s.from = std::clamp(s.begin, split, split + kSplit);
-        s.to = std::clamp(s.end, s.from, split + kSplit);
-        if (s.from < s.to) {
-          any_from = std::min(any_from, s.from);
-          any_to = std::max(any_to, s.to);
-        }
-        all_from = std::max(all_from, s.from);
-        all_to = std::min(all_to, s.to);
-      }
-      all_to = std::max(all_from, all_to);
-      ForPages(kv, any_from, any_to, [&](size_t pos, size_t count) {
-        ops_.scores(queries, n, kv.k + KeyIndex(kv, row, pos, kv_head) * Elem(kv), kv.half, Size(kv.block_size), count, dim,
-                    scores + (pos - split), kSplit);
-      });
-      for (size_t i = 0; i < n; ++i) Soften(p, split, scores + i * kSplit, sums + i * dim, dim, &state[i]);
-      // What all see, together; before and after it each query its own.
-      auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-        ForPages(kv, from, to, [&](size_t pos, size_t count) {
-          ops_.weighted_sum(scores + first * kSplit + (pos - split), kSplit, how_many, kv.v + ValueIndex(kv, row, pos, kv_head) * Elem(kv), kv.half, count,
-                            dim, sums + first * dim);
-        });
-      };
-      for (size_t i = 0; i < n; ++i) add(state[i].from, std::min(all_from, state[i].to), i, 1);
-      add(all_from, all_to, 0, n);
-      for (size_t i = 0; i < n; ++i) add(std::max(all_to, state[i].from), state[i].to, i, 1);
-    }
-    for (size_t i = 0; i < n; ++i) {
-      const auto by = static_cast<float>(1 / state[i].total);
-      for (size_t d = 0; d < dim; ++d) out[place(i) + d] = sums[i * dim + d] * by;
-    }
+  static size_t FirstSplit(const KvRow& row, const AttentionParams& p) {
+    const size_t end = size_t{row.position} + 1, window = Size(p.window);
+    return (p.window > 0 && end > window ? end - window : 0) / kSplit;
+  }
+  static size_t LastSplit(std::span<const KvRow> rows, const AttentionTile& tile) { return rows[tile.row + tile.count - 1].position / kSplit; }
+  size_t MostSplits(std::span<const KvRow> rows, const AttentionParams& p) const {
+    size_t most = 0;
+    for (const AttentionTile& t : tiles_) most = std::max(most, LastSplit(rows, t) - FirstSplit(rows[t.row], p) + 1);
+    return most;
   }
 
-  static size_t Elem(const KvView& kv) { return kv.half ? 2 : 4; }
+  // Row and head of a tile's query i.
+  static size_t QueryAt(const AttentionTile& tile, const KvView& kv, const AttentionParams& p, size_t kv_head, size_t i) {
+    const size_t group = Size(p.heads) / Size(kv.kv_heads);
+    return ((tile.row + i / group) * Size(p.heads) + kv_head * group + i % group) * Size(kv.head_dim);
+  }
+
+  // The heads of one key-value head over the positions of one split, whatever else is in the tile.
+  void AttendSplit(const float* q, std::span<const KvRow> rows, const AttentionTile& tile, const KvView& kv, const AttentionParams& p,
+                   size_t kv_head, size_t number, std::vector<float>* scratch, Part* part) const {
+    const size_t dim = Size(kv.head_dim), group = Size(p.heads) / Size(kv.kv_heads), n = tile.count * group, window = Size(p.window);
+    const size_t split = number * kSplit;
+    const KvRow& row = rows[tile.row];  // all have this table
+    scratch->resize(n * (dim + kSplit));
+    float* queries = scratch->data();
+    float* scores = queries + n * dim;
+    struct Range {
+      size_t from, to;
+    };
+    std::vector<Range> sees(n);
+    size_t any_from = split + kSplit, any_to = 0, all_from = split, all_to = split + kSplit;
+    for (size_t i = 0; i < n; ++i) {
+      std::memcpy(queries + i * dim, q + QueryAt(tile, kv, p, kv_head, i), dim * sizeof(float));
+      const size_t end = size_t{rows[tile.row + i / group].position} + 1, begin = p.window > 0 && end > window ? end - window : 0;
+      Range& s = sees[i];
+      s.from = std::clamp(begin, split, split + kSplit);
+      s.to = std::clamp(end, s.from, split + kSplit);
+      if (s.from < s.to) {
+        any_from = std::min(any_from, s.from);
+        any_to = std::max(any_to, s.to);
+      }
+      all_from = std::max(all_from, s.from);
+      all_to = std::min(all_to, s.to);
+    }
+    all_to = std::max(all_from, all_to);
+    ForPages(kv, any_from, any_to, [&](size_t pos, size_t count) {
+      ops_.scores(queries, n, Keys(kv, row, pos, kv_head), Size(kv.block_size), count, dim, scores + (pos - split), kSplit);
+    });
+    for (size_t i = 0; i < n; ++i) {
+      if (sees[i].from < sees[i].to) Soften(p, scores + i * kSplit, sees[i].from - split, sees[i].to - split, &part->max[i], &part->total[i]);
+    }
+    // What all see, together; before and after it each query its own.
+    auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
+      ForPages(kv, from, to, [&](size_t pos, size_t count) {
+        ops_.weighted_sum(scores + first * kSplit + (pos - split), kSplit, how_many, Values(kv, row, pos, kv_head), count, dim,
+                          part->sums.data() + first * dim);
+      });
+    };
+    for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(all_from, sees[i].to), i, 1);
+    add(all_from, all_to, 0, n);
+    for (size_t i = 0; i < n; ++i) add(std::max(all_to, sees[i].from), sees[i].to, i, 1);
+  }
+
+  static void Finish(const Part& all, const AttentionTile& tile, const KvView& kv, const AttentionParams& p, size_t kv_head, float* out) {
+    const size_t dim = Size(kv.head_dim), n = tile.count * (Size(p.heads) / Size(kv.kv_heads));
+    for (size_t i = 0; i < n; ++i) {
+      const auto by = static_cast<float>(1 / all.total[i]);
+      float* to = out + QueryAt(tile, kv, p, kv_head, i);
+      for (size_t d = 0; d < dim; ++d) to[d] = all.sums[i * dim + d] * by;
+    }
+  }
 
   // f(position, count) for the runs of [from, to) that lie in one page.
   template <typename Fn>
@@ -323,26 +412,17 @@ class CpuBackend : public Backend {
     }
   }
 
-  // A split's scores become weights, and what was summed before shrinks to the new maximum.
-  void Soften(const AttentionParams& p, size_t split, float* scores, float* sums, size_t dim, Query* s) const {
-    if (s->from >= s->to) return;
-    const size_t from = s->from - split, to = s->to - split;
-    float max = ops_.scale_max(scores, from, to, p.scale);
+  // The scores [from, to) of a split become weights.
+  void Soften(const AttentionParams& p, float* scores, size_t from, size_t to, float* max, double* total) const {
+    *max = ops_.scale_max(scores, from, to, p.scale);
     if (p.softcap > 0) {
-      max = -std::numeric_limits<float>::infinity();
+      *max = -std::numeric_limits<float>::infinity();
       for (size_t i = from; i < to; ++i) {
         scores[i] = p.softcap * std::tanh(scores[i] / p.softcap);
-        max = std::max(max, scores[i]);
+        *max = std::max(*max, scores[i]);
       }
     }
-    const float new_max = std::max(s->max, max);
-    if (s->total > 0) {
-      const float shrink = std::exp(s->max - new_max);
-      s->total *= static_cast<double>(shrink);
-      for (size_t i = 0; i < dim; ++i) sums[i] *= shrink;
-    }
-    s->max = new_max;
-    s->total += static_cast<double>(ops_.exp_sum(scores, from, to, new_max));
+    *total = static_cast<double>(ops_.exp_sum(scores, from, to, *max));
   }
 
   const Isa isa_;

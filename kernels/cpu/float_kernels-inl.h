@@ -1,8 +1,8 @@
 // The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
 // code of one ISA can be linked into another.
 //
-// V: kLanes, T (register), Zero, Load(f32), LoadHalf, LoadBf16, the same with Tail (n < kLanes elements, zeros behind
-// them), Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, Sum.
+// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind
+// them), Half (one), Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, Sum.
 
 template <typename V, FloatType type>
 typename V::T LoadWeights(const void* w, size_t at) {
@@ -18,46 +18,69 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
   if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
 }
 
-// R rows by C columns.
+// R rows by C columns, positions [begin, end) of k, on top of the sums that acc[(r * C + c) * lanes] holds.
 template <typename V, FloatType type, size_t R, size_t C>
-void DotTile(const float* x, const void* w, size_t column, size_t k, float* out, size_t ldo) {
-  typename V::T acc[R][C];
+void DotTile(const float* x, const void* w, size_t column, size_t k, size_t begin, size_t end, float* acc) {
+  typename V::T sum[R][C];
   for (size_t r = 0; r < R; ++r) {
-    for (size_t c = 0; c < C; ++c) acc[r][c] = V::Zero();
+    for (size_t c = 0; c < C; ++c) sum[r][c] = begin == 0 ? V::Zero() : V::Load(acc + (r * C + c) * V::kLanes);
   }
-  const size_t whole = k / V::kLanes * V::kLanes;
-  for (size_t i = 0; i < whole; i += V::kLanes) {
+  const size_t whole = begin + (end - begin) / V::kLanes * V::kLanes;
+  for (size_t i = begin; i < whole; i += V::kLanes) {
     typename V::T xs[R];
     for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * k + i);
     for (size_t c = 0; c < C; ++c) {
       const typename V::T ws = LoadWeights<V, type>(w, (column + c) * k + i);
-      for (size_t r = 0; r < R; ++r) acc[r][c] = V::Fma(xs[r], ws, acc[r][c]);
+      for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
     }
   }
-  if (whole < k) {
+  if (whole < end) {
     typename V::T xs[R];
-    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, k - whole);
+    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, end - whole);
     for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeightsTail<V, type>(w, (column + c) * k + whole, k - whole);
-      for (size_t r = 0; r < R; ++r) acc[r][c] = V::Fma(xs[r], ws, acc[r][c]);
+      const typename V::T ws = LoadWeightsTail<V, type>(w, (column + c) * k + whole, end - whole);
+      for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
     }
   }
   for (size_t r = 0; r < R; ++r) {
-    for (size_t c = 0; c < C; ++c) out[r * ldo + column + c] = V::Sum(acc[r][c]);
+    for (size_t c = 0; c < C; ++c) V::Store(acc + (r * C + c) * V::kLanes, sum[r][c]);
   }
 }
 
+// Segments of k in which R rows of x stay in the first-level cache while the columns pass; the sums wait in `acc` between them.
+constexpr size_t kSegment = 512, kSliceColumns = 64;
+
 template <typename V, FloatType type, size_t R, size_t C>
 void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size_t ldo) {
-  size_t column = 0;
-  for (; column + C <= n; column += C) DotTile<V, type, R, C>(x, w, column, k, out, ldo);
-  for (; column < n; ++column) DotTile<V, type, R, 1>(x, w, column, k, out, ldo);
+  static_assert(kSliceColumns % C == 0);
+  alignas(64) float acc[R * kSliceColumns * V::kLanes];
+  for (size_t first = 0; first < n; first += kSliceColumns) {
+    const size_t last = n - first < kSliceColumns ? n : first + kSliceColumns;
+    for (size_t begin = 0; begin < k || begin == 0; begin += kSegment) {
+      const size_t end = R == 1 || k - begin < kSegment ? k : begin + kSegment;  // one row is short: it stays there anyway
+      size_t column = first;
+      float* at = acc;
+      for (; column + C <= last; column += C, at += R * C * V::kLanes) DotTile<V, type, R, C>(x, w, column, k, begin, end, at);
+      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, type, R, 1>(x, w, column, k, begin, end, at);
+      if (end == k) break;
+    }
+    const float* at = acc;
+    for (size_t column = first; column < last;) {
+      const size_t width = last - column >= C ? C : 1;
+      for (size_t r = 0; r < R; ++r) {
+        for (size_t c = 0; c < width; ++c, at += V::kLanes) out[r * ldo + column + c] = V::Sum(V::Load(at));
+      }
+      column += width;
+    }
+  }
 }
 
 template <typename V, FloatType type>
 void DotTyped(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
+  constexpr size_t R = V::kTileRows, C = V::kTileColumns;
   size_t r = 0;
-  for (; r + 4 <= rows; r += 4) DotRows<V, type, 4, 2>(x + r * k, w, n, k, out + r * ldo, ldo);
+  for (; r + R <= rows; r += R) DotRows<V, type, R, C>(x + r * k, w, n, k, out + r * ldo, ldo);
+  for (; r + 2 <= rows; r += 2) DotRows<V, type, 2, 4>(x + r * k, w, n, k, out + r * ldo, ldo);
   for (; r < rows; ++r) DotRows<V, type, 1, 8>(x + r * k, w, n, k, out + r * ldo, ldo);
 }
 
@@ -109,13 +132,45 @@ void ScoresTyped(const float* q, size_t rows, const void* keys, size_t stride, s
   for (; r < rows; ++r) ScoresTile<V, type, 1>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
 }
 
-template <typename V>
-void Scores(const float* q, size_t rows, const void* keys, bool half, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
-  if (half) {
-    ScoresTyped<V, FloatType::kF16>(q, rows, keys, stride, n, head_dim, scores, lds);
-  } else {
-    ScoresTyped<V, FloatType::kF32>(q, rows, keys, stride, n, head_dim, scores, lds);
+template <typename V, size_t R>
+void ScoresQ8Tile(const float* q, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  const auto* values = reinterpret_cast<const int8_t*>(keys.values);
+  const auto* scales = reinterpret_cast<const uint16_t*>(keys.scales);
+  for (size_t j = 0; j < n; j += V::kLanes) {
+    const size_t left = n - j;
+    const bool whole = left >= V::kLanes;
+    typename V::T sum[R];
+    for (size_t r = 0; r < R; ++r) sum[r] = V::Zero();
+    for (size_t b = 0; b < head_dim; b += kKvBlock) {
+      typename V::T acc[R];
+      for (size_t r = 0; r < R; ++r) acc[r] = V::Zero();
+      for (size_t d = b; d < b + kKvBlock; ++d) {
+        const int8_t* at = values + d * stride + j;
+        const typename V::T k = whole ? V::LoadInt8(at) : V::LoadInt8Tail(at, left);
+        for (size_t r = 0; r < R; ++r) acc[r] = V::Fma(V::Broadcast(q[r * head_dim + d]), k, acc[r]);
+      }
+      const uint16_t* at = scales + b / kKvBlock * stride + j;
+      const typename V::T scale = whole ? V::LoadHalf(at) : V::LoadHalfTail(at, left);
+      for (size_t r = 0; r < R; ++r) sum[r] = V::Fma(acc[r], scale, sum[r]);
+    }
+    for (size_t r = 0; r < R; ++r) {
+      if (whole) V::Store(scores + r * lds + j, sum[r]);
+      else V::StoreTail(scores + r * lds + j, sum[r], left);
+    }
   }
+}
+
+template <typename V>
+void Scores(const float* q, size_t rows, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  switch (keys.type) {
+    case KvType::kF32: return ScoresTyped<V, FloatType::kF32>(q, rows, keys.values, stride, n, head_dim, scores, lds);
+    case KvType::kF16: return ScoresTyped<V, FloatType::kF16>(q, rows, keys.values, stride, n, head_dim, scores, lds);
+    case KvType::kBf16: return ScoresTyped<V, FloatType::kBf16>(q, rows, keys.values, stride, n, head_dim, scores, lds);
+    case KvType::kQ8_0: break;
+  }
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) ScoresQ8Tile<V, 4>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
+  for (; r < rows; ++r) ScoresQ8Tile<V, 1>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
 }
 
 // f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and the last in part:
@@ -214,13 +269,43 @@ void WeightedTyped(const float* weights, size_t ldw, size_t rows, const void* va
   for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
 }
 
-template <typename V>
-void WeightedSum(const float* weights, size_t ldw, size_t rows, const void* values, bool half, size_t n, size_t head_dim, float* acc) {
-  if (half) {
-    WeightedTyped<V, FloatType::kF16>(weights, ldw, rows, values, n, head_dim, acc);
-  } else {
-    WeightedTyped<V, FloatType::kF32>(weights, ldw, rows, values, n, head_dim, acc);
+// Blocks of values have 32 elements, two registers at least: no tails.
+template <typename V, size_t R>
+void WeightedQ8(const float* weights, size_t ldw, const KvRun& run, size_t n, size_t head_dim, float* acc) {
+  constexpr size_t C = 2;
+  const auto* values = reinterpret_cast<const int8_t*>(run.values);
+  const auto* scales = reinterpret_cast<const uint16_t*>(run.scales);
+  for (size_t at = 0; at < head_dim; at += C * V::kLanes) {
+    typename V::T sum[R][C];
+    for (size_t r = 0; r < R; ++r) {
+      for (size_t c = 0; c < C; ++c) sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes);
+    }
+    for (size_t j = 0; j < n; ++j) {
+      typename V::T v[C];
+      for (size_t c = 0; c < C; ++c) v[c] = V::LoadInt8(values + j * head_dim + at + c * V::kLanes);
+      const float scale = V::Half(scales[j * (head_dim / kKvBlock) + at / kKvBlock]);
+      for (size_t r = 0; r < R; ++r) {
+        const typename V::T w = V::Broadcast(weights[r * ldw + j] * scale);
+        for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
+      }
+    }
+    for (size_t r = 0; r < R; ++r) {
+      for (size_t c = 0; c < C; ++c) V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]);
+    }
   }
+}
+
+template <typename V>
+void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRun& values, size_t n, size_t head_dim, float* acc) {
+  switch (values.type) {
+    case KvType::kF32: return WeightedTyped<V, FloatType::kF32>(weights, ldw, rows, values.values, n, head_dim, acc);
+    case KvType::kF16: return WeightedTyped<V, FloatType::kF16>(weights, ldw, rows, values.values, n, head_dim, acc);
+    case KvType::kBf16: return WeightedTyped<V, FloatType::kBf16>(weights, ldw, rows, values.values, n, head_dim, acc);
+    case KvType::kQ8_0: break;
+  }
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) WeightedQ8<V, 4>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
+  for (; r < rows; ++r) WeightedQ8<V, 1>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
 }
 
 template <typename V>

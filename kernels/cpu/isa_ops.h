@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/kv_type.h"
 #include "kernels/cpu/panels.h"
 
 namespace gyre::cpu {
@@ -18,11 +19,18 @@ struct Quantized {
   const int8_t* q;        // [At][32]
   const float* scale;     // [At]
   const float* sum;       // [At]: scale * sum of q, for types with minima
-  const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus what the codes' zero is
+  const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus the layout's kZero; of kHalfMin times 1
   size_t blocks;
   size_t group;           // min(rows, kRowGroup); the last group may be part empty
   size_t parts;           // from a block's first offset to its second
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
+};
+
+// Keys or values of positions that follow each other in a page, of one head.
+struct KvRun {
+  KvType type;
+  const std::byte* values;
+  const std::byte* scales;  // f16; of q8_0 only
 };
 
 struct IsaOps {
@@ -35,21 +43,24 @@ struct IsaOps {
                      size_t ldo);
   // One block: q, scale and the sums of q over each 16 elements.
   void (*quantize)(const float* x, int8_t* q, float* scale, int32_t sums[2]);
-  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j]. One chain along d.
-  void (*scores)(const float* q, size_t rows, const void* keys, bool half, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
+  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], its scale, where there is
+  // one, scales[d / 32 * stride + j]. One chain along d, or along 32 of d and then along these.
+  void (*scores)(const float* q, size_t rows, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
   // s[i] *= scale for i of [begin, end); their maximum.
   float (*scale_max)(float* s, size_t begin, size_t end, float scale);
   // s[i] = exp(s[i] - max) for i of [begin, end); their sum, in an order that depends on i only.
   float (*exp_sum)(float* s, size_t begin, size_t end, float max);
-  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim.
-  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const void* values, bool half, size_t n, size_t head_dim, float* acc);
+  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, scales[j] of head_dim / 32.
+  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun& values, size_t n, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
 };
 
-// Null where this build has no such file.
+// Each in builds for its processors only.
 const IsaOps* Avx2Ops();
 const IsaOps* Avx512Ops();
 const IsaOps* Avx512VnniOps();
+const IsaOps* NeonOps();
+const IsaOps* NeonDotOps();
 
 }  // namespace gyre::cpu

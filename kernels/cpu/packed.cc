@@ -11,16 +11,24 @@
 namespace gyre::cpu {
 namespace {
 
-std::optional<PanelType> PanelTypeOf(DType type) {
-  switch (type) {
+std::optional<PanelType> PanelTypeOf(const WeightView& w) {
+  switch (w.type) {
     case DType::kQ8_0: return PanelType::kQ8;
     case DType::kQ4_0: return PanelType::kQ4;
     case DType::kQ4_1: return PanelType::kQ4Min;
     case DType::kQ5_0: return PanelType::kQ5;
     case DType::kQ5_1: return PanelType::kQ5Min;
+    case DType::kQ2_K: return PanelType::kQ2K;
+    case DType::kQ3_K: return PanelType::kQ3K;
     case DType::kQ4_K: return PanelType::kQ4K;
     case DType::kQ5_K: return PanelType::kQ5K;
     case DType::kQ6_K: return PanelType::kQ6K;
+    case DType::kIQ4_NL: return PanelType::kIq4Nl;
+    case DType::kIQ4_XS: return PanelType::kIq4Xs;
+    case DType::kMXFP4: return PanelType::kFp4;
+    case DType::kI8:  // a block of a panel has one scale
+      if (w.scales != nullptr && w.group % kBlock == 0 && w.k % kBlock == 0) return PanelType::kI8;
+      return std::nullopt;
     default: return std::nullopt;
   }
 }
@@ -36,6 +44,9 @@ void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
       const size_t at = column * 4 + i;
       if constexpr (L::kBits == 8) {
         block[g * kGroup + at] = static_cast<std::byte>(code);
+      } else if constexpr (L::kBits <= 3) {
+        block[g / 4 * kGroup + at] |= static_cast<std::byte>((code & 3) << (2 * (g % 4)));
+        if constexpr (L::kBits == 3) block[L::kPlanes + at] |= static_cast<std::byte>((code >> 2) << g);
       } else {
         block[g % 4 * kGroup + at] |= static_cast<std::byte>((code & 15) << (g < 4 ? 0 : 4));
         if constexpr (L::kBits == 5) block[L::kPlanes + at] |= static_cast<std::byte>((code >> 4) << g);
@@ -46,32 +57,49 @@ void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
   }
 }
 
+// Elements [at, at + 32) of a row of kI8 as a block of their own.
+void UnpackInt8(const WeightView& w, size_t row, size_t at, CodeBlock* c) {
+  for (size_t i = 0; i < kBlock; ++i) c->q[i] = static_cast<uint8_t>(static_cast<uint8_t>(w.data[row * w.k + at + i]) ^ 0x80);
+  std::memcpy(&c->wide_d, w.scales + (row * w.k + at) / w.group * sizeof(float), sizeof(float));
+}
+
 // Columns and blocks that do not exist weigh nothing: all their bytes are 0, the scales too.
 template <PanelType type>
 void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
   using L = PanelLayout<type>;
   const DTypeInfo& info = Info(w.type);
-  const size_t units = (w.k + L::kUnit - 1) / L::kUnit;
+  const size_t units = (w.k + L::kUnit - 1) / L::kUnit, step = type == PanelType::kI8 ? kBlock : info.block_elems;
   std::memset(out, 0, units * L::kUnitBytes);
   CodeBlock c;
   for (size_t column = 0; column < kPanel && panel * kPanel + column < w.n; ++column) {
-    const std::byte* from = w.data + (panel * kPanel + column) * w.row_bytes();
-    for (size_t at = 0; at < w.k; at += info.block_elems, from += info.block_bytes) {
-      UnpackCodes(w.type, from, &c);
+    const size_t row = panel * kPanel + column;
+    for (size_t at = 0; at < w.k; at += step) {
+      if constexpr (type == PanelType::kI8) {
+        UnpackInt8(w, row, at, &c);
+      } else {
+        UnpackCodes(w.type, w.data + row * w.row_bytes() + at / info.block_elems * info.block_bytes, &c);
+      }
       std::byte* unit = out + at / L::kUnit * L::kUnitBytes;
       if constexpr (L::kSuper) {
         Store16(unit + 2 * column, c.d);
-        if constexpr (L::kMin) Store16(unit + kPanel * 2 + 2 * column, c.m ^ 0x8000);
-        for (size_t s = 0; s < L::kBlocks * L::kScalesPerBlock; ++s)
-          unit[L::kMins + s * kPanel + column] = static_cast<std::byte>(c.scale[s]);
+        if constexpr (L::kMin || L::kHalfMin) Store16(unit + kPanel * 2 + 2 * column, c.m ^ 0x8000);
+        for (size_t s = 0; s < L::kBlocks * L::kScalesPerBlock; ++s) {
+          int byte = c.scale[s];
+          if constexpr (L::kHalfMin) byte |= c.min[s] << 4;
+          unit[L::kMins + s * kPanel + column] = static_cast<std::byte>(byte);
+        }
         if constexpr (L::kMin) {
           for (size_t b = 0; b < L::kBlocks; ++b) unit[L::kByteMins + b * kPanel + column] = static_cast<std::byte>(c.min[b]);
         }
         for (size_t b = 0; b < L::kBlocks; ++b) PutCodes<L>(c.q + b * kBlock, column, unit + L::kHeader + b * L::kBlockBytes);
       } else {
-        const size_t b = at / kBlock % L::kBlocks;
-        Store16(unit + (b * kPanel + column) * 2, c.d);
-        if constexpr (L::kMin) Store16(unit + L::kMins + (b * kPanel + column) * 2, c.m);
+        const size_t b = at / kBlock % L::kBlocks, place = b * kPanel + column;
+        if constexpr (L::kWide) {
+          std::memcpy(unit + place * 4, &c.wide_d, 4);
+        } else {
+          Store16(unit + place * 2, c.d);
+        }
+        if constexpr (L::kMin) Store16(unit + L::kMins + place * 2, c.m);
         PutCodes<L>(c.q, column, unit + L::kHeader + b * L::kBlockBytes);
       }
     }
@@ -114,21 +142,12 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
   packed->type = w.type;
   packed->source = w;
   packed->bytes = w.bytes();
-  const std::optional<PanelType> type = PanelTypeOf(w.type);
+  const std::optional<PanelType> type = PanelTypeOf(w);
   if (!type) {
     if (progress) progress(packed->bytes);
     return packed;
   }
-  switch (*type) {
-    case PanelType::kQ8: PackPanels<PanelType::kQ8>(packed.get(), team, progress); break;
-    case PanelType::kQ4: PackPanels<PanelType::kQ4>(packed.get(), team, progress); break;
-    case PanelType::kQ4Min: PackPanels<PanelType::kQ4Min>(packed.get(), team, progress); break;
-    case PanelType::kQ5: PackPanels<PanelType::kQ5>(packed.get(), team, progress); break;
-    case PanelType::kQ5Min: PackPanels<PanelType::kQ5Min>(packed.get(), team, progress); break;
-    case PanelType::kQ4K: PackPanels<PanelType::kQ4K>(packed.get(), team, progress); break;
-    case PanelType::kQ5K: PackPanels<PanelType::kQ5K>(packed.get(), team, progress); break;
-    case PanelType::kQ6K: PackPanels<PanelType::kQ6K>(packed.get(), team, progress); break;
-  }
+  WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), team, progress); });
   return packed;
 }
 

@@ -10,27 +10,60 @@ namespace gyre::cpu {
 inline constexpr size_t kPanel = 16;             // columns
 inline constexpr size_t kBlock = 32;             // positions along k with a scale of the activations
 inline constexpr size_t kGroup = kPanel * 4;     // bytes of 4 positions of all columns, a byte a code
-enum class PanelType : uint8_t { kQ8, kQ4, kQ4Min, kQ5, kQ5Min, kQ4K, kQ5K, kQ6K };
+enum class PanelType : uint8_t { kQ8, kQ4, kQ4Min, kQ5, kQ5Min, kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIq4Nl, kIq4Xs, kFp4, kI8 };
 
-// The layout of a unit: header (scales, minima), then the blocks' codes: nibbles or bytes, then planes of higher bits.
+// The layout of a unit: header (scales, minima), then the blocks' codes: nibbles, pairs of bits or bytes, then planes of higher bits.
 template <PanelType type>
 struct PanelLayout {
-  static constexpr bool kSuper = type == PanelType::kQ4K || type == PanelType::kQ5K || type == PanelType::kQ6K;
-  static constexpr bool kMin = type == PanelType::kQ4Min || type == PanelType::kQ5Min || type == PanelType::kQ4K || type == PanelType::kQ5K;
-  static constexpr size_t kBits = type == PanelType::kQ8                                                                       ? 8
-                                  : type == PanelType::kQ6K                                                                    ? 6
-                                  : type == PanelType::kQ5 || type == PanelType::kQ5Min || type == PanelType::kQ5K ? 5
-                                                                                                                                : 4;
-  static constexpr size_t kScalesPerBlock = type == PanelType::kQ6K ? 2 : 1;
+  using T = PanelType;
+  static constexpr bool Any(auto... types) { return ((type == types) || ...); }
+
+  static constexpr size_t kBits = type == T::kQ8 || type == T::kI8                    ? 8
+                                  : type == T::kQ6K                                   ? 6
+                                  : Any(T::kQ5, T::kQ5Min, T::kQ5K)                   ? 5
+                                  : type == T::kQ3K                                   ? 3
+                                  : type == T::kQ2K                                   ? 2
+                                                                                      : 4;
+  // What codes stand for: their difference from kZero, or a table's value, to which kZero is added where codes must not be negative.
+  static constexpr bool kIq4 = Any(T::kIq4Nl, T::kIq4Xs), kTable = kIq4 || type == T::kFp4;
+  static constexpr int kZero = kBits == 8 || kTable ? 128 : type == T::kQ4 ? 8 : type == T::kQ5 ? 16 : type == T::kQ6K ? 32 : type == T::kQ3K ? 4 : 0;
+  static constexpr bool kSuper = Any(T::kQ2K, T::kQ3K, T::kQ4K, T::kQ5K, T::kQ6K, T::kIq4Xs);
+  static constexpr bool kMin = Any(T::kQ4Min, T::kQ5Min, T::kQ4K, T::kQ5K);  // of each block
+  static constexpr bool kHalfMin = type == T::kQ2K;                          // of each half: high nibbles of the scales' bytes
+  static constexpr bool kWide = Any(T::kFp4, T::kI8);                        // f32 scales
+  static constexpr size_t kScalesPerBlock = Any(T::kQ2K, T::kQ3K, T::kQ6K) ? 2 : 1;
   static constexpr size_t kBlocks = kSuper ? 8 : 2;  // a unit
   // Offsets within the header; of super-blocks d, then -dmin, then bytes.
-  static constexpr size_t kMins = 64;  // f16 minima; of super-blocks where the bytes begin
+  static constexpr size_t kScaleBytes = kWide ? 4 : 2;  // one scale of one column; not of super-blocks
+  static constexpr size_t kMins = 64;                   // f16 minima; of super-blocks where the bytes begin
   static constexpr size_t kByteMins = 64 + 8 * kPanel;
-  static constexpr size_t kHeader = kSuper ? 64 + 16 * kPanel : kMin ? 128 : 64;
+  static constexpr size_t kHeader = type == T::kIq4Xs ? 64 + 8 * kPanel : kSuper ? 64 + 16 * kPanel : kMin || kWide ? 128 : 64;
   static constexpr size_t kBlockBytes = kPanel * kBlock * kBits / 8;
-  static constexpr size_t kPlanes = kPanel * kBlock * (kBits == 8 ? 8 : 4) / 8;  // where a block's higher bits begin
+  static constexpr size_t kPlanes = kPanel * kBlock * (kBits == 8 ? 8 : kBits == 3 ? 2 : 4) / 8;  // where a block's higher bits begin
   static constexpr size_t kUnitBytes = kHeader + kBlocks * kBlockBytes;
   static constexpr size_t kUnit = kBlocks * kBlock;  // positions
 };
+
+// f.template operator()<type>() for a type that is known at run time only.
+template <typename Fn>
+auto WithPanelType(PanelType type, const Fn& f) {
+  switch (type) {
+    case PanelType::kQ8: return f.template operator()<PanelType::kQ8>();
+    case PanelType::kQ4: return f.template operator()<PanelType::kQ4>();
+    case PanelType::kQ4Min: return f.template operator()<PanelType::kQ4Min>();
+    case PanelType::kQ5: return f.template operator()<PanelType::kQ5>();
+    case PanelType::kQ5Min: return f.template operator()<PanelType::kQ5Min>();
+    case PanelType::kQ2K: return f.template operator()<PanelType::kQ2K>();
+    case PanelType::kQ3K: return f.template operator()<PanelType::kQ3K>();
+    case PanelType::kQ4K: return f.template operator()<PanelType::kQ4K>();
+    case PanelType::kQ5K: return f.template operator()<PanelType::kQ5K>();
+    case PanelType::kQ6K: return f.template operator()<PanelType::kQ6K>();
+    case PanelType::kIq4Nl: return f.template operator()<PanelType::kIq4Nl>();
+    case PanelType::kIq4Xs: return f.template operator()<PanelType::kIq4Xs>();
+    case PanelType::kFp4: return f.template operator()<PanelType::kFp4>();
+    case PanelType::kI8: return f.template operator()<PanelType::kI8>();
+  }
+  __builtin_unreachable();
+}
 
 }  // namespace gyre::cpu

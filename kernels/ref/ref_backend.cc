@@ -14,26 +14,6 @@ struct RefWeight : PackedWeight {
   WeightView source;
 };
 
-float LoadKv(const std::byte* p, size_t i, bool half) {
-  if (half) {
-    uint16_t h;
-    std::memcpy(&h, p + 2 * i, 2);
-    return HalfToFloat(h);
-  }
-  float f;
-  std::memcpy(&f, p + 4 * i, 4);
-  return f;
-}
-
-void SaveKv(std::byte* p, size_t i, bool half, float value) {
-  if (half) {
-    const uint16_t h = FloatToHalf(value);
-    std::memcpy(p + 2 * i, &h, 2);
-  } else {
-    std::memcpy(p + 4 * i, &value, 4);
-  }
-}
-
 bool Allowed(size_t id, std::span<const uint64_t> mask) {
   return mask.empty() || (id / 64 < mask.size() && (mask[id / 64] >> (id % 64) & 1) != 0);
 }
@@ -51,14 +31,53 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
   }
 }
 
-// Indices of element d of a position's key and value in a pool.
-size_t KeyIndex(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
-  const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
-  return row.table[position / block] * kv.PageElems() + (static_cast<size_t>(head) * dim + d) * block + position % block;
+// Where element d of a position's key or value lies in a head's part of a page, and its scale's number.
+struct Element {
+  std::byte* head;
+  size_t at, scale;
+};
+Element KeyAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
+  const auto block = static_cast<size_t>(kv.block_size);
+  std::byte* page = kv.k + row.table[position / block] * kv.PageBytes();
+  return {page + static_cast<size_t>(head) * kv.HeadBytes(), d * block + position % block, d / kKvBlock * block + position % block};
 }
-size_t ValueIndex(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
+Element ValueAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
   const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
-  return row.table[position / block] * kv.PageElems() + (static_cast<size_t>(head) * block + position % block) * dim + d;
+  std::byte* page = kv.v + row.table[position / block] * kv.PageBytes();
+  return {page + static_cast<size_t>(head) * kv.HeadBytes(), position % block * dim + d, position % block * (dim / kKvBlock) + d / kKvBlock};
+}
+std::byte* ScaleOf(const KvView& kv, const Element& e) { return e.head + static_cast<size_t>(kv.block_size * kv.head_dim) + 2 * e.scale; }
+
+float LoadKv(const KvView& kv, const Element& e) {
+  uint16_t h;
+  float f;
+  switch (kv.type) {
+    case KvType::kF32: std::memcpy(&f, e.head + 4 * e.at, 4); return f;
+    case KvType::kF16: std::memcpy(&h, e.head + 2 * e.at, 2); return HalfToFloat(h);
+    case KvType::kBf16: std::memcpy(&h, e.head + 2 * e.at, 2); return Bf16ToFloat(h);
+    case KvType::kQ8_0: break;
+  }
+  std::memcpy(&h, ScaleOf(kv, e), 2);
+  return HalfToFloat(h) * static_cast<float>(static_cast<int8_t>(e.head[e.at]));
+}
+
+// Where(d): where element d goes.
+template <typename Where>
+void SaveKv(const KvView& kv, const float* from, const Where& where) {
+  for (size_t d = 0; d < static_cast<size_t>(kv.head_dim); ++d) {
+    const Element e = where(d);
+    const uint16_t h = kv.type == KvType::kBf16 ? FloatToBf16(from[d]) : FloatToHalf(from[d]);
+    if (kv.type == KvType::kF32) {
+      std::memcpy(e.head + 4 * e.at, from + d, 4);
+    } else if (kv.type != KvType::kQ8_0) {
+      std::memcpy(e.head + 2 * e.at, &h, 2);
+    } else {
+      std::byte block[34];
+      Quantize(DType::kQ8_0, from + d / kKvBlock * kKvBlock, block, kKvBlock);
+      std::memcpy(ScaleOf(kv, e), block, 2);
+      e.head[e.at] = block[2 + d % kKvBlock];
+    }
+  }
 }
 
 class RefBackend : public Backend {
@@ -128,10 +147,8 @@ class RefBackend : public Backend {
     const auto dim = static_cast<size_t>(kv.head_dim);
     for (const KvRow& row : rows) {
       for (int head = 0; head < kv.kv_heads; ++head, k += dim, v += dim) {
-        for (size_t i = 0; i < dim; ++i) {
-          SaveKv(kv.k, KeyIndex(kv, row, row.position, head, i), kv.half, k[i]);
-          SaveKv(kv.v, ValueIndex(kv, row, row.position, head, i), kv.half, v[i]);
-        }
+        SaveKv(kv, k, [&](size_t d) { return KeyAt(kv, row, row.position, head, d); });
+        SaveKv(kv, v, [&](size_t d) { return ValueAt(kv, row, row.position, head, d); });
       }
     }
   }
@@ -215,7 +232,7 @@ class RefBackend : public Backend {
     for (size_t pos = begin; pos < end; ++pos) {
       double s = 0;
       for (size_t i = 0; i < dim; ++i) {
-        s += static_cast<double>(q[i]) * static_cast<double>(LoadKv(kv.k, KeyIndex(kv, row, pos, kv_head, i), kv.half));
+        s += static_cast<double>(q[i]) * static_cast<double>(LoadKv(kv, KeyAt(kv, row, pos, kv_head, i)));
       }
       s *= static_cast<double>(p.scale);
       if (p.softcap > 0) s = static_cast<double>(p.softcap) * std::tanh(s / static_cast<double>(p.softcap));
@@ -226,7 +243,7 @@ class RefBackend : public Backend {
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;
-      for (size_t i = 0; i < dim; ++i) sums[i] += weight * static_cast<double>(LoadKv(kv.v, ValueIndex(kv, row, pos, kv_head, i), kv.half));
+      for (size_t i = 0; i < dim; ++i) sums[i] += weight * static_cast<double>(LoadKv(kv, ValueAt(kv, row, pos, kv_head, i)));
     }
     for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(sums[i] / total);
   }

@@ -1,0 +1,286 @@
+// gyre bench: how fast a model runs here, beside what the machine can do.
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/inbox.h"
+#include "cli/commands.h"
+#include "cli/local_ring.h"
+#include "cli/machine.h"
+#include "cli/measure.h"
+#include "cli/session.h"
+#include "fmt/core.h"
+#include "model/tensor_table.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+using bench::Median;
+using bench::Seconds;
+
+// What one line is about.
+struct Point {
+  std::string test;  // "prefill" or "decode"
+  uint32_t tokens = 0, streams = 1, depth = 0;
+};
+
+struct Result {
+  Point point;
+  std::vector<double> rates;   // tokens/s, one a run
+  std::vector<double> shares;  // of the limit measured beside each
+};
+
+// Multiplications and additions with the layers' weights for one row.
+double OpsPerRow(const ModelSpec& spec) {
+  double ops = 0;
+  for (const LayerSpec& l : spec.layers) {
+    const double attention = static_cast<double>(l.head_dim) * (2 * l.heads + 2 * l.kv_heads);
+    const double ffn = 3.0 * (l.ffn + static_cast<double>(l.experts.used) * l.experts.ffn) + l.experts.count;
+    ops += 2.0 * spec.dim * (attention + ffn);
+  }
+  return ops;
+}
+
+struct Times {
+  double first = 0;   // seconds until every stream had its first token
+  double window = 0;  // from then until the first stream ended
+  uint64_t tokens = 0;  // of all streams within it
+};
+
+// `streams` requests at once, to their ends.
+StatusOr<Times> Measure(Engine& engine, uint32_t streams, int prompt, uint32_t n, int vocab, int salt) {
+  struct Arrival {
+    SeqId seq;
+    Deadline at;
+    Event event;
+  };
+  auto events = std::make_shared<Inbox<Arrival>>();
+  const Deadline begin = Clock::now();
+  std::vector<SeqId> running;
+  Status failed;
+  auto cancel = [&] {
+    for (SeqId seq : running) engine.Cancel(seq);
+  };
+  for (uint32_t s = 0; s < streams; ++s) {
+    auto seq = engine.Submit(bench::Continue(prompt, n, vocab, salt + static_cast<int>(s)),
+                             [events](SeqId id, const Event& e) { events->Push({id, Clock::now(), e}); });
+    if (!seq.ok()) {
+      failed = seq.status();
+      break;
+    }
+    running.push_back(*seq);
+  }
+  if (!failed.ok()) cancel();
+  std::vector<SeqId> begun;
+  Deadline all_begun{}, first_end{};
+  Times t;
+  bool interrupted = false;
+  for (size_t left = running.size(); left > 0;) {
+    std::optional<Arrival> a = events->Pop(After(std::chrono::milliseconds(50)));
+    if (InterruptGuard::Interrupted() && !interrupted) {
+      interrupted = true;
+      cancel();
+    }
+    if (!a) continue;
+    if (std::holds_alternative<TokenEvent>(a->event)) {
+      if (begun.size() == streams && first_end == Deadline{}) ++t.tokens;
+      if (std::find(begun.begin(), begun.end(), a->seq) == begun.end()) {
+        begun.push_back(a->seq);
+        all_begun = a->at;
+      }
+      continue;
+    }
+    if (std::holds_alternative<LogitsEvent>(a->event)) continue;
+    if (const auto* f = std::get_if<Failed>(&a->event); f != nullptr && failed.ok()) {
+      failed = f->status;
+      cancel();
+    }
+    if (first_end == Deadline{}) first_end = a->at;
+    --left;
+  }
+  if (interrupted) return absl::CancelledError("stopped by Ctrl-C");
+  GYRE_RETURN_IF_ERROR(failed);
+  t.first = Seconds(all_begun - begin);
+  t.window = Seconds(first_end - all_begun);
+  return t;
+}
+
+class ModelBench {
+ public:
+  ModelBench(const BenchOptions& options, const std::string& model) : options_(options), ring_options_(options.ring) {
+    ring_options_.model = model;
+    uint32_t longest = options.prompt, streams = 1;
+    for (uint32_t d : options.depths) longest = std::max(longest, std::max(d, kShort));
+    for (uint32_t s : options.streams) streams = std::max(streams, s);
+    if (ring_options_.ctx == 0) ring_options_.ctx = longest + options.tokens + 1;
+    // Whole blocks for each stream, and one to spare: nobody is to be preempted.
+    const uint64_t block = ring_options_.block_size;
+    if (ring_options_.kv_tokens == 0) ring_options_.kv_tokens = streams * ((ring_options_.ctx + block - 1) / block + 1) * block;
+  }
+
+  StatusOr<std::vector<Result>> Run() {
+    GYRE_ASSIGN_OR_RETURN(ring_, LocalRing::Open(ring_options_));
+    isa_ = DetectIsa();
+    if (!ring_options_.isa.empty()) {
+      GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
+    }
+    threads_ = ring_options_.threads > 0 ? ring_options_.threads : DefaultThreads();
+    std::vector<Result> results;
+    if (options_.prompt > 0) results.push_back({.point = {"prefill", options_.prompt}});
+    for (uint32_t depth : options_.depths) {
+      for (uint32_t streams : options_.streams) {
+        if (options_.tokens > 0) results.push_back({.point = {"decode", options_.tokens, streams, depth}});
+      }
+    }
+    // Rounds over all of them, so that a busy neighbour of this machine does not fall on one; the first warms up.
+    for (int run = 0; run <= options_.runs; ++run) {
+      for (Result& r : results) GYRE_RETURN_IF_ERROR(r.point.test == "prefill" ? Prefill(run, &r) : Decode(run, &r));
+    }
+    return results;
+  }
+
+  const LocalRing& ring() const { return *ring_; }
+  Isa isa() const { return isa_; }
+  int threads() const { return threads_; }
+
+ private:
+  static constexpr uint32_t kShort = 8;  // prompt of a decode at depth 0
+
+  Status Prefill(int run, Result* r) {
+    // Another prompt each time: none is in the prefix cache.
+    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), 1, static_cast<int>(r->point.tokens), 1, ring_->model().spec().vocab, 100000 + run));
+    if (run == 0) return absl::OkStatus();
+    const double limit = bench::PeakOps(isa_, !ring_->model().float_weights() && !ring_options_.exact, threads_);
+    const double rate = r->point.tokens / t.first;
+    r->rates.push_back(rate);
+    r->shares.push_back(limit > 0 ? rate * OpsPerRow(ring_->model().spec()) / limit : 0);
+    return absl::OkStatus();
+  }
+
+  Status Decode(int run, Result* r) {
+    const Point& p = r->point;
+    const uint32_t prompt = std::max(p.depth, kShort);
+    // The same prompts each time: from the second run on they come out of the prefix cache, where it is on.
+    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), p.streams, static_cast<int>(prompt), p.tokens + 1, ring_->model().spec().vocab, static_cast<int>(p.depth)));
+    if (run == 0) return absl::OkStatus();
+    if (!(t.window > 0) || t.tokens == 0) {
+      return FailedPrecondition("{} streams of {} tokens after {} positions never decode all at once: the first ends before the last begins; more -n, or the prefix cache",
+                                p.streams, p.tokens, prompt);
+    }
+    const double rate = static_cast<double>(t.tokens) / t.window;
+    double bytes = WeightBytesPerStep(p.streams);
+    double kv = 0;
+    for (const LayerSpec& l : ring_->model().spec().layers) {
+      const double seen = l.window > 0 ? std::min<double>(l.window, prompt) : prompt;
+      kv += static_cast<double>(KvBytes(ParseKvType(ring_options_.kv_type).value_or(KvType::kF16), ModelSpec::KvElems(l))) * seen;
+    }
+    bytes += kv * p.streams;
+    r->rates.push_back(rate);
+    r->shares.push_back(rate / p.streams * bytes / bench::ReadBandwidth(threads_));
+    return absl::OkStatus();
+  }
+
+  // Of experts those that the rows use: at most `used` for each, as many as there are.
+  double WeightBytesPerStep(uint32_t rows) const {
+    double bytes = 0, experts = 0, read = 0;
+    for (const auto& w : ring_->workers()) bytes += static_cast<double>(w->weight_bytes());
+    for (const auto& [name, tensor] : ring_->model().tensors().all()) {
+      if (name.find("_exps.") != std::string::npos) experts += static_cast<double>(tensor.bytes);
+    }
+    for (const LayerSpec& l : ring_->model().spec().layers) {
+      if (l.experts.count > 0) read = std::min(1.0, static_cast<double>(l.experts.used) * rows / l.experts.count);
+    }
+    return bytes - experts * (1 - read);
+  }
+
+  const BenchOptions& options_;
+  RingOptions ring_options_;
+  std::unique_ptr<LocalRing> ring_;
+  Isa isa_ = Isa::kRef;
+  int threads_ = 1;
+};
+
+std::string BaseName(const std::string& path) {
+  const std::string trimmed = path.substr(0, path.find_last_not_of('/') + 1);
+  return trimmed.substr(trimmed.rfind('/') + 1);
+}
+
+// The rate that a run before had at the same point; 0 = none.
+double Before(const json::array& results, const std::string& model, const Point& p) {
+  for (const json::value& v : results) {
+    const json::object* o = v.if_object();
+    auto text = [&](const char* key) {
+      const json::value* at = o == nullptr ? nullptr : o->if_contains(key);
+      return at != nullptr && at->is_string() ? std::string(at->get_string()) : std::string();
+    };
+    auto number = [&](const char* key) {
+      const json::value* at = o == nullptr ? nullptr : o->if_contains(key);
+      return at != nullptr && at->is_number() ? at->to_number<double>() : -1.0;
+    };
+    if (text("model") == model && text("test") == p.test && number("tokens") == p.tokens && number("streams") == p.streams && number("depth") == p.depth) {
+      return std::max(0.0, number("tokens_per_s"));
+    }
+  }
+  return 0;
+}
+
+StatusOr<json::array> ReadBefore(const std::string& file) {
+  if (file.empty()) return json::array();
+  GYRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  boost::system::error_code error;
+  const json::value v = json::parse(text, error);
+  const json::value* results = error || !v.is_object() ? nullptr : v.get_object().if_contains("results");
+  if (results == nullptr || !results->is_array()) {
+    return InvalidArgument("{}: expected what `gyre bench --json` prints, an object with results", file);
+  }
+  return results->get_array();
+}
+
+}  // namespace
+
+Status BenchCommand(const BenchOptions& options) {
+  InterruptGuard guard;
+  GYRE_ASSIGN_OR_RETURN(const json::array before, ReadBefore(options.compare));
+  json::array list;
+  if (!options.json) {
+    fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9} {:>9}  {}{}\n", "model", "test", "tokens", "streams", "depth", "tokens/s", "best", "share of the limit",
+               before.empty() ? "" : "   ratio");
+  }
+  for (const std::string& path : options.models) {
+    ModelBench bench(options, path);
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Result> results, bench.Run());
+    const std::string model = BaseName(path);
+    for (const Result& r : results) {
+      const double rate = Median(r.rates), share = Median(r.shares), old = Before(before, model, r.point);
+      const bool prefill = r.point.test == "prefill";
+      json::object o{{"model", model},
+                     {"test", r.point.test},
+                     {"tokens", r.point.tokens},
+                     {"streams", r.point.streams},
+                     {"depth", r.point.depth},
+                     {"tokens_per_s", rate},
+                     {"best_tokens_per_s", *std::max_element(r.rates.begin(), r.rates.end())},
+                     {"share", share},
+                     {"limit", prefill ? "arithmetic" : "memory"},
+                     {"isa", IsaName(bench.isa())},
+                     {"threads", bench.threads()}};
+      if (old > 0) o["ratio"] = rate / old;
+      if (!options.json) {
+        const std::string of = share > 0 ? fmt::format("{:3.0f}% of {:<12}", 100 * share, prefill ? "arithmetic" : "memory reads") : "";
+        fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9.1f} {:>9.1f}  {:<18}{}\n", model, r.point.test, r.point.tokens, r.point.streams, r.point.depth, rate,
+                   o["best_tokens_per_s"].as_double(), of, old > 0 ? fmt::format("{:>8.2f}", rate / old) : "");
+      }
+      list.push_back(std::move(o));
+    }
+    std::fflush(stdout);
+  }
+  if (options.json) {
+    fmt::print("{}\n", json::serialize(json::object{
+                           {"machine", json::parse(bench::DescribeMachine())}, {"runs", options.runs}, {"results", std::move(list)}}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gyre
