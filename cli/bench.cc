@@ -136,6 +136,7 @@ class ModelBench {
     }
     // Rounds over all of them, so that a busy neighbour of this machine does not fall on one; the first warms up.
     for (int run = 0; run <= options_.runs; ++run) {
+      if (run > 0 && options_.tokens > 0) bandwidth_ = bench::ReadBandwidth(threads_);
       for (Result& r : results) GYRE_RETURN_IF_ERROR(r.point.test == "prefill" ? Prefill(run, &r) : Decode(run, &r));
     }
     return results;
@@ -178,7 +179,7 @@ class ModelBench {
     }
     bytes += kv * p.streams;
     r->rates.push_back(rate);
-    r->shares.push_back(rate / p.streams * bytes / bench::ReadBandwidth(threads_));
+    r->shares.push_back(rate / p.streams * bytes / bandwidth_);
     return absl::OkStatus();
   }
 
@@ -200,6 +201,7 @@ class ModelBench {
   std::unique_ptr<LocalRing> ring_;
   Isa isa_ = Isa::kRef;
   int threads_ = 1;
+  double bandwidth_ = 0;  // of this round, bytes/s
 };
 
 std::string BaseName(const std::string& path) {
