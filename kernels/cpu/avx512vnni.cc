@@ -155,7 +155,7 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride
   __m512 sum[R][P];
   auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
-      const size_t column = (panel + p) * kPanel, left = o.columns - column;
+      const size_t column = (panel + p) * kPanel, left = column < o.columns ? o.columns - column : 0;
       const auto mask = static_cast<__mmask16>(left >= kPanel ? 0xFFFF : (1u << left) - 1);
       for (size_t r = 0; r < R; ++r) f(sum[r][p], o.out + (row + r) * o.ldo + column, mask);
     }
@@ -165,6 +165,13 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride
   each([](__m512& v, float* to, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, v); });
 }
 
+// Sanitized, the tiles take a compiler minutes; the largest and the smallest will do there.
+#ifdef GYRE_FEW_TILES
+constexpr bool kEveryShape = false;
+#else
+constexpr bool kEveryShape = true;
+#endif
+
 // All rows against P panels, a segment of k after the other.
 template <typename L, size_t P>
 void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, const Output& o) {
@@ -172,11 +179,13 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
   for (size_t at = 0; at < units; at += segment) {
     const size_t end = at + segment < units ? at + segment : units;
     size_t r = 0;
-    if constexpr (P <= 2) {
+    if constexpr (P == 2) {
       for (; r + kRowGroup <= rows; r += kRowGroup) StoreTile<L, kRowGroup, P>(x, r, w, stride, panel, at, end, o);
     }
-    for (; r + 3 <= rows; r += 3) StoreTile<L, 3, P>(x, r, w, stride, panel, at, end, o);
-    for (; r + 2 <= rows; r += 2) StoreTile<L, 2, P>(x, r, w, stride, panel, at, end, o);
+    if constexpr (kEveryShape) {
+      for (; r + 3 <= rows; r += 3) StoreTile<L, 3, P>(x, r, w, stride, panel, at, end, o);
+      for (; r + 2 <= rows; r += 2) StoreTile<L, 2, P>(x, r, w, stride, panel, at, end, o);
+    }
     for (; r < rows; ++r) StoreTile<L, 1, P>(x, r, w, stride, panel, at, end, o);
   }
 }
@@ -189,8 +198,7 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   if (rows <= 3) {
     for (; p + 4 <= panels; p += 4) Rows<L, 4>(x, rows, w, stride, p, o);
   }
-  for (; p + 2 <= panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, o);
-  for (; p < panels; ++p) Rows<L, 1>(x, rows, w, stride, p, o);
+  for (; p < panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, o);
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {

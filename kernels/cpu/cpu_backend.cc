@@ -248,7 +248,7 @@ class CpuBackend : public Backend {
 
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
-    const size_t panels = (w.n + kPanel - 1) / kPanel;
+    const size_t panels = Panels(w.n);
     team_.For(panels, 4, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns, out + begin * kPanel, w.n);

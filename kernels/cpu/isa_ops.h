@@ -37,8 +37,8 @@ struct IsaOps {
   // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector a
   // (row, column), lanes added in a fixed order, the tail last: the same bits for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
-  // The same against `panels` panels that follow each other; the order of docs/kernels.md. `columns`: how many of the panels'
-  // columns exist.
+  // The same against `panels` panels that follow each other, an even number; the order of docs/kernels.md. `columns`: how many of the
+  // panels' columns exist.
   void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out,
                      size_t ldo);
   // One block: q, scale and the sums of q over each 16 elements.

@@ -110,7 +110,7 @@ template <PanelType type>
 void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
   using L = PanelLayout<type>;
   const WeightView& w = packed->source;
-  const size_t panels = (w.n + kPanel - 1) / kPanel, units = (w.k + L::kUnit - 1) / L::kUnit;
+  const size_t panels = Panels(w.n), units = (w.k + L::kUnit - 1) / L::kUnit;
   packed->panel_type = type;
   packed->blocks = units * L::kBlocks;
   packed->panel_bytes = units * L::kUnitBytes;
@@ -128,7 +128,7 @@ void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(si
     team.For(n, 1, static_cast<double>(n * packed->panel_bytes), [&](size_t begin, size_t end) {
       for (size_t p = begin; p < end; ++p) PackPanel<type>(w, at + p, packed->panels.get() + (at + p) * packed->panel_bytes);
     });
-    if (progress) progress((std::min((at + n) * kPanel, w.n) - at * kPanel) * w.row_bytes());
+    if (progress) progress((std::min((at + n) * kPanel, w.n) - std::min(at * kPanel, w.n)) * w.row_bytes());
   }
 }
 

@@ -25,6 +25,9 @@ struct CpuWeight : PackedWeight {
   size_t panel_bytes = 0;   // from one panel to the next
 };
 
+// Of n columns: an even number, so that tiles of two need no other.
+inline size_t Panels(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
+
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
                                             const std::function<void(size_t)>& progress);
 // The type whose elements the kernels read as they lie, or nullopt.
