@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -30,15 +31,12 @@ struct Flags {
   bool json = false;
 };
 
-const DType* TypeByName(const std::string& name) {
-  static std::vector<DType> found;
+std::optional<DType> TypeByName(const std::string& name) {
   for (uint32_t i = 0; i < 64; ++i) {
     const DTypeInfo* info = FindDType(i);
-    if (info == nullptr || name != info->name || !info->dequantizes) continue;
-    found.assign(1, static_cast<DType>(i));
-    return found.data();
+    if (info != nullptr && name == info->name && info->dequantizes) return static_cast<DType>(i);
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 // n rows, the first 64 random and quantized, the others as these: speed does not depend on the values.
@@ -82,8 +80,8 @@ int Main(const Flags& flags) {
   for (Isa isa : levels) {
     auto backend = MakeBackend(isa, flags.threads);
     for (const std::string& name : flags.types) {
-      const DType* type = TypeByName(name);
-      const std::vector<std::byte> bytes = type != nullptr && flags.k % Info(*type).block_elems == 0 ? RandomWeights(*type, flags.n, flags.k) : std::vector<std::byte>();
+      const std::optional<DType> type = TypeByName(name);
+      const std::vector<std::byte> bytes = type && flags.k % Info(*type).block_elems == 0 ? RandomWeights(*type, flags.n, flags.k) : std::vector<std::byte>();
       if (bytes.empty()) {
         fmt::print(stderr, "kernel_bench: {} is no type that can be made here with k = {}\n", name, flags.k);
         return 1;

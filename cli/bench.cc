@@ -29,7 +29,7 @@ struct Point {
 struct Result {
   Point point;
   std::vector<double> rates;   // tokens/s, one a run
-  std::vector<double> shares;  // of the limit measured beside each
+  std::vector<double> shares;  // of the limit measured in the same round
 };
 
 // Multiplications and additions with the layers' weights for one row.
@@ -122,10 +122,7 @@ class ModelBench {
 
   StatusOr<std::vector<Result>> Run() {
     GYRE_ASSIGN_OR_RETURN(ring_, LocalRing::Open(ring_options_));
-    isa_ = DetectIsa();
-    if (!ring_options_.isa.empty()) {
-      GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
-    }
+    GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
     threads_ = ring_options_.threads > 0 ? ring_options_.threads : DefaultThreads();
     std::vector<Result> results;
     if (options_.prompt > 0) results.push_back({.point = {"prefill", options_.prompt}});

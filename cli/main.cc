@@ -55,7 +55,7 @@ void AddEngineFlags(CLI::App* app, RingOptions* o) {
   app->add_option("-t,--threads", o->threads, "threads over all stages (default: the cores)")->check(*positive);
   app->add_option("-c,--ctx", o->ctx, "context in tokens (default: what the file says)")->check(*positive);
   app->add_option("--kv-tokens", o->kv_tokens, "tokens of KV cache (default: the context)")->check(*positive);
-  app->add_option("--kv-type", o->kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "bf16", "q8_0", "f32"}));
+  app->add_option("--kv-type", o->kv_type, "type of the KV cache")->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
   app->add_option("--block-size", o->block_size, "KV positions a block")->check(CLI::Range(1, 256));
   app->add_option("--chunk", o->chunk, "prompt tokens of one sequence a step")->check(*positive);
   app->add_option("--max-rows", o->max_rows, "rows of a step")->check(*positive);
@@ -182,7 +182,7 @@ int Main(int argc, char** argv) {
   AddOpenFlags(estimate_app, &estimate.model, &estimate.open);
   estimate_app->add_option("-c,--ctx", estimate.ctx, "context in tokens (default: what the file says)")->check(CLI::PositiveNumber);
   estimate_app->add_option("--parallel", estimate.parallel, "sequences of the whole context")->check(CLI::PositiveNumber);
-  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")->check(CLI::IsMember({"f16", "bf16", "q8_0", "f32"}));
+  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
   estimate_app->add_option("--max-rows", estimate.max_rows, "rows of a step")->check(CLI::PositiveNumber);
   estimate_app->add_option("--nodes", estimate.nodes, "a number of nodes, or what each holds: 16G,8G or NAME=16G,...");
   estimate_app->add_flag("--json", estimate.json, "for programs");

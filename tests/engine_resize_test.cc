@@ -10,11 +10,13 @@
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/tiny_ring.h"
 
 namespace gyre {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::OpenRing;
 using testing::Outcome;
 using testing::Runner;
 using testing::RunOne;
@@ -24,27 +26,15 @@ constexpr uint32_t kTokens = 70;
 class ResizeTest : public ::testing::TestWithParam<const char*> {
  protected:
   RingOptions Options(int stages) const {
-    RingOptions o;
-    o.model = model_.path();
-    o.stages = stages;
-    o.threads = stages;
-    o.kv_type = "f32";
-    o.block_size = 4;
-    o.ctx = 200;
+    RingOptions o = testing::TinyRing(model_.path(), stages, 200);
     o.parallel = 10;
     o.chunk = 8;
-    o.quiet = true;
     o.tcp = stages > 1 && Tcp();
     o.no_prefix_cache = Tcp();
     return o;
   }
   // Over TCP without the prefix cache, so that prompts take their time.
   static bool Tcp() { return std::string(GetParam()) == "tcp"; }
-  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
-    auto ring = LocalRing::Open(o);
-    EXPECT_TRUE(ring.ok()) << ring.status();
-    return ring.ok() ? *std::move(ring) : nullptr;
-  }
   static Request Ask(int seed) {
     std::mt19937 random(static_cast<uint32_t>(seed));
     Request r;
@@ -58,7 +48,7 @@ class ResizeTest : public ::testing::TestWithParam<const char*> {
   }
   // The texts that single requests give in one process on one stage.
   std::vector<std::vector<TokenId>> Alone(int n) {
-    auto ring = Open(Options(1));
+    auto ring = OpenRing(Options(1));
     std::vector<std::vector<TokenId>> out;
     for (int i = 0; i < n; ++i) out.push_back(RunOne(ring->engine(), Ask(i)).tokens);
     return out;
@@ -116,7 +106,7 @@ std::string RandomResize(std::mt19937& random, int layers) {
 
 TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   const auto expected = Alone(Load::kTexts);
-  auto ring = Open(Options(3));
+  auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
   const int layers = static_cast<int>(ring->model().spec().layers.size());
   std::atomic<bool> stop{false};
@@ -162,7 +152,7 @@ TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
 
 TEST_P(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
   const auto expected = Alone(8);
-  auto ring = Open(Options(2));
+  auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
   Runner runner(ring->engine());
   std::atomic<uint64_t> tokens{0};
@@ -179,7 +169,7 @@ TEST_P(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
 }
 
 TEST_P(ResizeTest, RefusalsSayWhyAndChangeNothing) {
-  auto ring = Open(Options(3));
+  auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
   auto refusal = [&](const std::string& text) { return Message(ring->cluster().ResizeAndWait(text).status()); };
   using ::testing::HasSubstr;
@@ -206,7 +196,7 @@ TEST_P(ResizeTest, RefusalsSayWhyAndChangeNothing) {
 
 TEST_P(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
   const auto expected = Alone(6);
-  auto ring = Open(Options(3));
+  auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
   Runner runner(ring->engine());
   std::atomic<uint64_t> tokens{0};
@@ -224,7 +214,7 @@ TEST_P(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
 }
 
 TEST_P(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
-  auto ring = Open(Options(3));
+  auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
   Runner runner(ring->engine());
   std::atomic<uint64_t> tokens{0};

@@ -10,11 +10,13 @@
 #include "coordinator/plan_change.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/tiny_ring.h"
 
 namespace gyre {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::OpenRing;
 using testing::Outcome;
 using testing::Runner;
 using testing::RunOne;
@@ -22,21 +24,7 @@ using testing::RunOne;
 class EngineTest : public ::testing::Test {
  protected:
   RingOptions Options(int stages) const {
-    RingOptions o;
-    o.model = model_.path();
-    o.stages = stages;
-    o.threads = stages;
-    o.kv_type = "f32";
-    o.block_size = 4;
-    o.ctx = 128;
-    o.parallel = 8;
-    o.quiet = true;
-    return o;
-  }
-  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
-    auto ring = LocalRing::Open(o);
-    EXPECT_TRUE(ring.ok()) << ring.status();
-    return ring.ok() ? *std::move(ring) : nullptr;
+    return testing::TinyRing(model_.path(), stages, 128);
   }
   static Request Ask(int seed, uint32_t n, size_t length = 7) {
     std::mt19937 random(static_cast<uint32_t>(seed));
@@ -59,14 +47,14 @@ class EngineTest : public ::testing::Test {
 };
 
 TEST_F(EngineTest, AFailedStepIsSentAgainAndTheTextStaysTheSame) {
-  auto alone = Open(Options(1));
+  auto alone = OpenRing(Options(1));
   ASSERT_NE(alone, nullptr);
   std::vector<std::vector<TokenId>> expected;
   for (int i = 0; i < 6; ++i) expected.push_back(RunOne(alone->engine(), Ask(i, 40, 20)).tokens);
   for (size_t stage : {size_t{0}, size_t{1}, size_t{2}}) {
     RingOptions o = Options(3);
     o.chunk = 3;
-    auto ring = Open(o);
+    auto ring = OpenRing(o);
     ASSERT_NE(ring, nullptr);
     FailSteps(*ring, stage, {0, 30, 70, 110});
     Runner runner(ring->engine());
@@ -83,7 +71,7 @@ TEST_F(EngineTest, AFailedStepIsSentAgainAndTheTextStaysTheSame) {
 }
 
 TEST_F(EngineTest, AnErrorThatRepeatsFailsTheRequestWithItsSentence) {
-  auto ring = Open(Options(2));
+  auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
   std::set<int> all;
   for (int i = 0; i < 1000; ++i) all.insert(i);
@@ -100,7 +88,7 @@ TEST_F(EngineTest, EveryRequestEndsExactlyOnceUnderRandomCancels) {
   RingOptions o = Options(3);
   o.kv_tokens = 160;
   o.chunk = 5;
-  auto ring = Open(o);
+  auto ring = OpenRing(o);
   ASSERT_NE(ring, nullptr);
   FailSteps(*ring, 1, {3, 40, 41, 90, 200, 201, 202, 300});
   std::mt19937 random(7);
@@ -138,14 +126,14 @@ TEST_F(EngineTest, EveryRequestEndsExactlyOnceUnderRandomCancels) {
 TEST_F(EngineTest, PromptLogitsComeOnceEachAlsoAfterAPreemption) {
   Request scored = Ask(9, 0, 40);
   scored.prompt_logits = true;
-  auto alone = Open(Options(1));
+  auto alone = OpenRing(Options(1));
   ASSERT_NE(alone, nullptr);
   const auto expected = RunOne(alone->engine(), scored).logits;
   ASSERT_EQ(expected.size(), 40u);
   RingOptions o = Options(3);
   o.kv_tokens = 240;
   o.chunk = 3;
-  auto ring = Open(o);
+  auto ring = OpenRing(o);
   ASSERT_NE(ring, nullptr);
   Runner runner(ring->engine());
   for (int i = 0; i < 8; ++i) runner.Add(Ask(i, 60, 10 + 5 * static_cast<size_t>(i)));
@@ -157,7 +145,7 @@ TEST_F(EngineTest, PromptLogitsComeOnceEachAlsoAfterAPreemption) {
 }
 
 TEST_F(EngineTest, StoppingTheEngineCancelsWhatRuns) {
-  auto ring = Open(Options(2));
+  auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
   Runner runner(ring->engine());
   for (int i = 0; i < 8; ++i) runner.Add(Ask(i, 120));
@@ -169,7 +157,7 @@ TEST_F(EngineTest, StoppingTheEngineCancelsWhatRuns) {
 }
 
 TEST_F(EngineTest, ADeadStageEndsEveryRequestAndRefusesTheNext) {
-  auto ring = Open(Options(2));
+  auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
   std::atomic<bool> running{false};
   Runner runner(ring->engine());
@@ -183,7 +171,7 @@ TEST_F(EngineTest, ADeadStageEndsEveryRequestAndRefusesTheNext) {
 }
 
 TEST_F(EngineTest, DeadlinesEndRequestsWithASentence) {
-  auto ring = Open(Options(1));
+  auto ring = OpenRing(Options(1));
   ASSERT_NE(ring, nullptr);
   Request r = Ask(1, 100);
   r.deadline = Clock::now() - milliseconds(1);
@@ -192,7 +180,7 @@ TEST_F(EngineTest, DeadlinesEndRequestsWithASentence) {
 }
 
 TEST_F(EngineTest, RefusalsSayWhatIsWrong) {
-  auto ring = Open(Options(1));
+  auto ring = OpenRing(Options(1));
   ASSERT_NE(ring, nullptr);
   auto refused = [&](Request r) { return RunOne(ring->engine(), std::move(r)).status; };
   Request empty = Ask(1, 5);
@@ -210,7 +198,7 @@ TEST_F(EngineTest, RefusalsSayWhatIsWrong) {
 }
 
 TEST_F(EngineTest, GenerationEndsAtTheContext) {
-  auto ring = Open(Options(2));
+  auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
   const Outcome o = RunOne(ring->engine(), Ask(3, 100000, 10));
   EXPECT_TRUE(o.finished);
@@ -219,7 +207,7 @@ TEST_F(EngineTest, GenerationEndsAtTheContext) {
 }
 
 TEST_F(EngineTest, PenaltiesAndBiasReachTheDraw) {
-  auto ring = Open(Options(2));
+  auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
   Request r = Ask(5, 30);
   r.sampling.presence_penalty = 2;

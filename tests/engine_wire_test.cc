@@ -7,11 +7,13 @@
 #include "tests/testing/logits_distance.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/tiny_ring.h"
 #include "worker/wire_rows.h"
 
 namespace gyre {
 namespace {
 
+using testing::OpenRing;
 using testing::Outcome;
 using testing::Runner;
 using testing::RunOne;
@@ -21,22 +23,9 @@ constexpr int kVocab = 96;
 class EngineWireTest : public ::testing::Test {
  protected:
   RingOptions Options(int stages, const std::string& wire) const {
-    RingOptions o;
-    o.model = model_.path();
-    o.stages = stages;
-    o.threads = stages;
-    o.kv_type = "f32";
-    o.block_size = 4;
-    o.ctx = 256;
-    o.parallel = 8;
-    o.quiet = true;
+    RingOptions o = testing::TinyRing(model_.path(), stages, 256);
     o.wire = wire;
     return o;
-  }
-  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
-    auto ring = LocalRing::Open(o);
-    EXPECT_TRUE(ring.ok()) << ring.status();
-    return ring.ok() ? *std::move(ring) : nullptr;
   }
   static Request Ask(int seed, uint32_t n, size_t length) {
     std::mt19937 random(static_cast<uint32_t>(seed));
@@ -60,12 +49,12 @@ class EngineWireTest : public ::testing::Test {
 };
 
 TEST_F(EngineWireTest, LogitsGoAsFarAsTheRoundingOfTheHopsAndNoFurther) {
-  auto alone = Open(Options(1, "f32"));
+  auto alone = OpenRing(Options(1, "f32"));
   ASSERT_NE(alone, nullptr);
   for (int stages : {2, 3, 6}) {
     for (WireType type : {WireType::kF32, WireType::kF16, WireType::kQ8}) {
       SCOPED_TRACE(fmt::format("{} over {} stages", WireTypeName(type), stages));
-      auto ring = Open(Options(stages, WireTypeName(type)));
+      auto ring = OpenRing(Options(stages, WireTypeName(type)));
       ASSERT_NE(ring, nullptr);
       for (int seed : {1, 2, 3, 4}) {
         const testing::Distance d = testing::Between(LogitsOf(*alone, seed, 60), LogitsOf(*ring, seed, 60));
@@ -83,7 +72,7 @@ TEST_F(EngineWireTest, LogitsGoAsFarAsTheRoundingOfTheHopsAndNoFurther) {
 }
 
 TEST_F(EngineWireTest, OneStageRoundsNothing) {
-  auto exact = Open(Options(1, "f32")), alone = Open(Options(1, "q8"));
+  auto exact = OpenRing(Options(1, "f32")), alone = OpenRing(Options(1, "q8"));
   ASSERT_TRUE(exact != nullptr && alone != nullptr);
   EXPECT_TRUE(LogitsOf(*exact, 1, 60) == LogitsOf(*alone, 1, 60));
 }
@@ -92,7 +81,7 @@ TEST_F(EngineWireTest, OneStageRoundsNothing) {
 TEST_F(EngineWireTest, WhatIsBesideARowChangesNothing) {
   for (const char* wire : {"f16", "q8"}) {
     SCOPED_TRACE(wire);
-    auto one = Open(Options(3, wire));
+    auto one = OpenRing(Options(3, wire));
     ASSERT_NE(one, nullptr);
     constexpr int kRequests = 8;
     std::vector<std::vector<TokenId>> texts;
@@ -104,7 +93,7 @@ TEST_F(EngineWireTest, WhatIsBesideARowChangesNothing) {
       o.chunk = 3;
       o.kv_tokens = 240;  // of the 700 that they want
       o.no_prefix_cache = true;
-      auto ring = Open(o);
+      auto ring = OpenRing(o);
       ASSERT_NE(ring, nullptr);
       Runner runner(ring->engine());
       for (int i = 0; i < kRequests; ++i) runner.Add(Ask(i, 60, 10 + 5 * static_cast<size_t>(i)));
@@ -125,7 +114,7 @@ TEST_F(EngineWireTest, WhatIsBesideARowChangesNothing) {
 TEST_F(EngineWireTest, FewerBytesTravel) {
   uint64_t rows_f32 = 0, bytes_f32 = 0;
   for (WireType type : {WireType::kF32, WireType::kF16, WireType::kQ8}) {
-    auto ring = Open(Options(3, WireTypeName(type)));
+    auto ring = OpenRing(Options(3, WireTypeName(type)));
     ASSERT_NE(ring, nullptr);
     EXPECT_TRUE(RunOne(ring->engine(), Ask(1, 30, 50)).finished);
     uint64_t rows = 0, bytes = 0;

@@ -10,7 +10,9 @@
 namespace gyre::cpu {
 namespace {
 
-struct V8 {
+#include "kernels/cpu/common-inl.h"
+
+struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kTileRows = 3, kTileColumns = 4;
@@ -25,35 +27,6 @@ struct V8 {
   }
   static T LoadInt8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
   static float Half(uint16_t h) { return _cvtsh_ss(h); }
-  template <typename E>
-  static void CopyTail(const void* p, size_t n, E (&out)[kLanes]) {
-    for (size_t i = 0; i < n; ++i) __builtin_memcpy(&out[i], static_cast<const E*>(p) + i, sizeof(E));
-  }
-  static T LoadTail(const float* p, size_t n) {
-    float all[kLanes] = {};
-    CopyTail(p, n, all);
-    return Load(all);
-  }
-  static T LoadHalfTail(const uint16_t* p, size_t n) {
-    uint16_t all[kLanes] = {};
-    CopyTail(p, n, all);
-    return LoadHalf(all);
-  }
-  static T LoadBf16Tail(const uint16_t* p, size_t n) {
-    uint16_t all[kLanes] = {};
-    CopyTail(p, n, all);
-    return LoadBf16(all);
-  }
-  static T LoadInt8Tail(const int8_t* p, size_t n) {
-    int8_t all[kLanes] = {};
-    CopyTail(p, n, all);
-    return LoadInt8(all);
-  }
-  static void StoreTail(float* p, T v, size_t n) {
-    float all[kLanes];
-    Store(all, v);
-    __builtin_memcpy(p, all, n * sizeof(float));
-  }
   static T Broadcast(float f) { return _mm256_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm256_fmadd_ps(a, b, c); }
   static T Add(T a, T b) { return _mm256_add_ps(a, b); }
@@ -161,12 +134,6 @@ __m256 Mins(const std::byte* unit, size_t first, size_t b) {
   if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + L::kMins + (b * kPanel + first) * 2));
   const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kByteMins + b * kPanel + first));
   return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(bytes));
-}
-
-// f(g) for each g of the sequence, g a constant.
-template <size_t first, size_t... g, typename Fn>
-[[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
-  (f(std::integral_constant<size_t, first + g>()), ...);
 }
 
 // R rows of one group against half a panel, units [begin, end), on top of what sum holds.

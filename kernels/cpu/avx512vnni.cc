@@ -10,6 +10,8 @@
 namespace gyre::cpu {
 namespace {
 
+#include "kernels/cpu/common-inl.h"
+
 __m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 __m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 
@@ -78,12 +80,6 @@ __m512 Mins(const std::byte* unit, size_t b) {
   if constexpr (!L::kSuper) return _mm512_cvtph_ps(Load256(unit + L::kMins + b * kPanel * 2));
   const __m512i bytes = _mm512_cvtepu8_epi32(Load128(unit + L::kByteMins + b * kPanel));
   return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit + kPanel * 2)), _mm512_cvtepi32_ps(bytes));
-}
-
-// f(g) for each g of the sequence, g a constant.
-template <size_t first, size_t... g, typename Fn>
-[[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
-  (f(std::integral_constant<size_t, first + g>()), ...);
 }
 
 // R rows of one group against P panels, units [begin, end), on top of what sum holds. Several panels are several streams from

@@ -1,7 +1,9 @@
 // NEON, included by one file an ISA inside an anonymous namespace with DotFour defined: acc + the sums of four neighbouring products
 // of signed bytes.
 
-struct V4 {
+#include "kernels/cpu/common-inl.h"
+
+struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
   static constexpr size_t kLanes = 4;
   static constexpr size_t kTileRows = 6, kTileColumns = 4;
@@ -9,41 +11,12 @@ struct V4 {
   static T Load(const float* p) { return vld1q_f32(p); }
   static T LoadHalf(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
   static T LoadBf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
-  template <typename E>
-  static void CopyTail(const E* p, size_t n, E (&out)[kLanes]) {
-    __builtin_memcpy(out, p, n * sizeof(E));
-  }
   static T LoadInt8(const int8_t* p) {
     int32_t four;
     __builtin_memcpy(&four, p, 4);
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
   }
   static float Half(uint16_t h) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0); }
-  static T LoadTail(const float* p, size_t n) {
-    float all[kLanes] = {};
-    CopyTail(p, n, all);
-    return Load(all);
-  }
-  static T LoadHalfTail(const uint16_t* p, size_t n) {
-    uint16_t all[kLanes] = {};
-    CopyTail(p, n, all);
-    return LoadHalf(all);
-  }
-  static T LoadBf16Tail(const uint16_t* p, size_t n) {
-    uint16_t all[kLanes] = {};
-    CopyTail(p, n, all);
-    return LoadBf16(all);
-  }
-  static T LoadInt8Tail(const int8_t* p, size_t n) {
-    int8_t all[kLanes] = {};
-    CopyTail(p, n, all);
-    return LoadInt8(all);
-  }
-  static void StoreTail(float* p, T v, size_t n) {
-    float all[kLanes];
-    Store(all, v);
-    __builtin_memcpy(p, all, n * sizeof(float));
-  }
   static T Broadcast(float f) { return vdupq_n_f32(f); }
   static T Fma(T a, T b, T c) { return vfmaq_f32(c, a, b); }
   static T Add(T a, T b) { return vaddq_f32(a, b); }
@@ -162,12 +135,6 @@ template <typename L>
 float32x4_t Mins(const std::byte* unit, size_t first, size_t b) {
   if constexpr (!L::kSuper) return Halves(unit + L::kMins + (b * kPanel + first) * 2);
   return vmulq_f32(Halves(unit + (kPanel + first) * 2), vcvtq_f32_u32(UnsignedBytes(unit + L::kByteMins + b * kPanel + first)));
-}
-
-// f(g) for each g of the sequence, g a constant.
-template <size_t first, size_t... g, typename Fn>
-[[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
-  (f(std::integral_constant<size_t, first + g>()), ...);
 }
 
 // R rows of one group against C times four columns from `first` on, units [begin, end), on top of what sum holds.

@@ -1,0 +1,30 @@
+// What the files of several instruction sets share, included by each inside its anonymous namespace, so that no code of one can be
+// linked into another.
+
+// f(g) for each g of the sequence, g a constant.
+template <size_t first, size_t... g, typename Fn>
+[[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
+  (f(std::integral_constant<size_t, first + g>()), ...);
+}
+
+// The tails of a vector class V without masked loads: by way of a whole register of zeros.
+template <typename V, size_t lanes>
+struct CopiedTails {
+  static auto LoadTail(const float* p, size_t n) { return V::Load(Padded<float>(p, n).all); }
+  static auto LoadHalfTail(const uint16_t* p, size_t n) { return V::LoadHalf(Padded<uint16_t>(p, n).all); }
+  static auto LoadBf16Tail(const uint16_t* p, size_t n) { return V::LoadBf16(Padded<uint16_t>(p, n).all); }
+  static auto LoadInt8Tail(const int8_t* p, size_t n) { return V::LoadInt8(Padded<int8_t>(p, n).all); }
+  template <typename T>
+  static void StoreTail(float* p, T v, size_t n) {
+    float all[lanes];
+    V::Store(all, v);
+    __builtin_memcpy(p, all, n * sizeof(float));
+  }
+
+ private:
+  template <typename E>
+  struct Padded {
+    Padded(const E* p, size_t n) { __builtin_memcpy(all, p, n * sizeof(E)); }
+    E all[lanes] = {};
+  };
+};
