@@ -1,6 +1,5 @@
 # Tests of cli: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
 if(GYRE_TESTS)
-  find_package(Boost REQUIRED COMPONENTS json)
   gyre_test(cli_bench_test engine gyre_cli Boost::json)
 endif()
 # The demo model by what it was never trained on, in one process and through three workers.

@@ -1,5 +1,4 @@
 if(GYRE_TESTS)
-  find_package(Boost REQUIRED COMPONENTS json)
   gyre_test(model_hf_test "engine" gyre_cli Boost::json)
   gyre_test(engine_ring_test engine gyre_cli)
   gyre_test(engine_resize_test engine gyre_cli)

@@ -1,6 +1,5 @@
 # Tests of model: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
 if(GYRE_TESTS)
-  find_package(Boost REQUIRED COMPONENTS json)
   gyre_test(model_gguf_test "unit;pure" gyre_model)
   gyre_test(model_arch_test "unit;pure" gyre_model)
   gyre_test(model_llama2c_test "unit;pure" gyre_model)
