@@ -48,7 +48,10 @@ std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
   std::vector<float> values(distinct * k);
   for (float& v : values) v = normal(random);
   std::vector<std::byte> bytes(n * row);
-  if (!Quantize(type, values.data(), bytes.data(), distinct * k)) return {};
+  if (!Quantize(type, values.data(), bytes.data(), distinct * k)) {
+    // No quantizer: any bytes, but none that make a scale infinite.
+    for (size_t i = 0; i < distinct * row; ++i) bytes[i] = static_cast<std::byte>(random() & 0x3F);
+  }
   for (size_t r = distinct; r < n; ++r) std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(r % distinct * row), row, bytes.begin() + static_cast<std::ptrdiff_t>(r * row));
   return bytes;
 }

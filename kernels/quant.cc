@@ -41,7 +41,7 @@ float F(int v) { return static_cast<float>(v); }
 
 void DequantizeBlock(DType type, const std::byte* b, float* y) {
   if (HasCodes(type)) return DequantizeCodes(type, b, y);
-  DequantizeLowBitBlock(type, b, y);
+  if (IsLowBit(type)) DequantizeLowBitBlock(type, b, y);
 }
 
 // Rounds to the nearest of `levels` steps; ties away from zero do not matter to any bound.

@@ -2,12 +2,23 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/quant.h"
 
 namespace gyre {
 
-// One block as f32; false: another type.
-bool DequantizeLowBitBlock(DType type, const std::byte* block, float* out);
+// 256 weights as small whole numbers times a factor: a byte each, 128 added, eight a word with the first in the lowest byte; a factor
+// for each 16. The products are exact in f32.
+struct LowBitBlock {
+  uint64_t q[32];
+  float scale[16];
+};
+
+bool IsLowBit(DType type);
+// REQUIRES: IsLowBit(type).
+void ExpandLowBit(DType type, const std::byte* block, LowBitBlock* out);
+// One block as f32. REQUIRES: IsLowBit(type).
+void DequantizeLowBitBlock(DType type, const std::byte* block, float* out);
 
 }  // namespace gyre

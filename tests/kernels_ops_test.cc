@@ -1,6 +1,7 @@
 // Every op of every instruction set against the reference, and the promise that a row never depends on its company.
 #include "kernels/codes.h"
 #include "kernels/ops.h"
+#include "kernels/quant_lowbit.h"
 #include "tests/testing/sanitized.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,11 @@ namespace {
 std::vector<Isa> FastIsas() { return {BuiltIsas().begin() + 1, BuiltIsas().end()}; }
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                             DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
-                            DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+                            DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kIQ1_S,
+                            DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS, DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S,
+                            DType::kTQ1_0, DType::kTQ2_0};
+// Types whose products are of whole numbers.
+bool IsInteger(DType type) { return HasCodes(type) || IsLowBit(type); }
 
 // A quantized block but for its f16 scales (MXFP4: the exponent), which random bytes would make infinite.
 struct Codes {
@@ -29,11 +34,20 @@ Codes CodesOf(DType type) {
     case DType::kQ3_K: return {0, 108};
     case DType::kQ6_K: return {0, 208};
     case DType::kMXFP4: return {1, 17};
+    case DType::kIQ1_M: return {0, 56};
+    case DType::kTQ1_0: return {0, 52};
+    case DType::kTQ2_0: return {0, 64};
     case DType::kQ8_0:
     case DType::kQ4_0:
     case DType::kQ5_0:
     case DType::kIQ4_NL:
-    case DType::kIQ4_XS: return {2, Info(type).block_bytes};
+    case DType::kIQ4_XS:
+    case DType::kIQ1_S:
+    case DType::kIQ2_XXS:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return {2, Info(type).block_bytes};
     default: return {4, Info(type).block_bytes};
   }
 }
@@ -43,6 +57,11 @@ void RandomCodes(DType type, uint32_t seed, std::vector<std::byte>* bytes) {
   const Codes codes = CodesOf(type);
   for (size_t at = 0; at < bytes->size(); at += Info(type).block_bytes) {
     for (size_t i = codes.begin; i < codes.end; ++i) (*bytes)[at + i] = static_cast<std::byte>(random());
+    if (type != DType::kIQ1_M) continue;
+    for (size_t i = 0; i < 4; ++i) {  // the scale 0x2A66, a nibble a word
+      std::byte& high = (*bytes)[at + 49 + 2 * i];
+      high = (high & std::byte{15}) | static_cast<std::byte>((0x2A66 >> (4 * i) & 15) << 4);
+    }
   }
 }
 
@@ -119,7 +138,7 @@ class Kernels : public ::testing::TestWithParam<Isa> {
     const std::vector<float> x = Random(rows * k + 1, 5);
     // One element off alignment.
     const std::vector<float> used(x.begin() + 1, x.end());
-    const std::vector<float> seen = HasCodes(type) && !exact ? Rounded(used) : used;
+    const std::vector<float> seen = IsInteger(type) && !exact ? Rounded(used) : used;
     std::vector<float> expected(rows * n), got(rows * n + 1, NAN);
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
@@ -194,7 +213,7 @@ TEST_P(Kernels, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
   if (GetParam() == first) GTEST_SKIP() << "the others are compared with it";
   auto simplest = MakeBackend(first, 1);
   for (DType type : kTypes) {
-    if (!HasCodes(type)) continue;
+    if (!IsInteger(type)) continue;
     const size_t k = 1280, n = 50, rows = 13;
     Weights w = MakeWeights(type, n, k, 21);
     // Codes that no quantizer writes, as -128 of Q8_0.

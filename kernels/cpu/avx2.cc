@@ -118,7 +118,7 @@ __m256i Codes(const std::byte* block, size_t g) {
 // Eight columns' scales of part s of block b, and their minima; `first` is the first column.
 template <typename L>
 __m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
-  if constexpr (L::kWide) return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + (b * kPanel + first) * 4));
+  if constexpr (L::kWide) return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4));
   if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + (b * kPanel + first) * 2));
   __m256i bytes = _mm256_cvtepi8_epi32(Load64(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first));
   if constexpr (L::kHalfMin) bytes = _mm256_and_si256(bytes, _mm256_set1_epi32(15));

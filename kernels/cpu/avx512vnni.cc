@@ -64,7 +64,7 @@ __m512i Codes(const std::byte* block, size_t g) {
 // The weights' scales of part s of block b, and the minima of block b.
 template <typename L>
 __m512 Scales(const std::byte* unit, size_t b, size_t s) {
-  if constexpr (L::kWide) return _mm512_loadu_ps(unit + b * kPanel * 4);
+  if constexpr (L::kWide) return _mm512_loadu_ps(unit + (b * L::kScalesPerBlock + s) * kPanel * 4);
   if constexpr (!L::kSuper) return _mm512_cvtph_ps(Load256(unit + b * kPanel * 2));
   __m512i bytes = _mm512_cvtepi8_epi32(Load128(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel));
   if constexpr (L::kHalfMin) bytes = _mm512_and_si512(bytes, _mm512_set1_epi32(15));

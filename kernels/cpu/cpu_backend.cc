@@ -8,6 +8,7 @@
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/team.h"
+#include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
 namespace {
@@ -17,7 +18,7 @@ constexpr size_t kSplit = 256;
 // Queries that share keys and values in one tile of attention, about.
 constexpr size_t kTileQueries = 8;
 // What a core does in a nanosecond, to decide whether a parallel region pays.
-constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3;
+constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
 
 size_t Size(int v) { return static_cast<size_t>(v); }
 
@@ -47,6 +48,8 @@ class CpuBackend : public Backend {
           ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
         }
       });
+    } else if (IsLowBit(w.type) && !exact) {
+      MatMulLowBit(x, rows, w, ns, out);
     } else {
       MatMulExpanded(x, rows, w, ns, out);
     }
@@ -252,6 +255,19 @@ class CpuBackend : public Backend {
     team_.For(panels, 4, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns, out + begin * kPanel, w.n);
+    });
+  }
+
+  // Two panels at a time are made from the file's bytes, in the second-level cache: memory holds no more than the file.
+  void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    const Quantized quantized = QuantizeRows(x, rows, w);
+    const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
+    team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end) {
+      const auto panels = AlignedBytes(2 * w.panel_bytes);
+      for (size_t p = begin; p < end; p += 2) {
+        ExpandPanels(w, p, panels.get());
+        ops_.dot_panels(quantized, rows, w.panel_type, panels.get(), 2, std::min(w.n - p * kPanel, 2 * kPanel), out + p * kPanel, w.n);
+      }
     });
   }
 

@@ -118,7 +118,7 @@ template <typename L>
 float32x4_t Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
   if constexpr (L::kWide) {
     float32x4_t v;
-    __builtin_memcpy(&v, unit + (b * kPanel + first) * 4, sizeof v);
+    __builtin_memcpy(&v, unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4, sizeof v);
     return v;
   }
   if constexpr (!L::kSuper) return Halves(unit + (b * kPanel + first) * 2);

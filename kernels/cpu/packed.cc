@@ -7,6 +7,7 @@
 #include <new>
 
 #include "kernels/codes.h"
+#include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
 namespace {
@@ -107,19 +108,24 @@ void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
 }
 
 template <PanelType type>
-void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
+void SetShape(CpuWeight* packed) {
   using L = PanelLayout<type>;
-  const WeightView& w = packed->source;
-  const size_t panels = Panels(w.n), units = (w.k + L::kUnit - 1) / L::kUnit;
+  const size_t units = (packed->k + L::kUnit - 1) / L::kUnit;
   packed->panel_type = type;
   packed->blocks = units * L::kBlocks;
   packed->panel_bytes = units * L::kUnitBytes;
+}
+
+template <PanelType type>
+void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
+  const WeightView& w = packed->source;
+  const size_t panels = Panels(w.n);
+  SetShape<type>(packed);
   packed->bytes = panels * packed->panel_bytes;
   // Whole huge pages where there are several: fewer walks of the page table while streaming.
   constexpr size_t kHuge = size_t{2} << 20;
   const size_t align = packed->bytes >= 2 * kHuge ? kHuge : 64;
-  packed->panels.reset(static_cast<std::byte*>(std::aligned_alloc(align, std::max<size_t>((packed->bytes + align - 1) / align, 1) * align)));
-  if (packed->panels == nullptr) throw std::bad_alloc();
+  packed->panels = AlignedBytes(packed->bytes, align);
   if (align == kHuge) madvise(packed->panels.get(), packed->bytes, MADV_HUGEPAGE);
   // In slices, so that progress is seen within a large matrix.
   const size_t slice = std::max<size_t>(1, (size_t{32} << 20) / std::max<size_t>(packed->panel_bytes, 1));
@@ -129,6 +135,19 @@ void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(si
       for (size_t p = begin; p < end; ++p) PackPanel<type>(w, at + p, packed->panels.get() + (at + p) * packed->panel_bytes);
     });
     if (progress) progress((std::min((at + n) * kPanel, w.n) - std::min(at * kPanel, w.n)) * w.row_bytes());
+  }
+}
+
+// Word i of every column: two groups.
+void PutWords(const LowBitBlock (&blocks)[kPanel], size_t i, std::byte* to) {
+  using Four = uint32_t __attribute__((vector_size(16)));
+  using Two = uint64_t __attribute__((vector_size(16)));
+  for (size_t column = 0; column < kPanel; column += 4) {
+    const auto first = reinterpret_cast<Four>(Two{blocks[column].q[i], blocks[column + 1].q[i]});
+    const auto second = reinterpret_cast<Four>(Two{blocks[column + 2].q[i], blocks[column + 3].q[i]});
+    const Four low = __builtin_shufflevector(first, second, 0, 2, 4, 6), high = __builtin_shufflevector(first, second, 1, 3, 5, 7);
+    std::memcpy(to + 4 * column, &low, sizeof low);
+    std::memcpy(to + kGroup + 4 * column, &high, sizeof high);
   }
 }
 
@@ -144,11 +163,44 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
   packed->bytes = w.bytes();
   const std::optional<PanelType> type = PanelTypeOf(w);
   if (!type) {
+    if (IsLowBit(w.type)) SetShape<PanelType::kExpanded>(packed.get());
     if (progress) progress(packed->bytes);
     return packed;
   }
   WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), team, progress); });
   return packed;
+}
+
+void ExpandPanels(const CpuWeight& weight, size_t first, std::byte* out) {
+  using L = PanelLayout<PanelType::kExpanded>;
+  constexpr size_t kWords = L::kUnit / 8;
+  LowBitBlock blocks[kPanel];
+  const WeightView& w = weight.source;
+  const size_t block_bytes = Info(w.type).block_bytes, elems = Info(w.type).block_elems, row_bytes = w.row_bytes();
+  // Block after block, so that what the columns write stays in the first-level cache.
+  for (size_t panel = 0; panel < 2; ++panel, out += weight.panel_bytes) {
+    const size_t row = (first + panel) * kPanel, columns = row < w.n ? std::min(kPanel, w.n - row) : 0;
+    for (size_t column = columns; column < kPanel; ++column) blocks[column] = {};
+    for (size_t at = 0; at < w.k; at += elems) {
+      for (size_t column = 0; column < columns; ++column)
+        ExpandLowBit(w.type, w.data + (row + column) * row_bytes + at / elems * block_bytes, &blocks[column]);
+      std::byte* unit = out + at / L::kUnit * L::kUnitBytes;
+      for (size_t u = 0; u < elems / L::kUnit; ++u, unit += L::kUnitBytes) {
+        for (size_t s = 0; s < 4; ++s) {
+          for (size_t column = 0; column < kPanel; ++column)
+            std::memcpy(unit + (s * kPanel + column) * 4, &blocks[column].scale[4 * u + s], 4);
+        }
+        for (size_t i = 0; i < kWords; ++i) PutWords(blocks, u * kWords + i, unit + L::kHeader + i * 2 * kGroup);
+      }
+    }
+  }
+}
+
+std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align) {
+  std::unique_ptr<std::byte[], FreeDelete> out(
+      static_cast<std::byte*>(std::aligned_alloc(align, std::max<size_t>((bytes + align - 1) / align, 1) * align)));
+  if (out == nullptr) throw std::bad_alloc();
+  return out;
 }
 
 std::optional<FloatType> PlainType(const CpuWeight& w) {

@@ -1,4 +1,5 @@
-// Weights as the CPU backend holds them: in panels where the type has codes, everything else as it lies in the file.
+// Weights as the CPU backend holds them: in panels where the type has codes, everything else as it lies in the file; of that, codebook
+// types are made into panels each time, a few at once.
 #pragma once
 
 #include <cstdlib>
@@ -18,7 +19,7 @@ struct FreeDelete {
 
 struct CpuWeight : PackedWeight {
   WeightView source;  // in the file
-  // Panel after panel, or null.
+  // Panel after panel, or null. Of codebook types what follows is of panels that ExpandPanels makes.
   std::unique_ptr<std::byte[], FreeDelete> panels;
   PanelType panel_type = PanelType::kQ8;
   size_t blocks = 0;        // of a panel, padded to whole units
@@ -30,6 +31,10 @@ inline size_t Panels(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2;
 
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
                                             const std::function<void(size_t)>& progress);
+// Panels [first, first + 2) of a codebook type into 2 * panel_bytes. REQUIRES: IsLowBit(w.type).
+void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
+// 64-byte aligned bytes without a value.
+std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align = 64);
 // The type whose elements the kernels read as they lie, or nullopt.
 std::optional<FloatType> PlainType(const CpuWeight& w);
 

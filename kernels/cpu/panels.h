@@ -10,15 +10,16 @@ namespace gyre::cpu {
 inline constexpr size_t kPanel = 16;             // columns
 inline constexpr size_t kBlock = 32;             // positions along k with a scale of the activations
 inline constexpr size_t kGroup = kPanel * 4;     // bytes of 4 positions of all columns, a byte a code
-enum class PanelType : uint8_t { kQ8, kQ4, kQ4Min, kQ5, kQ5Min, kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIq4Nl, kIq4Xs, kFp4, kI8 };
+enum class PanelType : uint8_t { kQ8, kQ4, kQ4Min, kQ5, kQ5Min, kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIq4Nl, kIq4Xs, kFp4, kI8, kExpanded };
 
+// kExpanded: what codebook types become while they are used.
 // The layout of a unit: header (scales, minima), then the blocks' codes: nibbles, pairs of bits or bytes, then planes of higher bits.
 template <PanelType type>
 struct PanelLayout {
   using T = PanelType;
   static constexpr bool Any(auto... types) { return ((type == types) || ...); }
 
-  static constexpr size_t kBits = type == T::kQ8 || type == T::kI8                    ? 8
+  static constexpr size_t kBits = Any(T::kQ8, T::kI8, T::kExpanded)                  ? 8
                                   : type == T::kQ6K                                   ? 6
                                   : Any(T::kQ5, T::kQ5Min, T::kQ5K)                   ? 5
                                   : type == T::kQ3K                                   ? 3
@@ -30,14 +31,15 @@ struct PanelLayout {
   static constexpr bool kSuper = Any(T::kQ2K, T::kQ3K, T::kQ4K, T::kQ5K, T::kQ6K, T::kIq4Xs);
   static constexpr bool kMin = Any(T::kQ4Min, T::kQ5Min, T::kQ4K, T::kQ5K);  // of each block
   static constexpr bool kHalfMin = type == T::kQ2K;                          // of each half: high nibbles of the scales' bytes
-  static constexpr bool kWide = Any(T::kFp4, T::kI8);                        // f32 scales
-  static constexpr size_t kScalesPerBlock = Any(T::kQ2K, T::kQ3K, T::kQ6K) ? 2 : 1;
+  static constexpr bool kWide = Any(T::kFp4, T::kI8, T::kExpanded);          // f32 scales
+  static constexpr size_t kScalesPerBlock = Any(T::kQ2K, T::kQ3K, T::kQ6K, T::kExpanded) ? 2 : 1;
   static constexpr size_t kBlocks = kSuper ? 8 : 2;  // a unit
   // Offsets within the header; of super-blocks d, then -dmin, then bytes.
   static constexpr size_t kScaleBytes = kWide ? 4 : 2;  // one scale of one column; not of super-blocks
   static constexpr size_t kMins = 64;                   // f16 minima; of super-blocks where the bytes begin
   static constexpr size_t kByteMins = 64 + 8 * kPanel;
-  static constexpr size_t kHeader = type == T::kIq4Xs ? 64 + 8 * kPanel : kSuper ? 64 + 16 * kPanel : kMin || kWide ? 128 : 64;
+  static constexpr size_t kHeader = type == T::kIq4Xs ? 64 + 8 * kPanel : kSuper ? 64 + 16 * kPanel
+                                    : kBlocks * kPanel * (kScalesPerBlock * kScaleBytes + (kMin ? 2 : 0));
   static constexpr size_t kBlockBytes = kPanel * kBlock * kBits / 8;
   static constexpr size_t kPlanes = kPanel * kBlock * (kBits == 8 ? 8 : kBits == 3 ? 2 : 4) / 8;  // where a block's higher bits begin
   static constexpr size_t kUnitBytes = kHeader + kBlocks * kBlockBytes;
@@ -62,6 +64,7 @@ auto WithPanelType(PanelType type, const Fn& f) {
     case PanelType::kIq4Xs: return f.template operator()<PanelType::kIq4Xs>();
     case PanelType::kFp4: return f.template operator()<PanelType::kFp4>();
     case PanelType::kI8: return f.template operator()<PanelType::kI8>();
+    case PanelType::kExpanded: return f.template operator()<PanelType::kExpanded>();
   }
   __builtin_unreachable();
 }
