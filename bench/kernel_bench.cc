@@ -8,11 +8,11 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "base/cpus.h"
 #include "cli/machine.h"
 #include "cli/measure.h"
 #include "fmt/core.h"
@@ -25,7 +25,7 @@ struct Flags {
   std::vector<std::string> types = {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32"};
   std::vector<size_t> rows = {1, 4, 16, 128, 512};
   std::string isa;
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int threads = DefaultThreads();
   size_t n = 2048, k = 2048;
   int runs = 7;
   bool json = false;

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "base/cpus.h"
 #include "cli/measure.h"
 #include "cli/local_ring.h"
 #include "fmt/core.h"
@@ -125,7 +125,7 @@ std::string Busy(const Flags& flags) {
 }
 
 std::string DecodeShare(const Flags& flags) {
-  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = flags.threads > 0 ? flags.threads : DefaultThreads();
   auto ring = OpenRing(flags, 1, threads);
   const double bytes = static_cast<double>(ring->workers()[0]->weight_bytes());
   DecodeOnce(*ring, 8);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/cpus.h"
 #include "base/inbox.h"
 #include "cli/commands.h"
 #include "cli/local_ring.h"
@@ -123,7 +124,8 @@ class ModelBench {
   StatusOr<std::vector<Result>> Run() {
     GYRE_ASSIGN_OR_RETURN(ring_, LocalRing::Open(ring_options_));
     GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
-    threads_ = ring_options_.threads > 0 ? ring_options_.threads : DefaultThreads();
+    GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(ring_options_.threads, ring_options_.cpus));
+    threads_ = team.threads;
     std::vector<Result> results;
     if (options_.prompt > 0) results.push_back({.point = {"prefill", options_.prompt}});
     for (uint32_t depth : options_.depths) {

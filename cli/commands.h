@@ -102,7 +102,7 @@ struct ServeCommandOptions {
 Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
-  std::string join, model, name, listen, layers, memory, isa, wire;
+  std::string join, model, name, listen, layers, memory, isa, wire, cpus;
   OpenOptions open;
   int threads = 0;
   bool insecure = false, quiet = false;

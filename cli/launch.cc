@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -14,8 +15,10 @@
 #include <toml++/toml.h>
 
 #include "base/clock.h"
+#include "base/cpus.h"
 #include "cli/commands.h"
 #include "cli/session.h"
+#include "cli/share_cores.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -110,6 +113,16 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
       arguments.push_back(*own);
     }
     GYRE_RETURN_IF_ERROR(add(*w, name, std::move(arguments)));
+  }
+  // In the environment they would speak for all.
+  if (std::getenv("GYRE_THREADS") == nullptr && std::getenv("GYRE_CPUS") == nullptr) {
+    std::vector<std::vector<std::string>*> local;
+    for (Process& p : out) {
+      if (p.command.size() > 1 && p.command[1] == "worker") local.push_back(&p.command);
+    }
+    std::vector<int> cores = UsableCores();
+    cores.resize(static_cast<size_t>(DefaultThreads()));
+    ShareCores(std::move(local), std::move(cores));
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/cpus.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "cli/progress.h"
@@ -87,15 +88,6 @@ StatusOr<Isa> ParseIsa(const std::string& name) {
     return isa;
   }
   return InvalidArgument("--isa {}: expected one of {}", name, known);
-}
-
-// Physical cores: hyperthreads add nothing to streams and products that already fill a core.
-int DefaultThreads() {
-  const int logical = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  std::ifstream siblings("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-  std::string list;
-  const bool smt = std::getline(siblings, list) && list.find_first_of(",-") != std::string::npos;
-  return smt ? std::max(1, logical / 2) : logical;
 }
 
 // Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
@@ -190,13 +182,20 @@ Status LocalRing::AddWorkers(const RingOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   const int members = serves ? (options.serve->no_local ? 0 : 1) : options.stages;
-  const int threads = options.threads > 0 ? options.threads : DefaultThreads();
+  GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
+  if (!options.cpus.empty() && team.threads < members) {
+    return InvalidArgument("--cpus {}: {} stages, expected a processor for each", options.cpus, members);
+  }
+  auto next_cpu = team.cpus.begin();
   for (int i = 0; i < members; ++i) {
     WorkerOptions w;
     w.name = members == 1 ? "local" : fmt::format("local-{}", i + 1);
     w.model = model_;
     w.isa = isa;
-    w.threads = std::max(1, threads / members + (i < threads % members ? 1 : 0));
+    w.threads = std::max(1, team.threads / members + (i < team.threads % members ? 1 : 0));
+    const auto last_cpu = next_cpu + std::min<std::ptrdiff_t>(w.threads, team.cpus.end() - next_cpu);
+    w.cpus.assign(next_cpu, last_cpu);
+    next_cpu = last_cpu;
     w.exact = options.exact;
     RingPort* port = port_.get();
     if (options.tcp) {

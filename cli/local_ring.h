@@ -56,8 +56,6 @@ class LocalRing {
 
 // By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
 StatusOr<Isa> ParseIsa(const std::string& name);
-// Physical cores: hyperthreads add nothing to streams and products that already fill a core.
-int DefaultThreads();
 // Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
 uint64_t AvailableMemory();
 // What a worker in this process says of itself; busy is since the last call.

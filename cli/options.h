@@ -28,6 +28,7 @@ struct RingOptions {
   OpenOptions open;
   int stages = 1;
   int threads = 0;           // over all stages; 0 = one a physical core
+  std::string cpus;          // that they stay on, as 0-3; "" = see ChooseCpus
   uint32_t ctx = 0;          // positions of a sequence; 0 = what the file says
   uint64_t kv_tokens = 0;    // positions of KV cache; 0 = parallel * ctx
   uint32_t parallel = 1;     // sequences that are to fit

@@ -1,7 +1,7 @@
 // gyre quantize: a model file in another type of weights.
 #include "model/quantize.h"
+#include "base/cpus.h"
 #include "cli/commands.h"
-#include "cli/local_ring.h"
 #include "cli/progress.h"
 #include "fmt/core.h"
 

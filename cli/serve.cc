@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/cpus.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/local_ring.h"
@@ -97,13 +98,15 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   InterruptGuard guard;
   TellMore();
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
   NodeOptions node{.join = options.join,
                    .model = options.model,
                    .open = options.open,
                    .name = options.name,
                    .listen = options.listen,
                    .wish = std::nullopt,
-                   .threads = options.threads > 0 ? options.threads : DefaultThreads(),
+                   .threads = team.threads,
+                   .cpus = team.cpus,
                    .memory = 0,
                    .isa = isa,
                    .wire_types = kAllActivations,

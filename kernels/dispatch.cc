@@ -80,9 +80,9 @@ Isa DetectIsa() {
   return best;
 }
 
-std::unique_ptr<Backend> MakeBackend(Isa isa, int threads) {
+std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus) {
   const cpu::IsaOps* ops = OpsOf(isa);
-  return ops != nullptr ? cpu::MakeCpuBackend(isa, *ops, threads) : MakeRefBackend();
+  return ops != nullptr ? cpu::MakeCpuBackend(isa, *ops, threads, std::move(cpus)) : MakeRefBackend();
 }
 
 }  // namespace gyre

@@ -116,6 +116,6 @@ class Backend {
 };
 
 // REQUIRES: IsaMissing(isa) is empty, threads >= 1. `threads` is the team that this backend may use.
-std::unique_ptr<Backend> MakeBackend(Isa isa, int threads);
+std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus = {});
 
 }  // namespace gyre

@@ -73,7 +73,7 @@ uint64_t Signed(uint64_t point, uint64_t negative) {
 }
 
 // d[2], then 64 bytes in which 4 weights share a byte, 32 apart.
-void Ternary2(const std::byte* b, LowBitBlock* out) {
+void Ternary2(const Points&, const std::byte* b, LowBitBlock* out) {
   std::fill_n(out->scale, 16, Half(b + 64));
   for (size_t half = 0; half < 2; ++half) {
     for (unsigned l = 0; l < 4; ++l) {
@@ -85,7 +85,7 @@ void Ternary2(const std::byte* b, LowBitBlock* out) {
 }
 
 // Five ternary digits a byte, read as the top of byte * 3^n.
-void Ternary1(const std::byte* b, LowBitBlock* out) {
+void Ternary1(const Points&, const std::byte* b, LowBitBlock* out) {
   std::fill_n(out->scale, 16, Half(b + 52));
   uint8_t codes[256];
   uint8_t* y = codes;
@@ -194,38 +194,29 @@ void Iq1M(const Points& p, const std::byte* b, LowBitBlock* out) {
   }
 }
 
+using Expand = void (*)(const Points& points, const std::byte* block, LowBitBlock* out);
+
+// Null: another type.
+Expand ExpandOf(DType type) {
+  switch (type) {
+    case DType::kIQ2_XXS: return Iq2Xxs;
+    case DType::kIQ2_XS: return Iq2Xs;
+    case DType::kIQ2_S: return Iq2S;
+    case DType::kIQ3_XXS: return Iq3Xxs;
+    case DType::kIQ3_S: return Iq3S;
+    case DType::kIQ1_S: return Iq1S;
+    case DType::kIQ1_M: return Iq1M;
+    case DType::kTQ1_0: return Ternary1;
+    case DType::kTQ2_0: return Ternary2;
+    default: return nullptr;
+  }
+}
+
 }  // namespace
 
-bool IsLowBit(DType type) {
-  switch (type) {
-    case DType::kIQ2_XXS:
-    case DType::kIQ2_XS:
-    case DType::kIQ2_S:
-    case DType::kIQ3_XXS:
-    case DType::kIQ3_S:
-    case DType::kIQ1_S:
-    case DType::kIQ1_M:
-    case DType::kTQ1_0:
-    case DType::kTQ2_0: return true;
-    default: return false;
-  }
-}
+bool IsLowBit(DType type) { return ExpandOf(type) != nullptr; }
 
-void ExpandLowBit(DType type, const std::byte* b, LowBitBlock* out) {
-  const Points& p = ThePoints();
-  switch (type) {
-    case DType::kIQ2_XXS: return Iq2Xxs(p, b, out);
-    case DType::kIQ2_XS: return Iq2Xs(p, b, out);
-    case DType::kIQ2_S: return Iq2S(p, b, out);
-    case DType::kIQ3_XXS: return Iq3Xxs(p, b, out);
-    case DType::kIQ3_S: return Iq3S(p, b, out);
-    case DType::kIQ1_S: return Iq1S(p, b, out);
-    case DType::kIQ1_M: return Iq1M(p, b, out);
-    case DType::kTQ1_0: return Ternary1(b, out);
-    case DType::kTQ2_0: return Ternary2(b, out);
-    default: return;
-  }
-}
+void ExpandLowBit(DType type, const std::byte* b, LowBitBlock* out) { ExpandOf(type)(ThePoints(), b, out); }
 
 void DequantizeLowBitBlock(DType type, const std::byte* block, float* out) {
   LowBitBlock expanded;

@@ -296,6 +296,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
                     .model = model_,
                     .isa = options_.isa,
                     .threads = options_.threads,
+                    .cpus = options_.cpus,
                     .exact = exact_,
                     .port = port_.get()};
     worker_ = std::make_shared<Worker>(std::move(w));

@@ -22,6 +22,7 @@ struct NodeOptions {
   std::string listen;              // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
   std::optional<LayerRange> wish;
   int threads = 1;
+  std::vector<int> cpus;           // of each thread; empty = the system moves them
   uint64_t memory = 0;             // 0 = what the machine has free
   Isa isa = Isa::kRef;
   WireTypes wire_types = kAllActivations;  // that it takes part with

@@ -539,7 +539,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     running = running_parts_;
     kept = kept_weights_;
   }
-  prepared->backend = MakeBackend(options_.isa, options_.threads);
+  prepared->backend = MakeBackend(options_.isa, options_.threads, options_.cpus);
   GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(model, plan.first, plan.last));
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     GYRE_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(model, i));

@@ -20,6 +20,7 @@ struct WorkerOptions {
   std::shared_ptr<const Model> model;
   Isa isa = Isa::kRef;
   int threads = 1;
+  std::vector<int> cpus;  // of each thread; empty = the system moves them
   bool exact = false;
   RingPort* port = nullptr;  // of this process; outlives the worker
   Duration wire_timeout = std::chrono::minutes(10);  // the others may load for long; a plan that is given up ends it

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -24,7 +25,7 @@ size_t Size(int v) { return static_cast<size_t>(v); }
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Isa isa, const IsaOps& ops, int threads) : isa_(isa), ops_(ops), team_(threads) {}
+  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)) {}
 
   Isa isa() const override { return isa_; }
   int threads() const override { return team_.threads(); }
@@ -252,7 +253,7 @@ class CpuBackend : public Backend {
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const size_t panels = Panels(w.n);
-    team_.For(panels, 4, ns, [&](size_t begin, size_t end) {
+    team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns, out + begin * kPanel, w.n);
     });
@@ -262,11 +263,13 @@ class CpuBackend : public Backend {
   void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
+    const auto scratch = AlignedBytes(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
+    std::atomic<size_t> taken{0};
     team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end) {
-      const auto panels = AlignedBytes(2 * w.panel_bytes);
+      std::byte* panels = scratch.get() + 2 * w.panel_bytes * taken++;
       for (size_t p = begin; p < end; p += 2) {
-        ExpandPanels(w, p, panels.get());
-        ops_.dot_panels(quantized, rows, w.panel_type, panels.get(), 2, std::min(w.n - p * kPanel, 2 * kPanel), out + p * kPanel, w.n);
+        ExpandPanels(w, p, panels);
+        ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel), out + p * kPanel, w.n);
       }
     });
   }
@@ -453,8 +456,8 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads) {
-  return std::make_unique<CpuBackend>(isa, ops, threads);
+std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) {
+  return std::make_unique<CpuBackend>(isa, ops, threads, std::move(cpus));
 }
 
 }  // namespace gyre::cpu

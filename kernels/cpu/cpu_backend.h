@@ -8,6 +8,6 @@
 
 namespace gyre::cpu {
 
-std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads);
+std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus);
 
 }  // namespace gyre::cpu

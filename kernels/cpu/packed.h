@@ -26,6 +26,8 @@ struct CpuWeight : PackedWeight {
   size_t panel_bytes = 0;   // from one panel to the next
 };
 
+// Threads share out panels in groups of these, while packing as while multiplying.
+inline constexpr size_t kPanelGrain = 4;
 // Of n columns: an even number, so that tiles of two need no other.
 inline size_t Panels(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
 
@@ -33,7 +35,7 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
                                             const std::function<void(size_t)>& progress);
 // Panels [first, first + 2) of a codebook type into 2 * panel_bytes. REQUIRES: IsLowBit(w.type).
 void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
-// 64-byte aligned bytes without a value.
+// Without a value; `align` is a power of two.
 std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align = 64);
 // The type whose elements the kernels read as they lie, or nullopt.
 std::optional<FloatType> PlainType(const CpuWeight& w);

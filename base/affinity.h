@@ -1,0 +1,43 @@
+// Linux's affinity masks: which processors the calling thread may use. Standard library and system only.
+#pragma once
+
+#include <sched.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace gyre {
+
+inline constexpr int kMostProcessors = 4096;
+
+// Of the calling thread, which those it starts begin with; empty where it can't be read.
+inline std::vector<int> AffinityMask() {
+  cpu_set_t* mask = CPU_ALLOC(kMostProcessors);
+  if (mask == nullptr) return {};
+  const size_t size = CPU_ALLOC_SIZE(kMostProcessors);
+  CPU_ZERO_S(size, mask);
+  std::vector<int> out;
+  if (sched_getaffinity(0, size, mask) == 0) {
+    for (int cpu = 0; cpu < kMostProcessors; ++cpu) {
+      if (CPU_ISSET_S(static_cast<size_t>(cpu), size, mask)) out.push_back(cpu);
+    }
+  }
+  CPU_FREE(mask);
+  return out;
+}
+
+// Keeps the calling thread on these processors from now on; false where the system refuses, and it stays where it is.
+// REQUIRES: each is in [0, kMostProcessors).
+inline bool StayOn(std::span<const int> cpus) {
+  cpu_set_t* mask = CPU_ALLOC(kMostProcessors);
+  if (mask == nullptr) return false;
+  const size_t size = CPU_ALLOC_SIZE(kMostProcessors);
+  CPU_ZERO_S(size, mask);
+  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), size, mask);
+  const bool done = sched_setaffinity(0, size, mask) == 0;
+  CPU_FREE(mask);
+  return done;
+}
+
+}  // namespace gyre
