@@ -25,6 +25,9 @@ std::string FirstLine(const std::string& path) {
 
 std::string Topology(int cpu) { return fmt::format("/sys/devices/system/cpu/cpu{}/", cpu); }
 
+// The threads of its core; "" where that isn't told.
+std::string Siblings(int cpu) { return FirstLine(Topology(cpu) + "topology/thread_siblings_list"); }
+
 // A processor's folder has a link node<N>.
 int NodeOf(int cpu) {
   std::error_code error;
@@ -58,7 +61,7 @@ double Quota() {
 std::vector<int> UsableCores() {
   std::map<std::pair<int, std::string>, int> cores;  // (node, siblings): the first of them
   for (const int cpu : AffinityMask()) {
-    const std::string siblings = FirstLine(Topology(cpu) + "topology/thread_siblings_list");
+    const std::string siblings = Siblings(cpu);
     cores.try_emplace({NodeOf(cpu), siblings.empty() ? fmt::format("{}", cpu) : siblings}, cpu);
   }
   std::vector<std::pair<int, int>> by_node;
@@ -69,6 +72,12 @@ std::vector<int> UsableCores() {
   for (unsigned i = 0; out.size() < std::thread::hardware_concurrency() && cores.empty(); ++i) out.push_back(static_cast<int>(i));
   if (out.empty()) out.push_back(0);
   return out;
+}
+
+bool SameCore(int a, int b) {
+  if (a == b) return true;
+  const std::string siblings = Siblings(a);
+  return !siblings.empty() && siblings == Siblings(b);
 }
 
 int DefaultThreads() {

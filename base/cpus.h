@@ -12,8 +12,10 @@ namespace gyre {
 // One processor of each physical core of the affinity mask, a NUMA node after the other: a core's second thread adds nothing to streams
 // and products that already fill it. Never empty.
 std::vector<int> UsableCores();
-// As many as UsableCores, but no more than the control groups' quotas pay for.
+// As many as UsableCores, but no more than the control groups' quotas (v2) pay for.
 int DefaultThreads();
+// Whether two processors are threads of one core.
+bool SameCore(int a, int b);
 // "0-3,8": processors of the affinity mask, each once, in this order. kInvalidArgument.
 StatusOr<std::vector<int>> ParseCpuList(std::string_view text);
 

@@ -120,9 +120,7 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
     for (Process& p : out) {
       if (p.command.size() > 1 && p.command[1] == "worker") local.push_back(&p.command);
     }
-    std::vector<int> cores = UsableCores();
-    cores.resize(static_cast<size_t>(DefaultThreads()));
-    ShareCores(std::move(local), std::move(cores));
+    ShareCores(std::move(local), UsableCores(), static_cast<size_t>(DefaultThreads()));
   }
   return out;
 }

@@ -12,10 +12,10 @@ namespace {
 
 using Commands = std::vector<std::vector<std::string>>;
 
-Commands Shared(Commands commands, std::vector<int> cores) {
+Commands Shared(Commands commands, std::vector<int> cores, size_t most = 100) {
   std::vector<std::vector<std::string>*> pointers;
   for (auto& c : commands) pointers.push_back(&c);
-  ShareCores(pointers, std::move(cores));
+  ShareCores(pointers, std::move(cores), most);
   return commands;
 }
 
@@ -36,6 +36,15 @@ TEST(ShareCoresTest, OneAloneAndWhoSpeaksAreLeftAlone) {
   }
   EXPECT_EQ(Shared({{"--config", "a.toml"}, {"b"}}, {0, 1}), (Commands{{"--config", "a.toml"}, {"b", "--cpus", "0,1"}}));
   EXPECT_EQ(Shared({{"--threads", "9"}, {"b"}}, {0, 1}), (Commands{{"--threads", "9"}, {"b", "--threads", "1"}}));
+}
+
+TEST(ShareCoresTest, UnderAQuotaThreadsAreCountedOnly) {
+  EXPECT_EQ(Shared({{"a"}, {"b"}, {"c"}}, {0, 1, 2, 3, 4, 5, 6, 7}, 4), (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}, {"c", "--threads", "2"}}));
+  EXPECT_EQ(Shared({{"a"}, {"b"}}, {0, 1, 2, 3}, 1), (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}}));
+}
+
+TEST(ShareCoresTest, AnEmptyWordIsNoFlag) {
+  EXPECT_EQ(Shared({{"--model", "", "--name", "a"}, {"b"}}, {0, 1}), (Commands{{"--model", "", "--name", "a", "--cpus", "0"}, {"b", "--cpus", "1"}}));
 }
 
 TEST(ShareCoresTest, NamedProcessorsAreNotGivenAgain) {

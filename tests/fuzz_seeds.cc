@@ -43,7 +43,11 @@ class Seeds {
       ++refused_;
     }
     std::filesystem::create_directories(folder_ + "/" + fuzzer);
-    std::ofstream(folder_ + "/" + fuzzer + "/" + name, std::ios::binary) << bytes;
+    std::ofstream out(folder_ + "/" + fuzzer + "/" + name, std::ios::binary);
+    if (!(out << bytes).flush()) {
+      std::fprintf(stderr, "fuzz_seeds: %s/%s/%s can't be written\n", folder_.c_str(), fuzzer.c_str(), name.c_str());
+      ++refused_;
+    }
   }
 
   const std::string folder_;
