@@ -393,15 +393,19 @@ class CpuBackend : public Backend {
       all_to = std::min(all_to, s.to);
     }
     all_to = std::max(all_from, all_to);
+    const bool alone = tile.count == 1;  // a prompt's rows find what the rows before them left in the cache
     ForPages(kv, any_from, any_to, [&](size_t pos, size_t count) {
+      if (alone && pos + count < any_to) Prefetch(kv, Keys(kv, row, pos + count, kv_head));
       ops_.scores(queries, n, Keys(kv, row, pos, kv_head), Size(kv.block_size), count, dim, scores + (pos - split), kSplit);
     });
+    if (alone && any_from < any_to) Prefetch(kv, Values(kv, row, any_from, kv_head));
     for (size_t i = 0; i < n; ++i) {
       if (sees[i].from < sees[i].to) Soften(p, scores + i * kSplit, sees[i].from - split, sees[i].to - split, &part->max[i], &part->total[i]);
     }
     // What all see, together; before and after it each query its own.
     auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
       ForPages(kv, from, to, [&](size_t pos, size_t count) {
+        if (alone && pos + count < to) Prefetch(kv, Values(kv, row, pos + count, kv_head));
         ops_.weighted_sum(scores + first * kSplit + (pos - split), kSplit, how_many, Values(kv, row, pos, kv_head), count, dim,
                           part->sums.data() + first * dim);
       });
@@ -409,6 +413,11 @@ class CpuBackend : public Backend {
     for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(all_from, sees[i].to), i, 1);
     add(all_from, all_to, 0, n);
     for (size_t i = 0; i < n; ++i) add(std::max(all_to, sees[i].from), sees[i].to, i, 1);
+  }
+
+  // One head of a page that is soon read: the next one lies anywhere, so the hardware does not foresee it.
+  static void Prefetch(const KvView& kv, const KvRun& run) {
+    for (size_t at = 0; at < kv.HeadBytes(); at += 64) __builtin_prefetch(run.values + at);
   }
 
   static void Finish(const Part& all, const AttentionTile& tile, const KvView& kv, const AttentionParams& p, size_t kv_head, float* out) {
