@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -132,11 +131,10 @@ StatusOr<TeamCpus> ChooseCpus(int threads, std::string_view cpus) {
     if (threads > 0) list.resize(static_cast<size_t>(threads));
     return TeamCpus{.threads = static_cast<int>(list.size()), .cpus = std::move(list)};
   }
-  TeamCpus out{.threads = threads > 0 ? threads : DefaultThreads(), .cpus = {}};
-  std::vector<int> cores = UsableCores();
-  std::set<int> nodes;
-  for (const int cpu : cores) nodes.insert(NodeOf(cpu));
-  if (threads == 0 && nodes.size() > 1 && out.threads == static_cast<int>(cores.size())) out.cpus = std::move(cores);
+  if (threads > 0) return TeamCpus{.threads = threads, .cpus = {}};
+  TeamCpus out{.threads = DefaultThreads(), .cpus = {}};
+  std::vector<int> cores = UsableCores();  // by node: the first and the last tell whether there are several
+  if (NodeOf(cores.front()) != NodeOf(cores.back()) && out.threads == static_cast<int>(cores.size())) out.cpus = std::move(cores);
   return out;
 }
 

@@ -50,10 +50,15 @@ void AddTargetFlags(CLI::App* app, RingOptions* o) {
   AddEngineFlags(app, o);
 }
 
+void AddCpusFlag(CLI::App* app, std::string* cpus) {
+  app->add_option("--cpus", *cpus, "processors for the threads, as 0-3,8 (default: wherever the system moves them; on several NUMA nodes a core each)")
+      ->type_name("LIST");
+}
+
 void AddEngineFlags(CLI::App* app, RingOptions* o) {
   const auto* positive = &CLI::PositiveNumber;
   app->add_option("-t,--threads", o->threads, "threads over all stages (default: the cores)")->check(*positive);
-  app->add_option("--cpus", o->cpus, "processors for the threads, as 0-3,8 (default: wherever the system moves them; on several NUMA nodes a core each)")->type_name("LIST");
+  AddCpusFlag(app, &o->cpus);
   app->add_option("-c,--ctx", o->ctx, "context in tokens (default: what the file says)")->check(*positive);
   app->add_option("--kv-tokens", o->kv_tokens, "tokens of KV cache (default: the context)")->check(*positive);
   app->add_option("--kv-type", o->kv_type, "type of the KV cache")->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
@@ -225,8 +230,7 @@ int Main(int argc, char** argv) {
   worker_app->add_option("--layers", worker.layers, "wanted in the first plan, as 0-7")->type_name("A-B");
   worker_app->add_option("--memory", worker.memory, "for weights and KV cache, as 8G (default: what is free)")->type_name("SIZE");
   worker_app->add_option("-t,--threads", worker.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
-  worker_app->add_option("--cpus", worker.cpus, "processors for the threads, as 0-3,8 (default: wherever the system moves them; on several NUMA nodes a core each)")
-      ->type_name("LIST");
+  AddCpusFlag(worker_app, &worker.cpus);
   worker_app->add_option("--isa", worker.isa, "instruction set of the kernels (default: the best this CPU has)")
       ->check(CLI::IsMember(IsaNames()));
   worker_app->add_option("--wire", worker.wire, "join only where activations travel as this (default: as the coordinator asks)")
