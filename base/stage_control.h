@@ -1,4 +1,4 @@
-// How the coordinator drives one worker's stage. In-process adapter: worker/local_control.h.
+// How the coordinator drives one worker's stage. In-process adapter: worker/worker.h.
 #pragma once
 
 #include <cstdint>

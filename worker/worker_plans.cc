@@ -1,0 +1,275 @@
+// How a worker's plan changes: what the coordinator asks, the loader's loop, the next plan's stage, and the swap.
+#include <future>
+
+#include "worker/worker_state.h"
+
+namespace gyre {
+
+using std::chrono::milliseconds;
+
+void Worker::Impl::Prepare(const PrepareRequest& request) {
+  if (stopping_) return Say(request.plan.epoch, StageFault{Unavailable("it has stopped")});
+  {
+    MutexLock lock(&mutex_);
+    asked_ = request.plan.epoch;
+  }
+  loads_.Push([this, request] { OnPrepare(request); });
+}
+
+void Worker::Impl::Move(Epoch epoch, const std::vector<BlockId>& blocks) {
+  loads_.Push([this, epoch, blocks] { OnMove(epoch, blocks); });
+}
+
+void Worker::Impl::Commit(Epoch epoch) {
+  Post([this, epoch] { OnCommit(epoch); });
+}
+
+void Worker::Impl::Release(Epoch epoch) {
+  Post([this, epoch] {
+    if (running_ == nullptr || running_->epoch == epoch) Retire();
+  });
+}
+
+void Worker::Impl::Abort(Epoch epoch) {
+  {
+    MutexLock lock(&mutex_);
+    aborted_ = epoch;
+  }
+  options_.port->Cancel(epoch);
+  loads_.Push([this, epoch] {
+    DropPrepared();
+    Say(epoch, StageAborted{});
+  });
+}
+
+void Worker::Impl::Reset() {
+  std::optional<Epoch> asked;
+  {
+    MutexLock lock(&mutex_);
+    if (running_parts_ != nullptr) Keep(*running_parts_);
+    running_parts_ = nullptr;
+    if (running_out_ != nullptr) running_out_->Close();
+    running_out_ = nullptr;
+    // What is being prepared may wait for a neighbour that nobody will tell to come.
+    asked = aborted_ = asked_;
+  }
+  if (asked) options_.port->Cancel(*asked);
+  loads_.Push([this] {
+    {
+      MutexLock lock(&mutex_);
+      if (kept_weights_ == nullptr && prepared_ != nullptr && prepared_->stage != nullptr) Keep(prepared_->stage->parts());
+    }
+    DropPrepared();
+  });
+  Post([this] {
+    Retire();
+    retired_ = std::move(running_);
+    running_ = nullptr;
+    broken_ = false;
+    Retire();
+    weight_bytes_ = 0;
+  });
+}
+
+void Worker::Impl::Keep(const StageParts& parts) {
+  auto kept = std::make_shared<StageParts>(parts);
+  for (auto& layer : kept->layers) layer = layer->Weights();
+  kept_weights_ = kept;
+}
+
+bool Worker::Impl::Aborted(Epoch epoch) {
+  MutexLock lock(&mutex_);
+  return stopping_ || aborted_ == epoch;
+}
+
+void Worker::Impl::LoadLoop() {
+  for (;;) {
+    // While a prepared stage waits for its Move, pages are copied in rounds.
+    std::optional<std::function<void()>> load =
+        loads_.Pop(copying_.pullers.empty() ? kNoDeadline : After(milliseconds(20)));
+    if (stopping_) break;
+    if (load) {
+      (*load)();
+    } else if (StatusOr<uint64_t> round = CopyRound(nullptr); !round.ok()) {
+      Say(copying_.epoch, StageFault{round.status()});
+      copying_ = {};
+    }
+  }
+  DropPrepared();
+}
+
+void Worker::Impl::OnPrepare(const PrepareRequest& request) {
+  DropPrepared();
+  const Epoch epoch = request.plan.epoch;
+  auto prepared = std::make_shared<Prepared>();
+  prepared->epoch = epoch;
+  prepared->stage_index = request.stage;
+  prepared->wire = request.plan.wire;
+  Status status;
+  try {
+    options_.port->SetKey(epoch.term, request.plan.key);
+    if (request.stage >= 0) {
+      status = LoadStage(request, prepared.get());
+      if (status.ok()) status = Wire(request, prepared.get());
+      if (status.ok()) status = StartCopying(request, *prepared);
+    }
+  } catch (const std::bad_alloc&) {
+    status = ResourceExhausted("no memory for its layers of plan {}", epoch.number);
+  }
+  if (!status.ok()) {
+    copying_ = {};
+    if (!Aborted(epoch)) Say(epoch, StageFault{status});
+    return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (aborted_ == epoch) return;
+    prepared_ = std::move(prepared);
+  }
+  Say(epoch, StageReady{});
+}
+
+Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared) {
+  GYRE_RETURN_IF_ERROR(request.plan.Validate());
+  if (static_cast<size_t>(request.stage) >= request.plan.stages.size()) {
+    return InvalidArgument("stage {} of a plan with {}", request.stage, request.plan.stages.size());
+  }
+  if (request.block_size < 1 || request.num_blocks == 0) {
+    return InvalidArgument("{} KV blocks of {} positions", request.num_blocks, request.block_size);
+  }
+  const StagePlan& plan = request.plan.stages[static_cast<size_t>(request.stage)];
+  const Model& model = *options_.model;
+  if (request.plan.num_layers != static_cast<int>(model.spec().layers.size())) {
+    return InvalidArgument("a plan for {} layers, the model has {}", request.plan.num_layers, model.spec().layers.size());
+  }
+  if (request.plan.model_hash != model.content_hash()) return FailedPrecondition("the plan is for another model file");
+  std::shared_ptr<const StageParts> running, kept;
+  {
+    MutexLock lock(&mutex_);
+    running = running_parts_;
+    kept = kept_weights_;
+  }
+  prepared->backend = MakeBackend(options_.isa, options_.threads, options_.cpus);
+  GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(model, plan.first, plan.last));
+  for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
+    GYRE_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(model, i));
+    total += bytes;
+  }
+  size_t done = 0;
+  const BytesDone progress = [&](size_t bytes) {
+    done += bytes;
+    Say(request.plan.epoch, StageProgress{.done = done, .total = total});
+  };
+  auto find = [](const std::shared_ptr<const StageParts>& parts, int i) -> std::shared_ptr<Layer> {
+    if (parts == nullptr || i < parts->range.begin || i >= parts->range.end) return nullptr;
+    return parts->layers[static_cast<size_t>(i - parts->range.begin)];
+  };
+  StageParts parts{.model = options_.model,
+                   .model_id = request.plan.model,
+                   .range = plan.layers,
+                   .first = plan.first,
+                   .last = plan.last,
+                   .layers = {},
+                   .ends = {}};
+  for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
+    if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
+    std::shared_ptr<Layer> layer = find(running, i);
+    if (layer != nullptr) {
+      const KvView& v = layer->pages->view();
+      const bool same = v.block_size == request.block_size && layer->pages->num_blocks() == request.num_blocks &&
+                        v.type == request.kv_type;
+      if (!same) layer = layer->Weights();
+    } else if (layer = find(kept, i); layer != nullptr) {
+      layer = layer->Weights();
+    } else {
+      GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
+    }
+    if (layer->pages == nullptr) {
+      GYRE_ASSIGN_OR_RETURN(layer->pages,
+                            PagePool::Make(layer->spec, request.num_blocks, request.block_size, request.kv_type));
+    }
+    parts.layers.push_back(std::move(layer));
+  }
+  const std::shared_ptr<const StageParts> before = running ? running : kept;
+  if (before != nullptr && before->first >= plan.first && before->last >= plan.last) {
+    parts.ends = before->ends;
+  } else {
+    GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
+  }
+  prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
+  return absl::OkStatus();
+}
+
+Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
+  const auto stage = static_cast<uint32_t>(request.stage);
+  Hello hello{.role = LinkRole::kRing,
+              .epoch = request.plan.epoch,
+              .hop = stage + 1,
+              .model_hash = request.plan.model_hash,
+              .key = request.plan.key,
+              .from = options_.name,
+              .wire = request.plan.wire};
+  const Deadline deadline = After(options_.wire_timeout);
+  // Both at once: the dialer is answered when the next stage claims the hop, which may wait for its own next.
+  auto out = std::async(std::launch::async, [&, hello] {
+    auto link = options_.port->Dial(request.plan.HopAddress(stage + 1), hello, deadline);
+    if (!link.ok()) options_.port->Cancel(request.plan.epoch);
+    return link;
+  });
+  hello.hop = stage;
+  StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, deadline);
+  if (!in.ok()) options_.port->Cancel(request.plan.epoch);
+  StatusOr<std::unique_ptr<Link>> dialed = out.get();
+  // The one that was cancelled failed because of the other.
+  if (!dialed.ok() && (in.ok() || absl::IsCancelled(in.status()))) {
+    return Annotate(dialed.status(), "the link to the next stage");
+  }
+  if (!in.ok()) return Annotate(in.status(), "the link from the stage before");
+  prepared->in = *std::move(in);
+  prepared->out = *std::move(dialed);
+  return absl::OkStatus();
+}
+
+void Worker::Impl::DropPrepared() {
+  copying_ = {};
+  std::shared_ptr<Prepared> dropped;
+  MutexLock lock(&mutex_);
+  dropped = std::move(prepared_);
+  prepared_ = nullptr;
+}
+
+void Worker::Impl::OnCommit(Epoch epoch) {
+  std::shared_ptr<Prepared> prepared;
+  {
+    MutexLock lock(&mutex_);
+    if (prepared_ != nullptr && prepared_->epoch == epoch) prepared = std::move(prepared_);
+    if (prepared != nullptr) {
+      kept_weights_ = nullptr;
+      running_parts_ = prepared->stage ? std::make_shared<StageParts>(prepared->stage->parts()) : nullptr;
+      running_out_ = prepared->out;
+    }
+  }
+  if (prepared == nullptr) {
+    return Say(epoch, StageFault{FailedPrecondition("commit of plan {}, which is not prepared here", epoch.number)});
+  }
+  Retire();
+  retired_ = std::move(running_);
+  running_ = std::move(prepared);
+  broken_ = false;
+  size_t bytes = 0;
+  if (running_->stage) {
+    for (const auto& layer : running_->stage->parts().layers) bytes += layer->weight_bytes();
+    if (running_->stage->parts().last) bytes += running_->stage->parts().ends.output->bytes;
+  }
+  weight_bytes_ = bytes;
+  Say(epoch, StageCommitted{});
+}
+
+void Worker::Impl::Retire() {
+  if (retired_ == nullptr) return;
+  // Unmapping pages takes its time: not here.
+  loads_.Push([dropped = std::move(retired_)] {});
+  retired_ = nullptr;
+}
+
+}  // namespace gyre

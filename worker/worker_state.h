@@ -1,0 +1,142 @@
+// What a worker keeps, and which of its threads does what. For worker*.cc only.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/inbox.h"
+#include "base/mutex.h"
+#include "base/step_codec.h"
+#include "worker/migration.h"
+#include "worker/stage.h"
+#include "worker/worker.h"
+
+namespace gyre {
+
+class Worker::Impl : public StageControl {
+ public:
+  explicit Impl(WorkerOptions options);
+  void Stop();
+
+  const std::string& name() const override { return options_.name; }
+  void SetEventSink(EventSink sink) override;
+  void Prepare(const PrepareRequest& request) override;
+  void Move(Epoch epoch, const std::vector<BlockId>& blocks) override;
+  void Commit(Epoch epoch) override;
+  void Release(Epoch epoch) override;
+  void Abort(Epoch epoch) override;
+  void Reset();
+  void ServeBulk(std::unique_ptr<Link> link);
+
+  const WorkerOptions& options() const { return options_; }
+  WorkerStats stats() const { return {steps_, step_errors_, dropped_, pages_sent_, rows_sent_, row_bytes_sent_}; }
+  Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
+  size_t weight_bytes() const { return weight_bytes_; }
+  double TakeBusyShare();
+  void SetFaultHook(std::function<Status()> hook);
+  void SkipCopying() { skip_copying_ = true; }
+  void BreakRunning();
+
+ private:
+  // A stage of one plan with all that belongs to it.
+  struct Prepared {
+    Epoch epoch;
+    int stage_index = -1;  // -1: no layers in this plan
+    WireType wire = WireType::kF32;
+    bool told_cut = false;  // that values were cut to what the type holds
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<Stage> stage;
+    std::shared_ptr<Link> in, out;
+  };
+  // The copying of pages for the prepared stage; the loader's.
+  struct Copying {
+    Epoch epoch;
+    std::vector<std::unique_ptr<PagePuller>> pullers;
+  };
+  struct BulkServer {
+    std::shared_ptr<Link> link;
+    std::thread thread;
+    bool done = false;
+  };
+
+  // Any thread (worker.cc).
+  void Guarded(const char* what, const std::function<void()>& fn);
+  void Say(Epoch epoch, decltype(StageEvent::what) what);
+  void Post(std::function<void()> job);
+
+  // The stage's thread: the main loop and steps (worker.cc), plans that take over (worker_plans.cc).
+  void Loop();
+  bool RunJob();
+  void OnFrame(Frame& frame);
+  void RunStep(const Frame& frame);
+  Status TryStep(const Frame& frame);
+  ByteSpan RowsToSend(const Stage& stage);
+  void OnQuestion(const Frame& frame);
+  void BreakLinks(const Status& why);
+  void Send(FrameHeader header, std::span<const ByteSpan> parts);
+  void OnCommit(Epoch epoch);
+  void Retire();
+
+  // The loader's thread: the next plan's stage (worker_plans.cc) and its pages (worker_pages.cc).
+  void LoadLoop();
+  void OnPrepare(const PrepareRequest& request);
+  Status LoadStage(const PrepareRequest& request, Prepared* prepared);
+  Status Wire(const PrepareRequest& request, Prepared* prepared);
+  void DropPrepared();
+  bool Aborted(Epoch epoch);
+  void Keep(const StageParts& parts) GYRE_REQUIRES(mutex_);
+  Status StartCopying(const PrepareRequest& request, const Prepared& prepared);
+  StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
+  void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
+
+  // A bulk link's thread (worker_pages.cc).
+  void ServePulls(Link& link);
+  Status AnswerPull(Link& link, const Frame& frame);
+
+  const WorkerOptions options_;
+  std::atomic<bool> stopping_{false};
+  WakeUp wake_;
+  Inbox<std::function<void()>> loads_;  // for the loader's thread
+
+  Mutex mutex_;
+  EventSink sink_ GYRE_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> jobs_ GYRE_GUARDED_BY(mutex_);
+  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;            // the stage's thread is in its Recv
+  std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that Stop can end a Send
+  std::shared_ptr<Prepared> prepared_ GYRE_GUARDED_BY(mutex_);
+  std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);    // of the last Prepare
+  std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);  // the last one: its loading may still be under way
+  // What the running stage is made of, for a Prepare that shares layers with it.
+  std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
+  std::shared_ptr<const StageParts> kept_weights_ GYRE_GUARDED_BY(mutex_);  // after Reset
+  std::list<BulkServer> bulk_ GYRE_GUARDED_BY(mutex_);
+  std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
+  std::atomic<bool> hooked_{false};
+  std::atomic<bool> skip_copying_{false};
+  Duration shown_busy_ GYRE_GUARDED_BY(mutex_){};
+  Deadline shown_at_ GYRE_GUARDED_BY(mutex_) = Clock::now();
+
+  // Owned by the stage's thread.
+  std::shared_ptr<Prepared> running_;
+  std::shared_ptr<Prepared> retired_;  // of the plan before, until every participant has committed
+  bool broken_ = false;                // the running stage's links ended
+  uint64_t step_count_ = 0;
+  Encoder encoder_;
+  std::vector<std::byte> sent_rows_;
+  StepAnswer answer_;
+
+  Copying copying_;  // the loader's
+
+  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0}, row_bytes_sent_{0};
+  std::atomic<size_t> weight_bytes_{0};
+  std::thread stage_thread_, loader_thread_;
+};
+
+}  // namespace gyre
