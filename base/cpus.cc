@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/affinity.h"
+#include "base/range.h"
 
 namespace gyre {
 namespace {
@@ -88,29 +89,18 @@ StatusOr<std::vector<int>> ParseCpuList(std::string_view text) {
   auto wrong = [&](const std::string& why) { return InvalidArgument("--cpus {}: {}", text, why); };
   constexpr const char* kForm = "expected processors as 0-3,8";
   std::vector<int> out;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  auto number = [&](int* value) {
-    const auto [next, error] = std::from_chars(at, end, *value);
-    at = next;
-    return error == std::errc() && *value >= 0;
-  };
-  for (;;) {
-    int first = 0;
-    if (!number(&first)) return wrong(kForm);
-    int last = first;
-    if (at != end && *at == '-') {
-      ++at;
-      if (!number(&last)) return wrong(kForm);
-    }
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const auto range = ParseRange(text.substr(begin, end - begin));
+    if (!range) return wrong(kForm);
+    begin = end + 1;
+    const auto [first, last] = *range;
     if (last < first) return wrong(fmt::format("the range {}-{} is empty, {}", first, last, kForm));
     if (last >= kMostProcessors) return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMostProcessors));
     for (int cpu = first; cpu <= last; ++cpu) {
       if (std::find(out.begin(), out.end(), cpu) != out.end()) return wrong(fmt::format("processor {} is there twice, expected each once", cpu));
       out.push_back(cpu);
     }
-    if (at == end) break;
-    if (*at++ != ',') return wrong(kForm);
   }
   const std::vector<int> allowed = AffinityMask();
   for (const int cpu : out) {

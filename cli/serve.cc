@@ -1,11 +1,12 @@
 // gyre serve, gyre worker: the processes of a ring over machines.
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "base/cpus.h"
 #include "base/log.h"
+#include "base/range.h"
 #include "cli/commands.h"
 #include "cli/local_ring.h"
 #include "cli/session.h"
@@ -24,19 +25,11 @@ void TellMore() {
 
 // "A-B", both ends inclusive; the coordinator knows how many there are.
 StatusOr<LayerRange> ParseWish(const std::string& text) {
-  int first = -1, last = -1;
-  const char* end = text.data() + text.size();
-  auto [at, error] = std::from_chars(text.data(), end, first);
-  last = first;
-  if (error == std::errc() && at != end && *at == '-') {
-    const auto second = std::from_chars(at + 1, end, last);
-    at = second.ptr;
-    error = second.ec;
-  }
-  if (error != std::errc() || at != end || first < 0 || last < first) {
+  const auto range = ParseRange(text);
+  if (!range || range->last < range->first || range->last == std::numeric_limits<int>::max()) {
     return InvalidArgument("--layers {}: expected A-B, as 0-7", text);
   }
-  return LayerRange{first, last + 1};
+  return LayerRange{range->first, range->last + 1};
 }
 
 }  // namespace

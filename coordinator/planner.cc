@@ -1,9 +1,10 @@
 #include "coordinator/planner.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <set>
+
+#include "base/range.h"
 
 namespace gyre {
 namespace {
@@ -23,23 +24,13 @@ std::vector<std::string> Split(const std::string& text, const std::string& separ
   return out;
 }
 
-std::optional<int> ParseNumber(const std::string& text) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || at != end || value < 0) return std::nullopt;
-  return value;
-}
-
 // "A-B" with both ends inclusive, or "A".
-StatusOr<LayerRange> ParseRange(const std::string& text, int num_layers) {
-  const size_t dash = text.find('-');
-  const auto first = ParseNumber(text.substr(0, dash));
-  const auto last = dash == std::string::npos ? first : ParseNumber(text.substr(dash + 1));
-  if (!first || !last) return InvalidArgument("'{}': expected a range A-B, as 0-{}", text, num_layers - 1);
-  if (*last < *first) return InvalidArgument("'{}': the range ends before it begins", text);
-  if (*last >= num_layers) return InvalidArgument("'{}' is out of range: the model has layers 0-{}", text, num_layers - 1);
-  return LayerRange{*first, *last + 1};
+StatusOr<LayerRange> ParseLayers(const std::string& text, int num_layers) {
+  const auto range = ParseRange(text);
+  if (!range) return InvalidArgument("'{}': expected a range A-B, as 0-{}", text, num_layers - 1);
+  if (range->last < range->first) return InvalidArgument("'{}': the range ends before it begins", text);
+  if (range->last >= num_layers) return InvalidArgument("'{}' is out of range: the model has layers 0-{}", text, num_layers - 1);
+  return LayerRange{range->first, range->last + 1};
 }
 
 struct Part {
@@ -169,7 +160,7 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
         if (!named.insert(part.name).second) return InvalidArgument("{} is named twice", part.name);
         if (range == "-") continue;
       }
-      GYRE_ASSIGN_OR_RETURN(part.layers, ParseRange(range, layers));
+      GYRE_ASSIGN_OR_RETURN(part.layers, ParseLayers(range, layers));
       parts.push_back(std::move(part));
     }
   }
