@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -30,14 +29,6 @@ struct Flags {
   int runs = 7;
   bool json = false;
 };
-
-std::optional<DType> TypeByName(const std::string& name) {
-  for (uint32_t i = 0; i < 64; ++i) {
-    const DTypeInfo* info = FindDType(i);
-    if (info != nullptr && name == info->name && info->dequantizes) return static_cast<DType>(i);
-  }
-  return std::nullopt;
-}
 
 // n rows, the first 64 random and quantized, the others as these: speed does not depend on the values.
 std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
@@ -83,13 +74,14 @@ int Main(const Flags& flags) {
   for (Isa isa : levels) {
     auto backend = MakeBackend(isa, flags.threads);
     for (const std::string& name : flags.types) {
-      const std::optional<DType> type = TypeByName(name);
-      const std::vector<std::byte> bytes = type && flags.k % Info(*type).block_elems == 0 ? RandomWeights(*type, flags.n, flags.k) : std::vector<std::byte>();
+      const DTypeInfo* type = FindDType(name);
+      const bool fits = type != nullptr && type->dequantizes && flags.k % type->block_elems == 0;
+      const std::vector<std::byte> bytes = fits ? RandomWeights(type->type, flags.n, flags.k) : std::vector<std::byte>();
       if (bytes.empty()) {
         fmt::print(stderr, "kernel_bench: {} is no type that can be made here with k = {}\n", name, flags.k);
         return 1;
       }
-      const auto w = backend->Pack({.type = *type, .n = flags.n, .k = flags.k, .data = bytes.data()});
+      const auto w = backend->Pack({.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()});
       for (size_t rows : flags.rows) {
         std::vector<float> x(rows * flags.k), out(rows * flags.n);
         for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
@@ -97,7 +89,7 @@ int Main(const Flags& flags) {
         backend->MatMul(x.data(), rows, *w, out.data());
         for (int run = 0; run < flags.runs; ++run) {
           seconds.push_back(Time([&] { backend->MatMul(x.data(), rows, *w, out.data()); }));
-          peaks.push_back(bench::PeakOps(isa, Info(*type).block_elems > 1, flags.threads));
+          peaks.push_back(bench::PeakOps(isa, type->block_elems > 1, flags.threads));
         }
         std::sort(seconds.begin(), seconds.end());
         const double ops = 2.0 * static_cast<double>(rows) * static_cast<double>(flags.n) * static_cast<double>(flags.k);

@@ -1,7 +1,6 @@
 #include "kernels/quant.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -13,24 +12,24 @@
 namespace gyre {
 namespace {
 
-constexpr std::array<std::pair<DType, DTypeInfo>, 34> kTypes = {{
-    {DType::kF32, {"F32", 1, 4, true}},          {DType::kF16, {"F16", 1, 2, true}},
-    {DType::kQ4_0, {"Q4_0", 32, 18, true}},      {DType::kQ4_1, {"Q4_1", 32, 20, true}},
-    {DType::kQ5_0, {"Q5_0", 32, 22, true}},      {DType::kQ5_1, {"Q5_1", 32, 24, true}},
-    {DType::kQ8_0, {"Q8_0", 32, 34, true}},      {DType::kQ8_1, {"Q8_1", 32, 36, false}},
-    {DType::kQ2_K, {"Q2_K", 256, 84, true}},    {DType::kQ3_K, {"Q3_K", 256, 110, true}},
-    {DType::kQ4_K, {"Q4_K", 256, 144, true}},    {DType::kQ5_K, {"Q5_K", 256, 176, true}},
-    {DType::kQ6_K, {"Q6_K", 256, 210, true}},    {DType::kQ8_K, {"Q8_K", 256, 292, false}},
-    {DType::kIQ2_XXS, {"IQ2_XXS", 256, 66, true}}, {DType::kIQ2_XS, {"IQ2_XS", 256, 74, true}},
-    {DType::kIQ3_XXS, {"IQ3_XXS", 256, 98, true}}, {DType::kIQ1_S, {"IQ1_S", 256, 50, true}},
-    {DType::kIQ4_NL, {"IQ4_NL", 32, 18, true}}, {DType::kIQ3_S, {"IQ3_S", 256, 110, true}},
-    {DType::kIQ2_S, {"IQ2_S", 256, 82, true}},  {DType::kIQ4_XS, {"IQ4_XS", 256, 136, true}},
-    {DType::kI8, {"I8", 1, 1, false}},           {DType::kI16, {"I16", 1, 2, false}},
-    {DType::kI32, {"I32", 1, 4, false}},         {DType::kI64, {"I64", 1, 8, false}},
-    {DType::kF64, {"F64", 1, 8, false}},         {DType::kIQ1_M, {"IQ1_M", 256, 56, true}},
-    {DType::kBF16, {"BF16", 1, 2, true}},        {DType::kTQ1_0, {"TQ1_0", 256, 54, true}},
-    {DType::kTQ2_0, {"TQ2_0", 256, 66, true}},  {DType::kMXFP4, {"MXFP4", 32, 17, true}},
-}};
+constexpr DTypeInfo kTypes[] = {
+    {DType::kF32, "F32", 1, 4, true},             {DType::kF16, "F16", 1, 2, true},
+    {DType::kQ4_0, "Q4_0", 32, 18, true},         {DType::kQ4_1, "Q4_1", 32, 20, true},
+    {DType::kQ5_0, "Q5_0", 32, 22, true},         {DType::kQ5_1, "Q5_1", 32, 24, true},
+    {DType::kQ8_0, "Q8_0", 32, 34, true},         {DType::kQ8_1, "Q8_1", 32, 36, false},
+    {DType::kQ2_K, "Q2_K", 256, 84, true},        {DType::kQ3_K, "Q3_K", 256, 110, true},
+    {DType::kQ4_K, "Q4_K", 256, 144, true},       {DType::kQ5_K, "Q5_K", 256, 176, true},
+    {DType::kQ6_K, "Q6_K", 256, 210, true},       {DType::kQ8_K, "Q8_K", 256, 292, false},
+    {DType::kIQ2_XXS, "IQ2_XXS", 256, 66, true},  {DType::kIQ2_XS, "IQ2_XS", 256, 74, true},
+    {DType::kIQ3_XXS, "IQ3_XXS", 256, 98, true},  {DType::kIQ1_S, "IQ1_S", 256, 50, true},
+    {DType::kIQ4_NL, "IQ4_NL", 32, 18, true},     {DType::kIQ3_S, "IQ3_S", 256, 110, true},
+    {DType::kIQ2_S, "IQ2_S", 256, 82, true},      {DType::kIQ4_XS, "IQ4_XS", 256, 136, true},
+    {DType::kI8, "I8", 1, 1, false},              {DType::kI16, "I16", 1, 2, false},
+    {DType::kI32, "I32", 1, 4, false},            {DType::kI64, "I64", 1, 8, false},
+    {DType::kF64, "F64", 1, 8, false},            {DType::kIQ1_M, "IQ1_M", 256, 56, true},
+    {DType::kBF16, "BF16", 1, 2, true},           {DType::kTQ1_0, "TQ1_0", 256, 54, true},
+    {DType::kTQ2_0, "TQ2_0", 256, 66, true},      {DType::kMXFP4, "MXFP4", 32, 17, true},
+};
 
 uint16_t Load16(const std::byte* p) {
   uint16_t v;
@@ -88,9 +87,18 @@ void QuantizeNibbles(DType type, const float* x, std::byte* b) {
 
 }  // namespace
 
+std::span<const DTypeInfo> DTypes() { return kTypes; }
+
 const DTypeInfo* FindDType(uint32_t gguf_type) {
-  for (const auto& [type, info] : kTypes) {
-    if (info.name != nullptr && static_cast<uint32_t>(type) == gguf_type) return &info;
+  for (const DTypeInfo& info : kTypes) {
+    if (static_cast<uint32_t>(info.type) == gguf_type) return &info;
+  }
+  return nullptr;
+}
+
+const DTypeInfo* FindDType(std::string_view name) {
+  for (const DTypeInfo& info : kTypes) {
+    if (info.name == name) return &info;
   }
   return nullptr;
 }

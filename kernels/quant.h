@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace gyre {
 
@@ -18,14 +19,18 @@ enum class DType : uint32_t {
 };
 
 struct DTypeInfo {
+  DType type;
   const char* name;
   uint32_t block_elems;  // elements a block
   uint32_t block_bytes;  // bytes a block
   bool dequantizes;      // Dequantize below knows it
 };
 
-// nullptr for a number that GGUF does not define.
+// All that GGUF defines, by number.
+std::span<const DTypeInfo> DTypes();
+// nullptr for a number or a name that GGUF does not define.
 const DTypeInfo* FindDType(uint32_t gguf_type);
+const DTypeInfo* FindDType(std::string_view name);
 // REQUIRES: a defined type.
 const DTypeInfo& Info(DType type);
 

@@ -7,9 +7,8 @@ namespace {
 
 std::string KnownTypes() {
   std::string names;
-  for (uint32_t t = 0; t < 64; ++t) {
-    const DTypeInfo* info = FindDType(t);
-    if (info != nullptr && info->dequantizes) names += (names.empty() ? "" : " ") + std::string(info->name);
+  for (const DTypeInfo& info : DTypes()) {
+    if (info.dequantizes) names += (names.empty() ? "" : " ") + std::string(info.name);
   }
   return names;
 }

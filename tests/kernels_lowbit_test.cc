@@ -16,14 +16,7 @@ TEST(LowBitTest, EveryTypeGivesTheKnownValues) {
   size_t types = 0;
   std::string last;
   for (const testing::LowBitBlock& block : testing::kLowBitBlocks) {
-    const DTypeInfo* info = nullptr;
-    DType type{};
-    for (uint32_t t = 0; t < 64; ++t) {
-      if (FindDType(t) != nullptr && std::string(FindDType(t)->name) == block.type) {
-        info = FindDType(t);
-        type = static_cast<DType>(t);
-      }
-    }
+    const DTypeInfo* info = FindDType(block.type);
     ASSERT_NE(info, nullptr) << block.type;
     ASSERT_TRUE(info->dequantizes) << block.type;
     types += last != block.type;
@@ -34,14 +27,14 @@ TEST(LowBitTest, EveryTypeGivesTheKnownValues) {
     }
     ASSERT_EQ(bytes.size(), info->block_bytes) << block.type;
     std::vector<float> values(info->block_elems);
-    Dequantize(type, bytes.data(), values.data(), values.size());
+    Dequantize(info->type, bytes.data(), values.data(), values.size());
     for (size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(values[7 * i], block.values[i]) << block.type << " " << 7 * i;
     for (float& v : values) v += 0.0f;  // one zero
     EXPECT_EQ(Crc32c(std::as_bytes(std::span(values))), block.crc32c) << block.type;
     // A flipped bit shows.
     bytes[bytes.size() / 2] ^= std::byte{1};
     std::vector<float> other(values.size());
-    Dequantize(type, bytes.data(), other.data(), other.size());
+    Dequantize(info->type, bytes.data(), other.data(), other.size());
     EXPECT_NE(values, other) << block.type;
   }
   EXPECT_EQ(types, 14u);
