@@ -1,0 +1,151 @@
+// A cluster of real processes on loopback and clients that ask it, as a user starts them. Tests that include it are built with
+// GYRE_BINARY.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/remote.h"
+#include "cli/target.h"
+#include "tests/testing/process.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre::testing {
+
+// One cluster of processes.
+class Ring {
+ public:
+  // `before`: words in front of the coordinator's command.
+  explicit Ring(std::string model, std::vector<std::string> serve_flags = {}, std::vector<std::string> before = {})
+      : model_(std::move(model)) {
+    std::vector<std::string> command = std::move(before);
+    const std::string words[] = {GYRE_BINARY, "serve", model_, "--cluster", "127.0.0.1:0", "--kv-type", "f32",
+                                 "--block-size", "4", "--chunk", "8"};
+    command.insert(command.end(), std::begin(words), std::end(words));
+    command.insert(command.end(), serve_flags.begin(), serve_flags.end());
+    Serve(std::move(command));
+  }
+  void Serve(std::vector<std::string> command) {
+    serve_ = std::make_unique<Process>(std::move(command));
+    const auto at = serve_->WaitFor("listening ");
+    EXPECT_TRUE(at.has_value()) << serve_->output();
+    address_ = at.value_or("");
+  }
+  Process& AddWorker(const std::string& name, std::vector<std::string> flags = {}) {
+    std::vector<std::string> command{GYRE_BINARY, "worker", "--join", address_, "--name", name, "-t", "1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
+  }
+  // Waits until a plan of `stages` stages serves.
+  bool Serves(int stages) {
+    for (int i = 0; i < 4000; ++i) {
+      auto status = FetchStatus(address_);
+      if (status.ok() && status->state() == "serving" && status->has_epoch()) {
+        int owners = 0;
+        for (const auto& m : status->members()) owners += m.has_layers();
+        if (owners == stages) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ADD_FAILURE() << serve_->output();
+    return false;
+  }
+  Process& serve() { return *serve_; }
+  Process& worker(size_t i) { return *workers_[i]; }
+  const std::string& address() const { return address_; }
+
+ private:
+  const std::string model_;
+  std::unique_ptr<Process> serve_;
+  std::vector<std::unique_ptr<Process>> workers_;
+  std::string address_;
+};
+
+inline Request Ask(int seed, int vocab, uint32_t tokens) {
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  Request r;
+  const size_t length = 3 + random() % 120;
+  for (size_t i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>(3 + random() % static_cast<uint32_t>(vocab - 3)));
+  r.max_new_tokens = tokens;
+  r.sampling.temperature = seed % 2 == 0 ? 0 : 0.8f;
+  r.sampling.seed = static_cast<uint64_t>(seed);
+  r.ignore_end = true;
+  return r;
+}
+
+// Eight clients that ask again and again.
+class Clients {
+ public:
+  struct Text {
+    int seed;
+    std::vector<TokenId> tokens;
+    Status status;
+    int finished = 0;
+  };
+  Clients(const std::string& address, int vocab, uint32_t tokens) {
+    for (int c = 0; c < 8; ++c) {
+      threads_.emplace_back([this, address, vocab, tokens, c] {
+        auto target = OpenRemote(address);
+        if (!target.ok()) return;
+        for (int i = 0; !stop_; ++i) {
+          Text text{.seed = (c + 8 * i) % kTexts, .tokens = {}, .status = {}};
+          text.status = (*target)->Run(Ask(text.seed, vocab, tokens), [&](const Event& event) {
+            if (auto* t = std::get_if<TokenEvent>(&event)) {
+              text.tokens.push_back(t->token);
+              ++tokens_;
+            }
+            text.finished += std::holds_alternative<Finished>(event) ? 1 : 0;
+          });
+          const bool failed = !text.status.ok();
+          {
+            std::lock_guard lock(mutex_);
+            texts_.push_back(std::move(text));
+          }
+          if (failed) return;
+        }
+      });
+    }
+  }
+  ~Clients() { Stop(); }
+  std::vector<Text> Stop() {
+    stop_ = true;
+    for (auto& t : threads_) t.join();
+    threads_.clear();
+    return texts_;
+  }
+  // All have ended by themselves, as they do after an error.
+  bool Ended(size_t n) {
+    std::lock_guard lock(mutex_);
+    size_t failed = 0;
+    for (const Text& t : texts_) failed += !t.status.ok();
+    return failed == n;
+  }
+  uint64_t tokens() const { return tokens_; }
+  size_t ended() {
+    std::lock_guard lock(mutex_);
+    return texts_.size();
+  }
+  static constexpr int kTexts = 16;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> tokens_{0};
+  std::mutex mutex_;
+  std::vector<Text> texts_;
+  std::vector<std::thread> threads_;
+};
+
+class ProcessesTest : public ::testing::Test {
+ protected:
+  TinyModelFile model_{TinyOptions{.layers = 6}};
+};
+
+}  // namespace gyre::testing
