@@ -1,0 +1,186 @@
+// What goes round the ring, steps and questions, and the tokens that come of it.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/engine_state.h"
+
+namespace gyre {
+
+RowRequest Engine::Impl::RequestFor(Sequence& s, const StepItem& item) {
+  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt) {
+    return {.first = 0, .count = item.count, .mode = RowMode::kFullLogits, .touched = {}, .mask = {}};
+  }
+  RowRequest request;
+  if (options_.candidates_path && !s.wants_full_logits) {
+    request = MakeRowRequest(s.request.sampling, s.History(), {}, options_.candidates);
+  } else {
+    request.mode = RowMode::kFullLogits;
+  }
+  request.first = item.count - 1;
+  request.count = 1;
+  s.row_request = request;
+  return request;
+}
+
+Status Engine::Impl::SendStep(const StepPlan& plan) {
+  batch_.seqs.clear();
+  ids_.clear();
+  for (const StepItem& item : plan.items) {
+    Sequence* s = Find(item.seq);
+    if (s == nullptr) return Internal("step {} names an unknown sequence", static_cast<uint64_t>(plan.step));
+    SeqRows rows{.seq = item.seq,
+                 .incarnation = item.incarnation,
+                 .model = options_.model,
+                 .adapter = 0,
+                 .row_class = item.row_class,
+                 .first_position = item.first_position,
+                 .row_count = item.count,
+                 .blocks = {item.blocks},
+                 .requests = {}};
+    if (item.sample_last || (s->request.prompt_logits && item.row_class == RowClass::kPrompt)) {
+      rows.requests.push_back(RequestFor(*s, item));
+    }
+    const auto first = s->tokens.begin() + item.first_position;
+    ids_.insert(ids_.end(), first, first + item.count);
+    batch_.seqs.push_back(std::move(rows));
+  }
+  if (options_.step_timeout != Duration::max()) watchdogs_[plan.step] = After(options_.step_timeout);
+  encoder_.Reset();
+  EncodeStepPrefix(batch_, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
+  return ring_.to_first->Send({.kind = FrameKind::kTokens,
+                               .dtype = WireType::kI32,
+                               .epoch = ring_.epoch,
+                               .step = plan.step,
+                               .rows = static_cast<uint32_t>(ids_.size())},
+                              parts, kNoDeadline, [this] { StashResults(); });
+}
+
+// A ring whose hops all wait to send stands still, so results are taken in while a Send waits.
+void Engine::Impl::StashResults() {
+  for (;;) {
+    StatusOr<Frame> frame = ring_.from_last->Recv(Clock::now());
+    if (!frame.ok()) return;  // an end shows again in TakeResults
+    stash_.push_back(*std::move(frame));
+  }
+}
+
+void Engine::Impl::OnFrame(const Frame& frame) {
+  const FrameHeader& h = frame.header;
+  if (h.epoch != ring_.epoch) {
+    ++counts_.discarded_results;
+    return;
+  }
+  switch (h.kind) {
+    case FrameKind::kAnswer: {
+      StatusOr<StepAnswer> answer = DecodeStepAnswer(frame.payload);
+      if (!answer.ok()) return Break(Annotate(answer.status(), "an answer of the last stage"));
+      return OnStepLanded(h.step, *answer);
+    }
+    case FrameKind::kStepError: {
+      StatusOr<StepError> error = DecodeStepError(frame.payload);
+      if (!error.ok()) return Break(Annotate(error.status(), "a step error"));
+      return OnStepFailed(h.step, *error);
+    }
+    case FrameKind::kLogitsAnswer: {
+      StatusOr<LogitsAnswer> answer = DecodeLogitsAnswer(frame.payload);
+      if (!answer.ok()) return Break(Annotate(answer.status(), "a logits answer"));
+      return OnLogitsAnswer(*std::move(answer));
+    }
+    default:
+      return Break(DataLoss("the last stage sent a frame of kind {}, which is no answer", static_cast<int>(h.kind)));
+  }
+}
+
+void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
+  watchdogs_.erase(step);
+  const LandedStep landed = scheduler_->Land(step, true);
+  // Answers stand in the order of the step's items; an item whose rows were only computed has none.
+  auto next = answer.rows.begin();
+  for (const StepItem& item : landed.valid) {
+    auto row = std::find_if(next, answer.rows.end(), [&item](const RowAnswer& r) { return r.seq == item.seq; });
+    bool sampled = false;
+    for (; row != answer.rows.end() && row->seq == item.seq; next = ++row) {
+      Sequence* s = Find(item.seq);
+      if (s == nullptr) continue;
+      sampled |= row->position == item.first_position + item.count - 1;
+      OnAnswer(*s, item, *row);
+    }
+    if (Sequence* s = Find(item.seq); s != nullptr && item.sample_last && !sampled) {
+      Fail(*s, Internal("the last stage gave no answer for position {}", item.first_position + item.count - 1));
+    }
+  }
+}
+
+void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
+  ++counts_.step_errors;
+  watchdogs_.erase(step);
+  Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
+  for (SeqId seq : scheduler_->Land(step, false).failed) {
+    if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
+  }
+}
+
+void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
+  const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
+  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt && answer.position == s.scored) {
+    ++s.scored;
+    Deliver(s, LogitsEvent{.position = answer.position, .logits = answer.values});
+  }
+  if (!last) return;
+  if (s.request.max_new_tokens == 0) return Finish(s, FinishReason::kLength);
+  if (answer.mode == RowMode::kFullLogits) {
+    s.wants_full_logits = false;
+    StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, answer.values, answer.position);
+    return draw.ok() ? Emit(s, *draw) : Fail(s, draw.status());
+  }
+  StatusOr<std::optional<Draw>> draw =
+      SampleCandidates(s.request.sampling, s.History(), s.row_request, answer, options_.vocab);
+  if (!draw.ok()) return Fail(s, draw.status());
+  return draw->has_value() ? Emit(s, **draw) : Ask(s, answer.position);
+}
+
+void Engine::Impl::Ask(Sequence& s, uint32_t position) {
+  ++counts_.full_logits_questions;
+  s.question = LogitsQuestion{.seq = s.id,
+                              .incarnation = scheduler_->Incarnation(s.id),
+                              .model = options_.model,
+                              .position = position};
+  encoder_.Reset();
+  EncodeLogitsQuestion(*s.question, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes()};
+  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = ring_.epoch}, parts,
+                                       kNoDeadline, [this] { StashResults(); });
+  if (!status.ok()) Break(Annotate(status, "the ring"));
+}
+
+void Engine::Impl::OnLogitsAnswer(LogitsAnswer answer) {
+  Sequence* s = Find(answer.question.seq);
+  // Of a sequence that ended or was preempted meanwhile: its replay samples the row again.
+  if (s == nullptr || s->question != answer.question ||
+      scheduler_->Incarnation(answer.question.seq) != answer.question.incarnation) {
+    ++counts_.discarded_results;
+    return;
+  }
+  s->question.reset();
+  if (answer.logits.empty()) {
+    s->wants_full_logits = true;
+    scheduler_->Repeat(s->id);
+    return;
+  }
+  StatusOr<Draw> draw =
+      SampleFull(s->request.sampling, s->History(), {}, answer.logits, answer.question.position);
+  return draw.ok() ? Emit(*s, *draw) : Fail(*s, draw.status());
+}
+
+void Engine::Impl::Emit(Sequence& s, const Draw& draw) {
+  ++counts_.tokens_generated;
+  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer);
+  Deliver(s, TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
+  if (accepted.stopped) return Finish(s, FinishReason::kStop);
+  if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);
+  if (!scheduler_->Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);
+}
+
+}  // namespace gyre
