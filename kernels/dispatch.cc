@@ -6,6 +6,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include "kernels/cpu/amx_support.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/ref/ref_backend.h"
 
@@ -18,6 +19,8 @@ const cpu::IsaOps* OpsOf(Isa isa) {
     case Isa::kAvx2: return cpu::Avx2Ops();
     case Isa::kAvx512: return cpu::Avx512Ops();
     case Isa::kAvx512Vnni: return cpu::Avx512VnniOps();
+    case Isa::kAmx: return cpu::AmxOps();
+    case Isa::kAmxEmulated: return cpu::AmxEmulatedOps();
     default: break;
   }
 #elif defined(__aarch64__)
@@ -37,6 +40,8 @@ bool CpuHas(Isa isa) {
     case Isa::kAvx2: return avx2;  // every CPU with AVX2 has F16C
     case Isa::kAvx512: return avx512;
     case Isa::kAvx512Vnni: return avx512 && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAmx: return avx512 && __builtin_cpu_supports("avx512vnni") && cpu::AmxMissing().empty();
+    case Isa::kAmxEmulated: return avx512;
     default: break;
   }
 #elif defined(__aarch64__)
@@ -50,18 +55,21 @@ bool CpuHas(Isa isa) {
 }  // namespace
 
 const char* IsaName(Isa isa) {
-  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neondot"};
+  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neondot", "amx", "amx-emulated"};
   return kNames[static_cast<int>(isa)];
 }
 
 std::string IsaMissing(Isa isa) {
   if (CpuHas(isa)) return "";
+#if defined(__x86_64__)
+  if (isa == Isa::kAmx && !cpu::AmxMissing().empty()) return cpu::AmxMissing();
+#endif
   return std::string("this CPU has no ") + IsaName(isa);
 }
 
 std::span<const Isa> BuiltIsas() {
 #if defined(__x86_64__)
-  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni};
+  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAmx};
 #elif defined(__aarch64__)
   static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kNeon, Isa::kNeonDot};
 #else

@@ -64,7 +64,15 @@ struct AttentionParams {
   int window = 0;     // 0 = none; else a row at p sees positions > p - window
 };
 
-enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5 };
+// What a product may round.
+enum class Arithmetic : uint8_t {
+  kExact,      // nothing: f32 products, of quantized weights too
+  kGenerated,  // as generated rows are: with quantized weights x to int8, 32 elements a scale
+  kPrompt,     // as prompt rows are: x and W to bf16 where the backend has tiles, else as kGenerated
+};
+
+// kAmxEmulated computes as kAmx does, slowly, on any processor with AVX-512: for tests. It is never chosen by itself.
+enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kAmx = 6, kAmxEmulated = 7 };
 const char* IsaName(Isa isa);
 // Those that this build has, ref first, each better than the one before it.
 std::span<const Isa> BuiltIsas();
@@ -83,9 +91,18 @@ class Backend {
   virtual std::shared_ptr<const PackedWeight> Pack(const WeightView& w,
                                                    const std::function<void(size_t)>& progress = {}) = 0;
 
-  // out[r][n] = sum over k of x[r][k] * W[n][k]. Float weights: f32 products. Quantized weights may quantize x per
-  // 32 elements to int8, when `exact` is false. Per (r, n) the order along k is fixed.
-  virtual void MatMul(const float* x, size_t rows, const PackedWeight& w, float* out, bool exact = false) = 0;
+  // Whether prompt and generated rows give equal bits.
+  virtual bool one_class() const { return true; }
+  struct Product {
+    const PackedWeight& w;
+    float* out;
+  };
+  // out[r][n] = sum over k of x[r][k] * W[n][k], for several W of one k, so that x is rounded once. Per (r, n) the order along k is fixed.
+  virtual void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) = 0;
+  void MatMul(const float* x, size_t rows, const PackedWeight& w, float* out, Arithmetic arithmetic = Arithmetic::kGenerated) {
+    const Product one[] = {{w, out}};
+    MatMul(x, rows, one, arithmetic);
+  }
   // Rows of the embedding table: out[r] = W[ids[r]]. REQUIRES: 0 <= id < n.
   virtual void Embed(const TokenId* ids, size_t rows, const PackedWeight& w, float* out) = 0;
 

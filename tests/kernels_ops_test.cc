@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -16,6 +17,15 @@ namespace gyre {
 namespace {
 
 std::vector<Isa> FastIsas() { return {BuiltIsas().begin() + 1, BuiltIsas().end()}; }
+// With tiles on any processor; the emulation's other ops are AVX-512's.
+std::vector<Isa> ProductIsas() {
+  std::vector<Isa> isas = FastIsas();
+#if defined(__x86_64__)
+  isas.push_back(Isa::kAmxEmulated);
+#endif
+  return isas;
+}
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kGenerated, Arithmetic::kPrompt};
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                             DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
                             DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kIQ1_S,
@@ -142,7 +152,7 @@ class Kernels : public ::testing::TestWithParam<Isa> {
     std::vector<float> expected(rows * n), got(rows * n + 1, NAN);
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
-    fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1, exact);
+    fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1, exact ? Arithmetic::kExact : Arithmetic::kGenerated);
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     std::vector<float> wide(k);
     const size_t row_bytes = w.bytes.size() / n;
@@ -164,8 +174,53 @@ class Kernels : public ::testing::TestWithParam<Isa> {
     }
   }
 
+  void ExpectPromptProducts(DType type, size_t rows, size_t n, size_t k, int flip = -1) {
+    Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
+    const std::vector<float> x = Random(rows * k, 5);
+    std::vector<float> expected(rows * n), got(rows * n, NAN);
+    if (fast_->one_class()) {
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kGenerated);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+      EXPECT_EQ(expected, got) << Info(type).name;
+      return;
+    }
+    auto round = [](std::vector<float>* v) {
+      for (float& f : *v) f = Bf16ToFloat(FloatToBf16(f));
+    };
+    std::vector<float> seen = x, wide(n * k);
+    Dequantize(type, w.bytes.data(), wide.data(), n * k);
+    round(&seen);
+    round(&wide);
+    const WeightView rounded{.type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
+    ref_->MatMul(seen.data(), rows, *ref_->Pack(rounded), expected.data());
+    if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
+    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+    size_t wrong = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t c = 0; c < n; ++c) {
+        double norm = 0, largest = 0;
+        for (size_t i = 0; i < k; ++i) {
+          const double product = std::fabs(static_cast<double>(seen[r * k + i]) * static_cast<double>(wide[c * k + i]));
+          norm += product;
+          largest = std::max(largest, product);
+        }
+        // A weight is a sum that is rounded before: two of these may be on the other side of a tie.
+        const double bound = 6e-8 * (4 + static_cast<double>(k) / 8) * norm + largest / 128;
+        const double error = std::fabs(static_cast<double>(got[r * n + c]) - static_cast<double>(expected[r * n + c]));
+        if (!(error <= bound)) ++wrong;
+      }
+    }
+    if (flip < 0) {
+      EXPECT_EQ(wrong, 0u) << Info(type).name << " rows " << rows << " n " << n << " k " << k;
+    } else {
+      EXPECT_GT(wrong, 0u) << "a flipped bit of " << Info(type).name << " went unnoticed";
+    }
+  }
+
   std::unique_ptr<Backend> fast_, ref_;
 };
+
+class Products : public Kernels {};
 
 TEST_P(Kernels, ProductsMatchTheReference) {
   for (DType type : kTypes) {
@@ -189,6 +244,47 @@ TEST_P(Kernels, ProductsMatchTheReference) {
 
 TEST_P(Kernels, AFlippedBitIsCaught) {
   for (DType type : kTypes) ExpectProducts(type, 2, 17, std::max<size_t>(64, Info(type).block_elems), false, 5);
+}
+
+// Tiles round both factors to bf16; without tiles a prompt's rows are as generated ones.
+TEST_P(Products, PromptProductsMatchTheReference) {
+  for (DType type : kTypes) {
+    const size_t block = Info(type).block_elems;
+    // Over a segment of k, a slice of columns, a block of rows.
+    ExpectPromptProducts(type, testing::kSanitized ? 33 : 290, 70, block == 1 ? 2093 : 2304);
+    for (size_t k : {block, size_t{96}}) {
+      for (size_t n : {1u, 16u, 33u}) {
+        for (size_t rows : {1u, 16u, 17u, 33u}) {
+          if (k % block == 0 && (!fast_->one_class() || n == 33)) ExpectPromptProducts(type, rows, n, k);
+        }
+      }
+    }
+    ExpectPromptProducts(type, 2, 17, std::max<size_t>(64, block), 7);
+  }
+}
+
+TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
+  const size_t k = 512, rows = 19;
+  const std::vector<float> x = Random(rows * k, 12);
+  std::vector<std::shared_ptr<const PackedWeight>> packed;
+  std::vector<Weights> weights;
+  for (const auto& [type, n] : {std::pair(DType::kQ4_K, 40), {DType::kQ4_K, 24}, {DType::kQ6_K, 24}, {DType::kQ2_K, 33}, {DType::kQ8_0, 17},
+                                {DType::kF16, 17}, {DType::kIQ2_XS, 20}, {DType::kQ4_0, 18}}) {
+    weights.push_back(MakeWeights(type, static_cast<size_t>(n), k, 13));
+    packed.push_back(fast_->Pack(weights.back().view));
+  }
+  for (const Arithmetic arithmetic : kArithmetics) {
+    std::vector<std::vector<float>> alone, together;
+    std::vector<Backend::Product> products;
+    for (const auto& w : packed) {
+      alone.emplace_back(rows * w->n, NAN);
+      fast_->MatMul(x.data(), rows, *w, alone.back().data(), arithmetic);
+      together.emplace_back(rows * w->n, NAN);
+      products.push_back({*w, together.back().data()});
+    }
+    fast_->MatMul(x.data(), rows, products, arithmetic);
+    EXPECT_EQ(alone, together) << static_cast<int>(arithmetic);
+  }
 }
 
 TEST_P(Kernels, Int8ActivationsStayWithinTheirRounding) {
@@ -243,7 +339,7 @@ TEST_P(Kernels, Int8WithGroupsOfAnySize) {
     ref_->MatMul(x.data(), rows, *ref_->Pack(w), expected_exact.data());
     const auto packed = fast_->Pack(w);
     fast_->MatMul(x.data(), rows, *packed, got.data());
-    fast_->MatMul(x.data(), rows, *packed, exact.data(), true);
+    fast_->MatMul(x.data(), rows, *packed, exact.data(), Arithmetic::kExact);
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_NEAR(got[i], expected[i], 1e-4f * (1 + std::fabs(expected[i]))) << "group " << group << " k " << k << " at " << i;
       ASSERT_NEAR(exact[i], expected_exact[i], 1e-4f * (1 + std::fabs(expected_exact[i])));
@@ -251,16 +347,17 @@ TEST_P(Kernels, Int8WithGroupsOfAnySize) {
   }
 }
 
-TEST_P(Kernels, ARowDoesNotDependOnItsCompanyOrOnThreads) {
+TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
   const size_t n = 70, rows = testing::kSanitized ? 8 : 24;
   for (DType type : kTypes) {
     const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, of floats a tail too
-    for (const bool exact : {false, true}) {
+    for (const Arithmetic arithmetic : kArithmetics) {
+      if (arithmetic == Arithmetic::kPrompt && fast_->one_class()) continue;
       const Weights w = MakeWeights(type, n, k, 11);
       const std::vector<float> x = Random(rows * k, 12);
       std::vector<float> alone(rows * n);
-      auto one = MakeBackend(GetParam(), 1);
-      for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], exact);
+      const auto one = MakeBackend(GetParam(), 1);
+      for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], arithmetic);
       for (int threads : {1, 2, 3, 4}) {
         if (testing::kSanitized && threads % 2 == 0) continue;
         auto backend = MakeBackend(GetParam(), threads);
@@ -268,10 +365,10 @@ TEST_P(Kernels, ARowDoesNotDependOnItsCompanyOrOnThreads) {
         for (size_t chunk : {1u, 3u, 7u, 17u, 24u}) {
           std::vector<float> got(rows * n, NAN);
           for (size_t r = 0; r < rows; r += chunk) {
-            backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], exact);
+            backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
           }
           ASSERT_EQ(std::memcmp(got.data(), alone.data(), got.size() * 4), 0)
-              << Info(type).name << " threads " << threads << " chunk " << chunk;
+              << Info(type).name << " threads " << threads << " chunk " << chunk << " arithmetic " << static_cast<int>(arithmetic);
         }
       }
     }
@@ -398,8 +495,13 @@ TEST_P(Kernels, TopKAndLogSumExpMatchTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(FastIsas()),
-                         [](const auto& info) { return std::string(IsaName(info.param)); });
+std::string TestName(const ::testing::TestParamInfo<Isa>& info) {
+  std::string name = IsaName(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(FastIsas()), TestName);
+INSTANTIATE_TEST_SUITE_P(Isa, Products, ::testing::ValuesIn(ProductIsas()), TestName);
 
 TEST(QuantTest, HalfsRoundTripAndRoundToEven) {
   for (uint32_t h = 0; h < 0x10000; ++h) {

@@ -17,7 +17,11 @@ const float* Data(const std::vector<float>& v) { return v.data(); }
 
 void RowPlaces::Fill(const StepBatch& batch) {
   rows_.clear();
+  classes_.clear();
+  runs_.clear();
   for (const SeqRows& s : batch.seqs) {
+    AddRows(s.row_class, s.row_count, &runs_);
+    classes_.insert(classes_.end(), s.row_count, s.row_class);
     for (uint32_t i = 0; i < s.row_count; ++i) {
       rows_.push_back({.table = s.blocks[0].data(), .position = s.first_position + i});
     }
@@ -71,7 +75,7 @@ void Forward::RunLayer(const Layer& layer, RowPlaces& places, float* x) {
     backend_.RmsNorm(Data(result_), rows, dim_, Data(layer.vectors.attn_post_norm), spec.norm_eps, result_.data());
   }
   backend_.AddInPlace(x, Data(result_), rows * dim_);
-  FeedForward(layer, rows, x);
+  FeedForward(layer, places, x);
   if (spec.post_norms) {
     backend_.RmsNorm(Data(result_), rows, dim_, Data(layer.vectors.ffn_post_norm), spec.norm_eps, result_.data());
   }
@@ -88,9 +92,7 @@ void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
   float* k = Room(k_, rows * kv_dim);
   float* v = Room(v_, rows * kv_dim);
   backend_.RmsNorm(x, rows, dim_, Data(w.attn_norm), spec.norm_eps, normed_.data());
-  backend_.MatMul(normed_.data(), rows, *layer.q, q, exact_);
-  backend_.MatMul(normed_.data(), rows, *layer.k, k, exact_);
-  backend_.MatMul(normed_.data(), rows, *layer.v, v, exact_);
+  Multiply(normed_.data(), places.runs(), {{*layer.q, q}, {*layer.k, k}, {*layer.v, v}});
   if (spec.qkv_bias) {
     backend_.AddBias(q, rows, q_dim, Data(w.q_bias));
     backend_.AddBias(k, rows, kv_dim, Data(w.k_bias));
@@ -112,27 +114,40 @@ void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
                       .softcap = spec.attention_softcap,
                       .window = spec.window},
                      attended);
-  backend_.MatMul(attended, rows, *layer.o, result_.data(), exact_);
+  Multiply(attended, places.runs(), {{*layer.o, result_.data()}});
 }
 
-void Forward::Ffn(const PackedFfn& w, const float* x, size_t rows, Activation activation, float* out) {
-  const size_t n = rows * w.gate->n;
+void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products) {
+  size_t rows = 0;
+  for (const ClassRun& run : runs) rows += run.rows;
+  if (exact_ || backend_.one_class()) return backend_.MatMul(x, rows, products, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
+  std::vector<Backend::Product> at(products);
+  for (const ClassRun& run : runs) {
+    backend_.MatMul(x, run.rows, at, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
+    x += run.rows * products.begin()->w.k;
+    for (Backend::Product& p : at) p.out += run.rows * p.w.n;
+  }
+}
+
+void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out) {
+  size_t n = 0;
+  for (const ClassRun& run : runs) n += run.rows * w.gate->n;
   float* gate = Room(gate_, n);
   float* up = Room(up_, n);
-  backend_.MatMul(x, rows, *w.gate, gate, exact_);
-  backend_.MatMul(x, rows, *w.up, up, exact_);
+  Multiply(x, runs, {{*w.gate, gate}, {*w.up, up}});
   backend_.GatedActivation(gate, up, n, activation, gate);
-  backend_.MatMul(gate, rows, *w.down, out, exact_);
+  Multiply(gate, runs, {{*w.down, out}});
 }
 
-void Forward::FeedForward(const Layer& layer, size_t rows, const float* x) {
+void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x) {
+  const size_t rows = places.rows().size();
   backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), layer.spec.norm_eps, normed_.data());
-  if (layer.spec.experts.count == 0) return Ffn(layer.ffn, normed_.data(), rows, layer.spec.activation, result_.data());
+  if (layer.spec.experts.count == 0) return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result_.data());
   std::fill_n(result_.begin(), rows * dim_, 0.0f);
   // The router decides which experts a row has: rounding it would change them.
   const auto count = static_cast<size_t>(layer.spec.experts.count);
   float* scores = Room(scores_, rows * count);
-  backend_.MatMul(normed_.data(), rows, *layer.router, scores, true);
+  backend_.MatMul(normed_.data(), rows, *layer.router, scores, Arithmetic::kExact);
   ChooseExperts(scores, rows, layer.spec.experts, &routes_);
   float* gathered = Room(gathered_, rows * dim_);
   float* done = Room(expert_out_, rows * dim_);
@@ -140,12 +155,16 @@ void Forward::FeedForward(const Layer& layer, size_t rows, const float* x) {
   for (size_t e = 0; e < count; ++e) {
     const auto& chosen = routes_[e];
     if (chosen.empty()) continue;
-    for (size_t i = 0; i < chosen.size(); ++i) std::copy_n(&normed_[chosen[i].row * dim_], dim_, gathered + i * dim_);
-    Ffn(layer.experts[e], gathered, chosen.size(), layer.spec.activation, done);
+    expert_runs_.clear();
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      std::copy_n(&normed_[chosen[i].row * dim_], dim_, gathered + i * dim_);
+      AddRows(places.classes()[chosen[i].row], 1, &expert_runs_);
+    }
+    Ffn(layer.experts[e], gathered, expert_runs_, layer.spec.activation, done);
     for (size_t i = 0; i < chosen.size(); ++i) AddScaled(done + i * dim_, chosen[i].weight, &result_[chosen[i].row * dim_]);
   }
   if (layer.ffn.gate == nullptr) return;
-  Ffn(layer.ffn, normed_.data(), rows, layer.spec.activation, done);
+  Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, done);
   for (size_t r = 0; r < rows; ++r) {
     AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vectors.shared_gate), &result_[r * dim_]);
   }
@@ -161,7 +180,7 @@ void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, float eps
 }
 
 void Forward::Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits) {
-  backend_.MatMul(hidden, rows, *ends.output, logits, exact_);
+  backend_.MatMul(hidden, rows, *ends.output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
   if (softcap > 0) backend_.SoftcapInPlace(logits, rows * ends.output->n, softcap);
 }
 

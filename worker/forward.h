@@ -1,6 +1,7 @@
 // The forward pass: rows through a range of layers, driven by the spec.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,12 +13,24 @@
 
 namespace gyre {
 
-// Positions and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
+// Rows of one class that follow each other.
+struct ClassRun {
+  RowClass row_class;
+  size_t rows;
+};
+inline void AddRows(RowClass row_class, size_t rows, std::vector<ClassRun>* runs) {
+  if (runs->empty() || runs->back().row_class != row_class) runs->push_back({row_class, 0});
+  runs->back().rows += rows;
+}
+
+// Positions, classes and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
 class RowPlaces {
  public:
   // REQUIRES: a checked batch; it outlives the places.
   void Fill(const StepBatch& batch);
   std::span<const KvRow> rows() const { return rows_; }
+  std::span<const RowClass> classes() const { return classes_; }  // of each row
+  std::span<const ClassRun> runs() const { return runs_; }
   // cos and sin [rows][dims/2] of a rotary embedding, computed once a step.
   struct Rotation {
     const float* cos;
@@ -33,6 +46,8 @@ class RowPlaces {
     bool fresh = false;
   };
   std::vector<KvRow> rows_;
+  std::vector<RowClass> classes_;
+  std::vector<ClassRun> runs_;
   std::vector<std::unique_ptr<Table>> tables_;
 };
 
@@ -48,14 +63,16 @@ class Forward {
   void RunLayer(const Layer& layer, RowPlaces& places, float* x);
   // out [rows][dim] = final norm of x.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);
-  // logits [rows][vocab] of normalized hidden states.
+  // logits [rows][vocab] of normalized hidden states; of any row as of a generated one.
   void Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits);
 
  private:
   void Attend(const Layer& layer, RowPlaces& places, const float* x);
-  void FeedForward(const Layer& layer, size_t rows, const float* x);
+  void FeedForward(const Layer& layer, const RowPlaces& places, const float* x);
   // out [rows][dim]; may not alias x.
-  void Ffn(const PackedFfn& w, const float* x, size_t rows, Activation activation, float* out);
+  void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out);
+  // Each run's rows of x by each W, as its class is computed.
+  void Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products);
   void AddScaled(float* x, float by, float* sum);  // sum [dim] += by * x, which it changes
 
   Backend& backend_;
@@ -64,6 +81,7 @@ class Forward {
   std::vector<float> normed_, q_, k_, v_, attended_, gate_, up_, result_;
   std::vector<float> scores_, gathered_, expert_out_;
   ExpertRoutes routes_;
+  std::vector<ClassRun> expert_runs_;
 };
 
 }  // namespace gyre

@@ -5,10 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cpu/tile_product.h"
 #include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
@@ -25,34 +29,30 @@ size_t Size(int v) { return static_cast<size_t>(v); }
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)) {}
+  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)) {
+    if (ops.tiles != nullptr) tile_product_.emplace(*ops.tiles, team_);
+  }
 
   Isa isa() const override { return isa_; }
   int threads() const override { return team_.threads(); }
+  bool one_class() const override { return !tile_product_.has_value(); }
 
   std::shared_ptr<const PackedWeight> Pack(const WeightView& w, const std::function<void(size_t)>& progress) override {
     return PackWeight(w, team_, progress);
   }
 
-  void MatMul(const float* x, size_t rows, const PackedWeight& weight, float* out, bool exact) override {
-    const auto& w = static_cast<const CpuWeight&>(weight);
-    const double macs = static_cast<double>(rows) * static_cast<double>(w.n) * static_cast<double>(w.k);
-    const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
-    if (w.panels != nullptr && !exact) {
-      MatMulPanels(x, rows, w, ns, out);
-    } else if (const auto type = PlainType(w); type) {
-      team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
-        // Columns in slices that stay in the second-level cache while all rows pass over them.
-        const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
-        for (size_t c = begin; c < end; c += slice) {
-          const std::byte* at = w.source.data + c * w.source.row_bytes();
-          ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
-        }
-      });
-    } else if (IsLowBit(w.type) && !exact) {
-      MatMulLowBit(x, rows, w, ns, out);
-    } else {
-      MatMulExpanded(x, rows, w, ns, out);
+  void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
+    quantized_as_.reset();
+    bool tiled = false;
+    for (const Product& p : products) {
+      const auto& w = static_cast<const CpuWeight&>(p.w);
+      if (arithmetic != Arithmetic::kPrompt || !tile_product_ || !TileProduct::Takes(w)) {
+        MatMulOne(x, rows, w, p.out, arithmetic == Arithmetic::kExact);
+        continue;
+      }
+      if (!tiled) tile_product_->SetRows(x, rows, w.k);
+      tiled = true;
+      tile_product_->Multiply(w, p.out);
     }
   }
 
@@ -250,6 +250,27 @@ class CpuBackend : public Backend {
     return {kv.type, at + in_page * dim, at + block * dim + in_page * (dim / kKvBlock) * 2};
   }
 
+  void MatMulOne(const float* x, size_t rows, const CpuWeight& w, float* out, bool exact) {
+    const double macs = static_cast<double>(rows) * static_cast<double>(w.n) * static_cast<double>(w.k);
+    const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
+    if (w.panels != nullptr && !exact) {
+      MatMulPanels(x, rows, w, ns, out);
+    } else if (const auto type = PlainType(w); type) {
+      team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
+        // Columns in slices that stay in the second-level cache while all rows pass over them.
+        const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
+        for (size_t c = begin; c < end; c += slice) {
+          const std::byte* at = w.source.data + c * w.source.row_bytes();
+          ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
+        }
+      });
+    } else if (IsLowBit(w.type) && !exact) {
+      MatMulLowBit(x, rows, w, ns, out);
+    } else {
+      MatMulExpanded(x, rows, w, ns, out);
+    }
+  }
+
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const size_t panels = Panels(w.n);
@@ -274,8 +295,12 @@ class CpuBackend : public Backend {
     });
   }
 
-  // The rows of x as the panels of w want them; valid until the next call.
+  // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken again.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
+    const auto [halves, times] = WithPanelType(w.panel_type, []<PanelType type>() {
+      using L = PanelLayout<type>;
+      return std::pair<bool, int>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero);
+    });
     const size_t group = std::min(rows, kRowGroup), used = w.k / kBlock;
     const size_t slots = (rows + group - 1) / group * group * w.blocks;
     if (scale_.size() < slots) {
@@ -285,10 +310,8 @@ class CpuBackend : public Backend {
       offset_.resize(slots * 2);
     }
     const Quantized out{q_.data(), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
-    const auto [halves, times] = WithPanelType(w.panel_type, []<PanelType type>() {
-      using L = PanelLayout<type>;
-      return std::pair<bool, int>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero);
-    });
+    if (quantized_as_ == std::tuple(w.blocks, halves, times)) return out;
+    quantized_as_.emplace(w.blocks, halves, times);
     team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         for (size_t b = 0; b < w.blocks; ++b) {
@@ -461,6 +484,8 @@ class CpuBackend : public Backend {
   // Activations as MatMul quantizes them.
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
+  std::optional<std::tuple<size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, scales for halves, times the sums
+  std::optional<TileProduct> tile_product_;
 };
 
 }  // namespace

@@ -6,10 +6,9 @@
 
 #include "base/kv_type.h"
 #include "kernels/cpu/panels.h"
+#include "kernels/cpu/tiles.h"
 
 namespace gyre::cpu {
-
-enum class FloatType { kF32, kF16, kBf16 };
 
 // The rows of x that a tile takes at most; x lies in groups of as many, so that a tile has one address and constant offsets.
 inline constexpr size_t kRowGroup = 6;
@@ -54,12 +53,16 @@ struct IsaOps {
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun& values, size_t n, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
+  // Matrix tiles for prompts, or null.
+  const TileOps* tiles = nullptr;
 };
 
 // Each in builds for its processors only.
 const IsaOps* Avx2Ops();
 const IsaOps* Avx512Ops();
 const IsaOps* Avx512VnniOps();
+const IsaOps* AmxOps();
+const IsaOps* AmxEmulatedOps();
 const IsaOps* NeonOps();
 const IsaOps* NeonDotOps();
 

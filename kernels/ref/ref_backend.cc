@@ -96,8 +96,11 @@ class RefBackend : public Backend {
     return packed;
   }
 
-  void MatMul(const float* x, size_t rows, const PackedWeight& weight, float* out, bool) override {
-    const auto& w = static_cast<const RefWeight&>(weight);
+  void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic) override {
+    for (const Product& p : products) MatMulOne(x, rows, static_cast<const RefWeight&>(p.w), p.out);
+  }
+
+  void MatMulOne(const float* x, size_t rows, const RefWeight& w, float* out) {
     std::vector<float> row(w.k);
     for (size_t n = 0; n < w.n; ++n) {
       Row(w, n, row.data());

@@ -1,0 +1,68 @@
+// AMX: prompts by tiles of bf16, all else by VNNI.
+#include <immintrin.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "kernels/codes.h"
+#include "kernels/cpu/isa_ops.h"
+#include "kernels/cpu/tiles.h"
+
+namespace gyre::cpu {
+namespace {
+
+#include "kernels/cpu/avx512_panels-inl.h"
+#include "kernels/cpu/common-inl.h"
+#include "kernels/cpu/tile_kernels-inl.h"
+
+// The compiler's intrinsics take a tile's number as a literal only, in gcc not as a template's constant; so these are instructions. A
+// tile's registers cannot be named as clobbered: what is written here uses no others.
+struct Amx {
+  // All tiles of 16 rows of 64 bytes; the thread's until Release.
+  static void Configure() {
+    alignas(64) struct {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } config;
+    asm volatile("ldtilecfg %0" ::"m"(config));
+  }
+  static void Release() { asm volatile("tilerelease"); }
+  template <int t>
+  static void Zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(t));
+  }
+  template <int t>
+  static void Load(const void* p, size_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(t) : "memory");
+  }
+  template <int t>
+  static void Store(void* p, size_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(t) : "memory");
+  }
+  template <int c, int a, int b>
+  static void DotBf16() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+  }
+
+  // Lane i: low[i] in the lower, high[i] in the upper half.
+  static __m512i Pairs(__m512 low, __m512 high) {
+    const __m512i lows = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(low)));
+    const __m512i highs = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(high)));
+    return _mm512_or_si512(lows, _mm512_slli_epi32(highs, 16));
+  }
+  static __m512i Joined(__m512 first, __m512 second) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)); }
+};
+
+}  // namespace
+
+const IsaOps* AmxOps() {
+  static const IsaOps kOps = [] {
+    IsaOps ops = *Avx512VnniOps();
+    ops.tiles = &kTileOps<Amx>;
+    return ops;
+  }();
+  return &kOps;
+}
+
+}  // namespace gyre::cpu

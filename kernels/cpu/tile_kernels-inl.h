@@ -1,0 +1,179 @@
+// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs), included by the hardware's
+// and the emulation's file inside an anonymous namespace. AVX-512 throughout.
+
+// Four positions of 16 columns, a byte each, as two rows of a tile: code * scale + base.
+template <typename Tiles>
+void PutCodes(__m512i codes, __m512 scale, __m512 base, std::byte* rows) {
+  const __m512i byte = _mm512_set1_epi32(255);
+  auto value = [&](__m512i code) { return _mm512_fmadd_ps(_mm512_cvtepi32_ps(code), scale, base); };
+  const __m512 v0 = value(_mm512_and_si512(codes, byte)), v1 = value(_mm512_and_si512(_mm512_srli_epi32(codes, 8), byte));
+  const __m512 v2 = value(_mm512_and_si512(_mm512_srli_epi32(codes, 16), byte)), v3 = value(_mm512_srli_epi32(codes, 24));
+  _mm512_store_si512(rows, Tiles::Pairs(v0, v1));
+  _mm512_store_si512(rows + 64, Tiles::Pairs(v2, v3));
+}
+
+template <typename Tiles, PanelType type>
+void ExpandTyped(const std::byte* panel, size_t begin, size_t end, std::byte* tiles) {
+  using L = PanelLayout<type>;
+  constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
+  const __m512 zero = _mm512_set1_ps(static_cast<float>(L::kZero));
+  for (size_t at = begin; at < end; ++at, tiles += kTileBytes) {
+    const std::byte* unit = panel + at / L::kBlocks * L::kUnitBytes;
+    const size_t b = at % L::kBlocks;
+    const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
+    Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
+      const __m512 scale = Scales<L>(unit, b, s());
+      __m512 base = _mm512_setzero_ps();
+      if constexpr (L::kMin) base = Mins<L>(unit, b);
+      if constexpr (L::kHalfMin) base = HalfMins<L>(unit, b, s());
+      if constexpr (L::kZero != 0) base = _mm512_fnmadd_ps(zero, scale, base);
+      Each<s() * kGroups>(std::make_index_sequence<kGroups>(),
+                          [&](auto g) { PutCodes<Tiles>(Codes<L>(block, g()), scale, base, tiles + 128 * g()); });
+    });
+  }
+}
+
+template <typename Tiles>
+void ExpandPanel(PanelType type, const std::byte* panel, size_t begin, size_t end, std::byte* tiles) {
+  WithPanelType(type, [&]<PanelType t>() { ExpandTyped<Tiles, t>(panel, begin, end, tiles); });
+}
+
+// 32 elements from `at` on, of which n exist, in bf16.
+template <typename Tiles, FloatType type>
+__m512i Rounded(const void* w, size_t at, size_t n) {
+  const auto whole = static_cast<__mmask32>(n >= 32 ? ~0u : (1u << n) - 1);
+  if constexpr (type == FloatType::kBf16) {
+    return _mm512_maskz_loadu_epi16(whole, static_cast<const uint16_t*>(w) + at);
+  } else {
+    auto half = [&](size_t i) {
+      const auto mask = static_cast<__mmask16>(whole >> i);
+      if constexpr (type == FloatType::kF32) return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(w) + at + i);
+      else return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(w) + at + i));
+    };
+    return Tiles::Joined(half(0), half(16));
+  }
+}
+
+template <typename Tiles>
+void RoundRows(const float* x, size_t rows, size_t k, std::byte* tiles) {
+  for (size_t at = 0; at < k; at += kTileDepth, tiles += kTileBytes) {
+    for (size_t r = 0; r < kTileRows; ++r) {
+      const __m512i row = r < rows ? Rounded<Tiles, FloatType::kF32>(x + r * k, at, k - at) : _mm512_setzero_si512();
+      _mm512_store_si512(tiles + 64 * r, row);
+    }
+  }
+}
+
+// r[i][j] becomes r[j][i].
+inline void Transpose16(__m512i (&r)[16]) {
+  __m512i t[16];
+  for (size_t i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (size_t i = 0; i < 16; i += 4) {  // r[i + c], lane l: column 4 l + c of rows i to i + 3
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (size_t c = 0; c < 4; ++c) {
+    t[c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);  // lanes 0 and 2: columns c and 8 + c of rows 0 to 7
+    t[4 + c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xDD);
+    t[8 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+    t[12 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xDD);
+  }
+  for (size_t c = 0; c < 4; ++c) {
+    r[c] = _mm512_shuffle_i32x4(t[c], t[8 + c], 0x88);
+    r[8 + c] = _mm512_shuffle_i32x4(t[c], t[8 + c], 0xDD);
+    r[4 + c] = _mm512_shuffle_i32x4(t[4 + c], t[12 + c], 0x88);
+    r[12 + c] = _mm512_shuffle_i32x4(t[4 + c], t[12 + c], 0xDD);
+  }
+}
+
+template <typename Tiles, FloatType type>
+void ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+  for (size_t at = begin * kTileDepth; at < end * kTileDepth; at += kTileDepth, tiles += kTileBytes) {
+    __m512i rows[16];
+    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns && at < k ? Rounded<Tiles, type>(w, c * k + at, k - at) : _mm512_setzero_si512();
+    Transpose16(rows);
+    for (size_t i = 0; i < 16; ++i) _mm512_store_si512(tiles + 64 * i, rows[i]);
+  }
+}
+
+template <typename Tiles>
+void ExpandFloats(const void* w, FloatType type, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+  switch (type) {
+    case FloatType::kF32: return ExpandRows<Tiles, FloatType::kF32>(w, columns, k, begin, end, tiles);
+    case FloatType::kF16: return ExpandRows<Tiles, FloatType::kF16>(w, columns, k, begin, end, tiles);
+    case FloatType::kBf16: return ExpandRows<Tiles, FloatType::kBf16>(w, columns, k, begin, end, tiles);
+  }
+}
+
+// A tile of sums and its place in the output, of which not all need exist.
+struct Corner {
+  float* out;
+  size_t ldo, rows, columns;
+  bool whole() const { return rows >= kTileRows && columns >= kTileRows; }
+  __mmask16 mask() const { return static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1); }
+};
+
+template <typename Tiles, int t>
+void LoadSums(const Corner& c, bool first) {
+  if (first) return Tiles::template Zero<t>();
+  if (c.whole()) return Tiles::template Load<t>(c.out, c.ldo * sizeof(float));
+  alignas(64) float part[kTileRows * kTileRows] = {};
+  for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_store_ps(part + r * kTileRows, _mm512_maskz_loadu_ps(c.mask(), c.out + r * c.ldo));
+  Tiles::template Load<t>(part, 64);
+}
+
+template <typename Tiles, int t>
+void StoreSums(const Corner& c) {
+  if (c.whole()) return Tiles::template Store<t>(c.out, c.ldo * sizeof(float));
+  alignas(64) float part[kTileRows * kTileRows];
+  Tiles::template Store<t>(part, 64);
+  for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
+}
+
+// R x C tiles of sums, numbers 0 to 3; a's are 4 and 5, b's 6 and 7.
+template <typename Tiles, size_t R, size_t C>
+void MultiplyTiles(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride, size_t depth, bool first, const Corner& all) {
+  auto corner = [&](size_t i, size_t j) {
+    return Corner{all.out + i * kTileRows * all.ldo + j * kTileRows, all.ldo, all.rows - i * kTileRows, all.columns - j * kTileRows};
+  };
+  LoadSums<Tiles, 0>(corner(0, 0), first);
+  if constexpr (C == 2) LoadSums<Tiles, 1>(corner(0, 1), first);
+  if constexpr (R == 2) LoadSums<Tiles, 2>(corner(1, 0), first);
+  if constexpr (R == 2 && C == 2) LoadSums<Tiles, 3>(corner(1, 1), first);
+  for (size_t i = 0; i < depth; ++i, a += kTileBytes, b += kTileBytes) {
+    Tiles::template Load<4>(a, 64);
+    Tiles::template Load<6>(b, 64);
+    Tiles::template DotBf16<0, 4, 6>();
+    if constexpr (C == 2) {
+      Tiles::template Load<7>(b + b_stride, 64);
+      Tiles::template DotBf16<1, 4, 7>();
+    }
+    if constexpr (R == 2) {
+      Tiles::template Load<5>(a + a_stride, 64);
+      Tiles::template DotBf16<2, 5, 6>();
+    }
+    if constexpr (R == 2 && C == 2) Tiles::template DotBf16<3, 5, 7>();
+  }
+  StoreSums<Tiles, 0>(corner(0, 0));
+  if constexpr (C == 2) StoreSums<Tiles, 1>(corner(0, 1));
+  if constexpr (R == 2) StoreSums<Tiles, 2>(corner(1, 0));
+  if constexpr (R == 2 && C == 2) StoreSums<Tiles, 3>(corner(1, 1));
+}
+
+template <typename Tiles>
+void Multiply(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth, bool first,
+              float* out, size_t ldo) {
+  const Corner all{out, ldo, rows, columns};
+  const bool tall = rows > kTileRows, wide = columns > kTileRows;
+  const auto multiply = tall ? (wide ? MultiplyTiles<Tiles, 2, 2> : MultiplyTiles<Tiles, 2, 1>)
+                             : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
+  multiply(a, a_stride, b, b_stride, depth, first, all);
+}
+
+template <typename Tiles>
+constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, Multiply<Tiles>, Tiles::Configure, Tiles::Release};

@@ -1,0 +1,94 @@
+#include "kernels/cpu/tile_product.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/quant_lowbit.h"
+
+namespace gyre::cpu {
+namespace {
+
+// What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048 positions each. A
+// segment is a whole number of every layout's units.
+constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
+// A core in a nanosecond, to decide whether a parallel region pays.
+constexpr double kMacsPerNs = 300, kExpandedPerNs = 10, kRoundedPerNs = 4;
+
+}  // namespace
+
+bool TileProduct::Takes(const CpuWeight& w) { return w.panels != nullptr || IsLowBit(w.type) || PlainType(w).has_value(); }
+
+void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
+  rows_ = rows;
+  k_ = k;
+  depth_ = (k + kTileDepth - 1) / kTileDepth;
+  const size_t groups = (rows + kTileRows - 1) / kTileRows;
+  if (const size_t bytes = groups * depth_ * kTileBytes; bytes > room_) {
+    x_ = AlignedBytes(bytes);
+    room_ = bytes;
+  }
+  team_.For(groups, 1, static_cast<double>(rows * k) / kRoundedPerNs, [&](size_t begin, size_t end) {
+    for (size_t g = begin; g < end; ++g) {
+      const size_t row = g * kTileRows;
+      ops_.round_rows(x + row * k, std::min(kTileRows, rows - row), k, x_.get() + Group(row));
+    }
+  });
+}
+
+void TileProduct::Multiply(const CpuWeight& w, float* out) {
+  // A panel of a codebook type is made whole, so it is used whole.
+  const bool low_bit = w.panels == nullptr && IsLowBit(w.type);
+  const size_t segment = low_bit ? depth_ : std::min(depth_, kSegment);
+  const size_t tile_bytes = kSlice * segment * kTileBytes, bytes = tile_bytes + (low_bit ? 2 * w.panel_bytes : 0);
+  const auto scratch = AlignedBytes(bytes * static_cast<size_t>(team_.threads()));  // here: nothing may throw within a region
+  std::atomic<size_t> taken{0};
+  const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kMacsPerNs + weights / kExpandedPerNs;
+  team_.For(Panels(w.n), kPanelGrain, ns, [&](size_t begin, size_t end) {
+    std::byte* mine = scratch.get() + bytes * taken++;
+    ops_.begin();
+    MultiplyPanels(w, begin, std::min(end, (w.n + kPanel - 1) / kPanel), segment, {mine, mine + tile_bytes}, out);
+    ops_.end();
+  });
+}
+
+void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const {
+  const size_t stride = segment * kTileBytes;
+  for (size_t first = 0; first < rows_; first += kRowBlock) {
+    const size_t last = std::min(rows_, first + kRowBlock);
+    for (size_t at = 0; at < depth_; at += segment) {
+      const size_t depth = std::min(segment, depth_ - at);
+      for (size_t slice = begin; slice < end; slice += kSlice) {
+        const size_t panels = std::min(kSlice, end - slice);
+        Expand(w, slice, panels, at, at + depth, stride, scratch);
+        for (size_t row = first; row < last; row += 2 * kTileRows) {
+          const std::byte* x = x_.get() + Group(row) + at * kTileBytes;
+          for (size_t p = 0; p < panels; p += 2) {
+            const size_t column = (slice + p) * kPanel;
+            // The last panel of an odd number stands alone.
+            const size_t columns = std::min((panels - p) * kPanel, w.n - column);
+            ops_.multiply(x, depth_ * kTileBytes, last - row, scratch.tiles + p * stride, stride, columns, depth, at == 0,
+                          out + row * w.n + column, w.n);
+          }
+        }
+      }
+    }
+  }
+}
+
+void TileProduct::Expand(const CpuWeight& w, size_t panel, size_t count, size_t begin, size_t end, size_t stride, const Scratch& scratch) const {
+  const auto plain = PlainType(w);
+  for (size_t i = 0; i < count; ++i) {
+    std::byte* tiles = scratch.tiles + i * stride;
+    if (w.panels != nullptr) {
+      ops_.expand_panel(w.panel_type, w.panels.get() + (panel + i) * w.panel_bytes, begin, end, tiles);
+    } else if (plain) {
+      const size_t column = (panel + i) * kPanel;
+      ops_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, std::min(kPanel, w.n - column), k_, begin, end, tiles);
+    } else {
+      if (i % 2 == 0) ExpandPanels(w, panel + i, scratch.panels);
+      ops_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, begin, end, tiles);
+    }
+  }
+}
+
+}  // namespace gyre::cpu

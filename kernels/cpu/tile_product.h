@@ -1,0 +1,40 @@
+// Products of many rows by matrix tiles: weights are expanded to bf16 in the second-level cache, a few panels at a time.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "kernels/cpu/packed.h"
+#include "kernels/cpu/team.h"
+#include "kernels/cpu/tiles.h"
+
+namespace gyre::cpu {
+
+// One thread drives it; it spreads the work over the team.
+class TileProduct {
+ public:
+  TileProduct(const TileOps& ops, const Team& team) : ops_(ops), team_(team) {}
+  static bool Takes(const CpuWeight& w);
+
+  // x [rows][k], to be multiplied from now on.
+  void SetRows(const float* x, size_t rows, size_t k);
+  // out[r][n] = sum over k of x[r][k] * W[n][k], both in bf16. REQUIRES: Takes(w), w.k is that of SetRows.
+  void Multiply(const CpuWeight& w, float* out);
+
+ private:
+  struct Scratch {
+    std::byte* tiles;   // kSlice panels, `segment` tiles each
+    std::byte* panels;  // two, of codebook types
+  };
+  void MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const;
+  // Tiles [begin, end) of panels [panel, panel + count), `stride` bytes from one panel's to the next's.
+  void Expand(const CpuWeight& w, size_t panel, size_t count, size_t begin, size_t end, size_t stride, const Scratch& scratch) const;
+  size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }  // where a row's tiles begin
+
+  const TileOps& ops_;
+  const Team& team_;
+  std::unique_ptr<std::byte[], FreeDelete> x_;  // group of rows after group
+  size_t room_ = 0, rows_ = 0, k_ = 0, depth_ = 0;
+};
+
+}  // namespace gyre::cpu

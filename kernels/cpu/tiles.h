@@ -1,0 +1,39 @@
+// Products by matrix tiles (AMX): what differs between the hardware and its emulation. The driver is tile_product.h.
+//
+// Both factors are rounded to bf16, to the nearest, ties to even; a sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32
+// Architectures Software Developer's Manual, volume 2. A tile has 16 rows of 64 bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/panels.h"
+
+namespace gyre::cpu {
+
+enum class FloatType { kF32, kF16, kBf16 };
+
+inline constexpr size_t kTileRows = 16;     // of x; as many columns of W
+inline constexpr size_t kTileDepth = 32;    // positions of k
+inline constexpr size_t kTileBytes = 1024;
+static_assert(kTileRows == kPanel && kTileDepth == kBlock);
+
+// "Tiles" [a, b) of a row group or panel are those of positions [a * kTileDepth, b * kTileDepth), one after the other. What lies behind
+// the end of x or W is zeros.
+struct TileOps {
+  // Up to 16 rows of x, k floats each, as tiles: a row of a tile is 32 positions of a row of x.
+  void (*round_rows)(const float* x, size_t rows, size_t k, std::byte* tiles);
+  // Tiles [begin, end) of a panel: row i is positions 2 i and 2 i + 1 of each column. `begin` is the first of a unit.
+  void (*expand_panel)(PanelType type, const std::byte* panel, size_t begin, size_t end, std::byte* tiles);
+  // The same of up to 16 rows of W, k elements each.
+  void (*expand_floats)(const void* w, FloatType type, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
+  // out[r * ldo + c] = (first ? 0 : itself) + sum over `depth` tiles, for up to 32 rows and 32 columns: a[i * a_stride] are the tiles of
+  // row group i, b[j * b_stride] those of 16 columns j.
+  void (*multiply)(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth,
+                   bool first, float* out, size_t ldo);
+  // Around the calls of multiply of one thread.
+  void (*begin)();
+  void (*end)();
+};
+
+}  // namespace gyre::cpu
