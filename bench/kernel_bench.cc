@@ -70,7 +70,7 @@ int Main(const Flags& flags) {
     return 1;
   }
   std::string json;
-  if (!flags.json) fmt::print("{:10} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak", "GB/s");
+  if (!flags.json) fmt::print("{:12} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak", "GB/s");
   for (Isa isa : levels) {
     auto backend = MakeBackend(isa, flags.threads);
     for (const std::string& name : flags.types) {
@@ -82,26 +82,31 @@ int Main(const Flags& flags) {
         return 1;
       }
       const auto w = backend->Pack({.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()});
-      for (size_t rows : flags.rows) {
-        std::vector<float> x(rows * flags.k), out(rows * flags.n);
-        for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
-        std::vector<double> seconds, peaks;
-        backend->MatMul(x.data(), rows, *w, out.data());
-        for (int run = 0; run < flags.runs; ++run) {
-          seconds.push_back(Time([&] { backend->MatMul(x.data(), rows, *w, out.data()); }));
-          peaks.push_back(bench::PeakOps(isa, type->block_elems > 1, flags.threads));
-        }
-        std::sort(seconds.begin(), seconds.end());
-        const double ops = 2.0 * static_cast<double>(rows) * static_cast<double>(flags.n) * static_cast<double>(flags.k);
-        const double median = bench::Median(seconds), peak = bench::Median(peaks);
-        const double gbs = static_cast<double>(w->bytes) / median / 1e9;
-        if (flags.json) {
-          json += fmt::format("{}{{\"isa\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"gops\": {:.1f}, \"best_gops\": {:.1f}, \"peak_gops\": {:.1f}, \"gb_per_s\": {:.2f}}}",
-                              json.empty() ? "" : ", ", IsaName(isa), name, rows, ops / median / 1e9, ops / seconds.front() / 1e9, peak / 1e9, gbs);
-        } else {
-          fmt::print("{:10} {:8} {:5} {:12.1f} {:9.1f} {:8.0f}% {:8.2f}\n", IsaName(isa), name, rows, ops / median / 1e9, ops / seconds.front() / 1e9,
-                     100 * ops / median / peak, gbs);
-          std::fflush(stdout);
+      for (const Arithmetic arithmetic : {Arithmetic::kGenerated, Arithmetic::kPrompt}) {
+        if (arithmetic == Arithmetic::kPrompt && backend->one_class()) continue;
+        const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrompt ? ", prompt" : "");
+        const bench::Unit unit = bench::UnitOf(isa, arithmetic, type->block_elems == 1);
+        for (size_t rows : flags.rows) {
+          std::vector<float> x(rows * flags.k), out(rows * flags.n);
+          for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+          std::vector<double> seconds, peaks;
+          backend->MatMul(x.data(), rows, *w, out.data(), arithmetic);
+          for (int run = 0; run < flags.runs; ++run) {
+            seconds.push_back(Time([&] { backend->MatMul(x.data(), rows, *w, out.data(), arithmetic); }));
+            peaks.push_back(bench::PeakOps(isa, unit, flags.threads));
+          }
+          std::sort(seconds.begin(), seconds.end());
+          const double ops = 2.0 * static_cast<double>(rows) * static_cast<double>(flags.n) * static_cast<double>(flags.k);
+          const double median = bench::Median(seconds), peak = bench::Median(peaks);
+          const double gbs = static_cast<double>(w->bytes) / median / 1e9;
+          if (flags.json) {
+            json += fmt::format("{}{{\"isa\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"gops\": {:.1f}, \"best_gops\": {:.1f}, \"peak_gops\": {:.1f}, \"gb_per_s\": {:.2f}}}",
+                                json.empty() ? "" : ", ", label, name, rows, ops / median / 1e9, ops / seconds.front() / 1e9, peak / 1e9, gbs);
+          } else {
+            fmt::print("{:12} {:8} {:5} {:12.1f} {:9.1f} {:8.0f}% {:8.2f}\n", label, name, rows, ops / median / 1e9, ops / seconds.front() / 1e9,
+                       100 * ops / median / peak, gbs);
+            std::fflush(stdout);
+          }
         }
       }
     }

@@ -152,7 +152,7 @@ class ModelBench {
     // Another prompt each time: none is in the prefix cache.
     GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), 1, static_cast<int>(r->point.tokens), 1, ring_->model().spec().vocab, 100000 + run));
     if (run == 0) return absl::OkStatus();
-    const double limit = bench::PeakOps(isa_, !ring_->model().float_weights() && !ring_options_.exact, threads_);
+    const double limit = bench::PeakOps(isa_, bench::UnitOf(isa_, ring_options_.exact ? Arithmetic::kExact : Arithmetic::kPrompt, ring_->model().float_weights()), threads_);
     const double rate = r->point.tokens / t.first;
     r->rates.push_back(rate);
     r->shares.push_back(limit > 0 ? rate * OpsPerRow(ring_->model().spec()) / limit : 0);

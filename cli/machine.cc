@@ -125,14 +125,36 @@ GYRE_REGISTER_LOOP("avx512f,avx512vnni", IntegerVnni, _mm512_setzero_si512(), _m
 #undef GYRE_REGISTER_LOOP
 #undef GYRE_STEP
 
+// Four sums, as the kernels have. All tiles are zeros of 16 rows of 64 bytes.
+void BfloatTiles(size_t steps) {
+  alignas(64) struct {
+    uint8_t palette = 1, rest[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  asm volatile("ldtilecfg %0" ::"m"(config));
+  for (size_t i = 0; i < steps; ++i) {
+    asm volatile(
+        "tdpbf16ps %tmm6, %tmm4, %tmm0\n tdpbf16ps %tmm7, %tmm4, %tmm1\n"
+        "tdpbf16ps %tmm6, %tmm5, %tmm2\n tdpbf16ps %tmm7, %tmm5, %tmm3");
+  }
+  asm volatile("tilerelease");
+}
+
 }  // namespace
 
-double PeakOps(Isa isa, bool integer, int threads) {
+double PeakOps(Isa isa, Unit unit, int threads) {
   // Products in one pass of the loop: vectors x lanes, an addition each.
-  if (isa == Isa::kRef) return 0;
+  if (isa == Isa::kRef || isa == Isa::kAmxEmulated) return 0;
   void (*loop)(size_t) = FloatAvx2;
   double products = 10 * 8;
-  if (integer && isa == Isa::kAvx512Vnni) {
+  const bool integer = unit == Unit::kInteger;
+  size_t steps = 4'000'000;
+  if (unit == Unit::kTiles) {
+    loop = BfloatTiles;
+    products = 4 * 16 * 16 * 32;
+    steps /= 8;
+  } else if (integer && (isa == Isa::kAvx512Vnni || isa == Isa::kAmx)) {
     loop = IntegerVnni;
     products = 10 * 64;
   } else if (integer) {
@@ -142,15 +164,19 @@ double PeakOps(Isa isa, bool integer, int threads) {
     loop = FloatAvx512;
     products = 10 * 16;
   }
-  constexpr size_t kSteps = 4'000'000;
   const auto start = std::chrono::steady_clock::now();
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; ++t) loop(kSteps);
+  for (int t = 0; t < threads; ++t) loop(steps);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return 2 * products * static_cast<double>(kSteps) * threads / seconds;
+  return 2 * products * static_cast<double>(steps) * threads / seconds;
 }
 #else
-double PeakOps(Isa, bool, int) { return 0; }
+double PeakOps(Isa, Unit, int) { return 0; }
 #endif
+
+Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights) {
+  if (arithmetic == Arithmetic::kPrompt && !HasOneClass(isa)) return Unit::kTiles;
+  return float_weights || arithmetic == Arithmetic::kExact ? Unit::kFloat : Unit::kInteger;
+}
 
 }  // namespace gyre::bench

@@ -14,8 +14,11 @@ std::string DescribeMachine();
 // buffer far larger than the caches. Takes about a second.
 double ReadBandwidth(int threads);
 
-// Multiplications and additions a second of `threads` threads that work in registers only: int8 dots (dpbusd, or maddubs and
-// madd) or f32 FMAs of that level. Takes some 20 ms. 0 where it is not known.
-double PeakOps(Isa isa, bool integer, int threads);
+// What does the multiplying: f32 FMAs, int8 dots (dpbusd, or maddubs and madd), or tiles of bf16.
+enum class Unit { kFloat, kInteger, kTiles };
+// The unit that multiplies rows by weights of a kind.
+Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights);
+// Multiplications and additions a second of `threads` threads that work in registers only. Takes some 20 ms. 0 where it is not known.
+double PeakOps(Isa isa, Unit unit, int threads);
 
 }  // namespace gyre::bench

@@ -28,6 +28,7 @@ struct MemberInfo {
   uint64_t memory = 0;        // bytes for weights and pages; 0 = unknown
   int threads = 0;
   std::string isa;
+  bool one_class = true;      // it computes prompt rows as generated ones
   uint64_t model_hash = 0;
   WireTypes wire_types = kAllActivations;  // of activations that it takes part with
   std::optional<LayerRange> wish;

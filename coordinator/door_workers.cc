@@ -55,6 +55,7 @@ StatusOr<MemberInfo> ReadHello(const v1::WorkerHello& h, const std::string& peer
                   .memory = h.memory_bytes(),
                   .threads = static_cast<int>(std::min(h.threads(), 65536u)),
                   .isa = h.isa().substr(0, 32),
+                  .one_class = !h.two_classes(),
                   .model_hash = h.model_hash(),
                   .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types()};
   if (info.name.empty() || info.name.size() > 64) return InvalidArgument("a name has 1 to 64 characters, not {}", info.name.size());

@@ -284,7 +284,7 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
       sending_ = ring_.to_first;
     }
     // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
-    scheduler_->SetStages(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages);
+    scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->one_class);
     if (was_broken) {
       scheduler_->LoseFlights();
       watchdogs_.clear();

@@ -66,6 +66,7 @@ using EventSink = std::function<void(SeqId, const Event&)>;
 struct Ring {
   Epoch epoch;
   uint32_t stages = 1;
+  bool one_class = true;  // no stage computes prompt rows otherwise than generated ones
   std::shared_ptr<Link> to_first, from_last;
 };
 

@@ -154,10 +154,11 @@ void Scheduler::LoseFlights() {
   }
 }
 
-void Scheduler::SetStages(uint32_t max_in_flight, uint32_t decode_groups) {
+void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool one_class) {
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
+  o.one_class = one_class;
   rep_->options = Sane(o);
 }
 

@@ -80,6 +80,7 @@ std::span<const Isa> BuiltIsas() {
 
 Isa DetectIsa() {
   const char* cap = std::getenv("GYRE_ISA");
+  if (cap != nullptr && std::strcmp(cap, IsaName(Isa::kAmxEmulated)) == 0 && CpuHas(Isa::kAmxEmulated)) return Isa::kAmxEmulated;
   Isa best = Isa::kRef;
   for (Isa isa : BuiltIsas()) {
     if (CpuHas(isa)) best = isa;

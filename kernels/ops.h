@@ -74,6 +74,8 @@ enum class Arithmetic : uint8_t {
 // kAmxEmulated computes as kAmx does, slowly, on any processor with AVX-512: for tests. It is never chosen by itself.
 enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kAmx = 6, kAmxEmulated = 7 };
 const char* IsaName(Isa isa);
+// Whether Arithmetic::kPrompt and kGenerated give equal bits.
+constexpr bool HasOneClass(Isa isa) { return isa != Isa::kAmx && isa != Isa::kAmxEmulated; }
 // Those that this build has, ref first, each better than the one before it.
 std::span<const Isa> BuiltIsas();
 // The best of them that this CPU has. GYRE_ISA (a name) caps it.
@@ -91,8 +93,7 @@ class Backend {
   virtual std::shared_ptr<const PackedWeight> Pack(const WeightView& w,
                                                    const std::function<void(size_t)>& progress = {}) = 0;
 
-  // Whether prompt and generated rows give equal bits.
-  virtual bool one_class() const { return true; }
+  bool one_class() const { return HasOneClass(isa()); }
   struct Product {
     const PackedWeight& w;
     float* out;

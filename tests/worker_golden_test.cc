@@ -1,6 +1,7 @@
 // The forward pass against exact logits (float64) of small models of every architecture and type.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -47,6 +48,21 @@ std::vector<float> ReadFloats(const std::string& path) {
   return out;
 }
 
+double MedianRowError(const std::vector<std::vector<float>>& got, const std::vector<float>& expected) {
+  std::vector<double> errors;
+  for (size_t r = 0; r < got.size(); ++r) {
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < got[r].size(); ++i) {
+      const auto e = static_cast<double>(expected[r * got[r].size() + i]);
+      error += std::pow(static_cast<double>(got[r][i]) - e, 2);
+      norm += e * e;
+    }
+    errors.push_back(std::sqrt(error / norm));
+  }
+  std::sort(errors.begin(), errors.end());
+  return errors[errors.size() / 2];
+}
+
 class Golden : public ::testing::TestWithParam<Isa> {};
 
 TEST_P(Golden, LogitsAndGreedyIds) {
@@ -85,6 +101,14 @@ TEST_P(Golden, LogitsAndGreedyIds) {
       }
       const double relative = std::sqrt(error / norm);
       EXPECT_GT(norm, 1);
+      if (!HasOneClass(GetParam()) && c.exact) {  // prompts in bf16
+        // Where a router was near a tie a row may get another expert: of a mixture the middle row counts.
+        const bool mixture = std::string(c.name).find("moe") != std::string::npos;
+        if (mixture) EXPECT_LE(MedianRowError(got.logits, expected), 2e-2);
+        else EXPECT_LE(relative, 1e-2);
+        EXPECT_GT(relative, 1e-4) << "nothing was rounded to bf16";
+        continue;
+      }
       if (!c.exact) {
         EXPECT_LE(relative, 1.10 * c.peer);
         continue;
@@ -109,6 +133,7 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
   if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact logits are not there";
   if (!IsaMissing(GetParam()).empty()) GTEST_SKIP() << IsaMissing(GetParam());
   if (testing::kSanitized && GetParam() != DetectIsa()) GTEST_SKIP() << "sanitized: the widest instruction set only";
+  if (!HasOneClass(GetParam())) GTEST_SKIP() << "bf16 rounds prompts more than these caches do";
   const std::string dir = testing::SharedData("golden/");
   const std::vector<float> expected = ReadFloats(dir + "tiny-llama-s0-f16.logits.f32");
   double last = 0, half = 0;
@@ -142,8 +167,18 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::ValuesIn(std::vector<Isa>(BuiltIsas().begin(), BuiltIsas().end())),
-                         [](const auto& info) { return std::string(IsaName(info.param)); });
+std::vector<Isa> Isas() {
+  std::vector<Isa> isas(BuiltIsas().begin(), BuiltIsas().end());
+#if defined(__x86_64__)
+  isas.push_back(Isa::kAmxEmulated);
+#endif
+  return isas;
+}
+INSTANTIATE_TEST_SUITE_P(Isa, Golden, ::testing::ValuesIn(Isas()), [](const auto& info) {
+  std::string name = IsaName(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace gyre

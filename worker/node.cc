@@ -274,6 +274,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   h->set_ring_address(port_->address());
   h->set_model_hash(model_->content_hash());
   h->set_isa(IsaName(options_.isa));
+  h->set_two_classes(!HasOneClass(options_.isa));
   h->set_threads(static_cast<uint32_t>(options_.threads));
   h->set_memory_bytes(options_.memory != 0 ? options_.memory : FreeMemory());
   h->set_version(options_.version);

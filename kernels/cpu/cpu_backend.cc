@@ -35,7 +35,6 @@ class CpuBackend : public Backend {
 
   Isa isa() const override { return isa_; }
   int threads() const override { return team_.threads(); }
-  bool one_class() const override { return !tile_product_.has_value(); }
 
   std::shared_ptr<const PackedWeight> Pack(const WeightView& w, const std::function<void(size_t)>& progress) override {
     return PackWeight(w, team_, progress);

@@ -38,8 +38,8 @@ void ExpandPanel(PanelType type, const std::byte* panel, size_t begin, size_t en
   WithPanelType(type, [&]<PanelType t>() { ExpandTyped<Tiles, t>(panel, begin, end, tiles); });
 }
 
-// 32 elements from `at` on, of which n exist, in bf16.
-template <typename Tiles, FloatType type>
+// 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them.
+template <typename Tiles, FloatType type, bool left = false>
 __m512i Rounded(const void* w, size_t at, size_t n) {
   const auto whole = static_cast<__mmask32>(n >= 32 ? ~0u : (1u << n) - 1);
   if constexpr (type == FloatType::kBf16) {
@@ -50,7 +50,11 @@ __m512i Rounded(const void* w, size_t at, size_t n) {
       if constexpr (type == FloatType::kF32) return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(w) + at + i);
       else return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(w) + at + i));
     };
-    return Tiles::Joined(half(0), half(16));
+    const __m512 first = half(0), second = half(16);
+    const __m512i rounded = Tiles::Joined(first, second);
+    if constexpr (!left) return rounded;
+    auto rest = [](__m512 v, __m256i near) { return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(near), 16))); };
+    return Tiles::Joined(rest(first, _mm512_castsi512_si256(rounded)), rest(second, _mm512_extracti64x4_epi64(rounded, 1)));
   }
 }
 
@@ -91,23 +95,23 @@ inline void Transpose16(__m512i (&r)[16]) {
   }
 }
 
-template <typename Tiles, FloatType type>
+template <typename Tiles, FloatType type, bool left>
 void ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
   for (size_t at = begin * kTileDepth; at < end * kTileDepth; at += kTileDepth, tiles += kTileBytes) {
     __m512i rows[16];
-    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns && at < k ? Rounded<Tiles, type>(w, c * k + at, k - at) : _mm512_setzero_si512();
+    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns && at < k ? Rounded<Tiles, type, left>(w, c * k + at, k - at) : _mm512_setzero_si512();
     Transpose16(rows);
     for (size_t i = 0; i < 16; ++i) _mm512_store_si512(tiles + 64 * i, rows[i]);
   }
 }
 
 template <typename Tiles>
-void ExpandFloats(const void* w, FloatType type, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
-  switch (type) {
-    case FloatType::kF32: return ExpandRows<Tiles, FloatType::kF32>(w, columns, k, begin, end, tiles);
-    case FloatType::kF16: return ExpandRows<Tiles, FloatType::kF16>(w, columns, k, begin, end, tiles);
-    case FloatType::kBf16: return ExpandRows<Tiles, FloatType::kBf16>(w, columns, k, begin, end, tiles);
-  }
+void ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+  constexpr FloatType kF32 = FloatType::kF32, kF16 = FloatType::kF16, kBf16 = FloatType::kBf16;
+  const auto expand = type == kBf16  ? ExpandRows<Tiles, kBf16, false>
+                      : type == kF16 ? (left ? ExpandRows<Tiles, kF16, true> : ExpandRows<Tiles, kF16, false>)
+                                     : (left ? ExpandRows<Tiles, kF32, true> : ExpandRows<Tiles, kF32, false>);
+  expand(w, columns, k, begin, end, tiles);
 }
 
 // A tile of sums and its place in the output, of which not all need exist.

@@ -52,22 +52,24 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
 }
 
 void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const {
-  const size_t stride = segment * kTileBytes;
+  const size_t stride = segment * kTileBytes, parts = w.type == DType::kF16 || w.type == DType::kF32 ? 2 : 1;
   for (size_t first = 0; first < rows_; first += kRowBlock) {
     const size_t last = std::min(rows_, first + kRowBlock);
     for (size_t at = 0; at < depth_; at += segment) {
       const size_t depth = std::min(segment, depth_ - at);
       for (size_t slice = begin; slice < end; slice += kSlice) {
         const size_t panels = std::min(kSlice, end - slice);
-        Expand(w, slice, panels, at, at + depth, stride, scratch);
-        for (size_t row = first; row < last; row += 2 * kTileRows) {
-          const std::byte* x = x_.get() + Group(row) + at * kTileBytes;
-          for (size_t p = 0; p < panels; p += 2) {
-            const size_t column = (slice + p) * kPanel;
-            // The last panel of an odd number stands alone.
-            const size_t columns = std::min((panels - p) * kPanel, w.n - column);
-            ops_.multiply(x, depth_ * kTileBytes, last - row, scratch.tiles + p * stride, stride, columns, depth, at == 0,
-                          out + row * w.n + column, w.n);
+        for (size_t part = 0; part < parts; ++part) {
+          Expand(w, {slice, panels, at, at + depth, stride, part > 0}, scratch);
+          for (size_t row = first; row < last; row += 2 * kTileRows) {
+            const std::byte* x = x_.get() + Group(row) + at * kTileBytes;
+            for (size_t p = 0; p < panels; p += 2) {
+              const size_t column = (slice + p) * kPanel;
+              // The last panel of an odd number stands alone.
+              const size_t columns = std::min((panels - p) * kPanel, w.n - column);
+              ops_.multiply(x, depth_ * kTileBytes, last - row, scratch.tiles + p * stride, stride, columns, depth, at + part == 0,
+                            out + row * w.n + column, w.n);
+            }
           }
         }
       }
@@ -75,18 +77,19 @@ void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, s
   }
 }
 
-void TileProduct::Expand(const CpuWeight& w, size_t panel, size_t count, size_t begin, size_t end, size_t stride, const Scratch& scratch) const {
+void TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const {
   const auto plain = PlainType(w);
-  for (size_t i = 0; i < count; ++i) {
-    std::byte* tiles = scratch.tiles + i * stride;
+  for (size_t i = 0; i < part.count; ++i) {
+    const size_t panel = part.panel + i;
+    std::byte* tiles = scratch.tiles + i * part.stride;
     if (w.panels != nullptr) {
-      ops_.expand_panel(w.panel_type, w.panels.get() + (panel + i) * w.panel_bytes, begin, end, tiles);
+      ops_.expand_panel(w.panel_type, w.panels.get() + panel * w.panel_bytes, part.begin, part.end, tiles);
     } else if (plain) {
-      const size_t column = (panel + i) * kPanel;
-      ops_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, std::min(kPanel, w.n - column), k_, begin, end, tiles);
+      const size_t column = panel * kPanel;
+      ops_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left, std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
     } else {
-      if (i % 2 == 0) ExpandPanels(w, panel + i, scratch.panels);
-      ops_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, begin, end, tiles);
+      if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
+      ops_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);
     }
   }
 }

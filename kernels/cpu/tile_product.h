@@ -18,7 +18,7 @@ class TileProduct {
 
   // x [rows][k], to be multiplied from now on.
   void SetRows(const float* x, size_t rows, size_t k);
-  // out[r][n] = sum over k of x[r][k] * W[n][k], both in bf16. REQUIRES: Takes(w), w.k is that of SetRows.
+  // out[r][n] = sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of SetRows.
   void Multiply(const CpuWeight& w, float* out);
 
  private:
@@ -27,8 +27,13 @@ class TileProduct {
     std::byte* panels;  // two, of codebook types
   };
   void MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const;
-  // Tiles [begin, end) of panels [panel, panel + count), `stride` bytes from one panel's to the next's.
-  void Expand(const CpuWeight& w, size_t panel, size_t count, size_t begin, size_t end, size_t stride, const Scratch& scratch) const;
+  struct Part {
+    size_t panel, count;  // panels
+    size_t begin, end;    // tiles of each
+    size_t stride;        // bytes from one panel's tiles to the next's
+    bool left;            // what rounding left over
+  };
+  void Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const;
   size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }  // where a row's tiles begin
 
   const TileOps& ops_;

@@ -1,6 +1,6 @@
 // Products by matrix tiles (AMX): what differs between the hardware and its emulation. The driver is tile_product.h.
 //
-// Both factors are rounded to bf16, to the nearest, ties to even; a sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32
+// x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32 become a sum of two bf16. A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32
 // Architectures Software Developer's Manual, volume 2. A tile has 16 rows of 64 bytes.
 #pragma once
 
@@ -25,8 +25,8 @@ struct TileOps {
   void (*round_rows)(const float* x, size_t rows, size_t k, std::byte* tiles);
   // Tiles [begin, end) of a panel: row i is positions 2 i and 2 i + 1 of each column. `begin` is the first of a unit.
   void (*expand_panel)(PanelType type, const std::byte* panel, size_t begin, size_t end, std::byte* tiles);
-  // The same of up to 16 rows of W, k elements each.
-  void (*expand_floats)(const void* w, FloatType type, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
+  // The same of up to 16 rows of W, k elements each: rounded to bf16, or what is `left` over then.
+  void (*expand_floats)(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
   // out[r * ldo + c] = (first ? 0 : itself) + sum over `depth` tiles, for up to 32 rows and 32 columns: a[i * a_stride] are the tiles of
   // row group i, b[j * b_stride] those of 16 columns j.
   void (*multiply)(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth,
