@@ -2,9 +2,17 @@
 // what the processor could do, measured between them. Medians and the best tenth; a table, or JSON.
 //
 //   kernel_bench [--types Q8_0,Q4_K] [--rows 1,16,512] [--isa LEVEL] [--threads N] [--n 2048 --k 2048] [--json]
+//
+// With --depths instead: attention of one row behind that many positions, in the shape of a 1B Llama (16 layers, 32 heads, 8 of keys and
+// values, 64 elements), beside the bandwidth at which memory is read.
+//
+//   kernel_bench --depths 1024,8192 [--kv-types f16,q8_0] [--isa LEVEL] [--threads N] [--runs N]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,6 +24,7 @@
 #include "cli/measure.h"
 #include "fmt/core.h"
 #include "kernels/ops.h"
+#include "worker/layer.h"
 
 namespace gyre {
 namespace {
@@ -26,6 +35,8 @@ struct Flags {
   std::string isa;
   int threads = DefaultThreads();
   size_t n = 2048, k = 2048;
+  std::vector<uint32_t> depths;
+  std::vector<std::string> kv_types = {"f16"};
   int runs = 7;
   bool json = false;
 };
@@ -60,6 +71,64 @@ double Time(const Fn& f) {
   }
 }
 
+// The KV cache of one layer, its pages in order, as a sequence alone gets them.
+struct LayerCache {
+  std::unique_ptr<PagePool> pool;
+  std::vector<BlockId> table;
+};
+LayerCache MakeCache(KvType type, uint32_t positions) {
+  LayerSpec spec;
+  spec.kv_heads = 8;
+  spec.head_dim = 64;
+  LayerCache cache{.pool = nullptr, .table = std::vector<BlockId>((positions + 15) / 16)};
+  cache.pool = PagePool::Make(spec, static_cast<uint32_t>(cache.table.size()), 16, type).value();
+  std::iota(cache.table.begin(), cache.table.end(), BlockId{0});
+  // Halves of about a thousandth: no denormal numbers, no infinities.
+  const KvView& v = cache.pool->view();
+  std::memset(v.k, 0x14, cache.table.size() * v.PageBytes());
+  std::memset(v.v, 0x14, cache.table.size() * v.PageBytes());
+  return cache;
+}
+
+int Attention(const Flags& flags, const std::vector<Isa>& levels) {
+  constexpr size_t kLayers = 16, kHeads = 32;
+  fmt::print("{:12} {:6} {:>7} {:>9} {:>9} {:>8} {:>13}\n", "isa", "kv", "depth", "ms a row", "best", "GB/s", "of bandwidth");
+  for (const std::string& name : flags.kv_types) {
+    const auto type = ParseKvType(name);
+    if (!type) {
+      fmt::print(stderr, "kernel_bench: {} is no type of a KV cache\n", name);
+      return 1;
+    }
+    for (uint32_t depth : flags.depths) {
+      std::vector<LayerCache> layers;
+      for (size_t i = 0; i < kLayers; ++i) layers.push_back(MakeCache(*type, depth + 1));
+      const KvView& view = layers.front().pool->view();
+      std::vector<float> q(kHeads * 64), out(q.size());
+      for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
+      for (Isa isa : levels) {
+        auto backend = MakeBackend(isa, flags.threads);
+        std::vector<double> seconds, bandwidths;
+        for (int run = 0; run < flags.runs; ++run) {
+          seconds.push_back(Time([&] {
+            for (const LayerCache& layer : layers) {
+              const KvRow row{layer.table.data(), depth};
+              backend->Attention(q.data(), std::span(&row, 1), layer.pool->view(), {.heads = kHeads, .scale = 0.125f}, out.data());
+            }
+          }));
+          bandwidths.push_back(bench::ReadBandwidth(flags.threads));
+        }
+        std::sort(seconds.begin(), seconds.end());
+        const double bytes = static_cast<double>(kLayers * 2) * static_cast<double>(view.PageBytes()) * static_cast<double>(depth + 1) / 16;
+        const double median = bench::Median(seconds);
+        fmt::print("{:12} {:6} {:7} {:9.2f} {:9.2f} {:8.2f} {:12.0f}%\n", IsaName(isa), name, depth, median * 1e3, seconds.front() * 1e3, bytes / median / 1e9,
+                   100 * bytes / median / bench::Median(bandwidths));
+        std::fflush(stdout);
+      }
+    }
+  }
+  return 0;
+}
+
 int Main(const Flags& flags) {
   std::vector<Isa> levels;
   for (Isa isa : BuiltIsas()) {
@@ -69,6 +138,7 @@ int Main(const Flags& flags) {
     fmt::print(stderr, "kernel_bench: this processor has no level {}\n", flags.isa);
     return 1;
   }
+  if (!flags.depths.empty()) return Attention(flags, levels);
   std::string json;
   if (!flags.json) fmt::print("{:12} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak", "GB/s");
   for (Isa isa : levels) {
@@ -131,6 +201,8 @@ int main(int argc, char** argv) {
   app.add_option("--k", flags.k, "inputs")->check(CLI::PositiveNumber);
   app.add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
   app.add_flag("--json", flags.json);
+  app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")->delimiter(',');
+  app.add_option("--kv-types", flags.kv_types, "of the KV cache")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   return gyre::Main(flags);
 }

@@ -4,12 +4,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "kernels/cpu/packed.h"
+#include "kernels/cpu/paged_attention.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/tile_product.h"
@@ -18,10 +18,6 @@
 namespace gyre::cpu {
 namespace {
 
-// Positions of a context that are summed before they are merged: fixed, so that a row's bits depend on its context only.
-constexpr size_t kSplit = 256;
-// Queries that share keys and values in one tile of attention, about.
-constexpr size_t kTileQueries = 8;
 // What a core does in a nanosecond, to decide whether a parallel region pays.
 constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
 
@@ -29,7 +25,7 @@ size_t Size(int v) { return static_cast<size_t>(v); }
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)) {
+  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_) {
     if (ops.tiles != nullptr) tile_product_.emplace(*ops.tiles, team_);
   }
 
@@ -113,59 +109,7 @@ class CpuBackend : public Backend {
 
   void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& p,
                  float* out) override {
-    const size_t dim = Size(kv.head_dim), heads = Size(p.heads), kv_heads = Size(kv.kv_heads);
-    // Neighbours in one sequence read the same keys and values.
-    const size_t most = std::max<size_t>(1, kTileQueries / (heads / kv_heads));
-    tiles_.clear();
-    double work = 0;
-    for (size_t r = 0; r < rows.size(); ++r) {
-      work += static_cast<double>(rows[r].position + 1) * static_cast<double>(heads * dim) * 2;
-      const bool joins = !tiles_.empty() && tiles_.back().count < most && rows[r].table == rows[r - 1].table && rows[r].position == rows[r - 1].position + 1;
-      if (joins) ++tiles_.back().count;
-      else tiles_.push_back({r, 1});
-    }
-    // Few sequences of long contexts: their splits are shared out too. Each is summed for itself and added in order either way, so
-    // the bits are the same.
-    const size_t items = tiles_.size() * kv_heads;
-    if (const size_t splits = MostSplits(rows, p); items < 2 * Size(team_.threads()) && splits > 1 && team_.threads() > 1) {
-      std::vector<Part> parts(items * splits);
-      team_.For(items * splits, 1, work / 16, [&](size_t begin, size_t end) {
-        std::vector<float> scratch;
-        for (size_t u = begin; u < end; ++u) {
-          const size_t item = u / splits;
-          const AttentionTile& tile = tiles_[item / kv_heads];
-          const size_t split = FirstSplit(rows[tile.row], p) + u % splits;
-          if (split > LastSplit(rows, tile)) continue;
-          parts[u].Reset(tile.count * (heads / kv_heads), dim);
-          AttendSplit(q, rows, tile, kv, p, item % kv_heads, split, &scratch, &parts[u]);
-        }
-      });
-      Part all;
-      for (size_t item = 0; item < items; ++item) {
-        const AttentionTile& tile = tiles_[item / kv_heads];
-        all.Reset(tile.count * (heads / kv_heads), dim);
-        for (size_t s = 0; s < splits && !parts[item * splits + s].max.empty(); ++s) all.Add(parts[item * splits + s], dim);
-        Finish(all, tile, kv, p, item % kv_heads, out);
-      }
-      return;
-    }
-    team_.For(items, 1, work / 16, [&](size_t begin, size_t end) {
-      std::vector<float> scratch;
-      Part part, all;
-      for (size_t i = begin; i < end; ++i) {
-        // A prompt's last rows cost most: one from the front, one from the back, so that every part gets both.
-        const size_t item = i % 2 == 0 ? i / 2 : items - 1 - i / 2;
-        const AttentionTile& tile = tiles_[item / kv_heads];
-        const size_t n = tile.count * (heads / kv_heads), last = LastSplit(rows, tile);
-        all.Reset(n, dim);
-        for (size_t split = FirstSplit(rows[tile.row], p); split <= last; ++split) {
-          part.Reset(n, dim);
-          AttendSplit(q, rows, tile, kv, p, item % kv_heads, split, &scratch, &part);
-          all.Add(part, dim);
-        }
-        Finish(all, tile, kv, p, item % kv_heads, out);
-      }
-    });
+    attention_.Run(q, rows, kv, p, out);
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
@@ -205,11 +149,10 @@ class CpuBackend : public Backend {
  private:
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
-  // A head's bytes in the page of `position`.
-  static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t position, size_t head) {
-    return pool + row.table[position / Size(kv.block_size)] * kv.PageBytes() + head * kv.HeadBytes();
+  // A row's page of one head.
+  static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t head) {
+    return pool + row.table[row.position / Size(kv.block_size)] * kv.PageBytes() + head * kv.HeadBytes();
   }
-  static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t head) { return Place(kv, pool, row, row.position, head); }
 
   // One position's elements to head[at], head[at + step], ...; keys stand `block` apart, and so do their scales.
   static void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) {
@@ -233,20 +176,6 @@ class CpuBackend : public Backend {
         std::memcpy(head + at * 2, &h, 2);
       }
     }
-  }
-
-  // Keys (values) of positions from `position` on, within its page.
-  static KvRun Keys(const KvView& kv, const KvRow& row, size_t position, size_t head) {
-    const std::byte* at = Place(kv, kv.k, row, position, head);
-    const size_t block = Size(kv.block_size), in_page = position % block;
-    if (kv.type != KvType::kQ8_0) return {kv.type, at + in_page * KvBytes(kv.type, 1), nullptr};
-    return {kv.type, at + in_page, at + block * Size(kv.head_dim) + in_page * 2};
-  }
-  static KvRun Values(const KvView& kv, const KvRow& row, size_t position, size_t head) {
-    const std::byte* at = Place(kv, kv.v, row, position, head);
-    const size_t block = Size(kv.block_size), dim = Size(kv.head_dim), in_page = position % block;
-    if (kv.type != KvType::kQ8_0) return {kv.type, at + in_page * dim * KvBytes(kv.type, 1), nullptr};
-    return {kv.type, at + in_page * dim, at + block * dim + in_page * (dim / kKvBlock) * 2};
   }
 
   void MatMulOne(const float* x, size_t rows, const CpuWeight& w, float* out, bool exact) {
@@ -344,142 +273,11 @@ class CpuBackend : public Backend {
     });
   }
 
-  // Rows that follow each other in one sequence.
-  struct AttentionTile {
-    size_t row, count;
-  };
-  // Weights' sums and weighted values of a tile's queries over some positions, relative to the largest score there.
-  struct Part {
-    std::vector<float> max;     // [query]
-    std::vector<double> total;  // [query]; 0 = it saw nothing there
-    std::vector<float> sums;    // [query][head_dim]
-
-    void Reset(size_t queries, size_t dim) {
-      max.assign(queries, -std::numeric_limits<float>::infinity());
-      total.assign(queries, 0.0);
-      sums.assign(queries * dim, 0.0f);
-    }
-    void Add(const Part& o, size_t dim) {
-      for (size_t i = 0; i < max.size(); ++i) {
-        if (!(o.total[i] > 0)) continue;
-        const float top = std::max(max[i], o.max[i]), own = std::exp(max[i] - top), other = std::exp(o.max[i] - top);
-        total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
-        for (size_t d = i * dim; d < (i + 1) * dim; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
-        max[i] = top;
-      }
-    }
-  };
-
-  static size_t FirstSplit(const KvRow& row, const AttentionParams& p) {
-    const size_t end = size_t{row.position} + 1, window = Size(p.window);
-    return (p.window > 0 && end > window ? end - window : 0) / kSplit;
-  }
-  static size_t LastSplit(std::span<const KvRow> rows, const AttentionTile& tile) { return rows[tile.row + tile.count - 1].position / kSplit; }
-  size_t MostSplits(std::span<const KvRow> rows, const AttentionParams& p) const {
-    size_t most = 0;
-    for (const AttentionTile& t : tiles_) most = std::max(most, LastSplit(rows, t) - FirstSplit(rows[t.row], p) + 1);
-    return most;
-  }
-
-  // Row and head of a tile's query i.
-  static size_t QueryAt(const AttentionTile& tile, const KvView& kv, const AttentionParams& p, size_t kv_head, size_t i) {
-    const size_t group = Size(p.heads) / Size(kv.kv_heads);
-    return ((tile.row + i / group) * Size(p.heads) + kv_head * group + i % group) * Size(kv.head_dim);
-  }
-
-  // The heads of one key-value head over the positions of one split, whatever else is in the tile.
-  void AttendSplit(const float* q, std::span<const KvRow> rows, const AttentionTile& tile, const KvView& kv, const AttentionParams& p,
-                   size_t kv_head, size_t number, std::vector<float>* scratch, Part* part) const {
-    const size_t dim = Size(kv.head_dim), group = Size(p.heads) / Size(kv.kv_heads), n = tile.count * group, window = Size(p.window);
-    const size_t split = number * kSplit;
-    const KvRow& row = rows[tile.row];  // all have this table
-    scratch->resize(n * (dim + kSplit));
-    float* queries = scratch->data();
-    float* scores = queries + n * dim;
-    struct Range {
-      size_t from, to;
-    };
-    std::vector<Range> sees(n);
-    size_t any_from = split + kSplit, any_to = 0, all_from = split, all_to = split + kSplit;
-    for (size_t i = 0; i < n; ++i) {
-      std::memcpy(queries + i * dim, q + QueryAt(tile, kv, p, kv_head, i), dim * sizeof(float));
-      const size_t end = size_t{rows[tile.row + i / group].position} + 1, begin = p.window > 0 && end > window ? end - window : 0;
-      Range& s = sees[i];
-      s.from = std::clamp(begin, split, split + kSplit);
-      s.to = std::clamp(end, s.from, split + kSplit);
-      if (s.from < s.to) {
-        any_from = std::min(any_from, s.from);
-        any_to = std::max(any_to, s.to);
-      }
-      all_from = std::max(all_from, s.from);
-      all_to = std::min(all_to, s.to);
-    }
-    all_to = std::max(all_from, all_to);
-    const bool alone = tile.count == 1;  // a prompt's rows find what the rows before them left in the cache
-    ForPages(kv, any_from, any_to, [&](size_t pos, size_t count) {
-      if (alone && pos + count < any_to) Prefetch(kv, Keys(kv, row, pos + count, kv_head));
-      ops_.scores(queries, n, Keys(kv, row, pos, kv_head), Size(kv.block_size), count, dim, scores + (pos - split), kSplit);
-    });
-    if (alone && any_from < any_to) Prefetch(kv, Values(kv, row, any_from, kv_head));
-    for (size_t i = 0; i < n; ++i) {
-      if (sees[i].from < sees[i].to) Soften(p, scores + i * kSplit, sees[i].from - split, sees[i].to - split, &part->max[i], &part->total[i]);
-    }
-    // What all see, together; before and after it each query its own.
-    auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-      ForPages(kv, from, to, [&](size_t pos, size_t count) {
-        if (alone && pos + count < to) Prefetch(kv, Values(kv, row, pos + count, kv_head));
-        ops_.weighted_sum(scores + first * kSplit + (pos - split), kSplit, how_many, Values(kv, row, pos, kv_head), count, dim,
-                          part->sums.data() + first * dim);
-      });
-    };
-    for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(all_from, sees[i].to), i, 1);
-    add(all_from, all_to, 0, n);
-    for (size_t i = 0; i < n; ++i) add(std::max(all_to, sees[i].from), sees[i].to, i, 1);
-  }
-
-  // One head of a page that is soon read: the next one lies anywhere, so the hardware does not foresee it.
-  static void Prefetch(const KvView& kv, const KvRun& run) {
-    for (size_t at = 0; at < kv.HeadBytes(); at += 64) __builtin_prefetch(run.values + at);
-  }
-
-  static void Finish(const Part& all, const AttentionTile& tile, const KvView& kv, const AttentionParams& p, size_t kv_head, float* out) {
-    const size_t dim = Size(kv.head_dim), n = tile.count * (Size(p.heads) / Size(kv.kv_heads));
-    for (size_t i = 0; i < n; ++i) {
-      const auto by = static_cast<float>(1 / all.total[i]);
-      float* to = out + QueryAt(tile, kv, p, kv_head, i);
-      for (size_t d = 0; d < dim; ++d) to[d] = all.sums[i * dim + d] * by;
-    }
-  }
-
-  // f(position, count) for the runs of [from, to) that lie in one page.
-  template <typename Fn>
-  static void ForPages(const KvView& kv, size_t from, size_t to, const Fn& f) {
-    const size_t block = Size(kv.block_size);
-    for (size_t pos = from; pos < to;) {
-      const size_t count = std::min(block - pos % block, to - pos);
-      f(pos, count);
-      pos += count;
-    }
-  }
-
-  // The scores [from, to) of a split become weights.
-  void Soften(const AttentionParams& p, float* scores, size_t from, size_t to, float* max, double* total) const {
-    *max = ops_.scale_max(scores, from, to, p.scale);
-    if (p.softcap > 0) {
-      *max = -std::numeric_limits<float>::infinity();
-      for (size_t i = from; i < to; ++i) {
-        scores[i] = p.softcap * std::tanh(scores[i] / p.softcap);
-        *max = std::max(*max, scores[i]);
-      }
-    }
-    *total = static_cast<double>(ops_.exp_sum(scores, from, to, *max));
-  }
-
   const Isa isa_;
   const IsaOps& ops_;
   const Team team_;
   std::vector<int8_t> q_;
-  std::vector<AttentionTile> tiles_;
+  PagedAttention attention_;
   // Activations as MatMul quantizes them.
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;

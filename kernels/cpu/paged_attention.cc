@@ -1,0 +1,314 @@
+#include "kernels/cpu/paged_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace gyre::cpu {
+namespace {
+
+constexpr size_t kSplit = 256;
+// Queries that share keys and values in one tile, about.
+constexpr size_t kTileQueries = 8;
+constexpr double kMacsPerNs = 16;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+size_t Size(int v) { return static_cast<size_t>(v); }
+
+struct Range {
+  size_t from, to;
+};
+// What a row sees of a split.
+Range Sees(const KvRow& row, const AttentionParams& p, size_t split) {
+  const size_t end = size_t{row.position} + 1, window = Size(p.window), begin = p.window > 0 && end > window ? end - window : 0;
+  const size_t from = std::clamp(begin, split * kSplit, (split + 1) * kSplit);
+  return {from, std::clamp(end, from, (split + 1) * kSplit)};
+}
+size_t FirstSplit(const KvRow& row, const AttentionParams& p) {
+  const size_t end = size_t{row.position} + 1, window = Size(p.window);
+  return (p.window > 0 && end > window ? end - window : 0) / kSplit;
+}
+size_t LastSplit(const KvRow& row) { return row.position / kSplit; }
+
+// The cache's sizes, divided out once.
+class Pages {
+ public:
+  // Positions of one page that follow each other.
+  struct Run {
+    size_t position, count;
+    size_t in_page;
+    size_t page;  // where it begins in either pool
+  };
+  explicit Pages(const KvView& kv)
+      : kv_(kv), block_(Size(kv.block_size)), dim_(Size(kv.head_dim)), page_bytes_(kv.PageBytes()), head_bytes_(kv.HeadBytes()), elem_bytes_(KvBytes(kv.type, 1)) {}
+
+  size_t block() const { return block_; }
+  // f(run) for [from, to) of a row, page after page.
+  template <typename Fn>
+  void ForEach(const KvRow& row, size_t from, size_t to, const Fn& f) const {
+    for (size_t pos = from; pos < to;) {
+      const size_t in_page = pos % block_, count = std::min(block_ - in_page, to - pos);
+      f(Run{pos, count, in_page, row.table[pos / block_] * page_bytes_});
+      pos += count;
+    }
+  }
+  KvRun Keys(const Run& run, size_t head) const {
+    const std::byte* at = kv_.k + run.page + head * head_bytes_;
+    if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * elem_bytes_, nullptr};
+    return {kv_.type, at + run.in_page, at + block_ * dim_ + run.in_page * 2};
+  }
+  KvRun Values(const Run& run, size_t head) const {
+    const std::byte* at = kv_.v + run.page + head * head_bytes_;
+    if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * dim_ * elem_bytes_, nullptr};
+    return {kv_.type, at + run.in_page * dim_, at + block_ * dim_ + run.in_page * (dim_ / kKvBlock) * 2};
+  }
+
+ private:
+  const KvView& kv_;
+  const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
+};
+
+}  // namespace
+
+struct PagedAttention::Call {
+  const float* q;
+  std::span<const KvRow> rows;
+  Pages pages;
+  const AttentionParams& params;
+  float* out;
+  size_t heads, kv_heads, group, dim;  // group: heads that share keys and values
+};
+
+// Weights' sums and weighted values of some queries over some positions, relative to the largest score there.
+struct PagedAttention::Part {
+  std::vector<float> max;     // [query]
+  std::vector<double> total;  // [query]; 0 = it saw nothing there
+  std::vector<float> sums;    // [query][head_dim]
+
+  void Reset(size_t queries, size_t dim) {
+    max.assign(queries, -kInfinity);
+    total.assign(queries, 0.0);
+    sums.assign(queries * dim, 0.0f);
+  }
+  void Add(const Part& o, size_t dim) {
+    for (size_t i = 0; i < max.size(); ++i) {
+      if (!(o.total[i] > 0)) continue;
+      const float top = std::max(max[i], o.max[i]), own = std::exp(max[i] - top), other = std::exp(o.max[i] - top);
+      total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
+      for (size_t d = i * dim; d < (i + 1) * dim; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
+      max[i] = top;
+    }
+  }
+  void Finish(size_t i, size_t dim, float* to) const {
+    const auto by = static_cast<float>(1 / total[i]);
+    for (size_t d = 0; d < dim; ++d) to[d] = sums[i * dim + d] * by;
+  }
+};
+
+void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params, float* out) {
+  const size_t heads = Size(params.heads), kv_heads = Size(kv.kv_heads), group = heads / kv_heads, dim = Size(kv.head_dim);
+  const Call call{q, rows, Pages(kv), params, out, heads, kv_heads, group, dim};
+  // Neighbours in one sequence read the same keys and values.
+  const size_t most = std::max<size_t>(1, kTileQueries / group);
+  tiles_.clear();
+  lone_.clear();
+  double lone_macs = 0, tile_macs = 0;
+  for (size_t r = 0; r < rows.size();) {
+    size_t count = 1;
+    while (r + count < rows.size() && rows[r + count].table == rows[r].table && rows[r + count].position == rows[r].position + count) ++count;
+    // Rows of a sequence on its own, as in decoding; a prompt's in tiles.
+    const double macs = static_cast<double>(count) * static_cast<double>(rows[r + count - 1].position + 1) * static_cast<double>(heads * dim) * 2;
+    (count == 1 ? lone_macs : tile_macs) += macs;
+    if (count == 1) lone_.push_back(r);
+    else for (size_t i = 0; i < count; i += most) tiles_.push_back({r + i, std::min(most, count - i)});
+    r += count;
+  }
+  if (!lone_.empty()) RunLone(call, lone_, lone_macs);
+  if (!tiles_.empty()) RunTiles(call, tiles_, tile_macs);
+}
+
+void PagedAttention::RunLone(const Call& call, std::span<const size_t> rows, double macs) const {
+  const size_t threads = Size(team_.threads()), kv_heads = call.kv_heads;
+  size_t splits = 1;  // that are shared out, too: of few rows
+  if (rows.size() < 4 * threads && threads > 1) {
+    for (size_t r : rows) splits = std::max(splits, LastSplit(call.rows[r]) - FirstSplit(call.rows[r], call.params) + 1);
+  }
+  // Where there are too few, some of the heads each; else all, as they lie side by side in a page.
+  const size_t wanted = (4 * threads + rows.size() * splits - 1) / (rows.size() * splits);
+  const size_t cuts = threads > 1 ? std::min(kv_heads, wanted) : 1;
+  struct Unit {
+    size_t row, head, heads, split;
+  };
+  auto unit = [&](size_t u) {
+    const size_t split = u % splits, cut = u / splits % cuts, begin = cut * kv_heads / cuts, end = (cut + 1) * kv_heads / cuts;
+    return Unit{rows[u / splits / cuts], begin, end - begin, split};
+  };
+  auto finish = [&](const Unit& u, const Part& all) {
+    for (size_t i = 0; i < u.heads * call.group; ++i) {
+      all.Finish(i, call.dim, call.out + (u.row * call.heads + u.head * call.group + i) * call.dim);
+    }
+  };
+  const size_t units = rows.size() * cuts * splits;
+  std::vector<Part> parts(splits > 1 ? units : 0);
+  team_.For(units, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
+    std::vector<float> scratch;
+    Part part, all;
+    for (size_t i = begin; i < end; ++i) {
+      const Unit u = unit(i);
+      const size_t queries = u.heads * call.group, first = FirstSplit(call.rows[u.row], call.params), last = LastSplit(call.rows[u.row]);
+      if (splits > 1) {
+        if (first + u.split > last) continue;
+        parts[i].Reset(queries, call.dim);
+        AttendLone(call, u.row, u.head, u.heads, first + u.split, &scratch, &parts[i]);
+        continue;
+      }
+      all.Reset(queries, call.dim);
+      for (size_t split = first; split <= last; ++split) {
+        part.Reset(queries, call.dim);
+        AttendLone(call, u.row, u.head, u.heads, split, &scratch, &part);
+        all.Add(part, call.dim);
+      }
+      finish(u, all);
+    }
+  });
+  Part all;
+  for (size_t i = 0; i < parts.size(); i += splits) {
+    const Unit u = unit(i);
+    all.Reset(u.heads * call.group, call.dim);
+    for (size_t s = 0; s < splits && !parts[i + s].max.empty(); ++s) all.Add(parts[i + s], call.dim);
+    finish(u, all);
+  }
+}
+
+// One row over the positions of one split. Page after page, as all heads of a page lie side by side.
+void PagedAttention::AttendLone(const Call& call, size_t row, size_t kv_head, size_t kv_heads, size_t split, std::vector<float>* scratch, Part* part) const {
+  const Pages& pages = call.pages;
+  const KvRow& place = call.rows[row];
+  const size_t n = kv_heads * call.group, start = split * kSplit;
+  const Range sees = Sees(place, call.params, split);
+  scratch->resize(n * kSplit);
+  float* scores = scratch->data();
+  const float* queries = call.q + (row * call.heads + kv_head * call.group) * call.dim;
+  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) {
+    for (size_t h = 0; h < kv_heads; ++h) {
+      ops_.scores(queries + h * call.group * call.dim, call.group, pages.Keys(run, kv_head + h), pages.block(), run.count, call.dim,
+                  scores + h * call.group * kSplit + (run.position - start), kSplit);
+    }
+  });
+  for (size_t i = 0; i < n; ++i) Soften(call.params, scores + i * kSplit, sees.from - start, sees.to - start, &part->max[i], &part->total[i]);
+  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) {
+    for (size_t h = 0; h < kv_heads; ++h) {
+      ops_.weighted_sum(scores + h * call.group * kSplit + (run.position - start), kSplit, call.group, pages.Values(run, kv_head + h), run.count, call.dim,
+                        part->sums.data() + h * call.group * call.dim);
+    }
+  });
+}
+
+void PagedAttention::RunTiles(const Call& call, std::span<const Tile> tiles, double macs) const {
+  const size_t kv_heads = call.kv_heads, items = tiles.size() * kv_heads, dim = call.dim;
+  auto last_split = [&](const Tile& tile) { return LastSplit(call.rows[tile.row + tile.count - 1]); };
+  auto first_split = [&](const Tile& tile) { return FirstSplit(call.rows[tile.row], call.params); };
+  auto finish = [&](size_t item, const Part& all) {
+    const Tile& tile = tiles[item / kv_heads];
+    const size_t head = item % kv_heads * call.group;
+    for (size_t i = 0; i < tile.count * call.group; ++i) {
+      all.Finish(i, dim, call.out + ((tile.row + i / call.group) * call.heads + head + i % call.group) * dim);
+    }
+  };
+  size_t splits = 0;
+  for (const Tile& t : tiles) splits = std::max(splits, last_split(t) - first_split(t) + 1);
+  // Few tiles of long contexts: their splits are shared out too.
+  if (items < 2 * Size(team_.threads()) && splits > 1 && team_.threads() > 1) {
+    std::vector<Part> parts(items * splits);
+    team_.For(items * splits, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
+      std::vector<float> scratch;
+      for (size_t u = begin; u < end; ++u) {
+        const Tile& tile = tiles[u / splits / kv_heads];
+        const size_t split = first_split(tile) + u % splits;
+        if (split > last_split(tile)) continue;
+        parts[u].Reset(tile.count * call.group, dim);
+        AttendTile(call, tile, u / splits % kv_heads, split, &scratch, &parts[u]);
+      }
+    });
+    Part all;
+    for (size_t item = 0; item < items; ++item) {
+      all.Reset(tiles[item / kv_heads].count * call.group, dim);
+      for (size_t s = 0; s < splits && !parts[item * splits + s].max.empty(); ++s) all.Add(parts[item * splits + s], dim);
+      finish(item, all);
+    }
+    return;
+  }
+  team_.For(items, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
+    std::vector<float> scratch;
+    Part part, all;
+    for (size_t i = begin; i < end; ++i) {
+      // A prompt's last rows cost most: one from the front, one from the back, so that every part gets both.
+      const size_t item = i % 2 == 0 ? i / 2 : items - 1 - i / 2;
+      const Tile& tile = tiles[item / kv_heads];
+      const size_t n = tile.count * call.group, last = last_split(tile);
+      all.Reset(n, dim);
+      for (size_t split = first_split(tile); split <= last; ++split) {
+        part.Reset(n, dim);
+        AttendTile(call, tile, item % kv_heads, split, &scratch, &part);
+        all.Add(part, dim);
+      }
+      finish(item, all);
+    }
+  });
+}
+
+// The heads of one key-value head over the positions of one split, whatever else is in the tile.
+void PagedAttention::AttendTile(const Call& call, const Tile& tile, size_t kv_head, size_t number, std::vector<float>* scratch, Part* part) const {
+  const Pages& pages = call.pages;
+  const size_t dim = call.dim, group = call.group, n = tile.count * group, split = number * kSplit;
+  const KvRow& row = call.rows[tile.row];  // all have this table
+  scratch->resize(n * (dim + kSplit));
+  float* queries = scratch->data();
+  float* scores = queries + n * dim;
+  std::vector<Range> sees(n);
+  size_t any_from = split + kSplit, any_to = 0, all_from = split, all_to = split + kSplit;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t r = tile.row + i / group;
+    std::memcpy(queries + i * dim, call.q + (r * call.heads + kv_head * group + i % group) * dim, dim * sizeof(float));
+    const Range& s = sees[i] = Sees(call.rows[r], call.params, number);
+    if (s.from < s.to) {
+      any_from = std::min(any_from, s.from);
+      any_to = std::max(any_to, s.to);
+    }
+    all_from = std::max(all_from, s.from);
+    all_to = std::min(all_to, s.to);
+  }
+  all_to = std::max(all_from, all_to);
+  pages.ForEach(row, any_from, any_to, [&](const Pages::Run& run) {
+    ops_.scores(queries, n, pages.Keys(run, kv_head), pages.block(), run.count, dim, scores + (run.position - split), kSplit);
+  });
+  for (size_t i = 0; i < n; ++i) {
+    if (sees[i].from < sees[i].to) Soften(call.params, scores + i * kSplit, sees[i].from - split, sees[i].to - split, &part->max[i], &part->total[i]);
+  }
+  // What all see, together; before and after it each query its own.
+  auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
+    pages.ForEach(row, from, to, [&](const Pages::Run& run) {
+      ops_.weighted_sum(scores + first * kSplit + (run.position - split), kSplit, how_many, pages.Values(run, kv_head), run.count, dim,
+                        part->sums.data() + first * dim);
+    });
+  };
+  for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(all_from, sees[i].to), i, 1);
+  add(all_from, all_to, 0, n);
+  for (size_t i = 0; i < n; ++i) add(std::max(all_to, sees[i].from), sees[i].to, i, 1);
+}
+
+// The scores [from, to) of a split become weights.
+void PagedAttention::Soften(const AttentionParams& params, float* scores, size_t from, size_t to, float* max, double* total) const {
+  *max = ops_.scale_max(scores, from, to, params.scale);
+  if (params.softcap > 0) {
+    *max = -kInfinity;
+    for (size_t i = from; i < to; ++i) {
+      scores[i] = params.softcap * std::tanh(scores[i] / params.softcap);
+      *max = std::max(*max, scores[i]);
+    }
+  }
+  *total = static_cast<double>(ops_.exp_sum(scores, from, to, *max));
+}
+
+}  // namespace gyre::cpu
