@@ -229,7 +229,7 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   Quantize,        Scores<V8>,
+  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   Quantize,        Scores<V8>, ScoresPair<V8>,
                                  ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>};
   return &kOps;
 }

@@ -56,7 +56,7 @@ struct V16 {
 }  // namespace
 
 const IsaOps* Avx512Ops() {
-  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>,
+  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>, ScoresPair<V16>,
                               ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>};
   return &kOps;
 }

@@ -173,6 +173,47 @@ void Scores(const float* q, size_t rows, const KvRun& keys, size_t stride, size_
   for (; r < rows; ++r) ScoresQ8Tile<V, 1>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
 }
 
+// Two pages at once are twice as many chains: one row's heads alone leave the FMAs waiting for each other.
+template <typename V, FloatType type, size_t R>
+void ScoresPairTile(const float* q, const void* first, const void* second, size_t n, size_t head_dim, float* scores, size_t lds) {
+  for (size_t j = 0; j < n; j += V::kLanes) {
+    typename V::T acc[2][R];
+    for (size_t r = 0; r < R; ++r) acc[0][r] = acc[1][r] = V::Zero();
+    for (size_t d = 0; d < head_dim; ++d) {
+      const typename V::T k0 = LoadWeights<V, type>(first, d * n + j), k1 = LoadWeights<V, type>(second, d * n + j);
+      for (size_t r = 0; r < R; ++r) {
+        const typename V::T x = V::Broadcast(q[r * head_dim + d]);
+        acc[0][r] = V::Fma(x, k0, acc[0][r]);
+        acc[1][r] = V::Fma(x, k1, acc[1][r]);
+      }
+    }
+    for (size_t r = 0; r < R; ++r) {
+      V::Store(scores + r * lds + j, acc[0][r]);
+      V::Store(scores + r * lds + n + j, acc[1][r]);
+    }
+  }
+}
+
+template <typename V, FloatType type>
+void ScoresPairTyped(const float* q, size_t rows, const void* first, const void* second, size_t n, size_t head_dim, float* scores, size_t lds) {
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) ScoresPairTile<V, type, 4>(q + r * head_dim, first, second, n, head_dim, scores + r * lds, lds);
+  for (; r + 2 <= rows; r += 2) ScoresPairTile<V, type, 2>(q + r * head_dim, first, second, n, head_dim, scores + r * lds, lds);
+  for (; r < rows; ++r) ScoresPairTile<V, type, 1>(q + r * head_dim, first, second, n, head_dim, scores + r * lds, lds);
+}
+
+template <typename V>
+void ScoresPair(const float* q, size_t rows, const KvRun& first, const KvRun& second, size_t n, size_t head_dim, float* scores, size_t lds) {
+  if (first.type == KvType::kQ8_0 || n % V::kLanes != 0) {
+    Scores<V>(q, rows, first, n, n, head_dim, scores, lds);
+    return Scores<V>(q, rows, second, n, n, head_dim, scores + n, lds);
+  }
+  const auto pair = first.type == KvType::kF32   ? ScoresPairTyped<V, FloatType::kF32>
+                    : first.type == KvType::kF16 ? ScoresPairTyped<V, FloatType::kF16>
+                                                 : ScoresPairTyped<V, FloatType::kBf16>;
+  pair(q, rows, first.values, second.values, n, head_dim, scores, lds);
+}
+
 // f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and the last in part:
 // lanes [skip, skip + n).
 template <typename V, typename Fn>

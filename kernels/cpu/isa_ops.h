@@ -45,6 +45,8 @@ struct IsaOps {
   // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], its scale, where there is
   // one, scales[d / 32 * stride + j]. One chain along d, or along 32 of d and then along these.
   void (*scores)(const float* q, size_t rows, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
+  // The same bits for two runs of n = stride positions, the second's scores behind the first's.
+  void (*scores_pair)(const float* q, size_t rows, const KvRun& first, const KvRun& second, size_t n, size_t head_dim, float* scores, size_t lds);
   // s[i] *= scale for i of [begin, end); their maximum.
   float (*scale_max)(float* s, size_t begin, size_t end, float scale);
   // s[i] = exp(s[i] - max) for i of [begin, end); their sum, in an order that depends on i only.

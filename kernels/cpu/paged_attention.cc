@@ -190,19 +190,29 @@ void PagedAttention::AttendLone(const Call& call, size_t row, size_t kv_head, si
   scratch->resize(n * kSplit);
   float* scores = scratch->data();
   const float* queries = call.q + (row * call.heads + kv_head * call.group) * call.dim;
-  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) {
+  Pages::Run runs[kSplit];
+  size_t count = 0;
+  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) { runs[count++] = run; });
+  for (size_t i = 0; i < count;) {
+    const bool pair = i + 1 < count && runs[i].count == pages.block() && runs[i + 1].count == pages.block();
     for (size_t h = 0; h < kv_heads; ++h) {
-      ops_.scores(queries + h * call.group * call.dim, call.group, pages.Keys(run, kv_head + h), pages.block(), run.count, call.dim,
-                  scores + h * call.group * kSplit + (run.position - start), kSplit);
+      const float* q = queries + h * call.group * call.dim;
+      float* to = scores + h * call.group * kSplit + (runs[i].position - start);
+      if (pair) {
+        ops_.scores_pair(q, call.group, pages.Keys(runs[i], kv_head + h), pages.Keys(runs[i + 1], kv_head + h), pages.block(), call.dim, to, kSplit);
+      } else {
+        ops_.scores(q, call.group, pages.Keys(runs[i], kv_head + h), pages.block(), runs[i].count, call.dim, to, kSplit);
+      }
     }
-  });
+    i += pair ? 2 : 1;
+  }
   for (size_t i = 0; i < n; ++i) Soften(call.params, scores + i * kSplit, sees.from - start, sees.to - start, &part->max[i], &part->total[i]);
-  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) {
+  for (size_t i = 0; i < count; ++i) {
     for (size_t h = 0; h < kv_heads; ++h) {
-      ops_.weighted_sum(scores + h * call.group * kSplit + (run.position - start), kSplit, call.group, pages.Values(run, kv_head + h), run.count, call.dim,
-                        part->sums.data() + h * call.group * call.dim);
+      ops_.weighted_sum(scores + h * call.group * kSplit + (runs[i].position - start), kSplit, call.group, pages.Values(runs[i], kv_head + h),
+                        runs[i].count, call.dim, part->sums.data() + h * call.group * call.dim);
     }
-  });
+  }
 }
 
 void PagedAttention::RunTiles(const Call& call, std::span<const Tile> tiles, double macs) const {
