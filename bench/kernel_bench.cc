@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -20,6 +21,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/cpus.h"
+#include "base/status.h"
 #include "cli/machine.h"
 #include "cli/measure.h"
 #include "fmt/core.h"
@@ -81,7 +83,12 @@ LayerCache MakeCache(KvType type, uint32_t positions) {
   spec.kv_heads = 8;
   spec.head_dim = 64;
   LayerCache cache{.pool = nullptr, .table = std::vector<BlockId>((positions + 15) / 16)};
-  cache.pool = PagePool::Make(spec, static_cast<uint32_t>(cache.table.size()), 16, type).value();
+  auto pool = PagePool::Make(spec, static_cast<uint32_t>(cache.table.size()), 16, type);
+  if (!pool.ok()) {
+    fmt::print(stderr, "kernel_bench: {}\n", Message(pool.status()));
+    std::exit(1);
+  }
+  cache.pool = *std::move(pool);
   std::iota(cache.table.begin(), cache.table.end(), BlockId{0});
   // Halves of about a thousandth: no denormal numbers, no infinities.
   const KvView& v = cache.pool->view();
@@ -201,7 +208,7 @@ int main(int argc, char** argv) {
   app.add_option("--k", flags.k, "inputs")->check(CLI::PositiveNumber);
   app.add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
   app.add_flag("--json", flags.json);
-  app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")->delimiter(',');
+  app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")->delimiter(',')->check(CLI::Range(0, 1 << 24));
   app.add_option("--kv-types", flags.kv_types, "of the KV cache")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   return gyre::Main(flags);

@@ -151,6 +151,7 @@ Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
   c.block_size = static_cast<int>(o.block_size);
   c.num_blocks = num_blocks;
   c.kv_type = kv;
+  c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
   if (o.serve != nullptr && o.serve->bit_equal) {
     GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(o.isa));
@@ -205,8 +206,7 @@ Status LocalRing::AddWorkers(const RingOptions& options) {
     }
     w.port = port;
     MemberInfo info{.name = w.name, .address = port->address(), .host = "", .local = serves, .threads = w.threads,
-                    .isa = IsaName(isa), .one_class = options.exact || HasOneClass(isa),
-                    .model_hash = model_->content_hash()};
+                    .isa = IsaName(isa), .one_class = HasOneClass(isa), .model_hash = model_->content_hash()};
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));

@@ -28,7 +28,7 @@ struct MemberInfo {
   uint64_t memory = 0;        // bytes for weights and pages; 0 = unknown
   int threads = 0;
   std::string isa;
-  bool one_class = true;      // it computes prompt rows as generated ones
+  bool one_class = true;      // it computes prompt rows as generated ones; all do with --exact
   uint64_t model_hash = 0;
   WireTypes wire_types = kAllActivations;  // of activations that it takes part with
   std::optional<LayerRange> wish;
@@ -55,6 +55,7 @@ struct ClusterOptions {
   KvType kv_type = KvType::kF16;
   int min_workers = 1;      // members that are not local, for the first plan
   std::string isa;          // not empty: members of another instruction set are refused (--bit-equal)
+  bool exact = false;       // every member multiplies in f32, so that all have one class
   WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone

@@ -195,10 +195,10 @@ void Cluster::Impl::Apply(const PlanChange::Actions& actions) {
                         const auto it = members_.find(stage.worker());
                         return it != members_.end() && !it->second.info.local;
                       });
-        const bool one_class = std::all_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
-          const auto it = members_.find(stage.worker());
-          return it == members_.end() || it->second.info.one_class;
-        });
+        const bool one_class = options_.exact || std::all_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
+                                 const auto it = members_.find(stage.worker());
+                                 return it != members_.end() && it->second.info.one_class;
+                               });
         engine_->Resume(Ring{.epoch = epoch,
                              .stages = static_cast<uint32_t>(plan_->stages.size()),
                              .one_class = one_class,

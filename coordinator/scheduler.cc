@@ -158,6 +158,10 @@ void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool one
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
+  // What is generated so far will be replayed as such, so it must not be published as a prompt's.
+  if (rep_->options.one_class && !one_class) {
+    for (auto& [id, s] : rep_->sequences) std::fill(s->classes.begin() + s->prompt, s->classes.end(), RowClass::kGenerated);
+  }
   o.one_class = one_class;
   rep_->options = Sane(o);
 }

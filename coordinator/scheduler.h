@@ -92,7 +92,7 @@ class Scheduler {
   void Repeat(SeqId seq);
   // No step in flight will ever land: their rows are scheduled again, and nobody is blamed.
   void LoseFlights();
-  // The ring is another one. What is cached stays: after a change of one_class it may have been computed the other way.
+  // The ring is another one. What is cached stays: after a change of one_class it was computed the other way.
   void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool one_class);
   // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and who wants more
   // positions than there are now ends at them. Returns those whose tokens have no room at all: the caller must Remove them.

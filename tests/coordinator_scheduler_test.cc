@@ -178,6 +178,26 @@ TEST(SchedulerTest, ClassesKeepGeneratedRowsOutOfPrompts) {
   }
 }
 
+TEST(SchedulerTest, ARingThatGetsASecondClassKeepsReplayedRowsOutOfPrompts) {
+  for (const bool second : {false, true}) {
+    Rig r(Small());
+    r.Add(1, Tokens(3));
+    r.Next();
+    r.LandAndAppend(3);
+    for (int t = 4; t < 9; ++t) {
+      r.Next();
+      r.LandAndAppend(t);
+      if (t == 5) r.scheduler.SetRing(1, 1, !second);
+    }
+    // What was published before the ring changed had one class: the first four positions.
+    r.scheduler.Remove(SeqId{1});
+    r.Add(2, Tokens(9));
+    r.Next();
+    EXPECT_EQ(r.scheduler.CachedPositions(SeqId{2}), second ? 4u : 8u);
+    EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+  }
+}
+
 TEST(SchedulerTest, AFailedStepAndAllAfterItAreSentAgain) {
   Rig r(Small());
   r.Add(1, Tokens(10));

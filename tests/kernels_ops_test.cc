@@ -375,6 +375,24 @@ TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
   }
 }
 
+// Sums that wait in the output between segments of k, and several blocks of rows.
+TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
+  if (fast_->one_class()) GTEST_SKIP() << "no tiles";
+  const size_t k = 2304, n = 70, rows = testing::kSanitized ? 33 : 290;
+  for (DType type : {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kIQ2_XS}) {
+    const Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
+    const std::vector<float> x = Random(rows * k, 12);
+    std::vector<float> all(rows * n, NAN);
+    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), all.data(), Arithmetic::kPrompt);
+    const auto packed = fast_->Pack(w.view);
+    for (size_t chunk : {1u, 33u, 257u}) {
+      std::vector<float> got(rows * n, NAN);
+      for (size_t r = 0; r < rows; r += chunk) fast_->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], Arithmetic::kPrompt);
+      ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(type).name << " chunk " << chunk;
+    }
+  }
+}
+
 struct Cache {
   std::vector<std::byte> k, v;
   KvView view;

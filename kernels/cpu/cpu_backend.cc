@@ -277,12 +277,12 @@ class CpuBackend : public Backend {
   const IsaOps& ops_;
   const Team team_;
   std::vector<int8_t> q_;
-  PagedAttention attention_;
   // Activations as MatMul quantizes them.
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, scales for halves, times the sums
   std::optional<TileProduct> tile_product_;
+  PagedAttention attention_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs), included by the hardware's
+// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs, Joined), included by the hardware's
 // and the emulation's file inside an anonymous namespace. AVX-512 throughout.
 
 // Four positions of 16 columns, a byte each, as two rows of a tile: code * scale + base.
@@ -99,7 +99,7 @@ template <typename Tiles, FloatType type, bool left>
 void ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
   for (size_t at = begin * kTileDepth; at < end * kTileDepth; at += kTileDepth, tiles += kTileBytes) {
     __m512i rows[16];
-    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns && at < k ? Rounded<Tiles, type, left>(w, c * k + at, k - at) : _mm512_setzero_si512();
+    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns ? Rounded<Tiles, type, left>(w, c * k + at, k - at) : _mm512_setzero_si512();
     Transpose16(rows);
     for (size_t i = 0; i < 16; ++i) _mm512_store_si512(tiles + 64 * i, rows[i]);
   }

@@ -8,8 +8,8 @@
 namespace gyre::cpu {
 namespace {
 
-// What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048 positions each. A
-// segment is a whole number of every layout's units.
+// What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048 positions each (all of
+// k with codebook types). A segment is a whole number of every layout's units.
 constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kMacsPerNs = 300, kExpandedPerNs = 10, kRoundedPerNs = 4;
@@ -40,11 +40,14 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
   const bool low_bit = w.panels == nullptr && IsLowBit(w.type);
   const size_t segment = low_bit ? depth_ : std::min(depth_, kSegment);
   const size_t tile_bytes = kSlice * segment * kTileBytes, bytes = tile_bytes + (low_bit ? 2 * w.panel_bytes : 0);
-  const auto scratch = AlignedBytes(bytes * static_cast<size_t>(team_.threads()));  // here: nothing may throw within a region
+  if (const size_t all = bytes * static_cast<size_t>(team_.threads()); all > scratch_room_) {  // here: nothing may throw within a region
+    scratch_ = AlignedBytes(all);
+    scratch_room_ = all;
+  }
   std::atomic<size_t> taken{0};
   const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kMacsPerNs + weights / kExpandedPerNs;
   team_.For(Panels(w.n), kPanelGrain, ns, [&](size_t begin, size_t end) {
-    std::byte* mine = scratch.get() + bytes * taken++;
+    std::byte* mine = scratch_.get() + bytes * taken++;
     ops_.begin();
     MultiplyPanels(w, begin, std::min(end, (w.n + kPanel - 1) / kPanel), segment, {mine, mine + tile_bytes}, out);
     ops_.end();

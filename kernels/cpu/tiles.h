@@ -1,7 +1,8 @@
 // Products by matrix tiles (AMX): what differs between the hardware and its emulation. The driver is tile_product.h.
 //
-// x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32 become a sum of two bf16. A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32
-// Architectures Software Developer's Manual, volume 2. A tile has 16 rows of 64 bytes.
+// x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32 become a sum of two bf16 (f16 exactly,
+// f32 to 16 bits). A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. A
+// tile has 16 rows of 64 bytes.
 #pragma once
 
 #include <cstddef>
