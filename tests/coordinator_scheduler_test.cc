@@ -187,7 +187,7 @@ TEST(SchedulerTest, ARingThatGetsASecondClassKeepsReplayedRowsOutOfPrompts) {
     for (int t = 4; t < 9; ++t) {
       r.Next();
       r.LandAndAppend(t);
-      if (t == 5) r.scheduler.SetRing(1, 1, !second);
+      if (t == 7) r.scheduler.SetRing(1, 1, !second);  // positions 4 to 7 are there, the last not computed
     }
     // What was published before the ring changed had one class: the first four positions.
     r.scheduler.Remove(SeqId{1});

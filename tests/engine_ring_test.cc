@@ -8,6 +8,7 @@
 
 #include "cli/local_ring.h"
 #include "coordinator/plan_change.h"
+#include "kernels/ops.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -67,6 +68,25 @@ TEST_F(EngineTest, AFailedStepIsSentAgainAndTheTextStaysTheSame) {
     }
     EXPECT_GT(ring->engine().stats().step_errors, 0u);
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
+  }
+}
+
+// A conversation's next turn takes what was generated from the cache only where its own rows would come out alike.
+TEST_F(EngineTest, GeneratedRowsServeTheNextPromptWhereBothAreComputedAlike) {
+  if (!IsaMissing(Isa::kAmxEmulated).empty()) GTEST_SKIP() << IsaMissing(Isa::kAmxEmulated);
+  for (const bool exact : {false, true}) {
+    for (const Isa isa : {Isa::kAvx512, Isa::kAmxEmulated}) {
+      RingOptions o = Options(2);
+      o.isa = IsaName(isa);
+      o.exact = exact;
+      auto ring = OpenRing(o);
+      ASSERT_NE(ring, nullptr);
+      Request turn = Ask(1, 20, 8);
+      const Outcome first = RunOne(ring->engine(), turn);
+      turn.prompt.insert(turn.prompt.end(), first.tokens.begin(), first.tokens.end());
+      // Of 28 tokens; the last row is always computed.
+      EXPECT_EQ(RunOne(ring->engine(), turn).usage.cached_tokens, exact || HasOneClass(isa) ? 24u : 8u) << IsaName(isa) << " exact " << exact;
+    }
   }
 }
 
