@@ -25,12 +25,6 @@ Range Sees(const KvRow& row, const AttentionParams& p, size_t split) {
   const size_t from = std::clamp(begin, split * kSplit, (split + 1) * kSplit);
   return {from, std::clamp(end, from, (split + 1) * kSplit)};
 }
-size_t FirstSplit(const KvRow& row, const AttentionParams& p) {
-  const size_t end = size_t{row.position} + 1, window = Size(p.window);
-  return (p.window > 0 && end > window ? end - window : 0) / kSplit;
-}
-size_t LastSplit(const KvRow& row) { return row.position / kSplit; }
-
 // The cache's sizes, divided out once.
 class Pages {
  public:
@@ -77,8 +71,16 @@ struct PagedAttention::Call {
   Pages pages;
   const AttentionParams& params;
   float* out;
-  size_t heads, kv_heads, group, dim;  // group: heads that share keys and values
+  size_t heads, group, dim;  // group: heads that share keys and values
+
+  size_t Queries(const Item& item) const { return item.count * item.heads * group; }
+  size_t FirstSplit(const Item& item) const;
+  size_t LastSplit(const Item& item) const { return rows[item.row + item.count - 1].position / kSplit; }
 };
+size_t PagedAttention::Call::FirstSplit(const Item& item) const {
+  const size_t end = size_t{rows[item.row].position} + 1, window = Size(params.window);
+  return (params.window > 0 && end > window ? end - window : 0) / kSplit;
+}
 
 // Weights' sums and weighted values of some queries over some positions, relative to the largest score there.
 struct PagedAttention::Part {
@@ -108,9 +110,9 @@ struct PagedAttention::Part {
 
 void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params, float* out) {
   const size_t heads = Size(params.heads), kv_heads = Size(kv.kv_heads), group = heads / kv_heads, dim = Size(kv.head_dim);
-  const Call call{q, rows, Pages(kv), params, out, heads, kv_heads, group, dim};
+  const Call call{q, rows, Pages(kv), params, out, heads, group, dim};
   // Neighbours in one sequence read the same keys and values.
-  const size_t most = std::max<size_t>(1, kTileQueries / group);
+  const size_t most = std::max<size_t>(1, kTileQueries / group), threads = Size(team_.threads());
   tiles_.clear();
   lone_.clear();
   double lone_macs = 0, tile_macs = 0;
@@ -120,158 +122,120 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
     // Rows of a sequence on its own, as in decoding; a prompt's in tiles.
     const double macs = static_cast<double>(count) * static_cast<double>(rows[r + count - 1].position + 1) * static_cast<double>(heads * dim) * 2;
     (count == 1 ? lone_macs : tile_macs) += macs;
-    if (count == 1) lone_.push_back(r);
-    else for (size_t i = 0; i < count; i += most) tiles_.push_back({r + i, std::min(most, count - i)});
+    if (count == 1) lone_.push_back({r, 1, 0, kv_heads});
+    for (size_t i = 0; count > 1 && i < count; i += most) {
+      for (size_t head = 0; head < kv_heads; ++head) tiles_.push_back({r + i, std::min(most, count - i), head, 1});
+    }
     r += count;
   }
-  if (!lone_.empty()) RunLone(call, lone_, lone_macs);
-  if (!tiles_.empty()) RunTiles(call, tiles_, tile_macs);
+  if (!lone_.empty()) {
+    const size_t splits = lone_.size() < 4 * threads ? MostSplits(call, lone_) : 1;
+    CutHeads(4 * threads / splits, kv_heads);
+    Sum(call, lone_, splits, lone_macs);
+  }
+  if (!tiles_.empty()) Sum(call, tiles_, tiles_.size() < 2 * threads ? MostSplits(call, tiles_) : 1, tile_macs);
 }
 
-void PagedAttention::RunLone(const Call& call, std::span<const size_t> rows, double macs) const {
-  const size_t threads = Size(team_.threads()), kv_heads = call.kv_heads;
-  size_t splits = 1;  // that are shared out, too: of few rows
-  if (rows.size() < 4 * threads && threads > 1) {
-    for (size_t r : rows) splits = std::max(splits, LastSplit(call.rows[r]) - FirstSplit(call.rows[r], call.params) + 1);
+// All heads of a page lie side by side, so a lone row takes them together; where rows are fewer than `wanted`, some each.
+void PagedAttention::CutHeads(size_t wanted, size_t kv_heads) {
+  const size_t rows = lone_.size(), cuts = team_.threads() > 1 ? std::clamp<size_t>((wanted + rows - 1) / rows, 1, kv_heads) : 1;
+  if (cuts == 1) return;
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t cut = 1; cut < cuts; ++cut) {
+      const size_t begin = cut * kv_heads / cuts;
+      lone_.push_back({lone_[r].row, 1, begin, (cut + 1) * kv_heads / cuts - begin});
+    }
+    lone_[r].heads = kv_heads / cuts;
   }
-  // Where there are too few, some of the heads each; else all, as they lie side by side in a page.
-  const size_t wanted = (4 * threads + rows.size() * splits - 1) / (rows.size() * splits);
-  const size_t cuts = threads > 1 ? std::min(kv_heads, wanted) : 1;
-  struct Unit {
-    size_t row, head, heads, split;
+}
+
+// 1 where nothing can be shared.
+size_t PagedAttention::MostSplits(const Call& call, std::span<const Item> items) const {
+  size_t most = 1;
+  for (const Item& item : items) most = std::max(most, call.LastSplit(item) - call.FirstSplit(item) + 1);
+  return team_.threads() > 1 ? most : 1;
+}
+
+void PagedAttention::Sum(const Call& call, std::span<const Item> items, size_t splits, double macs) const {
+  auto attend = [&](const Item& item, size_t split, std::vector<float>* scratch, Part* part) {
+    part->Reset(call.Queries(item), call.dim);
+    if (item.count == 1) AttendLone(call, item, split, scratch, part);
+    else AttendTile(call, item, split, scratch, part);
   };
-  auto unit = [&](size_t u) {
-    const size_t split = u % splits, cut = u / splits % cuts, begin = cut * kv_heads / cuts, end = (cut + 1) * kv_heads / cuts;
-    return Unit{rows[u / splits / cuts], begin, end - begin, split};
-  };
-  auto finish = [&](const Unit& u, const Part& all) {
-    for (size_t i = 0; i < u.heads * call.group; ++i) {
-      all.Finish(i, call.dim, call.out + (u.row * call.heads + u.head * call.group + i) * call.dim);
+  auto finish = [&](const Item& item, const Part& all) {
+    const size_t width = item.heads * call.group;
+    for (size_t i = 0; i < call.Queries(item); ++i) {
+      all.Finish(i, call.dim, call.out + ((item.row + i / width) * call.heads + item.head * call.group + i % width) * call.dim);
     }
   };
-  const size_t units = rows.size() * cuts * splits;
-  std::vector<Part> parts(splits > 1 ? units : 0);
-  team_.For(units, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
+  std::vector<Part> parts(splits > 1 ? items.size() * splits : 0);
+  team_.For(items.size() * splits, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
     std::vector<float> scratch;
     Part part, all;
     for (size_t i = begin; i < end; ++i) {
-      const Unit u = unit(i);
-      const size_t queries = u.heads * call.group, first = FirstSplit(call.rows[u.row], call.params), last = LastSplit(call.rows[u.row]);
       if (splits > 1) {
-        if (first + u.split > last) continue;
-        parts[i].Reset(queries, call.dim);
-        AttendLone(call, u.row, u.head, u.heads, first + u.split, &scratch, &parts[i]);
+        const Item& item = items[i / splits];
+        const size_t split = call.FirstSplit(item) + i % splits;
+        if (split <= call.LastSplit(item)) attend(item, split, &scratch, &parts[i]);
         continue;
       }
-      all.Reset(queries, call.dim);
-      for (size_t split = first; split <= last; ++split) {
-        part.Reset(queries, call.dim);
-        AttendLone(call, u.row, u.head, u.heads, split, &scratch, &part);
+      // A prompt's last rows cost most: one from the front, one from the back, so that every thread gets both.
+      const Item& item = items[i % 2 == 0 ? i / 2 : items.size() - 1 - i / 2];
+      all.Reset(call.Queries(item), call.dim);
+      for (size_t split = call.FirstSplit(item); split <= call.LastSplit(item); ++split) {
+        attend(item, split, &scratch, &part);
         all.Add(part, call.dim);
       }
-      finish(u, all);
+      finish(item, all);
     }
   });
   Part all;
   for (size_t i = 0; i < parts.size(); i += splits) {
-    const Unit u = unit(i);
-    all.Reset(u.heads * call.group, call.dim);
+    const Item& item = items[i / splits];
+    all.Reset(call.Queries(item), call.dim);
     for (size_t s = 0; s < splits && !parts[i + s].max.empty(); ++s) all.Add(parts[i + s], call.dim);
-    finish(u, all);
+    finish(item, all);
   }
 }
 
 // One row over the positions of one split. Page after page, as all heads of a page lie side by side.
-void PagedAttention::AttendLone(const Call& call, size_t row, size_t kv_head, size_t kv_heads, size_t split, std::vector<float>* scratch, Part* part) const {
+void PagedAttention::AttendLone(const Call& call, const Item& item, size_t split, std::vector<float>* scratch, Part* part) const {
   const Pages& pages = call.pages;
-  const KvRow& place = call.rows[row];
-  const size_t n = kv_heads * call.group, start = split * kSplit;
+  const KvRow& place = call.rows[item.row];
+  const size_t n = call.Queries(item), start = split * kSplit;
   const Range sees = Sees(place, call.params, split);
   scratch->resize(n * kSplit);
   float* scores = scratch->data();
-  const float* queries = call.q + (row * call.heads + kv_head * call.group) * call.dim;
+  const float* queries = call.q + (item.row * call.heads + item.head * call.group) * call.dim;
   Pages::Run runs[kSplit];
   size_t count = 0;
   pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) { runs[count++] = run; });
   for (size_t i = 0; i < count;) {
     const bool pair = i + 1 < count && runs[i].count == pages.block() && runs[i + 1].count == pages.block();
-    for (size_t h = 0; h < kv_heads; ++h) {
+    for (size_t h = 0; h < item.heads; ++h) {
       const float* q = queries + h * call.group * call.dim;
       float* to = scores + h * call.group * kSplit + (runs[i].position - start);
       if (pair) {
-        ops_.scores_pair(q, call.group, pages.Keys(runs[i], kv_head + h), pages.Keys(runs[i + 1], kv_head + h), pages.block(), call.dim, to, kSplit);
+        ops_.scores_pair(q, call.group, pages.Keys(runs[i], item.head + h), pages.Keys(runs[i + 1], item.head + h), pages.block(), call.dim, to, kSplit);
       } else {
-        ops_.scores(q, call.group, pages.Keys(runs[i], kv_head + h), pages.block(), runs[i].count, call.dim, to, kSplit);
+        ops_.scores(q, call.group, pages.Keys(runs[i], item.head + h), pages.block(), runs[i].count, call.dim, to, kSplit);
       }
     }
     i += pair ? 2 : 1;
   }
   for (size_t i = 0; i < n; ++i) Soften(call.params, scores + i * kSplit, sees.from - start, sees.to - start, &part->max[i], &part->total[i]);
   for (size_t i = 0; i < count; ++i) {
-    for (size_t h = 0; h < kv_heads; ++h) {
-      ops_.weighted_sum(scores + h * call.group * kSplit + (runs[i].position - start), kSplit, call.group, pages.Values(runs[i], kv_head + h),
+    for (size_t h = 0; h < item.heads; ++h) {
+      ops_.weighted_sum(scores + h * call.group * kSplit + (runs[i].position - start), kSplit, call.group, pages.Values(runs[i], item.head + h),
                         runs[i].count, call.dim, part->sums.data() + h * call.group * call.dim);
     }
   }
 }
 
-void PagedAttention::RunTiles(const Call& call, std::span<const Tile> tiles, double macs) const {
-  const size_t kv_heads = call.kv_heads, items = tiles.size() * kv_heads, dim = call.dim;
-  auto last_split = [&](const Tile& tile) { return LastSplit(call.rows[tile.row + tile.count - 1]); };
-  auto first_split = [&](const Tile& tile) { return FirstSplit(call.rows[tile.row], call.params); };
-  auto finish = [&](size_t item, const Part& all) {
-    const Tile& tile = tiles[item / kv_heads];
-    const size_t head = item % kv_heads * call.group;
-    for (size_t i = 0; i < tile.count * call.group; ++i) {
-      all.Finish(i, dim, call.out + ((tile.row + i / call.group) * call.heads + head + i % call.group) * dim);
-    }
-  };
-  size_t splits = 0;
-  for (const Tile& t : tiles) splits = std::max(splits, last_split(t) - first_split(t) + 1);
-  // Few tiles of long contexts: their splits are shared out too.
-  if (items < 2 * Size(team_.threads()) && splits > 1 && team_.threads() > 1) {
-    std::vector<Part> parts(items * splits);
-    team_.For(items * splits, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
-      std::vector<float> scratch;
-      for (size_t u = begin; u < end; ++u) {
-        const Tile& tile = tiles[u / splits / kv_heads];
-        const size_t split = first_split(tile) + u % splits;
-        if (split > last_split(tile)) continue;
-        parts[u].Reset(tile.count * call.group, dim);
-        AttendTile(call, tile, u / splits % kv_heads, split, &scratch, &parts[u]);
-      }
-    });
-    Part all;
-    for (size_t item = 0; item < items; ++item) {
-      all.Reset(tiles[item / kv_heads].count * call.group, dim);
-      for (size_t s = 0; s < splits && !parts[item * splits + s].max.empty(); ++s) all.Add(parts[item * splits + s], dim);
-      finish(item, all);
-    }
-    return;
-  }
-  team_.For(items, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
-    std::vector<float> scratch;
-    Part part, all;
-    for (size_t i = begin; i < end; ++i) {
-      // A prompt's last rows cost most: one from the front, one from the back, so that every part gets both.
-      const size_t item = i % 2 == 0 ? i / 2 : items - 1 - i / 2;
-      const Tile& tile = tiles[item / kv_heads];
-      const size_t n = tile.count * call.group, last = last_split(tile);
-      all.Reset(n, dim);
-      for (size_t split = first_split(tile); split <= last; ++split) {
-        part.Reset(n, dim);
-        AttendTile(call, tile, item % kv_heads, split, &scratch, &part);
-        all.Add(part, dim);
-      }
-      finish(item, all);
-    }
-  });
-}
-
 // The heads of one key-value head over the positions of one split, whatever else is in the tile.
-void PagedAttention::AttendTile(const Call& call, const Tile& tile, size_t kv_head, size_t number, std::vector<float>* scratch, Part* part) const {
+void PagedAttention::AttendTile(const Call& call, const Item& tile, size_t number, std::vector<float>* scratch, Part* part) const {
   const Pages& pages = call.pages;
-  const size_t dim = call.dim, group = call.group, n = tile.count * group, split = number * kSplit;
+  const size_t dim = call.dim, group = call.group, n = call.Queries(tile), split = number * kSplit;
   const KvRow& row = call.rows[tile.row];  // all have this table
   scratch->resize(n * (dim + kSplit));
   float* queries = scratch->data();
@@ -280,7 +244,7 @@ void PagedAttention::AttendTile(const Call& call, const Tile& tile, size_t kv_he
   size_t any_from = split + kSplit, any_to = 0, all_from = split, all_to = split + kSplit;
   for (size_t i = 0; i < n; ++i) {
     const size_t r = tile.row + i / group;
-    std::memcpy(queries + i * dim, call.q + (r * call.heads + kv_head * group + i % group) * dim, dim * sizeof(float));
+    std::memcpy(queries + i * dim, call.q + (r * call.heads + tile.head * group + i % group) * dim, dim * sizeof(float));
     const Range& s = sees[i] = Sees(call.rows[r], call.params, number);
     if (s.from < s.to) {
       any_from = std::min(any_from, s.from);
@@ -291,7 +255,7 @@ void PagedAttention::AttendTile(const Call& call, const Tile& tile, size_t kv_he
   }
   all_to = std::max(all_from, all_to);
   pages.ForEach(row, any_from, any_to, [&](const Pages::Run& run) {
-    ops_.scores(queries, n, pages.Keys(run, kv_head), pages.block(), run.count, dim, scores + (run.position - split), kSplit);
+    ops_.scores(queries, n, pages.Keys(run, tile.head), pages.block(), run.count, dim, scores + (run.position - split), kSplit);
   });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to) Soften(call.params, scores + i * kSplit, sees[i].from - split, sees[i].to - split, &part->max[i], &part->total[i]);
@@ -299,7 +263,7 @@ void PagedAttention::AttendTile(const Call& call, const Tile& tile, size_t kv_he
   // What all see, together; before and after it each query its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
     pages.ForEach(row, from, to, [&](const Pages::Run& run) {
-      ops_.weighted_sum(scores + first * kSplit + (run.position - split), kSplit, how_many, pages.Values(run, kv_head), run.count, dim,
+      ops_.weighted_sum(scores + first * kSplit + (run.position - split), kSplit, how_many, pages.Values(run, tile.head), run.count, dim,
                         part->sums.data() + first * dim);
     });
   };

@@ -20,22 +20,24 @@ class PagedAttention {
 
  private:
   struct Call;
-  // Rows that follow each other in one sequence, which share what they read.
-  struct Tile {
+  // Rows that follow each other in one sequence, which share what they read, by heads of keys and values: one row by several or several by one.
+  struct Item {
     size_t row, count;
+    size_t head, heads;
   };
   struct Part;
 
-  void RunLone(const Call& call, std::span<const size_t> rows, double macs) const;
-  void RunTiles(const Call& call, std::span<const Tile> tiles, double macs) const;
-  void AttendLone(const Call& call, size_t row, size_t kv_head, size_t kv_heads, size_t split, std::vector<float>* scratch, Part* part) const;
-  void AttendTile(const Call& call, const Tile& tile, size_t kv_head, size_t split, std::vector<float>* scratch, Part* part) const;
+  void CutHeads(size_t wanted, size_t kv_heads);
+  size_t MostSplits(const Call& call, std::span<const Item> items) const;
+  // `splits` > 1: those of few items are shared out too, as many of each at most.
+  void Sum(const Call& call, std::span<const Item> items, size_t splits, double macs) const;
+  void AttendLone(const Call& call, const Item& item, size_t split, std::vector<float>* scratch, Part* part) const;
+  void AttendTile(const Call& call, const Item& tile, size_t split, std::vector<float>* scratch, Part* part) const;
   void Soften(const AttentionParams& params, float* scores, size_t from, size_t to, float* max, double* total) const;
 
   const IsaOps& ops_;
   const Team& team_;
-  std::vector<size_t> lone_;
-  std::vector<Tile> tiles_;
+  std::vector<Item> lone_, tiles_;
 };
 
 }  // namespace gyre::cpu
