@@ -446,6 +446,31 @@ TEST_P(Kernels, AttentionMatchesTheReferenceAndTheRowAlone) {
   }
 }
 
+// Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as many.
+TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
+  const int heads = 10, kv_heads = 5, head_dim = 32;
+  Cache cache = MakeCache(KvType::kF16, kv_heads, head_dim, 16, 400);
+  std::vector<KvRow> stored;
+  for (uint32_t p = 0; p < 400; ++p) stored.push_back({cache.table.data(), p});
+  fast_->StoreKv(Random(400 * 160, 1).data(), Random(400 * 160, 2).data(), stored, cache.view);
+  const AttentionParams params{.heads = heads, .scale = 0.3f};
+  const auto q = Random(3 * 320, 3);
+  std::vector<std::vector<BlockId>> tables(3, cache.table);  // sequences of their own
+  for (size_t count : {1u, 2u, 3u}) {
+    for (uint32_t last : {30u, 399u}) {
+      std::vector<KvRow> rows;
+      for (uint32_t r = 0; r < count; ++r) rows.push_back({tables[r].data(), last - r});
+      std::vector<float> expected(count * 320), got(count * 320);
+      ref_->Attention(q.data(), rows, cache.view, params, expected.data());
+      for (int threads : {1, 2, 3, 8}) {
+        std::fill(got.begin(), got.end(), NAN);
+        MakeBackend(GetParam(), threads)->Attention(q.data(), rows, cache.view, params, got.data());
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << count << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, SmallOpsMatchTheReference) {
   for (size_t dim : {2u, 4u, 14u, 64u, 172u, 2048u}) {
     const size_t rows = 5;
