@@ -2,6 +2,7 @@
 #include "kernels/codes.h"
 #include "kernels/ops.h"
 #include "kernels/quant_lowbit.h"
+#include "tests/testing/kernel_test.h"
 #include "tests/testing/sanitized.h"
 
 #include <gtest/gtest.h>
@@ -16,10 +17,11 @@
 namespace gyre {
 namespace {
 
-std::vector<Isa> FastIsas() { return {BuiltIsas().begin() + 1, BuiltIsas().end()}; }
+using testing::Random;
+
 // With tiles on any processor; the emulation's other ops are AVX-512's.
 std::vector<Isa> ProductIsas() {
-  std::vector<Isa> isas = FastIsas();
+  std::vector<Isa> isas = testing::FastIsas();
 #if defined(__x86_64__)
   isas.push_back(Isa::kAmxEmulated);
 #endif
@@ -75,15 +77,6 @@ void RandomCodes(DType type, uint32_t seed, std::vector<std::byte>* bytes) {
   }
 }
 
-std::vector<float> Random(size_t n, uint32_t seed, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> v(n);
-  for (float& x : v) x = normal(random);
-  if (n > 1) EXPECT_NE(v[0], v[1]);
-  return v;
-}
-
 struct Weights {
   std::vector<std::byte> bytes;
   WeightView view;
@@ -134,14 +127,8 @@ std::vector<float> Rounded(const std::vector<float>& x) {
   return out;
 }
 
-class Kernels : public ::testing::TestWithParam<Isa> {
+class Kernels : public testing::KernelTest {
  protected:
-  void SetUp() override {
-    const std::string missing = IsaMissing(GetParam());
-    if (!missing.empty()) GTEST_SKIP() << missing;
-    fast_ = MakeBackend(GetParam(), 2);
-    ref_ = MakeBackend(Isa::kRef, 1);
-  }
   // |sum| differs by at most eps * k * sum of |products|.
   void ExpectProducts(DType type, size_t rows, size_t n, size_t k, bool exact, int flip = -1) {
     Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
@@ -216,8 +203,6 @@ class Kernels : public ::testing::TestWithParam<Isa> {
       EXPECT_GT(wrong, 0u) << "a flipped bit of " << Info(type).name << " went unnoticed";
     }
   }
-
-  std::unique_ptr<Backend> fast_, ref_;
 };
 
 class Products : public Kernels {};
@@ -305,7 +290,7 @@ TEST_P(Kernels, Int8ActivationsStayWithinTheirRounding) {
 
 // The exact integer sums and the one order of the rest leave nothing to differ.
 TEST_P(Kernels, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
-  const Isa first = FastIsas().front();
+  const Isa first = testing::FastIsas().front();
   if (GetParam() == first) GTEST_SKIP() << "the others are compared with it";
   auto simplest = MakeBackend(first, 1);
   for (DType type : kTypes) {
@@ -393,84 +378,6 @@ TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
   }
 }
 
-struct Cache {
-  std::vector<std::byte> k, v;
-  KvView view;
-  std::vector<BlockId> table;
-};
-Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t positions) {
-  Cache c;
-  c.view = {.type = type, .k = nullptr, .v = nullptr, .block_size = block, .kv_heads = kv_heads, .head_dim = head_dim};
-  const uint32_t blocks = (positions + static_cast<uint32_t>(block) - 1) / static_cast<uint32_t>(block);
-  // NaN in all that is not written: what leaks shows.
-  c.k.assign((blocks + 2) * c.view.PageBytes(), std::byte{0xFF});
-  c.v = c.k;
-  c.view.k = c.k.data();
-  c.view.v = c.v.data();
-  for (uint32_t b = 0; b < blocks; ++b) c.table.push_back(blocks - b);  // any order
-  return c;
-}
-
-TEST_P(Kernels, AttentionMatchesTheReferenceAndTheRowAlone) {
-  const auto one = MakeBackend(GetParam(), 1), eight = MakeBackend(GetParam(), 8);
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
-    for (int head_dim : {8, 16, 20, 64}) {
-      if (type == KvType::kQ8_0 && head_dim % 32 != 0) continue;
-      for (int window : {0, 5, 300}) {
-        const int heads = 4, kv_heads = 2, block = 16;
-        const uint32_t positions = 700;
-        Cache cache = MakeCache(type, kv_heads, head_dim, block, positions);
-        const auto dim = static_cast<size_t>(head_dim);
-        std::vector<KvRow> rows;
-        for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
-        const auto k = Random(positions * 2 * dim, 1), v = Random(positions * 2 * dim, 2);
-        const auto q = Random(positions * 4 * dim, 3);
-        fast_->StoreKv(k.data(), v.data(), rows, cache.view);
-        const AttentionParams params{.heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
-        std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
-        fast_->Attention(q.data(), rows, cache.view, params, got.data());
-        // A score is one chain of up to 64 additions of size 10: some 1e-6, which the weights hand on.
-        for (const auto& [from, n] : {std::pair<size_t, size_t>{0, 24}, {248, 16}, {504, 16}, {690, 10}}) {
-          ref_->Attention(&q[from * 4 * dim], std::span(rows).subspan(from, n), cache.view, params, &expected[from * 4 * dim]);
-          for (size_t i = from * 4 * dim; i < (from + n) * 4 * dim; ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << KvTypeName(type);
-        }
-        // Alone it has too few heads for two or eight threads, which share its splits.
-        for (Backend* backend : {fast_.get(), one.get(), eight.get()}) {
-          for (uint32_t p : {0u, 1u, 15u, 16u, 255u, 256u, 257u, 699u}) {
-            backend->Attention(&q[p * 4 * dim], std::span(rows).subspan(p, 1), cache.view, params, alone.data());
-            EXPECT_EQ(std::memcmp(alone.data(), &got[p * 4 * dim], alone.size() * 4), 0) << p << ", " << backend->threads() << " threads";
-          }
-        }
-      }
-    }
-  }
-}
-
-// Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as many.
-TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
-  const int heads = 10, kv_heads = 5, head_dim = 32;
-  Cache cache = MakeCache(KvType::kF16, kv_heads, head_dim, 16, 400);
-  std::vector<KvRow> stored;
-  for (uint32_t p = 0; p < 400; ++p) stored.push_back({cache.table.data(), p});
-  fast_->StoreKv(Random(400 * 160, 1).data(), Random(400 * 160, 2).data(), stored, cache.view);
-  const AttentionParams params{.heads = heads, .scale = 0.3f};
-  const auto q = Random(3 * 320, 3);
-  std::vector<std::vector<BlockId>> tables(3, cache.table);  // sequences of their own
-  for (size_t count : {1u, 2u, 3u}) {
-    for (uint32_t last : {30u, 399u}) {
-      std::vector<KvRow> rows;
-      for (uint32_t r = 0; r < count; ++r) rows.push_back({tables[r].data(), last - r});
-      std::vector<float> expected(count * 320), got(count * 320);
-      ref_->Attention(q.data(), rows, cache.view, params, expected.data());
-      for (int threads : {1, 2, 3, 8}) {
-        std::fill(got.begin(), got.end(), NAN);
-        MakeBackend(GetParam(), threads)->Attention(q.data(), rows, cache.view, params, got.data());
-        for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << count << " rows, " << threads << " threads";
-      }
-    }
-  }
-}
-
 TEST_P(Kernels, SmallOpsMatchTheReference) {
   for (size_t dim : {2u, 4u, 14u, 64u, 172u, 2048u}) {
     const size_t rows = 5;
@@ -538,13 +445,8 @@ TEST_P(Kernels, TopKAndLogSumExpMatchTheReference) {
   }
 }
 
-std::string TestName(const ::testing::TestParamInfo<Isa>& info) {
-  std::string name = IsaName(info.param);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(FastIsas()), TestName);
-INSTANTIATE_TEST_SUITE_P(Isa, Products, ::testing::ValuesIn(ProductIsas()), TestName);
+INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Isa, Products, ::testing::ValuesIn(ProductIsas()), testing::IsaTestName);
 
 TEST(QuantTest, HalfsRoundTripAndRoundToEven) {
   for (uint32_t h = 0; h < 0x10000; ++h) {

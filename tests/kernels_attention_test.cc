@@ -1,0 +1,102 @@
+// Attention of every instruction set against the reference, and a row's bits whoever shares the work.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "tests/testing/kernel_test.h"
+
+namespace gyre {
+namespace {
+
+using testing::Random;
+
+class Kernels : public testing::KernelTest {};
+
+struct Cache {
+  std::vector<std::byte> k, v;
+  KvView view;
+  std::vector<BlockId> table;
+};
+Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t positions) {
+  Cache c;
+  c.view = {.type = type, .k = nullptr, .v = nullptr, .block_size = block, .kv_heads = kv_heads, .head_dim = head_dim};
+  const uint32_t blocks = (positions + static_cast<uint32_t>(block) - 1) / static_cast<uint32_t>(block);
+  // NaN in all that is not written: what leaks shows.
+  c.k.assign((blocks + 2) * c.view.PageBytes(), std::byte{0xFF});
+  c.v = c.k;
+  c.view.k = c.k.data();
+  c.view.v = c.v.data();
+  for (uint32_t b = 0; b < blocks; ++b) c.table.push_back(blocks - b);  // any order
+  return c;
+}
+
+TEST_P(Kernels, AttentionMatchesTheReferenceAndTheRowAlone) {
+  const auto one = MakeBackend(GetParam(), 1), eight = MakeBackend(GetParam(), 8);
+  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
+    for (int head_dim : {8, 16, 20, 64}) {
+      if (type == KvType::kQ8_0 && head_dim % 32 != 0) continue;
+      for (int window : {0, 5, 300}) {
+        const int heads = 4, kv_heads = 2, block = 16;
+        const uint32_t positions = 700;
+        Cache cache = MakeCache(type, kv_heads, head_dim, block, positions);
+        const auto dim = static_cast<size_t>(head_dim);
+        std::vector<KvRow> rows;
+        for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+        const auto k = Random(positions * 2 * dim, 1), v = Random(positions * 2 * dim, 2);
+        const auto q = Random(positions * 4 * dim, 3);
+        fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+        const AttentionParams params{.heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
+        std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
+        fast_->Attention(q.data(), rows, cache.view, params, got.data());
+        // A score is one chain of up to 64 additions of size 10: some 1e-6, which the weights hand on.
+        for (const auto& [from, n] : {std::pair<size_t, size_t>{0, 24}, {248, 16}, {504, 16}, {690, 10}}) {
+          ref_->Attention(&q[from * 4 * dim], std::span(rows).subspan(from, n), cache.view, params, &expected[from * 4 * dim]);
+          for (size_t i = from * 4 * dim; i < (from + n) * 4 * dim; ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << KvTypeName(type);
+        }
+        // Alone it has too few heads for two or eight threads, which share its splits.
+        for (Backend* backend : {fast_.get(), one.get(), eight.get()}) {
+          for (uint32_t p : {0u, 1u, 15u, 16u, 255u, 256u, 257u, 699u}) {
+            backend->Attention(&q[p * 4 * dim], std::span(rows).subspan(p, 1), cache.view, params, alone.data());
+            EXPECT_EQ(std::memcmp(alone.data(), &got[p * 4 * dim], alone.size() * 4), 0) << p << ", " << backend->threads() << " threads";
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as many.
+TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
+  const int heads = 10, kv_heads = 5, head_dim = 32;
+  Cache cache = MakeCache(KvType::kF16, kv_heads, head_dim, 16, 400);
+  std::vector<KvRow> stored;
+  for (uint32_t p = 0; p < 400; ++p) stored.push_back({cache.table.data(), p});
+  fast_->StoreKv(Random(400 * 160, 1).data(), Random(400 * 160, 2).data(), stored, cache.view);
+  const AttentionParams params{.heads = heads, .scale = 0.3f};
+  const auto q = Random(3 * 320, 3);
+  std::vector<std::vector<BlockId>> tables(3, cache.table);  // sequences of their own
+  for (size_t count : {1u, 2u, 3u}) {
+    for (uint32_t last : {30u, 399u}) {
+      std::vector<KvRow> rows;
+      for (uint32_t r = 0; r < count; ++r) rows.push_back({tables[r].data(), last - r});
+      std::vector<float> expected(count * 320), got(count * 320);
+      ref_->Attention(q.data(), rows, cache.view, params, expected.data());
+      for (int threads : {1, 2, 3, 8}) {
+        std::fill(got.begin(), got.end(), NAN);
+        MakeBackend(GetParam(), threads)->Attention(q.data(), rows, cache.view, params, got.data());
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << count << " rows, " << threads << " threads";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,45 @@
+// What tests of the kernels share: every instruction set of this build beside the reference, and random numbers.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace gyre::testing {
+
+inline std::vector<Isa> FastIsas() { return {BuiltIsas().begin() + 1, BuiltIsas().end()}; }
+
+inline std::vector<float> Random(size_t n, uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> v(n);
+  for (float& x : v) x = normal(random);
+  if (n > 1) EXPECT_NE(v[0], v[1]);
+  return v;
+}
+
+inline std::string IsaTestName(const ::testing::TestParamInfo<Isa>& info) {
+  std::string name = IsaName(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+class KernelTest : public ::testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    const std::string missing = IsaMissing(GetParam());
+    if (!missing.empty()) GTEST_SKIP() << missing;
+    fast_ = MakeBackend(GetParam(), 2);
+    ref_ = MakeBackend(Isa::kRef, 1);
+  }
+
+  std::unique_ptr<Backend> fast_, ref_;
+};
+
+}  // namespace gyre::testing
