@@ -57,18 +57,19 @@ struct KvRow {
   uint32_t position = 0;
 };
 
+// What a product may round.
+enum class Arithmetic : uint8_t {
+  kExact,      // nothing: f32 products, of quantized weights too
+  kGenerated,  // as generated rows are: with quantized weights x to int8, 32 elements a scale
+  kPrompt,     // as prompt rows are: x (in attention queries and weights) and W to bf16 where the backend has tiles, else as kGenerated
+};
+
 struct AttentionParams {
   int heads = 0;      // a multiple of kv.kv_heads
   float scale = 0;    // applied to q.k
   float softcap = 0;  // 0 = none; else cap * tanh(s / cap), before the mask
   int window = 0;     // 0 = none; else a row at p sees positions > p - window
-};
-
-// What a product may round.
-enum class Arithmetic : uint8_t {
-  kExact,      // nothing: f32 products, of quantized weights too
-  kGenerated,  // as generated rows are: with quantized weights x to int8, 32 elements a scale
-  kPrompt,     // as prompt rows are: x and W to bf16 where the backend has tiles, else as kGenerated
+  Arithmetic arithmetic = Arithmetic::kGenerated;  // kPrompt: by tiles where the backend has them, unless a page is no multiple of 16 positions
 };
 
 // kAmxEmulated computes as kAmx does, slowly, on any processor with AVX-512: for tests. It is never chosen by itself.

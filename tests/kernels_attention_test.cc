@@ -96,7 +96,106 @@ TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
   }
 }
 
+// An element as the cache keeps it.
+std::vector<float> Kept(KvType type, const std::vector<float>& v) {
+  std::vector<float> out(v.size());
+  const DType as = type == KvType::kF16 ? DType::kF16 : type == KvType::kBf16 ? DType::kBF16 : type == KvType::kQ8_0 ? DType::kQ8_0 : DType::kF32;
+  std::vector<std::byte> bytes(v.size() / Info(as).block_elems * Info(as).block_bytes);
+  EXPECT_TRUE(Quantize(as, v.data(), bytes.data(), v.size()));
+  Dequantize(as, bytes.data(), out.data(), v.size());
+  return out;
+}
+
+class PromptAttention : public testing::KernelTest {
+ protected:
+  static constexpr size_t kHeads = 6, kKvHeads = 2;
+  // One query in plain code: itself and its weights rounded to bf16, these relative to the largest of 256 positions.
+  static std::vector<double> Attend(const float* q, const float* k, const float* v, size_t dim, size_t p, const AttentionParams& params) {
+    const size_t from = params.window > 0 && p + 1 > static_cast<size_t>(params.window) ? p + 1 - static_cast<size_t>(params.window) : 0;
+    std::vector<double> scores, out(dim);
+    double top = -1e30, total = 0;
+    for (size_t j = from; j <= p; ++j) {
+      double s = 0;
+      for (size_t d = 0; d < dim; ++d) s += static_cast<double>(Bf16ToFloat(FloatToBf16(q[d]))) * static_cast<double>(k[j * kKvHeads * dim + d]);
+      s *= static_cast<double>(params.scale);
+      if (params.softcap > 0) s = static_cast<double>(params.softcap) * std::tanh(s / static_cast<double>(params.softcap));
+      scores.push_back(s);
+      top = std::max(top, s);
+    }
+    for (size_t begin = from; begin <= p; begin = (begin / 256 + 1) * 256) {
+      const size_t end = std::min(p + 1, (begin / 256 + 1) * 256);
+      const double max = *std::max_element(&scores[begin - from], &scores[end - 1 - from] + 1), by = std::exp(max - top);
+      for (size_t j = begin; j < end; ++j) {
+        const auto weight = static_cast<float>(std::exp(scores[j - from] - max));
+        total += by * static_cast<double>(weight);
+        for (size_t d = 0; d < dim; ++d) out[d] += by * static_cast<double>(Bf16ToFloat(FloatToBf16(weight))) * static_cast<double>(v[j * kKvHeads * dim + d]);
+      }
+    }
+    for (double& o : out) o /= total;
+    return out;
+  }
+};
+
+TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
+  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
+    for (int head_dim : {20, 64}) {
+      if (type == KvType::kQ8_0 && head_dim % 32 != 0) continue;
+      for (int window : {0, 5, 300}) {
+        const uint32_t positions = 550;
+        Cache cache = MakeCache(type, kKvHeads, head_dim, 16, positions);
+        const auto dim = static_cast<size_t>(head_dim), width = kHeads * dim;
+        std::vector<KvRow> rows;
+        for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+        const auto k = Random(positions * kKvHeads * dim, 1), v = Random(positions * kKvHeads * dim, 2), q = Random(positions * width, 3);
+        fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+        AttentionParams params{.heads = kHeads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window, .arithmetic = Arithmetic::kPrompt};
+        std::vector<float> all(q.size(), NAN), got(q.size());
+        fast_->Attention(q.data(), rows, cache.view, params, all.data());
+        if (fast_->one_class()) {
+          params.arithmetic = Arithmetic::kGenerated;
+          fast_->Attention(q.data(), rows, cache.view, params, got.data());
+          EXPECT_EQ(all, got);
+          continue;
+        }
+        const auto kept_k = Kept(type, k), kept_v = Kept(type, v);
+        size_t wrong = 0, seen = 0;
+        for (uint32_t p : {0u, 1u, 15u, 16u, 31u, 40u, 255u, 256u, 300u, 511u, 549u}) {
+          for (size_t head = 0; head < kHeads; ++head, seen += dim) {
+            const size_t at = p * width + head * dim, kv = head / (kHeads / kKvHeads) * dim;
+            const auto expected = Attend(&q[at], &kept_k[kv], &kept_v[kv], dim, p, params);
+            for (size_t d = 0; d < dim; ++d) {
+              const double error = std::fabs(static_cast<double>(all[at + d]) - expected[d]);
+              ASSERT_LT(error, 1e-2) << p << " of " << KvTypeName(type);
+              wrong += error > 1e-4;
+            }
+          }
+        }
+        EXPECT_LT(wrong, seen / 40) << KvTypeName(type) << ", heads of " << dim << ", window " << window;  // weights beside a tie
+        for (const auto& [threads, chunk] : {std::pair<int, size_t>{1, 333}, {2, 1}, {2, 64}, {8, 7}}) {
+          const auto backend = MakeBackend(GetParam(), threads);
+          std::fill(got.begin(), got.end(), NAN);
+          const size_t first = chunk == 1 ? 505 : 0;  // they take long one by one
+          for (size_t r = first; r < positions; r += chunk) {
+            const size_t n = std::min<size_t>(chunk, positions - r);
+            backend->Attention(&q[r * width], std::span(rows).subspan(r, n), cache.view, params, &got[r * width]);
+          }
+          ASSERT_EQ(std::memcmp(&got[first * width], &all[first * width], (positions - first) * width * 4), 0) << threads << " threads, chunks of " << chunk;
+        }
+        if (window == 0) continue;
+        // Blocks behind the window are given back.
+        std::vector<BlockId> table = cache.table;
+        std::vector<KvRow> last(rows.end() - 16, rows.end());
+        for (KvRow& row : last) row.table = table.data();
+        std::fill_n(table.begin(), (positions - 16 - static_cast<size_t>(window) + 1) / 16, kNoBlock);
+        fast_->Attention(&q[(positions - 16) * width], last, cache.view, params, got.data());
+        EXPECT_EQ(std::memcmp(got.data(), &all[(positions - 16) * width], 16 * width * 4), 0);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Isa, PromptAttention, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
 
 }  // namespace
 }  // namespace gyre

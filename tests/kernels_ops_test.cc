@@ -19,14 +19,6 @@ namespace {
 
 using testing::Random;
 
-// With tiles on any processor; the emulation's other ops are AVX-512's.
-std::vector<Isa> ProductIsas() {
-  std::vector<Isa> isas = testing::FastIsas();
-#if defined(__x86_64__)
-  isas.push_back(Isa::kAmxEmulated);
-#endif
-  return isas;
-}
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kGenerated, Arithmetic::kPrompt};
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                             DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
@@ -446,7 +438,7 @@ TEST_P(Kernels, TopKAndLogSumExpMatchTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
-INSTANTIATE_TEST_SUITE_P(Isa, Products, ::testing::ValuesIn(ProductIsas()), testing::IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Isa, Products, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
 
 TEST(QuantTest, HalfsRoundTripAndRoundToEven) {
   for (uint32_t h = 0; h < 0x10000; ++h) {

@@ -82,6 +82,14 @@ void Forward::RunLayer(const Layer& layer, RowPlaces& places, float* x) {
   backend_.AddInPlace(x, Data(result_), rows * dim_);
 }
 
+template <typename Fn>
+void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
+  size_t rows = 0;
+  for (const ClassRun& run : runs) rows += run.rows;
+  if (exact_ || backend_.one_class()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
+  for (const ClassRun& run : runs) f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
+}
+
 void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = layer.vectors;
@@ -108,25 +116,23 @@ void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
   backend_.Rope(k, rows, spec.kv_heads, spec.head_dim, rotation.cos, rotation.sin, half, spec.rope.pairing);
   backend_.StoreKv(k, v, places.rows(), layer.pages->view());
   float* attended = Room(attended_, rows * q_dim);
-  backend_.Attention(q, places.rows(), layer.pages->view(),
-                     {.heads = spec.heads,
-                      .scale = spec.attention_scale,
-                      .softcap = spec.attention_softcap,
-                      .window = spec.window},
-                     attended);
+  AttentionParams params{.heads = spec.heads, .scale = spec.attention_scale, .softcap = spec.attention_softcap, .window = spec.window};
+  size_t row = 0;
+  ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
+    params.arithmetic = arithmetic;
+    backend_.Attention(q + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params, attended + row * q_dim);
+    row += count;
+  });
   Multiply(attended, places.runs(), {{*layer.o, result_.data()}});
 }
 
 void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products) {
-  size_t rows = 0;
-  for (const ClassRun& run : runs) rows += run.rows;
-  if (exact_ || backend_.one_class()) return backend_.MatMul(x, rows, products, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
   std::vector<Backend::Product> at(products);
-  for (const ClassRun& run : runs) {
-    backend_.MatMul(x, run.rows, at, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
-    x += run.rows * products.begin()->w.k;
-    for (Backend::Product& p : at) p.out += run.rows * p.w.n;
-  }
+  ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
+    backend_.MatMul(x, rows, at, arithmetic);
+    x += rows * products.begin()->w.k;
+    for (Backend::Product& p : at) p.out += rows * p.w.n;
+  });
 }
 
 void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out) {

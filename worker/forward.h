@@ -71,6 +71,9 @@ class Forward {
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x);
   // out [rows][dim]; may not alias x.
   void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out);
+  // f for the rows of each run, or for all at once where classes make no difference.
+  template <typename Fn>  // void(size_t rows, Arithmetic)
+  void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
   // Each run's rows of x by each W, as its class is computed.
   void Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products);
   void AddScaled(float* x, float by, float* sum);  // sum [dim] += by * x, which it changes

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/kv_type.h"
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/tiles.h"
 
@@ -23,13 +22,6 @@ struct Quantized {
   size_t group;           // min(rows, kRowGroup); the last group may be part empty
   size_t parts;           // from a block's first offset to its second
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
-};
-
-// Keys or values of positions that follow each other in a page, of one head.
-struct KvRun {
-  KvType type;
-  const std::byte* values;
-  const std::byte* scales;  // f16; of q8_0 only
 };
 
 struct IsaOps {

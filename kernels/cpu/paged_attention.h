@@ -1,10 +1,13 @@
 // Attention over the pages of the KV cache, for one layer.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "kernels/cpu/isa_ops.h"
+#include "kernels/cpu/attention_split.h"
+#include "kernels/cpu/packed.h"
 #include "kernels/cpu/team.h"
 #include "kernels/ops.h"
 
@@ -19,25 +22,23 @@ class PagedAttention {
   void Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params, float* out);
 
  private:
-  struct Call;
-  // Rows that follow each other in one sequence, which share what they read, by heads of keys and values: one row by several or several by one.
-  struct Item {
-    size_t row, count;
-    size_t head, heads;
+  // `scratch` grows to `bytes`.
+  struct Memory {
+    std::byte* Room(size_t bytes);
+    std::unique_ptr<std::byte[], FreeDelete> bytes;
+    size_t room = 0;
   };
-  struct Part;
 
   void CutHeads(size_t wanted, size_t kv_heads);
-  size_t MostSplits(const Call& call, std::span<const Item> items) const;
+  size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
   // `splits` > 1: those of few items are shared out too, as many of each at most.
-  void Sum(const Call& call, std::span<const Item> items, size_t splits, double macs) const;
-  void AttendLone(const Call& call, const Item& item, size_t split, std::vector<float>* scratch, Part* part) const;
-  void AttendTile(const Call& call, const Item& tile, size_t split, std::vector<float>* scratch, Part* part) const;
-  void Soften(const AttentionParams& params, float* scores, size_t from, size_t to, float* max, double* total) const;
+  void Sum(const AttentionCall& call, std::span<const AttentionItem> items, size_t splits, double macs);
 
   const IsaOps& ops_;
   const Team& team_;
-  std::vector<Item> lone_, tiles_;
+  std::vector<AttentionItem> lone_, together_;
+  std::vector<AttentionPart> parts_;
+  Memory own_, shared_;  // of threads; of parts that wait to be added
 };
 
 }  // namespace gyre::cpu

@@ -59,10 +59,10 @@ __m512i Rounded(const void* w, size_t at, size_t n) {
 }
 
 template <typename Tiles>
-void RoundRows(const float* x, size_t rows, size_t k, std::byte* tiles) {
+void RoundRows(const float* x, size_t ldx, size_t rows, size_t k, std::byte* tiles) {
   for (size_t at = 0; at < k; at += kTileDepth, tiles += kTileBytes) {
     for (size_t r = 0; r < kTileRows; ++r) {
-      const __m512i row = r < rows ? Rounded<Tiles, FloatType::kF32>(x + r * k, at, k - at) : _mm512_setzero_si512();
+      const __m512i row = r < rows ? Rounded<Tiles, FloatType::kF32>(x + r * ldx, at, k - at) : _mm512_setzero_si512();
       _mm512_store_si512(tiles + 64 * r, row);
     }
   }
@@ -112,6 +112,83 @@ void ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size
                       : type == kF16 ? (left ? ExpandRows<Tiles, kF16, true> : ExpandRows<Tiles, kF16, false>)
                                      : (left ? ExpandRows<Tiles, kF32, true> : ExpandRows<Tiles, kF32, false>);
   expand(w, columns, k, begin, end, tiles);
+}
+
+// 16 elements from `at` on, of which `mask` exist; of q8_0 without their scales.
+template <KvType type>
+__m512 LoadKv(const std::byte* values, size_t at, __mmask16 mask) {
+  const std::byte* from = values + at * (type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2);
+  if constexpr (type == KvType::kF32) return _mm512_maskz_loadu_ps(mask, from);
+  if constexpr (type == KvType::kF16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
+  if constexpr (type == KvType::kBf16) return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from)));
+}
+
+// Rows of a tile: row i is row(2 i) and row(2 i + 1), rounded, or what is left over then.
+template <typename Tiles, bool left, typename Fn>
+void PutPairs(size_t count, const Fn& row, std::byte* rows) {
+  for (size_t i = 0; i < count; ++i, rows += 64) {
+    const __m512 low = row(2 * i), high = row(2 * i + 1);
+    __m512i pairs = Tiles::Pairs(low, high);
+    if constexpr (left) {
+      const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+      pairs = Tiles::Pairs(_mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))),
+                           _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper))));
+    }
+    _mm512_store_si512(rows, pairs);
+  }
+}
+
+template <typename Tiles, KvType type, bool left>
+void ExpandKeysTyped(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles) {
+  auto row = [&](size_t d) {
+    if (d >= head_dim) return _mm512_setzero_ps();
+    const __m512 key = LoadKv<type>(keys.values, d * stride, 0xFFFF);
+    if constexpr (type != KvType::kQ8_0) return key;
+    return _mm512_mul_ps(key, LoadKv<KvType::kF16>(keys.scales, d / kKvBlock * stride, 0xFFFF));
+  };
+  PutPairs<Tiles, left>(TileDepth(head_dim) * kTileRows, row, tiles);
+}
+
+template <typename Tiles, KvType type, bool left>
+void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows) {
+  const size_t columns = head_dim - column;
+  const auto mask = static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1);
+  auto row = [&](size_t position) {
+    if (position < skip || position >= skip + n) return _mm512_setzero_ps();
+    const __m512 value = LoadKv<type>(values.values, (position - skip) * head_dim + column, mask);
+    if constexpr (type != KvType::kQ8_0) return value;
+    uint16_t scale;
+    __builtin_memcpy(&scale, values.scales + ((position - skip) * head_dim + column) / kKvBlock * 2, 2);
+    return _mm512_mul_ps(value, _mm512_set1_ps(_cvtsh_ss(scale)));
+  };
+  PutPairs<Tiles, left>(kTileRows / 2, row, rows);
+}
+
+template <typename Fn>
+void WithKvType(KvType type, const Fn& f) {
+  switch (type) {
+    case KvType::kF32: return f.template operator()<KvType::kF32>();
+    case KvType::kF16: return f.template operator()<KvType::kF16>();
+    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
+    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
+  }
+}
+
+template <typename Tiles>
+void ExpandKeys(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles) {
+  WithKvType(keys.type, [&]<KvType type>() {
+    if (left) ExpandKeysTyped<Tiles, type, true>(keys, stride, head_dim, tiles);
+    else ExpandKeysTyped<Tiles, type, false>(keys, stride, head_dim, tiles);
+  });
+}
+
+template <typename Tiles>
+void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, bool left, std::byte* rows) {
+  WithKvType(values.type, [&]<KvType type>() {
+    if (left) ExpandValuesTyped<Tiles, type, true>(values, skip, n, head_dim, column, rows);
+    else ExpandValuesTyped<Tiles, type, false>(values, skip, n, head_dim, column, rows);
+  });
 }
 
 // A tile of sums and its place in the output, of which not all need exist.
@@ -180,4 +257,5 @@ void Multiply(const std::byte* a, size_t a_stride, size_t rows, const std::byte*
 }
 
 template <typename Tiles>
-constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, Multiply<Tiles>, Tiles::Configure, Tiles::Release};
+constexpr TileOps kTileOps = {RoundRows<Tiles>,    ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys<Tiles>,
+                              ExpandValues<Tiles>, Multiply<Tiles>,    Tiles::Configure,    Tiles::Release};

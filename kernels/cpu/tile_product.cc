@@ -21,7 +21,7 @@ bool TileProduct::Takes(const CpuWeight& w) { return w.panels != nullptr || IsLo
 void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   rows_ = rows;
   k_ = k;
-  depth_ = (k + kTileDepth - 1) / kTileDepth;
+  depth_ = TileDepth(k);
   const size_t groups = (rows + kTileRows - 1) / kTileRows;
   if (const size_t bytes = groups * depth_ * kTileBytes; bytes > room_) {
     x_ = AlignedBytes(bytes);
@@ -30,7 +30,7 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   team_.For(groups, 1, static_cast<double>(rows * k) / kRoundedPerNs, [&](size_t begin, size_t end) {
     for (size_t g = begin; g < end; ++g) {
       const size_t row = g * kTileRows;
-      ops_.round_rows(x + row * k, std::min(kTileRows, rows - row), k, x_.get() + Group(row));
+      ops_.round_rows(x + row * k, k, std::min(kTileRows, rows - row), k, x_.get() + Group(row));
     }
   });
 }

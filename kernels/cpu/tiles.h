@@ -1,33 +1,47 @@
 // Products by matrix tiles (AMX): what differs between the hardware and its emulation. The driver is tile_product.h.
 //
-// x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32 become a sum of two bf16 (f16 exactly,
-// f32 to 16 bits). A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. A
+// x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32, keys and values become a sum of two
+// bf16 (f16 exactly, f32 to 16 bits). A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. A
 // tile has 16 rows of 64 bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "base/kv_type.h"
 #include "kernels/cpu/panels.h"
 
 namespace gyre::cpu {
 
 enum class FloatType { kF32, kF16, kBf16 };
 
+// Keys or values of positions that follow each other in a page, of one head.
+struct KvRun {
+  KvType type;
+  const std::byte* values;
+  const std::byte* scales;  // f16; of q8_0 only
+};
+
 inline constexpr size_t kTileRows = 16;     // of x; as many columns of W
 inline constexpr size_t kTileDepth = 32;    // positions of k
 inline constexpr size_t kTileBytes = 1024;
-static_assert(kTileRows == kPanel && kTileDepth == kBlock);
+static_assert(kTileRows == kPanel && kTileDepth == kBlock && kTileDepth == kKvBlock);
+// Tiles that k positions take.
+constexpr size_t TileDepth(size_t k) { return (k + kTileDepth - 1) / kTileDepth; }
 
 // "Tiles" [a, b) of a row group or panel are those of positions [a * kTileDepth, b * kTileDepth), one after the other. What lies behind
 // the end of x or W is zeros.
 struct TileOps {
-  // Up to 16 rows of x, k floats each, as tiles: a row of a tile is 32 positions of a row of x.
-  void (*round_rows)(const float* x, size_t rows, size_t k, std::byte* tiles);
+  // Up to 16 rows of x, k floats each and ldx from one to the next, as tiles: a row of a tile is 32 positions of a row of x.
+  void (*round_rows)(const float* x, size_t ldx, size_t rows, size_t k, std::byte* tiles);
   // Tiles [begin, end) of a panel: row i is positions 2 i and 2 i + 1 of each column. `begin` is the first of a unit.
   void (*expand_panel)(PanelType type, const std::byte* panel, size_t begin, size_t end, std::byte* tiles);
   // The same of up to 16 rows of W, k elements each: rounded to bf16, or what is `left` over then.
   void (*expand_floats)(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
+  // Keys of 16 positions as the columns of W, k = head_dim; `stride` and the scales' places are IsaOps::scores'.
+  void (*expand_keys)(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles);
+  // Elements [column, column + 16) of the values of 16 positions, of which n from `skip` on are there, as the columns of W: half a tile, 8 rows.
+  void (*expand_values)(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, bool left, std::byte* rows);
   // out[r * ldo + c] = (first ? 0 : itself) + sum over `depth` tiles, for up to 32 rows and 32 columns: a[i * a_stride] are the tiles of
   // row group i, b[j * b_stride] those of 16 columns j.
   void (*multiply)(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth,

@@ -15,6 +15,15 @@ namespace gyre::testing {
 
 inline std::vector<Isa> FastIsas() { return {BuiltIsas().begin() + 1, BuiltIsas().end()}; }
 
+// With tiles on any processor; the emulation's other ops are AVX-512's.
+inline std::vector<Isa> IsasWithTiles() {
+  std::vector<Isa> isas = FastIsas();
+#if defined(__x86_64__)
+  isas.push_back(Isa::kAmxEmulated);
+#endif
+  return isas;
+}
+
 inline std::vector<float> Random(size_t n, uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, scale);

@@ -1,0 +1,280 @@
+#include "kernels/cpu/attention_split.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace gyre::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+size_t Size(int v) { return static_cast<size_t>(v); }
+
+// Takes pieces of whole cache lines; without memory it only counts.
+struct Carver {
+  std::byte* memory;
+  size_t used = 0;
+  template <typename T>
+  T* Take(size_t n) {
+    std::byte* at = memory != nullptr ? memory + used : nullptr;
+    used += (n * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+};
+
+}  // namespace
+
+Pages::Pages(const KvView& kv)
+    : kv_(kv), block_(Size(kv.block_size)), dim_(Size(kv.head_dim)), page_bytes_(kv.PageBytes()), head_bytes_(kv.HeadBytes()), elem_bytes_(KvBytes(kv.type, 1)) {}
+
+KvRun Pages::Keys(const Run& run, size_t head) const {
+  const std::byte* at = kv_.k + run.page + head * head_bytes_;
+  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * elem_bytes_, nullptr};
+  return {kv_.type, at + run.in_page, at + block_ * dim_ + run.in_page * 2};
+}
+
+KvRun Pages::Values(const Run& run, size_t head) const {
+  const std::byte* at = kv_.v + run.page + head * head_bytes_;
+  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * dim_ * elem_bytes_, nullptr};
+  return {kv_.type, at + run.in_page * dim_, at + block_ * dim_ + run.in_page * (dim_ / kKvBlock) * 2};
+}
+
+size_t AttentionCall::FirstSplit(const AttentionItem& item) const {
+  const size_t end = size_t{rows[item.row].position} + 1, window = Size(params.window);
+  return (params.window > 0 && end > window ? end - window : 0) / kSplit;
+}
+
+size_t AttentionPart::Bytes(size_t queries, size_t dim) {
+  Carver carver{nullptr};
+  carver.Take<double>(queries);
+  carver.Take<float>(queries);
+  carver.Take<float>(queries * dim);
+  return carver.used;
+}
+
+AttentionPart::AttentionPart(std::byte* memory, size_t most, size_t dim) : dim_(dim) {
+  Carver carver{memory};
+  total = carver.Take<double>(most);
+  max = carver.Take<float>(most);
+  sums = carver.Take<float>(most * dim);
+}
+
+void AttentionPart::Reset(size_t queries) {
+  queries_ = queries;
+  std::fill_n(total, queries, 0.0);
+  std::fill_n(max, queries, -kInfinity);
+  std::fill_n(sums, queries * dim_, 0.0f);
+}
+
+void AttentionPart::Add(const AttentionPart& o) {
+  for (size_t i = 0; i < queries_; ++i) {
+    if (!(o.total[i] > 0)) continue;
+    const float top = std::max(max[i], o.max[i]), own = std::exp(max[i] - top), other = std::exp(o.max[i] - top);
+    total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
+    for (size_t d = i * dim_; d < (i + 1) * dim_; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
+    max[i] = top;
+  }
+}
+
+void AttentionPart::Finish(size_t i, float* out) const {
+  const auto by = static_cast<float>(1 / total[i]);
+  for (size_t d = 0; d < dim_; ++d) out[d] = sums[i * dim_ + d] * by;
+}
+
+size_t SplitAttention::Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch) {
+  Carver carver{memory};
+  scratch->sees = carver.Take<Range>(most);
+  scratch->queries = carver.Take<float>(most * call.dim);
+  scratch->scores = carver.Take<float>(most * kSplit);
+  if (call.by_tiles) {
+    const size_t groups = (most + kTileRows - 1) / kTileRows, depth = std::max(TileDepth(call.dim), TileDepth(kSplit));
+    scratch->x = carver.Take<std::byte>(groups * depth * kTileBytes);
+    scratch->w = carver.Take<std::byte>(2 * depth * kTileBytes);
+  }
+  return carver.used;
+}
+
+size_t SplitAttention::Bytes(const AttentionCall& call, size_t most) {
+  Scratch none;
+  return Carve(call, most, nullptr, &none);
+}
+
+SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory) : ops_(ops), call_(call) {
+  Carve(call, most, memory, &scratch_);
+}
+
+void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) const {
+  part->Reset(call_.Queries(item));
+  if (call_.by_tiles) AttendByTiles(item, split, part);
+  else if (item.count == 1) AttendLone(item, split, part);
+  else AttendTogether(item, split, part);
+}
+
+// What a row sees of a split.
+SplitAttention::Range SplitAttention::Sees(const KvRow& row, size_t split) const {
+  const size_t end = size_t{row.position} + 1, window = Size(call_.params.window), begin = window > 0 && end > window ? end - window : 0;
+  const size_t from = std::clamp(begin, split * kSplit, (split + 1) * kSplit);
+  return {from, std::clamp(end, from, (split + 1) * kSplit)};
+}
+
+// Page after page, as all heads of a page lie side by side.
+void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
+  const Pages& pages = call_.pages;
+  const KvRow& place = call_.rows[item.row];
+  const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
+  const Range sees = Sees(place, split);
+  float* scores = scratch_.scores;
+  const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
+  Pages::Run runs[kSplit];
+  size_t count = 0;
+  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) { runs[count++] = run; });
+  for (size_t i = 0; i < count;) {
+    const bool pair = i + 1 < count && runs[i].count == pages.block() && runs[i + 1].count == pages.block();
+    for (size_t h = 0; h < item.heads; ++h) {
+      const float* q = queries + h * group * dim;
+      float* to = scores + h * group * kSplit + (runs[i].position - start);
+      if (pair) {
+        ops_.scores_pair(q, group, pages.Keys(runs[i], item.head + h), pages.Keys(runs[i + 1], item.head + h), pages.block(), dim, to, kSplit);
+      } else {
+        ops_.scores(q, group, pages.Keys(runs[i], item.head + h), pages.block(), runs[i].count, dim, to, kSplit);
+      }
+    }
+    i += pair ? 2 : 1;
+  }
+  for (size_t i = 0; i < call_.Queries(item); ++i) Soften(scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t h = 0; h < item.heads; ++h) {
+      ops_.weighted_sum(scores + h * group * kSplit + (runs[i].position - start), kSplit, group, pages.Values(runs[i], item.head + h), runs[i].count, dim,
+                        part->sums + h * group * dim);
+    }
+  }
+}
+
+// The queries of several rows, and what each sees.
+SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t split) const {
+  const size_t start = split * kSplit, end = start + kSplit;
+  Seen seen{{end, start}, {start, end}};
+  for (size_t i = 0; i < call_.Queries(item); ++i) {
+    const size_t r = item.row + i / call_.group;
+    std::memcpy(scratch_.queries + i * call_.dim, call_.q + (r * call_.heads + item.head * call_.group + i % call_.group) * call_.dim, call_.dim * sizeof(float));
+    const Range& s = scratch_.sees[i] = Sees(call_.rows[r], split);
+    if (s.from < s.to) seen.any = {std::min(seen.any.from, s.from), std::max(seen.any.to, s.to)};
+    seen.all = {std::max(seen.all.from, s.from), std::min(seen.all.to, s.to)};
+  }
+  seen.all.to = std::max(seen.all.from, seen.all.to);
+  return seen;
+}
+
+// The heads of one key-value head of several rows.
+void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const {
+  const Pages& pages = call_.pages;
+  const size_t dim = call_.dim, n = call_.Queries(item), start = split * kSplit;
+  const KvRow& row = call_.rows[item.row];  // all have this table
+  const Seen seen = Gather(item, split);
+  const Range* sees = scratch_.sees;
+  float* scores = scratch_.scores;
+  pages.ForEach(row, seen.any.from, seen.any.to, [&](const Pages::Run& run) {
+    ops_.scores(scratch_.queries, n, pages.Keys(run, item.head), pages.block(), run.count, dim, scores + (run.position - start), kSplit);
+  });
+  for (size_t i = 0; i < n; ++i) {
+    if (sees[i].from < sees[i].to) Soften(scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
+  }
+  // What all see, together; before and after it each query its own.
+  auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
+    pages.ForEach(row, from, to, [&](const Pages::Run& run) {
+      ops_.weighted_sum(scores + first * kSplit + (run.position - start), kSplit, how_many, pages.Values(run, item.head), run.count, dim,
+                        part->sums + first * dim);
+    });
+  };
+  for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, 1);
+  add(seen.all.from, seen.all.to, 0, n);
+  for (size_t i = 0; i < n; ++i) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, 1);
+}
+
+// The same by matrix tiles: 16 queries by 16 positions, then 16 queries by 16 elements. A query's weights of what it does not see are 0, which
+// leaves its sums as they are unless a value there is infinite.
+void SplitAttention::AttendByTiles(const AttentionItem& item, size_t split, AttentionPart* part) const {
+  const size_t n = call_.Queries(item), start = split * kSplit;
+  const Range any = Gather(item, split).any;
+  if (any.from >= any.to) return;
+  ops_.tiles->begin();
+  ScoreByTiles(item, any);
+  // Weights go in whole tiles.
+  const size_t begin = (any.from - start) / kTileDepth * kTileDepth, end = TileDepth(any.to - start) * kTileDepth;
+  for (size_t i = 0; i < n; ++i) {
+    float* weights = scratch_.scores + i * kSplit;
+    const Range sees = {std::clamp(scratch_.sees[i].from - start, begin, end), std::clamp(scratch_.sees[i].to - start, begin, end)};
+    if (sees.from < sees.to) Soften(weights, sees, &part->max[i], &part->total[i]);
+    std::fill(weights + begin, weights + sees.from, 0.0f);
+    std::fill(weights + sees.to, weights + end, 0.0f);
+  }
+  for (size_t i = 0; i < n; i += kTileRows) {
+    ops_.tiles->round_rows(scratch_.scores + i * kSplit + begin, kSplit, std::min(kTileRows, n - i), end - begin,
+                           scratch_.x + i / kTileRows * TileDepth(end - begin) * kTileBytes);
+  }
+  AddByTiles(item, any, {start + begin, start + end}, part);
+  ops_.tiles->end();
+}
+
+// Keys that no query sees may be anything: each position is a column of its own.
+void SplitAttention::ScoreByTiles(const AttentionItem& item, Range any) const {
+  const TileOps& tiles = *ops_.tiles;
+  const size_t n = call_.Queries(item), dim = call_.dim, depth = TileDepth(dim), stride = depth * kTileBytes;
+  for (size_t i = 0; i < n; i += kTileRows) tiles.round_rows(scratch_.queries + i * dim, dim, std::min(kTileRows, n - i), dim, scratch_.x + i / kTileRows * stride);
+  for (size_t at = any.from / kTileRows * kTileRows; at < any.to; at += 2 * kTileRows) {
+    const size_t columns = at + kTileRows < any.to ? 2 * kTileRows : kTileRows;
+    for (const bool left : {false, true}) {
+      if (left && call_.pages.type() == KvType::kBf16) continue;
+      for (size_t j = 0; j < columns; j += kTileRows) {
+        const Pages::Run run = call_.pages.At(call_.rows[item.row], at + j, kTileRows);
+        tiles.expand_keys(call_.pages.Keys(run, item.head), call_.pages.block(), dim, left, scratch_.w + j / kTileRows * stride);
+      }
+      for (size_t i = 0; i < n; i += 2 * kTileRows) {
+        tiles.multiply(scratch_.x + i / kTileRows * stride, stride, n - i, scratch_.w, stride, columns, depth, !left,
+                       scratch_.scores + i * kSplit + at % kSplit, kSplit);
+      }
+    }
+  }
+}
+
+// The weights of the positions `whole`, of which only `any` are in pages, lie in scratch_.x.
+void SplitAttention::AddByTiles(const AttentionItem& item, Range any, Range whole, AttentionPart* part) const {
+  const TileOps& tiles = *ops_.tiles;
+  const size_t n = call_.Queries(item), dim = call_.dim, depth = TileDepth(whole.to - whole.from), stride = depth * kTileBytes;
+  for (size_t column = 0; column < dim; column += 2 * kTileRows) {
+    const size_t columns = std::min(2 * kTileRows, dim - column);
+    for (const bool left : {false, true}) {
+      if (left && call_.pages.type() == KvType::kBf16) continue;
+      for (size_t j = 0; j < columns; j += kTileRows) {
+        std::byte* to = scratch_.w + j / kTileRows * stride;
+        for (size_t at = whole.from; at < whole.to; at += kTileRows, to += kTileBytes / 2) {
+          const size_t from = std::clamp(any.from, at, at + kTileRows), count = std::clamp(any.to, from, at + kTileRows) - from;
+          KvRun values{};
+          if (count > 0) values = call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head);
+          tiles.expand_values(values, from - at, count, dim, column + j, left, to);
+        }
+      }
+      for (size_t i = 0; i < n; i += 2 * kTileRows) {
+        tiles.multiply(scratch_.x + i / kTileRows * stride, stride, n - i, scratch_.w, stride, columns, depth, !left, part->sums + i * dim + column, dim);
+      }
+    }
+  }
+}
+
+// Scores become weights.
+void SplitAttention::Soften(float* scores, Range range, float* max, double* total) const {
+  const AttentionParams& params = call_.params;
+  *max = ops_.scale_max(scores, range.from, range.to, params.scale);
+  if (params.softcap > 0) {
+    *max = -kInfinity;
+    for (size_t i = range.from; i < range.to; ++i) {
+      scores[i] = params.softcap * std::tanh(scores[i] / params.softcap);
+      *max = std::max(*max, scores[i]);
+    }
+  }
+  *total = static_cast<double>(ops_.exp_sum(scores, range.from, range.to, *max));
+}
+
+}  // namespace gyre::cpu

@@ -1,0 +1,127 @@
+// Attention of a few queries over one split of their context, on one thread: the arithmetic. paged_attention.h shares out the work.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/cpu/isa_ops.h"
+#include "kernels/ops.h"
+
+namespace gyre::cpu {
+
+inline constexpr size_t kSplit = 256;  // positions, counted from 0
+
+// The cache's sizes, divided out once.
+class Pages {
+ public:
+  // Positions of one page that follow each other.
+  struct Run {
+    size_t position, count;
+    size_t in_page;
+    size_t page;  // where it begins in either pool
+  };
+  explicit Pages(const KvView& kv);
+
+  size_t block() const { return block_; }
+  KvType type() const { return kv_.type; }
+  Run At(const KvRow& row, size_t position, size_t count) const {
+    return {position, count, position % block_, row.table[position / block_] * page_bytes_};
+  }
+  // f(run) for [from, to) of a row, page after page.
+  template <typename Fn>
+  void ForEach(const KvRow& row, size_t from, size_t to, const Fn& f) const {
+    for (size_t pos = from; pos < to;) {
+      const size_t left = block_ - pos % block_, count = left < to - pos ? left : to - pos;
+      f(At(row, pos, count));
+      pos += count;
+    }
+  }
+  KvRun Keys(const Run& run, size_t head) const;
+  KvRun Values(const Run& run, size_t head) const;
+
+ private:
+  const KvView& kv_;
+  const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
+};
+
+// Rows that follow each other in one sequence, which share what they read, by heads of keys and values: one row by several or several by one.
+struct AttentionItem {
+  size_t row, count;
+  size_t head, heads;
+};
+
+struct AttentionCall {
+  const float* q;
+  std::span<const KvRow> rows;
+  Pages pages;
+  const AttentionParams& params;
+  float* out;
+  size_t heads, group, dim;  // group: heads that share keys and values
+  bool by_tiles;             // IsaOps::tiles; a page is a whole number of them
+
+  size_t Queries(const AttentionItem& item) const { return item.count * item.heads * group; }
+  size_t FirstSplit(const AttentionItem& item) const;
+  size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
+};
+
+// Weights' sums and weighted values of some queries over some positions, relative to the largest score there. In memory that is the caller's.
+class AttentionPart {
+ public:
+  static size_t Bytes(size_t queries, size_t dim);
+  AttentionPart() = default;
+  // Of `most` queries at most: Bytes(most, dim) at `memory`.
+  AttentionPart(std::byte* memory, size_t most, size_t dim);
+
+  void Reset(size_t queries);
+  bool empty() const { return queries_ == 0; }
+  void Add(const AttentionPart& o);
+  // out[dim] of query i, which saw something.
+  void Finish(size_t i, float* out) const;
+
+  double* total = nullptr;  // [query]; 0 = it saw nothing there
+  float* max = nullptr;     // [query]
+  float* sums = nullptr;    // [query][dim]
+
+ private:
+  size_t queries_ = 0, dim_ = 0;
+};
+
+class SplitAttention {
+ public:
+  // What one of `most` queries at most needs for itself.
+  static size_t Bytes(const AttentionCall& call, size_t most);
+  SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory);
+  // *part = the item over that split.
+  void Attend(const AttentionItem& item, size_t split, AttentionPart* part) const;
+
+ private:
+  struct Range {
+    size_t from, to;
+  };
+  struct Seen {
+    Range any, all;  // positions that some or all queries see
+  };
+  struct Scratch {
+    Range* sees;        // [query]
+    float* queries;     // [query][dim]
+    float* scores;      // [query][kSplit]
+    std::byte* x;       // tiles of queries, then of weights: 16 rows after 16 rows
+    std::byte* w;       // tiles of keys or values: two of 16 columns
+  };
+  static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
+
+  Range Sees(const KvRow& row, size_t split) const;
+  Seen Gather(const AttentionItem& item, size_t split) const;
+  void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  void AttendByTiles(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  void ScoreByTiles(const AttentionItem& item, Range any) const;
+  void AddByTiles(const AttentionItem& item, Range any, Range whole, AttentionPart* part) const;
+  void Soften(float* scores, Range range, float* max, double* total) const;
+
+  const IsaOps& ops_;
+  const AttentionCall& call_;
+  Scratch scratch_;
+};
+
+}  // namespace gyre::cpu
