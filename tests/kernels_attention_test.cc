@@ -96,6 +96,31 @@ TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
   }
 }
 
+// Pages of other sizes, and heads so wide that a page's q8_0 scales are taken in parts.
+TEST_P(Kernels, AttentionOfPagesOfAnySize) {
+  for (const auto& [block, head_dim] : {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}}) {
+    for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+      const uint32_t positions = 420;
+      Cache cache = MakeCache(type, 1, head_dim, block, positions);
+      const auto dim = static_cast<size_t>(head_dim);
+      std::vector<KvRow> rows;
+      for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+      fast_->StoreKv(Random(positions * dim, 1).data(), Random(positions * dim, 2).data(), rows, cache.view);
+      const auto q = Random(8 * 3 * dim, 3);
+      const AttentionParams params{.heads = 3, .scale = 0.1f};
+      std::vector<float> expected(q.size()), together(q.size(), NAN), alone(3 * dim);
+      const auto last = std::span(rows).subspan(positions - 8);
+      ref_->Attention(q.data(), last, cache.view, params, expected.data());
+      fast_->Attention(q.data(), last, cache.view, params, together.data());
+      for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(together[i], expected[i], 1e-5) << block << " positions, heads of " << dim;
+      for (size_t r = 0; r < 8; ++r) {
+        fast_->Attention(&q[r * 3 * dim], last.subspan(r, 1), cache.view, params, alone.data());
+        EXPECT_EQ(std::memcmp(alone.data(), &together[r * 3 * dim], alone.size() * 4), 0) << block << " positions, heads of " << dim;
+      }
+    }
+  }
+}
+
 // An element as the cache keeps it.
 std::vector<float> Kept(KvType type, const std::vector<float>& v) {
   std::vector<float> out(v.size());

@@ -119,37 +119,35 @@ SplitAttention::Range SplitAttention::Sees(const KvRow& row, size_t split) const
   return {from, std::clamp(end, from, (split + 1) * kSplit)};
 }
 
-// Page after page, as all heads of a page lie side by side.
+// A few pages after a few pages, as all heads of a page lie side by side.
 void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
   const Pages& pages = call_.pages;
   const KvRow& place = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
   const Range sees = Sees(place, split);
-  float* scores = scratch_.scores;
-  const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
   Pages::Run runs[kSplit];
   size_t count = 0;
   pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) { runs[count++] = run; });
-  for (size_t i = 0; i < count;) {
-    const bool pair = i + 1 < count && runs[i].count == pages.block() && runs[i + 1].count == pages.block();
-    for (size_t h = 0; h < item.heads; ++h) {
-      const float* q = queries + h * group * dim;
-      float* to = scores + h * group * kSplit + (runs[i].position - start);
-      if (pair) {
-        ops_.scores_pair(q, group, pages.Keys(runs[i], item.head + h), pages.Keys(runs[i + 1], item.head + h), pages.block(), dim, to, kSplit);
-      } else {
-        ops_.scores(q, group, pages.Keys(runs[i], item.head + h), pages.block(), runs[i].count, dim, to, kSplit);
-      }
+  // f(runs, how many, head, its first query): several at once where they are whole pages.
+  auto each = [&](const auto& f) {
+    for (size_t i = 0, several; i < count; i += several) {
+      several = 1;
+      while (several < kPagesAtOnce && i + several < count && runs[i].count == pages.block() && runs[i + several].count == pages.block()) ++several;
+      for (size_t h = 0; h < item.heads; ++h) f(runs + i, several, item.head + h, h * group);
     }
-    i += pair ? 2 : 1;
-  }
+  };
+  KvRun at_once[kPagesAtOnce];
+  float* scores = scratch_.scores;
+  const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
+  each([&](const Pages::Run* run, size_t several, size_t head, size_t query) {
+    for (size_t p = 0; p < several; ++p) at_once[p] = pages.Keys(run[p], head);
+    ops_.scores(queries + query * dim, group, at_once, several, pages.block(), run->count, dim, scores + query * kSplit + (run->position - start), kSplit);
+  });
   for (size_t i = 0; i < call_.Queries(item); ++i) Soften(scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t h = 0; h < item.heads; ++h) {
-      ops_.weighted_sum(scores + h * group * kSplit + (runs[i].position - start), kSplit, group, pages.Values(runs[i], item.head + h), runs[i].count, dim,
-                        part->sums + h * group * dim);
-    }
-  }
+  each([&](const Pages::Run* run, size_t several, size_t head, size_t query) {
+    for (size_t p = 0; p < several; ++p) at_once[p] = pages.Values(run[p], head);
+    ops_.weighted_sum(scores + query * kSplit + (run->position - start), kSplit, group, at_once, several, run->count, dim, part->sums + query * dim);
+  });
 }
 
 // The queries of several rows, and what each sees.
@@ -176,7 +174,8 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   const Range* sees = scratch_.sees;
   float* scores = scratch_.scores;
   pages.ForEach(row, seen.any.from, seen.any.to, [&](const Pages::Run& run) {
-    ops_.scores(scratch_.queries, n, pages.Keys(run, item.head), pages.block(), run.count, dim, scores + (run.position - start), kSplit);
+    const KvRun keys = pages.Keys(run, item.head);
+    ops_.scores(scratch_.queries, n, &keys, 1, pages.block(), run.count, dim, scores + (run.position - start), kSplit);
   });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to) Soften(scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
@@ -184,8 +183,8 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   // What all see, together; before and after it each query its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
     pages.ForEach(row, from, to, [&](const Pages::Run& run) {
-      ops_.weighted_sum(scores + first * kSplit + (run.position - start), kSplit, how_many, pages.Values(run, item.head), run.count, dim,
-                        part->sums + first * dim);
+      const KvRun values = pages.Values(run, item.head);
+      ops_.weighted_sum(scores + first * kSplit + (run.position - start), kSplit, how_many, &values, 1, run.count, dim, part->sums + first * dim);
     });
   };
   for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, 1);

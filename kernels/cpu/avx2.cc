@@ -15,7 +15,7 @@ namespace {
 struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
   static constexpr size_t kLanes = 8;
-  static constexpr size_t kTileRows = 3, kTileColumns = 4;
+  static constexpr size_t kTileRows = 3, kTileColumns = 4, kPages = 2;
   static T Zero() { return _mm256_setzero_ps(); }
   static T Load(const float* p) { return _mm256_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {
@@ -26,7 +26,6 @@ struct V8 : CopiedTails<V8, 8> {
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
   static T LoadInt8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
-  static float Half(uint16_t h) { return _cvtsh_ss(h); }
   static T Broadcast(float f) { return _mm256_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm256_fmadd_ps(a, b, c); }
   static T Add(T a, T b) { return _mm256_add_ps(a, b); }
@@ -48,6 +47,7 @@ struct V8 : CopiedTails<V8, 8> {
 };
 
 #include "kernels/cpu/float_kernels-inl.h"
+#include "kernels/cpu/attention_kernels-inl.h"
 
 void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -229,7 +229,7 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   Quantize,        Scores<V8>, ScoresPair<V8>,
+  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   Quantize,        Scores<V8>,
                                  ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>};
   return &kOps;
 }

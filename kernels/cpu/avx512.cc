@@ -1,6 +1,9 @@
 // AVX-512 F, BW, DQ, VL. Integer products are AVX2's: without VNNI wider registers gain little.
 #include <immintrin.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "kernels/cpu/isa_ops.h"
 
 namespace gyre::cpu {
@@ -9,7 +12,7 @@ namespace {
 struct V16 {
   using T = __m512;
   static constexpr size_t kLanes = 16;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kPages = 4;
   static T Zero() { return _mm512_setzero_ps(); }
   static T Load(const float* p) { return _mm512_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {
@@ -30,7 +33,6 @@ struct V16 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
   static T LoadInt8Tail(const int8_t* p, size_t n) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(Mask(n), p))); }
-  static float Half(uint16_t h) { return _cvtsh_ss(h); }
   static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
   static T Broadcast(float f) { return _mm512_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }
@@ -51,12 +53,14 @@ struct V16 {
   }
 };
 
+#include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/float_kernels-inl.h"
+#include "kernels/cpu/attention_kernels-inl.h"
 
 }  // namespace
 
 const IsaOps* Avx512Ops() {
-  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>, ScoresPair<V16>,
+  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>,
                               ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>};
   return &kOps;
 }

@@ -1,8 +1,8 @@
 // The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
 // code of one ISA can be linked into another.
 //
-// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind
-// them), Half (one), Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, Sum.
+// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kPages (attention_kernels-inl.h), T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind
+// them), Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, Sum.
 
 template <typename V, FloatType type>
 typename V::T LoadWeights(const void* w, size_t at) {
@@ -107,113 +107,6 @@ typename V::T Exp(typename V::T x) {
   return V::TimesPowerOf2(p, n);
 }
 
-template <typename V, FloatType type, size_t R>
-void ScoresTile(const float* q, const void* keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
-  for (size_t j = 0; j < n; j += V::kLanes) {
-    const size_t left = n - j;
-    typename V::T acc[R];
-    for (size_t r = 0; r < R; ++r) acc[r] = V::Zero();
-    for (size_t d = 0; d < head_dim; ++d) {
-      const typename V::T k = left >= V::kLanes ? LoadWeights<V, type>(keys, d * stride + j) : LoadWeightsTail<V, type>(keys, d * stride + j, left);
-      for (size_t r = 0; r < R; ++r) acc[r] = V::Fma(V::Broadcast(q[r * head_dim + d]), k, acc[r]);
-    }
-    for (size_t r = 0; r < R; ++r) {
-      if (left >= V::kLanes) V::Store(scores + r * lds + j, acc[r]);
-      else V::StoreTail(scores + r * lds + j, acc[r], left);
-    }
-  }
-}
-
-template <typename V, FloatType type>
-void ScoresTyped(const float* q, size_t rows, const void* keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
-  size_t r = 0;
-  for (; r + 8 <= rows; r += 8) ScoresTile<V, type, 8>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
-  for (; r + 4 <= rows; r += 4) ScoresTile<V, type, 4>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
-  for (; r < rows; ++r) ScoresTile<V, type, 1>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
-}
-
-template <typename V, size_t R>
-void ScoresQ8Tile(const float* q, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
-  const auto* values = reinterpret_cast<const int8_t*>(keys.values);
-  const auto* scales = reinterpret_cast<const uint16_t*>(keys.scales);
-  for (size_t j = 0; j < n; j += V::kLanes) {
-    const size_t left = n - j;
-    const bool whole = left >= V::kLanes;
-    typename V::T sum[R];
-    for (size_t r = 0; r < R; ++r) sum[r] = V::Zero();
-    for (size_t b = 0; b < head_dim; b += kKvBlock) {
-      typename V::T acc[R];
-      for (size_t r = 0; r < R; ++r) acc[r] = V::Zero();
-      for (size_t d = b; d < b + kKvBlock; ++d) {
-        const int8_t* at = values + d * stride + j;
-        const typename V::T k = whole ? V::LoadInt8(at) : V::LoadInt8Tail(at, left);
-        for (size_t r = 0; r < R; ++r) acc[r] = V::Fma(V::Broadcast(q[r * head_dim + d]), k, acc[r]);
-      }
-      const uint16_t* at = scales + b / kKvBlock * stride + j;
-      const typename V::T scale = whole ? V::LoadHalf(at) : V::LoadHalfTail(at, left);
-      for (size_t r = 0; r < R; ++r) sum[r] = V::Fma(acc[r], scale, sum[r]);
-    }
-    for (size_t r = 0; r < R; ++r) {
-      if (whole) V::Store(scores + r * lds + j, sum[r]);
-      else V::StoreTail(scores + r * lds + j, sum[r], left);
-    }
-  }
-}
-
-template <typename V>
-void Scores(const float* q, size_t rows, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
-  switch (keys.type) {
-    case KvType::kF32: return ScoresTyped<V, FloatType::kF32>(q, rows, keys.values, stride, n, head_dim, scores, lds);
-    case KvType::kF16: return ScoresTyped<V, FloatType::kF16>(q, rows, keys.values, stride, n, head_dim, scores, lds);
-    case KvType::kBf16: return ScoresTyped<V, FloatType::kBf16>(q, rows, keys.values, stride, n, head_dim, scores, lds);
-    case KvType::kQ8_0: break;
-  }
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) ScoresQ8Tile<V, 4>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
-  for (; r < rows; ++r) ScoresQ8Tile<V, 1>(q + r * head_dim, keys, stride, n, head_dim, scores + r * lds, lds);
-}
-
-// Two pages at once are twice as many chains: one row's heads alone leave the FMAs waiting for each other.
-template <typename V, FloatType type, size_t R>
-void ScoresPairTile(const float* q, const void* first, const void* second, size_t n, size_t head_dim, float* scores, size_t lds) {
-  for (size_t j = 0; j < n; j += V::kLanes) {
-    typename V::T acc[2][R];
-    for (size_t r = 0; r < R; ++r) acc[0][r] = acc[1][r] = V::Zero();
-    for (size_t d = 0; d < head_dim; ++d) {
-      const typename V::T k0 = LoadWeights<V, type>(first, d * n + j), k1 = LoadWeights<V, type>(second, d * n + j);
-      for (size_t r = 0; r < R; ++r) {
-        const typename V::T x = V::Broadcast(q[r * head_dim + d]);
-        acc[0][r] = V::Fma(x, k0, acc[0][r]);
-        acc[1][r] = V::Fma(x, k1, acc[1][r]);
-      }
-    }
-    for (size_t r = 0; r < R; ++r) {
-      V::Store(scores + r * lds + j, acc[0][r]);
-      V::Store(scores + r * lds + n + j, acc[1][r]);
-    }
-  }
-}
-
-template <typename V, FloatType type>
-void ScoresPairTyped(const float* q, size_t rows, const void* first, const void* second, size_t n, size_t head_dim, float* scores, size_t lds) {
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) ScoresPairTile<V, type, 4>(q + r * head_dim, first, second, n, head_dim, scores + r * lds, lds);
-  for (; r + 2 <= rows; r += 2) ScoresPairTile<V, type, 2>(q + r * head_dim, first, second, n, head_dim, scores + r * lds, lds);
-  for (; r < rows; ++r) ScoresPairTile<V, type, 1>(q + r * head_dim, first, second, n, head_dim, scores + r * lds, lds);
-}
-
-template <typename V>
-void ScoresPair(const float* q, size_t rows, const KvRun& first, const KvRun& second, size_t n, size_t head_dim, float* scores, size_t lds) {
-  if (first.type == KvType::kQ8_0 || n % V::kLanes != 0) {
-    Scores<V>(q, rows, first, n, n, head_dim, scores, lds);
-    return Scores<V>(q, rows, second, n, n, head_dim, scores + n, lds);
-  }
-  const auto pair = first.type == KvType::kF32   ? ScoresPairTyped<V, FloatType::kF32>
-                    : first.type == KvType::kF16 ? ScoresPairTyped<V, FloatType::kF16>
-                                                 : ScoresPairTyped<V, FloatType::kBf16>;
-  pair(q, rows, first.values, second.values, n, head_dim, scores, lds);
-}
-
 // f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and the last in part:
 // lanes [skip, skip + n).
 template <typename V, typename Fn>
@@ -266,87 +159,6 @@ float ScaleMax(float* s, size_t begin, size_t end, float scale) {
     top = s[i] > top ? s[i] : top;
   }
   return top;
-}
-
-template <typename V, FloatType type, size_t R, size_t C>
-void WeightedTile(const float* weights, size_t ldw, const void* values, size_t n, size_t head_dim, size_t at, float* acc) {
-  typename V::T sum[R][C];
-  for (size_t r = 0; r < R; ++r) {
-    for (size_t c = 0; c < C; ++c) sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes);
-  }
-  for (size_t j = 0; j < n; ++j) {
-    typename V::T v[C];
-    for (size_t c = 0; c < C; ++c) v[c] = LoadWeights<V, type>(values, j * head_dim + at + c * V::kLanes);
-    for (size_t r = 0; r < R; ++r) {
-      const typename V::T w = V::Broadcast(weights[r * ldw + j]);
-      for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
-    }
-  }
-  for (size_t r = 0; r < R; ++r) {
-    for (size_t c = 0; c < C; ++c) V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]);
-  }
-}
-
-template <typename V, FloatType type, size_t R>
-void WeightedRows(const float* weights, size_t ldw, const void* values, size_t n, size_t head_dim, float* acc) {
-  size_t i = 0;
-  for (; i + 2 * V::kLanes <= head_dim; i += 2 * V::kLanes) WeightedTile<V, type, R, 2>(weights, ldw, values, n, head_dim, i, acc);
-  for (; i + V::kLanes <= head_dim; i += V::kLanes) WeightedTile<V, type, R, 1>(weights, ldw, values, n, head_dim, i, acc);
-  if (i == head_dim) return;
-  const size_t tail = head_dim - i;
-  for (size_t r = 0; r < R; ++r) {
-    typename V::T sum = V::LoadTail(acc + r * head_dim + i, tail);
-    for (size_t j = 0; j < n; ++j) {
-      sum = V::Fma(V::Broadcast(weights[r * ldw + j]), LoadWeightsTail<V, type>(values, j * head_dim + i, tail), sum);
-    }
-    V::StoreTail(acc + r * head_dim + i, sum, tail);
-  }
-}
-
-template <typename V, FloatType type>
-void WeightedTyped(const float* weights, size_t ldw, size_t rows, const void* values, size_t n, size_t head_dim, float* acc) {
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) WeightedRows<V, type, 4>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
-  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
-}
-
-// Blocks of values have 32 elements, two registers at least: no tails.
-template <typename V, size_t R>
-void WeightedQ8(const float* weights, size_t ldw, const KvRun& run, size_t n, size_t head_dim, float* acc) {
-  constexpr size_t C = 2;
-  const auto* values = reinterpret_cast<const int8_t*>(run.values);
-  const auto* scales = reinterpret_cast<const uint16_t*>(run.scales);
-  for (size_t at = 0; at < head_dim; at += C * V::kLanes) {
-    typename V::T sum[R][C];
-    for (size_t r = 0; r < R; ++r) {
-      for (size_t c = 0; c < C; ++c) sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes);
-    }
-    for (size_t j = 0; j < n; ++j) {
-      typename V::T v[C];
-      for (size_t c = 0; c < C; ++c) v[c] = V::LoadInt8(values + j * head_dim + at + c * V::kLanes);
-      const float scale = V::Half(scales[j * (head_dim / kKvBlock) + at / kKvBlock]);
-      for (size_t r = 0; r < R; ++r) {
-        const typename V::T w = V::Broadcast(weights[r * ldw + j] * scale);
-        for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
-      }
-    }
-    for (size_t r = 0; r < R; ++r) {
-      for (size_t c = 0; c < C; ++c) V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]);
-    }
-  }
-}
-
-template <typename V>
-void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRun& values, size_t n, size_t head_dim, float* acc) {
-  switch (values.type) {
-    case KvType::kF32: return WeightedTyped<V, FloatType::kF32>(weights, ldw, rows, values.values, n, head_dim, acc);
-    case KvType::kF16: return WeightedTyped<V, FloatType::kF16>(weights, ldw, rows, values.values, n, head_dim, acc);
-    case KvType::kBf16: return WeightedTyped<V, FloatType::kBf16>(weights, ldw, rows, values.values, n, head_dim, acc);
-    case KvType::kQ8_0: break;
-  }
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) WeightedQ8<V, 4>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
-  for (; r < rows; ++r) WeightedQ8<V, 1>(weights + r * ldw, ldw, values, n, head_dim, acc + r * head_dim);
 }
 
 template <typename V>

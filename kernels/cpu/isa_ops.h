@@ -24,6 +24,9 @@ struct Quantized {
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
+// Pages that scores and weighted_sum best take at once for few rows.
+inline constexpr size_t kPagesAtOnce = 4;
+
 struct IsaOps {
   // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector a
   // (row, column), lanes added in a fixed order, the tail last: the same bits for any number of rows.
@@ -34,17 +37,16 @@ struct IsaOps {
                      size_t ldo);
   // One block: q, scale and the sums of q over each 16 elements.
   void (*quantize)(const float* x, int8_t* q, float* scale, int32_t sums[2]);
-  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], its scale, where there is
-  // one, scales[d / 32 * stride + j]. One chain along d, or along 32 of d and then along these.
-  void (*scores)(const float* q, size_t rows, const KvRun& keys, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
-  // The same bits for two runs of n = stride positions, the second's scores behind the first's.
-  void (*scores_pair)(const float* q, size_t rows, const KvRun& first, const KvRun& second, size_t n, size_t head_dim, float* scores, size_t lds);
+  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times scales[d / 32 * stride + j]
+  // where there are scales. One chain along d. Of several pages, each of n positions, the scores follow each other.
+  void (*scores)(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
   // s[i] *= scale for i of [begin, end); their maximum.
   float (*scale_max)(float* s, size_t begin, size_t end, float scale);
   // s[i] = exp(s[i] - max) for i of [begin, end); their sum, in an order that depends on i only.
   float (*exp_sum)(float* s, size_t begin, size_t end, float max);
-  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, scales[j] of head_dim / 32.
-  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun& values, size_t n, size_t head_dim, float* acc);
+  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
+  // where there are scales. Of several pages, each of n positions, the weights follow each other.
+  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // Matrix tiles for prompts, or null.

@@ -6,7 +6,7 @@
 struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
   static constexpr size_t kLanes = 4;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kPages = 4;
   static T Zero() { return vdupq_n_f32(0); }
   static T Load(const float* p) { return vld1q_f32(p); }
   static T LoadHalf(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
@@ -16,7 +16,6 @@ struct V4 : CopiedTails<V4, 4> {
     __builtin_memcpy(&four, p, 4);
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
   }
-  static float Half(uint16_t h) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0); }
   static T Broadcast(float f) { return vdupq_n_f32(f); }
   static T Fma(T a, T b, T c) { return vfmaq_f32(c, a, b); }
   static T Add(T a, T b) { return vaddq_f32(a, b); }
@@ -37,6 +36,7 @@ struct V4 : CopiedTails<V4, 4> {
 };
 
 #include "kernels/cpu/float_kernels-inl.h"
+#include "kernels/cpu/attention_kernels-inl.h"
 
 void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
   float32x4_t v[8];
@@ -225,4 +225,4 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, Quantize, Scores<V4>, ScoresPair<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>};
+constexpr IsaOps kOps = {Dot<V4>, DotPanels, Quantize, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>};

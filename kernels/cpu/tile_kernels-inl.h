@@ -165,16 +165,6 @@ void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_d
   PutPairs<Tiles, left>(kTileRows / 2, row, rows);
 }
 
-template <typename Fn>
-void WithKvType(KvType type, const Fn& f) {
-  switch (type) {
-    case KvType::kF32: return f.template operator()<KvType::kF32>();
-    case KvType::kF16: return f.template operator()<KvType::kF16>();
-    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
-    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
-  }
-}
-
 template <typename Tiles>
 void ExpandKeys(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles) {
   WithKvType(keys.type, [&]<KvType type>() {

@@ -8,19 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/kv_type.h"
+#include "kernels/cpu/kv_run.h"
 #include "kernels/cpu/panels.h"
 
 namespace gyre::cpu {
 
 enum class FloatType { kF32, kF16, kBf16 };
-
-// Keys or values of positions that follow each other in a page, of one head.
-struct KvRun {
-  KvType type;
-  const std::byte* values;
-  const std::byte* scales;  // f16; of q8_0 only
-};
 
 inline constexpr size_t kTileRows = 16;     // of x; as many columns of W
 inline constexpr size_t kTileDepth = 32;    // positions of k

@@ -1,0 +1,169 @@
+// Attention's inner loops in terms of V, after float_kernels-inl.h. V::kPages: so many pages' keys, or registers of values, beside four
+// queries: their sums are chains enough to keep the FMAs busy, and must fit the registers.
+
+// f(i, j) for all of A x B, constants: else gcc keeps arrays of sums in memory around the loops.
+template <size_t A, size_t B, typename Fn>
+[[gnu::always_inline]] inline void Unrolled(const Fn& f) {
+  Each<0>(std::make_index_sequence<A * B>(), [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
+}
+
+// Up to a register of elements; of q8_0 without their scales.
+template <typename V, KvType type, bool whole = true>
+typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
+  if constexpr (type == KvType::kQ8_0) {
+    const auto* from = reinterpret_cast<const int8_t*>(run.values) + at;
+    if constexpr (whole) return V::LoadInt8(from);
+    else return V::LoadInt8Tail(from, n);
+  } else {
+    constexpr FloatType as = type == KvType::kF32 ? FloatType::kF32 : type == KvType::kF16 ? FloatType::kF16 : FloatType::kBf16;
+    if constexpr (whole) return LoadWeights<V, as>(run.values, at);
+    else return LoadWeightsTail<V, as>(run.values, at, n);
+  }
+}
+
+// R queries against n positions from j on, a register of them at most, of P pages.
+template <typename V, KvType type, size_t R, size_t P, bool whole>
+void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size_t n, size_t head_dim, float* scores, size_t lds, size_t next) {
+  typename V::T sum[P][R];
+  Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
+  for (size_t b = 0; b < head_dim; b += kKvBlock) {
+    [[maybe_unused]] typename V::T scale[P];
+    if constexpr (type == KvType::kQ8_0) {
+      for (size_t p = 0; p < P; ++p) {
+        const uint16_t* from = reinterpret_cast<const uint16_t*>(runs[p].scales) + b / kKvBlock * stride + j;
+        if constexpr (whole) scale[p] = V::LoadHalf(from);
+        else scale[p] = V::LoadHalfTail(from, n);
+      }
+    }
+    const size_t end = head_dim - b < kKvBlock ? head_dim : b + kKvBlock;
+    for (size_t d = b; d < end; ++d) {
+      typename V::T k[P];
+      for (size_t p = 0; p < P; ++p) {
+        k[p] = LoadElements<V, type, whole>(runs[p], d * stride + j, n);
+        if constexpr (type == KvType::kQ8_0) k[p] = V::Mul(k[p], scale[p]);
+      }
+      for (size_t r = 0; r < R; ++r) {
+        const typename V::T x = V::Broadcast(q[r * head_dim + d]);
+        for (size_t p = 0; p < P; ++p) sum[p][r] = V::Fma(x, k[p], sum[p][r]);
+      }
+    }
+  }
+  Unrolled<P, R>([&](auto p, auto r) {
+    float* to = scores + r * lds + p * next + j;
+    if constexpr (whole) V::Store(to, sum[p][r]);
+    else V::StoreTail(to, sum[p][r], n);
+  });
+}
+
+template <typename V, KvType type, size_t R, size_t P>
+void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  size_t j = 0;
+  for (; j + V::kLanes <= n; j += V::kLanes) ScoresTile<V, type, R, P, true>(q, runs, stride, j, V::kLanes, head_dim, scores, lds, n);
+  if (j < n) ScoresTile<V, type, R, P, false>(q, runs, stride, j, n - j, head_dim, scores, lds, n);
+}
+
+template <typename V, KvType type>
+void ScoresTyped(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  constexpr size_t P = V::kPages;
+  size_t r = 0, p = 0;
+  for (; p + P <= pages; p += P) {
+    for (r = 0; r + 4 <= rows; r += 4) ScoresRows<V, type, 4, P>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
+    for (; r + 2 <= rows; r += 2) ScoresRows<V, type, 2, P>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
+    for (; r < rows; ++r) ScoresRows<V, type, 1, P>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
+  }
+  for (; p < pages; ++p) {
+    for (r = 0; r + 8 <= rows; r += 8) ScoresRows<V, type, 8, 1>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
+    for (; r + 4 <= rows; r += 4) ScoresRows<V, type, 4, 1>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
+    for (; r < rows; ++r) ScoresRows<V, type, 1, 1>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
+  }
+}
+
+template <typename V>
+void Scores(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  WithKvType(runs->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, runs, pages, stride, n, head_dim, scores, lds); });
+}
+
+// `scales`: of q8_0, those of each position's blocks.
+template <typename V, KvType type, size_t R, size_t C>
+void WeightedTile(const float* weights, size_t ldw, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, size_t at, float* acc) {
+  typename V::T sum[R][C];
+  Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
+  for (size_t p = 0; p < pages; ++p, weights += n, scales += n * head_dim / kKvBlock) {
+    for (size_t j = 0; j < n; ++j) {
+      typename V::T v[C];
+      for (size_t c = 0; c < C; ++c) {
+        const size_t element = j * head_dim + at + c * V::kLanes;
+        v[c] = LoadElements<V, type>(runs[p], element);
+        if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[element / kKvBlock]));
+      }
+      for (size_t r = 0; r < R; ++r) {
+        const typename V::T w = V::Broadcast(weights[r * ldw + j]);
+        for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
+      }
+    }
+  }
+  Unrolled<R, C>([&](auto r, auto c) { V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]); });
+}
+
+template <typename V, KvType type, size_t R>
+void WeightedRows(const float* weights, size_t ldw, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, float* acc) {
+  constexpr size_t P = V::kPages;
+  size_t i = 0;
+  for (; i + P * V::kLanes <= head_dim; i += P * V::kLanes) WeightedTile<V, type, R, P>(weights, ldw, runs, pages, scales, n, head_dim, i, acc);
+  for (; i + V::kLanes <= head_dim; i += V::kLanes) WeightedTile<V, type, R, 1>(weights, ldw, runs, pages, scales, n, head_dim, i, acc);
+  if constexpr (type != KvType::kQ8_0) {  // whose blocks are whole registers
+    const size_t tail = head_dim - i;
+    if (tail == 0) return;
+    for (size_t r = 0; r < R; ++r) {
+      typename V::T sum = V::LoadTail(acc + r * head_dim + i, tail);
+      for (size_t p = 0; p < pages; ++p) {
+        for (size_t j = 0; j < n; ++j) {
+          sum = V::Fma(V::Broadcast(weights[r * ldw + p * n + j]), LoadElements<V, type, false>(runs[p], j * head_dim + i, tail), sum);
+        }
+      }
+      V::StoreTail(acc + r * head_dim + i, sum, tail);
+    }
+  }
+}
+
+template <typename V, KvType type>
+void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, float* acc) {
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) WeightedRows<V, type, 4>(weights + r * ldw, ldw, runs, pages, scales, n, head_dim, acc + r * head_dim);
+  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, runs, pages, scales, n, head_dim, acc + r * head_dim);
+}
+
+template <typename V>
+void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc) {
+  // Scales as f32, of as many positions as there is room for: whole pages, or a part of one.
+  constexpr size_t kScales = 256;
+  static_assert(kScales % V::kLanes == 0);
+  float scales[kScales];
+  const size_t blocks = head_dim / kKvBlock, room = kScales / blocks, several = room / n;
+  auto put = [&](const KvRun& run, size_t position, size_t count, float* to) {
+    const uint16_t* from = reinterpret_cast<const uint16_t*>(run.scales) + position * blocks;
+    size_t i = 0;
+    for (; i + V::kLanes <= count * blocks; i += V::kLanes) V::Store(to + i, V::LoadHalf(from + i));
+    for (; i < count * blocks; i += V::kLanes) V::StoreTail(to + i, V::LoadHalfTail(from + i, count * blocks - i), count * blocks - i);
+  };
+  for (size_t p = 0; several > 0 && p < pages; p += several) {
+    const size_t now = pages - p < several ? pages - p : several;
+    for (size_t i = 0; i < now; ++i) put(runs[p + i], 0, n, scales + i * n * blocks);
+    WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows, runs + p, now, scales, n, head_dim, acc);
+  }
+  for (size_t i = 0; several == 0 && i < pages * n; ) {
+    const size_t j = i % n, count = n - j < room ? n - j : room;
+    put(runs[i / n], j, count, scales);
+    const KvRun part{KvType::kQ8_0, runs[i / n].values + j * head_dim, nullptr};
+    WeightedTyped<V, KvType::kQ8_0>(weights + i, ldw, rows, &part, 1, scales, count, head_dim, acc);
+    i += count;
+  }
+}
+
+template <typename V>
+void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc) {
+  WithKvType(runs->type, [&]<KvType type>() {
+    if constexpr (type == KvType::kQ8_0) WeightedSumQ8<V>(weights, ldw, rows, runs, pages, n, head_dim, acc);
+    else WeightedTyped<V, type>(weights, ldw, rows, runs, pages, nullptr, n, head_dim, acc);
+  });
+}

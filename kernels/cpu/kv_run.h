@@ -1,0 +1,28 @@
+// Keys and values as attention's kernels read them. Included by every ISA's file, so inline templates of constants only.
+#pragma once
+
+#include <cstddef>
+
+#include "base/kv_type.h"
+
+namespace gyre::cpu {
+
+// Of positions that follow each other in a page, of one head.
+struct KvRun {
+  KvType type;
+  const std::byte* values;
+  const std::byte* scales;  // f16; of q8_0 only
+};
+
+// f.template operator()<type>() for a type that is known at run time only.
+template <typename Fn>
+void WithKvType(KvType type, const Fn& f) {
+  switch (type) {
+    case KvType::kF32: return f.template operator()<KvType::kF32>();
+    case KvType::kF16: return f.template operator()<KvType::kF16>();
+    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
+    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
+  }
+}
+
+}  // namespace gyre::cpu
