@@ -49,7 +49,7 @@ struct V8 : CopiedTails<V8, 8> {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
-void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
+inline void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 v[4];
   __m256 max = _mm256_setzero_ps();
@@ -229,7 +229,7 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   Quantize,        Scores<V8>,
+  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   QuantizeRow<Quantize>, Scores<V8>,
                                  ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>};
   return &kOps;
 }

@@ -57,10 +57,26 @@ struct V16 {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
+// AVX2's numbers.
+inline void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
+  const __m512 first = _mm512_loadu_ps(x), second = _mm512_loadu_ps(x + 16);
+  const float amax = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
+  *scale = amax / 127.0f;
+  const __m512 inverse = _mm512_set1_ps(amax > 0 ? 127.0f / amax : 0.0f);
+  auto bytes = [&](__m512 v) { return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v, inverse))); };
+  const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(bytes(first)), bytes(second), 1);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), all);
+  // Sums of eight bytes each, 128 added to each of these.
+  const __m256i s = _mm256_sad_epu8(_mm256_xor_si256(all, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+  const __m256i pairs = _mm256_add_epi32(s, _mm256_unpackhi_epi64(s, s));
+  sums[0] = _mm256_extract_epi32(pairs, 0) - 16 * 128;
+  sums[1] = _mm256_extract_epi32(pairs, 4) - 16 * 128;
+}
+
 }  // namespace
 
 const IsaOps* Avx512Ops() {
-  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, Avx2Ops()->quantize, Scores<V16>,
+  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, QuantizeRow<Quantize>, Scores<V16>,
                               ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>};
   return &kOps;
 }

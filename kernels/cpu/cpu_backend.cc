@@ -242,18 +242,14 @@ class CpuBackend : public Backend {
     quantized_as_.emplace(w.blocks, halves, times);
     team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
-        for (size_t b = 0; b < w.blocks; ++b) {
-          const size_t at = out.At(r, b);
-          int32_t sums[2] = {0, 0};
-          if (b < used) {
-            ops_.quantize(x + r * w.k + b * kBlock, &q_[at * kBlock], &scale_[at], sums);
-          } else {  // what fills the last unit
-            std::memset(&q_[at * kBlock], 0, kBlock);
-            scale_[at] = 0;
-          }
-          sum_[at] = scale_[at] * static_cast<float>(sums[0] + sums[1]);
-          offset_[at] = times * (halves ? sums[0] : sums[0] + sums[1]);
-          if (halves) offset_[slots + at] = times * sums[1];
+        const size_t at = out.At(r, 0);
+        ops_.quantize(x + r * w.k, used, {&q_[at * kBlock], &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
+        for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
+          const size_t i = at + b * group;
+          std::memset(&q_[i * kBlock], 0, kBlock);
+          scale_[i] = sum_[i] = 0;
+          offset_[i] = 0;
+          if (halves) offset_[slots + i] = 0;
         }
       }
     });

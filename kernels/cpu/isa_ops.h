@@ -24,6 +24,17 @@ struct Quantized {
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
+// Where a row of Quantized goes: block b to number b * step of each.
+struct QuantizedRow {
+  int8_t* q;
+  float* scale;
+  float* sum;
+  int32_t* offset;
+  size_t step, parts;
+  bool halves;    // two scales a block
+  int32_t times;  // the sum of q
+};
+
 // Pages that scores and weighted_sum best take at once for few rows.
 inline constexpr size_t kPagesAtOnce = 4;
 
@@ -35,8 +46,8 @@ struct IsaOps {
   // panels' columns exist.
   void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out,
                      size_t ldo);
-  // One block: q, scale and the sums of q over each 16 elements.
-  void (*quantize)(const float* x, int8_t* q, float* scale, int32_t sums[2]);
+  // The blocks of one row.
+  void (*quantize)(const float* x, size_t blocks, const QuantizedRow& to);
   // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times scales[d / 32 * stride + j]
   // where there are scales. One chain along d. Of several pages, each of n positions, the scores follow each other.
   void (*scores)(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);

@@ -38,7 +38,7 @@ struct V4 : CopiedTails<V4, 4> {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
-void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
+inline void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
   float32x4_t v[8];
   float32x4_t max = vdupq_n_f32(0);
   for (int i = 0; i < 8; ++i) {
@@ -225,4 +225,4 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, Quantize, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>};
+constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>};
