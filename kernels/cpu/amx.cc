@@ -1,4 +1,4 @@
-// AMX: prompts by tiles of bf16, all else by VNNI.
+// AMX: prompts by tiles of bf16, many generated rows by tiles of int8, all else by VNNI.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -15,18 +15,13 @@ namespace {
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/tile_kernels-inl.h"
 
+#include "kernels/cpu/int8_tiles-inl.h"
+
 // The compiler's intrinsics take a tile's number as a literal only, in gcc not as a template's constant; so these are instructions. A
 // tile's registers cannot be named as clobbered: what is written here uses no others.
 struct Amx {
-  // All tiles of 16 rows of 64 bytes; the thread's until Release.
-  static void Configure() {
-    alignas(64) struct {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } config;
-    asm volatile("ldtilecfg %0" ::"m"(config));
-  }
+  // The thread's until Release.
+  static void Configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
   static void Release() { asm volatile("tilerelease"); }
   template <int t>
   static void Zero() {
@@ -45,6 +40,11 @@ struct Amx {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
   }
 
+  template <int c, int a, int b>
+  static void DotInt8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+  }
+
   // Lane i: low[i] in the lower, high[i] in the upper half.
   static __m512i Pairs(__m512 low, __m512 high) {
     const __m512i lows = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(low)));
@@ -59,6 +59,8 @@ struct Amx {
 const IsaOps* AmxOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512VnniOps();
+    ops.dot_panels = DotPanels<Amx, Avx512VnniOps>;
+    ops.tile_rows_from = kInt8TilesFrom;
     ops.tiles = &kTileOps<Amx>;
     return ops;
   }();

@@ -16,44 +16,66 @@ namespace {
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/tile_kernels-inl.h"
 
+#include "kernels/cpu/int8_tiles-inl.h"
+
 struct alignas(64) Tile {
   std::byte row[kTileRows][64];
+  size_t rows, row_bytes;
 };
 thread_local Tile tiles[8];
 thread_local bool configured = false;
 
 struct Emulated {
   // Tiles begin with what a mistake would show.
-  static void Configure() {
+  static void Configure(const TileConfig& config) {
     configured = true;
     std::memset(tiles, 0xFF, sizeof tiles);
+    for (size_t t = 0; t < 8; ++t) {
+      tiles[t].rows = config.rows[t];
+      tiles[t].row_bytes = config.row_bytes[t];
+    }
   }
   static void Release() { configured = false; }
   template <int t>
   static void Zero() {
-    Get(t) = {};
+    std::memset(Get(t).row, 0, sizeof Get(t).row);
   }
   template <int t>
   static void Load(const void* p, size_t stride) {
-    for (size_t r = 0; r < kTileRows; ++r) std::memcpy(Get(t).row[r], static_cast<const std::byte*>(p) + r * stride, 64);
+    Zero<t>();
+    Tile& tile = Get(t);
+    for (size_t r = 0; r < tile.rows; ++r) std::memcpy(tile.row[r], static_cast<const std::byte*>(p) + r * stride, tile.row_bytes);
   }
   template <int t>
   static void Store(void* p, size_t stride) {
-    for (size_t r = 0; r < kTileRows; ++r) std::memcpy(static_cast<std::byte*>(p) + r * stride, Get(t).row[r], 64);
+    const Tile& tile = Get(t);
+    for (size_t r = 0; r < tile.rows; ++r) std::memcpy(static_cast<std::byte*>(p) + r * stride, tile.row[r], tile.row_bytes);
   }
   template <int c, int a, int b>
   static void DotBf16() {
-    Tile &sums = Get(c), &x = Get(a), &w = Get(b);
-    for (size_t r = 0; r < kTileRows; ++r) {
+    const auto [sums, x, w] = Fitting(c, a, b);
+    for (size_t r = 0; r < sums.rows; ++r) {
       __m512 even = _mm512_setzero_ps(), odd = even;
-      for (size_t i = 0; i < 16; ++i) {
-        int32_t pair;
-        std::memcpy(&pair, x.row[r] + 4 * i, 4);
-        const __m512i xs = _mm512_set1_epi32(pair), ws = _mm512_load_si512(w.row[i]);
+      for (size_t i = 0; i < w.rows; ++i) {
+        const __m512i xs = Broadcast(x.row[r] + 4 * i), ws = _mm512_load_si512(w.row[i]);
         even = _mm512_fmadd_ps(Low(xs), Low(ws), even);
         odd = _mm512_fmadd_ps(High(xs), High(ws), odd);
       }
       _mm512_store_ps(sums.row[r], _mm512_add_ps(_mm512_load_ps(sums.row[r]), _mm512_add_ps(even, odd)));
+    }
+  }
+
+  template <int c, int a, int b>
+  static void DotInt8() {
+    const auto [sums, x, w] = Fitting(c, a, b);
+    for (size_t r = 0; r < sums.rows; ++r) {
+      __m512i sum = _mm512_load_si512(sums.row[r]);
+      for (size_t i = 0; i < w.rows; ++i) {
+        const __m512i xs = Broadcast(x.row[r] + 4 * i), ws = _mm512_load_si512(w.row[i]);
+        const __m512i even = _mm512_madd_epi16(EvenBytes(xs), EvenBytes(ws)), odd = _mm512_madd_epi16(OddBytes(xs), OddBytes(ws));
+        sum = _mm512_add_epi32(sum, _mm512_add_epi32(even, odd));
+      }
+      _mm512_store_si512(sums.row[r], sum);
     }
   }
 
@@ -66,10 +88,28 @@ struct Emulated {
   }
 
  private:
+  // What traps here is a fault on hardware too.
   static Tile& Get(int t) {
-    if (!configured) __builtin_trap();  // on hardware this is a fault too
+    if (!configured) __builtin_trap();
     return tiles[t];
   }
+  struct Operands {
+    Tile& sums;
+    const Tile &x, &w;
+  };
+  static Operands Fitting(int c, int a, int b) {
+    const Operands all{Get(c), Get(a), Get(b)};
+    if (all.sums.rows != all.x.rows || all.x.row_bytes != 4 * all.w.rows || all.sums.row_bytes != all.w.row_bytes) __builtin_trap();
+    return all;
+  }
+  // Four bytes for every column.
+  static __m512i Broadcast(const std::byte* p) {
+    int32_t four;
+    std::memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+  }
+  static __m512i EvenBytes(__m512i v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
+  static __m512i OddBytes(__m512i v) { return _mm512_srai_epi16(v, 8); }
   static __m512 Low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
   static __m512 High(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000)))); }
   // The upper half of each lane is bf16 to the nearest even, the lower is left over. NaN stay NaN.
@@ -85,6 +125,8 @@ struct Emulated {
 const IsaOps* AmxEmulatedOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512Ops();
+    ops.dot_panels = DotPanels<Emulated, Avx512Ops>;
+    ops.tile_rows_from = kInt8TilesFrom;
     ops.tiles = &kTileOps<Emulated>;
     return ops;
   }();

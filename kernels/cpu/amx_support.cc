@@ -30,7 +30,8 @@ unsigned SavedState() {
 // Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18; Linux, Documentation/arch/x86/xstate.rst.
 std::string Missing() {
   const unsigned seven = CpuId(7, 0).d;
-  if (!Has(seven, 24) || !Has(seven, 22) || !Has(CpuId(7, 1).a, 5)) return "this CPU has no amx";  // AMX-TILE, AMX-BF16, AVX512_BF16
+  const bool tile = Has(seven, 24), int8 = Has(seven, 25), bf16 = Has(seven, 22), avx512_bf16 = Has(CpuId(7, 1).a, 5);
+  if (!tile || !int8 || !bf16 || !avx512_bf16) return "this CPU has no amx";
   constexpr unsigned kTileConfig = 17, kTileData = 18;
   if (!Has(CpuId(1, 0).c, 27) || !Has(SavedState(), kTileConfig) || !Has(SavedState(), kTileData)) {
     return "this CPU has amx, the system does not save its registers (Linux does from 5.16 on)";

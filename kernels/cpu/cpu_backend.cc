@@ -229,24 +229,24 @@ class CpuBackend : public Backend {
       using L = PanelLayout<type>;
       return std::pair<bool, int>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero);
     });
-    const size_t group = std::min(rows, kRowGroup), used = w.k / kBlock;
+    const size_t group = ops_.RowGroup(rows), used = w.k / kBlock;
     const size_t slots = (rows + group - 1) / group * group * w.blocks;
     if (scale_.size() < slots) {
-      q_.resize(slots * kBlock);
+      q_.resize(slots);
       scale_.resize(slots);
       sum_.resize(slots);
       offset_.resize(slots * 2);
     }
-    const Quantized out{q_.data(), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
+    const Quantized out{reinterpret_cast<const int8_t*>(q_.data()), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
     if (quantized_as_ == std::tuple(w.blocks, halves, times)) return out;
     quantized_as_.emplace(w.blocks, halves, times);
     team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         const size_t at = out.At(r, 0);
-        ops_.quantize(x + r * w.k, used, {&q_[at * kBlock], &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
+        ops_.quantize(x + r * w.k, used, {q_[at].q, &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
         for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
           const size_t i = at + b * group;
-          std::memset(&q_[i * kBlock], 0, kBlock);
+          std::memset(q_[i].q, 0, kBlock);
           scale_[i] = sum_[i] = 0;
           offset_[i] = 0;
           if (halves) offset_[slots + i] = 0;
@@ -272,8 +272,11 @@ class CpuBackend : public Backend {
   const Isa isa_;
   const IsaOps& ops_;
   const Team team_;
-  std::vector<int8_t> q_;
-  // Activations as MatMul quantizes them.
+  // Activations as MatMul quantizes them; no block lies across cache lines.
+  struct alignas(kBlock) Block {
+    int8_t q[kBlock];
+  };
+  std::vector<Block> q_;
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, scales for halves, times the sums

@@ -9,7 +9,7 @@
 
 namespace gyre::cpu {
 
-// The rows of x that a tile takes at most; x lies in groups of as many, so that a tile has one address and constant offsets.
+// The rows of x that a product's inner loop takes at most; x lies in groups of as many, so that these have one address and constant offsets.
 inline constexpr size_t kRowGroup = 6;
 
 // x quantized per 32 to int8: x = q * scale. Row r, block b has the number At(r, b). Rows are padded with zeros to `blocks` blocks.
@@ -19,7 +19,7 @@ struct Quantized {
   const float* sum;       // [At]: scale * sum of q, for types with minima
   const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus the layout's kZero; of kHalfMin times 1
   size_t blocks;
-  size_t group;           // min(rows, kRowGroup); the last group may be part empty
+  size_t group;           // IsaOps::RowGroup; the last group may be part empty
   size_t parts;           // from a block's first offset to its second
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
@@ -62,6 +62,11 @@ struct IsaOps {
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // Matrix tiles for prompts, or null.
   const TileOps* tiles = nullptr;
+  // From that many rows on dot_panels uses tiles too.
+  size_t tile_rows_from = SIZE_MAX;
+
+  // How x of dot_panels has to lie: for tiles in whole groups, whose missing rows may be anything.
+  size_t RowGroup(size_t rows) const { return rows >= tile_rows_from ? kTileRows : rows < kRowGroup ? rows : kRowGroup; }
 };
 
 // Each in builds for its processors only.

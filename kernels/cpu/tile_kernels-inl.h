@@ -247,5 +247,5 @@ void Multiply(const std::byte* a, size_t a_stride, size_t rows, const std::byte*
 }
 
 template <typename Tiles>
-constexpr TileOps kTileOps = {RoundRows<Tiles>,    ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys<Tiles>,
-                              ExpandValues<Tiles>, Multiply<Tiles>,    Tiles::Configure,    Tiles::Release};
+constexpr TileOps kTileOps = {RoundRows<Tiles>,    ExpandPanel<Tiles>, ExpandFloats<Tiles>,           ExpandKeys<Tiles>,
+                              ExpandValues<Tiles>, Multiply<Tiles>,    [] { Tiles::Configure({}); }, Tiles::Release};

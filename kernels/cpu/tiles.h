@@ -22,6 +22,13 @@ static_assert(kTileRows == kPanel && kTileDepth == kBlock && kTileDepth == kKvBl
 // Tiles that k positions take.
 constexpr size_t TileDepth(size_t k) { return (k + kTileDepth - 1) / kTileDepth; }
 
+// The shapes of tiles 0 to 7, as LDTILECFG reads them.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
 // "Tiles" [a, b) of a row group or panel are those of positions [a * kTileDepth, b * kTileDepth), one after the other. What lies behind
 // the end of x or W is zeros.
 struct TileOps {

@@ -1,0 +1,385 @@
+// Products of every instruction set against the reference and each other, and the promise that a row never depends on its company.
+#include "kernels/codes.h"
+#include "kernels/ops.h"
+#include "kernels/quant_lowbit.h"
+#include "tests/testing/kernel_test.h"
+#include "tests/testing/sanitized.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+#include <tuple>
+
+namespace gyre {
+namespace {
+
+using testing::Random;
+
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kGenerated, Arithmetic::kPrompt};
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                            DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                            DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kIQ1_S,
+                            DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS, DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S,
+                            DType::kTQ1_0, DType::kTQ2_0};
+// Types whose products are of whole numbers.
+bool IsInteger(DType type) { return HasCodes(type) || IsLowBit(type); }
+
+// A quantized block but for its f16 scales (MXFP4: the exponent), which random bytes would make infinite.
+struct Codes {
+  size_t begin, end;
+};
+Codes CodesOf(DType type) {
+  switch (type) {
+    case DType::kQ2_K: return {0, 80};
+    case DType::kQ3_K: return {0, 108};
+    case DType::kQ6_K: return {0, 208};
+    case DType::kMXFP4: return {1, 17};
+    case DType::kIQ1_M: return {0, 56};
+    case DType::kTQ1_0: return {0, 52};
+    case DType::kTQ2_0: return {0, 64};
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ5_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kIQ1_S:
+    case DType::kIQ2_XXS:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return {2, Info(type).block_bytes};
+    default: return {4, Info(type).block_bytes};
+  }
+}
+// Blocks with random codes; scales as `bytes` has them.
+void RandomCodes(DType type, uint32_t seed, std::vector<std::byte>* bytes) {
+  std::mt19937 random(seed);
+  const Codes codes = CodesOf(type);
+  for (size_t at = 0; at < bytes->size(); at += Info(type).block_bytes) {
+    for (size_t i = codes.begin; i < codes.end; ++i) (*bytes)[at + i] = static_cast<std::byte>(random());
+    if (type != DType::kIQ1_M) continue;
+    for (size_t i = 0; i < 4; ++i) {  // the scale 0x2A66, a nibble a word
+      std::byte& high = (*bytes)[at + 49 + 2 * i];
+      high = (high & std::byte{15}) | static_cast<std::byte>((0x2A66 >> (4 * i) & 15) << 4);
+    }
+  }
+}
+
+struct Weights {
+  std::vector<std::byte> bytes;
+  WeightView view;
+};
+// Made once each: searching for the scales of blocks of 256 takes longer than most tests.
+Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
+  static std::map<std::tuple<DType, size_t, size_t, uint32_t>, std::vector<std::byte>> made;
+  const DTypeInfo& info = Info(type);
+  Weights w;
+  std::vector<std::byte>& known = made[{type, n, k, seed}];
+  if (!known.empty()) {
+    w.bytes = known;
+    w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+    return w;
+  }
+  w.bytes.resize(n * k / info.block_elems * info.block_bytes);
+  if (!Quantize(type, Random(n * k, seed).data(), w.bytes.data(), n * k)) {
+    // No quantizer for this one: scales about 1/16, the minima's too.
+    std::mt19937 random(seed + 1);
+    const Codes codes = CodesOf(type);
+    for (size_t at = 0; at < w.bytes.size(); at += info.block_bytes) {
+      if (type == DType::kMXFP4) {
+        w.bytes[at] = static_cast<std::byte>(120 + random() % 8);
+        continue;
+      }
+      for (size_t i = 0; i + 1 < info.block_bytes; i += 2) {
+        if (i >= codes.begin && i < codes.end) continue;
+        const uint16_t half = FloatToHalf(0.05f + 0.0001f * static_cast<float>(random() % 256));
+        std::memcpy(&w.bytes[at + i], &half, 2);
+      }
+    }
+    RandomCodes(type, seed, &w.bytes);
+  }
+  known = w.bytes;
+  w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+  return w;
+}
+
+// x as int8 per 32 sees it: what the integer kernels multiply, in plain code.
+std::vector<float> Rounded(const std::vector<float>& x) {
+  std::vector<float> out(x.size());
+  for (size_t b = 0; b < x.size(); b += 32) {
+    float amax = 0;
+    for (size_t i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
+    const float scale = amax / 127.0f, inverse = amax > 0 ? 127.0f / amax : 0.0f;
+    for (size_t i = 0; i < 32; ++i) out[b + i] = std::nearbyintf(x[b + i] * inverse) * scale;
+  }
+  return out;
+}
+
+class Products : public testing::KernelTest {
+ protected:
+  // |sum| differs by at most eps * k * sum of |products|.
+  void ExpectProducts(DType type, size_t rows, size_t n, size_t k, bool exact, int flip = -1) {
+    Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
+    const std::vector<float> x = Random(rows * k + 1, 5);
+    // One element off alignment.
+    const std::vector<float> used(x.begin() + 1, x.end());
+    const std::vector<float> seen = IsInteger(type) && !exact ? Rounded(used) : used;
+    std::vector<float> expected(rows * n), got(rows * n + 1, NAN);
+    ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
+    if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
+    fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1, exact ? Arithmetic::kExact : Arithmetic::kGenerated);
+    if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
+    std::vector<float> wide(k);
+    const size_t row_bytes = w.bytes.size() / n;
+    size_t wrong = 0;
+    for (size_t c = 0; c < n; ++c) {
+      Dequantize(type, w.bytes.data() + c * row_bytes, wide.data(), k);
+      for (size_t r = 0; r < rows; ++r) {
+        double norm = 0;
+        for (size_t i = 0; i < k; ++i) norm += std::fabs(static_cast<double>(seen[r * k + i]) * static_cast<double>(wide[i]));
+        const double bound = 6e-8 * (4 + static_cast<double>(k) / 8) * norm + 1e-30;
+        const double error = std::fabs(static_cast<double>(got[1 + r * n + c]) - static_cast<double>(expected[r * n + c]));
+        if (!(error <= bound)) ++wrong;
+      }
+    }
+    if (flip < 0) {
+      EXPECT_EQ(wrong, 0u) << Info(type).name << " rows " << rows << " n " << n << " k " << k << " exact " << exact;
+    } else {
+      EXPECT_GT(wrong, 0u) << "a flipped bit went unnoticed";
+    }
+  }
+
+  void ExpectPromptProducts(DType type, size_t rows, size_t n, size_t k, int flip = -1) {
+    Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
+    const std::vector<float> x = Random(rows * k, 5);
+    std::vector<float> expected(rows * n), got(rows * n, NAN);
+    if (fast_->one_class()) {
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kGenerated);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+      EXPECT_EQ(expected, got) << Info(type).name;
+      return;
+    }
+    auto round = [](std::vector<float>* v) {
+      for (float& f : *v) f = Bf16ToFloat(FloatToBf16(f));
+    };
+    std::vector<float> seen = x, wide(n * k);
+    Dequantize(type, w.bytes.data(), wide.data(), n * k);
+    round(&seen);
+    if (type != DType::kF16 && type != DType::kF32) round(&wide);  // those are sums of two bf16: 16 bits at least
+    const WeightView rounded{.type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
+    ref_->MatMul(seen.data(), rows, *ref_->Pack(rounded), expected.data());
+    if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
+    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+    size_t wrong = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t c = 0; c < n; ++c) {
+        double norm = 0, largest = 0;
+        for (size_t i = 0; i < k; ++i) {
+          const double product = std::fabs(static_cast<double>(seen[r * k + i]) * static_cast<double>(wide[c * k + i]));
+          norm += product;
+          largest = std::max(largest, product);
+        }
+        // A weight is a sum that is rounded before: two of these may be on the other side of a tie.
+        const double bound = (6e-8 * (4 + static_cast<double>(k) / 8) + (type == DType::kF32 ? 1e-5 : 0)) * norm + (IsInteger(type) ? largest / 128 : 1e-30);
+        const double error = std::fabs(static_cast<double>(got[r * n + c]) - static_cast<double>(expected[r * n + c]));
+        if (!(error <= bound)) ++wrong;
+      }
+    }
+    if (flip < 0) {
+      EXPECT_EQ(wrong, 0u) << Info(type).name << " rows " << rows << " n " << n << " k " << k;
+    } else {
+      EXPECT_GT(wrong, 0u) << "a flipped bit of " << Info(type).name << " went unnoticed";
+    }
+  }
+};
+
+TEST_P(Products, ProductsMatchTheReference) {
+  for (DType type : kTypes) {
+    const size_t block = Info(type).block_elems;
+    for (size_t k : {block, 2 * block, 3 * block, size_t{96}, size_t{2048}}) {
+      if (k % block != 0) continue;
+      if (testing::kSanitized && k == 2048) continue;  // the same loops, only longer
+      for (size_t n : {1u, 7u, 16u, 33u, 65u}) {
+        if (testing::kSanitized && (n == 1 || n == 16)) continue;
+        for (size_t rows : {1u, 2u, 3u, 4u, 9u, 17u}) {
+          if (!testing::kSanitized || rows == 1 || rows == 3 || rows == 17) ExpectProducts(type, rows, n, k, false);
+        }
+      }
+      ExpectProducts(type, 5, 19, k, true);
+    }
+  }
+  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (size_t k : {3u, 8u, 15u, 17u, 31u, 43u, 172u}) ExpectProducts(type, 6, 21, k, false);
+  }
+}
+
+TEST_P(Products, AFlippedBitIsCaught) {
+  for (DType type : kTypes) ExpectProducts(type, 2, 17, std::max<size_t>(64, Info(type).block_elems), false, 5);
+}
+
+// Tiles round both factors to bf16; without tiles a prompt's rows are as generated ones.
+TEST_P(Products, PromptProductsMatchTheReference) {
+  for (DType type : kTypes) {
+    const size_t block = Info(type).block_elems;
+    // Over a segment of k, a slice of columns, a block of rows.
+    ExpectPromptProducts(type, testing::kSanitized ? 33 : 290, 70, block == 1 ? 2093 : 2304);
+    for (size_t k : {block, size_t{96}}) {
+      for (size_t n : {1u, 16u, 33u}) {
+        for (size_t rows : {1u, 16u, 17u, 33u}) {
+          if (k % block == 0 && (!fast_->one_class() || n == 33)) ExpectPromptProducts(type, rows, n, k);
+        }
+      }
+    }
+    ExpectPromptProducts(type, 2, 17, std::max<size_t>(64, block), 7);
+  }
+}
+
+TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
+  const size_t k = 512, rows = 19;
+  const std::vector<float> x = Random(rows * k, 12);
+  std::vector<std::shared_ptr<const PackedWeight>> packed;
+  std::vector<Weights> weights;
+  for (const auto& [type, n] : {std::pair(DType::kQ4_K, 40), {DType::kQ4_K, 24}, {DType::kQ6_K, 24}, {DType::kQ2_K, 33}, {DType::kQ8_0, 17},
+                                {DType::kF16, 17}, {DType::kIQ2_XS, 20}, {DType::kQ4_0, 18}}) {
+    weights.push_back(MakeWeights(type, static_cast<size_t>(n), k, 13));
+    packed.push_back(fast_->Pack(weights.back().view));
+  }
+  for (const Arithmetic arithmetic : kArithmetics) {
+    std::vector<std::vector<float>> alone, together;
+    std::vector<Backend::Product> products;
+    for (const auto& w : packed) {
+      alone.emplace_back(rows * w->n, NAN);
+      fast_->MatMul(x.data(), rows, *w, alone.back().data(), arithmetic);
+      together.emplace_back(rows * w->n, NAN);
+      products.push_back({*w, together.back().data()});
+    }
+    fast_->MatMul(x.data(), rows, products, arithmetic);
+    EXPECT_EQ(alone, together) << static_cast<int>(arithmetic);
+  }
+}
+
+TEST_P(Products, Int8ActivationsStayWithinTheirRounding) {
+  const size_t k = 2048, n = 64;
+  const Weights w = MakeWeights(DType::kQ8_0, n, k, 3);
+  const std::vector<float> x = Random(k, 8);
+  std::vector<float> exact(n), got(n);
+  ref_->MatMul(x.data(), 1, *ref_->Pack(w.view), exact.data());
+  fast_->MatMul(x.data(), 1, *fast_->Pack(w.view), got.data());
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < n; ++i) {
+    error += std::pow(static_cast<double>(got[i] - exact[i]), 2);
+    norm += std::pow(static_cast<double>(exact[i]), 2);
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(std::sqrt(error / norm), 0.012);  // steps of amax/127, amax about 2.7 sigma: 0.6 percent
+}
+
+// The exact integer sums and the one order of the rest leave nothing to differ, with few rows or in groups for tiles.
+TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
+  const Isa first = testing::FastIsas().front();
+  if (GetParam() == first) GTEST_SKIP() << "the others are compared with it";
+  auto simplest = MakeBackend(first, 1);
+  const size_t n = 33;  // a panel of one column, and one of none
+  auto expect_same = [&](const WeightView& w) {
+    for (size_t rows : {5u, 13u, 37u}) {
+      const std::vector<float> x = Random(rows * w.k, 22);
+      // Behind the rows lies what must stay.
+      std::vector<float> expected((rows + 16) * n, NAN), got = expected;
+      simplest->MatMul(x.data(), rows, *simplest->Pack(w), expected.data());
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w), got.data());
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << Info(w.type).name << " rows " << rows;
+    }
+  };
+  for (DType type : kTypes) {
+    if (!IsInteger(type)) continue;
+    Weights w = MakeWeights(type, n, Info(type).block_elems == 32 ? 1312 : 1280, 21);  // three segments, half a unit
+    // Codes that no quantizer writes, as -128 of Q8_0.
+    RandomCodes(type, 4, &w.bytes);
+    expect_same(w.view);
+  }
+  std::mt19937 random(5);
+  std::vector<std::byte> bytes(n * 1312);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  const std::vector<float> scales = Random(bytes.size() / 32, 6, 0.01f);
+  expect_same({.type = DType::kI8, .n = n, .k = 1312, .data = bytes.data(), .scales = reinterpret_cast<const std::byte*>(scales.data()), .group = 32});
+}
+
+// llama2.c's int8 with an f32 scale a group: in panels where each 32 positions have one scale, else expanded.
+TEST_P(Products, Int8WithGroupsOfAnySize) {
+  for (const auto& [group, k] : {std::pair<size_t, size_t>{32, 96}, {64, 128}, {128, 64}, {64, 352}, {24, 96}, {16, 80}}) {
+    const size_t n = 48, rows = 5;
+    if (n * k % group != 0) continue;
+    const bool panels = group % 32 == 0 && k % 32 == 0;
+    std::mt19937 random(static_cast<uint32_t>(k));
+    std::vector<std::byte> bytes(n * k);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    const std::vector<float> scales = Random(n * k / group, 6, 0.01f), x = Random(rows * k, 7);
+    const WeightView w{.type = DType::kI8, .n = n, .k = k, .data = bytes.data(), .scales = reinterpret_cast<const std::byte*>(scales.data()), .group = group};
+    const std::vector<float> seen = panels ? Rounded(x) : x;
+    std::vector<float> expected(rows * n), got(rows * n), exact(rows * n), expected_exact(rows * n);
+    ref_->MatMul(seen.data(), rows, *ref_->Pack(w), expected.data());
+    ref_->MatMul(x.data(), rows, *ref_->Pack(w), expected_exact.data());
+    const auto packed = fast_->Pack(w);
+    fast_->MatMul(x.data(), rows, *packed, got.data());
+    fast_->MatMul(x.data(), rows, *packed, exact.data(), Arithmetic::kExact);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(got[i], expected[i], 1e-4f * (1 + std::fabs(expected[i]))) << "group " << group << " k " << k << " at " << i;
+      ASSERT_NEAR(exact[i], expected_exact[i], 1e-4f * (1 + std::fabs(expected_exact[i])));
+    }
+  }
+}
+
+TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
+  const size_t n = 70, rows = testing::kSanitized ? 8 : 24;
+  for (DType type : kTypes) {
+    const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, of floats a tail too
+    for (const Arithmetic arithmetic : kArithmetics) {
+      if (arithmetic == Arithmetic::kPrompt && fast_->one_class()) continue;
+      const Weights w = MakeWeights(type, n, k, 11);
+      const std::vector<float> x = Random(rows * k, 12);
+      std::vector<float> alone(rows * n);
+      const auto one = MakeBackend(GetParam(), 1);
+      for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], arithmetic);
+      for (int threads : {1, 2, 3, 4}) {
+        if (testing::kSanitized && threads % 2 == 0) continue;
+        auto backend = MakeBackend(GetParam(), threads);
+        const auto packed = backend->Pack(w.view);
+        for (size_t chunk : {1u, 3u, 7u, 17u, 24u}) {
+          std::vector<float> got(rows * n, NAN);
+          for (size_t r = 0; r < rows; r += chunk) {
+            backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
+          }
+          ASSERT_EQ(std::memcmp(got.data(), alone.data(), got.size() * 4), 0)
+              << Info(type).name << " threads " << threads << " chunk " << chunk << " arithmetic " << static_cast<int>(arithmetic);
+        }
+      }
+    }
+  }
+}
+
+// Sums that wait in the output between segments of k, and several blocks of rows.
+TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
+  if (fast_->one_class()) GTEST_SKIP() << "no tiles";
+  const size_t k = 2304, n = 70, rows = testing::kSanitized ? 33 : 290;
+  for (DType type : {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kIQ2_XS}) {
+    const Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
+    const std::vector<float> x = Random(rows * k, 12);
+    std::vector<float> all(rows * n, NAN);
+    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), all.data(), Arithmetic::kPrompt);
+    const auto packed = fast_->Pack(w.view);
+    for (size_t chunk : {1u, 33u, 257u}) {
+      std::vector<float> got(rows * n, NAN);
+      for (size_t r = 0; r < rows; r += chunk) fast_->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], Arithmetic::kPrompt);
+      ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(type).name << " chunk " << chunk;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Products, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
+
+}  // namespace
+}  // namespace gyre
