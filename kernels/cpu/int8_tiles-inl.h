@@ -49,7 +49,11 @@ template <typename Tiles, typename L>
 // f(r) for each of R rows, r a constant: sums stay in registers.
 template <size_t R, typename Fn>
 [[gnu::always_inline]] inline void EachRow(const Fn& f) {
+#ifdef GYRE_FEW_TILES  // sanitized, what is unrolled takes a compiler minutes
+  for (size_t r = 0; r < R; ++r) f(r);
+#else
   Each<0>(std::make_index_sequence<R>(), f);
+#endif
 }
 
 // sum[r] += block b's part of the product of row r; `at` is the first row's number in x.
@@ -59,18 +63,18 @@ template <typename L, size_t R>
   Each<0>(std::make_index_sequence<L::kScalesPerBlock>(), [&](auto s) {
     const __m512 scales = Scales<L>(unit, b, s());
     EachRow<R>([&](auto r) {
-      const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots[s()] + r() * kPanel));
-      sum[r()] = _mm512_fmadd_ps(_mm512_mul_ps(dot, scales), _mm512_set1_ps(scale[r()]), sum[r()]);
+      const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots[s()] + r * kPanel));
+      sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(dot, scales), _mm512_set1_ps(scale[r]), sum[r]);
     });
     if constexpr (L::kHalfMin) {
       const __m512 mins = HalfMins<L>(unit, b, s());
       const int32_t* half = x.offset + s() * x.parts + at;
-      EachRow<R>([&](auto r) { sum[r()] = _mm512_fmadd_ps(mins, _mm512_set1_ps(scale[r()] * static_cast<float>(half[r()])), sum[r()]); });
+      EachRow<R>([&](auto r) { sum[r] = _mm512_fmadd_ps(mins, _mm512_set1_ps(scale[r] * static_cast<float>(half[r])), sum[r]); });
     }
   });
   if constexpr (L::kMin) {
     const __m512 mins = Mins<L>(unit, b);
-    EachRow<R>([&](auto r) { sum[r()] = _mm512_fmadd_ps(mins, _mm512_set1_ps(total[r()]), sum[r()]); });
+    EachRow<R>([&](auto r) { sum[r] = _mm512_fmadd_ps(mins, _mm512_set1_ps(total[r]), sum[r]); });
   }
 }
 
@@ -79,7 +83,7 @@ template <typename Tiles, typename L, size_t R>
 void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std::byte* codes, size_t begin, size_t end, const Corner& out) {
   __m512 sum[R];
   EachRow<R>([&](auto r) {
-    sum[r()] = begin > 0 && r() < out.rows ? _mm512_maskz_loadu_ps(out.mask(), out.out + r() * out.ldo) : _mm512_setzero_ps();
+    sum[r] = begin > 0 && r < out.rows ? _mm512_maskz_loadu_ps(out.mask(), out.out + r * out.ldo) : _mm512_setzero_ps();
   });
   const size_t at = x.At(row, begin * L::kBlocks), pairs = (end - begin) * L::kBlocks / 2;
   alignas(64) BlockDots<L> dots[2][2];
@@ -94,7 +98,7 @@ void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std:
     }
   }
   EachRow<R>([&](auto r) {
-    if (r() < out.rows) _mm512_mask_storeu_ps(out.out + r() * out.ldo, out.mask(), sum[r()]);
+    if (r < out.rows) _mm512_mask_storeu_ps(out.out + r * out.ldo, out.mask(), sum[r]);
   });
 }
 
