@@ -49,7 +49,7 @@ struct V8 : CopiedTails<V8, 8> {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
-inline void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
+inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   __m256 v[4];
   __m256 max = _mm256_setzero_ps();

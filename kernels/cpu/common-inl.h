@@ -7,15 +7,22 @@ template <size_t first, size_t... g, typename Fn>
   (f(std::integral_constant<size_t, first + g>()), ...);
 }
 
-// IsaOps::quantize, by a function of one block: q, scale and the sums of q over each 16 elements.
-template <void (*block)(const float* x, int8_t* q, float* scale, int32_t sums[2])>
+// A block's scale and what follows from it and the sums of q over each 16 elements.
+inline void PutScale(const QuantizedRow& to, size_t at, float scale, const int32_t (&sums)[2]) {
+  to.scale[at] = scale;
+  to.sum[at] = scale * static_cast<float>(sums[0] + sums[1]);
+  to.offset[at] = to.times * (to.halves ? sums[0] : sums[0] + sums[1]);
+  if (to.halves) to.offset[to.parts + at] = to.times * sums[1];
+}
+
+// IsaOps::quantize, by a function of one block.
+template <void (*block)(const float* x, int8_t* q, float* scale, int32_t (&sums)[2])>
 void QuantizeRow(const float* x, size_t blocks, const QuantizedRow& to) {
   for (size_t b = 0, at = 0; b < blocks; ++b, at += to.step) {
+    float scale;
     int32_t sums[2];
-    block(x + b * kBlock, to.q + at * kBlock, to.scale + at, sums);
-    to.sum[at] = to.scale[at] * static_cast<float>(sums[0] + sums[1]);
-    to.offset[at] = to.times * (to.halves ? sums[0] : sums[0] + sums[1]);
-    if (to.halves) to.offset[to.parts + at] = to.times * sums[1];
+    block(x + b * kBlock, to.q + at * kBlock, &scale, sums);
+    PutScale(to, at, scale, sums);
   }
 }
 

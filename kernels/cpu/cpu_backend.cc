@@ -125,7 +125,9 @@ class CpuBackend : public Backend {
   }
 
   void AddInPlace(float* x, const float* y, size_t n) override {
-    for (size_t i = 0; i < n; ++i) x[i] += y[i];
+    team_.For(n, 1024, Elems(n) / 4, [=](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) x[i] += y[i];
+    });
   }
   void AddBias(float* x, size_t rows, size_t dim, const float* bias) override {
     for (size_t r = 0; r < rows; ++r) AddInPlace(x + r * dim, bias, dim);

@@ -38,7 +38,7 @@ struct V4 : CopiedTails<V4, 4> {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
-inline void Quantize(const float* x, int8_t* q, float* scale, int32_t sums[2]) {
+inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]) {
   float32x4_t v[8];
   float32x4_t max = vdupq_n_f32(0);
   for (int i = 0; i < 8; ++i) {
