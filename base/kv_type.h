@@ -13,6 +13,7 @@ enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kQ8_0 = 3 };
 
 inline constexpr std::array<std::string_view, 4> kKvTypeNames = {"f32", "f16", "bf16", "q8_0"};
 inline constexpr uint64_t kKvBlock = 32;  // elements that share a scale in q8_0
+inline constexpr int kMaxHeadDim = 4096;  // elements of a head; models with more are refused
 
 constexpr std::string_view KvTypeName(KvType type) { return kKvTypeNames[static_cast<size_t>(type)]; }
 constexpr std::optional<KvType> ParseKvType(std::string_view name) {

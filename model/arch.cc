@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/kv_type.h"
 #include "model/quoted.h"
 #include "model/rope_scaling.h"
 
@@ -257,12 +258,13 @@ StatusOr<LayerSpec> LayerDefaults(const Gguf& gguf, const Keys& keys, const Arch
                                   size_t layers, int heads, int context) {
   LayerSpec layer;
   const int dim = spec.dim;
-  GYRE_ASSIGN_OR_RETURN(layer.head_dim, keys.Int("attention.key_length", 4096, dim / heads));
+  GYRE_ASSIGN_OR_RETURN(layer.head_dim, keys.Int("attention.key_length", kMaxHeadDim, dim / heads));
+  if (layer.head_dim > kMaxHeadDim) return DataLoss("{} heads of a dimension of {} have {} elements each, expected at most {}", heads, dim, layer.head_dim, kMaxHeadDim);
   if (layer.head_dim <= 0 || (!keys.Has("attention.key_length") && dim % heads != 0)) {
     return DataLoss("{} heads do not divide a dimension of {}, and {} is missing", heads, dim,
                     keys.Name("attention.key_length"));
   }
-  GYRE_ASSIGN_OR_RETURN(const int value_length, keys.Int("attention.value_length", 4096, layer.head_dim));
+  GYRE_ASSIGN_OR_RETURN(const int value_length, keys.Int("attention.value_length", kMaxHeadDim, layer.head_dim));
   if (value_length != layer.head_dim) {
     return Unimplemented("{} is {}, known is the key length, {}", keys.Name("attention.value_length"), value_length,
                          layer.head_dim);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "base/kv_type.h"
+
 namespace gyre {
 namespace {
 
@@ -75,6 +77,9 @@ class Parser {
     if (c.layers > 4096) return DataLoss("header: n_layers is {}, expected 1 to 4096", c.layers);
     if (c.dim % c.heads != 0 || c.dim / c.heads % 2 != 0) {
       return DataLoss("header: {} heads do not divide a dimension of {} into even parts", c.heads, c.dim);
+    }
+    if (c.dim / c.heads > kMaxHeadDim) {
+      return DataLoss("header: {} heads of a dimension of {} have {} elements each, expected at most {}", c.heads, c.dim, c.dim / c.heads, kMaxHeadDim);
     }
     if (c.heads % c.kv_heads != 0) return DataLoss("header: {} heads, {} key-value heads", c.heads, c.kv_heads);
     if (out_.version == 2 && group_ < 1) return DataLoss("header: group_size is {}, expected 1 or more", group_);

@@ -2,6 +2,7 @@ if(GYRE_TESTS)
   gyre_test(model_hf_test "engine" gyre_cli Boost::json)
   gyre_test(engine_ring_test engine gyre_cli)
   gyre_test(engine_resize_test engine gyre_cli)
+  gyre_test(engine_classes_test engine gyre_cli)
   gyre_test(engine_wire_test engine gyre_cli)
   # Once more with two classes of rows: tiles for prompts, in emulation where there are none (docs/kernels.md).
   foreach(name engine_ring_test engine_resize_test)

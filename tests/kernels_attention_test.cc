@@ -219,6 +219,31 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
   }
 }
 
+// A query's weights of what it does not see are 0, and 0 times infinity is no number.
+TEST_P(PromptAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
+  const uint32_t positions = 40;
+  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kQ8_0}) {
+    Cache cache = MakeCache(type, kKvHeads, 32, 16, positions);
+    const size_t width = kHeads * 32;
+    std::vector<KvRow> rows;
+    for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+    const auto k = Random(positions * kKvHeads * 32, 1), q = Random(positions * width, 3);
+    auto v = Random(positions * kKvHeads * 32, 2);
+    v[20 * kKvHeads * 32 + 5] = INFINITY;
+    v[21 * kKvHeads * 32 + 6] = NAN;
+    fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+    const AttentionParams params{.heads = kHeads, .scale = 0.3f, .window = 4, .arithmetic = Arithmetic::kPrompt};
+    std::vector<float> together(q.size()), alone(width);
+    fast_->Attention(q.data(), rows, cache.view, params, together.data());
+    for (size_t p = 0; p < positions; ++p) {
+      if (p >= 20 && p < 25) continue;
+      fast_->Attention(&q[p * width], std::span(rows).subspan(p, 1), cache.view, params, alone.data());
+      EXPECT_EQ(std::memcmp(alone.data(), &together[p * width], width * 4), 0) << p << " of " << KvTypeName(type);
+      for (size_t i = 0; i < width; ++i) ASSERT_LT(std::fabs(alone[i]), 10) << p << " of " << KvTypeName(type);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
 INSTANTIATE_TEST_SUITE_P(Isa, PromptAttention, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
 

@@ -216,6 +216,15 @@ TEST(ArchTest, ValuesOutOfRangeAreCorrupt) {
   }
 }
 
+TEST(ArchTest, HeadsOfMoreElementsThanKernelsTakeAreRefused) {
+  TinyOptions o = Tiny("llama");
+  o.dim = 4 * 4098;
+  o.layers = 1;
+  o.ffn = 1;
+  o.kv_heads = 1;
+  EXPECT_THAT(MessageOf(o), HasSubstr("4098 elements each, expected at most 4096"));
+}
+
 TEST(ArchTest, HeadCountsMayComeLayerByLayer) {
   TinyOptions o = Tiny("llama");
   o.heads_per_layer = true;

@@ -138,6 +138,7 @@ TEST(Llama2cTest, HeadersThatCannotBeAreNamed) {
   EXPECT_THAT(with(8, 1 << 30), HasSubstr("n_layers"));
   EXPECT_THAT(with(12, 5), HasSubstr("5 heads"));
   EXPECT_THAT(with(16, 3), HasSubstr("3 key-value heads"));
+  EXPECT_THAT(with(0, 4 * 4098), HasSubstr("4098 elements each, expected at most 4096"));
   EXPECT_THAT(with(20, INT32_MIN), HasSubstr("vocab_size"));
 }
 

@@ -14,7 +14,6 @@ namespace {
 #include "kernels/cpu/avx512_panels-inl.h"
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/tile_kernels-inl.h"
-
 #include "kernels/cpu/int8_tiles-inl.h"
 
 // The compiler's intrinsics take a tile's number as a literal only, in gcc not as a template's constant; so these are instructions. A
@@ -39,7 +38,6 @@ struct Amx {
   static void DotBf16() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
   }
-
   template <int c, int a, int b>
   static void DotInt8() {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));

@@ -15,7 +15,6 @@ namespace {
 #include "kernels/cpu/avx512_panels-inl.h"
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/tile_kernels-inl.h"
-
 #include "kernels/cpu/int8_tiles-inl.h"
 
 struct alignas(64) Tile {
@@ -64,7 +63,6 @@ struct Emulated {
       _mm512_store_ps(sums.row[r], _mm512_add_ps(_mm512_load_ps(sums.row[r]), _mm512_add_ps(even, odd)));
     }
   }
-
   template <int c, int a, int b>
   static void DotInt8() {
     const auto [sums, x, w] = Fitting(c, a, b);

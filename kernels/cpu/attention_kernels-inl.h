@@ -25,7 +25,7 @@ typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
 template <KvType type>
 [[gnu::always_inline]] inline void Prefetch(const KvRun& run, size_t at) {
   constexpr size_t kAhead = 512;  // bytes
-  __builtin_prefetch(run.values + at * (type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2) + kAhead);
+  __builtin_prefetch(run.values + at * KvBytes(type, 1) + kAhead);
 }
 
 // R queries against n positions from j on, a register of them at most, of P pages.
@@ -96,13 +96,13 @@ template <typename V, KvType type, size_t R, size_t C>
 void WeightedTile(const float* weights, size_t ldw, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, size_t at, float* acc) {
   typename V::T sum[R][C];
   Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
-  for (size_t p = 0; p < pages; ++p, weights += n, scales += n * head_dim / kKvBlock) {
+  for (size_t p = 0; p < pages; ++p, weights += n) {
     for (size_t j = 0; j < n; ++j) {
       typename V::T v[C];
       for (size_t c = 0; c < C; ++c) {
         const size_t element = j * head_dim + at + c * V::kLanes;
         v[c] = LoadElements<V, type>(runs[p], element);
-        if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[element / kKvBlock]));
+        if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
         Prefetch<type>(runs[p], element);
       }
       for (size_t r = 0; r < R; ++r) {
@@ -146,7 +146,7 @@ template <typename V>
 void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc) {
   // Scales as f32, of as many positions as there is room for: whole pages, or a part of one.
   constexpr size_t kScales = 256;
-  static_assert(kScales % V::kLanes == 0);
+  static_assert(kScales % V::kLanes == 0 && kScales >= size_t{kMaxHeadDim} / kKvBlock);
   float scales[kScales];
   const size_t blocks = head_dim / kKvBlock, room = kScales / blocks, several = room / n;
   auto put = [&](const KvRun& run, size_t position, size_t count, float* to) {

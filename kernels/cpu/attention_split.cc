@@ -192,8 +192,7 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   for (size_t i = 0; i < n; ++i) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, 1);
 }
 
-// The same by matrix tiles: 16 queries by 16 positions, then 16 queries by 16 elements. A query's weights of what it does not see are 0, which
-// leaves its sums as they are unless a value there is infinite.
+// The same by matrix tiles: 16 queries by 16 positions, then 16 queries by 16 elements. A query's weights of what it does not see are 0.
 void SplitAttention::AttendByTiles(const AttentionItem& item, size_t split, AttentionPart* part) const {
   const size_t n = call_.Queries(item), start = split * kSplit;
   const Range any = Gather(item, split).any;

@@ -68,12 +68,10 @@ struct AttentionCall {
 class AttentionPart {
  public:
   static size_t Bytes(size_t queries, size_t dim);
-  AttentionPart() = default;
   // Of `most` queries at most: Bytes(most, dim) at `memory`.
   AttentionPart(std::byte* memory, size_t most, size_t dim);
 
   void Reset(size_t queries);
-  bool empty() const { return queries_ == 0; }
   void Add(const AttentionPart& o);
   // out[dim] of query i, which saw something.
   void Finish(size_t i, float* out) const;

@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -215,9 +214,8 @@ class CpuBackend : public Backend {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
     const auto scratch = AlignedBytes(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
-    std::atomic<size_t> taken{0};
-    team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end) {
-      std::byte* panels = scratch.get() + 2 * w.panel_bytes * taken++;
+    team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
+      std::byte* panels = scratch.get() + 2 * w.panel_bytes * thread;
       for (size_t p = begin; p < end; p += 2) {
         ExpandPanels(w, p, panels);
         ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel), out + p * kPanel, w.n);

@@ -1,7 +1,6 @@
 #include "kernels/cpu/paged_attention.h"
 
 #include <algorithm>
-#include <atomic>
 
 namespace gyre::cpu {
 namespace {
@@ -40,9 +39,9 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   if (!lone_.empty()) {
     const size_t splits = lone_.size() < 4 * threads ? MostSplits(call, lone_) : 1;
     CutHeads(4 * threads / splits, kv_heads);
-    Sum(call, lone_, splits, lone_macs);
+    Sum(call, lone_, splits > 1, lone_macs);
   }
-  if (!together_.empty()) Sum(call, together_, together_.size() < 2 * threads ? MostSplits(call, together_) : 1, together_macs);
+  if (!together_.empty()) Sum(call, together_, together_.size() < 2 * threads && MostSplits(call, together_) > 1, together_macs);
 }
 
 // All heads of a page lie side by side, so a lone row takes them together; where rows are fewer than `wanted`, some each.
@@ -73,7 +72,7 @@ std::byte* PagedAttention::Memory::Room(size_t wanted) {
   return bytes.get();
 }
 
-void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionItem> items, size_t splits, double macs) {
+void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs) {
   auto finish = [&](const AttentionItem& item, const AttentionPart& all) {
     const size_t width = item.heads * call.group;
     for (size_t i = 0; i < call.Queries(item); ++i) {
@@ -81,25 +80,24 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
     }
   };
   size_t most = 0;
-  for (const AttentionItem& item : items) most = std::max(most, call.Queries(item));
+  splits_.clear();
+  for (size_t i = 0; i < items.size(); ++i) {
+    most = std::max(most, call.Queries(items[i]));
+    for (size_t split = call.FirstSplit(items[i]); by_splits && split <= call.LastSplit(items[i]); ++split) splits_.push_back({i, split});
+  }
   // All memory here: nothing may throw within a region.
   const size_t part_bytes = AttentionPart::Bytes(most, call.dim), own_bytes = SplitAttention::Bytes(call, most) + 2 * part_bytes;
   std::byte* own = own_.Room(own_bytes * Size(team_.threads()));
+  std::byte* shared = shared_.Room(splits_.size() * part_bytes);
   parts_.clear();
-  if (splits > 1) {
-    std::byte* shared = shared_.Room(items.size() * splits * part_bytes);
-    for (size_t i = 0; i < items.size() * splits; ++i) parts_.emplace_back(shared + i * part_bytes, most, call.dim);
-  }
-  std::atomic<size_t> taken{0};
-  team_.For(items.size() * splits, 1, macs / kMacsPerNs, [&](size_t begin, size_t end) {
-    std::byte* mine = own + own_bytes * taken++;
+  for (size_t i = 0; i < splits_.size(); ++i) parts_.emplace_back(shared + i * part_bytes, most, call.dim);
+  team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kMacsPerNs, [&](size_t begin, size_t end, size_t thread) {
+    std::byte* mine = own + own_bytes * thread;
     AttentionPart part(mine, most, call.dim), all(mine + part_bytes, most, call.dim);
     const SplitAttention attention(ops_, call, most, mine + 2 * part_bytes);
     for (size_t i = begin; i < end; ++i) {
-      if (splits > 1) {
-        const AttentionItem& item = items[i / splits];
-        const size_t split = call.FirstSplit(item) + i % splits;
-        if (split <= call.LastSplit(item)) attention.Attend(item, split, &parts_[i]);
+      if (by_splits) {
+        attention.Attend(items[splits_[i].item], splits_[i].split, &parts_[i]);
         continue;
       }
       // A prompt's last rows cost most: one from the front, one from the back, so that every thread gets both.
@@ -113,11 +111,11 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
     }
   });
   AttentionPart all(own, most, call.dim);
-  for (size_t i = 0; i < parts_.size(); i += splits) {
-    const AttentionItem& item = items[i / splits];
-    all.Reset(call.Queries(item));
-    for (size_t s = 0; s < splits && !parts_[i + s].empty(); ++s) all.Add(parts_[i + s]);
-    finish(item, all);
+  for (size_t i = 0; i < splits_.size();) {
+    const size_t of = splits_[i].item;
+    all.Reset(call.Queries(items[of]));
+    for (; i < splits_.size() && splits_[i].item == of; ++i) all.Add(parts_[i]);
+    finish(items[of], all);
   }
 }
 

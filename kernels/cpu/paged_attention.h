@@ -22,23 +22,26 @@ class PagedAttention {
   void Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params, float* out);
 
  private:
-  // `scratch` grows to `bytes`.
   struct Memory {
-    std::byte* Room(size_t bytes);
+    std::byte* Room(size_t wanted);  // without a value; grows and stays
     std::unique_ptr<std::byte[], FreeDelete> bytes;
     size_t room = 0;
   };
 
   void CutHeads(size_t wanted, size_t kv_heads);
   size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
-  // `splits` > 1: those of few items are shared out too, as many of each at most.
-  void Sum(const AttentionCall& call, std::span<const AttentionItem> items, size_t splits, double macs);
+  // by_splits: the splits of few items are shared out too.
+  void Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs);
 
   const IsaOps& ops_;
   const Team& team_;
   std::vector<AttentionItem> lone_, together_;
-  std::vector<AttentionPart> parts_;
-  Memory own_, shared_;  // of threads; of parts that wait to be added
+  struct Split {
+    size_t item, split;
+  };
+  std::vector<Split> splits_;         // in order, where they are shared out
+  std::vector<AttentionPart> parts_;  // of each
+  Memory own_, shared_;               // of threads; of parts_
 };
 
 }  // namespace gyre::cpu

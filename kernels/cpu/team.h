@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,14 +21,14 @@ class Team {
   explicit Team(int threads, std::vector<int> cpus = {}) : threads_(threads), cpus_(std::move(cpus)) {}
   int threads() const { return threads_; }
 
-  // Calls f(begin, end) over parts of [0, items), one a thread; boundaries are multiples of `grain`. `nanoseconds`: what
+  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items), one a thread; boundaries are multiples of `grain`. `nanoseconds`: what
   // all of it takes on one thread, roughly; under kWorthwhile it stays on the caller's.
   template <typename Fn>
   void For(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     const size_t grains = (items + grain - 1) / grain, parts = std::min(static_cast<size_t>(threads_), grains);
     if (parts <= 1 || nanoseconds < kWorthwhile) {
       Settle(0);
-      if (items > 0) f(size_t{0}, items);
+      if (items > 0) Call(f, 0, items, 0);
       return;
     }
     // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the next.
@@ -36,12 +37,18 @@ class Team {
       const auto i = static_cast<size_t>(t);
       Settle(i);
       const size_t begin = grains * i / parts * grain, end = std::min(items, grains * (i + 1) / parts * grain);
-      if (i < parts && begin < end) f(begin, end);
+      if (i < parts && begin < end) Call(f, begin, end, i);
     }
   }
 
  private:
   static constexpr double kWorthwhile = 20000;
+
+  template <typename Fn>
+  static void Call(const Fn& f, size_t begin, size_t end, size_t thread) {
+    if constexpr (std::is_invocable_v<const Fn&, size_t, size_t, size_t>) f(begin, end, thread);
+    else f(begin, end);
+  }
 
   // Sends the calling thread, the team's number i, where it belongs, once.
   void Settle(size_t i) const {

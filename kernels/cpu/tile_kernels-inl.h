@@ -117,7 +117,7 @@ void ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size
 // 16 elements from `at` on, of which `mask` exist; of q8_0 without their scales.
 template <KvType type>
 __m512 LoadKv(const std::byte* values, size_t at, __mmask16 mask) {
-  const std::byte* from = values + at * (type == KvType::kF32 ? 4 : type == KvType::kQ8_0 ? 1 : 2);
+  const std::byte* from = values + at * KvBytes(type, 1);
   if constexpr (type == KvType::kF32) return _mm512_maskz_loadu_ps(mask, from);
   if constexpr (type == KvType::kF16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
   if constexpr (type == KvType::kBf16) return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
@@ -150,6 +150,12 @@ void ExpandKeysTyped(const KvRun& keys, size_t stride, size_t head_dim, std::byt
   PutPairs<Tiles, left>(TileDepth(head_dim) * kTileRows, row, tiles);
 }
 
+// What is not is the largest bf16 there is: times the weight 0 of a query that does not see it, it has to be 0.
+inline __m512 Finite(__m512 v) {
+  const __m512 largest = _mm512_set1_ps(0x1.FEp127f);
+  return _mm512_max_ps(_mm512_min_ps(v, largest), _mm512_sub_ps(_mm512_setzero_ps(), largest));
+}
+
 template <typename Tiles, KvType type, bool left>
 void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows) {
   const size_t columns = head_dim - column;
@@ -157,10 +163,10 @@ void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_d
   auto row = [&](size_t position) {
     if (position < skip || position >= skip + n) return _mm512_setzero_ps();
     const __m512 value = LoadKv<type>(values.values, (position - skip) * head_dim + column, mask);
-    if constexpr (type != KvType::kQ8_0) return value;
+    if constexpr (type != KvType::kQ8_0) return Finite(value);
     uint16_t scale;
     __builtin_memcpy(&scale, values.scales + ((position - skip) * head_dim + column) / kKvBlock * 2, 2);
-    return _mm512_mul_ps(value, _mm512_set1_ps(_cvtsh_ss(scale)));
+    return Finite(_mm512_mul_ps(value, _mm512_set1_ps(_cvtsh_ss(scale))));
   };
   PutPairs<Tiles, left>(kTileRows / 2, row, rows);
 }

@@ -1,7 +1,6 @@
 #include "kernels/cpu/tile_product.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/quant_lowbit.h"
 
@@ -44,10 +43,9 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
     scratch_ = AlignedBytes(all);
     scratch_room_ = all;
   }
-  std::atomic<size_t> taken{0};
   const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kMacsPerNs + weights / kExpandedPerNs;
-  team_.For(Panels(w.n), kPanelGrain, ns, [&](size_t begin, size_t end) {
-    std::byte* mine = scratch_.get() + bytes * taken++;
+  team_.For(Panels(w.n), kPanelGrain, ns, [&](size_t begin, size_t end, size_t thread) {
+    std::byte* mine = scratch_.get() + bytes * thread;
     ops_.begin();
     MultiplyPanels(w, begin, std::min(end, (w.n + kPanel - 1) / kPanel), segment, {mine, mine + tile_bytes}, out);
     ops_.end();

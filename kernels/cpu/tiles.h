@@ -1,4 +1,4 @@
-// Products by matrix tiles (AMX): what differs between the hardware and its emulation. The driver is tile_product.h.
+// Products by matrix tiles (AMX): what differs between the hardware and its emulation. The drivers are tile_product.h and attention_split.h.
 //
 // x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32, keys and values become a sum of two
 // bf16 (f16 exactly, f32 to 16 bits). A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. A
@@ -41,6 +41,7 @@ struct TileOps {
   // Keys of 16 positions as the columns of W, k = head_dim; `stride` and the scales' places are IsaOps::scores'.
   void (*expand_keys)(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles);
   // Elements [column, column + 16) of the values of 16 positions, of which n from `skip` on are there, as the columns of W: half a tile, 8 rows.
+  // Infinite ones and NaN become the largest bf16.
   void (*expand_values)(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, bool left, std::byte* rows);
   // out[r * ldo + c] = (first ? 0 : itself) + sum over `depth` tiles, for up to 32 rows and 32 columns: a[i * a_stride] are the tiles of
   // row group i, b[j * b_stride] those of 16 columns j.

@@ -15,6 +15,7 @@ struct TinyBinOptions {
   int version = 0;
   int32_t dim = 16, hidden = 24, layers = 2, heads = 4, kv_heads = 2, vocab = 262, seq_len = 32;
   int32_t group = 8;
+  float scale = 1;  // of version 2's groups, at most
   bool shared = true;
   uint32_t seed = 1;
 };
@@ -23,13 +24,13 @@ struct TinyBinOptions {
 inline std::vector<std::byte> BuildTinyBin(const TinyBinOptions& o) {
   std::mt19937 random(o.seed);
   Encoder out;
-  auto floats = [&](int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out.Put(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
+  auto floats = [&](int64_t n, float largest = 1) {
+    for (int64_t i = 0; i < n; ++i) out.Put(largest * (static_cast<float>(random() % 2001) / 1000.0f - 1.0f));
   };
   auto tensor = [&](int64_t n) {
     if (o.version != 2) return floats(n);
     for (int64_t i = 0; i < n; ++i) out.Put(static_cast<int8_t>(random() % 255 - 127));
-    floats(n / o.group);
+    floats(n / o.group, o.scale);
   };
   const int32_t vocab = o.version == 0 && !o.shared ? -o.vocab : o.vocab;
   if (o.version != 0) {

@@ -15,6 +15,7 @@ namespace gyre::testing {
 
 struct Outcome {
   std::vector<TokenId> tokens;
+  std::vector<float> probabilities;  // of each
   std::string text;
   std::vector<std::vector<float>> logits;  // in order of position
   int terminals = 0;
@@ -81,6 +82,7 @@ class Runner {
     if (o.terminals > 0) ++o.events_after_terminal;
     if (auto* token = std::get_if<TokenEvent>(&event)) {
       o.tokens.push_back(token->token);
+      o.probabilities.push_back(token->probability);
       o.text += token->text;
     } else if (auto* row = std::get_if<LogitsEvent>(&event)) {
       o.logits.push_back(row->logits);

@@ -1,10 +1,11 @@
-// A tiny seeded model in a file of its own, removed again.
+// A tiny seeded model, or any bytes, in a file of its own, removed again.
 #pragma once
 
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/testing/gguf_writer.h"
 
@@ -12,11 +13,11 @@ namespace gyre::testing {
 
 class TinyModelFile {
  public:
-  explicit TinyModelFile(const TinyOptions& options = {}) {
+  explicit TinyModelFile(const TinyOptions& options = {}) : TinyModelFile(BuildTinyModel(options)) {}
+  explicit TinyModelFile(const std::vector<std::byte>& bytes) {
     char path[] = "/tmp/gyre-tiny-XXXXXX";
     const int fd = mkstemp(path);
     path_ = path;
-    const std::vector<std::byte> bytes = BuildTinyModel(options);
     for (size_t at = 0; at < bytes.size();) {
       const ssize_t n = write(fd, bytes.data() + at, bytes.size() - at);
       if (n <= 0) abort();
