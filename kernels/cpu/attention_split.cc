@@ -121,33 +121,32 @@ SplitAttention::Range SplitAttention::Sees(const KvRow& row, size_t split) const
 
 // A few pages after a few pages, as all heads of a page lie side by side.
 void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
-  const Pages& pages = call_.pages;
-  const KvRow& place = call_.rows[item.row];
+  const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
-  const Range sees = Sees(place, split);
-  Pages::Run runs[kSplit];
-  size_t count = 0;
-  pages.ForEach(place, sees.from, sees.to, [&](const Pages::Run& run) { runs[count++] = run; });
-  // f(runs, how many, head, its first query): several at once where they are whole pages.
-  auto each = [&](const auto& f) {
-    for (size_t i = 0, several; i < count; i += several) {
-      several = 1;
-      while (several < kPagesAtOnce && i + several < count && runs[i].count == pages.block() && runs[i + several].count == pages.block()) ++several;
-      for (size_t h = 0; h < item.heads; ++h) f(runs + i, several, item.head + h, h * group);
-    }
-  };
-  KvRun at_once[kPagesAtOnce];
-  float* scores = scratch_.scores;
+  const Range sees = Sees(row, split);
   const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
-  each([&](const Pages::Run* run, size_t several, size_t head, size_t query) {
-    for (size_t p = 0; p < several; ++p) at_once[p] = pages.Keys(run[p], head);
-    ops_.scores(queries + query * dim, group, at_once, several, pages.block(), run->count, dim, scores + query * kSplit + (run->position - start), kSplit);
+  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Run* runs, size_t few) {
+    for (size_t h = 0; h < item.heads; ++h) Score(queries + h * group * dim, group, runs, few, item.head + h, scratch_.scores + h * group * kSplit, start);
   });
-  for (size_t i = 0; i < call_.Queries(item); ++i) Soften(scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
-  each([&](const Pages::Run* run, size_t several, size_t head, size_t query) {
-    for (size_t p = 0; p < several; ++p) at_once[p] = pages.Values(run[p], head);
-    ops_.weighted_sum(scores + query * kSplit + (run->position - start), kSplit, group, at_once, several, run->count, dim, part->sums + query * dim);
+  for (size_t i = 0; i < call_.Queries(item); ++i) {
+    Soften(scratch_.scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
+  }
+  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Run* runs, size_t few) {
+    for (size_t h = 0; h < item.heads; ++h) AddValues(scratch_.scores + h * group * kSplit, group, runs, few, item.head + h, part->sums + h * group * dim, start);
   });
+}
+
+// The scores of n queries in a few runs, to their places in a split that begins at `start`.
+void SplitAttention::Score(const float* queries, size_t n, const Pages::Run* runs, size_t few, size_t head, float* scores, size_t start) const {
+  KvRun keys[kPagesAtOnce];
+  for (size_t p = 0; p < few; ++p) keys[p] = call_.pages.Keys(runs[p], head);
+  ops_.scores(queries, n, keys, few, call_.pages.block(), runs->count, call_.dim, scores + (runs->position - start), kSplit);
+}
+
+void SplitAttention::AddValues(const float* weights, size_t n, const Pages::Run* runs, size_t few, size_t head, float* sums, size_t start) const {
+  KvRun values[kPagesAtOnce];
+  for (size_t p = 0; p < few; ++p) values[p] = call_.pages.Values(runs[p], head);
+  ops_.weighted_sum(weights + (runs->position - start), kSplit, n, values, few, runs->count, call_.dim, sums);
 }
 
 // The queries of several rows, and what each sees.
@@ -167,29 +166,25 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
 
 // The heads of one key-value head of several rows.
 void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const {
-  const Pages& pages = call_.pages;
-  const size_t dim = call_.dim, n = call_.Queries(item), start = split * kSplit;
+  const size_t dim = call_.dim, group = call_.group, n = call_.Queries(item), start = split * kSplit;
   const KvRow& row = call_.rows[item.row];  // all have this table
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
-  float* scores = scratch_.scores;
-  pages.ForEach(row, seen.any.from, seen.any.to, [&](const Pages::Run& run) {
-    const KvRun keys = pages.Keys(run, item.head);
-    ops_.scores(scratch_.queries, n, &keys, 1, pages.block(), run.count, dim, scores + (run.position - start), kSplit);
+  call_.pages.ForEachFew(row, seen.any.from, seen.any.to, [&](const Pages::Run* runs, size_t few) {
+    Score(scratch_.queries, n, runs, few, item.head, scratch_.scores, start);
   });
   for (size_t i = 0; i < n; ++i) {
-    if (sees[i].from < sees[i].to) Soften(scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
+    if (sees[i].from < sees[i].to) Soften(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
   }
-  // What all see, together; before and after it each query its own.
+  // What all see, together; before and after it each row its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    pages.ForEach(row, from, to, [&](const Pages::Run& run) {
-      const KvRun values = pages.Values(run, item.head);
-      ops_.weighted_sum(scores + first * kSplit + (run.position - start), kSplit, how_many, &values, 1, run.count, dim, part->sums + first * dim);
+    call_.pages.ForEachFew(row, from, to, [&](const Pages::Run* runs, size_t few) {
+      AddValues(scratch_.scores + first * kSplit, how_many, runs, few, item.head, part->sums + first * dim, start);
     });
   };
-  for (size_t i = 0; i < n; ++i) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, 1);
+  for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);
   add(seen.all.from, seen.all.to, 0, n);
-  for (size_t i = 0; i < n; ++i) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, 1);
+  for (size_t i = 0; i < n; i += group) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, group);
 }
 
 // The same by matrix tiles: 16 queries by 16 positions, then 16 queries by 16 elements. A query's weights of what it does not see are 0.

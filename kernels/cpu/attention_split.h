@@ -36,6 +36,22 @@ class Pages {
       pos += count;
     }
   }
+  // f(runs, how many) for the same: up to kPagesAtOnce whole pages, or a part of one.
+  template <typename Fn>
+  void ForEachFew(const KvRow& row, size_t from, size_t to, const Fn& f) const {
+    Run runs[kPagesAtOnce];
+    size_t few = 0;
+    auto flush = [&] {
+      if (few > 0) f(runs, few);
+      few = 0;
+    };
+    ForEach(row, from, to, [&](const Run& run) {
+      if (run.count < block_ || few == kPagesAtOnce) flush();
+      runs[few++] = run;
+      if (run.count < block_) flush();
+    });
+    flush();
+  }
   KvRun Keys(const Run& run, size_t head) const;
   KvRun Values(const Run& run, size_t head) const;
 
@@ -112,6 +128,8 @@ class SplitAttention {
   Seen Gather(const AttentionItem& item, size_t split) const;
   void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
   void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  void Score(const float* queries, size_t n, const Pages::Run* runs, size_t few, size_t head, float* scores, size_t start) const;
+  void AddValues(const float* weights, size_t n, const Pages::Run* runs, size_t few, size_t head, float* sums, size_t start) const;
   void AttendByTiles(const AttentionItem& item, size_t split, AttentionPart* part) const;
   void ScoreByTiles(const AttentionItem& item, Range any) const;
   void AddByTiles(const AttentionItem& item, Range any, Range whole, AttentionPart* part) const;

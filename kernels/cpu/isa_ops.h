@@ -24,15 +24,15 @@ struct Quantized {
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
-// Where a row of Quantized goes: block b to number b * step of each.
+// Where a row of Quantized goes: block b to number b * step of each; offset = times * the sum of q.
 struct QuantizedRow {
   int8_t* q;
   float* scale;
   float* sum;
   int32_t* offset;
   size_t step, parts;
-  bool halves;    // two scales a block
-  int32_t times;  // the sum of q
+  bool halves;  // two scales a block
+  int32_t times;
 };
 
 // Pages that scores and weighted_sum best take at once for few rows.

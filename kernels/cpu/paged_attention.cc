@@ -5,8 +5,8 @@
 namespace gyre::cpu {
 namespace {
 
-// Queries that share keys and values, about. Tiles want more: keys and values are expanded for each item anew.
-constexpr size_t kQueries = 8, kTileQueries = 64;
+// Queries that share keys and values, about: with fewer, a long prompt waits for memory (and by tiles for their expansion).
+constexpr size_t kQueries = 64;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kMacsPerNs = 16;
 
@@ -19,7 +19,7 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   const bool by_tiles = params.arithmetic == Arithmetic::kPrompt && ops_.tiles != nullptr && Size(kv.block_size) % kTileRows == 0;
   const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, by_tiles};
   // Neighbours in one sequence read the same keys and values.
-  const size_t most = std::max<size_t>(1, (by_tiles ? kTileQueries : kQueries) / group), threads = Size(team_.threads());
+  const size_t most = std::max<size_t>(1, kQueries / group), threads = Size(team_.threads());
   together_.clear();
   lone_.clear();
   double lone_macs = 0, together_macs = 0;
