@@ -99,7 +99,7 @@ LayerCache MakeCache(KvType type, uint32_t positions) {
 
 int Attention(const Flags& flags, const std::vector<Isa>& levels) {
   constexpr size_t kLayers = 16, kHeads = 32;
-  fmt::print("{:12} {:6} {:>7} {:>9} {:>9} {:>8} {:>13}\n", "isa", "kv", "depth", "ms a row", "best", "GB/s", "of bandwidth");
+  fmt::print("{:12} {:6} {:>7} {:>5} {:>9} {:>9} {:>8} {:>8} {:>13}\n", "isa", "kv", "depth", "rows", "ms", "best", "GFLOP/s", "GB/s", "of bandwidth");
   for (const std::string& name : flags.kv_types) {
     const auto type = ParseKvType(name);
     if (!type) {
@@ -107,29 +107,33 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
       return 1;
     }
     for (uint32_t depth : flags.depths) {
-      std::vector<LayerCache> layers;
-      for (size_t i = 0; i < kLayers; ++i) layers.push_back(MakeCache(*type, depth + 1));
-      const KvView& view = layers.front().pool->view();
-      std::vector<float> q(kHeads * 64), out(q.size());
-      for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
-      for (Isa isa : levels) {
-        auto backend = MakeBackend(isa, flags.threads);
-        std::vector<double> seconds, bandwidths;
-        for (int run = 0; run < flags.runs; ++run) {
-          seconds.push_back(Time([&] {
-            for (const LayerCache& layer : layers) {
-              const KvRow row{layer.table.data(), depth};
-              backend->Attention(q.data(), std::span(&row, 1), layer.pool->view(), {.heads = kHeads, .scale = 0.125f}, out.data());
-            }
-          }));
-          bandwidths.push_back(bench::ReadBandwidth(flags.threads));
+      for (const size_t rows : flags.rows) {
+        std::vector<LayerCache> layers;
+        for (size_t i = 0; i < kLayers; ++i) layers.push_back(MakeCache(*type, depth + static_cast<uint32_t>(rows)));
+        const KvView& view = layers.front().pool->view();
+        std::vector<float> q(rows * kHeads * 64), out(q.size());
+        for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
+        for (Isa isa : levels) {
+          auto backend = MakeBackend(isa, flags.threads);
+          std::vector<double> seconds, bandwidths;
+          for (int run = 0; run < flags.runs; ++run) {
+            seconds.push_back(Time([&] {
+              for (const LayerCache& layer : layers) {
+                std::vector<KvRow> at;
+                for (uint32_t r = 0; r < rows; ++r) at.push_back({layer.table.data(), depth + r});
+                backend->Attention(q.data(), at, layer.pool->view(), {.heads = kHeads, .scale = 0.125f}, out.data());
+              }
+            }));
+            bandwidths.push_back(bench::ReadBandwidth(flags.threads));
+          }
+          std::sort(seconds.begin(), seconds.end());
+          const double seen = static_cast<double>(rows) * (depth + static_cast<double>(rows + 1) / 2), ops = seen * kLayers * kHeads * 64 * 4;
+          const double bytes = static_cast<double>(kLayers * 2) * static_cast<double>(view.PageBytes()) * static_cast<double>(depth + rows) / 16;
+          const double median = bench::Median(seconds);
+          fmt::print("{:12} {:6} {:7} {:5} {:9.2f} {:9.2f} {:8.1f} {:8.2f} {:12.0f}%\n", IsaName(isa), name, depth, rows, median * 1e3, seconds.front() * 1e3,
+                     ops / median / 1e9, bytes / median / 1e9, 100 * bytes / median / bench::Median(bandwidths));
+          std::fflush(stdout);
         }
-        std::sort(seconds.begin(), seconds.end());
-        const double bytes = static_cast<double>(kLayers * 2) * static_cast<double>(view.PageBytes()) * static_cast<double>(depth + 1) / 16;
-        const double median = bench::Median(seconds);
-        fmt::print("{:12} {:6} {:7} {:9.2f} {:9.2f} {:8.2f} {:12.0f}%\n", IsaName(isa), name, depth, median * 1e3, seconds.front() * 1e3, bytes / median / 1e9,
-                   100 * bytes / median / bench::Median(bandwidths));
-        std::fflush(stdout);
       }
     }
   }
@@ -201,7 +205,7 @@ int main(int argc, char** argv) {
   CLI::App app("each kernel beside what the processor can do");
   gyre::Flags flags;
   app.add_option("--types", flags.types, "types as GGUF names them")->delimiter(',');
-  app.add_option("--rows", flags.rows, "rows of a product")->delimiter(',');
+  auto* rows = app.add_option("--rows", flags.rows, "rows of a product; of one sequence with --depths, one unless it is given")->delimiter(',')->check(CLI::Range(1, 1 << 16));
   app.add_option("--isa", flags.isa, "one instruction set instead of all that this processor has");
   app.add_option("--threads", flags.threads)->check(CLI::PositiveNumber);
   app.add_option("--n", flags.n, "outputs")->check(CLI::PositiveNumber);
@@ -211,5 +215,6 @@ int main(int argc, char** argv) {
   app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")->delimiter(',')->check(CLI::Range(0, 1 << 24));
   app.add_option("--kv-types", flags.kv_types, "of the KV cache")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
+  if (!flags.depths.empty() && rows->count() == 0) flags.rows = {1};
   return gyre::Main(flags);
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fmt/core.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/ops.h"
 
 namespace gyre::bench {
@@ -127,11 +128,7 @@ GYRE_REGISTER_LOOP("avx512f,avx512vnni", IntegerVnni, _mm512_setzero_si512(), _m
 
 // Four sums, as the kernels have. All tiles are zeros of 16 rows of 64 bytes.
 void BfloatTiles(size_t steps) {
-  alignas(64) struct {
-    uint8_t palette = 1, rest[15] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
+  const cpu::TileConfig config;
   asm volatile("ldtilecfg %0" ::"m"(config));
   for (size_t i = 0; i < steps; ++i) {
     asm volatile(

@@ -62,6 +62,13 @@ class Rig {
       if (i.sample_last) EXPECT_TRUE(scheduler.Append(i.seq, token).ok());
     }
   }
+  // One token a step: [first, end).
+  void Generate(TokenId first, TokenId end) {
+    for (TokenId t = first; t < end; ++t) {
+      Next();
+      LandAndAppend(t);
+    }
+  }
   void Check() {
     const Status status = scheduler.CheckIntegrity();
     ASSERT_TRUE(status.ok()) << status;
@@ -165,12 +172,7 @@ TEST(SchedulerTest, ClassesKeepGeneratedRowsOutOfPrompts) {
     o.one_class = one_class;
     Rig r(o);
     r.Add(1, Tokens(3));
-    r.Next();
-    r.LandAndAppend(3);
-    for (int t = 4; t < 9; ++t) {
-      r.Next();
-      r.LandAndAppend(t);
-    }
+    r.Generate(3, 9);
     r.scheduler.Remove(SeqId{1});
     r.Add(2, Tokens(9));
     r.Next();
@@ -182,13 +184,9 @@ TEST(SchedulerTest, ARingThatGetsASecondClassKeepsReplayedRowsOutOfPrompts) {
   for (const bool second : {false, true}) {
     Rig r(Small());
     r.Add(1, Tokens(3));
-    r.Next();
-    r.LandAndAppend(3);
-    for (int t = 4; t < 9; ++t) {
-      r.Next();
-      r.LandAndAppend(t);
-      if (t == 7) r.scheduler.SetRing(1, 1, !second);  // positions 4 to 7 are there, the last not computed
-    }
+    r.Generate(3, 8);
+    r.scheduler.SetRing(1, 1, !second);  // positions 4 to 7 are there, the last not computed
+    r.Generate(8, 9);
     // What was published before the ring changed had one class: the first four positions.
     r.scheduler.Remove(SeqId{1});
     r.Add(2, Tokens(9));

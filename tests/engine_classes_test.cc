@@ -1,7 +1,6 @@
 // Two classes of rows through the engine: prompts by tiles and generated rows without, each as if alone, on any processor with AVX-512.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -10,6 +9,7 @@
 #include "cli/local_ring.h"
 #include "kernels/ops.h"
 #include "tests/testing/llama2c_writer.h"
+#include "tests/testing/logits_distance.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -49,14 +49,6 @@ class Classes : public ::testing::Test {
     r.prompt_logits = true;
     return r;
   }
-  static double Distance(const std::vector<float>& a, const std::vector<float>& b) {
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      error += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-      norm += std::pow(static_cast<double>(b[i]), 2);
-    }
-    return std::sqrt(error / norm);
-  }
 };
 
 // Groups of 8 are multiplied as f32, whatever a row's class: only attention differs.
@@ -68,7 +60,7 @@ TEST_F(Classes, AttentionOfPromptsIsByTilesThatOfGeneratedRowsIsNot) {
   ASSERT_EQ(tiles.logits.size(), 50u);
   ASSERT_EQ(plain.logits.size(), 50u);
   EXPECT_NE(tiles.logits.back(), plain.logits.back());
-  EXPECT_LT(Distance(tiles.logits.back(), plain.logits.back()), 1e-2);
+  EXPECT_LT(testing::Between({plain.logits.back()}, {tiles.logits.back()}).rms, 1e-2);
   // A row that sees but itself has the weight 1 and a value that is exact: what follows it is generated, with the same bits.
   const Outcome a = RunOne(with->engine(), Ask(2, 1, 60)), b = RunOne(without->engine(), Ask(2, 1, 60));
   EXPECT_EQ(a.probabilities.size(), 60u);

@@ -127,11 +127,12 @@ void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
 }
 
 void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products) {
-  std::vector<Backend::Product> at(products);
+  products_.clear();
+  for (const Backend::Product& p : products) products_.push_back(p);
   ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
-    backend_.MatMul(x, rows, at, arithmetic);
+    backend_.MatMul(x, rows, products_, arithmetic);
     x += rows * products.begin()->w.k;
-    for (Backend::Product& p : at) p.out += rows * p.w.n;
+    for (Backend::Product& p : products_) p.out += rows * p.w.n;
   });
 }
 

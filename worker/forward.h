@@ -85,6 +85,7 @@ class Forward {
   std::vector<float> scores_, gathered_, expert_out_;
   ExpertRoutes routes_;
   std::vector<ClassRun> expert_runs_;
+  std::vector<Backend::Product> products_;  // of one Multiply
 };
 
 }  // namespace gyre

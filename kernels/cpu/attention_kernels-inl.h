@@ -70,20 +70,25 @@ void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size
   if (j < n) ScoresTile<V, type, R, P, false>(q, runs, stride, j, n - j, head_dim, scores, lds, n);
 }
 
+// All rows against P pages.
+template <typename V, KvType type, size_t P>
+void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+  size_t r = 0;
+  auto take = [&]<size_t R>() {
+    for (; r + R <= rows; r += R) ScoresRows<V, type, R, P>(q + r * head_dim, runs, stride, n, head_dim, scores + r * lds, lds);
+  };
+  if constexpr (P == 1) take.template operator()<8>();
+  take.template operator()<4>();
+  take.template operator()<2>();
+  take.template operator()<1>();
+}
+
 template <typename V, KvType type>
 void ScoresTyped(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
   constexpr size_t P = V::kPages;
-  size_t r = 0, p = 0;
-  for (; p + P <= pages; p += P) {
-    for (r = 0; r + 4 <= rows; r += 4) ScoresRows<V, type, 4, P>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
-    for (; r + 2 <= rows; r += 2) ScoresRows<V, type, 2, P>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
-    for (; r < rows; ++r) ScoresRows<V, type, 1, P>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
-  }
-  for (; p < pages; ++p) {
-    for (r = 0; r + 8 <= rows; r += 8) ScoresRows<V, type, 8, 1>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
-    for (; r + 4 <= rows; r += 4) ScoresRows<V, type, 4, 1>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
-    for (; r < rows; ++r) ScoresRows<V, type, 1, 1>(q + r * head_dim, runs + p, stride, n, head_dim, scores + r * lds + p * n, lds);
-  }
+  size_t p = 0;
+  for (; p + P <= pages; p += P) ScoresPages<V, type, P>(q, rows, runs + p, stride, n, head_dim, scores + p * n, lds);
+  for (; p < pages; ++p) ScoresPages<V, type, 1>(q, rows, runs + p, stride, n, head_dim, scores + p * n, lds);
 }
 
 template <typename V>

@@ -41,9 +41,9 @@ KvRun Pages::Values(const Run& run, size_t head) const {
   return {kv_.type, at + run.in_page * dim_, at + block_ * dim_ + run.in_page * (dim_ / kKvBlock) * 2};
 }
 
-size_t AttentionCall::FirstSplit(const AttentionItem& item) const {
-  const size_t end = size_t{rows[item.row].position} + 1, window = Size(params.window);
-  return (params.window > 0 && end > window ? end - window : 0) / kSplit;
+size_t AttentionCall::First(const KvRow& row) const {
+  const size_t end = size_t{row.position} + 1, window = Size(params.window);
+  return window > 0 && end > window ? end - window : 0;
 }
 
 size_t AttentionPart::Bytes(size_t queries, size_t dim) {
@@ -114,9 +114,8 @@ void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPa
 
 // What a row sees of a split.
 SplitAttention::Range SplitAttention::Sees(const KvRow& row, size_t split) const {
-  const size_t end = size_t{row.position} + 1, window = Size(call_.params.window), begin = window > 0 && end > window ? end - window : 0;
-  const size_t from = std::clamp(begin, split * kSplit, (split + 1) * kSplit);
-  return {from, std::clamp(end, from, (split + 1) * kSplit)};
+  const size_t from = std::clamp(call_.First(row), split * kSplit, (split + 1) * kSplit);
+  return {from, std::clamp(size_t{row.position} + 1, from, (split + 1) * kSplit)};
 }
 
 // A few pages after a few pages, as all heads of a page lie side by side.

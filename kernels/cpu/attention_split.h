@@ -76,7 +76,9 @@ struct AttentionCall {
   bool by_tiles;             // IsaOps::tiles; a page is a whole number of them
 
   size_t Queries(const AttentionItem& item) const { return item.count * item.heads * group; }
-  size_t FirstSplit(const AttentionItem& item) const;
+  // The first position that a row sees.
+  size_t First(const KvRow& row) const;
+  size_t FirstSplit(const AttentionItem& item) const { return First(rows[item.row]) / kSplit; }
   size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
 };
 

@@ -213,9 +213,9 @@ class CpuBackend : public Backend {
   void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
-    const auto scratch = AlignedBytes(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
+    std::byte* scratch = low_bit_.Room(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
     team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
-      std::byte* panels = scratch.get() + 2 * w.panel_bytes * thread;
+      std::byte* panels = scratch + 2 * w.panel_bytes * thread;
       for (size_t p = begin; p < end; p += 2) {
         ExpandPanels(w, p, panels);
         ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel), out + p * kPanel, w.n);
@@ -280,6 +280,7 @@ class CpuBackend : public Backend {
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, scales for halves, times the sums
+  Buffer low_bit_;  // two panels of each thread
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
 };

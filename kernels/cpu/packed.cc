@@ -208,6 +208,14 @@ std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align
   return out;
 }
 
+std::byte* Buffer::Room(size_t bytes) {
+  if (bytes > room_) {
+    bytes_ = AlignedBytes(bytes);
+    room_ = bytes;
+  }
+  return bytes_.get();
+}
+
 std::optional<FloatType> PlainType(const CpuWeight& w) {
   switch (w.type) {
     case DType::kF32: return FloatType::kF32;

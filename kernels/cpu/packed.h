@@ -37,6 +37,17 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
 void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
 // Without a value; `align` is a power of two.
 std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align = 64);
+// Bytes at a multiple of 64 that grow to the largest that was asked for and stay.
+class Buffer {
+ public:
+  // At least `bytes`, without a value once they grow.
+  std::byte* Room(size_t bytes);
+  std::byte* data() const { return bytes_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[], FreeDelete> bytes_;
+  size_t room_ = 0;
+};
 // The type whose elements the kernels read as they lie, or nullopt.
 std::optional<FloatType> PlainType(const CpuWeight& w);
 

@@ -64,14 +64,6 @@ size_t PagedAttention::MostSplits(const AttentionCall& call, std::span<const Att
   return team_.threads() > 1 ? most : 1;
 }
 
-std::byte* PagedAttention::Memory::Room(size_t wanted) {
-  if (wanted > room) {
-    bytes = AlignedBytes(wanted);
-    room = wanted;
-  }
-  return bytes.get();
-}
-
 void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs) {
   auto finish = [&](const AttentionItem& item, const AttentionPart& all) {
     const size_t width = item.heads * call.group;

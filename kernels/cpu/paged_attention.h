@@ -22,12 +22,6 @@ class PagedAttention {
   void Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params, float* out);
 
  private:
-  struct Memory {
-    std::byte* Room(size_t wanted);  // without a value; grows and stays
-    std::unique_ptr<std::byte[], FreeDelete> bytes;
-    size_t room = 0;
-  };
-
   void CutHeads(size_t wanted, size_t kv_heads);
   size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
   // by_splits: the splits of few items are shared out too.
@@ -41,7 +35,7 @@ class PagedAttention {
   };
   std::vector<Split> splits_;         // in order, where they are shared out
   std::vector<AttentionPart> parts_;  // of each
-  Memory own_, shared_;               // of threads; of parts_
+  Buffer own_, shared_;               // of threads; of parts_
 };
 
 }  // namespace gyre::cpu

@@ -38,6 +38,16 @@ void ExpandPanel(PanelType type, const std::byte* panel, size_t begin, size_t en
   WithPanelType(type, [&]<PanelType t>() { ExpandTyped<Tiles, t>(panel, begin, end, tiles); });
 }
 
+// 16 elements from `at` on, of which `mask` exist; of q8_0 without their scales.
+template <KvType type>
+__m512 Load16(const std::byte* values, size_t at, __mmask16 mask) {
+  const std::byte* from = values + at * KvBytes(type, 1);
+  if constexpr (type == KvType::kF32) return _mm512_maskz_loadu_ps(mask, from);
+  if constexpr (type == KvType::kF16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
+  if constexpr (type == KvType::kBf16) return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from)));
+}
+
 // 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them.
 template <typename Tiles, FloatType type, bool left = false>
 __m512i Rounded(const void* w, size_t at, size_t n) {
@@ -46,9 +56,8 @@ __m512i Rounded(const void* w, size_t at, size_t n) {
     return _mm512_maskz_loadu_epi16(whole, static_cast<const uint16_t*>(w) + at);
   } else {
     auto half = [&](size_t i) {
-      const auto mask = static_cast<__mmask16>(whole >> i);
-      if constexpr (type == FloatType::kF32) return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(w) + at + i);
-      else return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(w) + at + i));
+      constexpr KvType as = type == FloatType::kF32 ? KvType::kF32 : KvType::kF16;
+      return Load16<as>(static_cast<const std::byte*>(w), at + i, static_cast<__mmask16>(whole >> i));
     };
     const __m512 first = half(0), second = half(16);
     const __m512i rounded = Tiles::Joined(first, second);
@@ -114,16 +123,6 @@ void ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size
   expand(w, columns, k, begin, end, tiles);
 }
 
-// 16 elements from `at` on, of which `mask` exist; of q8_0 without their scales.
-template <KvType type>
-__m512 LoadKv(const std::byte* values, size_t at, __mmask16 mask) {
-  const std::byte* from = values + at * KvBytes(type, 1);
-  if constexpr (type == KvType::kF32) return _mm512_maskz_loadu_ps(mask, from);
-  if constexpr (type == KvType::kF16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
-  if constexpr (type == KvType::kBf16) return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from)));
-}
-
 // Rows of a tile: row i is row(2 i) and row(2 i + 1), rounded, or what is left over then.
 template <typename Tiles, bool left, typename Fn>
 void PutPairs(size_t count, const Fn& row, std::byte* rows) {
@@ -143,9 +142,9 @@ template <typename Tiles, KvType type, bool left>
 void ExpandKeysTyped(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles) {
   auto row = [&](size_t d) {
     if (d >= head_dim) return _mm512_setzero_ps();
-    const __m512 key = LoadKv<type>(keys.values, d * stride, 0xFFFF);
+    const __m512 key = Load16<type>(keys.values, d * stride, 0xFFFF);
     if constexpr (type != KvType::kQ8_0) return key;
-    return _mm512_mul_ps(key, LoadKv<KvType::kF16>(keys.scales, d / kKvBlock * stride, 0xFFFF));
+    return _mm512_mul_ps(key, Load16<KvType::kF16>(keys.scales, d / kKvBlock * stride, 0xFFFF));
   };
   PutPairs<Tiles, left>(TileDepth(head_dim) * kTileRows, row, tiles);
 }
@@ -162,7 +161,7 @@ void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_d
   const auto mask = static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1);
   auto row = [&](size_t position) {
     if (position < skip || position >= skip + n) return _mm512_setzero_ps();
-    const __m512 value = LoadKv<type>(values.values, (position - skip) * head_dim + column, mask);
+    const __m512 value = Load16<type>(values.values, (position - skip) * head_dim + column, mask);
     if constexpr (type != KvType::kQ8_0) return Finite(value);
     uint16_t scale;
     __builtin_memcpy(&scale, values.scales + ((position - skip) * head_dim + column) / kKvBlock * 2, 2);

@@ -22,14 +22,11 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   k_ = k;
   depth_ = TileDepth(k);
   const size_t groups = (rows + kTileRows - 1) / kTileRows;
-  if (const size_t bytes = groups * depth_ * kTileBytes; bytes > room_) {
-    x_ = AlignedBytes(bytes);
-    room_ = bytes;
-  }
+  x_.Room(groups * depth_ * kTileBytes);
   team_.For(groups, 1, static_cast<double>(rows * k) / kRoundedPerNs, [&](size_t begin, size_t end) {
     for (size_t g = begin; g < end; ++g) {
       const size_t row = g * kTileRows;
-      ops_.round_rows(x + row * k, k, std::min(kTileRows, rows - row), k, x_.get() + Group(row));
+      ops_.round_rows(x + row * k, k, std::min(kTileRows, rows - row), k, x_.data() + Group(row));
     }
   });
 }
@@ -39,13 +36,10 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
   const bool low_bit = w.panels == nullptr && IsLowBit(w.type);
   const size_t segment = low_bit ? depth_ : std::min(depth_, kSegment);
   const size_t tile_bytes = kSlice * segment * kTileBytes, bytes = tile_bytes + (low_bit ? 2 * w.panel_bytes : 0);
-  if (const size_t all = bytes * static_cast<size_t>(team_.threads()); all > scratch_room_) {  // here: nothing may throw within a region
-    scratch_ = AlignedBytes(all);
-    scratch_room_ = all;
-  }
+  std::byte* scratch = scratch_.Room(bytes * static_cast<size_t>(team_.threads()));  // here: nothing may throw within a region
   const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kMacsPerNs + weights / kExpandedPerNs;
   team_.For(Panels(w.n), kPanelGrain, ns, [&](size_t begin, size_t end, size_t thread) {
-    std::byte* mine = scratch_.get() + bytes * thread;
+    std::byte* mine = scratch + bytes * thread;
     ops_.begin();
     MultiplyPanels(w, begin, std::min(end, (w.n + kPanel - 1) / kPanel), segment, {mine, mine + tile_bytes}, out);
     ops_.end();
@@ -63,7 +57,7 @@ void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, s
         for (size_t part = 0; part < parts; ++part) {
           Expand(w, {slice, panels, at, at + depth, stride, part > 0}, scratch);
           for (size_t row = first; row < last; row += 2 * kTileRows) {
-            const std::byte* x = x_.get() + Group(row) + at * kTileBytes;
+            const std::byte* x = x_.data() + Group(row) + at * kTileBytes;
             for (size_t p = 0; p < panels; p += 2) {
               const size_t column = (slice + p) * kPanel;
               // The last panel of an odd number stands alone.

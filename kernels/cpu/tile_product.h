@@ -38,10 +38,9 @@ class TileProduct {
 
   const TileOps& ops_;
   const Team& team_;
-  std::unique_ptr<std::byte[], FreeDelete> x_;  // group of rows after group
-  std::unique_ptr<std::byte[], FreeDelete> scratch_;  // of all threads
-  size_t scratch_room_ = 0;
-  size_t room_ = 0, rows_ = 0, k_ = 0, depth_ = 0;
+  Buffer x_;        // group of rows after group
+  Buffer scratch_;  // of all threads
+  size_t rows_ = 0, k_ = 0, depth_ = 0;
 };
 
 }  // namespace gyre::cpu
