@@ -49,6 +49,16 @@ struct Amx {
     const __m512i highs = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(high)));
     return _mm512_or_si512(lows, _mm512_slli_epi32(highs, 16));
   }
+  // Of four codes (bytes) of 16 columns, positions 2 pair and 2 pair + 1 of the first or second 8 columns, as Mantissa says.
+  template <size_t bits, size_t pair, size_t half>
+  static __m512 Floats(__m512i codes) {
+    using M = Mantissa<bits>;
+    constexpr int kFirst = 32 * half + 2 * pair, kPlace = 8 * M::at;
+    // Lane i takes byte kFirst + 4 (i / 2) + i % 2.
+    const __m512i columns = _mm512_set_epi32(29, 28, 25, 24, 21, 20, 17, 16, 13, 12, 9, 8, 5, 4, 1, 0);
+    const __m512i from = _mm512_slli_epi32(_mm512_add_epi32(columns, _mm512_set1_epi32(kFirst)), kPlace);
+    return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(M::base), 0x1111111111111111u << M::at, from, codes));
+  }
   static __m512i Joined(__m512 first, __m512 second) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)); }
 };
 

@@ -80,6 +80,14 @@ struct Emulated {
   static __m512i Pairs(__m512 low, __m512 high) {
     return _mm512_ternarylogic_epi32(_mm512_srli_epi32(RoundUp(low), 16), RoundUp(high), _mm512_set1_epi32(static_cast<int>(0xFFFF0000)), 0xF8);
   }
+  template <size_t bits, size_t pair, size_t half>
+  static __m512 Floats(__m512i codes) {
+    using M = Mantissa<bits>;
+    const __m512i columns = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0), odd = _mm512_set1_epi64(int64_t{8} << 32);
+    const __m512i both = _mm512_permutexvar_epi32(_mm512_add_epi32(columns, _mm512_set1_epi32(8 * half)), codes);
+    const __m512i code = _mm512_and_si512(_mm512_srlv_epi32(both, _mm512_add_epi32(odd, _mm512_set1_epi32(16 * pair))), _mm512_set1_epi32(255));
+    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(code, 8 * M::at), _mm512_set1_epi32(M::base)));
+  }
   static __m512i Joined(__m512 first, __m512 second) {
     const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundUp(first), 16));
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundUp(second), 16)), 1);

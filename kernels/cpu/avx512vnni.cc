@@ -146,6 +146,7 @@ const IsaOps* Avx512VnniOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512Ops();
     ops.dot_panels = DotPanels;
+    ops.row_group = kRowGroup;
     return ops;
   }();
   return &kOps;

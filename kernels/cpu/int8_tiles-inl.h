@@ -3,7 +3,7 @@
 // what has one scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
 
 // With fewer rows a tile is too empty to pay for itself.
-constexpr size_t kInt8TilesFrom = 12;
+constexpr size_t kInt8TilesFrom = 16;
 // Positions whose codes, 8 KB, stay in the first-level cache while all rows pass over them.
 constexpr size_t kCodesSegment = 512;
 
@@ -14,13 +14,15 @@ constexpr TileConfig Int8Config() {
   return {.row_bytes = {64, 64, 64, 64, kBytes, kBytes, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, kRows, kRows}};
 }
 
-// The codes of units [begin, end) of a panel, kZero taken off: signed ones, whose dots need no offset.
+// The codes of units [begin, end) of a panel, kZero taken off: signed ones, whose dots need no offset. Meanwhile what is unpacked next is
+// asked for: it comes from memory while the rows pass over these.
 template <typename L>
 void PutSignedCodes(const std::byte* panel, size_t begin, size_t end, std::byte* codes) {
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(L::kZero));
   for (size_t u = begin; u < end; ++u) {
     for (size_t b = 0; b < L::kBlocks; ++b, codes += kBlock * kPanel) {
       const std::byte* block = panel + u * L::kUnitBytes + L::kHeader + b * L::kBlockBytes;
+      for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(block + line + kCodesSegment / L::kUnit * L::kUnitBytes);
       Each<0>(std::make_index_sequence<kBlock / 4>(),
               [&](auto g) { _mm512_store_si512(codes + g() * kGroup, _mm512_sub_epi8(Codes<L>(block, g()), zero)); });
     }

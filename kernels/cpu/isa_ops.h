@@ -9,7 +9,8 @@
 
 namespace gyre::cpu {
 
-// The rows of x that a product's inner loop takes at most; x lies in groups of as many, so that these have one address and constant offsets.
+// The rows of x that a product's inner loop takes at most, with 32 vector registers; x lies in groups of as many, so that these have one address
+// and constant offsets.
 inline constexpr size_t kRowGroup = 6;
 
 // x quantized per 32 to int8: x = q * scale. Row r, block b has the number At(r, b). Rows are padded with zeros to `blocks` blocks.
@@ -60,13 +61,15 @@ struct IsaOps {
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
+  // As kRowGroup.
+  size_t row_group = kRowGroup;
   // Matrix tiles for prompts, or null.
   const TileOps* tiles = nullptr;
   // From that many rows on dot_panels uses tiles too.
   size_t tile_rows_from = SIZE_MAX;
 
   // How x of dot_panels has to lie: for tiles in whole groups, whose missing rows may be anything.
-  size_t RowGroup(size_t rows) const { return rows >= tile_rows_from ? kTileRows : rows < kRowGroup ? rows : kRowGroup; }
+  size_t RowGroup(size_t rows) const { return rows >= tile_rows_from ? kTileRows : rows < row_group ? rows : row_group; }
 };
 
 // Each in builds for its processors only.
