@@ -347,13 +347,13 @@ TEST_F(ProcessesTest, CommandsAskTheCluster) {
   std::tie(code, text) = run({"status", "--cluster", "127.0.0.1:1"});
   EXPECT_EQ(code, 1);
   EXPECT_THAT(text, HasSubstr("no coordinator answers at 127.0.0.1:1"));
-  // Logits of the cluster are the process's own, bit for bit.
+  // Logits of the cluster are the process's own, bit for bit; pages alike, as attention by tiles takes pages of whole tiles only.
   char ids[] = "/tmp/gyre-ids-XXXXXX";
   const int fd = mkstemp(ids);
   ASSERT_EQ(write(fd, "3 4 5 6 7 8", 11), 11);
   close(fd);
   const std::string here = std::string(ids) + ".here", there = std::string(ids) + ".there";
-  EXPECT_EQ(run({"logits", model_.path(), "--ids", ids, "--out", here}).first, 0);
+  EXPECT_EQ(run({"logits", model_.path(), "--block-size", "4", "--ids", ids, "--out", here}).first, 0);
   EXPECT_EQ(run({"logits", "--cluster", ring.address(), "--ids", ids, "--out", there}).first, 0);
   auto slurp = [](const std::string& path) {
     std::ifstream in(path, std::ios::binary);
