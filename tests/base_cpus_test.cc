@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -68,7 +70,7 @@ TEST(CpusTest, ATeamsThreadsStayOnTheirProcessors) {
     const std::vector<int> cpus{mask[1], mask[0]};
     const cpu::Team team(2, cpus);
     std::vector<std::vector<int>> seen(2);
-    team.For(2, 1, 1e9, [&](size_t begin, size_t) { seen[begin] = AffinityMask(); });
+    team.ForOwners(2, 1, 1e9, [&](size_t begin, size_t) { seen[begin] = AffinityMask(); });
     EXPECT_THAT(seen[0], ElementsAre(mask[0], mask[1]));
     EXPECT_THAT(seen[1], ElementsAre(cpus[1]));
   }).join();
@@ -83,13 +85,50 @@ TEST(CpusTest, ASmallerRegionEndsNoThread) {
   const cpu::Team team(4);
   const auto threads = [&](size_t items) {
     std::vector<pid_t> ids(items);
-    team.For(items, 1, 1e9, [&](size_t begin, size_t) { ids[begin] = gettid(); });
+    team.ForOwners(items, 1, 1e9, [&](size_t begin, size_t) { ids[begin] = gettid(); });
     return std::set<pid_t>(ids.begin(), ids.end());
   };
   const std::set<pid_t> before = threads(4);
   EXPECT_EQ(before.size(), 4u);
   EXPECT_EQ(threads(2).size(), 2u);
   EXPECT_EQ(threads(4), before);
+}
+
+// Whoever has the first item waits until all others are done: somebody takes over the rest of his run.
+TEST(CpusTest, ASlowThreadsWorkIsTakenOver) {
+  const cpu::Team team(3);
+  constexpr size_t kItems = 100;
+  std::vector<std::atomic<int>> times(kItems);
+  std::atomic<size_t> done{0};
+  size_t before = 0;
+  team.For(kItems, 1, 1e9, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) ++times[i];
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (begin == 0 && done + end < kItems && std::chrono::steady_clock::now() < late) std::this_thread::yield();
+    if (begin == 0) before = done;
+    done += end - begin;
+  });
+  EXPECT_GT(before, kItems * 9 / 10);
+  for (size_t i = 0; i < kItems; ++i) EXPECT_EQ(times[i], 1) << i;
+}
+
+// Every item once, for any number of threads and any grain.
+TEST(CpusTest, EveryItemIsDoneOnce) {
+  for (const int threads : {1, 2, 3, 8, 70}) {
+    const cpu::Team team(threads);
+    for (const size_t grain : {1, 4, 7}) {
+      for (const size_t items : {0, 1, 5, 64, 129, 1000}) {
+        std::vector<std::atomic<int>> times(items);
+        auto once = [&](size_t begin, size_t end) {
+          EXPECT_EQ(begin % grain, 0u);
+          for (size_t i = begin; i < end; ++i) ++times[i];
+        };
+        team.For(items, grain, 1e9, once);
+        team.ForOwners(items, grain, 1e9, once);
+        for (size_t i = 0; i < items; ++i) ASSERT_EQ(times[i], 2) << threads << " " << grain << " " << items << " " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

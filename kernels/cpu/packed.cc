@@ -128,7 +128,7 @@ void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(si
   packed->panels = AlignedBytes(packed->bytes, align);
   if (align == kHuge) madvise(packed->panels.get(), packed->bytes, MADV_HUGEPAGE);
   // Each thread is the first to touch what it will read: on a machine of several NUMA nodes it comes to lie in that thread's.
-  team.For(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
+  team.ForOwners(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
     constexpr size_t kPage = 4096;
     for (size_t at = begin * packed->panel_bytes; at < end * packed->panel_bytes; at += kPage) packed->panels[at] = std::byte{0};
   });

@@ -21,28 +21,65 @@ class Team {
   explicit Team(int threads, std::vector<int> cpus = {}) : threads_(threads), cpus_(std::move(cpus)) {}
   int threads() const { return threads_; }
 
-  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items), one a thread; boundaries are multiples of `grain`. `nanoseconds`: what
-  // all of it takes on one thread, roughly; under kWorthwhile it stays on the caller's.
+  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items); boundaries are multiples of `grain`. Each thread has a run of its own,
+  // always the same, in shares; who is done with his takes over what is left of others', as cores differ in speed and some are lent to somebody
+  // else. `nanoseconds`: what all of it takes on one thread, roughly; under kWorthwhile it stays on the caller's.
   template <typename Fn>
   void For(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
-    const size_t grains = (items + grain - 1) / grain, parts = std::min(static_cast<size_t>(threads_), grains);
-    if (parts <= 1 || nanoseconds < kWorthwhile) {
+    Run<true>(items, grain, nanoseconds, f);
+  }
+  // The same, nobody takes over: for memory whose run's owner shall be the first to touch it.
+  template <typename Fn>
+  void ForOwners(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
+    Run<false>(items, grain, nanoseconds, f);
+  }
+
+ private:
+  static constexpr double kWorthwhile = 20000;
+  static constexpr size_t kShares = 16;   // of a run
+  static constexpr size_t kMostRuns = 64;  // with more threads than that some begin with another's run
+  struct alignas(64) Taken {
+    std::atomic<size_t> shares{0};
+  };
+
+  template <bool take_over, typename Fn>
+  void Run(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
+    const size_t grains = (items + grain - 1) / grain, threads = std::min(static_cast<size_t>(threads_), grains);
+    if (threads <= 1 || nanoseconds < kWorthwhile) {
       Settle(0);
       if (items > 0) Call(f, 0, items, 0);
       return;
     }
+    const size_t runs = take_over ? std::min(threads, kMostRuns) : threads;
+    Taken taken[take_over ? kMostRuns : 1];
+    auto first = [&](size_t run) { return grains * run / runs; };  // in grains
+    // The next share of a run; false where all are taken.
+    auto share = [&](size_t run, size_t thread) {
+      const size_t begin = first(run), length = first(run + 1) - begin, each = take_over ? (length + kShares - 1) / kShares : length;
+      size_t at = 0;
+      if constexpr (take_over) {
+        if (taken[run].shares.load(std::memory_order_relaxed) * each >= length) return false;
+        at = taken[run].shares.fetch_add(1, std::memory_order_relaxed) * each;
+        if (at >= length) return false;
+      }
+      Call(f, (begin + at) * grain, std::min(items, (begin + std::min(at + each, length)) * grain), thread);
+      return take_over;
+    };
     // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the next.
 #pragma omp parallel for num_threads(threads_) schedule(static, 1)
     for (int t = 0; t < threads_; ++t) {
       const auto i = static_cast<size_t>(t);
       Settle(i);
-      const size_t begin = grains * i / parts * grain, end = std::min(items, grains * (i + 1) / parts * grain);
-      if (i < parts && begin < end) Call(f, begin, end, i);
+      if constexpr (take_over) {
+        for (size_t k = 0; k < runs; ++k) {
+          while (share((i + k) % runs, i)) {
+          }
+        }
+      } else if (i < runs) {
+        share(i, i);
+      }
     }
   }
-
- private:
-  static constexpr double kWorthwhile = 20000;
 
   template <typename Fn>
   static void Call(const Fn& f, size_t begin, size_t end, size_t thread) {
