@@ -190,52 +190,61 @@ void StoreSums(const __m256 (&sum)[R], size_t n, float* out, size_t ldo) {
 // Of eight columns, how many exist.
 size_t Columns(size_t column, size_t columns) { return columns < column ? 0 : columns - column < 8 ? columns - column : 8; }
 
-// Few rows, as codes come from memory. R rows of one group, from `row` on, against P panels, which are several streams, in different pages.
-template <typename L, size_t R, size_t P>
-void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t column, size_t columns, float* out, size_t ldo) {
+// Sanitized, what is unrolled takes a compiler minutes.
+#ifdef GYRE_FEW_TILES
+constexpr bool kEveryShape = false;
+constexpr int kHalves = 1, kUnrolled = 1;
+#else
+constexpr bool kEveryShape = true;
+constexpr int kHalves = 2, kUnrolled = 16;
+#endif
+
+// Few rows, as codes come from memory. R rows of one group, from `row` on, against up to kSlice panels, which are several streams, in different pages.
+constexpr size_t kSlice = 4;
+template <typename L, size_t R>
+void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns, float* out, size_t ldo) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const __m256i ones = _mm256_set1_epi16(1);
-  __m256 sum[2 * P][R];
+  __m256 sum[2 * kSlice][R];
   for (auto& half : sum) LoadSums(out, ldo, 0, true, half);
   size_t at = x.At(row, 0);
   for (size_t u = 0; u < x.blocks / L::kBlocks; ++u) {
     for (size_t b = 0; b < L::kBlocks; ++b, at += x.group) {
       const int8_t* q = x.q + at * kBlock;
-      Each<0>(std::make_index_sequence<2 * P>(), [&](auto half) {
-        constexpr size_t kFirst = half() % 2 * 8;
-        const std::byte* unit = w + half() / 2 * stride + u * L::kUnitBytes;
-        const std::byte* block = unit + L::kHeader + b * L::kBlockBytes + kFirst * 4;
-        if constexpr (kFirst == 0) {
-          for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(block + line + 2048);
-        }
-        Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
-          __m256i dots[R], words[R];
-          for (size_t r = 0; r < R; ++r) dots[r] = Offset<L>(x, at + r, s());
-          Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
-            const __m256i codes = Codes<L>(block, g());
-            const __m256i magnitude = kSigned<L> ? _mm256_abs_epi8(codes) : codes;
-            for (size_t r = 0; r < R; ++r) {
-              const __m256i fours = Four(q + r * kBlock + 4 * g());
-              const __m256i product = _mm256_maddubs_epi16(magnitude, kSigned<L> ? _mm256_sign_epi8(fours, codes) : fours);
-              words[r] = g() % kSafe<L> == 0 || g() == s() * kGroups ? product : _mm256_add_epi16(words[r], product);
-              if (g() % kSafe<L> == kSafe<L> - 1 || g() == (s() + 1) * kGroups - 1)
-                dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(words[r], ones));
-            }
+      for (size_t p = 0; p < panels; ++p) {
+        const std::byte* unit = w + p * stride + u * L::kUnitBytes;
+        for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(unit + L::kHeader + b * L::kBlockBytes + line + 2048);
+#pragma GCC unroll kHalves
+        for (size_t half = 0; half < 2; ++half) {
+          const size_t first = 8 * half;
+          const std::byte* block = unit + L::kHeader + b * L::kBlockBytes + first * 4;
+          Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
+            __m256i dots[R], words[R];
+            for (size_t r = 0; r < R; ++r) dots[r] = Offset<L>(x, at + r, s());
+            Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
+              const __m256i codes = Codes<L>(block, g());
+              const __m256i magnitude = kSigned<L> ? _mm256_abs_epi8(codes) : codes;
+              for (size_t r = 0; r < R; ++r) {
+                const __m256i fours = Four(q + r * kBlock + 4 * g());
+                const __m256i product = _mm256_maddubs_epi16(magnitude, kSigned<L> ? _mm256_sign_epi8(fours, codes) : fours);
+                words[r] = g() % kSafe<L> == 0 || g() == s() * kGroups ? product : _mm256_add_epi16(words[r], product);
+                if (g() % kSafe<L> == kSafe<L> - 1 || g() == (s() + 1) * kGroups - 1)
+                  dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(words[r], ones));
+              }
+            });
+            AddPart<L>(x, at, unit, first, b, s(), dots, sum[2 * p + half]);
           });
-          AddPart<L>(x, at, unit, kFirst, b, s(), dots, sum[half()]);
-        });
-        AddMins<L>(x, at, unit, kFirst, b, sum[half()]);
-      });
+          AddMins<L>(x, at, unit, first, b, sum[2 * p + half]);
+        }
+      }
     }
   }
-  for (size_t half = 0; half < 2 * P; ++half) {
-    StoreSums(sum[half], Columns(column + 8 * half, columns), out + column + 8 * half, ldo);
-  }
+  for (size_t half = 0; half < 2 * panels; ++half) StoreSums(sum[half], Columns(8 * half, columns), out + 8 * half, ldo);
 }
 
 // Many rows: codes are unpacked, a segment of 512 positions of four panels at a time, and all rows pass over them. Numbers of 16 bits where
 // they are signed: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more for each row.
-constexpr size_t kCodesSegment = 512, kSlice = 4;
+constexpr size_t kCodesSegment = 512;
 template <typename L>
 constexpr size_t kCodesBytes = kPanel * kBlock * (kSigned<L> ? 2 : 1);  // a block
 
@@ -302,7 +311,7 @@ struct Sums {
 // dots += what groups [begin, end) of a block give, unpacked.
 template <typename L, size_t begin, size_t end>
 [[gnu::always_inline]] inline void AddGroups(const int16_t* q, const std::byte* codes, Sums& dots) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolled
   for (size_t two = 2 * begin; two < 2 * end; ++two) {
     const __m256i low = Load256(codes + 64 * two), high = Load256(codes + 64 * two + 32);
     dots.Rows([&](__m256i& a, __m256i& b, auto r) {
@@ -319,23 +328,25 @@ template <typename L, size_t begin, size_t end>
 [[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Sums& dots) {
   constexpr size_t kRun = kSafe<L> < end - begin ? kSafe<L> : end - begin;
   const __m256i ones = _mm256_set1_epi16(1);
-  Each<0>(std::make_index_sequence<(end - begin) / kRun>(), [&](auto run) {
+  for (size_t run = begin; run < end; run += kRun) {
     Sums words;
-    Each<begin + run() * kRun>(std::make_index_sequence<kRun>(), [&](auto g) {
-      const __m256i low = Load256(codes + 64 * g()), high = Load256(codes + 64 * g() + 32);
+    auto each = [&](size_t g, const auto& f) {
+      const __m256i low = Load256(codes + 64 * g), high = Load256(codes + 64 * g + 32);
       words.Rows([&](__m256i& a, __m256i& b, auto r) {
-        const __m256i fours = Four(q + r() * kBlock + 4 * g());
-        const __m256i first = _mm256_maddubs_epi16(low, fours), second = _mm256_maddubs_epi16(high, fours);
-        a = g() == begin + run() * kRun ? first : _mm256_add_epi16(a, first);
-        b = g() == begin + run() * kRun ? second : _mm256_add_epi16(b, second);
+        const __m256i fours = Four(q + r() * kBlock + 4 * g);
+        f(a, _mm256_maddubs_epi16(low, fours));
+        f(b, _mm256_maddubs_epi16(high, fours));
       });
       words.Pin();
-    });
+    };
+    each(run, [](__m256i& to, __m256i v) { to = v; });
+#pragma GCC unroll kUnrolled
+    for (size_t g = run + 1; g < run + kRun; ++g) each(g, [](__m256i& to, __m256i v) { to = _mm256_add_epi16(to, v); });
     words.Rows([&](__m256i& a, __m256i& b, auto) { a = _mm256_madd_epi16(a, ones), b = _mm256_madd_epi16(b, ones); });
     auto add = [](__m256i& to, __m256i v) { to = _mm256_add_epi32(to, v); };
     add(dots.low0, words.low0), add(dots.low1, words.low1), add(dots.low2, words.low2), add(dots.low3, words.low3);
     add(dots.high0, words.high0), add(dots.high1, words.high1), add(dots.high2, words.high2), add(dots.high3, words.high3);
-  });
+  }
 }
 
 // The rows of one group, the first of which is `row`, against units [begin, end) of one panel, whose codes are unpacked, on top of what `out` holds. q: of the
@@ -397,13 +408,15 @@ void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   }
 }
 
-template <typename L, size_t P>
-void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t column, size_t columns, float* out, size_t ldo) {
+template <typename L>
+void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels, size_t columns, float* out, size_t ldo) {
   for (size_t row = begin; row < end;) {
-    const size_t rest = x.group - row % x.group, rows = end - row < rest ? end - row : rest;  // of one group
-    const auto stream = rows == 1 ? StreamTile<L, 1, P> : rows == 2 ? StreamTile<L, 2, P> : StreamTile<L, 3, P>;
-    stream(x, row, w, stride, column, columns, out + row * ldo, ldo);
-    row += rows < 3 ? rows : 3;
+    const size_t rest = x.group - row % x.group, most = kEveryShape ? 3 : 1;
+    const size_t one = end - row < rest ? end - row : rest, rows = one < most ? one : most;  // of one group
+    auto stream = StreamTile<L, 1>;
+    if constexpr (kEveryShape) stream = rows == 1 ? StreamTile<L, 1> : rows == 2 ? StreamTile<L, 2> : StreamTile<L, 3>;
+    stream(x, row, w, stride, panels, columns, out + row * ldo, ldo);
+    row += rows;
   }
 }
 
@@ -417,9 +430,10 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   const size_t many = rows < kMany<L> ? 0 : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
   if (many > 0) ManyRows<L>(x, many, w, panels, columns, out, ldo);
   if (many == rows) return;
-  size_t p = 0;
-  for (; p + 4 <= panels; p += 4) FewRows<L, 4>(x, many, rows, w + p * stride, stride, p * kPanel, columns, out, ldo);
-  for (; p < panels; p += 2) FewRows<L, 2>(x, many, rows, w + p * stride, stride, p * kPanel, columns, out, ldo);
+  for (size_t p = 0; p < panels; p += kSlice) {
+    const size_t column = p * kPanel;
+    FewRows<L>(x, many, rows, w + p * stride, stride, panels - p < kSlice ? panels - p : kSlice, columns < column ? 0 : columns - column, out + column, ldo);
+  }
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {

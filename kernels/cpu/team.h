@@ -22,7 +22,7 @@ class Team {
   int threads() const { return threads_; }
 
   // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items); boundaries are multiples of `grain`. Each thread has a run of its own,
-  // always the same, in shares; who is done with his takes over what is left of others', as cores differ in speed and some are lent to somebody
+  // always the same, in shares; a thread that is done with it takes over what is left of others', as cores differ in speed and some are lent to somebody
   // else. `nanoseconds`: what all of it takes on one thread, roughly; under kWorthwhile it stays on the caller's.
   template <typename Fn>
   void For(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
