@@ -10,6 +10,8 @@ namespace {
 // What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048 positions each (all of
 // k with codebook types). A segment is a whole number of every layout's units.
 constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
+static_assert(kSlice == kPanelGrain);
+constexpr size_t kSharesOfAThread = 4, kMostSlices = 4;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kMacsPerNs = 300, kExpandedPerNs = 10, kRoundedPerNs = 4;
 
@@ -38,7 +40,9 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
   const size_t tile_bytes = kSlice * segment * kTileBytes, bytes = tile_bytes + (low_bit ? 2 * w.panel_bytes : 0);
   std::byte* scratch = scratch_.Room(bytes * static_cast<size_t>(team_.threads()));  // here: nothing may throw within a region
   const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kMacsPerNs + weights / kExpandedPerNs;
-  team_.For(Panels(w.n), kPanelGrain, ns, [&](size_t begin, size_t end, size_t thread) {
+  // Every share reads x anew: several slices each, where there are enough of them for all threads.
+  const size_t panels = Panels(w.n), each = panels / (kSharesOfAThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
+  team_.For(panels, std::clamp(each, kPanelGrain, kMostSlices * kPanelGrain), ns, [&](size_t begin, size_t end, size_t thread) {
     std::byte* mine = scratch + bytes * thread;
     ops_.begin();
     MultiplyPanels(w, begin, std::min(end, (w.n + kPanel - 1) / kPanel), segment, {mine, mine + tile_bytes}, out);
