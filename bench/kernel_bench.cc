@@ -3,10 +3,10 @@
 //
 //   kernel_bench [--types Q8_0,Q4_K] [--rows 1,16,512] [--isa LEVEL] [--threads N] [--n 2048 --k 2048] [--json]
 //
-// With --depths instead: attention of one row behind that many positions, in the shape of a 1B Llama (16 layers, 32 heads, 8 of keys and
-// values, 64 elements), beside the bandwidth at which memory is read.
+// With --depths instead: attention of one row, or of --rows of one prompt, behind that many positions, in the shape of a 1B Llama (16 layers, 32 heads, 8
+// of keys and values, 64 elements), beside the bandwidth at which memory is read.
 //
-//   kernel_bench --depths 1024,8192 [--kv-types f16,q8_0] [--isa LEVEL] [--threads N] [--runs N]
+//   kernel_bench --depths 1024,8192 [--rows 256] [--kv-types f16,q8_0] [--isa LEVEL] [--threads N] [--runs N]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -113,6 +113,7 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
         const KvView& view = layers.front().pool->view();
         std::vector<float> q(rows * kHeads * 64), out(q.size());
         for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
+        const Arithmetic arithmetic = rows > 1 ? Arithmetic::kPrompt : Arithmetic::kGenerated;
         for (Isa isa : levels) {
           auto backend = MakeBackend(isa, flags.threads);
           std::vector<double> seconds, bandwidths;
@@ -121,7 +122,7 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
               for (const LayerCache& layer : layers) {
                 std::vector<KvRow> at;
                 for (uint32_t r = 0; r < rows; ++r) at.push_back({layer.table.data(), depth + r});
-                backend->Attention(q.data(), at, layer.pool->view(), {.heads = kHeads, .scale = 0.125f}, out.data());
+                backend->Attention(q.data(), at, layer.pool->view(), {.heads = kHeads, .scale = 0.125f, .arithmetic = arithmetic}, out.data());
               }
             }));
             bandwidths.push_back(bench::ReadBandwidth(flags.threads));

@@ -1,6 +1,7 @@
 // AVX2, FMA, F16C.
 #include <immintrin.h>
 
+#include <cassert>
 #include <type_traits>
 #include <utility>
 
@@ -411,8 +412,8 @@ void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels
 template <typename L>
 void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels, size_t columns, float* out, size_t ldo) {
   for (size_t row = begin; row < end;) {
-    const size_t rest = x.group - row % x.group, most = kEveryShape ? 3 : 1;
-    const size_t one = end - row < rest ? end - row : rest, rows = one < most ? one : most;  // of one group
+    const size_t rest = x.group - row % x.group, one = end - row < rest ? end - row : rest;  // of one group
+    const size_t rows = !kEveryShape ? 1 : one > 3 ? 2 : one;
     auto stream = StreamTile<L, 1>;
     if constexpr (kEveryShape) stream = rows == 1 ? StreamTile<L, 1> : rows == 2 ? StreamTile<L, 2> : StreamTile<L, 3>;
     stream(x, row, w, stride, panels, columns, out + row * ldo, ldo);
@@ -421,13 +422,13 @@ void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, s
 }
 
 // From how many rows on unpacking pays.
-template <typename L>
-constexpr size_t kMany = kSigned<L> ? 16 : 8;
+constexpr size_t kMany = 8;
 
 template <PanelType type>
 void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   using L = PanelLayout<type>;
-  const size_t many = rows < kMany<L> ? 0 : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
+  const size_t many = rows < kMany ? 0 : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
+  assert(many == 0 || x.group == kRows);
   if (many > 0) ManyRows<L>(x, many, w, panels, columns, out, ldo);
   if (many == rows) return;
   for (size_t p = 0; p < panels; p += kSlice) {

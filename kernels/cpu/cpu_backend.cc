@@ -259,12 +259,14 @@ class CpuBackend : public Backend {
   // Weights of any type, expanded to f32 some columns at a time; all rows use them while they are in the cache.
   void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     constexpr size_t kColumns = 8;
-    team_.For(w.n, kColumns, ns * 8, [&](size_t begin, size_t end) {
-      std::vector<float> expanded(kColumns * w.k);
+    const size_t bytes = kColumns * w.k * sizeof(float);
+    std::byte* scratch = expanded_.Room(bytes * Size(threads()));  // here: nothing may throw within a region
+    team_.For(w.n, kColumns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
+      auto* expanded = reinterpret_cast<float*>(scratch + bytes * thread);
       for (size_t c = begin; c < end; c += kColumns) {
         const size_t n = std::min(kColumns, end - c);
-        for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded.data() + i * w.k);
-        ops_.dot(x, rows, expanded.data(), FloatType::kF32, n, w.k, out + c, w.n);
+        for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
+        ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
       }
     });
   }
@@ -280,7 +282,8 @@ class CpuBackend : public Backend {
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, scales for halves, times the sums
-  Buffer low_bit_;  // two panels of each thread
+  Buffer low_bit_;   // two panels of each thread
+  Buffer expanded_;  // columns of each thread
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
 };

@@ -61,7 +61,7 @@ struct IsaOps {
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
-  // As kRowGroup.
+  // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
   // Matrix tiles for prompts, or null.
   const TileOps* tiles = nullptr;

@@ -37,9 +37,9 @@ class Team {
  private:
   static constexpr double kWorthwhile = 20000;
   static constexpr size_t kShares = 16;   // of a run
-  static constexpr size_t kMostRuns = 64;  // with more threads than that some begin with another's run
+  static constexpr size_t kMostRuns = 256;  // with more threads than that some begin with a neighbour's run
   struct alignas(64) Taken {
-    std::atomic<size_t> shares{0};
+    size_t shares;  // of one run; by atomic_ref only
   };
 
   template <bool take_over, typename Fn>
@@ -52,14 +52,16 @@ class Team {
     }
     const size_t runs = take_over ? std::min(threads, kMostRuns) : threads;
     Taken taken[take_over ? kMostRuns : 1];
+    for (size_t run = 0; take_over && run < runs; ++run) taken[run].shares = 0;
     auto first = [&](size_t run) { return grains * run / runs; };  // in grains
     // The next share of a run; false where all are taken.
     auto share = [&](size_t run, size_t thread) {
       const size_t begin = first(run), length = first(run + 1) - begin, each = take_over ? (length + kShares - 1) / kShares : length;
       size_t at = 0;
       if constexpr (take_over) {
-        if (taken[run].shares.load(std::memory_order_relaxed) * each >= length) return false;
-        at = taken[run].shares.fetch_add(1, std::memory_order_relaxed) * each;
+        const std::atomic_ref shares(taken[run].shares);
+        if (shares.load(std::memory_order_relaxed) * each >= length) return false;
+        at = shares.fetch_add(1, std::memory_order_relaxed) * each;
         if (at >= length) return false;
       }
       Call(f, (begin + at) * grain, std::min(items, (begin + std::min(at + each, length)) * grain), thread);
@@ -71,8 +73,9 @@ class Team {
       const auto i = static_cast<size_t>(t);
       Settle(i);
       if constexpr (take_over) {
+        const size_t own = threads > runs ? i * runs / static_cast<size_t>(threads_) : i;
         for (size_t k = 0; k < runs; ++k) {
-          while (share((i + k) % runs, i)) {
+          while (share((own + k) % runs, i)) {
           }
         }
       } else if (i < runs) {
