@@ -23,28 +23,6 @@ std::string HostOf(const std::string& peer) {
   return peer.substr(colon + 1, port - colon - 1);
 }
 
-// One line for the first, then a line a minute with their number.
-class RefusalLog {
- public:
-  void Log(const std::string& peer, const Status& why) {
-    uint64_t count = 0;
-    {
-      MutexLock lock(&mutex_);
-      ++count_;
-      const Deadline now = Clock::now();
-      if (count_ > 1 && now < last_ + std::chrono::minutes(1)) return;
-      last_ = now;
-      count = count_;
-    }
-    gyre::Log(LogLevel::kWarn, "refused a worker from {}: {} ({} refused since the start)", peer, Message(why), count);
-  }
-
- private:
-  Mutex mutex_;
-  uint64_t count_ GYRE_GUARDED_BY(mutex_) = 0;
-  Deadline last_ GYRE_GUARDED_BY(mutex_){};
-};
-
 StatusOr<MemberInfo> ReadHello(const v1::WorkerHello& h, const std::string& peer) {
   if (h.protocol() != kControlProtocol) {
     return FailedPrecondition("it speaks control protocol {}, expected {}", h.protocol(), kControlProtocol);
@@ -74,6 +52,28 @@ StatusOr<MemberInfo> ReadHello(const v1::WorkerHello& h, const std::string& peer
 }
 
 }  // namespace
+
+// One line for the first, then a line a minute with their number.
+class RefusalLog {
+ public:
+  void Log(const std::string& peer, const Status& why) {
+    uint64_t count = 0;
+    {
+      MutexLock lock(&mutex_);
+      ++count_;
+      const Deadline now = Clock::now();
+      if (count_ > 1 && now < last_ + std::chrono::minutes(1)) return;
+      last_ = now;
+      count = count_;
+    }
+    gyre::Log(LogLevel::kWarn, "refused a worker from {}: {} ({} refused since the start)", peer, Message(why), count);
+  }
+
+ private:
+  Mutex mutex_;
+  uint64_t count_ GYRE_GUARDED_BY(mutex_) = 0;
+  Deadline last_ GYRE_GUARDED_BY(mutex_){};
+};
 
 class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
  public:

@@ -3,21 +3,18 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/unaligned.h"
+
 namespace gyre {
 namespace {
 
-uint16_t Load16(const std::byte* p) {
-  uint16_t v;
-  std::memcpy(&v, p, 2);
-  return v;
-}
 unsigned Byte(const std::byte* p, size_t i) { return static_cast<uint8_t>(p[i]); }
 float F(int v) { return static_cast<float>(v); }
 
 // [d] [m] [high bits] [nibbles]. Element i has the low nibble of byte i, element i + 16 the high one.
 void Unpack32(const std::byte* b, bool has_min, bool has_high, CodeBlock* out) {
-  out->d = Load16(b);
-  out->m = has_min ? Load16(b + 2) : uint16_t{0};
+  out->d = LoadUnaligned<uint16_t>(b);
+  out->m = has_min ? LoadUnaligned<uint16_t>(b + 2) : uint16_t{0};
   b += has_min ? 4 : 2;
   uint32_t high = 0;
   if (has_high) {
@@ -42,8 +39,8 @@ void ScaleMin(const std::byte* s, size_t j, CodeBlock* out) {
 }
 
 void UnpackQ45K(const std::byte* b, bool has_high, CodeBlock* out) {
-  out->d = Load16(b);
-  out->m = Load16(b + 2);
+  out->d = LoadUnaligned<uint16_t>(b);
+  out->m = LoadUnaligned<uint16_t>(b + 2);
   const std::byte* high = b + 16;
   const std::byte* q = has_high ? high + 32 : high;
   for (size_t sub = 0; sub < 8; ++sub) {
@@ -63,8 +60,8 @@ unsigned TwoBits(const std::byte* b, size_t element) {
 }
 
 void UnpackQ2K(const std::byte* b, CodeBlock* out) {
-  out->d = Load16(b + 80);
-  out->m = Load16(b + 82);
+  out->d = LoadUnaligned<uint16_t>(b + 80);
+  out->m = LoadUnaligned<uint16_t>(b + 82);
   for (size_t sub = 0; sub < 16; ++sub) {
     out->scale[sub] = static_cast<int8_t>(Byte(b, sub) & 15);
     out->min[sub] = static_cast<uint8_t>(Byte(b, sub) >> 4);
@@ -75,7 +72,7 @@ void UnpackQ2K(const std::byte* b, CodeBlock* out) {
 // [high bits: bit i / 32 of byte i % 32] [two low bits] [scales] [d]
 void UnpackQ3K(const std::byte* b, CodeBlock* out) {
   const std::byte* scales = b + 96;
-  out->d = Load16(b + 108);
+  out->d = LoadUnaligned<uint16_t>(b + 108);
   for (size_t sub = 0; sub < 16; ++sub) {
     // Four low bits: a nibble of the first 8 bytes; two high ones: a pair of bits of the last 4.
     const unsigned low = Byte(scales, sub % 8) >> (sub / 8 * 4) & 15;
@@ -94,8 +91,8 @@ void Nibbles(const std::byte* b, uint8_t* q) {
 }
 
 void UnpackIq4Xs(const std::byte* b, CodeBlock* out) {
-  out->d = Load16(b);
-  const unsigned high = Load16(b + 2);
+  out->d = LoadUnaligned<uint16_t>(b);
+  const unsigned high = LoadUnaligned<uint16_t>(b + 2);
   for (size_t sub = 0; sub < 8; ++sub) {
     const unsigned low = Byte(b, 4 + sub / 2) >> (sub % 2 * 4) & 15;
     out->scale[sub] = static_cast<int8_t>(static_cast<int>(low | (high >> (2 * sub) & 3) << 4) - 32);
@@ -104,7 +101,7 @@ void UnpackIq4Xs(const std::byte* b, CodeBlock* out) {
 }
 
 void UnpackQ6K(const std::byte* b, CodeBlock* out) {
-  out->d = Load16(b + 208);
+  out->d = LoadUnaligned<uint16_t>(b + 208);
   for (size_t i = 0; i < 16; ++i) out->scale[i] = static_cast<int8_t>(Byte(b + 192, i));
   for (size_t half = 0; half < 2; ++half) {
     const std::byte* ql = b + half * 64;
@@ -163,7 +160,7 @@ const int8_t* CodeTable(DType type) {
 void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
   switch (type) {
     case DType::kQ8_0:
-      out->d = Load16(b);
+      out->d = LoadUnaligned<uint16_t>(b);
       for (size_t i = 0; i < 32; ++i) out->q[i] = static_cast<uint8_t>(Byte(b + 2, i) ^ 0x80);
       return;
     case DType::kQ4_0: return Unpack32(b, false, false, out);
@@ -176,7 +173,7 @@ void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
     case DType::kQ2_K: return UnpackQ2K(b, out);
     case DType::kQ3_K: return UnpackQ3K(b, out);
     case DType::kIQ4_NL:
-      out->d = Load16(b);
+      out->d = LoadUnaligned<uint16_t>(b);
       return Nibbles(b + 2, out->q);
     case DType::kIQ4_XS: return UnpackIq4Xs(b, out);
     case DType::kMXFP4:

@@ -8,6 +8,7 @@
 #include "kernels/codes.h"
 #include "kernels/quant_k.h"
 #include "kernels/quant_lowbit.h"
+#include "kernels/unaligned.h"
 
 namespace gyre {
 namespace {
@@ -30,13 +31,6 @@ constexpr DTypeInfo kTypes[] = {
     {DType::kBF16, "BF16", 1, 2, true},           {DType::kTQ1_0, "TQ1_0", 256, 54, true},
     {DType::kTQ2_0, "TQ2_0", 256, 66, true},      {DType::kMXFP4, "MXFP4", 32, 17, true},
 };
-
-uint16_t Load16(const std::byte* p) {
-  uint16_t v;
-  std::memcpy(&v, p, 2);
-  return v;
-}
-float F(int v) { return static_cast<float>(v); }
 
 void DequantizeBlock(DType type, const std::byte* b, float* y) {
   if (HasCodes(type)) return DequantizeCodes(type, b, y);
@@ -68,7 +62,7 @@ void QuantizeNibbles(DType type, const float* x, std::byte* b) {
     hi = std::max(hi, x[i]);
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
-  const uint16_t dh = FloatToHalf(has_min ? (hi - lo) / F(top) : extreme / F(-zero));
+  const uint16_t dh = FloatToHalf(has_min ? (hi - lo) / static_cast<float>(top) : extreme / static_cast<float>(-zero));
   const uint16_t mh = FloatToHalf(has_min ? lo : 0.0f);
   const float d = HalfToFloat(dh), m = HalfToFloat(mh), inverse = d != 0 ? 1 / d : 0;
   Store16(b, dh);
@@ -77,8 +71,8 @@ void QuantizeNibbles(DType type, const float* x, std::byte* b) {
   uint32_t high = 0;
   std::byte* nibbles = has_high ? b + 4 : b;
   for (unsigned i = 0; i < 16; ++i) {
-    const auto l = static_cast<unsigned>(Level((x[i] - m) * inverse + F(zero), 0, top));
-    const auto h = static_cast<unsigned>(Level((x[i + 16] - m) * inverse + F(zero), 0, top));
+    const auto l = static_cast<unsigned>(Level((x[i] - m) * inverse + static_cast<float>(zero), 0, top));
+    const auto h = static_cast<unsigned>(Level((x[i + 16] - m) * inverse + static_cast<float>(zero), 0, top));
     nibbles[i] = static_cast<std::byte>((l & 15) | (h & 15) << 4);
     high |= (l >> 4) << i | (h >> 4) << (i + 16);
   }
@@ -109,10 +103,10 @@ void Dequantize(DType type, const std::byte* src, float* dst, size_t elems) {
   switch (type) {
     case DType::kF32: std::memcpy(dst, src, elems * 4); return;
     case DType::kF16:
-      for (size_t i = 0; i < elems; ++i) dst[i] = HalfToFloat(Load16(src + 2 * i));
+      for (size_t i = 0; i < elems; ++i) dst[i] = HalfToFloat(LoadUnaligned<uint16_t>(src + 2 * i));
       return;
     case DType::kBF16:
-      for (size_t i = 0; i < elems; ++i) dst[i] = Bf16ToFloat(Load16(src + 2 * i));
+      for (size_t i = 0; i < elems; ++i) dst[i] = Bf16ToFloat(LoadUnaligned<uint16_t>(src + 2 * i));
       return;
     default: break;
   }

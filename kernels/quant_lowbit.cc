@@ -6,18 +6,13 @@
 #include <cstring>
 
 #include "kernels/codebooks.h"
+#include "kernels/unaligned.h"
 
 namespace gyre {
 namespace {
 
-template <typename T>
-T Load(const std::byte* p) {
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
 unsigned U8(const std::byte* p) { return static_cast<uint8_t>(*p); }
-float Half(const std::byte* p) { return HalfToFloat(Load<uint16_t>(p)); }
+float Half(const std::byte* p) { return HalfToFloat(LoadUnaligned<uint16_t>(p)); }
 
 // A byte in every byte of a word.
 constexpr uint64_t kOnes = 0x0101010101010101;
@@ -78,7 +73,7 @@ void Ternary2(const Points&, const std::byte* b, LowBitBlock* out) {
   for (size_t half = 0; half < 2; ++half) {
     for (unsigned l = 0; l < 4; ++l) {
       for (size_t word = 0; word < 4; ++word) {
-        out->q[half * 16 + l * 4 + word] = (Load<uint64_t>(b + half * 32 + 8 * word) >> (2 * l) & Every(3)) + Every(127);
+        out->q[half * 16 + l * 4 + word] = (LoadUnaligned<uint64_t>(b + half * 32 + 8 * word) >> (2 * l) & Every(3)) + Every(127);
       }
     }
   }
@@ -111,7 +106,7 @@ void Iq2Xxs(const Points& p, const std::byte* b, LowBitBlock* out) {
   const float d = Half(b) * 0.125f;
   for (size_t sub = 0; sub < 8; ++sub) {
     const std::byte* q = b + 2 + 8 * sub;
-    const auto rest = Load<uint32_t>(q + 4);
+    const auto rest = LoadUnaligned<uint32_t>(q + 4);
     Scales2(d, (rest >> 28) * 17, out->scale + 2 * sub);
     for (unsigned l = 0; l < 4; ++l) out->q[4 * sub + l] = Signed(p.iq2_xxs[U8(q + l)], p.even[rest >> (7 * l) & 127]);
   }
@@ -122,7 +117,7 @@ void Iq2Xs(const Points& p, const std::byte* b, LowBitBlock* out) {
   for (size_t sub = 0; sub < 8; ++sub) {
     Scales2(d, U8(b + 66 + sub), out->scale + 2 * sub);
     for (unsigned l = 0; l < 4; ++l) {
-      const unsigned q = Load<uint16_t>(b + 2 + 8 * sub + 2 * l);
+      const unsigned q = LoadUnaligned<uint16_t>(b + 2 + 8 * sub + 2 * l);
       out->q[4 * sub + l] = Signed(p.iq2_xs[q & 511], p.even[q >> 9]);
     }
   }
@@ -144,7 +139,7 @@ void Iq3Xxs(const Points& p, const std::byte* b, LowBitBlock* out) {
   const float d = Half(b) * 0.25f;
   const auto& points = p.iq3_xxs;
   for (size_t sub = 0; sub < 8; ++sub) {
-    const auto rest = Load<uint32_t>(b + 66 + 4 * sub);
+    const auto rest = LoadUnaligned<uint32_t>(b + 66 + 4 * sub);
     std::fill_n(out->scale + 2 * sub, 2, d * static_cast<float>(2 * (rest >> 28) + 1));
     for (unsigned l = 0; l < 4; ++l) {
       const std::byte* q = b + 2 + 8 * sub + 2 * l;
@@ -173,7 +168,7 @@ uint64_t Point1(const Points& p, unsigned index, bool down) { return down ? p.iq
 void Iq1S(const Points& p, const std::byte* b, LowBitBlock* out) {
   const float d = Half(b) * 0.125f;
   for (size_t sub = 0; sub < 8; ++sub) {
-    const unsigned high = Load<uint16_t>(b + 34 + 2 * sub);
+    const unsigned high = LoadUnaligned<uint16_t>(b + 34 + 2 * sub);
     std::fill_n(out->scale + 2 * sub, 2, d * static_cast<float>(2 * (high >> 12 & 7) + 1));
     for (unsigned l = 0; l < 4; ++l) out->q[4 * sub + l] = Point1(p, U8(b + 2 + 4 * sub + l) | (high >> (3 * l) & 7) << 8, (high & 0x8000) != 0);
   }
@@ -182,10 +177,10 @@ void Iq1S(const Points& p, const std::byte* b, LowBitBlock* out) {
 void Iq1M(const Points& p, const std::byte* b, LowBitBlock* out) {
   const std::byte* scales = b + 48;
   unsigned bits = 0;  // the block's scale lies in the top nibbles of four words
-  for (unsigned i = 0; i < 4; ++i) bits |= (Load<uint16_t>(scales + 2 * i) >> 12 & 15u) << (4 * i);
+  for (unsigned i = 0; i < 4; ++i) bits |= (LoadUnaligned<uint16_t>(scales + 2 * i) >> 12 & 15u) << (4 * i);
   const float d = HalfToFloat(static_cast<uint16_t>(bits)) * 0.125f;
   for (size_t sub = 0; sub < 8; ++sub) {
-    const unsigned word = Load<uint16_t>(scales + sub / 2 * 2) >> (sub % 2 * 6);
+    const unsigned word = LoadUnaligned<uint16_t>(scales + sub / 2 * 2) >> (sub % 2 * 6);
     for (unsigned half = 0; half < 2; ++half) out->scale[2 * sub + half] = d * static_cast<float>(2 * (word >> (3 * half) & 7) + 1);
     for (unsigned l = 0; l < 4; ++l) {
       const unsigned high = U8(b + 32 + 2 * sub + l / 2) >> (l % 2 * 4);

@@ -12,7 +12,7 @@
 namespace gyre {
 namespace {
 
-constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
+constexpr uint32_t kGgufMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kMaxNameBytes = 1 << 16;
 constexpr uint32_t kMaxDims = 4;
 
@@ -232,7 +232,7 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   Reader in(file);
   Gguf g;
   GYRE_ASSIGN_OR_RETURN(const uint32_t magic, in.Number<uint32_t>("the magic"));
-  if (magic != kMagic) return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
+  if (magic != kGgufMagic) return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
   GYRE_ASSIGN_OR_RETURN(g.version_, in.Number<uint32_t>("the version"));
   if (g.version_ == 0x02000000 || g.version_ == 0x03000000) return Unimplemented("a big-endian GGUF file");
   if (g.version_ != 2 && g.version_ != 3) {

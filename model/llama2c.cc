@@ -9,7 +9,7 @@
 namespace gyre {
 namespace {
 
-constexpr uint32_t kMagic = 0x616B3432;
+constexpr uint32_t kLlama2cMagic = 0x616B3432;
 constexpr size_t kHeaderBytes = 256;  // v1, v2
 constexpr int kLlama3Vocab = 128256;
 
@@ -40,7 +40,7 @@ class Parser {
     std::memcpy(&magic, file_.data(), 4);
     size_t config_at = 0;
     bool shared = true;
-    if (magic == kMagic) {
+    if (magic == kLlama2cMagic) {
       if (file_.size() < kHeaderBytes) return DataLoss("{} bytes, the header takes {}", file_.size(), kHeaderBytes);
       std::memcpy(&out_.version, file_.data() + 4, 4);
       if (out_.version != 1 && out_.version != 2)
@@ -49,7 +49,7 @@ class Parser {
     }
     Config c{};
     std::memcpy(&c, file_.data() + config_at, sizeof c);
-    if (magic == kMagic) {
+    if (magic == kLlama2cMagic) {
       shared = file_[36] != std::byte{0};
       if (out_.version == 2) std::memcpy(&group_, file_.data() + 37, 4);
       at_ = kHeaderBytes;

@@ -1,6 +1,6 @@
 if(GYRE_TESTS)
-  gyre_test(transport_link_test unit gyre_transport)
-  gyre_test(transport_ring_port_test unit gyre_transport)
+  gyre_test(transport_link_test "unit;bytes" gyre_transport)
+  gyre_test(transport_ring_port_test "unit;bytes" gyre_transport)
 endif()
 if(GYRE_FUZZ)
   gyre_fuzz(fuzz_frames gyre_transport)

@@ -15,6 +15,7 @@
 #include "cli/local_ring.h"
 #include "model/gguf.h"
 #include "tests/testing/ring_runner.h"
+#include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {
@@ -194,6 +195,7 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     if (!IsaMissing(GetParam()).empty()) GTEST_SKIP() << IsaMissing(GetParam());
+    if (testing::kSanitized && GetParam() != Isa::kRef) GTEST_SKIP() << "sanitized: the reference only";
     if (!HasOneClass(GetParam())) GTEST_SKIP() << "it rounds prompts to bf16";
     std::mt19937 random(1);
     for (size_t i = 0; i < kPrompt; ++i) ids_.push_back(static_cast<TokenId>(random() % 96));

@@ -10,8 +10,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-size_t Size(int v) { return static_cast<size_t>(v); }
-
 // Takes pieces of whole cache lines; without memory it only counts.
 struct Carver {
   std::byte* memory;

@@ -9,6 +9,8 @@
 
 namespace gyre::cpu {
 
+inline size_t Size(int v) { return static_cast<size_t>(v); }
+
 inline constexpr size_t kSplit = 256;  // positions, counted from 0
 
 // The cache's sizes, divided out once.

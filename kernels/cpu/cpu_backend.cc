@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/cpu/attention_split.h"
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/paged_attention.h"
 #include "kernels/cpu/select.h"
@@ -19,8 +20,6 @@ namespace {
 
 // What a core does in a nanosecond, to decide whether a parallel region pays.
 constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
-
-size_t Size(int v) { return static_cast<size_t>(v); }
 
 class CpuBackend : public Backend {
  public:

@@ -8,9 +8,7 @@ namespace {
 // Queries that share keys and values, about: with fewer, a long prompt waits for memory (and by tiles for their expansion).
 constexpr size_t kQueries = 64;
 // A core in a nanosecond, to decide whether a parallel region pays.
-constexpr double kMacsPerNs = 16;
-
-size_t Size(int v) { return static_cast<size_t>(v); }
+constexpr double kAttentionMacsPerNs = 16;
 
 }  // namespace
 
@@ -83,7 +81,7 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
   std::byte* shared = shared_.Room(splits_.size() * part_bytes);
   parts_.clear();
   for (size_t i = 0; i < splits_.size(); ++i) parts_.emplace_back(shared + i * part_bytes, most, call.dim);
-  team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kMacsPerNs, [&](size_t begin, size_t end, size_t thread) {
+  team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kAttentionMacsPerNs, [&](size_t begin, size_t end, size_t thread) {
     std::byte* mine = own + own_bytes * thread;
     AttentionPart part(mine, most, call.dim), all(mine + part_bytes, most, call.dim);
     const SplitAttention attention(ops_, call, most, mine + 2 * part_bytes);

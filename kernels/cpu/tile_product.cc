@@ -13,7 +13,7 @@ constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
 static_assert(kSlice == kPanelGrain);
 constexpr size_t kSharesOfAThread = 4, kMostSlices = 4;
 // A core in a nanosecond, to decide whether a parallel region pays.
-constexpr double kMacsPerNs = 300, kExpandedPerNs = 10, kRoundedPerNs = 4;
+constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerNs = 4;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   depth_ = TileDepth(k);
   const size_t groups = (rows + kTileRows - 1) / kTileRows;
   x_.Room(groups * depth_ * kTileBytes);
-  team_.For(groups, 1, static_cast<double>(rows * k) / kRoundedPerNs, [&](size_t begin, size_t end) {
+  team_.For(groups, 1, static_cast<double>(rows * k) / kTileRoundedPerNs, [&](size_t begin, size_t end) {
     for (size_t g = begin; g < end; ++g) {
       const size_t row = g * kTileRows;
       ops_.round_rows(x + row * k, k, std::min(kTileRows, rows - row), k, x_.data() + Group(row));
@@ -39,7 +39,7 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
   const size_t segment = low_bit ? depth_ : std::min(depth_, kSegment);
   const size_t tile_bytes = kSlice * segment * kTileBytes, bytes = tile_bytes + (low_bit ? 2 * w.panel_bytes : 0);
   std::byte* scratch = scratch_.Room(bytes * static_cast<size_t>(team_.threads()));  // here: nothing may throw within a region
-  const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kMacsPerNs + weights / kExpandedPerNs;
+  const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kTileMacsPerNs + weights / kTileExpandedPerNs;
   // Every share reads x anew: several slices each, where there are enough of them for all threads.
   const size_t panels = Panels(w.n), each = panels / (kSharesOfAThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
   team_.For(panels, std::clamp(each, kPanelGrain, kMostSlices * kPanelGrain), ns, [&](size_t begin, size_t end, size_t thread) {

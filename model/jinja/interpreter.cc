@@ -12,7 +12,7 @@
 namespace gyre::jinja {
 namespace {
 
-constexpr int kMaxDepth = 300;
+constexpr int kTemplateDepth = 300;
 
 const Value* Lookup(const Scope* scope, const std::string& name) {
   for (; scope != nullptr; scope = scope->parent.get()) {
@@ -49,7 +49,7 @@ int64_t FloorDiv(int64_t a, int64_t b) {
 class Interpreter::Deeper {
  public:
   explicit Deeper(Interpreter* i) : i_(i) {
-    if (++i_->depth_ > kMaxDepth) throw Error{ResourceExhausted("the template nests more than {} deep", kMaxDepth)};
+    if (++i_->depth_ > kTemplateDepth) throw Error{ResourceExhausted("the template nests more than {} deep", kTemplateDepth)};
   }
   ~Deeper() { --i_->depth_; }
 

@@ -9,7 +9,7 @@
 namespace gyre::jinja {
 namespace {
 
-constexpr int kMaxDepth = 200;
+constexpr int kParserDepth = 200;
 
 class Parser {
  public:
@@ -29,7 +29,7 @@ class Parser {
   class Deeper {
    public:
     explicit Deeper(Parser* p) : p_(p) {
-      if (++p_->depth_ > kMaxDepth) Fail("line {}: nested more than {} deep", p_->Now().line, kMaxDepth);
+      if (++p_->depth_ > kParserDepth) Fail("line {}: nested more than {} deep", p_->Now().line, kParserDepth);
     }
     ~Deeper() { --p_->depth_; }
 

@@ -12,7 +12,7 @@
 namespace gyre::jinja {
 namespace {
 
-constexpr int kMaxDepth = 200;  // of nested values
+constexpr int kValueDepth = 200;  // of nested values
 
 // The kind and text of a key; numbers that are equal have the same.
 std::string KeyText(const Value& key) {
@@ -74,7 +74,7 @@ std::string ReprString(const std::string& s) {
 }
 
 std::string ReprAt(const Value& v, int depth) {
-  if (depth > kMaxDepth) Fail("a value is nested more than {} deep", kMaxDepth);
+  if (depth > kValueDepth) Fail("a value is nested more than {} deep", kValueDepth);
   if (const std::string* s = v.str()) return ReprString(*s);
   if (const List* l = v.list()) {
     std::string out = l->tuple ? "(" : "[";
@@ -146,7 +146,7 @@ class JsonWriter {
     if (options_.key_separator.empty()) options_.key_separator = ": ";
   }
   void Write(const Value& v, int depth) {
-    if (depth > kMaxDepth) Fail("tojson: a value is nested more than {} deep", kMaxDepth);
+    if (depth > kValueDepth) Fail("tojson: a value is nested more than {} deep", kValueDepth);
     if (const std::string* s = v.str()) return DumpString(*s, options_.ascii(), &out);
     if (v.none()) {
       out += "null";

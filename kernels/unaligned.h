@@ -1,0 +1,16 @@
+// A number out of bytes that lie anywhere; little-endian, as files and processors are.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+namespace gyre {
+
+template <typename T>
+T LoadUnaligned(const std::byte* p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+}  // namespace gyre
