@@ -121,6 +121,7 @@ namespace {
 GYRE_REGISTER_LOOP("avx2,fma", FloatAvx2, _mm256_setzero_ps(), _mm256_fmadd_ps(a, a, v))
 GYRE_REGISTER_LOOP("avx2", IntegerAvx2, _mm256_setzero_si256(),
                    _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(a, v), a)))
+GYRE_REGISTER_LOOP("avxvnni", IntegerAvxVnni, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32(v, a, a))
 GYRE_REGISTER_LOOP("avx512f", FloatAvx512, _mm512_setzero_ps(), _mm512_fmadd_ps(a, a, v))
 GYRE_REGISTER_LOOP("avx512f,avx512vnni", IntegerVnni, _mm512_setzero_si512(), _mm512_dpbusd_epi32(v, a, a))
 #undef GYRE_REGISTER_LOOP
@@ -154,10 +155,13 @@ double PeakOps(Isa isa, Unit unit, int threads) {
   } else if (integer && (isa == Isa::kAvx512Vnni || isa == Isa::kAmx)) {
     loop = IntegerVnni;
     products = 10 * 64;
+  } else if (integer && isa == Isa::kAvxVnni) {
+    loop = IntegerAvxVnni;
+    products = 10 * 32;
   } else if (integer) {
     loop = IntegerAvx2;
     products = 10 * 32;
-  } else if (isa != Isa::kAvx2) {
+  } else if (isa != Isa::kAvx2 && isa != Isa::kAvxVnni) {
     loop = FloatAvx512;
     products = 10 * 16;
   }

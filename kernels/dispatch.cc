@@ -6,8 +6,8 @@
 #include <sys/auxv.h>
 #endif
 
-#include "kernels/cpu/amx_support.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/x86_support.h"
 #include "kernels/ref/ref_backend.h"
 
 namespace gyre {
@@ -17,6 +17,7 @@ const cpu::IsaOps* OpsOf(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
     case Isa::kAvx2: return cpu::Avx2Ops();
+    case Isa::kAvxVnni: return cpu::AvxVnniOps();
     case Isa::kAvx512: return cpu::Avx512Ops();
     case Isa::kAvx512Vnni: return cpu::Avx512VnniOps();
     case Isa::kAmx: return cpu::AmxOps();
@@ -38,6 +39,7 @@ bool CpuHas(Isa isa) {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   switch (isa) {
     case Isa::kAvx2: return avx2;  // every CPU with AVX2 has F16C
+    case Isa::kAvxVnni: return avx2 && cpu::HasAvxVnni();
     case Isa::kAvx512: return avx512;
     case Isa::kAvx512Vnni: return avx512 && __builtin_cpu_supports("avx512vnni");
     case Isa::kAmx: return avx512 && __builtin_cpu_supports("avx512vnni") && cpu::AmxMissing().empty();
@@ -55,7 +57,7 @@ bool CpuHas(Isa isa) {
 }  // namespace
 
 const char* IsaName(Isa isa) {
-  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neondot", "amx", "amx-emulated"};
+  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neondot", "amx", "amx-emulated", "avxvnni"};
   return kNames[static_cast<int>(isa)];
 }
 
@@ -69,7 +71,7 @@ std::string IsaMissing(Isa isa) {
 
 std::span<const Isa> BuiltIsas() {
 #if defined(__x86_64__)
-  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAmx};
+  static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAmx};
 #elif defined(__aarch64__)
   static constexpr Isa kBuilt[] = {Isa::kRef, Isa::kNeon, Isa::kNeonDot};
 #else

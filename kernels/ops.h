@@ -73,7 +73,7 @@ struct AttentionParams {
 };
 
 // kAmxEmulated computes as kAmx does, slowly, on any processor with AVX-512: for tests. It is never chosen by itself.
-enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kAmx = 6, kAmxEmulated = 7 };
+enum class Isa : uint8_t { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kNeon = 4, kNeonDot = 5, kAmx = 6, kAmxEmulated = 7, kAvxVnni = 8 };
 const char* IsaName(Isa isa);
 // Whether Arithmetic::kPrompt and kGenerated give equal bits.
 constexpr bool HasOneClass(Isa isa) { return isa != Isa::kAmx && isa != Isa::kAmxEmulated; }

@@ -1,18 +1,29 @@
-// How AVX2 reads panels, included by its file inside its anonymous namespace: codes, scales and minima of half a panel, eight columns, a lane a
-// column.
+// How 256-bit vectors read panels, included by avx2.cc and avxvnni.cc inside their anonymous namespaces: codes, scales and minima of half a
+// panel, eight columns, a lane a column.
+
+// dpbusd: the sums of four products of unsigned with signed bytes, added to 32-bit sums.
+#ifdef __AVXVNNI__
+constexpr bool kVnni = true;
+__m256i AddDots(__m256i sums, __m256i codes, __m256i fours) { return _mm256_dpbusd_avx_epi32(sums, codes, fours); }
+#else
+constexpr bool kVnni = false;
+[[maybe_unused]] __m256i AddDots(__m256i sums, __m256i, __m256i) { return sums; }  // not called
+#endif
 
 __m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 __m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 __m128i Load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 
+// Whether products are of signed numbers, not of codes to which their zero is added.
 template <typename L>
-inline constexpr bool kSigned = L::kBits == 8 || L::kTable;
+inline constexpr bool kSigned = !kVnni && (L::kBits == 8 || L::kTable);
 
 // Group g of a block for half a panel, eight columns: unsigned codes, or signed numbers where kSigned.
 template <typename L>
 __m256i Codes(const std::byte* block, size_t g) {
   if constexpr (L::kBits == 8) {
-    return _mm256_xor_si256(Load256(block + g * kGroup), _mm256_set1_epi8(-128));
+    const __m256i codes = Load256(block + g * kGroup);
+    return kSigned<L> ? _mm256_xor_si256(codes, _mm256_set1_epi8(-128)) : codes;
   } else if constexpr (L::kBits <= 3) {
     const __m256i pairs = Load256(block + g / 4 * kGroup);
     const __m256i two = _mm256_and_si256(_mm256_srli_epi16(pairs, static_cast<int>(2 * (g % 4))), _mm256_set1_epi8(3));
@@ -24,7 +35,8 @@ __m256i Codes(const std::byte* block, size_t g) {
     const __m256i two = Load256(block + g % 4 * kGroup);
     const __m256i low = _mm256_and_si256(g < 4 ? two : _mm256_srli_epi16(two, 4), _mm256_set1_epi8(15));
     if constexpr (L::kTable) {
-      const __m128i table = Load128(reinterpret_cast<const std::byte*>(L::kIq4 ? kIq4Values : kFp4Doubled));
+      __m128i table = Load128(reinterpret_cast<const std::byte*>(L::kIq4 ? kIq4Values : kFp4Doubled));
+      if (!kSigned<L>) table = _mm_xor_si128(table, _mm_set1_epi8(-128));
       return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), low);
     }
     if constexpr (L::kBits == 4) return low;

@@ -74,6 +74,7 @@ struct IsaOps {
 
 // Each in builds for its processors only.
 const IsaOps* Avx2Ops();
+const IsaOps* AvxVnniOps();
 const IsaOps* Avx512Ops();
 const IsaOps* Avx512VnniOps();
 const IsaOps* AmxOps();

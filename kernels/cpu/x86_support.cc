@@ -1,4 +1,4 @@
-#include "kernels/cpu/amx_support.h"
+#include "kernels/cpu/x86_support.h"
 
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -51,5 +51,7 @@ const std::string& AmxMissing() {
   static const std::string missing = Missing();
   return missing;
 }
+
+bool HasAvxVnni() { return Has(CpuId(7, 1).a, 4); }
 
 }  // namespace gyre::cpu

@@ -1,0 +1,30 @@
+// AVX-VNNI: dpbusd on 256 bits, of processors without AVX-512 (Intel's from Alder Lake on, 2021). The rest is AVX2's.
+#include <immintrin.h>
+
+#include <cassert>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/codes.h"
+#include "kernels/cpu/isa_ops.h"
+
+namespace gyre::cpu {
+namespace {
+
+#include "kernels/cpu/common-inl.h"
+#include "kernels/cpu/avx2_vector-inl.h"
+#include "kernels/cpu/avx2_panels-inl.h"
+#include "kernels/cpu/avx2_products-inl.h"
+
+}  // namespace
+
+const IsaOps* AvxVnniOps() {
+  static const IsaOps kOps = [] {
+    IsaOps ops = *Avx2Ops();
+    ops.dot_panels = DotPanels;
+    return ops;
+  }();
+  return &kOps;
+}
+
+}  // namespace gyre::cpu
