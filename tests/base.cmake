@@ -1,6 +1,5 @@
 if(GYRE_TESTS)
-  gyre_test(base_cpus_test unit gyre_base gyre_kernels)
-  gyre_test(base_range_test "unit;pure" gyre_base)
+  gyre_tests(base_tests unit FILES base_cpus_test base_range_test DEPS gyre_base gyre_kernels)
   add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_includes)
   add_test(NAME check_includes_self_test COMMAND ${PROJECT_SOURCE_DIR}/scripts/check_includes --self-test)
   set_tests_properties(check_includes check_includes_self_test PROPERTIES LABELS "unit;pure")

@@ -1,8 +1,3 @@
-# Tests of cli: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
-if(GYRE_TESTS)
-  gyre_test(cli_bench_test engine gyre_cli Boost::json)
-  gyre_test(cli_share_cores_test "unit;pure" gyre_cli)
-endif()
 # The demo model by what it was never trained on, in one process and through three workers.
 find_package(Python3 COMPONENTS Interpreter)
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)

@@ -8,6 +8,7 @@
 #include "coordinator/sampler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/draw.h"
 #include "tests/testing/sampling_oracle.h"
 #include "tests/testing/sanitized.h"
 
@@ -17,22 +18,17 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::kInf;
+using testing::kNan;
 using testing::OracleAnswer;
 using testing::OracleDistribution;
+using testing::Plain;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-using Random = std::mt19937_64;
+using testing::Between;
+using Random = testing::RandomBits;
 
-int Between(Random& random, int low, int high) {
-  return std::uniform_int_distribution<int>(low, high)(random);
-}
 float Real(Random& random, float low, float high) {
   return std::uniform_real_distribution<float>(low, high)(random);
-}
-
-SamplingParams Plain() {
-  return {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .logit_bias = {}};
 }
 
 // One seeded row with everything that leads to its draw.

@@ -18,16 +18,13 @@ using ::testing::ElementsAre;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::kInf;
+using testing::kNan;
 using testing::OracleAnswer;
 using testing::OracleDistribution;
+using testing::Plain;
 using ::testing::Pair;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-SamplingParams Plain() {
-  return {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .logit_bias = {}, .seed = 7};
-}
 
 std::vector<float> LogitsOf(std::vector<float> probabilities) {
   for (float& p : probabilities) p = std::log(p);

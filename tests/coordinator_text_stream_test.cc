@@ -5,19 +5,17 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/draw.h"
 
 namespace gyre {
 namespace {
 
 using ::testing::StartsWith;
-using Random = std::mt19937_64;
+using testing::Between;
+using Random = testing::RandomBits;
 using Strings = std::vector<std::string>;
 
 const std::string kBad = "\xEF\xBF\xBD";
-
-int Between(Random& random, int low, int high) {
-  return std::uniform_int_distribution<int>(low, high)(random);
-}
 
 struct Seen {
   std::string text;

@@ -1,6 +1,3 @@
 if(GYRE_TESTS)
-  gyre_test(kernels_lowbit_test "unit;pure" gyre_kernels gyre_base)
-  gyre_test(kernels_attention_test unit gyre_kernels)
-  gyre_test(kernels_ops_test unit gyre_kernels)
-  gyre_test(kernels_products_test unit gyre_kernels)
+  gyre_tests(kernels_tests unit FILES kernels_attention_test kernels_lowbit_test kernels_ops_test kernels_products_test DEPS gyre_kernels gyre_base)
 endif()

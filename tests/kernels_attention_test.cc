@@ -17,7 +17,7 @@ namespace {
 
 using testing::Random;
 
-class Kernels : public testing::KernelTest {};
+class Attention : public testing::KernelTest {};
 
 struct Cache {
   std::vector<std::byte> k, v;
@@ -37,7 +37,7 @@ Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t pos
   return c;
 }
 
-TEST_P(Kernels, AttentionMatchesTheReferenceAndTheRowAlone) {
+TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
   const auto one = MakeBackend(GetParam(), 1), eight = MakeBackend(GetParam(), 8);
   for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
     for (int head_dim : {8, 16, 20, 64}) {
@@ -75,7 +75,7 @@ TEST_P(Kernels, AttentionMatchesTheReferenceAndTheRowAlone) {
 }
 
 // Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as many.
-TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
+TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
   const int heads = 10, kv_heads = 5, head_dim = 32;
   Cache cache = MakeCache(KvType::kF16, kv_heads, head_dim, 16, 400);
   std::vector<KvRow> stored;
@@ -100,7 +100,7 @@ TEST_P(Kernels, AttentionSharesOutTheHeadsOfAFewRows) {
 }
 
 // Pages of other sizes, and heads so wide that a page's q8_0 scales are taken in parts.
-TEST_P(Kernels, AttentionOfPagesOfAnySize) {
+TEST_P(Attention, PagesOfAnySize) {
   for (const auto& [block, head_dim] : {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}}) {
     for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
       const uint32_t positions = 420;
@@ -249,7 +249,7 @@ TEST_P(PromptAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Isa, Attention, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
 INSTANTIATE_TEST_SUITE_P(Isa, PromptAttention, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
 
 }  // namespace

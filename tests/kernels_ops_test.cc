@@ -14,9 +14,9 @@ namespace {
 
 using testing::Random;
 
-class Kernels : public testing::KernelTest {};
+class Ops : public testing::KernelTest {};
 
-TEST_P(Kernels, SmallOpsMatchTheReference) {
+TEST_P(Ops, SmallOpsMatchTheReference) {
   for (size_t dim : {2u, 4u, 14u, 64u, 172u, 2048u}) {
     const size_t rows = 5;
     const auto x = Random(rows * dim, 4), y = Random(rows * dim, 6), w = Random(dim, 7);
@@ -52,7 +52,7 @@ TEST_P(Kernels, SmallOpsMatchTheReference) {
   }
 }
 
-TEST_P(Kernels, TopKAndLogSumExpMatchTheReference) {
+TEST_P(Ops, TopKAndLogSumExpMatchTheReference) {
   std::mt19937 random(3);
   for (size_t vocab : {1u, 5u, 64u, 1000u, 9001u}) {
     for (uint32_t k : {1u, 3u, 64u, 1024u}) {
@@ -83,7 +83,7 @@ TEST_P(Kernels, TopKAndLogSumExpMatchTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Kernels, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Isa, Ops, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
 
 TEST(QuantTest, HalfsRoundTripAndRoundToEven) {
   for (uint32_t h = 0; h < 0x10000; ++h) {

@@ -1,14 +1,10 @@
-# Tests of model: gyre_test(...) inside if(GYRE_TESTS), gyre_fuzz(...) inside if(GYRE_FUZZ).
 if(GYRE_TESTS)
-  gyre_test(model_gguf_test "unit;pure;bytes" gyre_model)
-  gyre_test(model_arch_test "unit;pure;bytes" gyre_model)
-  gyre_test(model_llama2c_test "unit;pure;bytes" gyre_model)
-  gyre_test(model_tokenizer_test "unit;pure;bytes" gyre_model)
-  gyre_test(model_bad_input_test "unit;pure;bytes" gyre_model Boost::json)
-  gyre_test(model_unigram_test "unit;pure;bytes" gyre_model Boost::json)
-  gyre_test(model_quantize_test unit gyre_model)
-  gyre_test(model_jinja_test "unit;pure;bytes" gyre_model)
-  gyre_test(model_shared_test "unit;pure;bytes" gyre_model Boost::json)
+  gyre_tests(model_tests "unit;pure;bytes"
+    FILES model_arch_test model_tokenizer_test model_bad_input_test model_unigram_test model_jinja_test model_shared_test
+    DEPS gyre_model Boost::json)
+  gyre_tests(model_allocation_tests "unit;pure;bytes" FILES model_gguf_test model_llama2c_test DEPS gyre_model)
+  target_sources(model_allocation_tests PRIVATE testing/largest_allocation.cc)
+  gyre_tests(model_threaded_tests unit FILES model_quantize_test DEPS gyre_model)
 endif()
 if(GYRE_FUZZ)
   gyre_fuzz(fuzz_gguf gyre_model)

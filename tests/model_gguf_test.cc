@@ -16,10 +16,10 @@ namespace {
 using testing::BuildTinyModel;
 using testing::GgufWriter;
 using ::testing::HasSubstr;
+using testing::kSlack;
 using testing::LargestAllocation;
 using testing::TinyOptions;
 
-constexpr size_t kSlack = 1 << 20;
 
 Status Open(const std::vector<std::byte>& bytes) {
   return OpenModelFromBytes(bytes).status();

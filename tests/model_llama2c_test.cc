@@ -16,10 +16,10 @@ namespace {
 using testing::BuildTinyBin;
 using testing::BuildTokenizerBin;
 using ::testing::HasSubstr;
+using testing::kSlack;
 using testing::LargestAllocation;
 using testing::TinyBinOptions;
 
-constexpr size_t kSlack = 1 << 20;
 
 TinyBinOptions Version(int version, bool shared = true) {
   TinyBinOptions o;

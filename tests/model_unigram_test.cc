@@ -25,7 +25,7 @@ namespace {
 using Ids = std::vector<TokenId>;
 using ::testing::HasSubstr;
 
-const std::string kSpace = "\xE2\x96\x81";
+const std::string kSpaceMark = "\xE2\x96\x81";
 
 // 0 <unk>, 1 </s>, then what the tests ask for.
 class Builder {
@@ -97,7 +97,7 @@ TEST(UnigramTest, UnknownIsTenBelowTheWorstPiece) {
 TEST(UnigramTest, BytesWhereTheVocabularyHasThem) {
   Builder b(true);
   const TokenId a = b.Add("a", -1);
-  b.Add(kSpace, -1);
+  b.Add(kSpaceMark, -1);
   const auto t = b.Make();
   EXPECT_EQ(t->Encode("a\xC3\xA9\xFF", {}), (Ids{a, 2 + 0xC3, 2 + 0xA9, 2 + 0xFF}));
   std::string all;
@@ -111,8 +111,8 @@ TEST(UnigramTest, BytesWhereTheVocabularyHasThem) {
 
 TEST(UnigramTest, SpacesArePutAndDropped) {
   Builder b(true);
-  const TokenId space = b.Add(kSpace, -3), word = b.Add(kSpace + "a", -1), a = b.Add("a", -2);
-  const TokenId two = b.Add(kSpace + "a" + kSpace + "a", -1.5f);
+  const TokenId space = b.Add(kSpaceMark, -3), word = b.Add(kSpaceMark + "a", -1), a = b.Add("a", -2);
+  const TokenId two = b.Add(kSpaceMark + "a" + kSpaceMark + "a", -1.5f);
   b.options_.prefix = UnigramOptions::Prefix::kSpace;
   EXPECT_EQ(b.Make()->Encode("a", {}), (Ids{word}));
   EXPECT_EQ(b.Make()->Encode(" a", {}), (Ids{space, word}));
@@ -219,7 +219,7 @@ Ids Fused(const Ids& ids) {
 
 TEST(UnigramTest, EveryCutOfRandomTextsIsWeighed) {
   std::mt19937 random(3);
-  const std::vector<std::string> alphabet{"a", "b", "\xC3\xA9", kSpace, "\xF0\x9F\x98\x80", "z"};
+  const std::vector<std::string> alphabet{"a", "b", "\xC3\xA9", kSpaceMark, "\xF0\x9F\x98\x80", "z"};
   int unique = 0, unknown = 0;
   for (int round = 0; round < 600; ++round) {
     Builder b;
@@ -262,7 +262,7 @@ TEST(UnigramTest, LongTextsHaveTheBestSum) {
   std::mt19937 random(4);
   for (int round = 0; round < 20; ++round) {
     Builder b;
-    const std::vector<std::string> alphabet{"a", "b", "c", kSpace, "\xC3\xA9"};
+    const std::vector<std::string> alphabet{"a", "b", "c", kSpaceMark, "\xC3\xA9"};
     for (const std::string& letter : alphabet) b.Add(letter, -5 - static_cast<float>(random() % 1000) / 300.0f);
     for (int n = 0; n < 60; ++n) {
       std::string piece;
@@ -290,7 +290,7 @@ TEST(UnigramTest, LongTextsHaveTheBestSum) {
 
 TEST(UnigramTest, LongTextsTakeTimeInProportion) {
   Builder b;
-  std::string letters = "a", spaces = kSpace;
+  std::string letters = "a", spaces = kSpaceMark;
   for (int i = 0; i < 5; ++i) {
     b.Add(letters, -1);
     b.Add(spaces, -1);
@@ -430,7 +430,7 @@ std::vector<std::byte> T5(const std::string& charsmap, bool is_signed, bool coll
   testing::GgufWriter w;
   w.String("tokenizer.ggml.model", "t5");
   w.Strings("tokenizer.ggml.tokens",
-            {"<pad>", "</s>", "<unk>", kSpace, kSpace + "he", "he", "l", "lo", "\xC3\xA9", "<x>"});
+            {"<pad>", "</s>", "<unk>", kSpaceMark, kSpaceMark + "he", "he", "l", "lo", "\xC3\xA9", "<x>"});
   w.Numbers<float>("tokenizer.ggml.scores", 6, {0, 0, 0, -2, -3, -4, -5, -6, -7, 0});
   w.Numbers<int32_t>("tokenizer.ggml.token_type", 5, {3, 3, 2, 1, 1, 1, 1, 1, 1, 4});
   w.Uint("tokenizer.ggml.eos_token_id", 1);

@@ -28,9 +28,10 @@ using std::chrono::seconds;
 using testing::Ask;
 using testing::Clients;
 using testing::Process;
-using testing::ProcessesTest;
 using testing::Ring;
 using ::testing::HasSubstr;
+
+class RefusalsTest : public testing::ProcessesTest {};
 
 // A worker that no ring needs, over a connection of its own.
 struct Stranger {
@@ -62,7 +63,7 @@ struct Stranger {
   v1::WorkerEvent event;
 };
 
-TEST_F(ProcessesTest, RefusalsHaveTheirSentence) {
+TEST_F(RefusalsTest, RefusalsHaveTheirSentence) {
   testing::TinyModelFile other{testing::TinyOptions{.seed = 9, .layers = 6}};
   Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal", "--isa", "avx2"});
   Process& stranger = ring.AddWorker("stranger", {"--model", other.path(), "--isa", "avx2"});
@@ -85,7 +86,7 @@ TEST_F(ProcessesTest, RefusalsHaveTheirSentence) {
   EXPECT_THAT(state, HasSubstr("GiB"));
 }
 
-TEST_F(ProcessesTest, AnotherTypeOfActivationsIsRefused) {
+TEST_F(RefusalsTest, AnotherTypeOfActivationsIsRefused) {
   Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--bit-equal", "--wire", "f16"});
   EXPECT_EQ(serve.Wait(seconds(10)), 1);
   EXPECT_THAT(serve.output(), HasSubstr("--bit-equal with --wire f16: it rounds at every hop"));
@@ -116,13 +117,13 @@ TEST_F(ProcessesTest, AnotherTypeOfActivationsIsRefused) {
   EXPECT_TRUE(ring.Serves(1));
 }
 
-TEST_F(ProcessesTest, NothingButLoopbackWithoutInsecure) {
+TEST_F(RefusalsTest, NothingButLoopbackWithoutInsecure) {
   Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "0.0.0.0:0"});
   EXPECT_EQ(serve.Wait(seconds(10)), 1);
   EXPECT_THAT(serve.output(), HasSubstr("--insecure"));
 }
 
-TEST_F(ProcessesTest, AHostilePeerOnTheRingPortChangesNothing) {
+TEST_F(RefusalsTest, AHostilePeerOnTheRingPortChangesNothing) {
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(2));
@@ -168,7 +169,7 @@ size_t OpenFiles(pid_t pid) {
   return n;
 }
 
-TEST_F(ProcessesTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
+TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(2));
@@ -327,7 +328,7 @@ class HostileCaller {
   std::vector<int> open_;
 };
 
-TEST_F(ProcessesTest, HostileCallsLeaveNoMemoryBehind) {
+TEST_F(RefusalsTest, HostileCallsLeaveNoMemoryBehind) {
   // With glibc's own habits freed messages stay in pools, 15 MiB more or less by chance; so, what is freed goes back at once,
   // and every kind of call was seen to leave the same memory behind to a tenth of a MiB, SendTooMuch to one.
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"},

@@ -1,6 +1,5 @@
 if(GYRE_TESTS)
-  gyre_test(transport_link_test "unit;bytes" gyre_transport)
-  gyre_test(transport_ring_port_test "unit;bytes" gyre_transport)
+  gyre_tests(transport_tests "unit;bytes" FILES transport_link_test transport_ring_port_test DEPS gyre_transport)
 endif()
 if(GYRE_FUZZ)
   gyre_fuzz(fuzz_frames gyre_transport)

@@ -14,13 +14,13 @@
 namespace gyre {
 namespace {
 
-struct Case {
+struct GoldenCase {
   const char* name;
   double peer;   // relative error of the usual peer on this file
   bool exact;    // f16 weights: f32 activations, absolute bound and the greedy ids
 };
 
-constexpr Case kCases[] = {
+constexpr GoldenCase kCases[] = {
     {"tiny-llama-s0-f16", 0, true},        {"tiny-llama3-s0-f16", 0, true},       {"tiny-qwen2-s0-f16", 0, true},
     {"tiny-qwen3-s0-f16", 0, true},        {"tiny-gemma3-s0-f16", 0, true},       {"tiny-llama-s0-bf16", 6.55e-3, false},
     {"tiny-llama-s0-Q8_0", 2.32e-2, false}, {"tiny-llama-s0-Q4_0", 2.40e-2, false}, {"tiny-llama-s0-Q4_1", 2.36e-2, false},
@@ -72,7 +72,7 @@ TEST_P(Golden, LogitsAndGreedyIds) {
   const std::string dir = testing::SharedData("golden/");
   const auto ids = ReadNumbers<TokenId>(dir + "ids.txt");
   ASSERT_EQ(ids.size(), 64u);
-  for (const Case& c : kCases) {
+  for (const GoldenCase& c : kCases) {
     for (const std::string kv : {"f32", "f16"}) {
       SCOPED_TRACE(std::string(c.name) + " KV " + kv);
       RingOptions o;

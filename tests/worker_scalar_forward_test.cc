@@ -37,7 +37,7 @@ struct Matrix {
 };
 
 // What is tested; everything else is the same in all of these models.
-struct Variant {
+struct ForwardVariant {
   size_t window = 0;            // positions that a row sees, itself among them; 0 = all before it
   double factor = 1;            // YaRN's s: by how much the context is stretched
   double original = 0;          // YaRN's L
@@ -47,7 +47,7 @@ struct Variant {
 
 class ScalarModel {
  public:
-  ScalarModel(const std::string& path, const testing::TinyOptions& o, Variant variant)
+  ScalarModel(const std::string& path, const testing::TinyOptions& o, ForwardVariant variant)
       : o_(o), variant_(std::move(variant)) {
     std::ifstream in(path, std::ios::binary);
     file_.assign(std::istreambuf_iterator<char>(in), {});
@@ -169,7 +169,7 @@ class ScalarModel {
   }
 
   const testing::TinyOptions o_;
-  const Variant variant_;
+  const ForwardVariant variant_;
   std::string file_;
   std::optional<Gguf> gguf_;
 };
@@ -222,13 +222,13 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
     return got.logits;
   }
   // `variant` holds, and each of `others` is another model by far: the test can tell them apart.
-  void Check(const testing::TinyOptions& options, const Variant& variant, const std::vector<Variant>& others) const {
+  void Check(const testing::TinyOptions& options, const ForwardVariant& variant, const std::vector<ForwardVariant>& others) const {
     const testing::TinyModelFile file(options);
     const auto got = Engine(file.path());
     ASSERT_EQ(got.size(), ids_.size());
     ASSERT_EQ(got[0].size(), options.vocab);
     EXPECT_LE(WorstRow(got, ScalarModel(file.path(), options, variant).Logits(ids_)), 1e-4);
-    for (const Variant& other : others) {
+    for (const ForwardVariant& other : others) {
       EXPECT_GE(WorstRow(got, ScalarModel(file.path(), options, other).Logits(ids_)), 1e-2);
     }
   }
@@ -259,8 +259,8 @@ TEST_P(ScalarForward, YarnStretchesTheContext) {
     w.Float("llama.rope.scaling.factor", 4);
     w.Uint("llama.rope.scaling.original_context_length", 64);
   };
-  const Variant yarn{.factor = 4, .original = 64};
-  Variant plain_attention = yarn, narrow = yarn;
+  const ForwardVariant yarn{.factor = 4, .original = 64};
+  ForwardVariant plain_attention = yarn, narrow = yarn;
   plain_attention.attention_factor = false;
   narrow.beta = 2;
   Check(o, yarn, {{}, plain_attention, narrow, {.factor = 2, .original = 64}});

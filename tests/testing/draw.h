@@ -1,0 +1,13 @@
+// Random numbers of tests that try many cases.
+#pragma once
+
+#include <random>
+
+namespace gyre::testing {
+
+using RandomBits = std::mt19937_64;
+
+// low to high, both included.
+inline int Between(RandomBits& random, int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
+
+}  // namespace gyre::testing
