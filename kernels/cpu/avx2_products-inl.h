@@ -293,9 +293,10 @@ template <typename L>
 void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels, size_t columns, float* out, size_t ldo) {
   for (size_t row = begin; row < end;) {
     const size_t rest = x.group - row % x.group, one = end - row < rest ? end - row : rest;  // of one group
-    const size_t rows = !kEveryShape ? 1 : one > 3 ? 2 : one;
+    const size_t rows = !kEveryShape ? 1 : one > 3 && !kVnni ? 2 : one;
     auto stream = StreamTile<L, 1>;
     if constexpr (kEveryShape) stream = rows == 1 ? StreamTile<L, 1> : rows == 2 ? StreamTile<L, 2> : StreamTile<L, 3>;
+    if constexpr (kEveryShape && kVnni) stream = rows == 4 ? StreamTile<L, 4> : stream;
     stream(x, row, w, stride, panels, columns, out + row * ldo, ldo);
     row += rows;
   }
