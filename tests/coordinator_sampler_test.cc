@@ -25,7 +25,6 @@ using testing::OracleDistribution;
 using testing::Plain;
 using ::testing::Pair;
 
-
 std::vector<float> LogitsOf(std::vector<float> probabilities) {
   for (float& p : probabilities) p = std::log(p);
   return probabilities;

@@ -225,7 +225,7 @@ TEST_P(Products, AFlippedBitIsCaught) {
 TEST_P(Products, PromptProductsMatchTheReference) {
   for (DType type : kTypes) {
     const size_t block = Info(type).block_elems;
-    // Over a segment of k, a slice of columns, a block of rows.
+    // Over a segment of k, a slice of columns, a block of rows (sanitized, over the segment only).
     ExpectPromptProducts(type, testing::kSanitized ? 17 : 290, testing::kSanitized ? 33 : 70, block == 1 ? 2093 : 2304);
     for (size_t k : {block, size_t{96}}) {
       for (size_t n : {1u, 16u, 33u}) {

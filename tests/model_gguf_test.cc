@@ -20,7 +20,6 @@ using testing::kSlack;
 using testing::LargestAllocation;
 using testing::TinyOptions;
 
-
 Status Open(const std::vector<std::byte>& bytes) {
   return OpenModelFromBytes(bytes).status();
 }

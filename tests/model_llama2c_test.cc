@@ -20,7 +20,6 @@ using testing::kSlack;
 using testing::LargestAllocation;
 using testing::TinyBinOptions;
 
-
 TinyBinOptions Version(int version, bool shared = true) {
   TinyBinOptions o;
   o.version = version;

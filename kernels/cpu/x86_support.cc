@@ -18,6 +18,8 @@ Leaf CpuId(unsigned leaf, unsigned sub) {
   __get_cpuid_count(leaf, sub, &l.a, &l.b, &l.c, &l.d);
   return l;
 }
+// Of leaf 7, what its second page says, where there is one.
+unsigned Extended() { return CpuId(7, 0).a >= 1 ? CpuId(7, 1).a : 0; }
 bool Has(unsigned bits, unsigned bit) { return (bits >> bit & 1) != 0; }
 
 // The registers that the system saves for us. REQUIRES: OSXSAVE.
@@ -30,7 +32,7 @@ unsigned SavedState() {
 // Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18; Linux, Documentation/arch/x86/xstate.rst.
 std::string Missing() {
   const unsigned seven = CpuId(7, 0).d;
-  const bool tile = Has(seven, 24), int8 = Has(seven, 25), bf16 = Has(seven, 22), avx512_bf16 = Has(CpuId(7, 1).a, 5);
+  const bool tile = Has(seven, 24), int8 = Has(seven, 25), bf16 = Has(seven, 22), avx512_bf16 = Has(Extended(), 5);
   const bool avx512_vbmi = Has(CpuId(7, 0).c, 1);
   if (!tile || !int8 || !bf16) return "this CPU has no amx";
   if (!avx512_bf16 || !avx512_vbmi) return "this CPU has amx, without avx512_bf16 or avx512_vbmi, which go with it here";
@@ -52,6 +54,6 @@ const std::string& AmxMissing() {
   return missing;
 }
 
-bool HasAvxVnni() { return Has(CpuId(7, 1).a, 4); }
+bool HasAvxVnni() { return Has(Extended(), 4); }
 
 }  // namespace gyre::cpu
