@@ -1,7 +1,6 @@
 #include "kernels/codes.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "kernels/unaligned.h"
 
@@ -18,7 +17,7 @@ void Unpack32(const std::byte* b, bool has_min, bool has_high, CodeBlock* out) {
   b += has_min ? 4 : 2;
   uint32_t high = 0;
   if (has_high) {
-    std::memcpy(&high, b, 4);
+    high = LoadUnaligned<uint32_t>(b);
     b += 4;
   }
   for (unsigned i = 0; i < 16; ++i) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/scheduler.h"
+#include "tests/testing/draw.h"
 
 namespace gyre::testing {
 
@@ -215,7 +216,7 @@ class SchedulerWorld {
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
   }
-  int Between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  int Between(int low, int high) { return testing::Between(random_, low, high); }
   bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
   SeqId PickLive() {
     auto it = live_.begin();
@@ -373,7 +374,7 @@ class SchedulerWorld {
   WorldOptions options_;
   const SchedulerOptions o_;
   Scheduler scheduler_;
-  std::mt19937_64 random_;
+  RandomBits random_;
   std::vector<uint64_t> cells_;
   std::map<SeqId, Live> live_;
   std::deque<Flight> flights_;
