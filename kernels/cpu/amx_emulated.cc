@@ -22,7 +22,7 @@ struct alignas(64) Tile {
   size_t rows, row_bytes;
 };
 thread_local Tile tiles[8];
-thread_local bool configured = false;
+thread_local bool configured = false, turns = false;
 
 struct Emulated {
   // Tiles begin with what a mistake would show.
@@ -35,6 +35,9 @@ struct Emulated {
     }
   }
   static void Release() { configured = false; }
+  // In turns: all that runs here meets both.
+  static bool LoadsRunAhead() { return turns; }
+  static void Observe() { turns = !turns; }
   template <int t>
   static void Zero() {
     std::memset(Get(t).row, 0, sizeof Get(t).row);

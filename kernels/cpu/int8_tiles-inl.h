@@ -7,11 +7,11 @@ constexpr size_t kInt8TilesFrom = 16;
 // Positions whose codes, 8 KB, stay in the first-level cache while all rows pass over them.
 constexpr size_t kCodesSegment = 512;
 
-// Sums are tiles 0 to 3; x, 16 rows of what has one scale, 4 and 5; codes, groups of four positions of it, 6 and 7.
+// Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as Multiply says.
 template <typename L>
 constexpr TileConfig Int8Config() {
   constexpr uint8_t kBytes = kBlock / L::kScalesPerBlock, kRows = kBytes / 4;
-  return {.row_bytes = {64, 64, 64, 64, kBytes, kBytes, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, kRows, kRows}};
+  return {.row_bytes = {64, 64, 0, 0, kBytes, 0, 64}, .rows = {16, 16, 0, 0, 16, 0, kRows}};
 }
 
 // The codes of units [begin, end) of a panel, kZero taken off: signed ones, whose dots need no offset. Meanwhile what is unpacked next is
@@ -38,7 +38,7 @@ template <typename Tiles, typename L>
 [[gnu::always_inline]] inline void DotPair(const int8_t* q, const std::byte* codes, BlockDots<L>* dots) {
   constexpr size_t kParts = L::kScalesPerBlock, kBytes = kBlock / kParts;
   Each<0>(std::make_index_sequence<2 * kParts>(), [&](auto i) {
-    constexpr int c = static_cast<int>(i()), a = 4 + c % 2, b = 6 + c % 2;
+    constexpr int c = static_cast<int>(i() % 2), a = 4, b = 6;
     constexpr size_t block = i() / kParts, part = i() % kParts;
     Tiles::template Zero<c>();
     Tiles::template Load<a>(q + block * kTileRows * kBlock + part * kBytes, kBlock);

@@ -12,6 +12,8 @@
 namespace gyre::cpu {
 namespace {
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
 std::optional<PanelType> PanelTypeOf(const WeightView& w) {
   switch (w.type) {
     case DType::kQ8_0: return PanelType::kQ8;
@@ -122,11 +124,7 @@ void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(si
   const size_t panels = Panels(w.n);
   SetShape<type>(packed);
   packed->bytes = panels * packed->panel_bytes;
-  // Whole huge pages where there are several: fewer walks of the page table while streaming.
-  constexpr size_t kHuge = size_t{2} << 20;
-  const size_t align = packed->bytes >= 2 * kHuge ? kHuge : 64;
-  packed->panels = AlignedBytes(packed->bytes, align);
-  if (align == kHuge) madvise(packed->panels.get(), packed->bytes, MADV_HUGEPAGE);
+  packed->panels = AlignedBytes(packed->bytes);
   // Each thread is the first to touch what it will read: on a machine of several NUMA nodes it comes to lie in that thread's.
   team.ForOwners(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
     constexpr size_t kPage = 4096;
@@ -201,15 +199,21 @@ void ExpandPanels(const CpuWeight& weight, size_t first, std::byte* out) {
   }
 }
 
-std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align) {
+std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes) {
+  const size_t align = bytes >= kHugePage ? kHugePage : 64;
   std::unique_ptr<std::byte[], FreeDelete> out(
       static_cast<std::byte*>(std::aligned_alloc(align, std::max<size_t>((bytes + align - 1) / align, 1) * align)));
   if (out == nullptr) throw std::bad_alloc();
+  if (align == kHugePage) madvise(out.get(), bytes, MADV_HUGEPAGE);
   return out;
 }
 
 std::byte* Buffer::Room(size_t bytes) {
   if (bytes > room_) {
+    room_ = 0;
+    bytes_.reset();
+    // A part of a huge page that is not small becomes a whole one.
+    if (bytes > kHugePage / 4) bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
     bytes_ = AlignedBytes(bytes);
     room_ = bytes;
   }

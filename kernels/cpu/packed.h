@@ -35,9 +35,9 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
                                             const std::function<void(size_t)>& progress);
 // Panels [first, first + 2) of a codebook type into 2 * panel_bytes. REQUIRES: IsLowBit(w.type).
 void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
-// Without a value; `align` is a power of two.
-std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes, size_t align = 64);
-// Bytes at a multiple of 64 that grow to the largest that was asked for and stay.
+// Without a value, at a multiple of 64, in huge pages where they fill some: fewer walks of the page table.
+std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes);
+// Bytes at a multiple of 64, large ones in huge pages, that grow to the largest that was asked for and stay.
 class Buffer {
  public:
   // At least `bytes`, without a value once they grow.

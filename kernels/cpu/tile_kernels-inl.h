@@ -1,5 +1,5 @@
-// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs, Joined, Floats), included by the
-// hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
+// TileOps in terms of a class Tiles (Configure, Release, LoadsRunAhead, Observe, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs, Joined,
+// Floats), included by the hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
 
 // A float whose mantissa a byte can be put into, at byte `at` of it: Value() + code, exactly, without a conversion.
 template <size_t bits>
@@ -225,41 +225,58 @@ void StoreSums(const Corner& c) {
   for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
 }
 
-// R x C tiles of sums, numbers 0 to 3; a's are 4 and 5, b's 6 and 7.
+// R x C tiles of sums, numbers 0 to 3; a's are 4 and 5, b's 6 and 7, one of each where that is enough.
 template <typename Tiles, size_t R, size_t C>
 void MultiplyTiles(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride, size_t depth, bool first, const Corner& all) {
-  auto corner = [&](size_t i, size_t j) {
-    return Corner{all.out + i * kTileRows * all.ldo + j * kTileRows, all.ldo, all.rows - i * kTileRows, all.columns - j * kTileRows};
+  constexpr auto kSums = std::make_index_sequence<R * C>();
+  auto corner = [&](size_t sum) {
+    const size_t row = sum / C * kTileRows, column = sum % C * kTileRows;
+    return Corner{all.out + row * all.ldo + column, all.ldo, all.rows - row, all.columns - column};
   };
-  LoadSums<Tiles, 0>(corner(0, 0), first);
-  if constexpr (C == 2) LoadSums<Tiles, 1>(corner(0, 1), first);
-  if constexpr (R == 2) LoadSums<Tiles, 2>(corner(1, 0), first);
-  if constexpr (R == 2 && C == 2) LoadSums<Tiles, 3>(corner(1, 1), first);
+  Each<0>(kSums, [&](auto sum) { LoadSums<Tiles, sum()>(corner(sum()), first); });
   for (size_t i = 0; i < depth; ++i, a += kTileBytes, b += kTileBytes) {
-    // Loads before products: a little faster, and not slower on a core whose other thread is busy.
     Tiles::template Load<4>(a, 64);
     Tiles::template Load<6>(b, 64);
-    if constexpr (C == 2) Tiles::template Load<7>(b + b_stride, 64);
-    if constexpr (R == 2) Tiles::template Load<5>(a + a_stride, 64);
-    Tiles::template DotBf16<0, 4, 6>();
-    if constexpr (C == 2) Tiles::template DotBf16<1, 4, 7>();
-    if constexpr (R == 2) Tiles::template DotBf16<2, 5, 6>();
-    if constexpr (R == 2 && C == 2) Tiles::template DotBf16<3, 5, 7>();
+    if constexpr (R == 2 && C == 2) {
+      Tiles::template Load<7>(b + b_stride, 64);  // before the products: a little faster
+      Tiles::template Load<5>(a + a_stride, 64);
+      Tiles::template DotBf16<0, 4, 6>();
+      Tiles::template DotBf16<1, 4, 7>();
+      Tiles::template DotBf16<2, 5, 6>();
+      Tiles::template DotBf16<3, 5, 7>();
+    } else {
+      Tiles::template DotBf16<0, 4, 6>();
+      if constexpr (R == 2) Tiles::template Load<4>(a + a_stride, 64);
+      if constexpr (C == 2) Tiles::template Load<6>(b + b_stride, 64);
+      if constexpr (R == 2 || C == 2) Tiles::template DotBf16<1, 4, 6>();
+    }
   }
-  StoreSums<Tiles, 0>(corner(0, 0));
-  if constexpr (C == 2) StoreSums<Tiles, 1>(corner(0, 1));
-  if constexpr (R == 2) StoreSums<Tiles, 2>(corner(1, 0));
-  if constexpr (R == 2 && C == 2) StoreSums<Tiles, 3>(corner(1, 1));
+  Each<0>(kSums, [&](auto sum) { StoreSums<Tiles, sum()>(corner(sum())); });
 }
 
+// In square blocks each product needs one tile to be read, in narrow ones, which use four registers, one and a half. A core whose other hardware thread
+// runs something has half its physical tile registers for each; with all eight named ones in use none is left then to load into before the
+// products are done, and narrow blocks take half to two thirds of the time. The bits are the same.
 template <typename Tiles>
 void Multiply(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth, bool first,
               float* out, size_t ldo) {
   const Corner all{out, ldo, rows, columns};
   const bool tall = rows > kTileRows, wide = columns > kTileRows;
-  const auto multiply = tall ? (wide ? MultiplyTiles<Tiles, 2, 2> : MultiplyTiles<Tiles, 2, 1>)
-                             : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
-  multiply(a, a_stride, b, b_stride, depth, first, all);
+  if (!tall || !wide) {
+    const auto multiply = tall ? MultiplyTiles<Tiles, 2, 1> : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
+    return multiply(a, a_stride, b, b_stride, depth, first, all);
+  }
+  for (size_t r = 0; r < 2 * kTileRows && r < rows; ++r) {  // where sums go: they come while products are made
+    __builtin_prefetch(out + r * ldo, 1);
+    __builtin_prefetch(out + r * ldo + kTileRows, 1);
+  }
+  if (Tiles::LoadsRunAhead()) {
+    MultiplyTiles<Tiles, 2, 2>(a, a_stride, b, b_stride, depth, first, all);
+  } else {
+    MultiplyTiles<Tiles, 2, 1>(a, a_stride, b, b_stride, depth, first, all);
+    MultiplyTiles<Tiles, 2, 1>(a, a_stride, b + b_stride, b_stride, depth, first, {out + kTileRows, ldo, rows, columns - kTileRows});
+  }
+  Tiles::Observe();
 }
 
 template <typename Tiles>
