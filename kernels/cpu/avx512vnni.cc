@@ -21,9 +21,9 @@ __m512i Four(const int8_t* q) {
 }
 
 // R rows of one group against P panels, units [begin, end), on top of what sum holds. Several panels are several streams from
-// memory, in different pages.
+// memory, in different pages. What lies `ahead` bytes from what is read is asked for; 0: nothing.
 template <typename L, size_t R, size_t P>
-[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end,
+[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end, size_t ahead,
                                         __m512 (&sum)[R][P]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
@@ -35,10 +35,10 @@ template <typename L, size_t R, size_t P>
     const std::byte* unit = w + u * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, q += group * kBlock, scale += group, total += group, offset += group) {
       const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
-      if constexpr (R == 1) {
+      if (ahead > 0) {
         for (size_t p = 0; p < P; ++p) {
           for (size_t line = 0; line < L::kBlockBytes; line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(block + p * stride + line + 2048), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(block + p * stride + line + ahead), _MM_HINT_T0);
         }
       }
       auto part = [&](auto s) {
@@ -85,7 +85,7 @@ struct Output {
 };
 
 template <typename L, size_t R, size_t P>
-void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, const Output& o) {
+void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, size_t ahead, const Output& o) {
   __m512 sum[R][P];
   auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
@@ -95,7 +95,7 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride
     }
   };
   each([&](__m512& v, const float* from, __mmask16 mask) { v = begin == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from); });
-  Tile<L, R, P>(x, row, w + panel * stride, stride, begin, end, sum);
+  Tile<L, R, P>(x, row, w + panel * stride, stride, begin, end, ahead, sum);
   each([](__m512& v, float* to, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, v); });
 }
 
@@ -106,21 +106,23 @@ constexpr bool kEveryShape = false;
 constexpr bool kEveryShape = true;
 #endif
 
-// All rows against P panels, a segment of k after the other.
+// All rows against P panels, a segment of k after the other; the first rows ask for the next segment, so that it comes while the others use this one.
 template <typename L, size_t P>
 void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, const Output& o) {
   const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? 512 / L::kUnit : units;
   for (size_t at = 0; at < units; at += segment) {
     const size_t end = at + segment < units ? at + segment : units;
+    const size_t next = segment == units ? 2048 : (end < units ? segment * L::kUnitBytes : P * stride - at * L::kUnitBytes);
     size_t r = 0;
-    if constexpr (P == 2) {
-      for (; r + kRowGroup <= rows; r += kRowGroup) StoreTile<L, kRowGroup, P>(x, r, w, stride, panel, at, end, o);
-    }
+    auto store = [&]<size_t R>() {
+      for (; r + R <= rows; r += R) StoreTile<L, R, P>(x, r, w, stride, panel, at, end, r == 0 ? next : 0, o);
+    };
+    if constexpr (P == 2) store.template operator()<kRowGroup>();
     if constexpr (kEveryShape) {
-      for (; r + 3 <= rows; r += 3) StoreTile<L, 3, P>(x, r, w, stride, panel, at, end, o);
-      for (; r + 2 <= rows; r += 2) StoreTile<L, 2, P>(x, r, w, stride, panel, at, end, o);
+      store.template operator()<3>();
+      store.template operator()<2>();
     }
-    for (; r < rows; ++r) StoreTile<L, 1, P>(x, r, w, stride, panel, at, end, o);
+    store.template operator()<1>();
   }
 }
 
