@@ -62,9 +62,9 @@ __m512 Load16(const std::byte* values, size_t at, __mmask16 mask) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from)));
 }
 
-// 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them.
+// 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them; `seen` collects the bits of what is rounded.
 template <typename Tiles, FloatType type, bool left = false>
-__m512i Rounded(const void* w, size_t at, size_t n) {
+__m512i Rounded(const void* w, size_t at, size_t n, __m512i* seen = nullptr) {
   const auto whole = static_cast<__mmask32>(n >= 32 ? ~0u : (1u << n) - 1);
   if constexpr (type == FloatType::kBf16) {
     return _mm512_maskz_loadu_epi16(whole, static_cast<const uint16_t*>(w) + at);
@@ -74,6 +74,7 @@ __m512i Rounded(const void* w, size_t at, size_t n) {
       return Load16<as>(static_cast<const std::byte*>(w), at + i, static_cast<__mmask16>(whole >> i));
     };
     const __m512 first = half(0), second = half(16);
+    if (seen != nullptr) *seen = _mm512_ternarylogic_epi32(*seen, _mm512_castps_si512(first), _mm512_castps_si512(second), 0xFE);  // a | b | c
     const __m512i rounded = Tiles::Joined(first, second);
     if constexpr (!left) return rounded;
     auto rest = [](__m512 v, __m256i near) { return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(near), 16))); };
@@ -119,22 +120,24 @@ inline void Transpose16(__m512i (&r)[16]) {
 }
 
 template <typename Tiles, FloatType type, bool left>
-void ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+bool ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+  __m512i seen = _mm512_setzero_si512();
   for (size_t at = begin * kTileDepth; at < end * kTileDepth; at += kTileDepth, tiles += kTileBytes) {
     __m512i rows[16];
-    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns ? Rounded<Tiles, type, left>(w, c * k + at, k - at) : _mm512_setzero_si512();
+    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns ? Rounded<Tiles, type, left>(w, c * k + at, k - at, &seen) : _mm512_setzero_si512();
     Transpose16(rows);
     for (size_t i = 0; i < 16; ++i) _mm512_store_si512(tiles + 64 * i, rows[i]);
   }
+  return !left && _mm512_test_epi32_mask(seen, _mm512_set1_epi32(0xFFFF)) != 0;
 }
 
 template <typename Tiles>
-void ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+bool ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
   constexpr FloatType kF32 = FloatType::kF32, kF16 = FloatType::kF16, kBf16 = FloatType::kBf16;
   const auto expand = type == kBf16  ? ExpandRows<Tiles, kBf16, false>
                       : type == kF16 ? (left ? ExpandRows<Tiles, kF16, true> : ExpandRows<Tiles, kF16, false>)
                                      : (left ? ExpandRows<Tiles, kF32, true> : ExpandRows<Tiles, kF32, false>);
-  expand(w, columns, k, begin, end, tiles);
+  return expand(w, columns, k, begin, end, tiles);
 }
 
 // Rows of a tile: row i is row(2 i) and row(2 i + 1), rounded, or what is left over then.

@@ -51,15 +51,16 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
 }
 
 void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const {
-  const size_t stride = segment * kTileBytes, parts = w.type == DType::kF16 || w.type == DType::kF32 ? 2 : 1;
+  const size_t stride = segment * kTileBytes;
   for (size_t first = 0; first < rows_; first += kRowBlock) {
     const size_t last = std::min(rows_, first + kRowBlock);
     for (size_t at = 0; at < depth_; at += segment) {
       const size_t depth = std::min(segment, depth_ - at);
       for (size_t slice = begin; slice < end; slice += kSlice) {
         const size_t panels = std::min(kSlice, end - slice);
-        for (size_t part = 0; part < parts; ++part) {
-          Expand(w, {slice, panels, at, at + depth, stride, part > 0}, scratch);
+        bool more = true;
+        for (size_t part = 0; more; ++part) {
+          more = Expand(w, {slice, panels, at, at + depth, stride, part > 0}, scratch);
           for (size_t row = first; row < last; row += 2 * kTileRows) {
             const std::byte* x = x_.data() + Group(row) + at * kTileBytes;
             for (size_t p = 0; p < panels; p += 2) {
@@ -76,8 +77,9 @@ void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, s
   }
 }
 
-void TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const {
+bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const {
   const auto plain = PlainType(w);
+  bool left = false;
   for (size_t i = 0; i < part.count; ++i) {
     const size_t panel = part.panel + i;
     std::byte* tiles = scratch.tiles + i * part.stride;
@@ -85,12 +87,13 @@ void TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
       ops_.expand_panel(w.panel_type, w.panels.get() + panel * w.panel_bytes, part.begin, part.end, tiles);
     } else if (plain) {
       const size_t column = panel * kPanel;
-      ops_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left, std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
+      left |= ops_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left, std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
     } else {
       if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
       ops_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);
     }
   }
+  return left;
 }
 
 }  // namespace gyre::cpu

@@ -33,7 +33,8 @@ class TileProduct {
     size_t stride;        // bytes from one panel's tiles to the next's
     bool left;            // what rounding left over
   };
-  void Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const;
+  // Whether rounding left something to be added.
+  bool Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const;
   size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }  // where a row's tiles begin
 
   const TileOps& ops_;

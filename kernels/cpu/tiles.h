@@ -36,8 +36,9 @@ struct TileOps {
   void (*round_rows)(const float* x, size_t ldx, size_t rows, size_t k, std::byte* tiles);
   // Tiles [begin, end) of a panel: row i is positions 2 i and 2 i + 1 of each column. `begin` is the first of a unit.
   void (*expand_panel)(PanelType type, const std::byte* panel, size_t begin, size_t end, std::byte* tiles);
-  // The same of up to 16 rows of W, k elements each: rounded to bf16, or what is `left` over then.
-  void (*expand_floats)(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
+  // The same of up to 16 rows of W, k elements each: rounded to bf16, or what is `left` over then. Returns whether rounding leaves something:
+  // not where f16 or f32 were made from bf16.
+  bool (*expand_floats)(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
   // Keys of 16 positions as the columns of W, k = head_dim; `stride` and the scales' places are IsaOps::scores'.
   void (*expand_keys)(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles);
   // Elements [column, column + 16) of the values of 16 positions, of which n from `skip` on are there, as the columns of W: half a tile, 8 rows.
