@@ -32,8 +32,7 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
     for (Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
       ref_->GatedActivation(x.data(), y.data(), a.size(), act, a.data());
       fast_->GatedActivation(x.data(), y.data(), b.size(), act, b.data());
-      // 1 + tanh cancels for negative gates: the error is that of tanh, times the product.
-      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3e-7 * std::fabs(x[i] * y[i]) + 1e-12) << dim;
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 1e-6 * std::fabs(a[i]) + 1e-12) << dim;
     }
     for (RopePairing pairing : {RopePairing::kInterleaved, RopePairing::kHalves}) {
       const int half = static_cast<int>(dim / 4);
@@ -48,7 +47,32 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
     a = b = x;
     ref_->SoftcapInPlace(a.data(), a.size(), 3.0f);
     fast_->SoftcapInPlace(b.data(), b.size(), 3.0f);
-    near(1e-6);
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3.0 * 3e-7) << dim;
+  }
+}
+
+TEST_P(Ops, WhatIsLargeOrNoNumberGoesThroughActivations) {
+  const float inf = INFINITY;
+  for (size_t n : {1u, 3u, 16u, 37u}) {  // tails and whole registers
+    auto all = [&](float value) { return std::vector<float>(n, value); };
+    auto is = [&](const std::vector<float>& got, float want) {
+      for (float v : got) ASSERT_TRUE(v == want || (std::isnan(v) && std::isnan(want))) << v << ", expected " << want << ", n " << n;
+    };
+    for (const auto& [in, want] : {std::pair(inf, 30.0f), {-inf, -30.0f}, {3e38f, 30.0f}, {-3e38f, -30.0f}, {0.0f, 0.0f}, {NAN, NAN}}) {
+      std::vector<float> x = all(in);
+      fast_->SoftcapInPlace(x.data(), n, 30.0f);
+      is(x, want);
+    }
+    for (Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+      for (const auto& [in, want] : {std::pair(1e30f, 2e30f), {inf, inf}, {200.0f, 400.0f}, {0.0f, 0.0f}, {NAN, NAN}}) {
+        std::vector<float> out(n, 7.0f);
+        fast_->GatedActivation(all(in).data(), all(2.0f).data(), n, act, out.data());
+        is(out, want);
+      }
+      std::vector<float> out(n);
+      fast_->GatedActivation(all(-1e20f).data(), all(1.0f).data(), n, act, out.data());
+      for (float v : out) ASSERT_LE(std::fabs(v), 1e-15f) << "what is far below 0 is off";
+    }
   }
 }
 

@@ -258,11 +258,8 @@ void SplitAttention::Soften(float* scores, Range range, float* max, double* tota
   const AttentionParams& params = call_.params;
   *max = ops_.scale_max(scores, range.from, range.to, params.scale);
   if (params.softcap > 0) {
-    *max = -kInfinity;
-    for (size_t i = range.from; i < range.to; ++i) {
-      scores[i] = params.softcap * std::tanh(scores[i] / params.softcap);
-      *max = std::max(*max, scores[i]);
-    }
+    ops_.softcap(scores + range.from, range.to - range.from, params.softcap);
+    *max = ops_.scale_max(scores, range.from, range.to, 1.0f);
   }
   *total = static_cast<double>(ops_.exp_sum(scores, range.from, range.to, *max));
 }

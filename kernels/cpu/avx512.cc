@@ -102,7 +102,7 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 
 const IsaOps* Avx512Ops() {
   static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, QuantizeFour, Scores<V16>,
-                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>, Avx2Ops()->row_group};
+                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>, GeluTimes<V16>, Softcap<V16>, Avx2Ops()->row_group};
   return &kOps;
 }
 

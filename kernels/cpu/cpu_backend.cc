@@ -111,15 +111,8 @@ class CpuBackend : public Backend {
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
-    team_.For(n, 1024, Elems(n) * 2, [=, this](size_t begin, size_t end) {
-      if (act == Activation::kSilu) {
-        return ops_.silu_times(gate + begin, up + begin, end - begin, out + begin);
-      }
-      for (size_t i = begin; i < end; ++i) {
-        const float g = gate[i];
-        out[i] = 0.5f * g * (1.0f + std::tanh(0.7978845608f * (g + 0.044715f * g * g * g))) * up[i];
-      }
-    });
+    const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
+    team_.For(n, 1024, Elems(n) * 2, [=](size_t begin, size_t end) { times(gate + begin, up + begin, end - begin, out + begin); });
   }
 
   void AddInPlace(float* x, const float* y, size_t n) override {
@@ -134,7 +127,7 @@ class CpuBackend : public Backend {
     for (size_t i = 0; i < n; ++i) x[i] *= by;
   }
   void SoftcapInPlace(float* x, size_t n, float cap) override {
-    for (size_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
+    team_.For(n, 1024, Elems(n), [=, this](size_t begin, size_t end) { ops_.softcap(x + begin, end - begin, cap); });
   }
 
   void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,

@@ -162,13 +162,49 @@ float ScaleMax(float* s, size_t begin, size_t end, float scale) {
   return top;
 }
 
+// out[i] = f(vectors at i of each of the arrays).
+template <typename V, typename Fn, typename... Arrays>
+void Map(size_t n, float* out, const Fn& f, const Arrays*... x) {
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(out + i, f(V::Load(x + i)...));
+  if (i < n) V::StoreTail(out + i, f(V::LoadTail(x + i, n - i)...), n - i);
+}
+
+// 1 + e to the -x.
+template <typename V>
+typename V::T OnePlusExpMinus(typename V::T x) {
+  return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(88.0f))), V::Broadcast(1.0f));
+}
+
 template <typename V>
 void SiluTimes(const float* gate, const float* up, size_t n, float* out) {
-  auto one = [](typename V::T g, typename V::T u) {
-    const typename V::T e = Exp<V>(V::Min(V::Mul(g, V::Broadcast(-1.0f)), V::Broadcast(88.0f)));
-    return V::Mul(V::Div(g, V::Add(e, V::Broadcast(1.0f))), u);
+  using T = typename V::T;
+  Map<V>(n, out, [](T g, T u) { return V::Mul(V::Div(g, OnePlusExpMinus<V>(g)), u); }, gate, up);
+}
+
+// (1 + tanh(t)) / 2 = 1 / (1 + e to the -2 t)
+template <typename V>
+void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
+  using T = typename V::T;
+  auto one = [](T g, T u) {
+    constexpr float kTwice = 2 * 0.7978845608f;  // 2 sqrt(2 / pi)
+    const T cubic = V::Mul(V::Mul(g, g), V::Broadcast(kTwice * 0.044715f));
+    return V::Mul(V::Div(g, OnePlusExpMinus<V>(V::Mul(g, V::Add(cubic, V::Broadcast(kTwice))))), u);
   };
-  size_t i = 0;
-  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(out + i, one(V::Load(gate + i), V::Load(up + i)));
-  if (i < n) V::StoreTail(out + i, one(V::LoadTail(gate + i, n - i), V::LoadTail(up + i, n - i)), n - i);
+  Map<V>(n, out, one, gate, up);
+}
+
+// tanh(t) = 2 / (1 + e to the -2 t) - 1, to 1e-7 of 1
+template <typename V>
+void Softcap(float* x, size_t n, float cap) {
+  using T = typename V::T;
+  auto one = [cap](T v) {
+    const T most = V::Broadcast(0x1.FFFFFEp127f), least = V::Broadcast(-0x1.FFFFFEp127f);
+    // The same but for NaN: then their difference is infinite, times 0 NaN again.
+    const T bounded = V::Min(V::Max(v, least), most), other = V::Max(V::Min(v, most), least);
+    const T nothing = V::Mul(V::Fma(other, V::Broadcast(-1.0f), bounded), V::Zero());
+    const T tanh = V::Add(V::Div(V::Broadcast(2.0f), OnePlusExpMinus<V>(V::Mul(bounded, V::Broadcast(2 / cap)))), V::Broadcast(-1.0f));
+    return V::Fma(tanh, V::Broadcast(cap), nothing);
+  };
+  Map<V>(n, x, one, x);
 }

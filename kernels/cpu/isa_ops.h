@@ -61,6 +61,10 @@ struct IsaOps {
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
+  // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
+  void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
+  // x = cap * tanh(x / cap); NaN stays NaN. Error about cap * 1e-7.
+  void (*softcap)(float* x, size_t n, float cap);
   // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
   // Matrix tiles for prompts, or null.

@@ -225,4 +225,4 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>};
+constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>};
