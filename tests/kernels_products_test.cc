@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -286,7 +287,7 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
   auto simplest = MakeBackend(first, 1);
   const size_t n = 33;  // a panel of one column, and one of none
   auto expect_same = [&](const WeightView& w) {
-    for (size_t rows : {5u, 13u, 37u}) {
+    for (size_t rows : {5u, 13u, 53u, 61u}) {
       const std::vector<float> x = Random(rows * w.k, 22);
       // Behind the rows lies what must stay.
       std::vector<float> expected((rows + 16) * n, NAN), got = expected;
@@ -388,6 +389,50 @@ TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
       std::vector<float> got(rows * n, NAN);
       for (size_t r = 0; r < rows; r += chunk) fast_->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], Arithmetic::kPrompt);
       ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(type).name << " chunk " << chunk;
+    }
+  }
+}
+
+// Hardware takes int8 tiles from 48 generated rows on.
+TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
+  const size_t n = 70, k = 1280, rows = 70;
+  for (DType type : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kQ2_K}) {
+    const Weights w = MakeWeights(type, n, k, 31);
+    const std::vector<float> x = Random(rows * k, 32);
+    std::vector<float> all(rows * n, NAN);
+    const auto backend = MakeBackend(GetParam(), 2);
+    const auto packed = backend->Pack(w.view);
+    backend->MatMul(x.data(), rows, *packed, all.data());
+    for (size_t chunk : {24u, 47u, 48u, 63u}) {
+      std::vector<float> got(rows * n, NAN);
+      for (size_t r = 0; r < rows; r += chunk) backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n]);
+      ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(type).name << " chunk " << chunk;
+    }
+  }
+}
+
+// What rounding weights to bf16 leaves is added wherever it is, and a slice of weights without any takes one product.
+TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
+  if (fast_->one_class()) GTEST_SKIP() << "no tiles";
+  const size_t n = 70, k = 2307, rows = 33;  // two segments and a tail, slices of 4 and 1 panels
+  const std::vector<float> values = Random(n * k, 41), small = Random(rows * k, 42);
+  auto to_bf16 = [](float v) { return std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xFFFF0000u); };
+  for (DType type : {DType::kF32, DType::kF16}) {
+    for (const auto& [column, at] : {std::pair<size_t, size_t>{n, 0}, {0, 5}, {17, 2047}, {63, 2050}, {n - 1, k - 1}}) {
+      std::vector<float> weights(n * k), x(small.size());
+      for (size_t i = 0; i < weights.size(); ++i) weights[i] = to_bf16(values[i]);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(small[i]);
+      if (column < n) {
+        weights[column * k + at] = 1 + 0x1p-10f;  // no bf16
+        for (size_t r = 0; r < rows; ++r) x[r * k + at] = 64;
+      }
+      std::vector<std::byte> bytes(weights.size() * Info(type).block_bytes);
+      Quantize(type, weights.data(), bytes.data(), weights.size());
+      const WeightView view{.type = type, .n = n, .k = k, .data = bytes.data()};
+      std::vector<float> expected(rows * n), got(rows * n, NAN);
+      ref_->MatMul(x.data(), rows, *ref_->Pack(view), expected.data(), Arithmetic::kExact);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(view), got.data(), Arithmetic::kPrompt);
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-3) << Info(type).name << " column " << column << " position " << at << " at " << i;
     }
   }
 }

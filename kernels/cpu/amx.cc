@@ -27,7 +27,7 @@ struct Amx {
   // Looks again if that is old: what else a core does changes by the millisecond. To be called between products, as tiles wake up slowly;
   // leaves them configured for these, and empty.
   static void Observe() {
-    constexpr uint64_t kOld = 200'000;  // cycles of the time stamp counter; looking takes 1,000 to 3,000
+    constexpr uint64_t kOld = 300'000;  // cycles of the time stamp counter; looking takes 1,000 to 4,000
     const uint64_t now = __rdtsc();
     if (now - pace.seen < kOld) return;
     pace.loads_run_ahead = SeeLoadsRunAhead();
@@ -111,8 +111,11 @@ struct Amx {
     };
     Configure({});  // a tile that nothing was loaded into needs no physical register
     narrow();       // zeros come into the cache
-    const uint64_t of_narrow = cycles(narrow), of_square = cycles(square);
-    return of_square * 4 < of_narrow * 5;
+    auto equal = [&] {
+      const uint64_t of_narrow = cycles(narrow), of_square = cycles(square);
+      return of_square * 4 < of_narrow * 5;
+    };
+    return equal() || equal();  // an interrupt may have fallen into the first
   }
 };
 thread_local Amx::Pace Amx::pace;
@@ -123,7 +126,7 @@ const IsaOps* AmxOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512VnniOps();
     ops.dot_panels = DotPanels<Amx, Avx512VnniOps>;
-    ops.tile_rows_from = kInt8TilesFrom;
+    ops.tile_rows_from = 48;  // VNNI is faster with fewer (docs/performance.md)
     ops.tiles = &kTileOps<Amx>;
     return ops;
   }();

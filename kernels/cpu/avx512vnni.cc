@@ -37,6 +37,8 @@ template <typename L, size_t R, size_t P>
       const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
       if (ahead > 0) {
         for (size_t p = 0; p < P; ++p) {
+          for (size_t line = 0; b == 0 && line < L::kHeader; line += 64)
+            _mm_prefetch(reinterpret_cast<const char*>(unit + p * stride + line + ahead), _MM_HINT_T0);
           for (size_t line = 0; line < L::kBlockBytes; line += 64)
             _mm_prefetch(reinterpret_cast<const char*>(block + p * stride + line + ahead), _MM_HINT_T0);
         }
@@ -106,13 +108,14 @@ constexpr bool kEveryShape = false;
 constexpr bool kEveryShape = true;
 #endif
 
-// All rows against P panels, a segment of k after the other; the first rows ask for the next segment, so that it comes while the others use this one.
+// All rows against P of the panels, a segment of k after the other; the first rows ask for the next segment, so that it comes while the others use this one.
 template <typename L, size_t P>
-void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, const Output& o) {
+void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels, const Output& o) {
   const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? 512 / L::kUnit : units;
   for (size_t at = 0; at < units; at += segment) {
     const size_t end = at + segment < units ? at + segment : units;
-    const size_t next = segment == units ? 2048 : (end < units ? segment * L::kUnitBytes : P * stride - at * L::kUnitBytes);
+    size_t next = 2048;
+    if (segment < units) next = end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0);
     size_t r = 0;
     auto store = [&]<size_t R>() {
       for (; r + R <= rows; r += R) StoreTile<L, R, P>(x, r, w, stride, panel, at, end, r == 0 ? next : 0, o);
@@ -132,9 +135,9 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
   size_t p = 0;
   if (rows <= 3) {
-    for (; p + 4 <= panels; p += 4) Rows<L, 4>(x, rows, w, stride, p, o);
+    for (; p + 4 <= panels; p += 4) Rows<L, 4>(x, rows, w, stride, p, panels, o);
   }
-  for (; p < panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, o);
+  for (; p < panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, panels, o);
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {

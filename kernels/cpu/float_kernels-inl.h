@@ -170,10 +170,10 @@ void Map(size_t n, float* out, const Fn& f, const Arrays*... x) {
   if (i < n) V::StoreTail(out + i, f(V::LoadTail(x + i, n - i)...), n - i);
 }
 
-// 1 + e to the -x.
+// 1 + e to the -x, of x below -80 to the 80th: what is divided by it is no denormal number then, and hardly differs from 0.
 template <typename V>
 typename V::T OnePlusExpMinus(typename V::T x) {
-  return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(88.0f))), V::Broadcast(1.0f));
+  return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(80.0f))), V::Broadcast(1.0f));
 }
 
 template <typename V>

@@ -2,8 +2,6 @@
 // hardware's and the emulation's file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over
 // what has one scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
 
-// With fewer rows a tile is too empty to pay for itself.
-constexpr size_t kInt8TilesFrom = 48;
 // Positions whose codes, 8 KB, stay in the first-level cache while all rows pass over them.
 constexpr size_t kCodesSegment = 512;
 
