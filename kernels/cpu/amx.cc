@@ -84,7 +84,7 @@ struct Amx {
   static bool SeeLoadsRunAhead() {
     alignas(64) static const std::byte zeros[4 * kTileBytes] = {};
     auto narrow = [] {
-      for (size_t b : {2, 3}) {
+      for (size_t b = 2; b < 4; ++b) {
         Load<6>(zeros + b * kTileBytes, 64);
         Load<4>(zeros, 64);
         DotBf16<0, 4, 6>();
