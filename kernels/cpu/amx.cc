@@ -27,7 +27,7 @@ struct Amx {
   // Looks again if that is old: what else a core does changes by the millisecond. To be called between products, as tiles wake up slowly;
   // leaves them configured for these, and empty.
   static void Observe() {
-    constexpr uint64_t kOld = 300'000;  // cycles of the time stamp counter; looking takes 1,000 to 4,000
+    constexpr uint64_t kOld = 200'000;  // cycles of the time stamp counter; looking takes 1,000 to 3,000
     const uint64_t now = __rdtsc();
     if (now - pace.seen < kOld) return;
     pace.loads_run_ahead = SeeLoadsRunAhead();
@@ -111,11 +111,8 @@ struct Amx {
     };
     Configure({});  // a tile that nothing was loaded into needs no physical register
     narrow();       // zeros come into the cache
-    auto equal = [&] {
-      const uint64_t of_narrow = cycles(narrow), of_square = cycles(square);
-      return of_square * 4 < of_narrow * 5;
-    };
-    return equal() || equal();  // an interrupt may have fallen into the first
+    const uint64_t of_narrow = cycles(narrow), of_square = cycles(square);
+    return of_square * 4 < of_narrow * 5;
   }
 };
 thread_local Amx::Pace Amx::pace;
