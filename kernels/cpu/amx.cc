@@ -83,24 +83,9 @@ struct Amx {
   // The same products in both kinds of blocks, their tiles from the first-level cache: equally fast, or square ones take 1.6 to 2.2 times as long.
   static bool SeeLoadsRunAhead() {
     alignas(64) static const std::byte zeros[4 * kTileBytes] = {};
+    auto square = [] { MultiplyStep<Amx, 2, 2>(zeros, kTileBytes, zeros + 2 * kTileBytes, kTileBytes); };
     auto narrow = [] {
-      for (size_t b = 2; b < 4; ++b) {
-        Load<6>(zeros + b * kTileBytes, 64);
-        Load<4>(zeros, 64);
-        DotBf16<0, 4, 6>();
-        Load<4>(zeros + kTileBytes, 64);
-        DotBf16<1, 4, 6>();
-      }
-    };
-    auto square = [] {
-      Load<4>(zeros, 64);
-      Load<5>(zeros + kTileBytes, 64);
-      Load<6>(zeros + 2 * kTileBytes, 64);
-      Load<7>(zeros + 3 * kTileBytes, 64);
-      DotBf16<0, 4, 6>();
-      DotBf16<1, 4, 7>();
-      DotBf16<2, 5, 6>();
-      DotBf16<3, 5, 7>();
+      for (size_t b = 2; b < 4; ++b) MultiplyStep<Amx, 2, 1>(zeros, kTileBytes, zeros + b * kTileBytes, 0);
     };
     auto cycles = [](const auto& f) {
       _mm_lfence();  // what was begun before is done

@@ -228,7 +228,26 @@ void StoreSums(const Corner& c) {
   for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
 }
 
-// R x C tiles of sums, numbers 0 to 3; a's are 4 and 5, b's 6 and 7, one of each where that is enough.
+// One tile of k onto R x C tiles of sums, numbers 0 to 3; a's are 4 and 5, b's 6 and 7, one of each where that is enough.
+template <typename Tiles, size_t R, size_t C>
+[[gnu::always_inline]] inline void MultiplyStep(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride) {
+  Tiles::template Load<4>(a, 64);
+  Tiles::template Load<6>(b, 64);
+  if constexpr (R == 2 && C == 2) {
+    Tiles::template Load<7>(b + b_stride, 64);  // before the products: a little faster
+    Tiles::template Load<5>(a + a_stride, 64);
+    Tiles::template DotBf16<0, 4, 6>();
+    Tiles::template DotBf16<1, 4, 7>();
+    Tiles::template DotBf16<2, 5, 6>();
+    Tiles::template DotBf16<3, 5, 7>();
+  } else {
+    Tiles::template DotBf16<0, 4, 6>();
+    if constexpr (R == 2) Tiles::template Load<4>(a + a_stride, 64);
+    if constexpr (C == 2) Tiles::template Load<6>(b + b_stride, 64);
+    if constexpr (R == 2 || C == 2) Tiles::template DotBf16<1, 4, 6>();
+  }
+}
+
 template <typename Tiles, size_t R, size_t C>
 void MultiplyTiles(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride, size_t depth, bool first, const Corner& all) {
   constexpr auto kSums = std::make_index_sequence<R * C>();
@@ -238,21 +257,7 @@ void MultiplyTiles(const std::byte* a, size_t a_stride, const std::byte* b, size
   };
   Each<0>(kSums, [&](auto sum) { LoadSums<Tiles, sum()>(corner(sum()), first); });
   for (size_t i = 0; i < depth; ++i, a += kTileBytes, b += kTileBytes) {
-    Tiles::template Load<4>(a, 64);
-    Tiles::template Load<6>(b, 64);
-    if constexpr (R == 2 && C == 2) {
-      Tiles::template Load<7>(b + b_stride, 64);  // before the products: a little faster
-      Tiles::template Load<5>(a + a_stride, 64);
-      Tiles::template DotBf16<0, 4, 6>();
-      Tiles::template DotBf16<1, 4, 7>();
-      Tiles::template DotBf16<2, 5, 6>();
-      Tiles::template DotBf16<3, 5, 7>();
-    } else {
-      Tiles::template DotBf16<0, 4, 6>();
-      if constexpr (R == 2) Tiles::template Load<4>(a + a_stride, 64);
-      if constexpr (C == 2) Tiles::template Load<6>(b + b_stride, 64);
-      if constexpr (R == 2 || C == 2) Tiles::template DotBf16<1, 4, 6>();
-    }
+    MultiplyStep<Tiles, R, C>(a, a_stride, b, b_stride);
   }
   Each<0>(kSums, [&](auto sum) { StoreSums<Tiles, sum()>(corner(sum())); });
 }
