@@ -22,18 +22,6 @@ struct Amx {
   // The thread's until Release.
   static void Configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
   static void Release() { asm volatile("tilerelease"); }
-  // Whether loads overlap with products on this core now, as last seen by the calling thread.
-  static bool LoadsRunAhead() { return pace.loads_run_ahead; }
-  // Looks again if that is old: what else a core does changes by the millisecond. To be called between products, as tiles wake up slowly;
-  // leaves them configured for these, and empty.
-  static void Observe() {
-    constexpr uint64_t kOld = 200'000;  // cycles of the time stamp counter; looking takes 1,000 to 3,000
-    const uint64_t now = __rdtsc();
-    if (now - pace.seen < kOld) return;
-    pace.loads_run_ahead = SeeLoadsRunAhead();
-    pace.seen = now;
-    Configure({});
-  }
   template <int t>
   static void Zero() {
     asm volatile("tilezero %%tmm%c0" ::"i"(t));
@@ -72,35 +60,7 @@ struct Amx {
     return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(M::base), 0x1111111111111111u << M::at, from, codes));
   }
   static __m512i Joined(__m512 first, __m512 second) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)); }
-
- private:
-  struct Pace {
-    uint64_t seen = 0;
-    bool loads_run_ahead = true;
-  };
-  static thread_local Pace pace;
-
-  // The same products in both kinds of blocks, their tiles from the first-level cache: equally fast, or square ones take 1.6 to 2.2 times as long.
-  static bool SeeLoadsRunAhead() {
-    alignas(64) static const std::byte zeros[4 * kTileBytes] = {};
-    auto square = [] { MultiplyStep<Amx, 2, 2>(zeros, kTileBytes, zeros + 2 * kTileBytes, kTileBytes); };
-    auto narrow = [] {
-      for (size_t b = 2; b < 4; ++b) MultiplyStep<Amx, 2, 1>(zeros, kTileBytes, zeros + b * kTileBytes, 0);
-    };
-    auto cycles = [](const auto& f) {
-      _mm_lfence();  // what was begun before is done
-      const uint64_t begin = __rdtsc();
-      for (int i = 0; i < 4; ++i) f();
-      _mm_lfence();
-      return __rdtsc() - begin;
-    };
-    Configure({});  // a tile that nothing was loaded into needs no physical register
-    narrow();       // zeros come into the cache
-    const uint64_t of_narrow = cycles(narrow), of_square = cycles(square);
-    return of_square * 4 < of_narrow * 5;
-  }
 };
-thread_local Amx::Pace Amx::pace;
 
 }  // namespace
 

@@ -23,7 +23,6 @@ struct alignas(64) Tile {
 };
 thread_local Tile tiles[8];
 thread_local bool configured = false;
-thread_local int turn = 0;
 
 struct Emulated {
   // Tiles begin with what a mistake would show.
@@ -36,12 +35,6 @@ struct Emulated {
     }
   }
   static void Release() { configured = false; }
-  // Every third time; products come in even numbers, so all that runs here meets both.
-  static bool LoadsRunAhead() { return turn == 0; }
-  static void Observe() {
-    turn = (turn + 1) % 3;
-    Configure({});
-  }
   template <int t>
   static void Zero() {
     std::memset(Get(t).row, 0, sizeof Get(t).row);

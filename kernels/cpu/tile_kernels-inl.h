@@ -1,5 +1,5 @@
-// TileOps in terms of a class Tiles (Configure, Release, LoadsRunAhead, Observe, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs, Joined,
-// Floats), included by the hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
+// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs, Joined, Floats), included by the
+// hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
 
 // A float whose mantissa a byte can be put into, at byte `at` of it: Value() + code, exactly, without a conversion.
 template <size_t bits>
@@ -228,20 +228,25 @@ void StoreSums(const Corner& c) {
   for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
 }
 
-// One tile of k onto R x C tiles of sums, numbers 0 to 3; a's are 4 and 5, b's 6 and 7, one of each where that is enough.
+// One tile of k onto R x C tiles of sums, numbers 0 to 3. A core whose other hardware thread runs something has half its physical tile registers for
+// each; if all named ones held something, none would be left to load into before the products are done. So a's and b's take turns in three, and what is no
+// longer needed becomes zero, which takes no register (docs/performance.md).
 template <typename Tiles, size_t R, size_t C>
 [[gnu::always_inline]] inline void MultiplyStep(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride) {
-  Tiles::template Load<4>(a, 64);
   Tiles::template Load<6>(b, 64);
+  Tiles::template Load<4>(a, 64);
+  Tiles::template DotBf16<0, 4, 6>();
   if constexpr (R == 2 && C == 2) {
-    Tiles::template Load<7>(b + b_stride, 64);  // before the products: a little faster
     Tiles::template Load<5>(a + a_stride, 64);
-    Tiles::template DotBf16<0, 4, 6>();
-    Tiles::template DotBf16<1, 4, 7>();
     Tiles::template DotBf16<2, 5, 6>();
-    Tiles::template DotBf16<3, 5, 7>();
+    Tiles::template Zero<6>();
+    Tiles::template Load<6>(b + b_stride, 64);
+    Tiles::template DotBf16<1, 4, 6>();
+    Tiles::template Zero<4>();
+    Tiles::template DotBf16<3, 5, 6>();
+    Tiles::template Zero<5>();
+    Tiles::template Zero<6>();
   } else {
-    Tiles::template DotBf16<0, 4, 6>();
     if constexpr (R == 2) Tiles::template Load<4>(a + a_stride, 64);
     if constexpr (C == 2) Tiles::template Load<6>(b + b_stride, 64);
     if constexpr (R == 2 || C == 2) Tiles::template DotBf16<1, 4, 6>();
@@ -262,29 +267,17 @@ void MultiplyTiles(const std::byte* a, size_t a_stride, const std::byte* b, size
   Each<0>(kSums, [&](auto sum) { StoreSums<Tiles, sum()>(corner(sum())); });
 }
 
-// In square blocks each product needs one tile to be read, in narrow ones, which use four registers, one and a half. A core whose other hardware thread
-// runs something has half its physical tile registers for each; with all eight named ones in use none is left then to load into before the
-// products are done, and narrow blocks take half to two thirds of the time. The bits are the same.
 template <typename Tiles>
 void Multiply(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth, bool first,
               float* out, size_t ldo) {
   const Corner all{out, ldo, rows, columns};
   const bool tall = rows > kTileRows, wide = columns > kTileRows;
-  if (!tall || !wide) {
-    const auto multiply = tall ? MultiplyTiles<Tiles, 2, 1> : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
-    return multiply(a, a_stride, b, b_stride, depth, first, all);
-  }
-  for (size_t r = 0; r < 2 * kTileRows && r < rows; ++r) {  // where sums go: they come while products are made
+  for (size_t r = 0; tall && wide && r < 2 * kTileRows && r < rows; ++r) {  // where sums go: they come while products are made
     __builtin_prefetch(out + r * ldo, 1);
     __builtin_prefetch(out + r * ldo + kTileRows, 1);
   }
-  if (Tiles::LoadsRunAhead()) {
-    MultiplyTiles<Tiles, 2, 2>(a, a_stride, b, b_stride, depth, first, all);
-  } else {
-    MultiplyTiles<Tiles, 2, 1>(a, a_stride, b, b_stride, depth, first, all);
-    MultiplyTiles<Tiles, 2, 1>(a, a_stride, b + b_stride, b_stride, depth, first, {out + kTileRows, ldo, rows, columns - kTileRows});
-  }
-  Tiles::Observe();
+  const auto multiply = tall ? (wide ? MultiplyTiles<Tiles, 2, 2> : MultiplyTiles<Tiles, 2, 1>) : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
+  multiply(a, a_stride, b, b_stride, depth, first, all);
 }
 
 template <typename Tiles>
