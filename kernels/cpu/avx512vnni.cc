@@ -121,6 +121,10 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
       for (; r + R <= rows; r += R) StoreTile<L, R, P>(x, r, w, stride, panel, at, end, r == 0 ? next : 0, o);
     };
     if constexpr (P == 2) store.template operator()<kRowGroup>();
+    if constexpr (P == 2 && kEveryShape) {
+      store.template operator()<5>();
+      store.template operator()<4>();
+    }
     if constexpr (kEveryShape) {
       store.template operator()<3>();
       store.template operator()<2>();
