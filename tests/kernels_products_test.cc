@@ -393,17 +393,17 @@ TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
   }
 }
 
-// Hardware takes int8 tiles from 48 generated rows on.
+// VNNI unpacks codes for 24 rows and more, hardware takes int8 tiles from 64 on, four and five rows have loops of their own.
 TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
   const size_t n = 70, k = 1280, rows = 70;
-  for (DType type : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kQ2_K}) {
+  for (DType type : kTypes) {
     const Weights w = MakeWeights(type, n, k, 31);
     const std::vector<float> x = Random(rows * k, 32);
     std::vector<float> all(rows * n, NAN);
     const auto backend = MakeBackend(GetParam(), 2);
     const auto packed = backend->Pack(w.view);
     backend->MatMul(x.data(), rows, *packed, all.data());
-    for (size_t chunk : {24u, 47u, 48u, 63u}) {
+    for (size_t chunk : {4u, 5u, 23u, 24u, 63u}) {
       std::vector<float> got(rows * n, NAN);
       for (size_t r = 0; r < rows; r += chunk) backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n]);
       ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(type).name << " chunk " << chunk;

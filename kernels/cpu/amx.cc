@@ -68,7 +68,8 @@ const IsaOps* AmxOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512VnniOps();
     ops.dot_panels = DotPanels<Amx, Avx512VnniOps>;
-    ops.tile_rows_from = 48;  // VNNI is faster with fewer (docs/performance.md)
+    ops.tile_rows_from = 64;  // VNNI is faster with fewer, and where it unpacks codes for many rows (docs/performance.md)
+    ops.tile_bits_from = 8;
     ops.tiles = &kTileOps<Amx>;
     return ops;
   }();

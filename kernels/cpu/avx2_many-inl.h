@@ -4,20 +4,10 @@
 // Bound by the number of vector operations: so codes are unpacked and scales become f32 once for all rows.
 
 constexpr size_t kManySegment = 512;
-static_assert(kManySegment % (8 * kBlock) == 0);
 
-// What a segment of a slice's panels becomes, panel after panel. Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and
-// splitting signs off costs more for each row.
+// Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more for each row.
 template <typename L>
-struct Unpacked {
-  static constexpr size_t kCodesBytes = kPanel * kBlock * (kSigned<L> ? 2 : 1);  // a panel's block
-  static constexpr size_t kMinsOfBlock = L::kMin ? 1 : L::kHalfMin ? 2 : 0;
-  static constexpr size_t kSegmentBlocks = kManySegment / kBlock;
-
-  alignas(64) std::byte codes[kSlice * kSegmentBlocks * kCodesBytes];
-  alignas(64) float scales[kSlice * kSegmentBlocks * L::kScalesPerBlock * kPanel];
-  alignas(64) float mins[kSlice * kSegmentBlocks * kMinsOfBlock * kPanel + 1];
-};
+using Unpacked = UnpackedLayout<L, kSigned<L> ? 2 : 1>;
 
 // Even and odd bytes, as 16-bit numbers.
 struct Widened {
@@ -29,37 +19,33 @@ void Store256(std::byte* to, __m256i v) { _mm256_store_si256(reinterpret_cast<__
 // Units [begin, end) of a panel: for each group of four positions 16 columns' bytes, or their even and then their odd ones. What is unpacked `next`,
 // as many units, is asked for: it comes from memory while the rows pass over these.
 template <typename L>
-void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* codes, float* scales, float* mins) {
+void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* to) {
   using U = Unpacked<L>;
+  auto put = [](std::byte* at, __m256 v) { _mm256_store_ps(reinterpret_cast<float*>(at), v); };
   for (size_t u = begin; u < end; ++u) {
     const std::byte* unit = panel + u * L::kUnitBytes;
-    for (size_t b = 0; b < L::kBlocks; ++b, codes += U::kCodesBytes) {
+    for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
       const size_t at = L::kHeader + b * L::kBlockBytes;
       for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(next + (u - begin) * L::kUnitBytes + at + line, 0, 2);
+      for (size_t first = 0; first < kPanel; first += 8) {
+        for (size_t s = 0; s < L::kScalesPerBlock; ++s) put(to + (s * kPanel + first) * 4, Scales<L>(unit, first, b, s));
+        if constexpr (L::kMin) put(to + U::kMins + first * 4, Mins<L>(unit, first, b));
+        for (size_t s = 0; L::kHalfMin && s < 2; ++s) put(to + U::kMins + (s * kPanel + first) * 4, HalfMins<L>(unit, first, b, s));
+      }
       Each<0>(std::make_index_sequence<kBlock / 4>(), [&](auto g) {
         const __m256i low = Codes<L>(unit + at, g()), high = Codes<L>(unit + at + 32, g());
-        std::byte* to = codes + g() * U::kCodesBytes / 8;
+        std::byte* codes = to + U::kHeader + g() * U::kBlockBytes / 8;
         if constexpr (kSigned<L>) {
           const Widened first(low), second(high);
-          Store256(to, first.even);
-          Store256(to + 32, second.even);
-          Store256(to + 64, first.odd);
-          Store256(to + 96, second.odd);
+          Store256(codes, first.even);
+          Store256(codes + 32, second.even);
+          Store256(codes + 64, first.odd);
+          Store256(codes + 96, second.odd);
         } else {
-          Store256(to, low);
-          Store256(to + 32, high);
+          Store256(codes, low);
+          Store256(codes + 32, high);
         }
       });
-      for (size_t s = 0; s < L::kScalesPerBlock; ++s, scales += kPanel) {
-        _mm256_store_ps(scales, Scales<L>(unit, 0, b, s));
-        _mm256_store_ps(scales + 8, Scales<L>(unit, 8, b, s));
-      }
-      for (size_t s = 0; s < U::kMinsOfBlock; ++s, mins += kPanel) {
-        for (size_t first = 0; first < kPanel; first += 8) {
-          if constexpr (L::kMin) _mm256_store_ps(mins + first, Mins<L>(unit, first, b));
-          if constexpr (L::kHalfMin) _mm256_store_ps(mins + first, HalfMins<L>(unit, first, b, s));
-        }
-      }
     }
   }
 }
@@ -149,33 +135,33 @@ template <typename L, size_t begin, size_t end>
   }
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, on top of what `out` holds where begin > 0. q: of the first row
-// and block, bytes or widened.
+// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what `out` holds where begin > 0. q: of the
+// first row and block, bytes or widened.
 template <typename L, typename Q>
-void AddBlocks(const Quantized& x, size_t row, const Q* q, const std::byte* codes, const float* scales, const float* mins, size_t begin, size_t end,
-               size_t columns, float* out, size_t ldo) {
+void AddBlocks(const Quantized& x, size_t row, const Q* q, const std::byte* unpacked, size_t begin, size_t end, size_t columns, float* out, size_t ldo) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t n[2] = {Columns(0, columns), Columns(8, columns)};
   __m256 sum[2][kRows];
   for (size_t h = 0; h < 2; ++h) LoadSums(out + 8 * h, ldo, n[h], begin == 0, sum[h]);
   size_t at = x.At(row, begin);
-  for (size_t b = begin; b < end; ++b, at += kRows, q += kRows * kBlock, codes += U::kCodesBytes, mins += U::kMinsOfBlock * kPanel) {
+  for (size_t b = begin; b < end; ++b, at += kRows, q += kRows * kBlock, unpacked += U::kUnitBytes) {
+    auto load = [&](size_t first) { return V8::Load(reinterpret_cast<const float*>(unpacked) + first); };
+    constexpr size_t kMins = U::kMins / 4;
     Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
       Sums dots;
       if constexpr (kSigned<L>) {
-        SumGroups<L, s() * kGroups, (s() + 1) * kGroups>(q, codes, dots);
+        SumGroups<L, s() * kGroups, (s() + 1) * kGroups>(q, unpacked + U::kHeader, dots);
       } else {
         dots.Rows([&](__m256i& low, __m256i& high, auto r) { low = high = Offset<L>(x, at + r(), s()); });
-        AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(q, codes, dots);
+        AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(q, unpacked + U::kHeader, dots);
       }
-      AddPart<L>(x, at, s(), V8::Load(scales), [&] { return V8::Load(mins + s() * kPanel); }, {dots.low0, dots.low1, dots.low2, dots.low3}, sum[0]);
-      AddPart<L>(x, at, s(), V8::Load(scales + 8), [&] { return V8::Load(mins + s() * kPanel + 8); },
-                 {dots.high0, dots.high1, dots.high2, dots.high3}, sum[1]);
-      scales += kPanel;
+      constexpr size_t low = s() * kPanel, high = low + 8;
+      AddPart<L>(x, at, s(), load(low), [&] { return load(kMins + low); }, {dots.low0, dots.low1, dots.low2, dots.low3}, sum[0]);
+      AddPart<L>(x, at, s(), load(high), [&] { return load(kMins + high); }, {dots.high0, dots.high1, dots.high2, dots.high3}, sum[1]);
     });
-    AddMins<L>(x, at, [&] { return V8::Load(mins); }, sum[0]);
-    AddMins<L>(x, at, [&] { return V8::Load(mins + 8); }, sum[1]);
+    AddMins<L>(x, at, [&] { return load(kMins); }, sum[0]);
+    AddMins<L>(x, at, [&] { return load(kMins + 8); }, sum[1]);
   }
   for (size_t h = 0; h < 2; ++h) StoreSums(sum[h], n[h], out + 8 * h, ldo);
 }
@@ -183,11 +169,9 @@ void AddBlocks(const Quantized& x, size_t row, const Q* q, const std::byte* code
 // REQUIRES: rows a multiple of kRows, x.group == kRows.
 template <typename L>
 void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
-  using U = Unpacked<L>;
   const size_t units = x.blocks / L::kBlocks, segment = kManySegment / L::kUnit, stride = units * L::kUnitBytes;
-  constexpr size_t kCodes = U::kSegmentBlocks * U::kCodesBytes, kScales = U::kSegmentBlocks * L::kScalesPerBlock * kPanel,
-                   kMins = U::kSegmentBlocks * U::kMinsOfBlock * kPanel;  // of a panel
-  U unpacked;
+  constexpr size_t kUnpacked = kManySegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
+  alignas(64) std::byte unpacked[kSlice * kUnpacked];
   alignas(64) int16_t wide[kSigned<L> ? kRows * kManySegment : 1];
   for (size_t slice = 0; slice < panels; slice += kSlice) {
     const size_t count = panels - slice < kSlice ? panels - slice : kSlice;
@@ -195,8 +179,7 @@ void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels
       const size_t end = begin + segment < units ? begin + segment : units;
       for (size_t p = 0; p < count; ++p) {
         const std::byte* panel = w + (slice + p) * stride;
-        Unpack<L>(panel, begin, end, end < units ? panel + end * L::kUnitBytes : panel + kSlice * stride, unpacked.codes + p * kCodes,
-                  unpacked.scales + p * kScales, unpacked.mins + p * kMins);
+        Unpack<L>(panel, begin, end, end < units ? panel + end * L::kUnitBytes : panel + kSlice * stride, unpacked + p * kUnpacked);
       }
       for (size_t row = 0; row < rows; row += kRows) {
         const int8_t* narrow = x.q + x.At(row, begin * L::kBlocks) * kBlock;
@@ -205,8 +188,8 @@ void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels
         for (size_t p = 0; p < count; ++p) {
           const size_t column = (slice + p) * kPanel;
           auto add = [&](const auto* q) {
-            AddBlocks<L>(x, row, q, unpacked.codes + p * kCodes, unpacked.scales + p * kScales, unpacked.mins + p * kMins, begin * L::kBlocks,
-                         end * L::kBlocks, columns < column ? 0 : columns - column, out + row * ldo + column, ldo);
+            AddBlocks<L>(x, row, q, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, columns < column ? 0 : columns - column,
+                         out + row * ldo + column, ldo);
           };
           if constexpr (kSigned<L>) add(wide);
           else add(narrow);

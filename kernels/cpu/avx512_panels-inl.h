@@ -54,12 +54,18 @@ __m512 Scales(const std::byte* unit, size_t b, size_t s) {
 }
 template <typename L>
 __m512 HalfMins(const std::byte* unit, size_t b, size_t s) {
+  if constexpr (L::kWide) return _mm512_loadu_ps(unit + L::kMins + s * kPanel * 4);
   const __m512i bytes = _mm512_cvtepu8_epi32(Load128(unit + L::kMins + (b * 2 + s) * kPanel));
   return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit + kPanel * 2)), _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4)));
 }
 template <typename L>
 __m512 Mins(const std::byte* unit, size_t b) {
-  if constexpr (!L::kSuper) return _mm512_cvtph_ps(Load256(unit + L::kMins + b * kPanel * 2));
-  const __m512i bytes = _mm512_cvtepu8_epi32(Load128(unit + L::kByteMins + b * kPanel));
-  return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit + kPanel * 2)), _mm512_cvtepi32_ps(bytes));
+  if constexpr (L::kWide) {
+    return _mm512_loadu_ps(unit + L::kMins);
+  } else if constexpr (!L::kSuper) {
+    return _mm512_cvtph_ps(Load256(unit + L::kMins + b * kPanel * 2));
+  } else {
+    const __m512i bytes = _mm512_cvtepu8_epi32(Load128(unit + L::kByteMins + b * kPanel));
+    return _mm512_mul_ps(_mm512_cvtph_ps(Load256(unit + kPanel * 2)), _mm512_cvtepi32_ps(bytes));
+  }
 }

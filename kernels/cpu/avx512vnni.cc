@@ -20,7 +20,7 @@ __m512i Four(const int8_t* q) {
   return _mm512_set1_epi32(four);
 }
 
-// R rows of one group against P panels, units [begin, end), on top of what sum holds. Several panels are several streams from
+// R rows of one group against P panels, units [begin, end), of which w is the first, on top of what sum holds. Several panels are several streams from
 // memory, in different pages. What lies `ahead` bytes from what is read is asked for; 0: nothing.
 template <typename L, size_t R, size_t P>
 [[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end, size_t ahead,
@@ -32,7 +32,7 @@ template <typename L, size_t R, size_t P>
   const float* total = x.sum + at;
   const int32_t* offset = x.offset + at;
   for (size_t u = begin; u < end; ++u) {
-    const std::byte* unit = w + u * L::kUnitBytes;
+    const std::byte* unit = w + (u - begin) * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, q += group * kBlock, scale += group, total += group, offset += group) {
       const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
       if (ahead > 0) {
@@ -97,7 +97,7 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride
     }
   };
   each([&](__m512& v, const float* from, __mmask16 mask) { v = begin == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from); });
-  Tile<L, R, P>(x, row, w + panel * stride, stride, begin, end, ahead, sum);
+  Tile<L, R, P>(x, row, w, stride, begin, end, ahead, sum);
   each([](__m512& v, float* to, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, v); });
 }
 
@@ -108,28 +108,68 @@ constexpr bool kEveryShape = false;
 constexpr bool kEveryShape = true;
 #endif
 
-// All rows against P of the panels, a segment of k after the other; the first rows ask for the next segment, so that it comes while the others use this one.
+// All rows against units [begin, end) of P panels from `panel` on, of which w is the first unit. The first rows ask for what lies `ahead`.
+template <typename L, size_t P>
+void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, size_t ahead, const Output& o) {
+  size_t r = 0;
+  auto take = [&]<size_t R>() {
+    for (; r + R <= rows; r += R) StoreTile<L, R, P>(x, r, w, stride, panel, begin, end, r == 0 ? ahead : 0, o);
+  };
+  if constexpr (P == 2) take.template operator()<kRowGroup>();
+  if constexpr (P == 2 && kEveryShape) {
+    take.template operator()<5>();
+    take.template operator()<4>();
+  }
+  if constexpr (kEveryShape) {
+    take.template operator()<3>();
+    take.template operator()<2>();
+  }
+  take.template operator()<1>();
+}
+
+// Units [begin, end) of a panel, for many rows; as many from `next` on are asked for.
+template <typename L>
+void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* to) {
+  using U = UnpackedLayout<L>;
+  for (size_t u = begin; u < end; ++u, next += L::kUnitBytes) {
+    const std::byte* unit = panel + u * L::kUnitBytes;
+    for (size_t line = 0; line < L::kUnitBytes; line += 64) __builtin_prefetch(next + line);
+    for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
+      for (size_t s = 0; s < L::kScalesPerBlock; ++s) _mm512_store_ps(to + s * kPanel * 4, Scales<L>(unit, b, s));
+      if constexpr (L::kMin) _mm512_store_ps(to + U::kMins, Mins<L>(unit, b));
+      for (size_t s = 0; L::kHalfMin && s < 2; ++s) _mm512_store_ps(to + U::kMins + s * kPanel * 4, HalfMins<L>(unit, b, s));
+      Each<0>(std::make_index_sequence<kBlock / 4>(), [&](auto g) {
+        _mm512_store_si512(to + U::kHeader + g() * kGroup, Codes<L>(unit + L::kHeader + b * L::kBlockBytes, g()));
+      });
+    }
+  }
+}
+
+// All rows against P of the panels, a segment of k after the other; the first that read a segment ask for the next, so that it comes while the others use
+// this one. Where many rows pass, codes of less than 8 bits are unpacked for all of them; with few that costs more than it saves.
 template <typename L, size_t P>
 void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels, const Output& o) {
-  const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? 512 / L::kUnit : units;
+  constexpr size_t kSegment = 512, kMany = 4 * kRowGroup;
+  using U = UnpackedLayout<L>;
+  const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? kSegment / L::kUnit : units;
+  w += panel * stride;
   for (size_t at = 0; at < units; at += segment) {
     const size_t end = at + segment < units ? at + segment : units;
+    if constexpr (L::kBits < 8 && P == 2) {
+      if (rows >= kMany) {
+        constexpr size_t kStride = kSegment / kBlock * U::kUnitBytes;
+        alignas(64) std::byte unpacked[P * kStride];
+        for (size_t p = 0; p < P; ++p) {
+          const std::byte* here = w + p * stride;
+          Unpack<L>(here, at, end, end < units ? here + end * L::kUnitBytes : here + P * stride, unpacked + p * kStride);
+        }
+        Pass<U, P>(x, rows, unpacked, kStride, panel, at * L::kBlocks, end * L::kBlocks, 0, o);
+        continue;
+      }
+    }
     size_t next = 2048;
     if (segment < units) next = end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0);
-    size_t r = 0;
-    auto store = [&]<size_t R>() {
-      for (; r + R <= rows; r += R) StoreTile<L, R, P>(x, r, w, stride, panel, at, end, r == 0 ? next : 0, o);
-    };
-    if constexpr (P == 2) store.template operator()<kRowGroup>();
-    if constexpr (P == 2 && kEveryShape) {
-      store.template operator()<5>();
-      store.template operator()<4>();
-    }
-    if constexpr (kEveryShape) {
-      store.template operator()<3>();
-      store.template operator()<2>();
-    }
-    store.template operator()<1>();
+    Pass<L, P>(x, rows, w + at * L::kUnitBytes, stride, panel, at, end, next, o);
   }
 }
 

@@ -217,11 +217,11 @@ class CpuBackend : public Backend {
 
   // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken again.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
-    const auto [halves, times] = WithPanelType(w.panel_type, []<PanelType type>() {
+    const auto [halves, times, bits] = WithPanelType(w.panel_type, []<PanelType type>() {
       using L = PanelLayout<type>;
-      return std::pair<bool, int>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero);
+      return std::tuple<bool, int, size_t>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits);
     });
-    const size_t group = ops_.RowGroup(rows), used = w.k / kBlock;
+    const size_t group = ops_.RowGroup(rows, bits), used = w.k / kBlock;
     const size_t slots = (rows + group - 1) / group * group * w.blocks;
     if (scale_.size() < slots) {
       q_.resize(slots);
@@ -230,8 +230,8 @@ class CpuBackend : public Backend {
       offset_.resize(slots * 2);
     }
     const Quantized out{reinterpret_cast<const int8_t*>(q_.data()), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
-    if (quantized_as_ == std::tuple(w.blocks, halves, times)) return out;
-    quantized_as_.emplace(w.blocks, halves, times);
+    if (quantized_as_ == std::tuple(w.blocks, group, halves, times)) return out;
+    quantized_as_.emplace(w.blocks, group, halves, times);
     team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         const size_t at = out.At(r, 0);
@@ -273,7 +273,7 @@ class CpuBackend : public Backend {
   std::vector<Block> q_;
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
-  std::optional<std::tuple<size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, scales for halves, times the sums
+  std::optional<std::tuple<size_t, size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums
   Buffer low_bit_;   // two panels of each thread
   Buffer expanded_;  // columns of each thread
   std::optional<TileProduct> tile_product_;

@@ -5,7 +5,7 @@
 // Positions whose codes, 8 KB, stay in the first-level cache while all rows pass over them.
 constexpr size_t kCodesSegment = 512;
 
-// Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as Multiply says.
+// Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as MultiplyStep says.
 template <typename L>
 constexpr TileConfig Int8Config() {
   constexpr uint8_t kBytes = kBlock / L::kScalesPerBlock, kRows = kBytes / 4;
