@@ -68,7 +68,7 @@ TEST_F(Classes, AttentionOfPromptsIsByTilesThatOfGeneratedRowsIsNot) {
   EXPECT_EQ(a.probabilities, b.probabilities);
 }
 
-// Fifteen rows that generate in one step are multiplied by tiles of int8 too; prompts come in between.
+// Sixteen rows and more that generate in one step are multiplied by tiles of int8; prompts come in between.
 TEST_F(Classes, ARowOfEitherClassDoesNotDependOnTheStep) {
   testing::TinyOptions options;
   options.dim = 64;

@@ -241,11 +241,11 @@ TEST_P(Products, PromptProductsMatchTheReference) {
 }
 
 TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
-  const size_t k = 512, rows = 19;
+  const size_t k = 512, rows = 70;
   const std::vector<float> x = Random(rows * k, 12);
   std::vector<std::shared_ptr<const PackedWeight>> packed;
   std::vector<Weights> weights;
-  for (const auto& [type, n] : {std::pair(DType::kQ4_K, 40), {DType::kQ4_K, 24}, {DType::kQ6_K, 24}, {DType::kQ2_K, 33}, {DType::kQ8_0, 17},
+  for (const auto& [type, n] : {std::pair(DType::kQ4_K, 40), {DType::kQ4_K, 24}, {DType::kQ6_K, 24}, {DType::kQ2_K, 33}, {DType::kIQ4_NL, 24}, {DType::kQ8_0, 17},
                                 {DType::kF16, 17}, {DType::kIQ2_XS, 20}, {DType::kQ4_0, 18}}) {
     weights.push_back(MakeWeights(type, static_cast<size_t>(n), k, 13));
     packed.push_back(fast_->Pack(weights.back().view));
@@ -287,7 +287,7 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
   auto simplest = MakeBackend(first, 1);
   const size_t n = 33;  // a panel of one column, and one of none
   auto expect_same = [&](const WeightView& w) {
-    for (size_t rows : {5u, 13u, 53u, 61u}) {
+    for (size_t rows : {5u, 13u, 53u, 69u, 77u}) {
       const std::vector<float> x = Random(rows * w.k, 22);
       // Behind the rows lies what must stay.
       std::vector<float> expected((rows + 16) * n, NAN), got = expected;
@@ -393,7 +393,7 @@ TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
   }
 }
 
-// VNNI unpacks codes for 24 rows and more, hardware takes int8 tiles from 64 on, four and five rows have loops of their own.
+// VNNI unpacks codes for 24 rows and more, hardware takes int8 tiles from 64 on for codes of 8 bits, every rest of rows has a loop of its own.
 TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
   const size_t n = 70, k = 1280, rows = 70;
   for (DType type : kTypes) {
@@ -403,7 +403,7 @@ TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
     const auto backend = MakeBackend(GetParam(), 2);
     const auto packed = backend->Pack(w.view);
     backend->MatMul(x.data(), rows, *packed, all.data());
-    for (size_t chunk : {4u, 5u, 23u, 24u, 63u}) {
+    for (size_t chunk : {4u, 5u, 23u, 24u, 62u, 63u}) {
       std::vector<float> got(rows * n, NAN);
       for (size_t r = 0; r < rows; r += chunk) backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n]);
       ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(type).name << " chunk " << chunk;

@@ -1,4 +1,4 @@
-// AMX: prompts by tiles of bf16, many generated rows by tiles of int8, all else by VNNI.
+// AMX: prompts by tiles of bf16, many generated rows with codes of 8 bits by tiles of int8, all else by VNNI.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -68,8 +68,7 @@ const IsaOps* AmxOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512VnniOps();
     ops.dot_panels = DotPanels<Amx, Avx512VnniOps>;
-    ops.tile_rows_from = 64;  // VNNI is faster with fewer, and where it unpacks codes for many rows (docs/performance.md)
-    ops.tile_bits_from = 8;
+    ops.tile_rows_from = 64;  // VNNI is faster with fewer (docs/performance.md)
     ops.tiles = &kTileOps<Amx>;
     return ops;
   }();

@@ -7,7 +7,7 @@ constexpr size_t kManySegment = 512;
 
 // Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more for each row.
 template <typename L>
-using Unpacked = UnpackedLayout<L, kSigned<L> ? 2 : 1>;
+using Unpacked = UnpackedOf<L, kSigned<L> ? 2 : 1>;
 
 // Even and odd bytes, as 16-bit numbers.
 struct Widened {
@@ -26,7 +26,7 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
     const std::byte* unit = panel + u * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
       const size_t at = L::kHeader + b * L::kBlockBytes;
-      for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(next + (u - begin) * L::kUnitBytes + at + line, 0, 2);
+      for (size_t line = b == 0 ? 0 : at; line < at + L::kBlockBytes; line += 64) __builtin_prefetch(next + (u - begin) * L::kUnitBytes + line, 0, 2);
       for (size_t first = 0; first < kPanel; first += 8) {
         for (size_t s = 0; s < L::kScalesPerBlock; ++s) put(to + (s * kPanel + first) * 4, Scales<L>(unit, first, b, s));
         if constexpr (L::kMin) put(to + U::kMins + first * 4, Mins<L>(unit, first, b));

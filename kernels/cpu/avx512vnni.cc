@@ -130,7 +130,7 @@ void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
 // Units [begin, end) of a panel, for many rows; as many from `next` on are asked for.
 template <typename L>
 void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* to) {
-  using U = UnpackedLayout<L>;
+  using U = UnpackedOf<L>;
   for (size_t u = begin; u < end; ++u, next += L::kUnitBytes) {
     const std::byte* unit = panel + u * L::kUnitBytes;
     for (size_t line = 0; line < L::kUnitBytes; line += 64) __builtin_prefetch(next + line);
@@ -150,7 +150,7 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
 template <typename L, size_t P>
 void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels, const Output& o) {
   constexpr size_t kSegment = 512, kMany = 4 * kRowGroup;
-  using U = UnpackedLayout<L>;
+  using U = UnpackedOf<L>;
   const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? kSegment / L::kUnit : units;
   w += panel * stride;
   for (size_t at = 0; at < units; at += segment) {

@@ -1,4 +1,4 @@
-// Quantized rows by tiles of int8, in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotInt8<c, a, b>), included by the
+// Quantized rows by tiles of int8, for codes of 8 bits (others go faster by VNNI), in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotInt8<c, a, b>), included by the
 // hardware's and the emulation's file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over
 // what has one scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
 
@@ -59,23 +59,14 @@ template <size_t R, typename Fn>
 // sum[r] += block b's part of the product of row r; `at` is the first row's number in x.
 template <typename L, size_t R>
 [[gnu::always_inline]] inline void AddBlock(const Quantized& x, size_t at, const std::byte* unit, size_t b, const BlockDots<L>& dots, __m512 (&sum)[R]) {
-  const float *scale = x.scale + at, *total = x.sum + at;
+  const float* scale = x.scale + at;
   Each<0>(std::make_index_sequence<L::kScalesPerBlock>(), [&](auto s) {
     const __m512 scales = Scales<L>(unit, b, s());
     EachRow<R>([&](auto r) {
       const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots[s()] + r * kPanel));
       sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(dot, scales), _mm512_set1_ps(scale[r]), sum[r]);
     });
-    if constexpr (L::kHalfMin) {
-      const __m512 mins = HalfMins<L>(unit, b, s());
-      const int32_t* half = x.offset + s() * x.parts + at;
-      EachRow<R>([&](auto r) { sum[r] = _mm512_fmadd_ps(mins, _mm512_set1_ps(scale[r] * static_cast<float>(half[r])), sum[r]); });
-    }
   });
-  if constexpr (L::kMin) {
-    const __m512 mins = Mins<L>(unit, b);
-    EachRow<R>([&](auto r) { sum[r] = _mm512_fmadd_ps(mins, _mm512_set1_ps(total[r]), sum[r]); });
-  }
 }
 
 // Up to R rows of a group of 16 against units [begin, end) of one panel, whose codes are unpacked, on top of what `out` holds.
@@ -125,5 +116,9 @@ void Int8Panels(const Quantized& x, size_t rows, const std::byte* w, size_t colu
 template <typename Tiles, const IsaOps* (*few)()>
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   if (x.group != kTileRows) return few()->dot_panels(x, rows, type, w, panels, columns, out, ldo);
-  WithPanelType(type, [&]<PanelType t>() { Int8Panels<Tiles, PanelLayout<t>>(x, rows, w, columns, out, ldo); });
+  WithPanelType(type, [&]<PanelType t>() {
+    using L = PanelLayout<t>;
+    if constexpr (L::kBits == 8) Int8Panels<Tiles, L>(x, rows, w, columns, out, ldo);
+    else __builtin_trap();  // IsaOps::RowGroup
+  });
 }

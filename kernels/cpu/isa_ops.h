@@ -69,12 +69,12 @@ struct IsaOps {
   size_t row_group = kRowGroup;
   // Matrix tiles for prompts, or null.
   const TileOps* tiles = nullptr;
-  // From that many rows on, and for codes of so many bits, dot_panels uses tiles too.
-  size_t tile_rows_from = SIZE_MAX, tile_bits_from = 0;
+  // From that many rows on dot_panels uses tiles too, for codes of 8 bits.
+  size_t tile_rows_from = SIZE_MAX;
 
   // How x of dot_panels has to lie: for tiles in whole groups, whose missing rows may be anything.
   size_t RowGroup(size_t rows, size_t bits) const {
-    return rows >= tile_rows_from && bits >= tile_bits_from ? kTileRows : rows < row_group ? rows : row_group;
+    return rows >= tile_rows_from && bits == 8 ? kTileRows : rows < row_group ? rows : row_group;
   }
 };
 

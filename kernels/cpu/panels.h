@@ -47,14 +47,16 @@ struct PanelLayout {
 };
 
 // What many rows pass over: a segment of a panel, unpacked for all of them. Codes of `bytes` bytes, f32 scales and minima, a unit a block.
-template <typename L, size_t bytes = 1>
+template <size_t bytes, size_t scales, bool min, bool half_min>
 struct UnpackedLayout {
-  static constexpr bool kTable = false, kSuper = false, kWide = true, kMin = L::kMin, kHalfMin = L::kHalfMin;
-  static constexpr size_t kBits = 8 * bytes, kScalesPerBlock = L::kScalesPerBlock, kBlocks = 1;
+  static constexpr bool kTable = false, kSuper = false, kWide = true, kMin = min, kHalfMin = half_min;
+  static constexpr size_t kBits = 8 * bytes, kScalesPerBlock = scales, kBlocks = 1;
   static constexpr size_t kMins = kScalesPerBlock * kPanel * 4;
   static constexpr size_t kHeader = kMins + (kMin ? 1 : kHalfMin ? 2 : 0) * kPanel * 4;
   static constexpr size_t kBlockBytes = kPanel * kBlock * bytes, kUnitBytes = kHeader + kBlockBytes, kUnit = kBlock;
 };
+template <typename L, size_t bytes = 1>
+using UnpackedOf = UnpackedLayout<bytes, L::kScalesPerBlock, L::kMin, L::kHalfMin>;
 
 // f.template operator()<type>() for a type that is known at run time only.
 template <typename Fn>
