@@ -3,8 +3,6 @@
 //
 // Bound by the number of vector operations: so codes are unpacked and scales become f32 once for all rows.
 
-constexpr size_t kManySegment = 512;
-
 // Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more for each row.
 template <typename L>
 using Unpacked = UnpackedOf<L, kSigned<L> ? 2 : 1>;
@@ -169,10 +167,10 @@ void AddBlocks(const Quantized& x, size_t row, const Q* q, const std::byte* unpa
 // REQUIRES: rows a multiple of kRows, x.group == kRows.
 template <typename L>
 void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
-  const size_t units = x.blocks / L::kBlocks, segment = kManySegment / L::kUnit, stride = units * L::kUnitBytes;
-  constexpr size_t kUnpacked = kManySegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
+  const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
+  constexpr size_t kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
   alignas(64) std::byte unpacked[kSlice * kUnpacked];
-  alignas(64) int16_t wide[kSigned<L> ? kRows * kManySegment : 1];
+  alignas(64) int16_t wide[kSigned<L> ? kRows * kCodesSegment : 1];
   for (size_t slice = 0; slice < panels; slice += kSlice) {
     const size_t count = panels - slice < kSlice ? panels - slice : kSlice;
     for (size_t begin = 0; begin < units; begin += segment) {

@@ -149,15 +149,15 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
 // this one. Where many rows pass, codes of less than 8 bits are unpacked for all of them; with few that costs more than it saves.
 template <typename L, size_t P>
 void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels, const Output& o) {
-  constexpr size_t kSegment = 512, kMany = 4 * kRowGroup;
+  constexpr size_t kMany = 4 * kRowGroup;
   using U = UnpackedOf<L>;
-  const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? kSegment / L::kUnit : units;
+  const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? kCodesSegment / L::kUnit : units;
   w += panel * stride;
   for (size_t at = 0; at < units; at += segment) {
     const size_t end = at + segment < units ? at + segment : units;
     if constexpr (L::kBits < 8 && P == 2) {
       if (rows >= kMany) {
-        constexpr size_t kStride = kSegment / kBlock * U::kUnitBytes;
+        constexpr size_t kStride = kCodesSegment / kBlock * U::kUnitBytes;
         alignas(64) std::byte unpacked[P * kStride];
         for (size_t p = 0; p < P; ++p) {
           const std::byte* here = w + p * stride;

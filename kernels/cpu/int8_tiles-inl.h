@@ -1,9 +1,6 @@
-// Quantized rows by tiles of int8, for codes of 8 bits (others go faster by VNNI), in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotInt8<c, a, b>), included by the
-// hardware's and the emulation's file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over
+// Quantized rows by tiles of int8, for codes of 8 bits (others go faster by VNNI), in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>,
+// DotInt8<c, a, b>), included by the hardware's and the emulation's file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over
 // what has one scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
-
-// Positions whose codes, 8 KB, stay in the first-level cache while all rows pass over them.
-constexpr size_t kCodesSegment = 512;
 
 // Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as MultiplyStep says.
 template <typename L>

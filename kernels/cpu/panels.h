@@ -58,6 +58,9 @@ struct UnpackedLayout {
 template <typename L, size_t bytes = 1>
 using UnpackedOf = UnpackedLayout<bytes, L::kScalesPerBlock, L::kMin, L::kHalfMin>;
 
+// Positions of a panel whose unpacked codes and scales stay in a cache while all rows pass over them; a whole number of every layout's units.
+inline constexpr size_t kCodesSegment = 512;
+
 // f.template operator()<type>() for a type that is known at run time only.
 template <typename Fn>
 auto WithPanelType(PanelType type, const Fn& f) {
