@@ -43,12 +43,6 @@ struct Amx {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
   }
 
-  // Lane i: low[i] in the lower, high[i] in the upper half.
-  static __m512i Pairs(__m512 low, __m512 high) {
-    const __m512i lows = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(low)));
-    const __m512i highs = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(high)));
-    return _mm512_or_si512(lows, _mm512_slli_epi32(highs, 16));
-  }
   // Of four codes (bytes) of 16 columns, positions 2 pair and 2 pair + 1 of the first or second 8 columns, as Mantissa says.
   template <size_t bits, size_t pair, size_t half>
   static __m512 Floats(__m512i codes) {

@@ -77,9 +77,6 @@ struct Emulated {
     }
   }
 
-  static __m512i Pairs(__m512 low, __m512 high) {
-    return _mm512_ternarylogic_epi32(_mm512_srli_epi32(RoundUp(low), 16), RoundUp(high), _mm512_set1_epi32(static_cast<int>(0xFFFF0000)), 0xF8);
-  }
   template <size_t bits, size_t pair, size_t half>
   static __m512 Floats(__m512i codes) {
     using M = Mantissa<bits>;

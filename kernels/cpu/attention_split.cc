@@ -10,18 +10,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Takes pieces of whole cache lines; without memory it only counts.
-struct Carver {
-  std::byte* memory;
-  size_t used = 0;
-  template <typename T>
-  T* Take(size_t n) {
-    std::byte* at = memory != nullptr ? memory + used : nullptr;
-    used += (n * sizeof(T) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(at);
-  }
-};
-
 }  // namespace
 
 Pages::Pages(const KvView& kv)
@@ -42,6 +30,11 @@ KvRun Pages::Values(const Run& run, size_t head) const {
 size_t AttentionCall::First(const KvRow& row) const {
   const size_t end = size_t{row.position} + 1, window = Size(params.window);
   return window > 0 && end > window ? end - window : 0;
+}
+
+Range AttentionCall::Sees(const KvRow& row, size_t split) const {
+  const size_t from = std::clamp(First(row), split * kSplit, (split + 1) * kSplit);
+  return {from, std::clamp(size_t{row.position} + 1, from, (split + 1) * kSplit)};
 }
 
 size_t AttentionPart::Bytes(size_t queries, size_t dim) {
@@ -69,7 +62,8 @@ void AttentionPart::Reset(size_t queries) {
 void AttentionPart::Add(const AttentionPart& o) {
   for (size_t i = 0; i < queries_; ++i) {
     if (!(o.total[i] > 0)) continue;
-    const float top = std::max(max[i], o.max[i]), own = std::exp(max[i] - top), other = std::exp(o.max[i] - top);
+    const float top = std::max(max[i], o.max[i]);
+    const float own = max[i] < top ? std::exp(max[i] - top) : 1, other = o.max[i] < top ? std::exp(o.max[i] - top) : 1;
     total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
     for (size_t d = i * dim_; d < (i + 1) * dim_; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
     max[i] = top;
@@ -86,11 +80,6 @@ size_t SplitAttention::Carve(const AttentionCall& call, size_t most, std::byte* 
   scratch->sees = carver.Take<Range>(most);
   scratch->queries = carver.Take<float>(most * call.dim);
   scratch->scores = carver.Take<float>(most * kSplit);
-  if (call.by_tiles) {
-    const size_t groups = (most + kTileRows - 1) / kTileRows, depth = std::max(TileDepth(call.dim), TileDepth(kSplit));
-    scratch->x = carver.Take<std::byte>(groups * depth * kTileBytes);
-    scratch->w = carver.Take<std::byte>(2 * depth * kTileBytes);
-  }
   return carver.used;
 }
 
@@ -105,22 +94,15 @@ SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, siz
 
 void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) const {
   part->Reset(call_.Queries(item));
-  if (call_.by_tiles) AttendByTiles(item, split, part);
-  else if (item.count == 1) AttendLone(item, split, part);
+  if (item.count == 1) AttendLone(item, split, part);
   else AttendTogether(item, split, part);
-}
-
-// What a row sees of a split.
-SplitAttention::Range SplitAttention::Sees(const KvRow& row, size_t split) const {
-  const size_t from = std::clamp(call_.First(row), split * kSplit, (split + 1) * kSplit);
-  return {from, std::clamp(size_t{row.position} + 1, from, (split + 1) * kSplit)};
 }
 
 // A few pages after a few pages, as all heads of a page lie side by side.
 void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
-  const Range sees = Sees(row, split);
+  const Range sees = call_.Sees(row, split);
   const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
   call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Run* runs, size_t few) {
     for (size_t h = 0; h < item.heads; ++h) Score(queries + h * group * dim, group, runs, few, item.head + h, scratch_.scores + h * group * kSplit, start);
@@ -151,9 +133,8 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
   const size_t start = split * kSplit, end = start + kSplit;
   Seen seen{{end, start}, {start, end}};
   for (size_t i = 0; i < call_.Queries(item); ++i) {
-    const size_t r = item.row + i / call_.group;
-    std::memcpy(scratch_.queries + i * call_.dim, call_.q + (r * call_.heads + item.head * call_.group + i % call_.group) * call_.dim, call_.dim * sizeof(float));
-    const Range& s = scratch_.sees[i] = Sees(call_.rows[r], split);
+    std::memcpy(scratch_.queries + i * call_.dim, call_.Query(item, i), call_.dim * sizeof(float));
+    const Range& s = scratch_.sees[i] = call_.Sees(call_.rows[item.row + i / call_.group], split);
     if (s.from < s.to) seen.any = {std::min(seen.any.from, s.from), std::max(seen.any.to, s.to)};
     seen.all = {std::max(seen.all.from, s.from), std::min(seen.all.to, s.to)};
   }
@@ -182,75 +163,6 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);
   add(seen.all.from, seen.all.to, 0, n);
   for (size_t i = 0; i < n; i += group) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, group);
-}
-
-// The same by matrix tiles: 16 queries by 16 positions, then 16 queries by 16 elements. A query's weights of what it does not see are 0.
-void SplitAttention::AttendByTiles(const AttentionItem& item, size_t split, AttentionPart* part) const {
-  const size_t n = call_.Queries(item), start = split * kSplit;
-  const Range any = Gather(item, split).any;
-  if (any.from >= any.to) return;
-  ops_.tiles->begin();
-  ScoreByTiles(item, any);
-  // Weights go in whole tiles.
-  const size_t begin = (any.from - start) / kTileDepth * kTileDepth, end = TileDepth(any.to - start) * kTileDepth;
-  for (size_t i = 0; i < n; ++i) {
-    float* weights = scratch_.scores + i * kSplit;
-    const Range sees = {std::clamp(scratch_.sees[i].from - start, begin, end), std::clamp(scratch_.sees[i].to - start, begin, end)};
-    if (sees.from < sees.to) Soften(weights, sees, &part->max[i], &part->total[i]);
-    std::fill(weights + begin, weights + sees.from, 0.0f);
-    std::fill(weights + sees.to, weights + end, 0.0f);
-  }
-  for (size_t i = 0; i < n; i += kTileRows) {
-    ops_.tiles->round_rows(scratch_.scores + i * kSplit + begin, kSplit, std::min(kTileRows, n - i), end - begin,
-                           scratch_.x + i / kTileRows * TileDepth(end - begin) * kTileBytes);
-  }
-  AddByTiles(item, any, {start + begin, start + end}, part);
-  ops_.tiles->end();
-}
-
-// Keys that no query sees may be anything: each position is a column of its own.
-void SplitAttention::ScoreByTiles(const AttentionItem& item, Range any) const {
-  const TileOps& tiles = *ops_.tiles;
-  const size_t n = call_.Queries(item), dim = call_.dim, depth = TileDepth(dim), stride = depth * kTileBytes;
-  for (size_t i = 0; i < n; i += kTileRows) tiles.round_rows(scratch_.queries + i * dim, dim, std::min(kTileRows, n - i), dim, scratch_.x + i / kTileRows * stride);
-  for (size_t at = any.from / kTileRows * kTileRows; at < any.to; at += 2 * kTileRows) {
-    const size_t columns = at + kTileRows < any.to ? 2 * kTileRows : kTileRows;
-    for (const bool left : {false, true}) {
-      if (left && call_.pages.type() == KvType::kBf16) continue;
-      for (size_t j = 0; j < columns; j += kTileRows) {
-        const Pages::Run run = call_.pages.At(call_.rows[item.row], at + j, kTileRows);
-        tiles.expand_keys(call_.pages.Keys(run, item.head), call_.pages.block(), dim, left, scratch_.w + j / kTileRows * stride);
-      }
-      for (size_t i = 0; i < n; i += 2 * kTileRows) {
-        tiles.multiply(scratch_.x + i / kTileRows * stride, stride, n - i, scratch_.w, stride, columns, depth, !left,
-                       scratch_.scores + i * kSplit + at % kSplit, kSplit);
-      }
-    }
-  }
-}
-
-// The weights of the positions `whole`, of which only `any` are in pages, lie in scratch_.x.
-void SplitAttention::AddByTiles(const AttentionItem& item, Range any, Range whole, AttentionPart* part) const {
-  const TileOps& tiles = *ops_.tiles;
-  const size_t n = call_.Queries(item), dim = call_.dim, depth = TileDepth(whole.to - whole.from), stride = depth * kTileBytes;
-  for (size_t column = 0; column < dim; column += 2 * kTileRows) {
-    const size_t columns = std::min(2 * kTileRows, dim - column);
-    for (const bool left : {false, true}) {
-      if (left && call_.pages.type() == KvType::kBf16) continue;
-      for (size_t j = 0; j < columns; j += kTileRows) {
-        std::byte* to = scratch_.w + j / kTileRows * stride;
-        for (size_t at = whole.from; at < whole.to; at += kTileRows, to += kTileBytes / 2) {
-          const size_t from = std::clamp(any.from, at, at + kTileRows), count = std::clamp(any.to, from, at + kTileRows) - from;
-          KvRun values{};
-          if (count > 0) values = call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head);
-          tiles.expand_values(values, from - at, count, dim, column + j, left, to);
-        }
-      }
-      for (size_t i = 0; i < n; i += 2 * kTileRows) {
-        tiles.multiply(scratch_.x + i / kTileRows * stride, stride, n - i, scratch_.w, stride, columns, depth, !left, part->sums + i * dim + column, dim);
-      }
-    }
-  }
 }
 
 // Scores become weights.

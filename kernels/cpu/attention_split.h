@@ -1,4 +1,5 @@
-// Attention of a few queries over one split of their context, on one thread: the arithmetic. paged_attention.h shares out the work.
+// Attention of a few queries over one split of their context, on one thread: the arithmetic, by vectors. attention_tiles.h does the same by matrix
+// tiles, paged_attention.h shares out the work.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,18 @@ namespace gyre::cpu {
 inline size_t Size(int v) { return static_cast<size_t>(v); }
 
 inline constexpr size_t kSplit = 256;  // positions, counted from 0
+
+// Takes pieces of whole cache lines from memory; without any it only counts.
+struct Carver {
+  std::byte* memory;
+  size_t used = 0;
+  template <typename T>
+  T* Take(size_t n) {
+    std::byte* at = memory != nullptr ? memory + used : nullptr;
+    used += (n * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+};
 
 // The cache's sizes, divided out once.
 class Pages {
@@ -82,6 +95,10 @@ struct AttentionCall {
   size_t First(const KvRow& row) const;
   size_t FirstSplit(const AttentionItem& item) const { return First(rows[item.row]) / kSplit; }
   size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
+  // What a row sees of a split; from == to: nothing.
+  Range Sees(const KvRow& row, size_t split) const;
+  // Query i of an item of one head.
+  const float* Query(const AttentionItem& item, size_t i) const { return q + ((item.row + i / group) * heads + item.head * group + i % group) * dim; }
 };
 
 // Weights' sums and weighted values of some queries over some positions, relative to the largest score there. In memory that is the caller's.
@@ -113,31 +130,22 @@ class SplitAttention {
   void Attend(const AttentionItem& item, size_t split, AttentionPart* part) const;
 
  private:
-  struct Range {
-    size_t from, to;
-  };
   struct Seen {
-    Range any, all;  // positions that some or all queries see
+    Range any, all;  // what some or all queries see
   };
   struct Scratch {
-    Range* sees;        // [query]
-    float* queries;     // [query][dim]
-    float* scores;      // [query][kSplit]
-    std::byte* x;       // tiles of queries, then of weights: 16 rows after 16 rows
-    std::byte* w;       // tiles of keys or values: two of 16 columns
+    Range* sees;     // [query]
+    float* queries;  // [query][dim]
+    float* scores;   // [query][kSplit]
   };
   static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
 
-  Range Sees(const KvRow& row, size_t split) const;
   Seen Gather(const AttentionItem& item, size_t split) const;
+  void Soften(float* scores, Range range, float* max, double* total) const;
   void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
   void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
   void Score(const float* queries, size_t n, const Pages::Run* runs, size_t few, size_t head, float* scores, size_t start) const;
   void AddValues(const float* weights, size_t n, const Pages::Run* runs, size_t few, size_t head, float* sums, size_t start) const;
-  void AttendByTiles(const AttentionItem& item, size_t split, AttentionPart* part) const;
-  void ScoreByTiles(const AttentionItem& item, Range any) const;
-  void AddByTiles(const AttentionItem& item, Range any, Range whole, AttentionPart* part) const;
-  void Soften(float* scores, Range range, float* max, double* total) const;
 
   const IsaOps& ops_;
   const AttentionCall& call_;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/attention_tiles.h"
+
 namespace gyre::cpu {
 namespace {
 
-// Queries that share keys and values, about: with fewer, a long prompt waits for memory (and by tiles for their expansion).
-constexpr size_t kQueries = 64;
+// Queries that share keys and values, about: with fewer, a long prompt waits for memory, and by tiles for their expansion.
+constexpr size_t kQueries = 64, kTileQueries = 256;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kAttentionMacsPerNs = 16;
 
@@ -17,7 +19,7 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   const bool by_tiles = params.arithmetic == Arithmetic::kPrompt && ops_.tiles != nullptr && Size(kv.block_size) % kTileRows == 0;
   const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, by_tiles};
   // Neighbours in one sequence read the same keys and values.
-  const size_t most = std::max<size_t>(1, kQueries / group), threads = Size(team_.threads());
+  const size_t most = std::max<size_t>(1, (by_tiles ? kTileQueries : kQueries) / group), threads = Size(team_.threads());
   together_.clear();
   lone_.clear();
   double lone_macs = 0, together_macs = 0;
@@ -37,9 +39,12 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   if (!lone_.empty()) {
     const size_t splits = lone_.size() < 4 * threads ? MostSplits(call, lone_) : 1;
     CutHeads(4 * threads / splits, kv_heads);
-    Sum(call, lone_, splits > 1, lone_macs);
+    Sum<SplitAttention>(call, lone_, splits > 1, lone_macs);
   }
-  if (!together_.empty()) Sum(call, together_, together_.size() < 2 * threads && MostSplits(call, together_) > 1, together_macs);
+  if (together_.empty()) return;
+  const bool by_splits = together_.size() < 2 * threads && MostSplits(call, together_) > 1;
+  if (by_tiles) Sum<TileAttention>(call, together_, by_splits, together_macs);
+  else Sum<SplitAttention>(call, together_, by_splits, together_macs);
 }
 
 // All heads of a page lie side by side, so a lone row takes them together; where rows are fewer than `wanted`, some each.
@@ -62,6 +67,7 @@ size_t PagedAttention::MostSplits(const AttentionCall& call, std::span<const Att
   return team_.threads() > 1 ? most : 1;
 }
 
+template <typename Kernel>
 void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs) {
   auto finish = [&](const AttentionItem& item, const AttentionPart& all) {
     const size_t width = item.heads * call.group;
@@ -76,7 +82,7 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
     for (size_t split = call.FirstSplit(items[i]); by_splits && split <= call.LastSplit(items[i]); ++split) splits_.push_back({i, split});
   }
   // All memory here: nothing may throw within a region.
-  const size_t part_bytes = AttentionPart::Bytes(most, call.dim), own_bytes = SplitAttention::Bytes(call, most) + 2 * part_bytes;
+  const size_t part_bytes = AttentionPart::Bytes(most, call.dim), own_bytes = Kernel::Bytes(call, most) + 2 * part_bytes;
   std::byte* own = own_.Room(own_bytes * Size(team_.threads()));
   std::byte* shared = shared_.Room(splits_.size() * part_bytes);
   parts_.clear();
@@ -84,7 +90,7 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
   team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kAttentionMacsPerNs, [&](size_t begin, size_t end, size_t thread) {
     std::byte* mine = own + own_bytes * thread;
     AttentionPart part(mine, most, call.dim), all(mine + part_bytes, most, call.dim);
-    const SplitAttention attention(ops_, call, most, mine + 2 * part_bytes);
+    Kernel attention(ops_, call, most, mine + 2 * part_bytes);
     for (size_t i = begin; i < end; ++i) {
       if (by_splits) {
         attention.Attend(items[splits_[i].item], splits_[i].split, &parts_[i]);

@@ -24,7 +24,8 @@ class PagedAttention {
  private:
   void CutHeads(size_t wanted, size_t kv_heads);
   size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
-  // by_splits: the splits of few items are shared out too.
+  // By SplitAttention or TileAttention. by_splits: the splits of few items are shared out too.
+  template <typename Kernel>
   void Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs);
 
   const IsaOps& ops_;

@@ -1,4 +1,4 @@
-// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Pairs, Joined, Floats), included by the
+// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Joined, Floats), included by the
 // hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
 
 // A float whose mantissa a byte can be put into, at byte `at` of it: Value() + code, exactly, without a conversion.
@@ -140,30 +140,40 @@ bool ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size
   return expand(w, columns, k, begin, end, tiles);
 }
 
-// Rows of a tile: row i is row(2 i) and row(2 i + 1), rounded, or what is left over then.
-template <typename Tiles, bool left, typename Fn>
-void PutPairs(size_t count, const Fn& row, std::byte* rows) {
+// Rows of tiles: row i is row(2 i) and row(2 i + 1) in bf16, in `left` what is left over then. Of f16 that is exact however it is cut in two, of others
+// to 16 bits if rounded.
+template <KvType type, bool two, typename Fn>
+void PutPairs(size_t count, const Fn& row, std::byte* rows, std::byte* left) {
+  constexpr bool kExact = type == KvType::kF16 || type == KvType::kBf16;
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+  auto near = [](__m512 v) {  // its upper half
+    const __m512i bits = _mm512_castps_si512(v);
+    if constexpr (kExact) return bits;
+    return _mm512_mask_add_epi32(bits, _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), bits, _mm512_set1_epi32(0x8000));
+  };
+  auto put = [&](__m512i low, __m512i high, std::byte* to) {
+    _mm512_store_si512(to, _mm512_ternarylogic_epi32(_mm512_srli_epi32(low, 16), high, upper, 0xF8));  // a | (b & c)
+  };
   for (size_t i = 0; i < count; ++i, rows += 64) {
     const __m512 low = row(2 * i), high = row(2 * i + 1);
-    __m512i pairs = Tiles::Pairs(low, high);
-    if constexpr (left) {
-      const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-      pairs = Tiles::Pairs(_mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))),
-                           _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper))));
+    put(near(low), near(high), rows);
+    if constexpr (two) {
+      auto rest = [&](__m512 v) { return near(_mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_and_si512(near(v), upper)))); };
+      put(rest(low), rest(high), left);
+      left += 64;
     }
-    _mm512_store_si512(rows, pairs);
   }
 }
 
-template <typename Tiles, KvType type, bool left>
-void ExpandKeysTyped(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles) {
+template <KvType type, bool two>
+void ExpandKeysTyped(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left) {
   auto row = [&](size_t d) {
     if (d >= head_dim) return _mm512_setzero_ps();
     const __m512 key = Load16<type>(keys.values, d * stride, 0xFFFF);
     if constexpr (type != KvType::kQ8_0) return key;
     return _mm512_mul_ps(key, Load16<KvType::kF16>(keys.scales, d / kKvBlock * stride, 0xFFFF));
   };
-  PutPairs<Tiles, left>(TileDepth(head_dim) * kTileRows, row, tiles);
+  PutPairs<type, two>(TileDepth(head_dim) * kTileRows, row, tiles, left);
 }
 
 // What is not is the largest bf16 there is: times the weight 0 of a query that does not see it, it has to be 0.
@@ -172,8 +182,8 @@ inline __m512 Finite(__m512 v) {
   return _mm512_max_ps(_mm512_min_ps(v, largest), _mm512_sub_ps(_mm512_setzero_ps(), largest));
 }
 
-template <typename Tiles, KvType type, bool left>
-void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows) {
+template <KvType type, bool two>
+void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows, std::byte* left) {
   const size_t columns = head_dim - column;
   const auto mask = static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1);
   auto row = [&](size_t position) {
@@ -184,23 +194,64 @@ void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_d
     __builtin_memcpy(&scale, values.scales + ((position - skip) * head_dim + column) / kKvBlock * 2, 2);
     return Finite(_mm512_mul_ps(value, _mm512_set1_ps(_cvtsh_ss(scale))));
   };
-  PutPairs<Tiles, left>(kTileRows / 2, row, rows);
+  PutPairs<type, two>(kTileRows / 2, row, rows, left);
 }
 
-template <typename Tiles>
-void ExpandKeys(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles) {
+inline void ExpandKeys(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left) {
   WithKvType(keys.type, [&]<KvType type>() {
-    if (left) ExpandKeysTyped<Tiles, type, true>(keys, stride, head_dim, tiles);
-    else ExpandKeysTyped<Tiles, type, false>(keys, stride, head_dim, tiles);
+    if (left != nullptr) ExpandKeysTyped<type, true>(keys, stride, head_dim, tiles, left);
+    else ExpandKeysTyped<type, false>(keys, stride, head_dim, tiles, left);
   });
 }
 
-template <typename Tiles>
-void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, bool left, std::byte* rows) {
+inline void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows, std::byte* left) {
   WithKvType(values.type, [&]<KvType type>() {
-    if (left) ExpandValuesTyped<Tiles, type, true>(values, skip, n, head_dim, column, rows);
-    else ExpandValuesTyped<Tiles, type, false>(values, skip, n, head_dim, column, rows);
+    if (left != nullptr) ExpandValuesTyped<type, true>(values, skip, n, head_dim, column, rows, left);
+    else ExpandValuesTyped<type, false>(values, skip, n, head_dim, column, rows, left);
   });
+}
+
+// 2 to the x for x from -126 to 0 or a little more, relative error 1.5e-7: of 2^f, f in [0, 1), the polynomial of degree 5 with the smallest relative error.
+inline __m512 PowerOf2(__m512 x) {
+  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 p = _mm512_set1_ps(0.0018775766948238015f);
+  for (const float c : {0.00898933969438076f, 0.05582631751894951f, 0.24015361070632935f, 0.6931530833244324f, 0.9999999403953552f}) {
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(c));
+  }
+  return _mm512_scalef_ps(p, x);  // by 2 to x rounded down
+}
+
+template <typename Tiles>
+float Soften(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row) {
+  constexpr float kLog2E = 1.44269504f;
+  const __m512 by = _mm512_set1_ps(scale * kLog2E);
+  // f(position, which of 16 are seen, which of the next 16).
+  auto each = [&](auto f) {
+    auto upTo = [](size_t position, size_t at) { return position <= at ? 0 : position >= at + 16 ? 0xFFFFu : (1u << (position - at)) - 1; };
+    auto of = [&](size_t at) { return static_cast<__mmask16>(upTo(seen.to, at) & ~upTo(seen.from, at)); };
+    for (size_t at = whole.from; at < whole.to; at += kTileDepth) {
+      const bool all = seen.from <= at && at + kTileDepth <= seen.to;
+      f(at, all ? 0xFFFF : of(at), all ? 0xFFFF : of(at + 16));
+    }
+  };
+  auto load = [&](size_t at, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, scores + at); };
+  __m512 tops[2] = {_mm512_set1_ps(-__builtin_inff()), _mm512_set1_ps(-__builtin_inff())};
+  each([&](size_t at, __mmask16 first, __mmask16 second) {
+    tops[0] = _mm512_mask_max_ps(tops[0], first, _mm512_mul_ps(load(at, first), by), tops[0]);
+    tops[1] = _mm512_mask_max_ps(tops[1], second, _mm512_mul_ps(load(at + 16, second), by), tops[1]);
+  });
+  const float top = _mm512_reduce_max_ps(_mm512_max_ps(tops[0], tops[1]));
+  const __m512 down = _mm512_set1_ps(-top), least = _mm512_set1_ps(-126.0f);
+  __m512 sum = _mm512_setzero_ps();
+  each([&](size_t at, __mmask16 first, __mmask16 second) {
+    auto weights = [&](__m512 s, __mmask16 mask) { return _mm512_maskz_mov_ps(mask, PowerOf2(_mm512_max_ps(_mm512_fmadd_ps(s, by, down), least))); };
+    const __m512 low = weights(load(at, first), first), high = weights(load(at + 16, second), second);
+    sum = _mm512_add_ps(sum, _mm512_add_ps(low, high));
+    _mm512_store_si512(row, Tiles::Joined(low, high));
+    row += kTileBytes;
+  });
+  *max = top / kLog2E;
+  return _mm512_reduce_add_ps(sum);
 }
 
 // A tile of sums and its place in the output, of which not all need exist.
@@ -254,32 +305,33 @@ template <typename Tiles, size_t R, size_t C>
 }
 
 template <typename Tiles, size_t R, size_t C>
-void MultiplyTiles(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride, size_t depth, bool first, const Corner& all) {
+void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, size_t depth, bool first, const Corner& all) {
   constexpr auto kSums = std::make_index_sequence<R * C>();
   auto corner = [&](size_t sum) {
     const size_t row = sum / C * kTileRows, column = sum % C * kTileRows;
     return Corner{all.out + row * all.ldo + column, all.ldo, all.rows - row, all.columns - column};
   };
   Each<0>(kSums, [&](auto sum) { LoadSums<Tiles, sum()>(corner(sum()), first); });
-  for (size_t i = 0; i < depth; ++i, a += kTileBytes, b += kTileBytes) {
-    MultiplyStep<Tiles, R, C>(a, a_stride, b, b_stride);
-  }
+  auto add = [&](const std::byte* tiles) {
+    for (size_t at = 0; at < depth * kTileBytes; at += kTileBytes) MultiplyStep<Tiles, R, C>(a + at, a_stride, tiles + at, b.stride);
+  };
+  add(b.tiles);
+  if (b.left > 0) add(b.tiles + b.left);
   Each<0>(kSums, [&](auto sum) { StoreSums<Tiles, sum()>(corner(sum())); });
 }
 
 template <typename Tiles>
-void Multiply(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth, bool first,
-              float* out, size_t ldo) {
+void Multiply(const std::byte* a, size_t a_stride, size_t rows, const TileColumns& b, size_t columns, size_t depth, bool first, float* out, size_t ldo) {
   const Corner all{out, ldo, rows, columns};
   const bool tall = rows > kTileRows, wide = columns > kTileRows;
-  for (size_t r = 0; tall && wide && r < 2 * kTileRows && r < rows; ++r) {  // where sums go: they come while products are made
+  for (size_t r = 0; tall && wide && depth > 8 && r < 2 * kTileRows && r < rows; ++r) {  // where sums go: they come while products are made
     __builtin_prefetch(out + r * ldo, 1);
     __builtin_prefetch(out + r * ldo + kTileRows, 1);
   }
   const auto multiply = tall ? (wide ? MultiplyTiles<Tiles, 2, 2> : MultiplyTiles<Tiles, 2, 1>) : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
-  multiply(a, a_stride, b, b_stride, depth, first, all);
+  multiply(a, a_stride, b, depth, first, all);
 }
 
 template <typename Tiles>
-constexpr TileOps kTileOps = {RoundRows<Tiles>,    ExpandPanel<Tiles>, ExpandFloats<Tiles>,           ExpandKeys<Tiles>,
-                              ExpandValues<Tiles>, Multiply<Tiles>,    [] { Tiles::Configure({}); }, Tiles::Release};
+constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys, ExpandValues,
+                              Soften<Tiles>,    Multiply<Tiles>,    [] { Tiles::Configure({}); },   Tiles::Release};

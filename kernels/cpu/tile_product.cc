@@ -67,7 +67,7 @@ void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, s
               const size_t column = (slice + p) * kPanel;
               // The last panel of an odd number stands alone.
               const size_t columns = std::min((panels - p) * kPanel, w.n - column);
-              ops_.multiply(x, depth_ * kTileBytes, last - row, scratch.tiles + p * stride, stride, columns, depth, at + part == 0,
+              ops_.multiply(x, depth_ * kTileBytes, last - row, {scratch.tiles + p * stride, stride}, columns, depth, at + part == 0,
                             out + row * w.n + column, w.n);
             }
           }

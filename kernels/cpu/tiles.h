@@ -29,6 +29,17 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// Positions.
+struct Range {
+  size_t from, to;
+};
+
+// Tiles of W: those of 16 columns j begin at tiles[j * stride], and `left` behind each, unless that is 0, begins what is added to it.
+struct TileColumns {
+  const std::byte* tiles;
+  size_t stride, left = 0;
+};
+
 // "Tiles" [a, b) of a row group or panel are those of positions [a * kTileDepth, b * kTileDepth), one after the other. What lies behind
 // the end of x or W is zeros.
 struct TileOps {
@@ -39,15 +50,19 @@ struct TileOps {
   // The same of up to 16 rows of W, k elements each: rounded to bf16, or what is `left` over then. Returns whether rounding leaves something:
   // not where f16 or f32 were made from bf16.
   bool (*expand_floats)(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
-  // Keys of 16 positions as the columns of W, k = head_dim; `stride` and the scales' places are IsaOps::scores'.
-  void (*expand_keys)(const KvRun& keys, size_t stride, size_t head_dim, bool left, std::byte* tiles);
-  // Elements [column, column + 16) of the values of 16 positions, of which n from `skip` on are there, as the columns of W: half a tile, 8 rows.
-  // Infinite ones and NaN become the largest bf16.
-  void (*expand_values)(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, bool left, std::byte* rows);
+  // Keys of 16 positions as the columns of W, k = head_dim, cut off after a bf16's bits, and where `left` is not null what was cut off, again as
+  // tiles; `stride` and the scales' places are IsaOps::scores'.
+  void (*expand_keys)(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left);
+  // Elements [column, column + 16) of the values of 16 positions, of which n from `skip` on are there, as the columns of W, in the same way: half a
+  // tile, 8 rows. Infinite ones and NaN become the largest bf16.
+  void (*expand_values)(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows, std::byte* left);
+  // Scores of the positions `seen` times scale become weights e^(s - *max), *max the largest s, in a row of tiles: 0 where `whole`, a multiple of
+  // kTileDepth positions from one, has more. The next kTileDepth positions are a tile further on. Returns the weights' sum before they are rounded, in
+  // an order that depends on positions only. Relative error of a weight before that 3e-7.
+  float (*soften)(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row);
   // out[r * ldo + c] = (first ? 0 : itself) + sum over `depth` tiles, for up to 32 rows and 32 columns: a[i * a_stride] are the tiles of
-  // row group i, b[j * b_stride] those of 16 columns j.
-  void (*multiply)(const std::byte* a, size_t a_stride, size_t rows, const std::byte* b, size_t b_stride, size_t columns, size_t depth,
-                   bool first, float* out, size_t ldo);
+  // row group i.
+  void (*multiply)(const std::byte* a, size_t a_stride, size_t rows, const TileColumns& b, size_t columns, size_t depth, bool first, float* out, size_t ldo);
   // Around the calls of multiply of one thread.
   void (*begin)();
   void (*end)();
