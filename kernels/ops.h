@@ -105,6 +105,11 @@ class Backend {
     const Product one[] = {{w, out}};
     MatMul(x, rows, one, arithmetic);
   }
+  struct Ffn {
+    const PackedWeight &gate, &up, &down;
+  };
+  // out[r] = down(act(gate x[r]) * (up x[r])), products as MatMul's.
+  virtual void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out) = 0;
   // Rows of the embedding table: out[r] = W[ids[r]]. REQUIRES: 0 <= id < n.
   virtual void Embed(const TokenId* ids, size_t rows, const PackedWeight& w, float* out) = 0;
 

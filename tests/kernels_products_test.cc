@@ -264,6 +264,39 @@ TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
   }
 }
 
+// By tiles nothing of it is in memory between; no bit may tell.
+TEST_P(Products, FeedForwardIsItsProductsAndActivation) {
+  struct Case {
+    DType gate, up, down;
+    size_t rows, k, n;  // n: columns of gate and up
+  };
+  const size_t many = testing::kSanitized ? 37 : 290;  // over a block of rows
+  const Case cases[] = {{DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, 33, 64, 96},       {DType::kQ4_K, DType::kQ6_K, DType::kF16, many, 2304, 45},
+                        {DType::kF16, DType::kIQ2_XS, DType::kQ4_K, 17, 256, 256},    {DType::kIQ2_XS, DType::kF32, DType::kBF16, 16, 512, 150},
+                        {DType::kQ4_0, DType::kQ8_0, DType::kF32, many, 32, 290},     {DType::kBF16, DType::kF16, DType::kF32, 1, 40, 17}};
+  const auto threads = MakeBackend(GetParam(), 3);
+  for (const Case& c : cases) {
+    const std::vector<float> x = Random(c.rows * c.k, 12);
+    const size_t columns = 24;
+    const Weights gate = MakeWeights(c.gate, c.n, c.k, 1), up = MakeWeights(c.up, c.n, c.k, 2), down = MakeWeights(c.down, columns, c.n, 3);
+    const auto g = fast_->Pack(gate.view), u = fast_->Pack(up.view), d = fast_->Pack(down.view);
+    for (const Arithmetic arithmetic : kArithmetics) {
+      for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+        std::vector<float> gates(c.rows * c.n), ups(c.rows * c.n), expected((c.rows + 1) * columns, NAN), got = expected;
+        fast_->MatMul(x.data(), c.rows, *g, gates.data(), arithmetic);
+        fast_->MatMul(x.data(), c.rows, *u, ups.data(), arithmetic);
+        fast_->GatedActivation(gates.data(), ups.data(), gates.size(), act, gates.data());
+        fast_->MatMul(gates.data(), c.rows, *d, expected.data(), arithmetic);
+        for (Backend* backend : {fast_.get(), threads.get()}) {
+          std::fill(got.begin(), got.end(), NAN);
+          backend->FeedForward(x.data(), c.rows, {*g, *u, *d}, act, arithmetic, got.data());
+          EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << Info(c.gate).name << ", arithmetic " << static_cast<int>(arithmetic);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Products, Int8ActivationsStayWithinTheirRounding) {
   const size_t k = 2048, n = 64;
   const Weights w = MakeWeights(DType::kQ8_0, n, k, 3);

@@ -137,13 +137,11 @@ void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::init
 }
 
 void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out) {
-  size_t n = 0;
-  for (const ClassRun& run : runs) n += run.rows * w.gate->n;
-  float* gate = Room(gate_, n);
-  float* up = Room(up_, n);
-  Multiply(x, runs, {{*w.gate, gate}, {*w.up, up}});
-  backend_.GatedActivation(gate, up, n, activation, gate);
-  Multiply(gate, runs, {{*w.down, out}});
+  ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
+    backend_.FeedForward(x, rows, {*w.gate, *w.up, *w.down}, activation, arithmetic, out);
+    x += rows * w.gate->k;
+    out += rows * w.down->n;
+  });
 }
 
 void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x) {

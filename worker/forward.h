@@ -81,7 +81,7 @@ class Forward {
   Backend& backend_;
   const size_t dim_;
   const bool exact_;
-  std::vector<float> normed_, q_, k_, v_, attended_, gate_, up_, result_;
+  std::vector<float> normed_, q_, k_, v_, attended_, result_;
   std::vector<float> scores_, gathered_, expert_out_;
   ExpertRoutes routes_;
   std::vector<ClassRun> expert_runs_;

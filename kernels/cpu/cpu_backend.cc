@@ -24,7 +24,7 @@ constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpanded
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_) {
-    if (ops.tiles != nullptr) tile_product_.emplace(*ops.tiles, team_);
+    if (ops.tiles != nullptr) tile_product_.emplace(ops, team_);
   }
 
   Isa isa() const override { return isa_; }
@@ -39,7 +39,7 @@ class CpuBackend : public Backend {
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
-      if (arithmetic != Arithmetic::kPrompt || !tile_product_ || !TileProduct::Takes(w)) {
+      if (!ByTiles(w, arithmetic)) {
         MatMulOne(x, rows, w, p.out, arithmetic == Arithmetic::kExact);
         continue;
       }
@@ -47,6 +47,21 @@ class CpuBackend : public Backend {
       tiled = true;
       tile_product_->Multiply(w, p.out);
     }
+  }
+
+  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out) override {
+    const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up), &down = static_cast<const CpuWeight&>(w.down);
+    if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
+      tile_product_->SetRows(x, rows, gate.k);
+      tile_product_->Gate(gate, up, act);
+      return tile_product_->Multiply(down, out);
+    }
+    const size_t n = rows * gate.n;
+    auto* gates = reinterpret_cast<float*>(gated_.Room(2 * n * sizeof(float)));
+    const Product both[] = {{gate, gates}, {up, gates + n}}, last[] = {{down, out}};
+    MatMul(x, rows, both, arithmetic);
+    GatedActivation(gates, gates + n, n, act, gates);
+    MatMul(gates, rows, last, arithmetic);
   }
 
   void Embed(const TokenId* ids, size_t rows, const PackedWeight& weight, float* out) override {
@@ -140,6 +155,7 @@ class CpuBackend : public Backend {
   }
 
  private:
+  bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const { return arithmetic == Arithmetic::kPrompt && tile_product_ && TileProduct::Takes(w); }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
   // A row's page of one head.
@@ -274,6 +290,7 @@ class CpuBackend : public Backend {
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums
+  Buffer gated_;     // what gate and up make of the rows
   Buffer low_bit_;   // two panels of each thread
   Buffer expanded_;  // columns of each thread
   std::optional<TileProduct> tile_product_;

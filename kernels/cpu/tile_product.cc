@@ -1,6 +1,7 @@
 #include "kernels/cpu/tile_product.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/quant_lowbit.h"
 
@@ -11,7 +12,7 @@ namespace {
 // k with codebook types). A segment is a whole number of every layout's units.
 constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
 static_assert(kSlice == kPanelGrain);
-constexpr size_t kSharesOfAThread = 4, kMostSlices = 4;
+constexpr size_t kSharesOfAThread = 4, kMostSlices = 4, kGatedPanels = 8;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerNs = 4;
 
@@ -28,48 +29,95 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   team_.For(groups, 1, static_cast<double>(rows * k) / kTileRoundedPerNs, [&](size_t begin, size_t end) {
     for (size_t g = begin; g < end; ++g) {
       const size_t row = g * kTileRows;
-      ops_.round_rows(x + row * k, k, std::min(kTileRows, rows - row), k, x_.data() + Group(row));
+      tiles_.round_rows(x + row * k, k, std::min(kTileRows, rows - row), k, x_.data() + Group(row));
     }
   });
 }
 
+// Tiles of a panel that are expanded at once. A panel of a codebook type is made whole, so it is used whole.
+size_t TileProduct::Segment(const CpuWeight& w) const { return w.panels == nullptr && IsLowBit(w.type) ? depth_ : std::min(depth_, kSegment); }
+
+size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
+  return kSlice * Segment(w) * kTileBytes + (w.panels == nullptr && IsLowBit(w.type) ? 2 * w.panel_bytes : 0);
+}
+
+TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const { return {memory, memory + kSlice * Segment(w) * kTileBytes}; }
+
 void TileProduct::Multiply(const CpuWeight& w, float* out) {
-  // A panel of a codebook type is made whole, so it is used whole.
-  const bool low_bit = w.panels == nullptr && IsLowBit(w.type);
-  const size_t segment = low_bit ? depth_ : std::min(depth_, kSegment);
-  const size_t tile_bytes = kSlice * segment * kTileBytes, bytes = tile_bytes + (low_bit ? 2 * w.panel_bytes : 0);
-  std::byte* scratch = scratch_.Room(bytes * static_cast<size_t>(team_.threads()));  // here: nothing may throw within a region
+  const size_t bytes = ScratchBytes(w), panels = Panels(w.n), threads = static_cast<size_t>(team_.threads());
+  std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
   const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kTileMacsPerNs + weights / kTileExpandedPerNs;
   // Every share reads x anew: several slices each, where there are enough of them for all threads.
-  const size_t panels = Panels(w.n), each = panels / (kSharesOfAThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
+  const size_t each = panels / (kSharesOfAThread * threads) / kPanelGrain * kPanelGrain;
   team_.For(panels, std::clamp(each, kPanelGrain, kMostSlices * kPanelGrain), ns, [&](size_t begin, size_t end, size_t thread) {
-    std::byte* mine = scratch + bytes * thread;
-    ops_.begin();
-    MultiplyPanels(w, begin, std::min(end, (w.n + kPanel - 1) / kPanel), segment, {mine, mine + tile_bytes}, out);
-    ops_.end();
+    const Scratch mine = Carve(w, scratch + bytes * thread);
+    const Range some{begin, std::min(end, (w.n + kPanel - 1) / kPanel)};
+    tiles_.begin();
+    for (size_t row = 0; row < rows_; row += kRowBlock) {
+      MultiplyBlock(w, some, {row, std::min(rows_, row + kRowBlock)}, mine, out + row * w.n + begin * kPanel, w.n);
+    }
+    tiles_.end();
   });
 }
 
-void TileProduct::MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const {
-  const size_t stride = segment * kTileBytes;
-  for (size_t first = 0; first < rows_; first += kRowBlock) {
-    const size_t last = std::min(rows_, first + kRowBlock);
-    for (size_t at = 0; at < depth_; at += segment) {
-      const size_t depth = std::min(segment, depth_ - at);
-      for (size_t slice = begin; slice < end; slice += kSlice) {
-        const size_t panels = std::min(kSlice, end - slice);
-        bool more = true;
-        for (size_t part = 0; more; ++part) {
-          more = Expand(w, {slice, panels, at, at + depth, stride, part > 0}, scratch);
-          for (size_t row = first; row < last; row += 2 * kTileRows) {
-            const std::byte* x = x_.data() + Group(row) + at * kTileBytes;
-            for (size_t p = 0; p < panels; p += 2) {
-              const size_t column = (slice + p) * kPanel;
-              // The last panel of an odd number stands alone.
-              const size_t columns = std::min((panels - p) * kPanel, w.n - column);
-              ops_.multiply(x, depth_ * kTileBytes, last - row, {scratch.tiles + p * stride, stride}, columns, depth, at + part == 0,
-                            out + row * w.n + column, w.n);
-            }
+// The sums of gate and up stay in the cache until the rows of the next product are made of them, a tile of 32 columns after the other.
+void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation act) {
+  constexpr size_t kSums = kRowBlock * kGatedPanels * kPanel;
+  const size_t n = gate.n, depth = TileDepth(n), panels = Panels(n), threads = static_cast<size_t>(team_.threads());
+  const size_t tile_bytes = std::max(ScratchBytes(gate), ScratchBytes(up)), bytes = tile_bytes + 2 * kSums * sizeof(float);
+  next_.Room((rows_ + kTileRows - 1) / kTileRows * depth * kTileBytes);
+  std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
+  const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
+  const double weights = 2 * static_cast<double>(n * k_), ns = weights * static_cast<double>(rows_) / kTileMacsPerNs + weights / kTileExpandedPerNs;
+  auto block = [&](Range some, Range rows, std::byte* mine) {
+    const size_t width = some.size() * kPanel;
+    auto* gates = reinterpret_cast<float*>(mine + tile_bytes);
+    float* ups = gates + kSums;
+    MultiplyBlock(gate, some, rows, Carve(gate, mine), gates, width);
+    MultiplyBlock(up, some, rows, Carve(up, mine), ups, width);
+    for (size_t row = rows.from; row < rows.to; row += kTileRows) {
+      const size_t count = std::min(kTileRows, rows.to - row), at = (row - rows.from) * width;
+      times(gates + at, ups + at, count * width, gates + at);
+      for (size_t column = 0; column < width; column += kTileDepth) {
+        const size_t first = some.from * kPanel + column;
+        if (first >= n) break;
+        tiles_.round_rows(gates + at + column, width, count, std::min({kTileDepth, width - column, n - first}),
+                          next_.data() + (row / kTileRows * depth + first / kTileDepth) * kTileBytes);
+      }
+    }
+  };
+  const size_t each = panels / (kSharesOfAThread * threads) / kPanelGrain * kPanelGrain;
+  team_.For(panels, std::clamp(each, kPanelGrain, kGatedPanels), ns, [&](size_t begin, size_t end, size_t thread) {
+    end = std::min(end, (n + kPanel - 1) / kPanel);
+    tiles_.begin();
+    for (size_t at = begin; at < end; at += kGatedPanels) {
+      for (size_t row = 0; row < rows_; row += kRowBlock) {
+        block({at, std::min(end, at + kGatedPanels)}, {row, std::min(rows_, row + kRowBlock)}, scratch + bytes * thread);
+      }
+    }
+    tiles_.end();
+  });
+  std::swap(x_, next_);
+  k_ = n;
+  depth_ = depth;
+}
+
+void TileProduct::MultiplyBlock(const CpuWeight& w, Range some, Range rows, const Scratch& scratch, float* out, size_t ldo) const {
+  const size_t segment = Segment(w), stride = segment * kTileBytes;
+  for (size_t at = 0; at < depth_; at += segment) {
+    const size_t depth = std::min(segment, depth_ - at);
+    for (size_t slice = some.from; slice < some.to; slice += kSlice) {
+      const size_t panels = std::min(kSlice, some.to - slice);
+      bool more = true;
+      for (size_t part = 0; more; ++part) {
+        more = Expand(w, {slice, panels, at, at + depth, stride, part > 0}, scratch);
+        for (size_t row = rows.from; row < rows.to; row += 2 * kTileRows) {
+          const std::byte* x = x_.data() + Group(row) + at * kTileBytes;
+          for (size_t p = 0; p < panels; p += 2) {
+            // The last panel of an odd number stands alone.
+            const size_t columns = std::min((panels - p) * kPanel, w.n - (slice + p) * kPanel);
+            tiles_.multiply(x, depth_ * kTileBytes, rows.to - row, {scratch.tiles + p * stride, stride}, columns, depth, at + part == 0,
+                            out + (row - rows.from) * ldo + (slice + p - some.from) * kPanel, ldo);
           }
         }
       }
@@ -84,13 +132,13 @@ bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
     const size_t panel = part.panel + i;
     std::byte* tiles = scratch.tiles + i * part.stride;
     if (w.panels != nullptr) {
-      ops_.expand_panel(w.panel_type, w.panels.get() + panel * w.panel_bytes, part.begin, part.end, tiles);
+      tiles_.expand_panel(w.panel_type, w.panels.get() + panel * w.panel_bytes, part.begin, part.end, tiles);
     } else if (plain) {
       const size_t column = panel * kPanel;
-      left |= ops_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left, std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
+      left |= tiles_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left, std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
     } else {
       if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
-      ops_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);
+      tiles_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);
     }
   }
   return left;

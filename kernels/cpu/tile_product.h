@@ -13,33 +13,42 @@ namespace gyre::cpu {
 // One thread drives it; it spreads the work over the team.
 class TileProduct {
  public:
-  TileProduct(const TileOps& ops, const Team& team) : ops_(ops), team_(team) {}
+  // REQUIRES: ops.tiles.
+  TileProduct(const IsaOps& ops, const Team& team) : ops_(ops), tiles_(*ops.tiles), team_(team) {}
   static bool Takes(const CpuWeight& w);
 
   // x [rows][k], to be multiplied from now on.
   void SetRows(const float* x, size_t rows, size_t k);
-  // out[r][n] = sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of SetRows.
+  // out[r][n] = sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of the rows.
   void Multiply(const CpuWeight& w, float* out);
+  // x becomes act(gate x) * (up x), [rows][gate.n], which is rounded as it is made. REQUIRES: as Multiply; up.n == gate.n.
+  void Gate(const CpuWeight& gate, const CpuWeight& up, Activation act);
 
  private:
   struct Scratch {
-    std::byte* tiles;   // kSlice panels, `segment` tiles each
+    std::byte* tiles;   // kSlice panels, a segment of each
     std::byte* panels;  // two, of codebook types
   };
-  void MultiplyPanels(const CpuWeight& w, size_t begin, size_t end, size_t segment, const Scratch& scratch, float* out) const;
   struct Part {
     size_t panel, count;  // panels
     size_t begin, end;    // tiles of each
     size_t stride;        // bytes from one panel's tiles to the next's
     bool left;            // what rounding left over
   };
+  size_t Segment(const CpuWeight& w) const;
+  size_t ScratchBytes(const CpuWeight& w) const;
+  Scratch Carve(const CpuWeight& w, std::byte* memory) const;
+  // Some panels' columns of up to kRowBlock rows; `out` is where the first of both goes.
+  void MultiplyBlock(const CpuWeight& w, Range panels, Range rows, const Scratch& scratch, float* out, size_t ldo) const;
   // Whether rounding left something to be added.
   bool Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const;
   size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }  // where a row's tiles begin
 
-  const TileOps& ops_;
+  const IsaOps& ops_;
+  const TileOps& tiles_;
   const Team& team_;
   Buffer x_;        // group of rows after group
+  Buffer next_;     // what x becomes
   Buffer scratch_;  // of all threads
   size_t rows_ = 0, k_ = 0, depth_ = 0;
 };

@@ -29,9 +29,10 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Positions.
+// [from, to)
 struct Range {
   size_t from, to;
+  size_t size() const { return to - from; }
 };
 
 // Tiles of W: those of 16 columns j begin at tiles[j * stride], and `left` behind each, unless that is 0, begins what is added to it.

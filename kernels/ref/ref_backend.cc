@@ -112,6 +112,15 @@ class RefBackend : public Backend {
     }
   }
 
+  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out) override {
+    std::vector<float> gate(rows * w.gate.n), up(gate.size());
+    const Product products[] = {{w.gate, gate.data()}, {w.up, up.data()}};
+    MatMul(x, rows, products, arithmetic);
+    GatedActivation(gate.data(), up.data(), gate.size(), act, gate.data());
+    const Product down[] = {{w.down, out}};
+    MatMul(gate.data(), rows, down, arithmetic);
+  }
+
   void Embed(const TokenId* ids, size_t rows, const PackedWeight& weight, float* out) override {
     const auto& w = static_cast<const RefWeight&>(weight);
     for (size_t r = 0; r < rows; ++r) Row(w, static_cast<size_t>(ids[r]), out + r * w.k);
