@@ -98,8 +98,9 @@ class Backend {
   struct Product {
     const PackedWeight& w;
     float* out;
+    bool add = false;  // to what out holds
   };
-  // out[r][n] = sum over k of x[r][k] * W[n][k], for several W of one k, so that x is rounded once. Per (r, n) the order along k is fixed.
+  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], for several W of one k, so that x is rounded once. Per (r, n) the order along k is fixed.
   virtual void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) = 0;
   void MatMul(const float* x, size_t rows, const PackedWeight& w, float* out, Arithmetic arithmetic = Arithmetic::kGenerated) {
     const Product one[] = {{w, out}};
@@ -108,8 +109,8 @@ class Backend {
   struct Ffn {
     const PackedWeight &gate, &up, &down;
   };
-  // out[r] = down(act(gate x[r]) * (up x[r])), products as MatMul's.
-  virtual void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out) = 0;
+  // out[r] (+)= down(act(gate x[r]) * (up x[r])), products as MatMul's.
+  virtual void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out, bool add = false) = 0;
   // Rows of the embedding table: out[r] = W[ids[r]]. REQUIRES: 0 <= id < n.
   virtual void Embed(const TokenId* ids, size_t rows, const PackedWeight& w, float* out) = 0;
 

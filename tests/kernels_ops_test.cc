@@ -51,6 +51,49 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
   }
 }
 
+TEST_P(Ops, NormsHaveTheSameBitsEverywhere) {
+  const auto simplest = MakeBackend(testing::FastIsas().front(), 1);
+  for (size_t dim : {1u, 7u, 16u, 33u, 172u, 2048u}) {
+    const size_t rows = 3;
+    const auto x = Random(rows * dim, 4, 100), w = Random(dim, 7);
+    for (const float* weight : {w.data(), static_cast<const float*>(nullptr)}) {
+      std::vector<float> a(rows * dim, NAN), b = x;
+      simplest->RmsNorm(x.data(), rows, dim, weight, 1e-5f, a.data());
+      fast_->RmsNorm(b.data(), rows, dim, weight, 1e-5f, b.data());  // in place
+      EXPECT_EQ(a, b) << dim;
+    }
+  }
+}
+
+TEST_P(Ops, KeysAndValuesAreRoundedAsTheReferenceDoes) {
+  std::vector<float> numbers = {0.0f, -0.0f, INFINITY, -INFINITY, 65504, 65519, 65520, -1e30f, 6e-8f, 2.9e-8f, 3.1e-8f, -6.1e-5f, 1e-40f, 2049, 2051, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f};
+  for (float f : Random(4096, 3)) numbers.push_back(f);
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kF32}) {
+    for (const int head_dim : {20, 128, 300}) {
+      const BlockId table[] = {0};
+      KvView view{.type = type, .block_size = 8, .kv_heads = 2, .head_dim = head_dim};
+      const auto width = static_cast<size_t>(2 * head_dim);
+      std::vector<KvRow> rows;
+      for (uint32_t p = 0; p < 6; ++p) rows.push_back({table, p});
+      std::vector<float> k(rows.size() * width), v(k.size());
+      for (size_t i = 0; i < k.size(); ++i) {
+        k[i] = numbers[i % numbers.size()];
+        v[i] = numbers[(i + 7) % numbers.size()];
+      }
+      std::vector<std::byte> pages[4];
+      for (auto& page : pages) page.assign(view.PageBytes(), std::byte{0xAA});
+      for (Backend* backend : {ref_.get(), fast_.get()}) {
+        const size_t first = backend == ref_.get() ? 0 : 2;
+        view.k = pages[first].data();
+        view.v = pages[first + 1].data();
+        backend->StoreKv(k.data(), v.data(), rows, view);
+      }
+      EXPECT_EQ(pages[0], pages[2]) << KvTypeName(type) << ", heads of " << head_dim;
+      EXPECT_EQ(pages[1], pages[3]) << KvTypeName(type) << ", heads of " << head_dim;
+    }
+  }
+}
+
 TEST_P(Ops, WhatIsLargeOrNoNumberGoesThroughActivations) {
   const float inf = INFINITY;
   for (size_t n : {1u, 3u, 16u, 37u}) {  // tails and whole registers

@@ -251,13 +251,15 @@ TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
     packed.push_back(fast_->Pack(weights.back().view));
   }
   for (const Arithmetic arithmetic : kArithmetics) {
-    std::vector<std::vector<float>> alone, together;
+    std::vector<std::vector<float>> alone, together;  // every other one is added to what is there
     std::vector<Backend::Product> products;
     for (const auto& w : packed) {
       alone.emplace_back(rows * w->n, NAN);
       fast_->MatMul(x.data(), rows, *w, alone.back().data(), arithmetic);
-      together.emplace_back(rows * w->n, NAN);
-      products.push_back({*w, together.back().data()});
+      const bool add = products.size() % 2 == 1;
+      together.push_back(add ? Random(rows * w->n, 14) : std::vector<float>(rows * w->n, NAN));
+      for (size_t i = 0; add && i < rows * w->n; ++i) alone.back()[i] += together.back()[i];
+      products.push_back({*w, together.back().data(), add});
     }
     fast_->MatMul(x.data(), rows, products, arithmetic);
     EXPECT_EQ(alone, together) << static_cast<int>(arithmetic);
@@ -287,10 +289,16 @@ TEST_P(Products, FeedForwardIsItsProductsAndActivation) {
         fast_->MatMul(x.data(), c.rows, *u, ups.data(), arithmetic);
         fast_->GatedActivation(gates.data(), ups.data(), gates.size(), act, gates.data());
         fast_->MatMul(gates.data(), c.rows, *d, expected.data(), arithmetic);
+        const std::vector<float> before = Random(expected.size(), 5);
+        std::vector<float> sum = before;
+        for (size_t i = 0; i < c.rows * columns; ++i) sum[i] += expected[i];
         for (Backend* backend : {fast_.get(), threads.get()}) {
           std::fill(got.begin(), got.end(), NAN);
           backend->FeedForward(x.data(), c.rows, {*g, *u, *d}, act, arithmetic, got.data());
           EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << Info(c.gate).name << ", arithmetic " << static_cast<int>(arithmetic);
+          std::vector<float> added = before;
+          backend->FeedForward(x.data(), c.rows, {*g, *u, *d}, act, arithmetic, added.data(), true);
+          EXPECT_EQ(added, sum) << Info(c.gate).name << ", arithmetic " << static_cast<int>(arithmetic);
         }
       }
     }

@@ -69,17 +69,16 @@ void Forward::RunLayer(const Layer& layer, RowPlaces& places, float* x) {
   const size_t rows = places.rows().size();
   const LayerSpec& spec = layer.spec;
   Room(normed_, rows * dim_);
-  Room(result_, rows * dim_);
-  Attend(layer, places, x);
-  if (spec.post_norms) {
-    backend_.RmsNorm(Data(result_), rows, dim_, Data(layer.vectors.attn_post_norm), spec.norm_eps, result_.data());
-  }
-  backend_.AddInPlace(x, Data(result_), rows * dim_);
-  FeedForward(layer, places, x);
-  if (spec.post_norms) {
-    backend_.RmsNorm(Data(result_), rows, dim_, Data(layer.vectors.ffn_post_norm), spec.norm_eps, result_.data());
-  }
-  backend_.AddInPlace(x, Data(result_), rows * dim_);
+  // What the part makes is added to x, after a norm of its own where there is one.
+  auto residual = [&](auto part, const std::vector<float>& post_norm) {
+    if (!spec.post_norms) return part(Result{x, true});
+    float* made = Room(result_, rows * dim_);
+    part(Result{made, false});
+    backend_.RmsNorm(made, rows, dim_, Data(post_norm), spec.norm_eps, made);
+    backend_.AddInPlace(x, made, rows * dim_);
+  };
+  residual([&](const Result& result) { Attend(layer, places, x, result); }, layer.vectors.attn_post_norm);
+  residual([&](const Result& result) { FeedForward(layer, places, x, result); }, layer.vectors.ffn_post_norm);
 }
 
 template <typename Fn>
@@ -90,7 +89,7 @@ void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
   for (const ClassRun& run : runs) f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
 }
 
-void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
+void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x, const Result& result) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = layer.vectors;
   const size_t rows = places.rows().size();
@@ -123,7 +122,7 @@ void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x) {
     backend_.Attention(q + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params, attended + row * q_dim);
     row += count;
   });
-  Multiply(attended, places.runs(), {{*layer.o, result_.data()}});
+  Multiply(attended, places.runs(), {{*layer.o, result.rows, result.add}});
 }
 
 void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products) {
@@ -136,19 +135,27 @@ void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::init
   });
 }
 
-void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out) {
+void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result) {
   ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
-    backend_.FeedForward(x, rows, {*w.gate, *w.up, *w.down}, activation, arithmetic, out);
+    backend_.FeedForward(x, rows, {*w.gate, *w.up, *w.down}, activation, arithmetic, result.rows, result.add);
     x += rows * w.gate->k;
-    out += rows * w.down->n;
+    result.rows += rows * w.down->n;
   });
 }
 
-void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x) {
+void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result) {
   const size_t rows = places.rows().size();
   backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), layer.spec.norm_eps, normed_.data());
-  if (layer.spec.experts.count == 0) return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result_.data());
-  std::fill_n(result_.begin(), rows * dim_, 0.0f);
+  if (layer.spec.experts.count == 0) return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result);
+  float* mixed = result.add ? Room(mixed_, rows * dim_) : result.rows;
+  MixExperts(layer, places, mixed);
+  if (result.add) backend_.AddInPlace(result.rows, mixed, rows * dim_);
+}
+
+// out [rows][dim] = the chosen experts of each of the normed rows, by their weights, and the shared one.
+void Forward::MixExperts(const Layer& layer, const RowPlaces& places, float* out) {
+  const size_t rows = places.rows().size();
+  std::fill_n(out, rows * dim_, 0.0f);
   // The router decides which experts a row has: rounding it would change them.
   const auto count = static_cast<size_t>(layer.spec.experts.count);
   float* scores = Room(scores_, rows * count);
@@ -165,13 +172,13 @@ void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const flo
       std::copy_n(&normed_[chosen[i].row * dim_], dim_, gathered + i * dim_);
       AddRows(places.classes()[chosen[i].row], 1, &expert_runs_);
     }
-    Ffn(layer.experts[e], gathered, expert_runs_, layer.spec.activation, done);
-    for (size_t i = 0; i < chosen.size(); ++i) AddScaled(done + i * dim_, chosen[i].weight, &result_[chosen[i].row * dim_]);
+    Ffn(layer.experts[e], gathered, expert_runs_, layer.spec.activation, {done, false});
+    for (size_t i = 0; i < chosen.size(); ++i) AddScaled(done + i * dim_, chosen[i].weight, out + chosen[i].row * dim_);
   }
   if (layer.ffn.gate == nullptr) return;
-  Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, done);
+  Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, {done, false});
   for (size_t r = 0; r < rows; ++r) {
-    AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vectors.shared_gate), &result_[r * dim_]);
+    AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vectors.shared_gate), out + r * dim_);
   }
 }
 

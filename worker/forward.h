@@ -67,10 +67,15 @@ class Forward {
   void Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits);
 
  private:
-  void Attend(const Layer& layer, RowPlaces& places, const float* x);
-  void FeedForward(const Layer& layer, const RowPlaces& places, const float* x);
-  // out [rows][dim]; may not alias x.
-  void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, float* out);
+  // Rows [dim] that a part of a layer writes, or adds its own to.
+  struct Result {
+    float* rows;
+    bool add;
+  };
+  void Attend(const Layer& layer, RowPlaces& places, const float* x, const Result& result);
+  void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
+  void MixExperts(const Layer& layer, const RowPlaces& places, float* out);
+  void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
   // f for the rows of each run, or for all at once where classes make no difference.
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
@@ -81,7 +86,7 @@ class Forward {
   Backend& backend_;
   const size_t dim_;
   const bool exact_;
-  std::vector<float> normed_, q_, k_, v_, attended_, result_;
+  std::vector<float> normed_, q_, k_, v_, attended_, result_, mixed_;
   std::vector<float> scores_, gathered_, expert_out_;
   ExpertRoutes routes_;
   std::vector<ClassRun> expert_runs_;

@@ -50,7 +50,7 @@ inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]
 
 const IsaOps* Avx2Ops() {
   static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   QuantizeRow<Quantize>, Scores<V8>,
-                                 ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>, GeluTimes<V8>, Softcap<V8>, kRows};
+                                 ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>, GeluTimes<V8>, Softcap<V8>, RmsNorm<V8>, ToHalf<V8>, kRows};
   return &kOps;
 }
 

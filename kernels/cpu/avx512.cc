@@ -43,6 +43,9 @@ struct V16 {
   static T Min(T a, T b) { return _mm512_min_ps(a, b); }
   static T Round(T a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static T TimesPowerOf2(T a, T n) { return _mm512_scalef_ps(a, n); }
+  static void StoreHalf(uint16_t* p, T v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
   static void Store(float* p, T v) { _mm512_storeu_ps(p, v); }
   static float Sum(T v) {
     const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
@@ -102,7 +105,7 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 
 const IsaOps* Avx512Ops() {
   static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, QuantizeFour, Scores<V16>,
-                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>, GeluTimes<V16>, Softcap<V16>, Avx2Ops()->row_group};
+                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>, GeluTimes<V16>, Softcap<V16>, RmsNorm<V16>, ToHalf<V16>, Avx2Ops()->row_group};
   return &kOps;
 }
 

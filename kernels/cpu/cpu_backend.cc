@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <tuple>
@@ -40,25 +39,27 @@ class CpuBackend : public Backend {
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
       if (!ByTiles(w, arithmetic)) {
-        MatMulOne(x, rows, w, p.out, arithmetic == Arithmetic::kExact);
+        float* out = p.add ? reinterpret_cast<float*>(sums_.Room(rows * w.n * sizeof(float))) : p.out;
+        MatMulOne(x, rows, w, out, arithmetic == Arithmetic::kExact);
+        if (p.add) AddInPlace(p.out, out, rows * w.n);
         continue;
       }
       if (!tiled) tile_product_->SetRows(x, rows, w.k);
       tiled = true;
-      tile_product_->Multiply(w, p.out);
+      tile_product_->Multiply(w, p.out, p.add);
     }
   }
 
-  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out) override {
+  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out, bool add) override {
     const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up), &down = static_cast<const CpuWeight&>(w.down);
     if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
       tile_product_->SetRows(x, rows, gate.k);
       tile_product_->Gate(gate, up, act);
-      return tile_product_->Multiply(down, out);
+      return tile_product_->Multiply(down, out, add);
     }
     const size_t n = rows * gate.n;
     auto* gates = reinterpret_cast<float*>(gated_.Room(2 * n * sizeof(float)));
-    const Product both[] = {{gate, gates}, {up, gates + n}}, last[] = {{down, out}};
+    const Product both[] = {{gate, gates}, {up, gates + n}}, last[] = {{down, out, add}};
     MatMul(x, rows, both, arithmetic);
     GatedActivation(gates, gates + n, n, act, gates);
     MatMul(gates, rows, last, arithmetic);
@@ -70,20 +71,8 @@ class CpuBackend : public Backend {
   }
 
   void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) override {
-    team_.For(rows, 1, Elems(rows * dim), [=](size_t begin, size_t end) {
-      for (size_t r = begin; r < end; ++r) {
-        const float* in = x + r * dim;
-        double sums[4] = {};
-        size_t i = 0;
-        for (; i + 4 <= dim; i += 4) {
-          for (size_t j = 0; j < 4; ++j) sums[j] += static_cast<double>(in[i + j]) * static_cast<double>(in[i + j]);
-        }
-        for (; i < dim; ++i) sums[0] += static_cast<double>(in[i]) * static_cast<double>(in[i]);
-        const double mean = ((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<double>(dim);
-        const auto by = static_cast<float>(1 / std::sqrt(mean + static_cast<double>(eps)));
-        float* to = out + r * dim;
-        for (size_t j = 0; j < dim; ++j) to[j] = w != nullptr ? in[j] * by * w[j] : in[j] * by;
-      }
+    team_.For(rows, 1, Elems(rows * dim), [=, this](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r) ops_.rms_norm(x + r * dim, dim, w, eps, out + r * dim);
     });
   }
 
@@ -164,7 +153,7 @@ class CpuBackend : public Backend {
   }
 
   // One position's elements to head[at], head[at + step], ...; keys stand `block` apart, and so do their scales.
-  static void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) {
+  void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) const {
     const size_t dim = Size(kv.head_dim);
     if (kv.type == KvType::kQ8_0) {
       std::byte block[34];
@@ -177,13 +166,16 @@ class CpuBackend : public Backend {
       }
       return;
     }
-    for (size_t i = 0; i < dim; ++i, at += step) {
-      if (kv.type == KvType::kF32) {
-        std::memcpy(head + at * 4, from + i, 4);
-      } else {
-        const uint16_t h = kv.type == KvType::kF16 ? FloatToHalf(from[i]) : FloatToBf16(from[i]);
-        std::memcpy(head + at * 2, &h, 2);
-      }
+    if (kv.type == KvType::kF32) {
+      for (size_t i = 0; i < dim; ++i, at += step) std::memcpy(head + at * 4, from + i, 4);
+      return;
+    }
+    uint16_t some[128];
+    for (size_t first = 0; first < dim; first += std::size(some)) {
+      const size_t n = std::min(std::size(some), dim - first);
+      if (kv.type == KvType::kF16) ops_.to_half(from + first, n, some);
+      else std::transform(from + first, from + first + n, some, FloatToBf16);
+      for (size_t i = 0; i < n; ++i, at += step) std::memcpy(head + at * 2, some + i, 2);
     }
   }
 
@@ -291,6 +283,7 @@ class CpuBackend : public Backend {
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums
   Buffer gated_;     // what gate and up make of the rows
+  Buffer sums_;      // of a product that is added to something
   Buffer low_bit_;   // two panels of each thread
   Buffer expanded_;  // columns of each thread
   std::optional<TileProduct> tile_product_;

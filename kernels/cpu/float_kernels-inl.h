@@ -3,7 +3,7 @@
 //
 // V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kPages (attention_kernels-inl.h),
 // T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma, Add, Mul,
-// Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, Sum.
+// Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, StoreHalf, Sum.
 
 template <typename V, FloatType type>
 typename V::T LoadWeights(const void* w, size_t at) {
@@ -207,4 +207,44 @@ void Softcap(float* x, size_t n, float cap) {
     return V::Fma(tanh, V::Broadcast(cap), nothing);
   };
   Map<V>(n, x, one, x);
+}
+
+// The squares are exact; lane i % 16 sums them.
+template <typename V>
+void RmsNorm(const float* x, size_t n, const float* w, float eps, float* out) {
+  using Floats [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(4)]] = float;
+  using Doubles [[gnu::vector_size(64)]] = double;
+  auto add = [](const float* p, Doubles& sum) {
+    const Doubles v = __builtin_convertvector(*reinterpret_cast<const Floats*>(p), Doubles);
+    sum += v * v;
+  };
+  Doubles low = {}, high = {};
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    add(x + i, low);
+    add(x + i + 8, high);
+  }
+  double lanes[16];
+  for (size_t j = 0; j < 8; ++j) {
+    lanes[j] = low[j];
+    lanes[8 + j] = high[j];
+  }
+  for (; i < n; ++i) lanes[i % 16] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (size_t half = 8; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  const typename V::T by = V::Broadcast(static_cast<float>(1 / __builtin_sqrt(lanes[0] / static_cast<double>(n) + static_cast<double>(eps))));
+  using T = typename V::T;
+  if (w == nullptr) Map<V>(n, out, [by](T v) { return V::Mul(v, by); }, x);
+  else Map<V>(n, out, [by](T v, T weight) { return V::Mul(V::Mul(v, by), weight); }, x, w);
+}
+
+template <typename V>
+void ToHalf(const float* x, size_t n, uint16_t* out) {
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::StoreHalf(out + i, V::Load(x + i));
+  if (i == n) return;
+  uint16_t tail[V::kLanes];
+  V::StoreHalf(tail, V::LoadTail(x + i, n - i));
+  __builtin_memcpy(out + i, tail, (n - i) * sizeof(uint16_t));
 }

@@ -65,6 +65,10 @@ struct IsaOps {
   void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
   // x = cap * tanh(x / cap); NaN stays NaN. Error about cap * 1e-7.
   void (*softcap)(float* x, size_t n, float cap);
+  // Backend::RmsNorm of one row: the same bits everywhere.
+  void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
+  // f16, rounded to nearest even.
+  void (*to_half)(const float* x, size_t n, uint16_t* out);
   // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
   // Matrix tiles for prompts, or null.

@@ -28,6 +28,7 @@ struct V4 : CopiedTails<V4, 4> {
   static T TimesPowerOf2(T a, T n) {
     return vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23)));
   }
+  static void StoreHalf(uint16_t* p, T v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
   static void Store(float* p, T v) { vst1q_f32(p, v); }
   static float Sum(T v) {
     const float32x2_t s = vadd_f32(vget_low_f32(v), vget_high_f32(v));
@@ -225,4 +226,4 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>};
+constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>, RmsNorm<V4>, ToHalf<V4>};

@@ -43,18 +43,35 @@ size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
 
 TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const { return {memory, memory + kSlice * Segment(w) * kTileBytes}; }
 
-void TileProduct::Multiply(const CpuWeight& w, float* out) {
-  const size_t bytes = ScratchBytes(w), panels = Panels(w.n), threads = static_cast<size_t>(team_.threads());
+// What is added to `out` is summed in the cache first: sums that wait for the next segment do so there, and no bit depends on what they are added to.
+void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
+  constexpr size_t kMostPanels = kMostSlices * kPanelGrain, kSums = kRowBlock * kMostPanels * kPanel;
+  const size_t tile_bytes = ScratchBytes(w), bytes = tile_bytes + (add ? kSums * sizeof(float) : 0), threads = static_cast<size_t>(team_.threads());
   std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
-  const double weights = static_cast<double>(w.n * w.k), ns = weights * static_cast<double>(rows_) / kTileMacsPerNs + weights / kTileExpandedPerNs;
+  auto block = [&](Range some, Range rows, std::byte* mine) {
+    const size_t column = some.from * kPanel, columns = std::min(w.n - column, some.size() * kPanel);
+    float* to = out + rows.from * w.n + column;
+    if (!add) return MultiplyBlock(w, some, rows, Carve(w, mine), to, w.n);
+    auto* sums = reinterpret_cast<float*>(mine + tile_bytes);
+    MultiplyBlock(w, some, rows, Carve(w, mine), sums, columns);
+    for (size_t r = 0; r < rows.size(); ++r, to += w.n, sums += columns) {
+      for (size_t c = 0; c < columns; ++c) to[c] += sums[c];
+    }
+  };
+  ForBlocks(w.n, w.n * w.k, kMostPanels, [&](Range some, Range rows, size_t thread) { block(some, rows, scratch + bytes * thread); });
+}
+
+// f(panels, rows, thread) for all of W and x in blocks, of up to `most` panels and kRowBlock rows; `weights`: how many that are.
+template <typename Fn>
+void TileProduct::ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const {
+  const size_t panels = Panels(n), each = panels / (kSharesOfAThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
+  const double ns = static_cast<double>(weights) * (static_cast<double>(rows_) / kTileMacsPerNs + 1 / kTileExpandedPerNs);
   // Every share reads x anew: several slices each, where there are enough of them for all threads.
-  const size_t each = panels / (kSharesOfAThread * threads) / kPanelGrain * kPanelGrain;
-  team_.For(panels, std::clamp(each, kPanelGrain, kMostSlices * kPanelGrain), ns, [&](size_t begin, size_t end, size_t thread) {
-    const Scratch mine = Carve(w, scratch + bytes * thread);
-    const Range some{begin, std::min(end, (w.n + kPanel - 1) / kPanel)};
+  team_.For(panels, std::clamp(each, kPanelGrain, most), ns, [&](size_t begin, size_t end, size_t thread) {
+    end = std::min(end, (n + kPanel - 1) / kPanel);
     tiles_.begin();
-    for (size_t row = 0; row < rows_; row += kRowBlock) {
-      MultiplyBlock(w, some, {row, std::min(rows_, row + kRowBlock)}, mine, out + row * w.n + begin * kPanel, w.n);
+    for (size_t at = begin; at < end; at += most) {
+      for (size_t row = 0; row < rows_; row += kRowBlock) f(Range{at, std::min(end, at + most)}, Range{row, std::min(rows_, row + kRowBlock)}, thread);
     }
     tiles_.end();
   });
@@ -63,12 +80,11 @@ void TileProduct::Multiply(const CpuWeight& w, float* out) {
 // The sums of gate and up stay in the cache until the rows of the next product are made of them, a tile of 32 columns after the other.
 void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation act) {
   constexpr size_t kSums = kRowBlock * kGatedPanels * kPanel;
-  const size_t n = gate.n, depth = TileDepth(n), panels = Panels(n), threads = static_cast<size_t>(team_.threads());
+  const size_t n = gate.n, depth = TileDepth(n), threads = static_cast<size_t>(team_.threads());
   const size_t tile_bytes = std::max(ScratchBytes(gate), ScratchBytes(up)), bytes = tile_bytes + 2 * kSums * sizeof(float);
   next_.Room((rows_ + kTileRows - 1) / kTileRows * depth * kTileBytes);
   std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
   const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
-  const double weights = 2 * static_cast<double>(n * k_), ns = weights * static_cast<double>(rows_) / kTileMacsPerNs + weights / kTileExpandedPerNs;
   auto block = [&](Range some, Range rows, std::byte* mine) {
     const size_t width = some.size() * kPanel;
     auto* gates = reinterpret_cast<float*>(mine + tile_bytes);
@@ -86,17 +102,7 @@ void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation ac
       }
     }
   };
-  const size_t each = panels / (kSharesOfAThread * threads) / kPanelGrain * kPanelGrain;
-  team_.For(panels, std::clamp(each, kPanelGrain, kGatedPanels), ns, [&](size_t begin, size_t end, size_t thread) {
-    end = std::min(end, (n + kPanel - 1) / kPanel);
-    tiles_.begin();
-    for (size_t at = begin; at < end; at += kGatedPanels) {
-      for (size_t row = 0; row < rows_; row += kRowBlock) {
-        block({at, std::min(end, at + kGatedPanels)}, {row, std::min(rows_, row + kRowBlock)}, scratch + bytes * thread);
-      }
-    }
-    tiles_.end();
-  });
+  ForBlocks(n, 2 * n * k_, kGatedPanels, [&](Range some, Range rows, size_t thread) { block(some, rows, scratch + bytes * thread); });
   std::swap(x_, next_);
   k_ = n;
   depth_ = depth;

@@ -19,8 +19,8 @@ class TileProduct {
 
   // x [rows][k], to be multiplied from now on.
   void SetRows(const float* x, size_t rows, size_t k);
-  // out[r][n] = sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of the rows.
-  void Multiply(const CpuWeight& w, float* out);
+  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of the rows.
+  void Multiply(const CpuWeight& w, float* out, bool add);
   // x becomes act(gate x) * (up x), [rows][gate.n], which is rounded as it is made. REQUIRES: as Multiply; up.n == gate.n.
   void Gate(const CpuWeight& gate, const CpuWeight& up, Activation act);
 
@@ -38,6 +38,8 @@ class TileProduct {
   size_t Segment(const CpuWeight& w) const;
   size_t ScratchBytes(const CpuWeight& w) const;
   Scratch Carve(const CpuWeight& w, std::byte* memory) const;
+  template <typename Fn>
+  void ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const;
   // Some panels' columns of up to kRowBlock rows; `out` is where the first of both goes.
   void MultiplyBlock(const CpuWeight& w, Range panels, Range rows, const Scratch& scratch, float* out, size_t ldo) const;
   // Whether rounding left something to be added.

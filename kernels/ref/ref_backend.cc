@@ -97,27 +97,28 @@ class RefBackend : public Backend {
   }
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic) override {
-    for (const Product& p : products) MatMulOne(x, rows, static_cast<const RefWeight&>(p.w), p.out);
+    for (const Product& p : products) MatMulOne(x, rows, static_cast<const RefWeight&>(p.w), p.out, p.add);
   }
 
-  void MatMulOne(const float* x, size_t rows, const RefWeight& w, float* out) {
+  void MatMulOne(const float* x, size_t rows, const RefWeight& w, float* out, bool add) {
     std::vector<float> row(w.k);
     for (size_t n = 0; n < w.n; ++n) {
       Row(w, n, row.data());
       for (size_t r = 0; r < rows; ++r) {
         double sum = 0;
         for (size_t k = 0; k < w.k; ++k) sum += static_cast<double>(x[r * w.k + k]) * static_cast<double>(row[k]);
-        out[r * w.n + n] = static_cast<float>(sum);
+        float& to = out[r * w.n + n];
+        to = static_cast<float>(sum) + (add ? to : 0.0f);
       }
     }
   }
 
-  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out) override {
+  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out, bool add) override {
     std::vector<float> gate(rows * w.gate.n), up(gate.size());
     const Product products[] = {{w.gate, gate.data()}, {w.up, up.data()}};
     MatMul(x, rows, products, arithmetic);
     GatedActivation(gate.data(), up.data(), gate.size(), act, gate.data());
-    const Product down[] = {{w.down, out}};
+    const Product down[] = {{w.down, out, add}};
     MatMul(gate.data(), rows, down, arithmetic);
   }
 
