@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -222,6 +223,63 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
       }
     }
   }
+}
+
+// Several sequences and rows that do not follow each other in one call, pages of several sizes, groups that fill tiles in part.
+TEST_P(PromptAttention, SequencesPagesAndGroups) {
+  struct Case {
+    int block, heads, kv_heads, head_dim;
+  };
+  for (const Case& c : {Case{16, 2, 2, 80}, {32, 7, 1, 64}, {48, 16, 2, 40}, {256, 71, 1, 64}, {10, 6, 2, 32}}) {
+    const auto dim = static_cast<size_t>(c.head_dim), width = static_cast<size_t>(c.heads) * dim, kv_width = static_cast<size_t>(c.kv_heads) * dim;
+    const uint32_t positions = testing::kSanitized ? 260 : 530, block = static_cast<uint32_t>(c.block);
+    Cache cache = MakeCache(KvType::kF16, c.kv_heads, c.head_dim, c.block, 2 * ((positions + block - 1) / block * block));
+    const auto half = static_cast<ptrdiff_t>(cache.table.size() / 2);
+    const std::vector<BlockId> tables[2] = {{cache.table.begin(), cache.table.begin() + half}, {cache.table.begin() + half, cache.table.end()}};
+    std::vector<KvRow> all;
+    for (const auto& table : tables) {
+      for (uint32_t p = 0; p < positions; ++p) all.push_back({table.data(), p});
+    }
+    fast_->StoreKv(Random(all.size() * kv_width, 1).data(), Random(all.size() * kv_width, 2).data(), all, cache.view);
+    std::vector<KvRow> rows;  // of one, of the other, again of the one, behind what it had
+    for (const auto& [sequence, from, n] : {std::tuple<size_t, uint32_t, uint32_t>{0, 100, 90}, {1, 0, 75}, {0, 240, 20}, {1, 200, 1}}) {
+      for (uint32_t p = from; p < from + n; ++p) rows.push_back({tables[sequence].data(), p});
+    }
+    const auto q = Random(rows.size() * width, 3);
+    const AttentionParams params{.heads = c.heads, .scale = 0.2f, .arithmetic = Arithmetic::kPrompt};
+    std::vector<float> together(q.size(), NAN), alone(width), expected(q.size());
+    fast_->Attention(q.data(), rows, cache.view, params, together.data());
+    for (size_t r = 0; r < rows.size(); r += 7) {
+      fast_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, alone.data());
+      EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0) << "row " << r << ", pages of " << c.block;
+      ref_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, &expected[r * width]);
+      for (size_t i = r * width; i < (r + 1) * width; ++i) ASSERT_NEAR(together[i], expected[i], 1e-2) << "row " << r << ", pages of " << c.block;
+    }
+  }
+}
+
+// What is no number stays visible, and scores however large leave weights.
+TEST_P(PromptAttention, ScoresOfAnySize) {
+  const uint32_t positions = 300;
+  Cache cache = MakeCache(KvType::kF32, 1, 32, 16, positions);
+  std::vector<KvRow> rows;
+  for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+  const auto k = Random(positions * 32, 1), v = Random(positions * 32, 2);
+  fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+  auto q = Random(positions * 32, 3);
+  for (size_t i = 0; i < 32; ++i) {
+    q[290 * 32 + i] = NAN;
+    q[299 * 32 + i] *= 1e12f;
+  }
+  const AttentionParams params{.heads = 1, .scale = 1, .arithmetic = Arithmetic::kPrompt};
+  std::vector<float> got(q.size(), NAN);
+  fast_->Attention(q.data(), rows, cache.view, params, got.data());
+  for (size_t r = 0; r < positions; ++r) {
+    for (size_t i = r * 32; i < (r + 1) * 32; ++i) ASSERT_EQ(std::isnan(got[i]), r == 290) << "row " << r;
+  }
+  // One position has all the weight.
+  const auto most = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+  for (size_t i = 299 * 32; i < 300 * 32; ++i) EXPECT_LE(std::fabs(got[i]), std::fabs(*std::max_element(v.begin(), v.end(), most)) * 1.01f);
 }
 
 // A query's weights of what it does not see are 0, and 0 times infinity is no number.

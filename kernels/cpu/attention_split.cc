@@ -62,8 +62,8 @@ void AttentionPart::Reset(size_t queries) {
 void AttentionPart::Add(const AttentionPart& o) {
   for (size_t i = 0; i < queries_; ++i) {
     if (!(o.total[i] > 0)) continue;
-    const float top = std::max(max[i], o.max[i]);
-    const float own = max[i] < top ? std::exp(max[i] - top) : 1, other = o.max[i] < top ? std::exp(o.max[i] - top) : 1;
+    auto power = [](float x) { return x == 0 ? 1 : std::exp(x); };  // of two, one is 0
+    const float top = std::max(max[i], o.max[i]), own = power(max[i] - top), other = power(o.max[i] - top);
     total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
     for (size_t d = i * dim_; d < (i + 1) * dim_; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
     max[i] = top;

@@ -7,8 +7,9 @@
 namespace gyre::cpu {
 namespace {
 
-// Queries that share keys and values, about: with fewer, a long prompt waits for memory, and by tiles for their expansion.
-constexpr size_t kQueries = 64, kTileQueries = 256;
+// Queries that share keys and values, about: with fewer, a long prompt waits for memory. By tiles, which have to be made of them, up to the latter, where
+// there is enough for every thread then.
+constexpr size_t kQueries = 64, kMostQueries = 256, kItemsOfAThread = 4;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kAttentionMacsPerNs = 16;
 
@@ -19,7 +20,8 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   const bool by_tiles = params.arithmetic == Arithmetic::kPrompt && ops_.tiles != nullptr && Size(kv.block_size) % kTileRows == 0;
   const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, by_tiles};
   // Neighbours in one sequence read the same keys and values.
-  const size_t most = std::max<size_t>(1, (by_tiles ? kTileQueries : kQueries) / group), threads = Size(team_.threads());
+  const size_t threads = Size(team_.threads()), each = rows.size() * heads / (kItemsOfAThread * threads) / kQueries * kQueries;
+  const size_t most = std::max<size_t>(1, (by_tiles ? std::clamp(each, kQueries, kMostQueries) : kQueries) / group);
   together_.clear();
   lone_.clear();
   double lone_macs = 0, together_macs = 0;

@@ -93,7 +93,7 @@ void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation ac
     MultiplyBlock(up, some, rows, Carve(up, mine), ups, width);
     for (size_t row = rows.from; row < rows.to; row += kTileRows) {
       const size_t count = std::min(kTileRows, rows.to - row), at = (row - rows.from) * width;
-      times(gates + at, ups + at, count * width, gates + at);
+      times(gates + at, ups + at, count * width, gates + at);  // behind the last column of W too, where anything is
       for (size_t column = 0; column < width; column += kTileDepth) {
         const size_t first = some.from * kPanel + column;
         if (first >= n) break;

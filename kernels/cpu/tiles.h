@@ -1,4 +1,4 @@
-// Products by matrix tiles (AMX): what differs between the hardware and its emulation. The drivers are tile_product.h and attention_split.h.
+// Products by matrix tiles (AMX): what differs between the hardware and its emulation. The drivers are tile_product.h and attention_tiles.h.
 //
 // x is rounded to bf16, to the nearest, ties to even, and so are quantized weights; those of f16 and f32, keys and values become a sum of two
 // bf16 (f16 exactly, f32 to 16 bits). A sum is in f32, its order fixed: TDPBF16PS in the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. A
@@ -51,7 +51,7 @@ struct TileOps {
   // The same of up to 16 rows of W, k elements each: rounded to bf16, or what is `left` over then. Returns whether rounding leaves something:
   // not where f16 or f32 were made from bf16.
   bool (*expand_floats)(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles);
-  // Keys of 16 positions as the columns of W, k = head_dim, cut off after a bf16's bits, and where `left` is not null what was cut off, again as
+  // Keys of 16 positions as the columns of W, k = head_dim, in bf16, and where `left` is not null what is left of them then, again as
   // tiles; `stride` and the scales' places are IsaOps::scores'.
   void (*expand_keys)(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left);
   // Elements [column, column + 16) of the values of 16 positions, of which n from `skip` on are there, as the columns of W, in the same way: half a
@@ -59,7 +59,7 @@ struct TileOps {
   void (*expand_values)(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows, std::byte* left);
   // Scores of the positions `seen` times scale become weights e^(s - *max), *max the largest s, in a row of tiles: 0 where `whole`, a multiple of
   // kTileDepth positions from one, has more. The next kTileDepth positions are a tile further on. Returns the weights' sum before they are rounded, in
-  // an order that depends on positions only. Relative error of a weight before that 3e-7.
+  // an order that depends on positions only. Relative error of a weight before that some 1e-7, and as much for each unit of s.
   float (*soften)(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row);
   // out[r * ldo + c] = (first ? 0 : itself) + sum over `depth` tiles, for up to 32 rows and 32 columns: a[i * a_stride] are the tiles of
   // row group i.
