@@ -167,9 +167,16 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
         continue;
       }
     }
-    size_t next = 2048;
-    if (segment < units) next = end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0);
-    Pass<L, P>(x, rows, w + at * L::kUnitBytes, stride, panel, at, end, next, o);
+    auto pass = [&](size_t from, size_t to, size_t ahead) { Pass<L, P>(x, rows, w + from * L::kUnitBytes, stride, panel, from, to, ahead, o); };
+    if (segment < units) {
+      pass(at, end, end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0));
+    } else {
+      // The ends of the panels ask for where the next ones begin.
+      constexpr size_t kAhead = 2048, kLast = (kAhead + L::kUnitBytes - 1) / L::kUnitBytes;
+      const size_t last = end > kLast ? end - kLast : 0;
+      if (last > 0) pass(0, last, kAhead);
+      pass(last, end, kAhead + (P - 1) * stride);
+    }
   }
 }
 
