@@ -253,7 +253,8 @@ TEST_P(PromptAttention, SequencesPagesAndGroups) {
       fast_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, alone.data());
       EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0) << "row " << r << ", pages of " << c.block;
       ref_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, &expected[r * width]);
-      for (size_t i = r * width; i < (r + 1) * width; ++i) ASSERT_NEAR(together[i], expected[i], 1e-2) << "row " << r << ", pages of " << c.block;
+      // Queries are rounded; elsewhere in the cache are numbers of size 1.
+      for (size_t i = r * width; i < (r + 1) * width; ++i) ASSERT_NEAR(together[i], expected[i], 4e-2) << "row " << r << ", pages of " << c.block;
     }
   }
 }
