@@ -16,6 +16,9 @@ constexpr size_t kSharesOfAThread = 4, kMostSlices = 4, kGatedPanels = 8;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerNs = 4;
 
+// A codebook type, whose panels are made of the file's bytes each time.
+bool IsMade(const CpuWeight& w) { return w.panels == nullptr && IsLowBit(w.type); }
+
 }  // namespace
 
 bool TileProduct::Takes(const CpuWeight& w) { return w.panels != nullptr || IsLowBit(w.type) || PlainType(w).has_value(); }
@@ -35,10 +38,10 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
 }
 
 // Tiles of a panel that are expanded at once. A panel of a codebook type is made whole, so it is used whole.
-size_t TileProduct::Segment(const CpuWeight& w) const { return w.panels == nullptr && IsLowBit(w.type) ? depth_ : std::min(depth_, kSegment); }
+size_t TileProduct::Segment(const CpuWeight& w) const { return IsMade(w) ? depth_ : std::min(depth_, kSegment); }
 
 size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
-  return kSlice * Segment(w) * kTileBytes + (w.panels == nullptr && IsLowBit(w.type) ? 2 * w.panel_bytes : 0);
+  return kSlice * Segment(w) * kTileBytes + (IsMade(w) ? 2 * w.panel_bytes : 0);
 }
 
 TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const { return {memory, memory + kSlice * Segment(w) * kTileBytes}; }
@@ -48,7 +51,8 @@ void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
   constexpr size_t kMostPanels = kMostSlices * kPanelGrain, kSums = kRowBlock * kMostPanels * kPanel;
   const size_t tile_bytes = ScratchBytes(w), bytes = tile_bytes + (add ? kSums * sizeof(float) : 0), threads = static_cast<size_t>(team_.threads());
   std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
-  auto block = [&](Range some, Range rows, std::byte* mine) {
+  ForBlocks(w.n, w.n * w.k, kMostPanels, [&](Range some, Range rows, size_t thread) {
+    std::byte* mine = scratch + bytes * thread;
     const size_t column = some.from * kPanel, columns = std::min(w.n - column, some.size() * kPanel);
     float* to = out + rows.from * w.n + column;
     if (!add) return MultiplyBlock(w, some, rows, Carve(w, mine), to, w.n);
@@ -57,8 +61,7 @@ void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
     for (size_t r = 0; r < rows.size(); ++r, to += w.n, sums += columns) {
       for (size_t c = 0; c < columns; ++c) to[c] += sums[c];
     }
-  };
-  ForBlocks(w.n, w.n * w.k, kMostPanels, [&](Range some, Range rows, size_t thread) { block(some, rows, scratch + bytes * thread); });
+  });
 }
 
 // f(panels, rows, thread) for all of W and x in blocks, of up to `most` panels and kRowBlock rows; `weights`: how many that are.
@@ -85,7 +88,8 @@ void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation ac
   next_.Room((rows_ + kTileRows - 1) / kTileRows * depth * kTileBytes);
   std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
   const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
-  auto block = [&](Range some, Range rows, std::byte* mine) {
+  ForBlocks(n, 2 * n * k_, kGatedPanels, [&](Range some, Range rows, size_t thread) {
+    std::byte* mine = scratch + bytes * thread;
     const size_t width = some.size() * kPanel;
     auto* gates = reinterpret_cast<float*>(mine + tile_bytes);
     float* ups = gates + kSums;
@@ -96,13 +100,11 @@ void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation ac
       times(gates + at, ups + at, count * width, gates + at);  // behind the last column of W too, where anything is
       for (size_t column = 0; column < width; column += kTileDepth) {
         const size_t first = some.from * kPanel + column;
-        if (first >= n) break;
-        tiles_.round_rows(gates + at + column, width, count, std::min({kTileDepth, width - column, n - first}),
+        tiles_.round_rows(gates + at + column, width, count, std::min(kTileDepth, n - first),
                           next_.data() + (row / kTileRows * depth + first / kTileDepth) * kTileBytes);
       }
     }
-  };
-  ForBlocks(n, 2 * n * k_, kGatedPanels, [&](Range some, Range rows, size_t thread) { block(some, rows, scratch + bytes * thread); });
+  });
   std::swap(x_, next_);
   k_ = n;
   depth_ = depth;
