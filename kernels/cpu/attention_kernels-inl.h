@@ -21,18 +21,18 @@ typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
   }
 }
 
-// What is read a little later. Pages are short, so the hardware begins anew too often to run far enough ahead by itself.
-template <KvType type>
-[[gnu::always_inline]] inline void Prefetch(const KvRun& run, size_t at) {
-  constexpr size_t kAhead = 512;  // bytes
-  __builtin_prefetch(run.values + at * KvBytes(type, 1) + kAhead);
-}
+// Where what is read later begins: as far into it as into what is read now, that is asked for. Pages are short, so the hardware begins anew too often to run
+// far enough ahead by itself. Without `next` a little later in the same run.
+inline const std::byte* Asked(const KvRun& run, const KvRun* next) { return next != nullptr ? next->values : run.values + 512; }
 
 // R queries against n positions from j on, a register of them at most, of P pages.
 template <typename V, KvType type, size_t R, size_t P, bool whole>
-void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size_t n, size_t head_dim, float* scores, size_t lds, size_t next) {
+void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size_t n, size_t head_dim, float* scores, size_t lds, size_t page,
+                const KvRun* next) {
   typename V::T sum[P][R];
   Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
+  const std::byte* asked[P];
+  for (size_t p = 0; p < P; ++p) asked[p] = Asked(runs[p], next != nullptr ? next + p : nullptr);
   for (size_t b = 0; b < head_dim; b += kKvBlock) {
     [[maybe_unused]] typename V::T scale[P];
     if constexpr (type == KvType::kQ8_0) {
@@ -48,7 +48,7 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
       for (size_t p = 0; p < P; ++p) {
         k[p] = LoadElements<V, type, whole>(runs[p], d * stride + j, n);
         if constexpr (type == KvType::kQ8_0) k[p] = V::Mul(k[p], scale[p]);
-        if constexpr (P > 1) Prefetch<type>(runs[p], d * stride + j);
+        if constexpr (P > 1) __builtin_prefetch(asked[p] + (d * stride + j) * KvBytes(type, 1));
       }
       for (size_t r = 0; r < R; ++r) {
         const typename V::T x = V::Broadcast(q[r * head_dim + d]);
@@ -57,25 +57,25 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
     }
   }
   Unrolled<P, R>([&](auto p, auto r) {
-    float* to = scores + r * lds + p * next + j;
+    float* to = scores + r * lds + p * page + j;
     if constexpr (whole) V::Store(to, sum[p][r]);
     else V::StoreTail(to, sum[p][r], n);
   });
 }
 
 template <typename V, KvType type, size_t R, size_t P>
-void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds, const KvRun* next) {
   size_t j = 0;
-  for (; j + V::kLanes <= n; j += V::kLanes) ScoresTile<V, type, R, P, true>(q, runs, stride, j, V::kLanes, head_dim, scores, lds, n);
-  if (j < n) ScoresTile<V, type, R, P, false>(q, runs, stride, j, n - j, head_dim, scores, lds, n);
+  for (; j + V::kLanes <= n; j += V::kLanes) ScoresTile<V, type, R, P, true>(q, runs, stride, j, V::kLanes, head_dim, scores, lds, n, next);
+  if (j < n) ScoresTile<V, type, R, P, false>(q, runs, stride, j, n - j, head_dim, scores, lds, n, next);
 }
 
 // All rows against P pages.
 template <typename V, KvType type, size_t P>
-void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds, const KvRun* next) {
   size_t r = 0;
   auto take = [&]<size_t R>() {
-    for (; r + R <= rows; r += R) ScoresRows<V, type, R, P>(q + r * head_dim, runs, stride, n, head_dim, scores + r * lds, lds);
+    for (; r + R <= rows; r += R) ScoresRows<V, type, R, P>(q + r * head_dim, runs, stride, n, head_dim, scores + r * lds, lds, next);
   };
   if constexpr (P == 1) take.template operator()<8>();
   take.template operator()<4>();
@@ -84,31 +84,36 @@ void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, 
 }
 
 template <typename V, KvType type>
-void ScoresTyped(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
+void ScoresTyped(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds) {
   constexpr size_t P = V::kPages;
   size_t p = 0;
-  for (; p + P <= pages; p += P) ScoresPages<V, type, P>(q, rows, runs + p, stride, n, head_dim, scores + p * n, lds);
-  for (; p < pages; ++p) ScoresPages<V, type, 1>(q, rows, runs + p, stride, n, head_dim, scores + p * n, lds);
+  auto next = [&] { return runs.next != nullptr ? runs.next + p : nullptr; };
+  for (; p + P <= runs.pages; p += P) ScoresPages<V, type, P>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next());
+  for (; p < runs.pages; ++p) ScoresPages<V, type, 1>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next());
 }
 
 template <typename V>
-void Scores(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds) {
-  WithKvType(runs->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, runs, pages, stride, n, head_dim, scores, lds); });
+void Scores(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds) {
+  WithKvType(runs.at->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, runs, stride, head_dim, scores, lds); });
 }
 
 // `scales`: of q8_0, those of each position's blocks.
 template <typename V, KvType type, size_t R, size_t C>
-void WeightedTile(const float* weights, size_t ldw, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, size_t at, float* acc) {
+void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, size_t at, float* acc) {
+  const size_t n = runs.n;
   typename V::T sum[R][C];
   Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
-  for (size_t p = 0; p < pages; ++p, weights += n) {
+  for (size_t p = 0; p < runs.pages; ++p, weights += n) {
     for (size_t j = 0; j < n; ++j) {
+      // Of all pages in turn: memory brings several streams faster than one.
+      const bool turns = runs.next != nullptr;
+      const std::byte* asked = Asked(runs.at[p], turns ? runs.next + j % runs.pages : nullptr) + ((turns ? (p * n + j) / runs.pages : j) * head_dim + at) * KvBytes(type, 1);
+      for (size_t line = 0; line < C * V::kLanes * KvBytes(type, 1); line += 64) __builtin_prefetch(asked + line);
       typename V::T v[C];
       for (size_t c = 0; c < C; ++c) {
         const size_t element = j * head_dim + at + c * V::kLanes;
-        v[c] = LoadElements<V, type>(runs[p], element);
+        v[c] = LoadElements<V, type>(runs.at[p], element);
         if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
-        Prefetch<type>(runs[p], element);
       }
       for (size_t r = 0; r < R; ++r) {
         const typename V::T w = V::Broadcast(weights[r * ldw + j]);
@@ -120,19 +125,19 @@ void WeightedTile(const float* weights, size_t ldw, const KvRun* runs, size_t pa
 }
 
 template <typename V, KvType type, size_t R>
-void WeightedRows(const float* weights, size_t ldw, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, float* acc) {
+void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, float* acc) {
   constexpr size_t P = V::kPages;
   size_t i = 0;
-  for (; i + P * V::kLanes <= head_dim; i += P * V::kLanes) WeightedTile<V, type, R, P>(weights, ldw, runs, pages, scales, n, head_dim, i, acc);
-  for (; i + V::kLanes <= head_dim; i += V::kLanes) WeightedTile<V, type, R, 1>(weights, ldw, runs, pages, scales, n, head_dim, i, acc);
+  for (; i + P * V::kLanes <= head_dim; i += P * V::kLanes) WeightedTile<V, type, R, P>(weights, ldw, runs, scales, head_dim, i, acc);
+  for (; i + V::kLanes <= head_dim; i += V::kLanes) WeightedTile<V, type, R, 1>(weights, ldw, runs, scales, head_dim, i, acc);
   if constexpr (type != KvType::kQ8_0) {  // whose blocks are whole registers
     const size_t tail = head_dim - i;
     if (tail == 0) return;
     for (size_t r = 0; r < R; ++r) {
       typename V::T sum = V::LoadTail(acc + r * head_dim + i, tail);
-      for (size_t p = 0; p < pages; ++p) {
-        for (size_t j = 0; j < n; ++j) {
-          sum = V::Fma(V::Broadcast(weights[r * ldw + p * n + j]), LoadElements<V, type, false>(runs[p], j * head_dim + i, tail), sum);
+      for (size_t p = 0; p < runs.pages; ++p) {
+        for (size_t j = 0; j < runs.n; ++j) {
+          sum = V::Fma(V::Broadcast(weights[r * ldw + p * runs.n + j]), LoadElements<V, type, false>(runs.at[p], j * head_dim + i, tail), sum);
         }
       }
       V::StoreTail(acc + r * head_dim + i, sum, tail);
@@ -141,19 +146,19 @@ void WeightedRows(const float* weights, size_t ldw, const KvRun* runs, size_t pa
 }
 
 template <typename V, KvType type>
-void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, const float* scales, size_t n, size_t head_dim, float* acc) {
+void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, const float* scales, size_t head_dim, float* acc) {
   size_t r = 0;
-  for (; r + 4 <= rows; r += 4) WeightedRows<V, type, 4>(weights + r * ldw, ldw, runs, pages, scales, n, head_dim, acc + r * head_dim);
-  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, runs, pages, scales, n, head_dim, acc + r * head_dim);
+  for (; r + 4 <= rows; r += 4) WeightedRows<V, type, 4>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
+  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
 }
 
 template <typename V>
-void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc) {
+void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc) {
   // Scales as f32, of as many positions as there is room for: whole pages, or a part of one.
   constexpr size_t kScales = 256;
   static_assert(kScales % V::kLanes == 0 && kScales >= size_t{kMaxHeadDim} / kKvBlock);
   float scales[kScales];
-  const size_t blocks = head_dim / kKvBlock, room = kScales / blocks, several = room / n;
+  const size_t n = runs.n, pages = runs.pages, blocks = head_dim / kKvBlock, room = kScales / blocks, several = room / n;
   auto put = [&](const KvRun& run, size_t position, size_t count, float* to) {
     const uint16_t* from = reinterpret_cast<const uint16_t*>(run.scales) + position * blocks;
     size_t i = 0;
@@ -162,22 +167,22 @@ void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRun* r
   };
   for (size_t p = 0; several > 0 && p < pages; p += several) {
     const size_t now = pages - p < several ? pages - p : several;
-    for (size_t i = 0; i < now; ++i) put(runs[p + i], 0, n, scales + i * n * blocks);
-    WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows, runs + p, now, scales, n, head_dim, acc);
+    for (size_t i = 0; i < now; ++i) put(runs.at[p + i], 0, n, scales + i * n * blocks);
+    WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows, {runs.at + p, now, n, runs.next != nullptr ? runs.next + p : nullptr}, scales, head_dim, acc);
   }
   for (size_t i = 0; several == 0 && i < pages * n; ) {
     const size_t j = i % n, count = n - j < room ? n - j : room;
-    put(runs[i / n], j, count, scales);
-    const KvRun part{KvType::kQ8_0, runs[i / n].values + j * head_dim, nullptr};
-    WeightedTyped<V, KvType::kQ8_0>(weights + i, ldw, rows, &part, 1, scales, count, head_dim, acc);
+    put(runs.at[i / n], j, count, scales);
+    const KvRun part{KvType::kQ8_0, runs.at[i / n].values + j * head_dim, nullptr};
+    WeightedTyped<V, KvType::kQ8_0>(weights + i, ldw, rows, {&part, 1, count}, scales, head_dim, acc);
     i += count;
   }
 }
 
 template <typename V>
-void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc) {
-  WithKvType(runs->type, [&]<KvType type>() {
-    if constexpr (type == KvType::kQ8_0) WeightedSumQ8<V>(weights, ldw, rows, runs, pages, n, head_dim, acc);
-    else WeightedTyped<V, type>(weights, ldw, rows, runs, pages, nullptr, n, head_dim, acc);
+void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc) {
+  WithKvType(runs.at->type, [&]<KvType type>() {
+    if constexpr (type == KvType::kQ8_0) WeightedSumQ8<V>(weights, ldw, rows, runs, head_dim, acc);
+    else WeightedTyped<V, type>(weights, ldw, rows, runs, nullptr, head_dim, acc);
   });
 }

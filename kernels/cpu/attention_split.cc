@@ -52,15 +52,14 @@ AttentionPart::AttentionPart(std::byte* memory, size_t most, size_t dim) : dim_(
   sums = carver.Take<float>(most * dim);
 }
 
-void AttentionPart::Reset(size_t queries) {
-  queries_ = queries;
-  std::fill_n(total, queries, 0.0);
-  std::fill_n(max, queries, -kInfinity);
-  std::fill_n(sums, queries * dim_, 0.0f);
+void AttentionPart::Reset(size_t from, size_t to) {
+  std::fill(total + from, total + to, 0.0);
+  std::fill(max + from, max + to, -kInfinity);
+  std::fill(sums + from * dim_, sums + to * dim_, 0.0f);
 }
 
-void AttentionPart::Add(const AttentionPart& o) {
-  for (size_t i = 0; i < queries_; ++i) {
+void AttentionPart::Add(const AttentionPart& o, size_t from, size_t to) {
+  for (size_t i = from; i < to; ++i) {
     if (!(o.total[i] > 0)) continue;
     auto power = [](float x) { return x == 0 ? 1 : std::exp(x); };  // of two, one is 0
     const float top = std::max(max[i], o.max[i]), own = power(max[i] - top), other = power(o.max[i] - top);
@@ -93,7 +92,7 @@ SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, siz
 }
 
 void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) const {
-  part->Reset(call_.Queries(item));
+  part->Reset(0, call_.Queries(item));
   if (item.count == 1) AttendLone(item, split, part);
   else AttendTogether(item, split, part);
 }
@@ -104,28 +103,41 @@ void SplitAttention::AttendLone(const AttentionItem& item, size_t split, Attenti
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
   const Range sees = call_.Sees(row, split);
   const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
-  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Run* runs, size_t few) {
-    for (size_t h = 0; h < item.heads; ++h) Score(queries + h * group * dim, group, runs, few, item.head + h, scratch_.scores + h * group * kSplit, start);
+  auto heads = [&](const Pages::Few& few, const Pages::Few& next, const auto& f) {
+    for (size_t h = 0; h + 1 < item.heads; ++h) f(h, few, item.head + h + 1);
+    f(item.heads - 1, next, item.head);
+  };
+  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Few& few, const Pages::Few& next_few) {
+    heads(few, next_few, [&](size_t h, const Pages::Few& next, size_t next_head) {
+      Score(queries + h * group * dim, group, few, item.head + h, scratch_.scores + h * group * kSplit, start, next, next_head);
+    });
   });
   for (size_t i = 0; i < call_.Queries(item); ++i) {
     Soften(scratch_.scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
   }
-  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Run* runs, size_t few) {
-    for (size_t h = 0; h < item.heads; ++h) AddValues(scratch_.scores + h * group * kSplit, group, runs, few, item.head + h, part->sums + h * group * dim, start);
+  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Few& few, const Pages::Few& next_few) {
+    heads(few, next_few, [&](size_t h, const Pages::Few& next, size_t next_head) {
+      AddValues(scratch_.scores + h * group * kSplit, group, few, item.head + h, part->sums + h * group * dim, start, next, next_head);
+    });
   });
 }
 
 // The scores of n queries in a few runs, to their places in a split that begins at `start`.
-void SplitAttention::Score(const float* queries, size_t n, const Pages::Run* runs, size_t few, size_t head, float* scores, size_t start) const {
-  KvRun keys[kPagesAtOnce];
-  for (size_t p = 0; p < few; ++p) keys[p] = call_.pages.Keys(runs[p], head);
-  ops_.scores(queries, n, keys, few, call_.pages.block(), runs->count, call_.dim, scores + (runs->position - start), kSplit);
+void SplitAttention::Score(const float* queries, size_t n, const Pages::Few& few, size_t head, float* scores, size_t start, const Pages::Few& next,
+                           size_t next_head) const {
+  KvRun keys[kPagesAtOnce], then[kPagesAtOnce];
+  for (size_t p = 0; p < few.count; ++p) keys[p] = call_.pages.Keys(few.runs[p], head);
+  for (size_t p = 0; p < next.count; ++p) then[p] = call_.pages.Keys(next.runs[p], next_head);
+  ops_.scores(queries, n, {keys, few.count, few.runs->count, next.count > 0 ? then : nullptr}, call_.pages.block(), call_.dim,
+              scores + (few.runs->position - start), kSplit);
 }
 
-void SplitAttention::AddValues(const float* weights, size_t n, const Pages::Run* runs, size_t few, size_t head, float* sums, size_t start) const {
-  KvRun values[kPagesAtOnce];
-  for (size_t p = 0; p < few; ++p) values[p] = call_.pages.Values(runs[p], head);
-  ops_.weighted_sum(weights + (runs->position - start), kSplit, n, values, few, runs->count, call_.dim, sums);
+void SplitAttention::AddValues(const float* weights, size_t n, const Pages::Few& few, size_t head, float* sums, size_t start, const Pages::Few& next,
+                               size_t next_head) const {
+  KvRun values[kPagesAtOnce], then[kPagesAtOnce];
+  for (size_t p = 0; p < few.count; ++p) values[p] = call_.pages.Values(few.runs[p], head);
+  for (size_t p = 0; p < next.count; ++p) then[p] = call_.pages.Values(next.runs[p], next_head);
+  ops_.weighted_sum(weights + (few.runs->position - start), kSplit, n, {values, few.count, few.runs->count, next.count > 0 ? then : nullptr}, call_.dim, sums);
 }
 
 // The queries of several rows, and what each sees.
@@ -148,16 +160,16 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   const KvRow& row = call_.rows[item.row];  // all have this table
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
-  call_.pages.ForEachFew(row, seen.any.from, seen.any.to, [&](const Pages::Run* runs, size_t few) {
-    Score(scratch_.queries, n, runs, few, item.head, scratch_.scores, start);
+  call_.pages.ForEachFew(row, seen.any.from, seen.any.to, [&](const Pages::Few& few, const Pages::Few& next) {
+    Score(scratch_.queries, n, few, item.head, scratch_.scores, start, next, item.head);
   });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to) Soften(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
   }
   // What all see, together; before and after it each row its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    call_.pages.ForEachFew(row, from, to, [&](const Pages::Run* runs, size_t few) {
-      AddValues(scratch_.scores + first * kSplit, how_many, runs, few, item.head, part->sums + first * dim, start);
+    call_.pages.ForEachFew(row, from, to, [&](const Pages::Few& few, const Pages::Few& next) {
+      AddValues(scratch_.scores + first * kSplit, how_many, few, item.head, part->sums + first * dim, start, next, item.head);
     });
   };
   for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);

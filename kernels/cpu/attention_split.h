@@ -51,21 +51,27 @@ class Pages {
       pos += count;
     }
   }
-  // f(runs, how many) for the same: up to kPagesAtOnce whole pages, or a part of one.
+  // Up to kPagesAtOnce whole pages, or a part of one.
+  struct Few {
+    Run runs[kPagesAtOnce];
+    size_t count = 0;
+  };
+  // f(few, next) for the same; next: what f is called for then, as many pages of as many positions, or none.
   template <typename Fn>
   void ForEachFew(const KvRow& row, size_t from, size_t to, const Fn& f) const {
-    Run runs[kPagesAtOnce];
-    size_t few = 0;
-    auto flush = [&] {
-      if (few > 0) f(runs, few);
-      few = 0;
+    Few now{}, next{};
+    auto step = [&] {
+      const Few none{};
+      if (now.count > 0) f(now, next.count == now.count && next.runs->count == now.runs->count ? next : none);
+      now = next;
+      next.count = 0;
     };
     ForEach(row, from, to, [&](const Run& run) {
-      if (run.count < block_ || few == kPagesAtOnce) flush();
-      runs[few++] = run;
-      if (run.count < block_) flush();
+      if (next.count > 0 && (run.count < block_ || next.runs->count < block_ || next.count == kPagesAtOnce)) step();
+      next.runs[next.count++] = run;
     });
-    flush();
+    step();
+    step();
   }
   KvRun Keys(const Run& run, size_t head) const;
   KvRun Values(const Run& run, size_t head) const;
@@ -108,8 +114,9 @@ class AttentionPart {
   // Of `most` queries at most: Bytes(most, dim) at `memory`.
   AttentionPart(std::byte* memory, size_t most, size_t dim);
 
-  void Reset(size_t queries);
-  void Add(const AttentionPart& o);
+  // Of queries [from, to).
+  void Reset(size_t from, size_t to);
+  void Add(const AttentionPart& o, size_t from, size_t to);
   // out[dim] of query i, which saw something.
   void Finish(size_t i, float* out) const;
 
@@ -118,7 +125,7 @@ class AttentionPart {
   float* sums = nullptr;    // [query][dim]
 
  private:
-  size_t queries_ = 0, dim_ = 0;
+  size_t dim_ = 0;
 };
 
 class SplitAttention {
@@ -144,8 +151,9 @@ class SplitAttention {
   void Soften(float* scores, Range range, float* max, double* total) const;
   void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
   void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
-  void Score(const float* queries, size_t n, const Pages::Run* runs, size_t few, size_t head, float* scores, size_t start) const;
-  void AddValues(const float* weights, size_t n, const Pages::Run* runs, size_t few, size_t head, float* sums, size_t start) const;
+  // `next`: what is wanted afterwards, of head `next_head`.
+  void Score(const float* queries, size_t n, const Pages::Few& few, size_t head, float* scores, size_t start, const Pages::Few& next, size_t next_head) const;
+  void AddValues(const float* weights, size_t n, const Pages::Few& few, size_t head, float* sums, size_t start, const Pages::Few& next, size_t next_head) const;
 
   const IsaOps& ops_;
   const AttentionCall& call_;

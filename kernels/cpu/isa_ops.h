@@ -50,15 +50,15 @@ struct IsaOps {
   // The blocks of one row.
   void (*quantize)(const float* x, size_t blocks, const QuantizedRow& to);
   // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times scales[d / 32 * stride + j]
-  // where there are scales. One chain along d. Of several pages, each of n positions, the scores follow each other.
-  void (*scores)(const float* q, size_t rows, const KvRun* runs, size_t pages, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds);
+  // where there are scales. One chain along d. Of several pages the scores follow each other.
+  void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds);
   // s[i] *= scale for i of [begin, end); their maximum.
   float (*scale_max)(float* s, size_t begin, size_t end, float scale);
   // s[i] = exp(s[i] - max) for i of [begin, end); their sum, in an order that depends on i only.
   float (*exp_sum)(float* s, size_t begin, size_t end, float max);
   // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
-  // where there are scales. Of several pages, each of n positions, the weights follow each other.
-  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRun* runs, size_t pages, size_t n, size_t head_dim, float* acc);
+  // where there are scales. Of several pages the weights follow each other.
+  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up

@@ -14,6 +14,13 @@ struct KvRun {
   const std::byte* scales;  // f16; of q8_0 only
 };
 
+// Several pages' runs, of n positions each.
+struct KvRuns {
+  const KvRun* at;
+  size_t pages, n;
+  const KvRun* next = nullptr;  // as many of as many positions, of what is wanted afterwards: memory is asked for them meanwhile
+};
+
 // f.template operator()<type>() for a type that is known at run time only.
 template <typename Fn>
 void WithKvType(KvType type, const Fn& f) {

@@ -11,7 +11,9 @@ namespace {
 // there is enough for every thread then.
 constexpr size_t kQueries = 64, kMostQueries = 256, kItemsOfAThread = 4;
 // A core in a nanosecond, to decide whether a parallel region pays.
-constexpr double kAttentionMacsPerNs = 16;
+constexpr double kAttentionMacsPerNs = 16, kSumsPerNs = 2;
+// Queries whose splits are added by one thread.
+constexpr size_t kSummedTogether = 4;
 
 }  // namespace
 
@@ -71,18 +73,21 @@ size_t PagedAttention::MostSplits(const AttentionCall& call, std::span<const Att
 
 template <typename Kernel>
 void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs) {
-  auto finish = [&](const AttentionItem& item, const AttentionPart& all) {
+  auto finish = [&](const AttentionItem& item, const AttentionPart& all, size_t from, size_t to) {
     const size_t width = item.heads * call.group;
-    for (size_t i = 0; i < call.Queries(item); ++i) {
+    for (size_t i = from; i < to; ++i) {
       all.Finish(i, call.out + ((item.row + i / width) * call.heads + item.head * call.group + i % width) * call.dim);
     }
   };
   size_t most = 0;
   splits_.clear();
+  first_splits_.clear();
   for (size_t i = 0; i < items.size(); ++i) {
     most = std::max(most, call.Queries(items[i]));
+    first_splits_.push_back(splits_.size());
     for (size_t split = call.FirstSplit(items[i]); by_splits && split <= call.LastSplit(items[i]); ++split) splits_.push_back({i, split});
   }
+  most = (most + kSummedTogether - 1) / kSummedTogether * kSummedTogether;
   // All memory here: nothing may throw within a region.
   const size_t part_bytes = AttentionPart::Bytes(most, call.dim), own_bytes = Kernel::Bytes(call, most) + 2 * part_bytes;
   std::byte* own = own_.Room(own_bytes * Size(team_.threads()));
@@ -100,21 +105,28 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
       }
       // A prompt's last rows cost most: one from the front, one from the back, so that every thread gets both.
       const AttentionItem& item = items[i % 2 == 0 ? i / 2 : items.size() - 1 - i / 2];
-      all.Reset(call.Queries(item));
+      const size_t queries = call.Queries(item);
+      all.Reset(0, queries);
       for (size_t split = call.FirstSplit(item); split <= call.LastSplit(item); ++split) {
         attention.Attend(item, split, &part);
-        all.Add(part);
+        all.Add(part, 0, queries);
       }
-      finish(item, all);
+      finish(item, all, 0, queries);
     }
   });
-  AttentionPart all(own, most, call.dim);
-  for (size_t i = 0; i < splits_.size();) {
-    const size_t of = splits_[i].item;
-    all.Reset(call.Queries(items[of]));
-    for (; i < splits_.size() && splits_[i].item == of; ++i) all.Add(parts_[i]);
-    finish(items[of], all);
-  }
+  if (!by_splits) return;
+  first_splits_.push_back(splits_.size());
+  team_.For(items.size() * most, kSummedTogether, static_cast<double>(splits_.size() * most * call.dim) / kSumsPerNs, [&](size_t begin, size_t end, size_t thread) {
+    AttentionPart all(own + own_bytes * thread, most, call.dim);
+    for (size_t at = begin; at < end; at += kSummedTogether) {
+      const AttentionItem& item = items[at / most];
+      const size_t from = at % most, to = std::min(from + kSummedTogether, call.Queries(item));
+      if (from >= to) continue;
+      all.Reset(from, to);
+      for (size_t i = first_splits_[at / most]; i < first_splits_[at / most + 1]; ++i) all.Add(parts_[i], from, to);
+      finish(item, all, from, to);
+    }
+  });
 }
 
 }  // namespace gyre::cpu

@@ -35,6 +35,7 @@ class PagedAttention {
     size_t item, split;
   };
   std::vector<Split> splits_;         // in order, where they are shared out
+  std::vector<size_t> first_splits_;  // of each item, then how many there are
   std::vector<AttentionPart> parts_;  // of each
   Buffer own_, shared_;               // of threads; of parts_
 };

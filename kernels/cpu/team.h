@@ -36,7 +36,7 @@ class Team {
 
  private:
   static constexpr double kWorthwhile = 20000;
-  static constexpr size_t kShares = 16;   // of a run
+  static constexpr size_t kShares = 16;   // of a run at least, where it has as many grains
   static constexpr size_t kMostRuns = 256;  // with more threads than that some begin with a neighbour's run
   struct alignas(64) Taken {
     size_t shares;  // of one run; by atomic_ref only
@@ -56,7 +56,7 @@ class Team {
     auto first = [&](size_t run) { return grains * run / runs; };  // in grains
     // The next share of a run; false where all are taken.
     auto share = [&](size_t run, size_t thread) {
-      const size_t begin = first(run), length = first(run + 1) - begin, each = take_over ? (length + kShares - 1) / kShares : length;
+      const size_t begin = first(run), length = first(run + 1) - begin, each = take_over ? std::max<size_t>(1, length / kShares) : length;
       size_t at = 0;
       if constexpr (take_over) {
         const std::atomic_ref shares(taken[run].shares);
