@@ -22,7 +22,7 @@ typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
 }
 
 // Where what is read later begins: as far into it as into what is read now, that is asked for. Pages are short, so the hardware begins anew too often to run
-// far enough ahead by itself. Without `next` a little later in the same run.
+// far enough ahead by itself. Without `next`, and by kernels that pass over the pages several times, a little later in the same run.
 inline const std::byte* Asked(const KvRun& run, const KvRun* next) { return next != nullptr ? next->values : run.values + 512; }
 
 // R queries against n positions from j on, a register of them at most, of P pages.
@@ -32,7 +32,7 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
   typename V::T sum[P][R];
   Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
   const std::byte* asked[P];
-  for (size_t p = 0; p < P; ++p) asked[p] = Asked(runs[p], next != nullptr ? next + p : nullptr);
+  for (size_t p = 0; p < P; ++p) asked[p] = Asked(runs[p], P == kPagesAtOnce && next != nullptr ? next + p : nullptr);
   for (size_t b = 0; b < head_dim; b += kKvBlock) {
     [[maybe_unused]] typename V::T scale[P];
     if constexpr (type == KvType::kQ8_0) {
@@ -103,11 +103,12 @@ void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const fl
   const size_t n = runs.n;
   typename V::T sum[R][C];
   Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
+  const bool turns = V::kPages == kPagesAtOnce && runs.next != nullptr && runs.pages == kPagesAtOnce;
   for (size_t p = 0; p < runs.pages; ++p, weights += n) {
     for (size_t j = 0; j < n; ++j) {
       // Of all pages in turn: memory brings several streams faster than one.
-      const bool turns = runs.next != nullptr;
-      const std::byte* asked = Asked(runs.at[p], turns ? runs.next + j % runs.pages : nullptr) + ((turns ? (p * n + j) / runs.pages : j) * head_dim + at) * KvBytes(type, 1);
+      const size_t row = turns ? (p * n + j) / kPagesAtOnce : j;
+      const std::byte* asked = Asked(runs.at[p], turns ? runs.next + j % kPagesAtOnce : nullptr) + (row * head_dim + at) * KvBytes(type, 1);
       for (size_t line = 0; line < C * V::kLanes * KvBytes(type, 1); line += 64) __builtin_prefetch(asked + line);
       typename V::T v[C];
       for (size_t c = 0; c < C; ++c) {
