@@ -103,41 +103,16 @@ void SplitAttention::AttendLone(const AttentionItem& item, size_t split, Attenti
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
   const Range sees = call_.Sees(row, split);
   const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
-  auto heads = [&](const Pages::Few& few, const Pages::Few& next, const auto& f) {
-    for (size_t h = 0; h + 1 < item.heads; ++h) f(h, few, item.head + h + 1);
-    f(item.heads - 1, next, item.head);
-  };
-  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Few& few, const Pages::Few& next_few) {
-    heads(few, next_few, [&](size_t h, const Pages::Few& next, size_t next_head) {
-      Score(queries + h * group * dim, group, few, item.head + h, scratch_.scores + h * group * kSplit, start, next, next_head);
-    });
+  const Pages& pages = call_.pages;
+  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Keys, [&](const KvRuns& runs, size_t head, size_t position) {
+    ops_.scores(queries + head * group * dim, group, runs, pages.block(), dim, scratch_.scores + head * group * kSplit + (position - start), kSplit);
   });
   for (size_t i = 0; i < call_.Queries(item); ++i) {
     Soften(scratch_.scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
   }
-  call_.pages.ForEachFew(row, sees.from, sees.to, [&](const Pages::Few& few, const Pages::Few& next_few) {
-    heads(few, next_few, [&](size_t h, const Pages::Few& next, size_t next_head) {
-      AddValues(scratch_.scores + h * group * kSplit, group, few, item.head + h, part->sums + h * group * dim, start, next, next_head);
-    });
+  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Values, [&](const KvRuns& runs, size_t head, size_t position) {
+    ops_.weighted_sum(scratch_.scores + head * group * kSplit + (position - start), kSplit, group, runs, dim, part->sums + head * group * dim);
   });
-}
-
-// The scores of n queries in a few runs, to their places in a split that begins at `start`.
-void SplitAttention::Score(const float* queries, size_t n, const Pages::Few& few, size_t head, float* scores, size_t start, const Pages::Few& next,
-                           size_t next_head) const {
-  KvRun keys[kPagesAtOnce], then[kPagesAtOnce];
-  for (size_t p = 0; p < few.count; ++p) keys[p] = call_.pages.Keys(few.runs[p], head);
-  for (size_t p = 0; p < next.count; ++p) then[p] = call_.pages.Keys(next.runs[p], next_head);
-  ops_.scores(queries, n, {keys, few.count, few.runs->count, next.count > 0 ? then : nullptr}, call_.pages.block(), call_.dim,
-              scores + (few.runs->position - start), kSplit);
-}
-
-void SplitAttention::AddValues(const float* weights, size_t n, const Pages::Few& few, size_t head, float* sums, size_t start, const Pages::Few& next,
-                               size_t next_head) const {
-  KvRun values[kPagesAtOnce], then[kPagesAtOnce];
-  for (size_t p = 0; p < few.count; ++p) values[p] = call_.pages.Values(few.runs[p], head);
-  for (size_t p = 0; p < next.count; ++p) then[p] = call_.pages.Values(next.runs[p], next_head);
-  ops_.weighted_sum(weights + (few.runs->position - start), kSplit, n, {values, few.count, few.runs->count, next.count > 0 ? then : nullptr}, call_.dim, sums);
 }
 
 // The queries of several rows, and what each sees.
@@ -160,16 +135,17 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   const KvRow& row = call_.rows[item.row];  // all have this table
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
-  call_.pages.ForEachFew(row, seen.any.from, seen.any.to, [&](const Pages::Few& few, const Pages::Few& next) {
-    Score(scratch_.queries, n, few, item.head, scratch_.scores, start, next, item.head);
+  const Pages& pages = call_.pages;
+  pages.ForEachFewOfHeads(row, seen.any.from, seen.any.to, item.head, 1, &Pages::Keys, [&](const KvRuns& runs, size_t, size_t position) {
+    ops_.scores(scratch_.queries, n, runs, pages.block(), dim, scratch_.scores + (position - start), kSplit);
   });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to) Soften(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
   }
   // What all see, together; before and after it each row its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    call_.pages.ForEachFew(row, from, to, [&](const Pages::Few& few, const Pages::Few& next) {
-      AddValues(scratch_.scores + first * kSplit, how_many, few, item.head, part->sums + first * dim, start, next, item.head);
+    pages.ForEachFewOfHeads(row, from, to, item.head, 1, &Pages::Values, [&](const KvRuns& runs, size_t, size_t position) {
+      ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, runs, dim, part->sums + first * dim);
     });
   };
   for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);

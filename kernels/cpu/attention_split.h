@@ -73,6 +73,20 @@ class Pages {
     step();
     step();
   }
+  // f(runs, h, position) for heads `head` + h of the same, `of` what, Keys or Values; position: the runs' first.
+  template <typename Fn>
+  void ForEachFewOfHeads(const KvRow& row, size_t from, size_t to, size_t head, size_t heads, KvRun (Pages::*of)(const Run&, size_t) const, const Fn& f) const {
+    ForEachFew(row, from, to, [&](const Few& few, const Few& next) {
+      for (size_t h = 0; h < heads; ++h) {
+        const bool last = h + 1 == heads;
+        const Few& then = last ? next : few;
+        KvRun runs[kPagesAtOnce], wanted[kPagesAtOnce];
+        for (size_t p = 0; p < few.count; ++p) runs[p] = (this->*of)(few.runs[p], head + h);
+        for (size_t p = 0; p < then.count; ++p) wanted[p] = (this->*of)(then.runs[p], last ? head : head + h + 1);
+        f(KvRuns{runs, few.count, few.runs->count, then.count > 0 ? wanted : nullptr}, h, few.runs->position);
+      }
+    });
+  }
   KvRun Keys(const Run& run, size_t head) const;
   KvRun Values(const Run& run, size_t head) const;
 
@@ -151,9 +165,6 @@ class SplitAttention {
   void Soften(float* scores, Range range, float* max, double* total) const;
   void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
   void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
-  // `next`: what is wanted afterwards, of head `next_head`.
-  void Score(const float* queries, size_t n, const Pages::Few& few, size_t head, float* scores, size_t start, const Pages::Few& next, size_t next_head) const;
-  void AddValues(const float* weights, size_t n, const Pages::Few& few, size_t head, float* sums, size_t start, const Pages::Few& next, size_t next_head) const;
 
   const IsaOps& ops_;
   const AttentionCall& call_;
