@@ -77,13 +77,17 @@ class Pages {
   template <typename Fn>
   void ForEachFewOfHeads(const KvRow& row, size_t from, size_t to, size_t head, size_t heads, KvRun (Pages::*of)(const Run&, size_t) const, const Fn& f) const {
     ForEachFew(row, from, to, [&](const Few& few, const Few& next) {
+      KvRun runs[2][kPagesAtOnce];  // of a head and of the next
+      auto find = [&](const Few& from, size_t h, KvRun* to) {
+        for (size_t p = 0; p < from.count; ++p) to[p] = (this->*of)(from.runs[p], head + h);
+      };
+      find(few, 0, runs[0]);
       for (size_t h = 0; h < heads; ++h) {
         const bool last = h + 1 == heads;
-        const Few& then = last ? next : few;
-        KvRun runs[kPagesAtOnce], wanted[kPagesAtOnce];
-        for (size_t p = 0; p < few.count; ++p) runs[p] = (this->*of)(few.runs[p], head + h);
-        for (size_t p = 0; p < then.count; ++p) wanted[p] = (this->*of)(then.runs[p], last ? head : head + h + 1);
-        f(KvRuns{runs, few.count, few.runs->count, then.count > 0 ? wanted : nullptr}, h, few.runs->position);
+        KvRun* wanted = runs[(h + 1) % 2];
+        if (last) find(next, 0, wanted);
+        else find(few, h + 1, wanted);
+        f(KvRuns{runs[h % 2], few.count, few.runs->count, last && next.count == 0 ? nullptr : wanted}, h, few.runs->position);
       }
     });
   }
