@@ -78,8 +78,8 @@ class Pages {
   void ForEachFewOfHeads(const KvRow& row, size_t from, size_t to, size_t head, size_t heads, KvRun (Pages::*of)(const Run&, size_t) const, const Fn& f) const {
     ForEachFew(row, from, to, [&](const Few& few, const Few& next) {
       KvRun runs[2][kPagesAtOnce];  // of a head and of the next
-      auto find = [&](const Few& from, size_t h, KvRun* to) {
-        for (size_t p = 0; p < from.count; ++p) to[p] = (this->*of)(from.runs[p], head + h);
+      auto find = [&](const Few& those, size_t h, KvRun* to) {
+        for (size_t p = 0; p < those.count; ++p) to[p] = (this->*of)(those.runs[p], head + h);
       };
       find(few, 0, runs[0]);
       for (size_t h = 0; h < heads; ++h) {
