@@ -32,7 +32,7 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
   typename V::T sum[P][R];
   Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
   const std::byte* asked[P];
-  for (size_t p = 0; p < P; ++p) asked[p] = Asked(runs[p], P == kPagesAtOnce && next != nullptr ? next + p : nullptr);
+  for (size_t p = 0; p < P; ++p) asked[p] = Asked(runs[p], next != nullptr ? next + p : nullptr);
   for (size_t b = 0; b < head_dim; b += kKvBlock) {
     [[maybe_unused]] typename V::T scale[P];
     if constexpr (type == KvType::kQ8_0) {
@@ -87,9 +87,11 @@ template <typename V, KvType type>
 void ScoresTyped(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds) {
   constexpr size_t P = V::kPages;
   size_t p = 0;
-  auto next = [&] { return runs.next != nullptr ? runs.next + p : nullptr; };
-  for (; p + P <= runs.pages; p += P) ScoresPages<V, type, P>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next());
-  for (; p < runs.pages; ++p) ScoresPages<V, type, 1>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next());
+  for (; p + P <= runs.pages; p += P) {
+    const KvRun* next = P == kPagesAtOnce && runs.next != nullptr ? runs.next + p : nullptr;
+    ScoresPages<V, type, P>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next);
+  }
+  for (; p < runs.pages; ++p) ScoresPages<V, type, 1>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, nullptr);
 }
 
 template <typename V>
