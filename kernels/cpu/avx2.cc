@@ -46,11 +46,28 @@ inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]
   }
 }
 
+void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
+  if (to.wide == nullptr) return QuantizeRow<Quantize>(x, blocks, to);
+  const __m128i order = _mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
+  for (size_t b = 0, at = 0; b < blocks; ++b, at += to.step) {
+    alignas(32) int8_t q[kBlock];
+    float scale;
+    int32_t sums[2];
+    Quantize(x + b * kBlock, q, &scale, sums);
+    PutScale(to, at, scale, sums);
+    for (size_t half = 0; half < kBlock; half += 16) {
+      const __m128i bytes = _mm_shuffle_epi8(_mm_load_si128(reinterpret_cast<const __m128i*>(q + half)), order);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.wide + at * kBlock + half), _mm256_cvtepi8_epi16(bytes));
+    }
+  }
+}
+
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   QuantizeRow<Quantize>, Scores<V8>,
-                                 ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>, GeluTimes<V8>, Softcap<V8>, RmsNorm<V8>, ToHalf<V8>, kRows};
+  static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   QuantizeX, Scores<V8>,
+                                 ScaleMax<V8>, ExpSum<V8>, WeightedSum<V8>, SiluTimes<V8>, GeluTimes<V8>, Softcap<V8>, RmsNorm<V8>, ToHalf<V8>, kRows,
+                                 kMany};
   return &kOps;
 }
 

@@ -48,37 +48,34 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
   }
 }
 
-// The rows of x that many rows are taken in: twice four sums leave registers enough for codes and activations.
+// The rows that pass over a segment together: twice as many sums leave registers enough for codes and activations. Bytes need as many for
+// sums of 16 bits; of signed numbers it is a group of x, in the last what is there of it.
 constexpr size_t kRows = 4;
 // Of these rows, of both halves of a panel. Each by its name: gcc keeps arrays that live through a loop in memory.
+template <size_t R>
 struct Sums {
-  __m256i low0, low1, low2, low3, high0, high1, high2, high3;
+  __m256i low0, low1, low2, low3, low4, low5, high0, high1, high2, high3, high4, high5;
 
   template <typename Fn>
   [[gnu::always_inline]] void Rows(const Fn& f) {
     f(low0, high0, std::integral_constant<size_t, 0>());
     f(low1, high1, std::integral_constant<size_t, 1>());
-    f(low2, high2, std::integral_constant<size_t, 2>());
-    f(low3, high3, std::integral_constant<size_t, 3>());
+    if constexpr (R > 2) f(low2, high2, std::integral_constant<size_t, 2>()), f(low3, high3, std::integral_constant<size_t, 3>());
+    if constexpr (R > 4) f(low4, high4, std::integral_constant<size_t, 4>()), f(low5, high5, std::integral_constant<size_t, 5>());
   }
   // In registers, here: keeps the compiler from computing products far ahead, for whose sums no register is left.
-  [[gnu::always_inline]] void Pin() { asm("" : "+x"(low0), "+x"(low1), "+x"(low2), "+x"(low3), "+x"(high0), "+x"(high1), "+x"(high2), "+x"(high3)); }
+  [[gnu::always_inline]] void Pin() {
+    Rows([](__m256i& low, __m256i& high, auto) {
+      __m256i a = low, b = high;  // of its own: an asm on its members would leave the whole in memory
+      asm("" : "+x"(a), "+x"(b));
+      low = a, high = b;
+    });
+  }
 };
 
-// Activations of the rows of one group as 16-bit numbers, n of them, a multiple of 32: of each four the even ones, then the odd ones. As many from `next` on
-// are asked for.
-[[maybe_unused]] void Widen(const int8_t* q, size_t n, const int8_t* next, int16_t* to) {
-  const __m128i order = _mm_set_epi8(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
-  for (size_t i = 0; i < n; i += 16) {
-    if (i % 64 == 0) __builtin_prefetch(next + i);
-    const __m128i bytes = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q + i)), order);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(to + i), _mm256_cvtepi8_epi16(bytes));
-  }
-}
-
-// dots = what groups [begin, end) of a block give, unpacked.
-template <typename L, size_t begin, size_t end>
-[[gnu::always_inline]] inline void SumGroups(const int16_t* q, const std::byte* codes, Sums& dots) {
+// dots = what `groups` groups of a block give, unpacked.
+template <size_t groups, size_t R>
+[[gnu::always_inline]] inline void SumGroups(const int16_t* q, const std::byte* codes, Sums<R>& dots) {
   auto each = [&](size_t two, const auto& f) {
     const __m256i low = Load256(codes + 64 * two), high = Load256(codes + 64 * two + 32);
     dots.Rows([&](__m256i& a, __m256i& b, auto r) {
@@ -90,13 +87,13 @@ template <typename L, size_t begin, size_t end>
     });
     dots.Pin();
   };
-  each(2 * begin, [](__m256i& to, __m256i v) { to = v; });
+  each(0, [](__m256i& to, __m256i v) { to = v; });
 #pragma GCC unroll kUnrolled
-  for (size_t two = 2 * begin + 1; two < 2 * end; ++two) each(two, [](__m256i& to, __m256i v) { to = _mm256_add_epi32(to, v); });
+  for (size_t two = 1; two < 2 * groups; ++two) each(two, [](__m256i& to, __m256i v) { to = _mm256_add_epi32(to, v); });
 }
-// dots += the same.
+// dots += what groups [begin, end) give, bytes.
 template <typename L, size_t begin, size_t end>
-[[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Sums& dots) {
+[[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Sums<kRows>& dots) {
   if constexpr (kVnni) {
 #pragma GCC unroll kUnrolled
     for (size_t g = begin; g < end; ++g) {
@@ -113,7 +110,7 @@ template <typename L, size_t begin, size_t end>
   constexpr size_t kRun = kSafe<L> < end - begin ? kSafe<L> : end - begin;
   const __m256i ones = _mm256_set1_epi16(1);
   for (size_t run = begin; run < end; run += kRun) {
-    Sums words;
+    Sums<kRows> words;
     auto each = [&](size_t g, const auto& f) {
       const __m256i low = Load256(codes + 64 * g), high = Load256(codes + 64 * g + 32);
       words.Rows([&](__m256i& a, __m256i& b, auto r) {
@@ -133,27 +130,22 @@ template <typename L, size_t begin, size_t end>
   }
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what `out` holds where begin > 0. q: of the
-// first row and block, bytes or widened.
-template <typename L, typename Q>
-void AddBlocks(const Quantized& x, size_t row, const Q* q, const std::byte* unpacked, size_t begin, size_t end, size_t columns, float* out, size_t ldo) {
+// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what `out` holds where begin > 0.
+template <typename L>
+void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, size_t columns, float* out, size_t ldo) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t n[2] = {Columns(0, columns), Columns(8, columns)};
   __m256 sum[2][kRows];
   for (size_t h = 0; h < 2; ++h) LoadSums(out + 8 * h, ldo, n[h], begin == 0, sum[h]);
   size_t at = x.At(row, begin);
-  for (size_t b = begin; b < end; ++b, at += kRows, q += kRows * kBlock, unpacked += U::kUnitBytes) {
+  for (size_t b = begin; b < end; ++b, at += kRows, unpacked += U::kUnitBytes) {
     auto load = [&](size_t first) { return V8::Load(reinterpret_cast<const float*>(unpacked) + first); };
     constexpr size_t kMins = U::kMins / 4;
     Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
-      Sums dots;
-      if constexpr (kSigned<L>) {
-        SumGroups<L, s() * kGroups, (s() + 1) * kGroups>(q, unpacked + U::kHeader, dots);
-      } else {
-        dots.Rows([&](__m256i& low, __m256i& high, auto r) { low = high = Offset<L>(x, at + r(), s()); });
-        AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(q, unpacked + U::kHeader, dots);
-      }
+      Sums<kRows> dots;
+      dots.Rows([&](__m256i& low, __m256i& high, auto r) { low = high = Offset<L>(x, at + r(), s()); });
+      AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(x.q + at * kBlock, unpacked + U::kHeader, dots);
       constexpr size_t low = s() * kPanel, high = low + 8;
       AddPart<L>(x, at, s(), load(low), [&] { return load(kMins + low); }, {dots.low0, dots.low1, dots.low2, dots.low3}, sum[0]);
       AddPart<L>(x, at, s(), load(high), [&] { return load(kMins + high); }, {dots.high0, dots.high1, dots.high2, dots.high3}, sum[1]);
@@ -164,33 +156,75 @@ void AddBlocks(const Quantized& x, size_t row, const Q* q, const std::byte* unpa
   for (size_t h = 0; h < 2; ++h) StoreSums(sum[h], n[h], out + 8 * h, ldo);
 }
 
-// REQUIRES: rows a multiple of kRows, x.group == kRows.
+// The same of signed numbers, of the first R rows of a group, on top of sums, [R][kPanel]: in memory, as the dots take all registers.
+template <typename L, size_t R>
+[[gnu::noinline]] void AddSigned(const int16_t* q, const float* scale, const std::byte* unpacked, size_t blocks, float* sums) {
+  using U = Unpacked<L>;
+  constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
+  for (size_t b = 0; b < blocks; ++b, q += kRowGroup * kBlock, scale += kRowGroup, unpacked += U::kUnitBytes) {
+    for (size_t s = 0; s < kParts; ++s) {
+      asm("" : "+r"(sums));  // read them from memory again
+      Sums<R> dots;
+      SumGroups<kGroups>(q + 4 * kGroups * s, unpacked + U::kHeader + 2 * kGroup * kGroups * s, dots);
+      const float* scales = reinterpret_cast<const float*>(unpacked) + s * kPanel;
+      const __m256 low = V8::Load(scales), high = V8::Load(scales + 8);
+      dots.Rows([&](__m256i a, __m256i c, auto r) {
+        const __m256 by = _mm256_set1_ps(scale[r]);
+        auto add = [&](float* to, __m256i dot, __m256 w) { V8::Store(to, _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), w), by, V8::Load(to))); };
+        add(sums + r * kPanel, a, low);
+        add(sums + r * kPanel + 8, c, high);
+      });
+    }
+  }
+}
+
+// Rows of a group, at most R of them, against blocks [begin, end) of panels, which lie `stride` bytes apart.
+template <typename L, size_t R>
+void SignedRows(const Quantized& x, size_t row, size_t rows, const std::byte* unpacked, size_t stride, size_t panels, size_t begin, size_t end, size_t columns,
+                float* out, size_t ldo) {
+  alignas(32) float sums[R * kPanel];
+  const size_t at = x.At(row, begin);
+  for (size_t p = 0; p < panels; ++p) {
+    const size_t column = p * kPanel, n = columns < column ? 0 : columns - column < kPanel ? columns - column : kPanel;
+    auto copy = [&](float* to, const float* from) {
+      if (n == kPanel) __builtin_memcpy(to, from, kPanel * sizeof(float));
+      else __builtin_memcpy(to, from, n * sizeof(float));
+    };
+    if (begin == 0) __builtin_memset(sums, 0, sizeof(sums));
+    for (size_t r = 0; begin > 0 && r < rows; ++r) copy(sums + r * kPanel, out + r * ldo + column);
+    AddSigned<L, R>(x.wide + at * kBlock, x.scale + at, unpacked + p * stride, end - begin, sums);
+    for (size_t r = 0; r < rows; ++r) copy(out + r * ldo + column, sums + r * kPanel);
+  }
+}
+
+// REQUIRES: signed: x.wide, in groups of kRowGroup; others: rows a multiple of kRows, x.group == kRows.
 template <typename L>
 void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
   constexpr size_t kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
   alignas(64) std::byte unpacked[kSlice * kUnpacked];
-  alignas(64) int16_t wide[kSigned<L> ? kRows * kCodesSegment : 1];
   for (size_t slice = 0; slice < panels; slice += kSlice) {
     const size_t count = panels - slice < kSlice ? panels - slice : kSlice;
-    for (size_t begin = 0; begin < units; begin += segment) {
-      const size_t end = begin + segment < units ? begin + segment : units;
+    for (size_t unit = 0; unit < units; unit += segment) {
+      const size_t last = unit + segment < units ? unit + segment : units, begin = unit * L::kBlocks, end = last * L::kBlocks;
       for (size_t p = 0; p < count; ++p) {
         const std::byte* panel = w + (slice + p) * stride;
-        Unpack<L>(panel, begin, end, end < units ? panel + end * L::kUnitBytes : panel + kSlice * stride, unpacked + p * kUnpacked);
+        Unpack<L>(panel, unit, last, last < units ? panel + last * L::kUnitBytes : panel + kSlice * stride, unpacked + p * kUnpacked);
       }
-      for (size_t row = 0; row < rows; row += kRows) {
-        const int8_t* narrow = x.q + x.At(row, begin * L::kBlocks) * kBlock;
-        if constexpr (kSigned<L>)
-          Widen(narrow, (end - begin) * L::kBlocks * kRows * kBlock, x.q + x.At(row + kRows, begin * L::kBlocks) * kBlock, wide);
-        for (size_t p = 0; p < count; ++p) {
-          const size_t column = (slice + p) * kPanel;
-          auto add = [&](const auto* q) {
-            AddBlocks<L>(x, row, q, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, columns < column ? 0 : columns - column,
-                         out + row * ldo + column, ldo);
-          };
-          if constexpr (kSigned<L>) add(wide);
-          else add(narrow);
+      const size_t column = slice * kPanel, n = columns < column ? 0 : columns - column;
+      if constexpr (kSigned<L>) {
+        for (size_t row = 0; row < rows; row += kRowGroup) {
+          const size_t some = rows - row < kRowGroup ? rows - row : kRowGroup;
+          auto take = SignedRows<L, kRowGroup>;
+          if constexpr (kEveryShape) take = some > 4 ? take : some > 2 ? SignedRows<L, 4> : SignedRows<L, 2>;
+          take(x, row, some, unpacked, kUnpacked, count, begin, end, n, out + row * ldo + column, ldo);
+        }
+      } else {
+        for (size_t row = 0; row < rows; row += kRows) {
+          for (size_t p = 0; p < count; ++p) {
+            const size_t first = p * kPanel;
+            AddBlocks<L>(x, row, unpacked + p * kUnpacked, begin, end, n < first ? 0 : n - first, out + row * ldo + column + first, ldo);
+          }
         }
       }
     }

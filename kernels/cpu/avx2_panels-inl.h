@@ -16,7 +16,7 @@ __m128i Load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<con
 
 // Whether products are of signed numbers, not of codes to which their zero is added.
 template <typename L>
-inline constexpr bool kSigned = !kVnni && (L::kBits == 8 || L::kTable);
+inline constexpr bool kSigned = !kVnni && L::kSigned;
 
 // Group g of a block for half a panel, eight columns: unsigned codes, or signed numbers where kSigned.
 template <typename L>

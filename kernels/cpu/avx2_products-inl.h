@@ -130,8 +130,8 @@ constexpr size_t kMany = 8;
 template <PanelType type>
 void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   using L = PanelLayout<type>;
-  const size_t many = rows < kMany ? 0 : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
-  assert(many == 0 || x.group == kRows);
+  const size_t many = rows < kMany ? 0 : kSigned<L> ? rows : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
+  assert(many == 0 || (kSigned<L> ? x.wide != nullptr && x.group == kRowGroup : x.group == kRows));
   if (many > 0) ManyRows<L>(x, many, w, panels, columns, out, ldo);
   if (many == rows) return;
   for (size_t p = 0; p < panels; p += kSlice) {

@@ -62,6 +62,7 @@ struct V16 {
 
 // AVX2's numbers, four blocks at a time: horizontal steps and divisions cost most of it.
 void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
+  if (to.wide != nullptr) return Avx2Ops()->quantize(x, blocks, to);
   // Packing works within 128 bits: elements 0 to 3 and 16 to 19 of a block, then of the next.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (size_t b = 0; b < blocks; b += 4) {
@@ -104,8 +105,10 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 }  // namespace
 
 const IsaOps* Avx512Ops() {
+  // Products are AVX2's, and so is how x lies for them.
   static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, QuantizeFour, Scores<V16>,
-                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>, GeluTimes<V16>, Softcap<V16>, RmsNorm<V16>, ToHalf<V16>, Avx2Ops()->row_group};
+                              ScaleMax<V16>, ExpSum<V16>,           WeightedSum<V16>,    SiluTimes<V16>, GeluTimes<V16>, Softcap<V16>, RmsNorm<V16>, ToHalf<V16>, Avx2Ops()->row_group,
+                              Avx2Ops()->wide_rows_from};
   return &kOps;
 }
 

@@ -203,6 +203,7 @@ const IsaOps* Avx512VnniOps() {
     IsaOps ops = *Avx512Ops();
     ops.dot_panels = DotPanels;
     ops.row_group = kRowGroup;
+    ops.wide_rows_from = SIZE_MAX;
     return ops;
   }();
   return &kOps;

@@ -22,6 +22,7 @@ const IsaOps* AvxVnniOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx2Ops();
     ops.dot_panels = DotPanels;
+    ops.wide_rows_from = SIZE_MAX;
     return ops;
   }();
   return &kOps;

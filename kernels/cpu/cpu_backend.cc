@@ -225,11 +225,12 @@ class CpuBackend : public Backend {
 
   // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken again.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
-    const auto [halves, times, bits] = WithPanelType(w.panel_type, []<PanelType type>() {
+    const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
       using L = PanelLayout<type>;
-      return std::tuple<bool, int, size_t>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits);
+      return std::tuple<bool, int, size_t, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits, L::kSigned);
     });
-    const size_t group = ops_.RowGroup(rows, bits), used = w.k / kBlock;
+    const auto [group, wide] = ops_.LayoutOf(rows, bits, is_signed);
+    const size_t used = w.k / kBlock;
     const size_t slots = (rows + group - 1) / group * group * w.blocks;
     if (scale_.size() < slots) {
       q_.resize(slots);
@@ -237,16 +238,19 @@ class CpuBackend : public Backend {
       sum_.resize(slots);
       offset_.resize(slots * 2);
     }
-    const Quantized out{reinterpret_cast<const int8_t*>(q_.data()), scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots};
-    if (quantized_as_ == std::tuple(w.blocks, group, halves, times)) return out;
-    quantized_as_.emplace(w.blocks, group, halves, times);
-    team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times](size_t begin, size_t end) {
+    if (wide && wide_.size() < slots) wide_.resize(slots);
+    const auto numbers = [&, wide = wide](size_t at) { return wide ? wide_[at].q : nullptr; };
+    const Quantized out{q_.data()->q, scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots, numbers(0)};
+    if (quantized_as_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
+    quantized_as_.emplace(w.blocks, group, halves, times, wide);
+    team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         const size_t at = out.At(r, 0);
-        ops_.quantize(x + r * w.k, used, {q_[at].q, &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
+        ops_.quantize(x + r * w.k, used, {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
         for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
           const size_t i = at + b * group;
-          std::memset(q_[i].q, 0, kBlock);
+          q_[i] = {};
+          if (wide) wide_[i] = {};
           scale_[i] = sum_[i] = 0;
           offset_[i] = 0;
           if (halves) offset_[slots + i] = 0;
@@ -275,13 +279,15 @@ class CpuBackend : public Backend {
   const IsaOps& ops_;
   const Team team_;
   // Activations as MatMul quantizes them; no block lies across cache lines.
-  struct alignas(kBlock) Block {
-    int8_t q[kBlock];
+  template <typename T>
+  struct alignas(kBlock * sizeof(T)) Block {
+    T q[kBlock];
   };
-  std::vector<Block> q_;
+  std::vector<Block<int8_t>> q_;
+  std::vector<Block<int16_t>> wide_;
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
-  std::optional<std::tuple<size_t, size_t, bool, int>> quantized_as_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums
+  std::optional<std::tuple<size_t, size_t, bool, int, bool>> quantized_as_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
   Buffer gated_;     // what gate and up make of the rows
   Buffer sums_;      // of a product that is added to something
   Buffer low_bit_;   // two panels of each thread

@@ -116,6 +116,6 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() {
     using L = PanelLayout<t>;
     if constexpr (L::kBits == 8) Int8Panels<Tiles, L>(x, rows, w, columns, out, ldo);
-    else __builtin_trap();  // IsaOps::RowGroup
+    else __builtin_trap();  // IsaOps::LayoutOf
   });
 }

@@ -20,14 +20,16 @@ struct Quantized {
   const float* sum;       // [At]: scale * sum of q, for types with minima
   const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus the layout's kZero; of kHalfMin times 1
   size_t blocks;
-  size_t group;           // IsaOps::RowGroup; the last group may be part empty
+  size_t group;           // IsaOps::LayoutOf; the last group may be part empty
   size_t parts;           // from a block's first offset to its second
+  const int16_t* wide;    // where wide, in place of q [At][32], of each four the first and third, then the second and fourth; else null
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
 // Where a row of Quantized goes: block b to number b * step of each; offset = times * the sum of q.
 struct QuantizedRow {
   int8_t* q;
+  int16_t* wide;  // in place of q, or null
   float* scale;
   float* sum;
   int32_t* offset;
@@ -71,14 +73,22 @@ struct IsaOps {
   void (*to_half)(const float* x, size_t n, uint16_t* out);
   // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
+  // From that many rows on dot_panels takes x as 16-bit numbers, for types whose codes stand for signed numbers of 8 bits.
+  size_t wide_rows_from = SIZE_MAX;
   // Matrix tiles for prompts, or null.
   const TileOps* tiles = nullptr;
   // From that many rows on dot_panels uses tiles too, for codes of 8 bits.
   size_t tile_rows_from = SIZE_MAX;
 
-  // How x of dot_panels has to lie: for tiles in whole groups, whose missing rows may be anything.
-  size_t RowGroup(size_t rows, size_t bits) const {
-    return rows >= tile_rows_from && bits == 8 ? kTileRows : rows < row_group ? rows : row_group;
+  // How x of dot_panels has to lie: for tiles and as 16-bit numbers in whole groups, whose missing rows may be anything.
+  struct Layout {
+    size_t group;
+    bool wide;
+  };
+  Layout LayoutOf(size_t rows, size_t bits, bool is_signed) const {
+    if (rows >= tile_rows_from && bits == 8) return {kTileRows, false};
+    if (rows >= wide_rows_from && is_signed) return {kRowGroup, true};
+    return {rows < row_group ? rows : row_group, false};
   }
 };
 

@@ -64,10 +64,6 @@ inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]
 
 const uint8_t* Bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
 
-// Bytes are read as signed numbers, so the sums of these start at 0.
-template <typename L>
-inline constexpr bool kSigned = L::kBits == 8 || L::kTable;
-
 template <int shift>
 uint8x16_t Shifted(uint8x16_t v) {
   if constexpr (shift > 0) return vshlq_n_u8(v, shift);
@@ -155,7 +151,7 @@ template <typename L, size_t R, size_t C>
       Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
         int32x4_t dots[R][C];
         for (size_t r = 0; r < R; ++r) {
-          for (size_t c = 0; c < C; ++c) dots[r][c] = vdupq_n_s32(kSigned<L> || L::kHalfMin ? 0 : offset[s() * x.parts + r]);
+          for (size_t c = 0; c < C; ++c) dots[r][c] = vdupq_n_s32(L::kSigned || L::kHalfMin ? 0 : offset[s() * x.parts + r]);
         }
         Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
           int8x16_t codes[C];
