@@ -130,14 +130,13 @@ template <typename L, size_t begin, size_t end>
   }
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what `out` holds where begin > 0.
+// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what sums, [kRows][kPanel], holds where begin > 0.
 template <typename L>
-void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, size_t columns, float* out, size_t ldo) {
+void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
-  const size_t n[2] = {Columns(0, columns), Columns(8, columns)};
   __m256 sum[2][kRows];
-  for (size_t h = 0; h < 2; ++h) LoadSums(out + 8 * h, ldo, n[h], begin == 0, sum[h]);
+  for (size_t h = 0; h < 2; ++h) LoadSums(sums + 8 * h, kPanel, 8, begin == 0, sum[h]);
   size_t at = x.At(row, begin);
   for (size_t b = begin; b < end; ++b, at += kRows, unpacked += U::kUnitBytes) {
     auto load = [&](size_t first) { return V8::Load(reinterpret_cast<const float*>(unpacked) + first); };
@@ -153,15 +152,19 @@ void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t
     AddMins<L>(x, at, [&] { return load(kMins); }, sum[0]);
     AddMins<L>(x, at, [&] { return load(kMins + 8); }, sum[1]);
   }
-  for (size_t h = 0; h < 2; ++h) StoreSums(sum[h], n[h], out + 8 * h, ldo);
+  for (size_t h = 0; h < 2; ++h) StoreSums(sum[h], 8, sums + 8 * h, kPanel);
 }
 
-// The same of signed numbers, of the first R rows of a group, on top of sums, [R][kPanel]: in memory, as the dots take all registers.
+// The same of signed numbers and the first R rows of a group. Their sums, [R][kPanel], stay in memory, as the dots take all registers.
 template <typename L, size_t R>
-[[gnu::noinline]] void AddSigned(const int16_t* q, const float* scale, const std::byte* unpacked, size_t blocks, float* sums) {
+[[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
-  for (size_t b = 0; b < blocks; ++b, q += kRowGroup * kBlock, scale += kRowGroup, unpacked += U::kUnitBytes) {
+  if (begin == 0) __builtin_memset(sums, 0, R * kPanel * sizeof(float));
+  const size_t at = x.At(row, begin);
+  const int16_t* q = x.wide + at * kBlock;
+  const float* scale = x.scale + at;
+  for (size_t b = begin; b < end; ++b, q += kRowGroup * kBlock, scale += kRowGroup, unpacked += U::kUnitBytes) {
     for (size_t s = 0; s < kParts; ++s) {
       asm("" : "+r"(sums));  // read them from memory again
       Sums<R> dots;
@@ -178,55 +181,52 @@ template <typename L, size_t R>
   }
 }
 
-// Rows of a group, at most R of them, against blocks [begin, end) of panels, which lie `stride` bytes apart.
-template <typename L, size_t R>
-void SignedRows(const Quantized& x, size_t row, size_t rows, const std::byte* unpacked, size_t stride, size_t panels, size_t begin, size_t end, size_t columns,
-                float* out, size_t ldo) {
-  alignas(32) float sums[R * kPanel];
-  const size_t at = x.At(row, begin);
-  for (size_t p = 0; p < panels; ++p) {
-    const size_t column = p * kPanel, n = columns < column ? 0 : columns - column < kPanel ? columns - column : kPanel;
-    auto copy = [&](float* to, const float* from) {
-      if (n == kPanel) __builtin_memcpy(to, from, kPanel * sizeof(float));
-      else __builtin_memcpy(to, from, n * sizeof(float));
-    };
-    if (begin == 0) __builtin_memset(sums, 0, sizeof(sums));
-    for (size_t r = 0; begin > 0 && r < rows; ++r) copy(sums + r * kPanel, out + r * ldo + column);
-    AddSigned<L, R>(x.wide + at * kBlock, x.scale + at, unpacked + p * stride, end - begin, sums);
-    for (size_t r = 0; r < rows; ++r) copy(out + r * ldo + column, sums + r * kPanel);
+// How many rows pass over a segment before the next is unpacked: whole groups, and what an ordinary step of a prompt has.
+constexpr size_t kRowBlock = 516;
+static_assert(kRowBlock % kRowGroup == 0 && kRowBlock % kRows == 0);
+
+// Rows [from, to), at most kRowBlock, against up to kSlice panels.
+template <typename L>
+void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+  constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows, kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
+  const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
+  alignas(64) std::byte unpacked[kSlice * kUnpacked];
+  // Between segments beside each other: in `out`, where rows are often a power of two apart, they fall on few lines of a cache.
+  alignas(64) float sums[kRowBlock * kSlice * kPanel];
+  auto sums_of = [&](size_t row, size_t p) { return sums + ((row - from) * kSlice + p * kTogether) * kPanel; };
+  for (size_t begin = 0; begin < units; begin += segment) {
+    const size_t end = begin + segment < units ? begin + segment : units;
+    for (size_t p = 0; p < panels; ++p) {
+      const std::byte* panel = w + p * stride;
+      Unpack<L>(panel, begin, end, end < units ? panel + end * L::kUnitBytes : panel + kSlice * stride, unpacked + p * kUnpacked);
+    }
+    for (size_t row = from; row < to; row += kTogether) {
+      auto add = AddBlocks<L>;
+      if constexpr (kSigned<L>) {
+        add = AddSigned<L, kRowGroup>;
+        if constexpr (kEveryShape) add = to - row > 4 ? add : to - row > 2 ? AddSigned<L, 4> : AddSigned<L, 2>;
+      }
+      for (size_t p = 0; p < panels; ++p) add(x, row, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, sums_of(row, p));
+    }
+  }
+  for (size_t row = from; row < to; ++row) {
+    for (size_t p = 0; p < panels; ++p) {
+      const float* sum = sums_of(row / kTogether * kTogether, p) + row % kTogether * kPanel;
+      const size_t column = p * kPanel;
+      if (columns >= column + kPanel) __builtin_memcpy(out + row * ldo + column, sum, kPanel * sizeof(float));
+      else if (columns > column) __builtin_memcpy(out + row * ldo + column, sum, (columns - column) * sizeof(float));
+    }
   }
 }
 
 // REQUIRES: signed: x.wide, in groups of kRowGroup; others: rows a multiple of kRows, x.group == kRows.
 template <typename L>
 void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
-  const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
-  constexpr size_t kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
-  alignas(64) std::byte unpacked[kSlice * kUnpacked];
-  for (size_t slice = 0; slice < panels; slice += kSlice) {
-    const size_t count = panels - slice < kSlice ? panels - slice : kSlice;
-    for (size_t unit = 0; unit < units; unit += segment) {
-      const size_t last = unit + segment < units ? unit + segment : units, begin = unit * L::kBlocks, end = last * L::kBlocks;
-      for (size_t p = 0; p < count; ++p) {
-        const std::byte* panel = w + (slice + p) * stride;
-        Unpack<L>(panel, unit, last, last < units ? panel + last * L::kUnitBytes : panel + kSlice * stride, unpacked + p * kUnpacked);
-      }
-      const size_t column = slice * kPanel, n = columns < column ? 0 : columns - column;
-      if constexpr (kSigned<L>) {
-        for (size_t row = 0; row < rows; row += kRowGroup) {
-          const size_t some = rows - row < kRowGroup ? rows - row : kRowGroup;
-          auto take = SignedRows<L, kRowGroup>;
-          if constexpr (kEveryShape) take = some > 4 ? take : some > 2 ? SignedRows<L, 4> : SignedRows<L, 2>;
-          take(x, row, some, unpacked, kUnpacked, count, begin, end, n, out + row * ldo + column, ldo);
-        }
-      } else {
-        for (size_t row = 0; row < rows; row += kRows) {
-          for (size_t p = 0; p < count; ++p) {
-            const size_t first = p * kPanel;
-            AddBlocks<L>(x, row, unpacked + p * kUnpacked, begin, end, n < first ? 0 : n - first, out + row * ldo + column + first, ldo);
-          }
-        }
-      }
+  const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
+  for (size_t p = 0; p < panels; p += kSlice) {
+    for (size_t row = 0; row < rows; row += kRowBlock) {
+      const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
+      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < kSlice ? panels - p : kSlice, columns < column ? 0 : columns - column, out + column, ldo);
     }
   }
 }
