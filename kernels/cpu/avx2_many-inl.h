@@ -14,17 +14,15 @@ struct Widened {
 };
 void Store256(std::byte* to, __m256i v) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), v); }
 
-// Units [begin, end) of a panel: for each group of four positions 16 columns' bytes, or their even and then their odd ones. What is unpacked `next`,
-// as many units, is asked for: it comes from memory while the rows pass over these.
+// Units [begin, end) of a panel: for each group of four positions 16 columns' bytes, or their even and then their odd ones.
 template <typename L>
-void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* to) {
+void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
   using U = Unpacked<L>;
   auto put = [](std::byte* at, __m256 v) { _mm256_store_ps(reinterpret_cast<float*>(at), v); };
   for (size_t u = begin; u < end; ++u) {
     const std::byte* unit = panel + u * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
       const size_t at = L::kHeader + b * L::kBlockBytes;
-      for (size_t line = b == 0 ? 0 : at; line < at + L::kBlockBytes; line += 64) __builtin_prefetch(next + (u - begin) * L::kUnitBytes + line, 0, 2);
       for (size_t first = 0; first < kPanel; first += 8) {
         for (size_t s = 0; s < L::kScalesPerBlock; ++s) put(to + (s * kPanel + first) * 4, Scales<L>(unit, first, b, s));
         if constexpr (L::kMin) put(to + U::kMins + first * 4, Mins<L>(unit, first, b));
@@ -130,15 +128,24 @@ template <typename L, size_t begin, size_t end>
   }
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what sums, [kRows][kPanel], holds where begin > 0.
+// Asks for the share of one block of what is unpacked next: spread over the first rows' blocks, it comes from memory while the others pass.
 template <typename L>
-void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, float* sums) {
+void Ask(const std::byte* next, size_t block) {
+  constexpr size_t kBytes = L::kUnitBytes / L::kBlocks;
+  for (size_t at = 0; next != nullptr && at < kBytes; at += 64) __builtin_prefetch(next + block * kBytes + at, 0, 2);
+}
+
+// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what sums, [kRows][kPanel], holds where begin > 0. next: Ask's, or
+// null.
+template <typename L>
+void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, const std::byte* next, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   __m256 sum[2][kRows];
   for (size_t h = 0; h < 2; ++h) LoadSums(sums + 8 * h, kPanel, 8, begin == 0, sum[h]);
   size_t at = x.At(row, begin);
   for (size_t b = begin; b < end; ++b, at += kRows, unpacked += U::kUnitBytes) {
+    Ask<L>(next, b - begin);
     auto load = [&](size_t first) { return V8::Load(reinterpret_cast<const float*>(unpacked) + first); };
     constexpr size_t kMins = U::kMins / 4;
     Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
@@ -157,7 +164,7 @@ void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t
 
 // The same of signed numbers and the first R rows of a group. Their sums, [R][kPanel], stay in memory, as the dots take all registers.
 template <typename L, size_t R>
-[[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, float* sums) {
+[[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, const std::byte* next, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   if (begin == 0) __builtin_memset(sums, 0, R * kPanel * sizeof(float));
@@ -165,6 +172,7 @@ template <typename L, size_t R>
   const int16_t* q = x.wide + at * kBlock;
   const float* scale = x.scale + at;
   for (size_t b = begin; b < end; ++b, q += kRowGroup * kBlock, scale += kRowGroup, unpacked += U::kUnitBytes) {
+    Ask<L>(next, b - begin);
     for (size_t s = 0; s < kParts; ++s) {
       asm("" : "+r"(sums));  // read them from memory again
       Sums<R> dots;
@@ -196,17 +204,16 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
   auto sums_of = [&](size_t row, size_t p) { return sums + ((row - from) * kSlice + p * kTogether) * kPanel; };
   for (size_t begin = 0; begin < units; begin += segment) {
     const size_t end = begin + segment < units ? begin + segment : units;
-    for (size_t p = 0; p < panels; ++p) {
-      const std::byte* panel = w + p * stride;
-      Unpack<L>(panel, begin, end, end < units ? panel + end * L::kUnitBytes : panel + kSlice * stride, unpacked + p * kUnpacked);
-    }
+    for (size_t p = 0; p < panels; ++p) Unpack<L>(w + p * stride, begin, end, unpacked + p * kUnpacked);
+    const std::byte* next = end < units ? w + end * L::kUnitBytes : w + panels * stride;
     for (size_t row = from; row < to; row += kTogether) {
       auto add = AddBlocks<L>;
       if constexpr (kSigned<L>) {
         add = AddSigned<L, kRowGroup>;
         if constexpr (kEveryShape) add = to - row > 4 ? add : to - row > 2 ? AddSigned<L, 4> : AddSigned<L, 2>;
       }
-      for (size_t p = 0; p < panels; ++p) add(x, row, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, sums_of(row, p));
+      for (size_t p = 0; p < panels; ++p)
+        add(x, row, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, row == from ? next + p * stride : nullptr, sums_of(row, p));
     }
   }
   for (size_t row = from; row < to; ++row) {
@@ -223,10 +230,12 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
 template <typename L>
 void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
-  for (size_t p = 0; p < panels; p += kSlice) {
+  // Few rows and one unpacked panel stay in the first-level cache; many read x less often with several.
+  const size_t slice = rows < 48 ? 1 : kSlice;
+  for (size_t p = 0; p < panels; p += slice) {
     for (size_t row = 0; row < rows; row += kRowBlock) {
       const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
-      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < kSlice ? panels - p : kSlice, columns < column ? 0 : columns - column, out + column, ldo);
+      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice, columns < column ? 0 : columns - column, out + column, ldo);
     }
   }
 }

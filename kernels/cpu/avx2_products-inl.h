@@ -125,12 +125,14 @@ void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, s
 }
 
 // From how many rows on unpacking pays.
-constexpr size_t kMany = 8;
+constexpr size_t kManySigned = 8;
+template <typename L>
+constexpr size_t kMany = kVnni || kSigned<L> ? kManySigned : kRows;
 
 template <PanelType type>
 void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
   using L = PanelLayout<type>;
-  const size_t many = rows < kMany ? 0 : kSigned<L> ? rows : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
+  const size_t many = rows < kMany<L> ? 0 : kSigned<L> ? rows : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
   assert(many == 0 || (kSigned<L> ? x.wide != nullptr && x.group == kRowGroup : x.group == kRows));
   if (many > 0) ManyRows<L>(x, many, w, panels, columns, out, ldo);
   if (many == rows) return;
