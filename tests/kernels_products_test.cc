@@ -388,6 +388,23 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
   }
 }
 
+// More rows than any kernel takes together, of which each is what it is alone.
+TEST_P(Products, RowsOfManyBlocksOfThem) {
+  const size_t n = 70, rows = 1037;
+  for (DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ6_K}) {
+    const size_t k = 768;  // two segments
+    const Weights weights = MakeWeights(type, n, k, 31);
+    const auto w = fast_->Pack(weights.view);
+    const std::vector<float> x = Random(rows * k, 32);
+    std::vector<float> all(rows * n, NAN), alone(n);
+    fast_->MatMul(x.data(), rows, *w, all.data());
+    for (size_t row : {0u, 255u, 256u, 511u, 515u, 516u, 517u, 1023u, 1031u, 1032u, 1033u, 1035u, 1036u}) {
+      fast_->MatMul(x.data() + row * k, 1, *w, alone.data());
+      EXPECT_EQ(std::memcmp(alone.data(), all.data() + row * n, n * 4), 0) << Info(type).name << " row " << row;
+    }
+  }
+}
+
 TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
   const size_t n = 70, rows = testing::kSanitized ? 8 : 24;
   for (DType type : kTypes) {

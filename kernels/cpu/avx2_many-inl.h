@@ -135,8 +135,8 @@ void Ask(const std::byte* next, size_t block) {
   for (size_t at = 0; next != nullptr && at < kBytes; at += 64) __builtin_prefetch(next + block * kBytes + at, 0, 2);
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what sums, [kRows][kPanel], holds where begin > 0. next: Ask's, or
-// null.
+// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what sums, [kRows][kPanel], holds
+// where begin > 0. next: Ask's, or null.
 template <typename L>
 void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, const std::byte* next, float* sums) {
   using U = Unpacked<L>;
