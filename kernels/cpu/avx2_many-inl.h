@@ -1,7 +1,8 @@
 // Products of many rows with panels by 256-bit vectors, included by avx2_products-inl.h: what weights are is unpacked, a segment of 512
-// positions of four panels at a time, and all rows pass over it, a few together.
+// positions of one panel or four at a time, and all rows pass over it, a few together.
 //
-// Bound by the number of vector operations: so codes are unpacked and scales become f32 once for all rows.
+// Bound by the number of vector operations, on busy cores by that of reads: so codes are unpacked and scales become f32 once for all rows, and as many rows
+// are taken together as registers hold sums of.
 
 // Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more for each row.
 template <typename L>

@@ -28,7 +28,7 @@ struct PanelLayout {
   // What codes stand for: their difference from kZero, or a table's value, to which kZero is added where codes must not be negative.
   static constexpr bool kIq4 = Any(T::kIq4Nl, T::kIq4Xs), kTable = kIq4 || type == T::kFp4;
   static constexpr bool kSigned = kBits == 8 || kTable;  // numbers of 8 bits, not small codes
-  static constexpr int kZero = kBits == 8 || kTable ? 128 : type == T::kQ4 ? 8 : type == T::kQ5 ? 16 : type == T::kQ6K ? 32 : type == T::kQ3K ? 4 : 0;
+  static constexpr int kZero = kSigned ? 128 : type == T::kQ4 ? 8 : type == T::kQ5 ? 16 : type == T::kQ6K ? 32 : type == T::kQ3K ? 4 : 0;
   static constexpr bool kSuper = Any(T::kQ2K, T::kQ3K, T::kQ4K, T::kQ5K, T::kQ6K, T::kIq4Xs);
   static constexpr bool kMin = Any(T::kQ4Min, T::kQ5Min, T::kQ4K, T::kQ5K);  // of each block
   static constexpr bool kHalfMin = type == T::kQ2K;                          // of each half: high nibbles of the scales' bytes
