@@ -13,6 +13,8 @@ namespace {
 
 #include "kernels/cpu/avx512_panels-inl.h"
 #include "kernels/cpu/common-inl.h"
+#include "kernels/cpu/avx512_vector-inl.h"
+#include "kernels/cpu/exponential-inl.h"
 #include "kernels/cpu/tile_kernels-inl.h"
 #include "kernels/cpu/int8_tiles-inl.h"
 

@@ -99,29 +99,34 @@ void Scores(const float* q, size_t rows, const KvRuns& runs, size_t stride, size
   WithKvType(runs.at->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, runs, stride, head_dim, scores, lds); });
 }
 
-// `scales`: of q8_0, those of each position's blocks.
-template <typename V, KvType type, size_t R, size_t C>
+// `scales`: of q8_0, those of each position's blocks. in_turns: each position asks for a part of the next page in turn, as memory brings several streams
+// faster than one.
+template <typename V, KvType type, size_t R, size_t C, bool in_turns>
 void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, size_t at, float* acc) {
-  const size_t n = runs.n;
+  constexpr size_t kTurns = in_turns ? kPagesAtOnce : 1;
+  const size_t n = runs.n, bytes = KvBytes(type, 1);
   typename V::T sum[R][C];
   Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
-  const bool turns = V::kPages == kPagesAtOnce && runs.next != nullptr && runs.pages == kPagesAtOnce;
+  const std::byte* asked[kTurns];
+  for (size_t i = 0; in_turns && i < kTurns; ++i) asked[i] = runs.next[i].values + at * bytes;
   for (size_t p = 0; p < runs.pages; ++p, weights += n) {
-    for (size_t j = 0; j < n; ++j) {
-      // Of all pages in turn: memory brings several streams faster than one.
-      const size_t row = turns ? (p * n + j) / kPagesAtOnce : j;
-      const std::byte* asked = Asked(runs.at[p], turns ? runs.next + j % kPagesAtOnce : nullptr) + (row * head_dim + at) * KvBytes(type, 1);
-      for (size_t line = 0; line < C * V::kLanes * KvBytes(type, 1); line += 64) __builtin_prefetch(asked + line);
-      typename V::T v[C];
-      for (size_t c = 0; c < C; ++c) {
-        const size_t element = j * head_dim + at + c * V::kLanes;
-        v[c] = LoadElements<V, type>(runs.at[p], element);
-        if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
-      }
-      for (size_t r = 0; r < R; ++r) {
-        const typename V::T w = V::Broadcast(weights[r * ldw + j]);
-        for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
-      }
+    if constexpr (!in_turns) asked[0] = Asked(runs.at[p], nullptr) + at * bytes;
+    for (size_t first = 0; first < n; first += kTurns) {
+      Each<0>(std::make_index_sequence<kTurns>(), [&](auto i) {
+        const size_t j = first + i;
+        for (size_t line = 0; line < C * V::kLanes * bytes; line += 64) __builtin_prefetch(asked[i] + line);
+        asked[i] += head_dim * bytes;
+        typename V::T v[C];
+        for (size_t c = 0; c < C; ++c) {
+          const size_t element = j * head_dim + at + c * V::kLanes;
+          v[c] = LoadElements<V, type>(runs.at[p], element);
+          if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
+        }
+        for (size_t r = 0; r < R; ++r) {
+          const typename V::T w = V::Broadcast(weights[r * ldw + j]);
+          for (size_t c = 0; c < C; ++c) sum[r][c] = V::Fma(w, v[c], sum[r][c]);
+        }
+      });
     }
   }
   Unrolled<R, C>([&](auto r, auto c) { V::Store(acc + r * head_dim + at + c * V::kLanes, sum[r][c]); });
@@ -131,8 +136,14 @@ template <typename V, KvType type, size_t R>
 void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, float* acc) {
   constexpr size_t P = V::kPages;
   size_t i = 0;
-  for (; i + P * V::kLanes <= head_dim; i += P * V::kLanes) WeightedTile<V, type, R, P>(weights, ldw, runs, scales, head_dim, i, acc);
-  for (; i + V::kLanes <= head_dim; i += V::kLanes) WeightedTile<V, type, R, 1>(weights, ldw, runs, scales, head_dim, i, acc);
+  auto take = [&]<size_t C, bool in_turns>() {
+    for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes) WeightedTile<V, type, R, C, in_turns>(weights, ldw, runs, scales, head_dim, i, acc);
+  };
+  if constexpr (P == kPagesAtOnce) {
+    if (runs.next != nullptr && runs.pages == P && runs.n % P == 0) take.template operator()<P, true>();
+  }
+  take.template operator()<P, false>();
+  take.template operator()<1, false>();
   if constexpr (type != KvType::kQ8_0) {  // whose blocks are whole registers
     const size_t tail = head_dim - i;
     if (tail == 0) return;

@@ -58,13 +58,13 @@ void AttentionPart::Reset(size_t from, size_t to) {
   std::fill(sums + from * dim_, sums + to * dim_, 0.0f);
 }
 
-void AttentionPart::Add(const AttentionPart& o, size_t from, size_t to) {
+void AttentionPart::Add(const IsaOps& ops, const AttentionPart& o, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     if (!(o.total[i] > 0)) continue;
     auto power = [](float x) { return x == 0 ? 1 : std::exp(x); };  // of two, one is 0
     const float top = std::max(max[i], o.max[i]), own = power(max[i] - top), other = power(o.max[i] - top);
     total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
-    for (size_t d = i * dim_; d < (i + 1) * dim_; ++d) sums[d] = sums[d] * own + o.sums[d] * other;
+    ops.scale_add(sums + i * dim_, own, o.sums + i * dim_, other, dim_);
     max[i] = top;
   }
 }
@@ -101,17 +101,21 @@ void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPa
 void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
-  const Range sees = call_.Sees(row, split);
+  const Range sees = call_.Sees(row, split), later = call_.Sees(row, split + 1);
   const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
   const Pages& pages = call_.pages;
-  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Keys, [&](const KvRuns& runs, size_t head, size_t position) {
-    ops_.scores(queries + head * group * dim, group, runs, pages.block(), dim, scratch_.scores + head * group * kSplit + (position - start), kSplit);
+  // What a pass begins with is asked for by the one before, the next split's keys too, as this thread most likely takes that next.
+  KvRun runs[2][kPagesAtOnce];
+  const KvRun* values = pages.First(row, sees.from, sees.to, item.head, &Pages::Values, runs[0]);
+  const KvRun* keys = pages.First(row, later.from, later.to, item.head, &Pages::Keys, runs[1]);
+  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Keys, values, [&](const KvRuns& at, size_t head, size_t position) {
+    ops_.scores(queries + head * group * dim, group, at, pages.block(), dim, scratch_.scores + head * group * kSplit + (position - start), kSplit);
   });
   for (size_t i = 0; i < call_.Queries(item); ++i) {
     Soften(scratch_.scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
   }
-  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Values, [&](const KvRuns& runs, size_t head, size_t position) {
-    ops_.weighted_sum(scratch_.scores + head * group * kSplit + (position - start), kSplit, group, runs, dim, part->sums + head * group * dim);
+  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Values, keys, [&](const KvRuns& at, size_t head, size_t position) {
+    ops_.weighted_sum(scratch_.scores + head * group * kSplit + (position - start), kSplit, group, at, dim, part->sums + head * group * dim);
   });
 }
 
@@ -136,7 +140,7 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
   const Pages& pages = call_.pages;
-  pages.ForEachFewOfHeads(row, seen.any.from, seen.any.to, item.head, 1, &Pages::Keys, [&](const KvRuns& runs, size_t, size_t position) {
+  pages.ForEachFewOfHeads(row, seen.any.from, seen.any.to, item.head, 1, &Pages::Keys, nullptr, [&](const KvRuns& runs, size_t, size_t position) {
     ops_.scores(scratch_.queries, n, runs, pages.block(), dim, scratch_.scores + (position - start), kSplit);
   });
   for (size_t i = 0; i < n; ++i) {
@@ -144,7 +148,7 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   }
   // What all see, together; before and after it each row its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    pages.ForEachFewOfHeads(row, from, to, item.head, 1, &Pages::Values, [&](const KvRuns& runs, size_t, size_t position) {
+    pages.ForEachFewOfHeads(row, from, to, item.head, 1, &Pages::Values, nullptr, [&](const KvRuns& runs, size_t, size_t position) {
       ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, runs, dim, part->sums + first * dim);
     });
   };
@@ -156,12 +160,12 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
 // Scores become weights.
 void SplitAttention::Soften(float* scores, Range range, float* max, double* total) const {
   const AttentionParams& params = call_.params;
-  *max = ops_.scale_max(scores, range.from, range.to, params.scale);
+  float scale = params.scale;
   if (params.softcap > 0) {
-    ops_.softcap(scores + range.from, range.to - range.from, params.softcap);
-    *max = ops_.scale_max(scores, range.from, range.to, 1.0f);
+    ops_.softcap(scores + range.from, range.to - range.from, scale, params.softcap);
+    scale = 1;
   }
-  *total = static_cast<double>(ops_.exp_sum(scores, range.from, range.to, *max));
+  *total = static_cast<double>(ops_.soften(scores, range.from, range.to, scale, max));
 }
 
 }  // namespace gyre::cpu

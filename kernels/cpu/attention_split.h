@@ -73,28 +73,49 @@ class Pages {
     step();
     step();
   }
-  // f(runs, h, position) for heads `head` + h of the same, `of` what, Keys or Values; position: the runs' first.
+  // f(runs, h, position) for heads `head` + h of the same, `of` what, Keys or Values; position: the runs' first. `then`: what is read after the last, as many
+  // whole pages as kPagesAtOnce, or null.
   template <typename Fn>
-  void ForEachFewOfHeads(const KvRow& row, size_t from, size_t to, size_t head, size_t heads, KvRun (Pages::*of)(const Run&, size_t) const, const Fn& f) const {
+  void ForEachFewOfHeads(const KvRow& row, size_t from, size_t to, size_t head, size_t heads, KvRun (Pages::*of)(const Run&, size_t) const, const KvRun* then,
+                         const Fn& f) const {
+    KvRun runs[2][kPagesAtOnce];  // of a head and of the next
+    size_t now = 0;
+    bool found = false;
     ForEachFew(row, from, to, [&](const Few& few, const Few& next) {
-      KvRun runs[2][kPagesAtOnce];  // of a head and of the next
-      auto find = [&](const Few& those, size_t h, KvRun* to) {
-        for (size_t p = 0; p < those.count; ++p) to[p] = (this->*of)(those.runs[p], head + h);
+      auto find = [&](const Few& those, KvRun* at) {
+        for (size_t p = 0; p < those.count; ++p) at[p] = (this->*of)(those.runs[p], head);
       };
-      find(few, 0, runs[0]);
-      for (size_t h = 0; h < heads; ++h) {
-        const bool last = h + 1 == heads;
-        KvRun* wanted = runs[(h + 1) % 2];
-        if (last) find(next, 0, wanted);
-        else find(few, h + 1, wanted);
-        f(KvRuns{runs[h % 2], few.count, few.runs->count, last && next.count == 0 ? nullptr : wanted}, h, few.runs->position);
+      if (!found) find(few, runs[now]);
+      found = next.count > 0;
+      const size_t count = few.count, n = few.runs->count;
+      for (size_t h = 0; h < heads; ++h, now ^= 1) {
+        KvRun* after = runs[now ^ 1];
+        const KvRun* wanted = after;
+        if (h + 1 < heads) {
+          for (size_t p = 0; p < count; ++p) after[p] = NextHead(runs[now][p]);
+        } else if (found) {
+          find(next, after);
+        } else {
+          wanted = count == kPagesAtOnce && n == block_ ? then : nullptr;
+        }
+        f(KvRuns{runs[now], count, n, wanted}, h, few.runs->position);
       }
     });
+  }
+  // A head of the first kPagesAtOnce pages of [from, to), at `at`; null where these are not whole.
+  const KvRun* First(const KvRow& row, size_t from, size_t to, size_t head, KvRun (Pages::*of)(const Run&, size_t) const, KvRun* at) const {
+    if (from % block_ > 0 || to - from < kPagesAtOnce * block_) return nullptr;
+    for (size_t p = 0; p < kPagesAtOnce; ++p) at[p] = (this->*of)(At(row, from + p * block_, block_), head);
+    return at;
   }
   KvRun Keys(const Run& run, size_t head) const;
   KvRun Values(const Run& run, size_t head) const;
 
  private:
+  KvRun NextHead(const KvRun& run) const {
+    return {run.type, run.values + head_bytes_, run.scales == nullptr ? nullptr : run.scales + head_bytes_};
+  }
+
   const KvView& kv_;
   const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
 };
@@ -134,7 +155,7 @@ class AttentionPart {
 
   // Of queries [from, to).
   void Reset(size_t from, size_t to);
-  void Add(const AttentionPart& o, size_t from, size_t to);
+  void Add(const IsaOps& ops, const AttentionPart& o, size_t from, size_t to);
   // out[dim] of query i, which saw something.
   void Finish(size_t i, float* out) const;
 

@@ -130,8 +130,7 @@ Range TileAttention::Weigh(const Block& block, size_t start, AttentionPart* part
     }
     float *scores = scratch_.scores + i * kScoreStride, scale = params.scale;
     if (params.softcap > 0) {
-      ops_.scale_max(scores, sees.from, sees.to, scale);
-      ops_.softcap(scores + sees.from, sees.to - sees.from, params.softcap);
+      ops_.softcap(scores + sees.from, sees.to - sees.from, scale, params.softcap);
       scale = 1;
     }
     const size_t query = block.first + i;

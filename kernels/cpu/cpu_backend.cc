@@ -131,7 +131,7 @@ class CpuBackend : public Backend {
     for (size_t i = 0; i < n; ++i) x[i] *= by;
   }
   void SoftcapInPlace(float* x, size_t n, float cap) override {
-    team_.For(n, 1024, Elems(n), [=, this](size_t begin, size_t end) { ops_.softcap(x + begin, end - begin, cap); });
+    team_.For(n, 1024, Elems(n), [=, this](size_t begin, size_t end) { ops_.softcap(x + begin, end - begin, 1, cap); });
   }
 
   void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,

@@ -3,7 +3,9 @@
 //
 // V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kPages (attention_kernels-inl.h),
 // T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma, Add, Mul,
-// Div, Max and Min (of NaN and b: b), Round, TimesPowerOf2 (whole n in float), Store, StoreTail, StoreHalf, Sum.
+// Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail, StoreHalf, Sum, Largest.
+
+#include "kernels/cpu/exponential-inl.h"
 
 template <typename V, FloatType type>
 typename V::T LoadWeights(const void* w, size_t at) {
@@ -94,20 +96,6 @@ void Dot(const float* x, size_t rows, const void* w, FloatType type, size_t n, s
   }
 }
 
-// e to the x for x <= 88; what is under the smallest normal number becomes 0 or nearly. Relative error about 1e-7: x = n ln 2 + r,
-// |r| <= ln(2) / 2, Taylor's polynomial of degree 7 for e^r.
-template <typename V>
-typename V::T Exp(typename V::T x) {
-  x = V::Max(x, V::Broadcast(-87.3f));
-  const typename V::T n = V::Round(V::Mul(x, V::Broadcast(1.44269504f)));
-  typename V::T r = V::Fma(n, V::Broadcast(-0.693359375f), x);  // ln 2 in two parts, the first exact in few bits
-  r = V::Fma(n, V::Broadcast(2.12194440e-4f), r);
-  typename V::T p = V::Broadcast(1.0f / 5040);
-  constexpr float kRest[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
-  for (const float c : kRest) p = V::Fma(p, r, V::Broadcast(c));
-  return V::TimesPowerOf2(p, n);
-}
-
 // f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and the last in part:
 // lanes [skip, skip + n).
 template <typename V, typename Fn>
@@ -119,47 +107,46 @@ void ForAligned(size_t begin, size_t end, Fn f) {
   }
 }
 
-// Lane (position % kMaxLanes) of the sums: the same for every instruction set that has as many, and wherever the run begins.
+// Sums of weights are in lane (position % lanes): in an order that does not depend on where the run begins.
 template <typename V>
-float ExpSum(float* s, size_t begin, size_t end, float max) {
-  const typename V::T top = V::Broadcast(-max);
+float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
+  using T = typename V::T;
+  constexpr float kLog2E = 1.44269504f;
+  const float factor = scale * kLog2E;
+  const T by = V::Broadcast(factor);
+  T tops = V::Broadcast(-__builtin_inff());
+  size_t i = begin;
+  for (; i + V::kLanes <= end; i += V::kLanes) tops = V::Max(V::Mul(V::Load(s + i), by), tops);
+  float top = V::Largest(tops);
+  for (; i < end; ++i) top = s[i] * factor > top ? s[i] * factor : top;
+  const T less = V::Broadcast(-top), least = V::Broadcast(-126.0f);
+  auto weigh = [&](T scores) { return PowerOf2<V>(V::Max(V::Add(V::Mul(scores, by), less), least)); };
   float lanes[V::kLanes] = {};
-  typename V::T sum = V::Zero();
+  T sum = V::Zero();
   ForAligned<V>(begin, end, [&](size_t at, size_t skip, size_t n) {
     if (n == V::kLanes) {
-      const typename V::T e = Exp<V>(V::Add(V::Load(s + at), top));
-      V::Store(s + at, e);
-      sum = V::Add(sum, e);
+      const T weights = weigh(V::Load(s + at));
+      V::Store(s + at, weights);
+      sum = V::Add(sum, weights);
       return;
     }
     float part[V::kLanes];
-    V::Store(part, Exp<V>(V::Add(V::LoadTail(s + at, n), top)));
-    for (size_t i = 0; i < n; ++i) {
-      s[at + i] = part[i];
-      lanes[skip + i] += part[i];
+    V::Store(part, weigh(V::LoadTail(s + at, n)));
+    for (size_t j = 0; j < n; ++j) {
+      s[at + j] = part[j];
+      lanes[skip + j] += part[j];
     }
   });
+  *max = top / kLog2E;
   return V::Sum(V::Add(sum, V::Load(lanes)));
 }
 
 template <typename V>
-float ScaleMax(float* s, size_t begin, size_t end, float scale) {
-  typename V::T max = V::Broadcast(-__builtin_inff());
-  float top = -__builtin_inff();
-  size_t i = begin;
-  for (; i + V::kLanes <= end; i += V::kLanes) {
-    const typename V::T v = V::Mul(V::Load(s + i), V::Broadcast(scale));
-    V::Store(s + i, v);
-    max = V::Max(max, v);
-  }
-  float lanes[V::kLanes];
-  V::Store(lanes, max);
-  for (float lane : lanes) top = lane > top ? lane : top;
-  for (; i < end; ++i) {
-    s[i] *= scale;
-    top = s[i] > top ? s[i] : top;
-  }
-  return top;
+void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
+  const typename V::T a = V::Broadcast(own), b = V::Broadcast(by);
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(to + i, V::Fma(V::Load(from + i), b, V::Mul(V::Load(to + i), a)));
+  if (i < n) V::StoreTail(to + i, V::Fma(V::LoadTail(from + i, n - i), b, V::Mul(V::LoadTail(to + i, n - i), a)), n - i);
 }
 
 // out[i] = f(vectors at i of each of the arrays).
@@ -196,14 +183,14 @@ void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
 
 // tanh(t) = 2 / (1 + e to the -2 t) - 1, to 1e-7 of 1
 template <typename V>
-void Softcap(float* x, size_t n, float cap) {
+void Softcap(float* x, size_t n, float scale, float cap) {
   using T = typename V::T;
-  auto one = [cap](T v) {
+  auto one = [scale, cap](T v) {
     const T most = V::Broadcast(0x1.FFFFFEp127f), least = V::Broadcast(-0x1.FFFFFEp127f);
     // The same but for NaN: then their difference is infinite, times 0 NaN again.
     const T bounded = V::Min(V::Max(v, least), most), other = V::Max(V::Min(v, most), least);
     const T nothing = V::Mul(V::Fma(other, V::Broadcast(-1.0f), bounded), V::Zero());
-    const T tanh = V::Add(V::Div(V::Broadcast(2.0f), OnePlusExpMinus<V>(V::Mul(bounded, V::Broadcast(2 / cap)))), V::Broadcast(-1.0f));
+    const T tanh = V::Add(V::Div(V::Broadcast(2.0f), OnePlusExpMinus<V>(V::Mul(bounded, V::Broadcast(2 * scale / cap)))), V::Broadcast(-1.0f));
     return V::Fma(tanh, V::Broadcast(cap), nothing);
   };
   Map<V>(n, x, one, x);

@@ -54,19 +54,20 @@ struct IsaOps {
   // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times scales[d / 32 * stride + j]
   // where there are scales. One chain along d. Of several pages the scores follow each other.
   void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds);
-  // s[i] *= scale for i of [begin, end); their maximum.
-  float (*scale_max)(float* s, size_t begin, size_t end, float scale);
-  // s[i] = exp(s[i] - max) for i of [begin, end); their sum, in an order that depends on i only.
-  float (*exp_sum)(float* s, size_t begin, size_t end, float max);
+  // Scores become weights e^(scale s[i] - *max) for i of [begin, end), *max the largest exponent; their sum, in an order that depends on i only. Relative error
+  // of a weight some 1e-7, and as much for each unit of the exponent.
+  float (*soften)(float* s, size_t begin, size_t end, float scale, float* max);
   // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
   // where there are scales. Of several pages the weights follow each other.
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
+  // to = own to + by from
+  void (*scale_add)(float* to, float own, const float* from, float by, size_t n);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
   void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
-  // x = cap * tanh(x / cap); NaN stays NaN. Error about cap * 1e-7.
-  void (*softcap)(float* x, size_t n, float cap);
+  // x = cap * tanh(scale * x / cap); NaN stays NaN. Error about cap * 1e-7.
+  void (*softcap)(float* x, size_t n, float scale, float cap);
   // Backend::RmsNorm of one row: the same bits everywhere.
   void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
   // f16, rounded to nearest even.

@@ -25,6 +25,7 @@ struct V4 : CopiedTails<V4, 4> {
   static T Max(T a, T b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static T Min(T a, T b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
   static T Round(T a) { return vrndnq_f32(a); }
+  static T Floor(T a) { return vrndmq_f32(a); }
   static T TimesPowerOf2(T a, T n) {
     return vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23)));
   }
@@ -34,6 +35,7 @@ struct V4 : CopiedTails<V4, 4> {
     const float32x2_t s = vadd_f32(vget_low_f32(v), vget_high_f32(v));
     return vget_lane_f32(vpadd_f32(s, s), 0);
   }
+  static float Largest(T v) { return vmaxvq_f32(v); }
 };
 
 #include "kernels/cpu/float_kernels-inl.h"
@@ -222,4 +224,4 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, ScaleMax<V4>, ExpSum<V4>, WeightedSum<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>, RmsNorm<V4>, ToHalf<V4>};
+constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, Soften<V4>, WeightedSum<V4>, ScaleAdd<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>, RmsNorm<V4>, ToHalf<V4>};

@@ -109,7 +109,7 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
       all.Reset(0, queries);
       for (size_t split = call.FirstSplit(item); split <= call.LastSplit(item); ++split) {
         attention.Attend(item, split, &part);
-        all.Add(part, 0, queries);
+        all.Add(ops_, part, 0, queries);
       }
       finish(item, all, 0, queries);
     }
@@ -123,7 +123,7 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
       const size_t from = at % most, to = std::min(from + kSummedTogether, call.Queries(item));
       if (from >= to) continue;
       all.Reset(from, to);
-      for (size_t i = first_splits_[at / most]; i < first_splits_[at / most + 1]; ++i) all.Add(parts_[i], from, to);
+      for (size_t i = first_splits_[at / most]; i < first_splits_[at / most + 1]; ++i) all.Add(ops_, parts_[i], from, to);
       finish(item, all, from, to);
     }
   });

@@ -211,19 +211,8 @@ inline void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head
   });
 }
 
-// 2 to the x for x from -126 to 0, relative error 1.5e-7, exact for 0: of 2^f, f in [0, 1), the polynomial 1 + f ... of degree 5 with the smallest relative
-// error.
-inline __m512 PowerOf2(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-  __m512 p = _mm512_set1_ps(0.0018671301659196615f);
-  for (const float c : {0.009017029777169228f, 0.05579991266131401f, 0.24016444385051727f, 0.6931512951850891f, 1.0f}) {
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(c));
-  }
-  return _mm512_scalef_ps(p, x);  // by 2 to x rounded down
-}
-
 template <typename Tiles>
-float Soften(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row) {
+float SoftenRow(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row) {
   constexpr float kLog2E = 1.44269504f;
   const __m512 by = _mm512_set1_ps(scale * kLog2E);
   // f(position, which of 16 are seen, which of the next 16).
@@ -245,7 +234,7 @@ float Soften(const float* scores, Range whole, Range seen, float scale, float* m
   const __m512 most = _mm512_set1_ps(top), least = _mm512_set1_ps(-126.0f);
   __m512 sum = _mm512_setzero_ps();
   each([&](size_t at, __mmask16 first, __mmask16 second) {
-    auto weights = [&](__m512 s, __mmask16 mask) { return _mm512_maskz_mov_ps(mask, PowerOf2(_mm512_max_ps(_mm512_sub_ps(_mm512_mul_ps(s, by), most), least))); };
+    auto weights = [&](__m512 s, __mmask16 mask) { return _mm512_maskz_mov_ps(mask, PowerOf2<V16>(_mm512_max_ps(_mm512_sub_ps(_mm512_mul_ps(s, by), most), least))); };
     const __m512 low = weights(load(at, first), first), high = weights(load(at + 16, second), second);
     sum = _mm512_add_ps(sum, _mm512_add_ps(low, high));
     _mm512_store_si512(row, Tiles::Joined(low, high));
@@ -335,4 +324,4 @@ void Multiply(const std::byte* a, size_t a_stride, size_t rows, const TileColumn
 
 template <typename Tiles>
 constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys, ExpandValues,
-                              Soften<Tiles>,    Multiply<Tiles>,    [] { Tiles::Configure({}); },   Tiles::Release};
+                              SoftenRow<Tiles>, Multiply<Tiles>,    [] { Tiles::Configure({}); },   Tiles::Release};

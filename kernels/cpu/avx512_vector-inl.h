@@ -1,0 +1,51 @@
+// Sixteen floats of AVX-512 for the kernels that are written for any vector class, included by each file that uses them inside its anonymous
+// namespace.
+
+struct V16 {
+  using T = __m512;
+  static constexpr size_t kLanes = 16;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kPages = 4;
+  static T Zero() { return _mm512_setzero_ps(); }
+  static T Load(const float* p) { return _mm512_loadu_ps(p); }
+  static T LoadHalf(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static T LoadBf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static __mmask16 Mask(size_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+  static T LoadTail(const float* p, size_t n) { return _mm512_maskz_loadu_ps(Mask(n), p); }
+  static T LoadHalfTail(const uint16_t* p, size_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(Mask(n), p)); }
+  static T LoadBf16Tail(const uint16_t* p, size_t n) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(Mask(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static T LoadInt8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static T LoadInt8Tail(const int8_t* p, size_t n) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(Mask(n), p))); }
+  static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
+  static T Broadcast(float f) { return _mm512_set1_ps(f); }
+  static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }
+  static T Add(T a, T b) { return _mm512_add_ps(a, b); }
+  static T Mul(T a, T b) { return _mm512_mul_ps(a, b); }
+  static T Div(T a, T b) { return _mm512_div_ps(a, b); }
+  static T Max(T a, T b) { return _mm512_max_ps(a, b); }
+  static T Min(T a, T b) { return _mm512_min_ps(a, b); }
+  static T Round(T a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static T Floor(T a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  static T TimesPowerOf2(T a, T n) { return _mm512_scalef_ps(a, n); }
+  static void StoreHalf(uint16_t* p, T v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void Store(float* p, T v) { _mm512_storeu_ps(p, v); }
+  static float Sum(T v) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+    const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v), high);
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float Largest(T v) { return _mm512_reduce_max_ps(v); }
+};
