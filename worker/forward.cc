@@ -13,18 +13,33 @@ float* Room(std::vector<float>& buffer, size_t n) {
 
 const float* Data(const std::vector<float>& v) { return v.data(); }
 
+// The rows [dim] of these numbers, which rise, to the front.
+void Gather(std::span<const size_t> numbers, size_t dim, float* x) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != i) std::copy_n(x + numbers[i] * dim, dim, x + i * dim);
+  }
+}
+
 }  // namespace
 
-void RowPlaces::Fill(const StepBatch& batch) {
+void RowPlaces::Fill(const StepBatch& batch, bool wanted_only) {
   rows_.clear();
+  numbers_.clear();
   classes_.clear();
   runs_.clear();
+  size_t before = 0;  // rows of sequences further in front
   for (const SeqRows& s : batch.seqs) {
-    AddRows(s.row_class, s.row_count, &runs_);
-    classes_.insert(classes_.end(), s.row_count, s.row_class);
-    for (uint32_t i = 0; i < s.row_count; ++i) {
-      rows_.push_back({.table = s.blocks[0].data(), .position = s.first_position + i});
-    }
+    auto add = [&](uint32_t first, uint32_t count) {
+      AddRows(s.row_class, count, &runs_);
+      classes_.insert(classes_.end(), count, s.row_class);
+      for (uint32_t i = first; i < first + count; ++i) {
+        rows_.push_back({.table = s.blocks[0].data(), .position = s.first_position + i});
+        numbers_.push_back(before + i);
+      }
+    };
+    if (!wanted_only) add(0, s.row_count);
+    else for (const RowRequest& r : s.requests) add(r.first, r.count);
+    before += s.row_count;
   }
   for (auto& table : tables_) table->fresh = false;
 }
@@ -65,10 +80,12 @@ void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding,
   if (scale != 1) backend_.Scale(out, ids.size() * dim_, scale);
 }
 
-void Forward::RunLayer(const Layer& layer, RowPlaces& places, float* x) {
-  const size_t rows = places.rows().size();
+void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x) {
   const LayerSpec& spec = layer.spec;
-  Room(normed_, rows * dim_);
+  backend_.RmsNorm(x, places.rows().size(), dim_, Data(layer.vectors.attn_norm), spec.norm_eps, Room(normed_, places.rows().size() * dim_));
+  Project(layer, places, wanted, x);
+  const size_t rows = wanted.rows().size();
+  if (rows == 0) return;
   // What the part makes is added to x, after a norm of its own where there is one.
   auto residual = [&](auto part, const std::vector<float>& post_norm) {
     if (!spec.post_norms) return part(Result{x, true});
@@ -77,8 +94,8 @@ void Forward::RunLayer(const Layer& layer, RowPlaces& places, float* x) {
     backend_.RmsNorm(made, rows, dim_, Data(post_norm), spec.norm_eps, made);
     backend_.AddInPlace(x, made, rows * dim_);
   };
-  residual([&](const Result& result) { Attend(layer, places, x, result); }, layer.vectors.attn_post_norm);
-  residual([&](const Result& result) { FeedForward(layer, places, x, result); }, layer.vectors.ffn_post_norm);
+  residual([&](const Result& result) { Attend(layer, wanted, result); }, layer.vectors.attn_post_norm);
+  residual([&](const Result& result) { FeedForward(layer, wanted, x, result); }, layer.vectors.ffn_post_norm);
 }
 
 template <typename Fn>
@@ -89,37 +106,44 @@ void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
   for (const ClassRun& run : runs) f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
 }
 
-void Forward::Attend(const Layer& layer, RowPlaces& places, const float* x, const Result& result) {
+void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = layer.vectors;
-  const size_t rows = places.rows().size();
-  const auto head_dim = static_cast<size_t>(spec.head_dim);
+  const size_t rows = places.rows().size(), asking = wanted.rows().size(), head_dim = static_cast<size_t>(spec.head_dim);
   const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim, kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim;
-  float* q = Room(q_, rows * q_dim);
+  float* q = Room(q_, asking * q_dim);
   float* k = Room(k_, rows * kv_dim);
   float* v = Room(v_, rows * kv_dim);
-  backend_.RmsNorm(x, rows, dim_, Data(w.attn_norm), spec.norm_eps, normed_.data());
-  Multiply(normed_.data(), places.runs(), {{*layer.q, q}, {*layer.k, k}, {*layer.v, v}});
-  if (spec.qkv_bias) {
-    backend_.AddBias(q, rows, q_dim, Data(w.q_bias));
-    backend_.AddBias(k, rows, kv_dim, Data(w.k_bias));
-    backend_.AddBias(v, rows, kv_dim, Data(w.v_bias));
+  if (asking == rows) {
+    Multiply(normed_.data(), places.runs(), {{*layer.q, q}, {*layer.k, k}, {*layer.v, v}});
+  } else {
+    Multiply(normed_.data(), places.runs(), {{*layer.k, k}, {*layer.v, v}});
+    for (float* all : {normed_.data(), x}) Gather(wanted.numbers(), dim_, all);
+    if (asking > 0) Multiply(normed_.data(), wanted.runs(), {{*layer.q, q}});
   }
-  if (spec.qk_norm) {
-    backend_.RmsNorm(q, rows * static_cast<size_t>(spec.heads), head_dim, Data(w.q_norm), spec.norm_eps, q);
-    backend_.RmsNorm(k, rows * static_cast<size_t>(spec.kv_heads), head_dim, Data(w.k_norm), spec.norm_eps, k);
-  }
-  const RowPlaces::Rotation rotation = places.RotationFor(spec.rope);
-  const int half = spec.rope.dims / 2;
-  backend_.Rope(q, rows, spec.heads, spec.head_dim, rotation.cos, rotation.sin, half, spec.rope.pairing);
-  backend_.Rope(k, rows, spec.kv_heads, spec.head_dim, rotation.cos, rotation.sin, half, spec.rope.pairing);
+  auto finish = [&](float* to, RowPlaces& of, int heads, const std::vector<float>& bias, const std::vector<float>& norm) {
+    const size_t count = of.rows().size();
+    if (count == 0) return;
+    if (spec.qkv_bias) backend_.AddBias(to, count, static_cast<size_t>(heads) * head_dim, Data(bias));
+    if (spec.qk_norm) backend_.RmsNorm(to, count * static_cast<size_t>(heads), head_dim, Data(norm), spec.norm_eps, to);
+    const RowPlaces::Rotation rotation = of.RotationFor(spec.rope);
+    backend_.Rope(to, count, heads, spec.head_dim, rotation.cos, rotation.sin, spec.rope.dims / 2, spec.rope.pairing);
+  };
+  finish(q, wanted, spec.heads, w.q_bias, w.q_norm);
+  finish(k, places, spec.kv_heads, w.k_bias, w.k_norm);
+  if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, Data(w.v_bias));
   backend_.StoreKv(k, v, places.rows(), layer.pages->view());
-  float* attended = Room(attended_, rows * q_dim);
+}
+
+void Forward::Attend(const Layer& layer, const RowPlaces& places, const Result& result) {
+  const LayerSpec& spec = layer.spec;
+  const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
+  float* attended = Room(attended_, places.rows().size() * q_dim);
   AttentionParams params{.heads = spec.heads, .scale = spec.attention_scale, .softcap = spec.attention_softcap, .window = spec.window};
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params, attended + row * q_dim);
+    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params, attended + row * q_dim);
     row += count;
   });
   Multiply(attended, places.runs(), {{*layer.o, result.rows, result.add}});

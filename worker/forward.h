@@ -26,9 +26,10 @@ inline void AddRows(RowClass row_class, size_t rows, std::vector<ClassRun>* runs
 // Positions, classes and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
 class RowPlaces {
  public:
-  // REQUIRES: a checked batch; it outlives the places.
-  void Fill(const StepBatch& batch);
+  // Of all rows, or of those that something is wanted of. REQUIRES: a checked batch; it outlives the places.
+  void Fill(const StepBatch& batch, bool wanted_only);
   std::span<const KvRow> rows() const { return rows_; }
+  std::span<const size_t> numbers() const { return numbers_; }    // of each row, among the step's
   std::span<const RowClass> classes() const { return classes_; }  // of each row
   std::span<const ClassRun> runs() const { return runs_; }
   // cos and sin [rows][dims/2] of a rotary embedding, computed once a step.
@@ -46,6 +47,7 @@ class RowPlaces {
     bool fresh = false;
   };
   std::vector<KvRow> rows_;
+  std::vector<size_t> numbers_;
   std::vector<RowClass> classes_;
   std::vector<ClassRun> runs_;
   std::vector<std::unique_ptr<Table>> tables_;
@@ -59,8 +61,9 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
-  // x [rows][dim], in place, through one layer; writes the rows' keys and values.
-  void RunLayer(const Layer& layer, RowPlaces& places, float* x);
+  // x [rows][dim], in place, through one layer; writes the rows' keys and values. Which is all that a model's last layer has to do for rows that
+  // nothing is wanted of: only those of `wanted`, `places` itself or some of its rows, go on, and x begins with them afterwards.
+  void RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x);
   // out [rows][dim] = final norm of x.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);
   // logits [rows][vocab] of normalized hidden states; of any row as of a generated one.
@@ -72,7 +75,9 @@ class Forward {
     float* rows;
     bool add;
   };
-  void Attend(const Layer& layer, RowPlaces& places, const float* x, const Result& result);
+  // Queries of the wanted rows, keys and values of all; normed_ and x begin with the wanted ones afterwards.
+  void Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x);
+  void Attend(const Layer& layer, const RowPlaces& places, const Result& result);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
   void MixExperts(const Layer& layer, const RowPlaces& places, float* out);
   void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);

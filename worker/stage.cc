@@ -91,28 +91,24 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
   } else {
     DecodeRows(wire_, rows, dim_, x_.data());
   }
-  places_.Fill(batch);
-  for (const auto& layer : parts_.layers) forward_.RunLayer(*layer, places_, x_.data());
+  places_.Fill(batch, false);
+  for (const auto& layer : parts_.layers) {
+    const bool ends = parts_.last && layer == parts_.layers.back();
+    if (ends) wanted_.Fill(batch, true);
+    // Where all are wanted, as in a step of generated rows, it is one set of rows.
+    const bool some = ends && wanted_.rows().size() < x_rows_;
+    forward_.RunLayer(*layer, places_, some ? wanted_ : places_, x_.data());
+  }
   if (parts_.last) Answers(batch, answer);
   return absl::OkStatus();
 }
 
 void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
-  // The rows that are wanted, gathered: norm and head run over these only.
-  wanted_.clear();
-  size_t first_row = 0;
-  for (const SeqRows& s : batch.seqs) {
-    for (const RowRequest& r : s.requests) {
-      const float* from = x_.data() + (first_row + r.first) * dim_;
-      wanted_.insert(wanted_.end(), from, from + r.count * dim_);
-    }
-    first_row += s.row_count;
-  }
-  const size_t rows = wanted_.size() / dim_;
+  const size_t rows = wanted_.rows().size();
   if (rows == 0) return;
   const ModelSpec& spec = parts_.model->spec();
   if (normed_.size() < rows * dim_) normed_.resize(rows * dim_);
-  forward_.FinalNorm(wanted_.data(), rows, parts_.ends, spec.final_norm_eps, normed_.data());
+  forward_.FinalNorm(x_.data(), rows, parts_.ends, spec.final_norm_eps, normed_.data());
   // In slices, so that a long prompt with all its logits asked for does not take rows x vocabulary at once.
   constexpr size_t kSlice = 64;
   if (logits_.size() < std::min(rows, kSlice) * vocab_) logits_.resize(std::min(rows, kSlice) * vocab_);

@@ -65,8 +65,8 @@ class Stage {
   Forward forward_;
   const WireType wire_;
   const size_t dim_, vocab_;
-  RowPlaces places_;
-  std::vector<float> x_, wanted_, normed_, logits_;
+  RowPlaces places_, wanted_;
+  std::vector<float> x_, normed_, logits_;
   size_t x_rows_ = 0;
   std::vector<TokenId> top_;
   std::vector<Kept> kept_;
