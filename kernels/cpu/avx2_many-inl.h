@@ -80,15 +80,17 @@ template <size_t groups, size_t R>
     dots.Rows([&](__m256i& a, __m256i& b, auto r) {
       int32_t pair;
       __builtin_memcpy(&pair, q + r() * kBlock + 2 * two, 4);
-      const __m256i pairs = _mm256_set1_epi32(pair);
-      f(a, _mm256_madd_epi16(low, pairs));
-      f(b, _mm256_madd_epi16(high, pairs));
+      __m256i pairs = _mm256_set1_epi32(pair), one = f(a, _mm256_madd_epi16(low, pairs));
+      asm("" : "+x"(one), "+x"(pairs));  // before the other product: no register is left for both
+      a = one;
+      one = f(b, _mm256_madd_epi16(high, pairs));
+      asm("" : "+x"(one), "+r"(q));
+      b = one;
     });
-    dots.Pin();
   };
-  each(0, [](__m256i& to, __m256i v) { to = v; });
+  each(0, [](__m256i, __m256i v) { return v; });
 #pragma GCC unroll kUnrolled
-  for (size_t two = 1; two < 2 * groups; ++two) each(two, [](__m256i& to, __m256i v) { to = _mm256_add_epi32(to, v); });
+  for (size_t two = 1; two < 2 * groups; ++two) each(two, [](__m256i to, __m256i v) { return _mm256_add_epi32(to, v); });
 }
 // dots += what groups [begin, end) give, bytes.
 template <typename L, size_t begin, size_t end>
@@ -168,7 +170,7 @@ template <typename L, size_t R>
 [[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, const std::byte* next, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
-  if (begin == 0) __builtin_memset(sums, 0, R * kPanel * sizeof(float));
+  for (size_t v = 0; begin == 0 && v < 2 * R; ++v) V8::Store(sums + 8 * v, V8::Zero());
   const size_t at = x.At(row, begin);
   const int16_t* q = x.wide + at * kBlock;
   const float* scale = x.scale + at;
@@ -203,11 +205,20 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
   // Between segments beside each other: in `out`, where rows are often a power of two apart, they fall on few lines of a cache.
   alignas(64) float sums[kRowBlock * kSlice * kPanel];
   auto sums_of = [&](size_t row, size_t p) { return sums + ((row - from) * kSlice + p * kTogether) * kPanel; };
+  // f(to, sums, n): where the sums of each of a group's rows go, and how many exist.
+  auto for_each_row = [&](size_t first, auto f) {
+    for (size_t row = first; row < to && row < first + kTogether; ++row) {
+      for (size_t p = 0, column = 0; p < panels && column < columns; ++p, column += kPanel)
+        f(out + row * ldo + column, sums_of(first, p) + (row - first) * kPanel, columns - column < kPanel ? columns - column : kPanel);
+    }
+  };
   for (size_t begin = 0; begin < units; begin += segment) {
     const size_t end = begin + segment < units ? begin + segment : units;
     for (size_t p = 0; p < panels; ++p) Unpack<L>(w + p * stride, begin, end, unpacked + p * kUnpacked);
     const std::byte* next = end < units ? w + end * L::kUnitBytes : w + panels * stride;
     for (size_t row = from; row < to; row += kTogether) {
+      // Asked for while it is computed, as such lines come from far.
+      if (end == units) for_each_row(row, [](float* at, const float*, size_t) { __builtin_prefetch(at, 1); });
       auto add = AddBlocks<L>;
       if constexpr (kSigned<L>) {
         add = AddSigned<L, kRowGroup>;
@@ -215,14 +226,12 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
       }
       for (size_t p = 0; p < panels; ++p)
         add(x, row, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, row == from ? next + p * stride : nullptr, sums_of(row, p));
-    }
-  }
-  for (size_t row = from; row < to; ++row) {
-    for (size_t p = 0; p < panels; ++p) {
-      const float* sum = sums_of(row / kTogether * kTogether, p) + row % kTogether * kPanel;
-      const size_t column = p * kPanel;
-      if (columns >= column + kPanel) __builtin_memcpy(out + row * ldo + column, sum, kPanel * sizeof(float));
-      else if (columns > column) __builtin_memcpy(out + row * ldo + column, sum, (columns - column) * sizeof(float));
+      if (end == units) {
+        for_each_row(row, [](float* at, const float* sum, size_t n) {
+          if (n == kPanel) __builtin_memcpy(at, sum, kPanel * sizeof(float));
+          else __builtin_memcpy(at, sum, n * sizeof(float));
+        });
+      }
     }
   }
 }
