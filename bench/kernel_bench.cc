@@ -20,6 +20,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/aligned.h"
 #include "base/cpus.h"
 #include "base/status.h"
 #include "cli/machine.h"
@@ -111,7 +112,7 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
         std::vector<LayerCache> layers;
         for (size_t i = 0; i < kLayers; ++i) layers.push_back(MakeCache(*type, depth + static_cast<uint32_t>(rows)));
         const KvView& view = layers.front().pool->view();
-        std::vector<float> q(rows * kHeads * 64), out(q.size());
+        AlignedVector<float> q(rows * kHeads * 64), out(q.size());
         for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
         const Arithmetic arithmetic = rows > 1 ? Arithmetic::kPrompt : Arithmetic::kGenerated;
         for (Isa isa : levels) {
@@ -169,7 +170,7 @@ int Main(const Flags& flags) {
         const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrompt ? ", prompt" : "");
         const bench::Unit unit = bench::UnitOf(isa, arithmetic, type->block_elems == 1);
         for (size_t rows : flags.rows) {
-          std::vector<float> x(rows * flags.k), out(rows * flags.n);
+          AlignedVector<float> x(rows * flags.k), out(rows * flags.n);
           for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
           std::vector<double> seconds, peaks;
           backend->MatMul(x.data(), rows, *w, out.data(), arithmetic);

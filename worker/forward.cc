@@ -6,7 +6,8 @@
 namespace gyre {
 namespace {
 
-float* Room(std::vector<float>& buffer, size_t n) {
+template <typename Buffer>
+float* Room(Buffer& buffer, size_t n) {
   if (buffer.size() < n) buffer.resize(n);
   return buffer.data();
 }

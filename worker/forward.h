@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/aligned.h"
 #include "base/step.h"
 #include "kernels/ops.h"
 #include "worker/experts.h"
@@ -91,8 +92,8 @@ class Forward {
   Backend& backend_;
   const size_t dim_;
   const bool exact_;
-  std::vector<float> normed_, q_, k_, v_, attended_, result_, mixed_;
-  std::vector<float> scores_, gathered_, expert_out_;
+  AlignedVector<float> normed_, q_, k_, v_, attended_, result_, mixed_;
+  AlignedVector<float> scores_, gathered_, expert_out_;
   ExpertRoutes routes_;
   std::vector<ClassRun> expert_runs_;
   std::vector<Backend::Product> products_;  // of one Multiply

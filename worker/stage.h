@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/aligned.h"
 #include "base/ids.h"
 #include "base/plan.h"
 #include "base/status.h"
@@ -66,7 +67,7 @@ class Stage {
   const WireType wire_;
   const size_t dim_, vocab_;
   RowPlaces places_, wanted_;
-  std::vector<float> x_, normed_, logits_;
+  AlignedVector<float> x_, normed_, logits_;
   size_t x_rows_ = 0;
   std::vector<TokenId> top_;
   std::vector<Kept> kept_;

@@ -110,6 +110,22 @@ template <typename L, size_t begin, size_t end>
   }
   constexpr size_t kRun = kSafe<L> < end - begin ? kSafe<L> : end - begin;
   const __m256i ones = _mm256_set1_epi16(1);
+  if constexpr (kRun == 2) {  // a row at a time: registers are left for few words beside all dots
+#pragma GCC unroll kUnrolled
+    for (size_t g = begin; g < end; g += 2) {
+      const std::byte* two = codes + 64 * g;
+      const __m256i low = Load256(two), high = Load256(two + 32), next_low = Load256(two + 64), next_high = Load256(two + 96);
+      dots.Rows([&](__m256i& a, __m256i& b, auto r) {
+        const __m256i fours = Four(q + r() * kBlock + 4 * g), next = Four(q + r() * kBlock + 4 * g + 4);
+        auto words = [&](__m256i of_fours, __m256i of_next) { return _mm256_add_epi16(_mm256_maddubs_epi16(of_fours, fours), _mm256_maddubs_epi16(of_next, next)); };
+        __m256i sum_a = _mm256_add_epi32(a, _mm256_madd_epi16(words(low, next_low), ones));
+        __m256i sum_b = _mm256_add_epi32(b, _mm256_madd_epi16(words(high, next_high), ones));
+        asm("" : "+x"(sum_a), "+x"(sum_b), "+r"(q));
+        a = sum_a, b = sum_b;
+      });
+    }
+    return;
+  }
   for (size_t run = begin; run < end; run += kRun) {
     Sums<kRows> words;
     auto each = [&](size_t g, const auto& f) {

@@ -5,6 +5,7 @@ struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kTileRows = 3, kTileColumns = 4, kPages = 2;
+  static constexpr bool kExpandsWeights = true;
   static T Zero() { return _mm256_setzero_ps(); }
   static T Load(const float* p) { return _mm256_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {

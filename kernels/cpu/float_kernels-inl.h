@@ -1,7 +1,7 @@
 // The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
 // code of one ISA can be linked into another.
 //
-// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kPages (attention_kernels-inl.h),
+// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kPages (attention_kernels-inl.h), kExpandsWeights,
 // T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma, Add, Mul,
 // Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail, StoreHalf, Sum, Largest.
 
@@ -21,27 +21,28 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
   if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
 }
 
-// R rows by C columns, positions [begin, end) of k, on top of the sums that acc[(r * C + c) * lanes] holds.
+// R rows of x by C columns of w, `count` positions, on top of the sums that acc[(r * C + c) * lanes] holds unless they are the first.
+// Rows of x are k apart; column c's weight i is number c * stride + i after `at`.
 template <typename V, FloatType type, size_t R, size_t C>
-void DotTile(const float* x, const void* w, size_t column, size_t k, size_t begin, size_t end, float* acc) {
+void DotTile(const float* x, size_t k, const void* w, size_t at, size_t stride, size_t count, bool first, float* acc) {
   typename V::T sum[R][C];
   for (size_t r = 0; r < R; ++r) {
-    for (size_t c = 0; c < C; ++c) sum[r][c] = begin == 0 ? V::Zero() : V::Load(acc + (r * C + c) * V::kLanes);
+    for (size_t c = 0; c < C; ++c) sum[r][c] = first ? V::Zero() : V::Load(acc + (r * C + c) * V::kLanes);
   }
-  const size_t whole = begin + (end - begin) / V::kLanes * V::kLanes;
-  for (size_t i = begin; i < whole; i += V::kLanes) {
+  const size_t whole = count / V::kLanes * V::kLanes;
+  for (size_t i = 0; i < whole; i += V::kLanes) {
     typename V::T xs[R];
     for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * k + i);
     for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeights<V, type>(w, (column + c) * k + i);
+      const typename V::T ws = LoadWeights<V, type>(w, at + c * stride + i);
       for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
     }
   }
-  if (whole < end) {
+  if (whole < count) {
     typename V::T xs[R];
-    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, end - whole);
+    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, count - whole);
     for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeightsTail<V, type>(w, (column + c) * k + whole, end - whole);
+      const typename V::T ws = LoadWeightsTail<V, type>(w, at + c * stride + whole, count - whole);
       for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
     }
   }
@@ -63,8 +64,8 @@ void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size
       const size_t end = R == 1 || k - begin < kSegment ? k : begin + kSegment;  // one row is short: it stays there anyway
       size_t column = first;
       float* at = acc;
-      for (; column + C <= last; column += C, at += R * C * V::kLanes) DotTile<V, type, R, C>(x, w, column, k, begin, end, at);
-      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, type, R, 1>(x, w, column, k, begin, end, at);
+      for (; column + C <= last; column += C, at += R * C * V::kLanes) DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, k, end - begin, begin == 0, at);
+      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, k, end - begin, begin == 0, at);
       if (end == k) break;
     }
     const float* at = acc;
@@ -78,10 +79,54 @@ void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size
   }
 }
 
+// Many rows, at most kMost, a multiple of R, where becoming f32 costs a vector operation that products lack: weights of C columns do so once for all rows.
+template <typename V, FloatType type, size_t R, size_t C, size_t kMost>
+void DotExpanded(const float* x, size_t rows, const void* w, size_t column, size_t k, float* out, size_t ldo) {
+  constexpr size_t kExpand = 4096, kApart = kExpand + 16;  // not in the same sets of a cache
+  static_assert(kMost % R == 0 && kExpand % V::kLanes == 0);
+  alignas(64) float acc[kMost * C * V::kLanes], expanded[C * kApart];
+  const auto* source = static_cast<const uint16_t*>(w);
+  for (size_t begin = 0; begin < k || begin == 0; begin += kExpand) {
+    const size_t count = k - begin < kExpand ? k - begin : kExpand;
+    for (size_t c = 0; c < C; ++c) {
+      const size_t at = (column + c) * k + begin;
+      size_t i = 0;
+      for (; i + V::kLanes <= count; i += V::kLanes) V::Store(expanded + c * kApart + i, LoadWeights<V, type>(w, at + i));
+      if (i < count) V::Store(expanded + c * kApart + i, LoadWeightsTail<V, type>(w, at + i, count - i));
+    }
+    for (size_t r = 0; r < rows; r += R) {
+      // The next columns' come from memory meanwhile.
+      for (size_t i = r * count / rows; i < (r + R) * count / rows; i += 32) {
+        for (size_t c = 0; c < C; ++c) __builtin_prefetch(source + (column + C + c) * k + begin + i, 0, 2);
+      }
+      DotTile<V, FloatType::kF32, R, C>(x + r * k + begin, k, expanded, 0, kApart, count, begin == 0, acc + r * C * V::kLanes);
+    }
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < C; ++c) out[r * ldo + column + c] = V::Sum(V::Load(acc + (r * C + c) * V::kLanes));
+  }
+}
+
+// How many of the first rows were multiplied: whole tiles of R where they are many.
+template <typename V, FloatType type>
+size_t DotManyRows(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
+  constexpr size_t R = V::kTileRows, C = V::kTileColumns, kMost = 48;
+  // As many at a time as stay in the second-level cache while the columns pass.
+  const size_t stay = (size_t{400} << 10) / (sizeof(float) * (k + 1)) / R * R, block = stay < kMost / 2 ? kMost / 2 : stay < kMost ? stay : kMost;
+  size_t r = 0;
+  for (size_t many; (many = (rows - r < block ? rows - r : block) / R * R) >= 4 * R; r += many) {
+    size_t column = 0;
+    for (; column + C <= n; column += C) DotExpanded<V, type, R, C, kMost>(x + r * k, many, w, column, k, out + r * ldo, ldo);
+    for (; column < n; ++column) DotExpanded<V, type, R, 1, kMost>(x + r * k, many, w, column, k, out + r * ldo, ldo);
+  }
+  return r;
+}
+
 template <typename V, FloatType type>
 void DotTyped(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
   constexpr size_t R = V::kTileRows, C = V::kTileColumns;
   size_t r = 0;
+  if constexpr (V::kExpandsWeights && type != FloatType::kF32) r = DotManyRows<V, type>(x, rows, w, n, k, out, ldo);
   for (; r + R <= rows; r += R) DotRows<V, type, R, C>(x + r * k, w, n, k, out + r * ldo, ldo);
   for (; r + 2 <= rows; r += 2) DotRows<V, type, 2, 4>(x + r * k, w, n, k, out + r * ldo, ldo);
   for (; r < rows; ++r) DotRows<V, type, 1, 8>(x + r * k, w, n, k, out + r * ldo, ldo);

@@ -7,6 +7,7 @@ struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
   static constexpr size_t kLanes = 4;
   static constexpr size_t kTileRows = 6, kTileColumns = 4, kPages = 4;
+  static constexpr bool kExpandsWeights = false;
   static T Zero() { return vdupq_n_f32(0); }
   static T Load(const float* p) { return vld1q_f32(p); }
   static T LoadHalf(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
