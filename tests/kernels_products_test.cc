@@ -450,6 +450,14 @@ TEST_P(Products, RowsOfManyBlocksOfThem) {
     ExpectSameInChunks(*fast_, MakeWeights(type, 70, 768, 31), testing::kSanitized ? 523 : 1037, Arithmetic::kGenerated, {1, 61});
 }
 
+// Weights that become f32 for many rows: over a segment of k, in blocks of rows that hang on k, with columns that no tile has.
+TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
+  for (DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (size_t k : {size_t{75}, size_t{2100}, size_t{4139}})
+      ExpectSameInChunks(*fast_, MakeWeights(type, 21, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 25, 53});
+  }
+}
+
 // What rounding weights to bf16 leaves is added wherever it is, and a slice of weights without any takes one product.
 TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
   if (fast_->one_class()) GTEST_SKIP() << "no tiles";
