@@ -102,27 +102,44 @@ TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
 
 // Pages of other sizes, and heads so wide that a page's q8_0 scales are taken in parts.
 TEST_P(Attention, PagesOfAnySize) {
-  for (const auto& [block, head_dim] : {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}}) {
+  for (const auto& [block, head_dim] : {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}, {16, 96}, {16, 128}, {16, 256}}) {
     for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
       const uint32_t positions = 420;
-      Cache cache = MakeCache(type, 1, head_dim, block, positions);
-      const auto dim = static_cast<size_t>(head_dim);
+      Cache cache = MakeCache(type, 2, head_dim, block, positions);
+      const auto dim = static_cast<size_t>(head_dim), width = 6 * dim;
       std::vector<KvRow> rows;
       for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
-      fast_->StoreKv(Random(positions * dim, 1).data(), Random(positions * dim, 2).data(), rows, cache.view);
-      const auto q = Random(8 * 3 * dim, 3);
-      const AttentionParams params{.heads = 3, .scale = 0.1f};
-      std::vector<float> expected(q.size()), together(q.size(), NAN), alone(3 * dim);
+      fast_->StoreKv(Random(positions * 2 * dim, 1).data(), Random(positions * 2 * dim, 2).data(), rows, cache.view);
+      const auto q = Random(8 * width, 3);
+      const AttentionParams params{.heads = 6, .scale = 0.1f};
+      std::vector<float> expected(q.size()), together(q.size(), NAN), alone(width);
       const auto last = std::span(rows).subspan(positions - 8);
       ref_->Attention(q.data(), last, cache.view, params, expected.data());
       fast_->Attention(q.data(), last, cache.view, params, together.data());
       for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(together[i], expected[i], 1e-5) << block << " positions, heads of " << dim;
       for (size_t r = 0; r < 8; ++r) {
-        fast_->Attention(&q[r * 3 * dim], last.subspan(r, 1), cache.view, params, alone.data());
-        EXPECT_EQ(std::memcmp(alone.data(), &together[r * 3 * dim], alone.size() * 4), 0) << block << " positions, heads of " << dim;
+        fast_->Attention(&q[r * width], last.subspan(r, 1), cache.view, params, alone.data());
+        EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], alone.size() * 4), 0) << block << " positions, heads of " << dim;
       }
     }
   }
+}
+
+// Scores of a thousand that differ by little: weights hang on the differences, which are exact.
+TEST_P(Attention, WeightsOfLargeScores) {
+  const uint32_t positions = 300, dim = 32;
+  Cache cache = MakeCache(KvType::kF32, 1, dim, 16, positions);
+  std::vector<KvRow> rows;
+  for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+  std::vector<float> k(positions * dim), v = Random(positions * dim, 2), q(dim);
+  for (uint32_t p = 0; p < positions; ++p) k[p * dim] = 32, k[p * dim + 1] = static_cast<float>(p * 37 % 256) / 64;
+  q[0] = 32, q[1] = 1;
+  fast_->StoreKv(k.data(), v.data(), rows, cache.view);
+  std::vector<float> expected(dim), got(dim, NAN);
+  const auto last = std::span(rows).last(1);
+  ref_->Attention(q.data(), last, cache.view, {.heads = 1, .scale = 1}, expected.data());
+  fast_->Attention(q.data(), last, cache.view, {.heads = 1, .scale = 1}, got.data());
+  for (size_t i = 0; i < dim; ++i) EXPECT_NEAR(got[i], expected[i], 5e-7) << i;
 }
 
 // An element as the cache keeps it.

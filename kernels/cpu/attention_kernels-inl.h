@@ -140,7 +140,10 @@ void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const fl
     for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes) WeightedTile<V, type, R, C, in_turns>(weights, ldw, runs, scales, head_dim, i, acc);
   };
   if constexpr (P == kPagesAtOnce) {
-    if (runs.next != nullptr && runs.pages == P && runs.n % P == 0) take.template operator()<P, true>();
+    if (runs.next != nullptr && runs.pages == P && runs.n % P == 0) {
+      take.template operator()<P, true>();
+      take.template operator()<1, true>();
+    }
   }
   take.template operator()<P, false>();
   take.template operator()<1, false>();

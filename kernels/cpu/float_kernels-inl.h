@@ -157,15 +157,15 @@ template <typename V>
 float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
   using T = typename V::T;
   constexpr float kLog2E = 1.44269504f;
-  const float factor = scale * kLog2E;
-  const T by = V::Broadcast(factor);
+  const T by = V::Broadcast(scale * kLog2E);
   T tops = V::Broadcast(-__builtin_inff());
   size_t i = begin;
-  for (; i + V::kLanes <= end; i += V::kLanes) tops = V::Max(V::Mul(V::Load(s + i), by), tops);
+  for (; i + V::kLanes <= end; i += V::kLanes) tops = V::Max(V::Load(s + i), tops);
   float top = V::Largest(tops);
-  for (; i < end; ++i) top = s[i] * factor > top ? s[i] * factor : top;
+  for (; i < end; ++i) top = s[i] > top ? s[i] : top;
   const T less = V::Broadcast(-top), least = V::Broadcast(-126.0f);
-  auto weigh = [&](T scores) { return PowerOf2<V>(V::Max(V::Add(V::Mul(scores, by), less), least)); };
+  // Differences first: those of large scores are exact, their products are not.
+  auto weigh = [&](T scores) { return PowerOf2<V>(V::Max(V::Mul(V::Add(scores, less), by), least)); };
   float lanes[V::kLanes] = {};
   T sum = V::Zero();
   ForAligned<V>(begin, end, [&](size_t at, size_t skip, size_t n) {
@@ -182,7 +182,7 @@ float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
       lanes[skip + j] += part[j];
     }
   });
-  *max = top / kLog2E;
+  *max = top * scale;
   return V::Sum(V::Add(sum, V::Load(lanes)));
 }
 

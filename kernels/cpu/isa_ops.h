@@ -55,7 +55,7 @@ struct IsaOps {
   // where there are scales. One chain along d. Of several pages the scores follow each other.
   void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds);
   // Scores become weights e^(scale s[i] - *max) for i of [begin, end), *max the largest exponent; their sum, in an order that depends on i only. Relative error
-  // of a weight some 1e-7, and as much for each unit of the exponent.
+  // of a weight some 1e-7, and as much for each unit between its exponent and the largest. REQUIRES: scale > 0.
   float (*soften)(float* s, size_t begin, size_t end, float scale, float* max);
   // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
   // where there are scales. Of several pages the weights follow each other.
