@@ -75,7 +75,7 @@ class OpenedModel : public Model {
 
   bool float_weights() const override {
     for (const auto& [name, t] : tensors().all()) {
-      if (t.type != DType::kF32 && t.type != DType::kF16) return false;
+      if (t.type != DType::kF32 && t.type != DType::kF16 && t.type != DType::kBF16) return false;
     }
     return true;
   }

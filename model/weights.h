@@ -73,7 +73,7 @@ class Model {
   virtual const TensorTable& tensors() const = 0;
   // Keys and values for people, in the file's order of keys; empty for .bin files.
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
-  // The weights are all F32/F16 (so activations stay f32 in `gyre logits`).
+  // The weights are all F32, F16 or BF16, so no product of theirs is one of integers.
   virtual bool float_weights() const = 0;
 };
 

@@ -396,7 +396,7 @@ TEST(ArchTest, WeightTypesAreSeenThrough) {
     const auto model = OpenModelFromBytes(bytes);
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->Layer(0)->q.type, type);
-    EXPECT_EQ((*model)->float_weights(), type == DType::kF16);
+    EXPECT_EQ((*model)->float_weights(), type == DType::kF16 || type == DType::kBF16);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include <cassert>
+#include <bit>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/avx2_vector-inl.h"
 #include "kernels/cpu/float_kernels-inl.h"
+#include "kernels/cpu/float_strips-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 #include "kernels/cpu/avx2_panels-inl.h"
 #include "kernels/cpu/avx2_products-inl.h"
@@ -66,7 +68,7 @@ void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
 
 const IsaOps* Avx2Ops() {
   static constexpr IsaOps kOps = {Dot<V8>,      DotPanels,   QuantizeX, Scores<V8>,
-                                 Soften<V8>, WeightedSum<V8>, ScaleAdd<V8>, SiluTimes<V8>, GeluTimes<V8>, Softcap<V8>, RmsNorm<V8>, ToHalf<V8>, kRows,
+                                 Soften<V8>, WeightedSum<V8>, ScaleAdd<V8>, SiluTimes<V8>, GeluTimes<V8>, Softcap<V8>, RmsNorm<V8>, ToHalf<V8>, Strips<V8>::kOps, kRows,
                                  kManySigned};
   return &kOps;
 }

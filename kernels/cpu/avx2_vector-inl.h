@@ -4,8 +4,7 @@
 struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
   static constexpr size_t kLanes = 8;
-  static constexpr size_t kTileRows = 3, kTileColumns = 4, kPages = 2;
-  static constexpr bool kExpandsWeights = true;
+  static constexpr size_t kTileRows = 3, kTileColumns = 4, kChain = 4096, kStripRows = 6, kStripPanels = 2, kPages = 2;
   static T Zero() { return _mm256_setzero_ps(); }
   static T Load(const float* p) { return _mm256_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {
@@ -42,5 +41,20 @@ struct V8 : CopiedTails<V8, 8> {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
+  static void Transpose(T (&v)[8]) {
+    T t[8];
+    for (size_t i = 0; i < 8; i += 4) {  // within 128 bits, four rows at a time
+      const T low01 = _mm256_unpacklo_ps(v[i], v[i + 1]), high01 = _mm256_unpackhi_ps(v[i], v[i + 1]);
+      const T low23 = _mm256_unpacklo_ps(v[i + 2], v[i + 3]), high23 = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
+      t[i] = _mm256_shuffle_ps(low01, low23, 0x44);
+      t[i + 1] = _mm256_shuffle_ps(low01, low23, 0xEE);
+      t[i + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+      t[i + 3] = _mm256_shuffle_ps(high01, high23, 0xEE);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      v[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+      v[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
   }
 };

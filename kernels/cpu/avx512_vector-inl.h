@@ -4,8 +4,7 @@
 struct V16 {
   using T = __m512;
   static constexpr size_t kLanes = 16;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4, kPages = 4;
-  static constexpr bool kExpandsWeights = false;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 2048, kStripRows = 8, kStripPanels = 3, kPages = 4;
   static T Zero() { return _mm512_setzero_ps(); }
   static T Load(const float* p) { return _mm512_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {
@@ -49,4 +48,23 @@ struct V16 {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
   static float Largest(T v) { return _mm512_reduce_max_ps(v); }
+  static void Transpose(T (&v)[16]) {
+    T t[16];
+    for (size_t i = 0; i < 16; i += 4) {  // within 128 bits, four rows at a time
+      const T low01 = _mm512_unpacklo_ps(v[i], v[i + 1]), high01 = _mm512_unpackhi_ps(v[i], v[i + 1]);
+      const T low23 = _mm512_unpacklo_ps(v[i + 2], v[i + 3]), high23 = _mm512_unpackhi_ps(v[i + 2], v[i + 3]);
+      t[i] = _mm512_shuffle_ps(low01, low23, 0x44);
+      t[i + 1] = _mm512_shuffle_ps(low01, low23, 0xEE);
+      t[i + 2] = _mm512_shuffle_ps(high01, high23, 0x44);
+      t[i + 3] = _mm512_shuffle_ps(high01, high23, 0xEE);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      const T even01 = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), odd01 = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xDD);
+      const T even23 = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88), odd23 = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xDD);
+      v[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+      v[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+      v[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xDD);
+      v[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xDD);
+    }
+  }
 };

@@ -35,6 +35,7 @@ class CpuBackend : public Backend {
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
     quantized_as_.reset();
+    stripped_ = false;
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
@@ -184,7 +185,13 @@ class CpuBackend : public Backend {
     const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
     if (w.panels != nullptr && !exact) {
       MatMulPanels(x, rows, w, ns, out);
-    } else if (const auto type = PlainType(w); type) {
+    } else if (const auto type = PlainType(w); type && rows >= ops_.strips.from) {
+      FillStrips(x, rows, w.k);
+      float* scratch = StripScratch();
+      team_.For(w.n, ops_.strips.columns, ns, [&](size_t begin, size_t end, size_t thread) {
+        ops_.strips.dot(strips(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k, scratch + ops_.strips.scratch * thread, out + begin, w.n);
+      });
+    } else if (type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
         // Columns in slices that stay in the second-level cache while all rows pass over them.
         const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
@@ -262,18 +269,35 @@ class CpuBackend : public Backend {
 
   // Weights of any type, expanded to f32 some columns at a time; all rows use them while they are in the cache.
   void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    constexpr size_t kColumns = 8;
-    const size_t bytes = kColumns * w.k * sizeof(float);
-    std::byte* scratch = expanded_.Room(bytes * Size(threads()));  // here: nothing may throw within a region
-    team_.For(w.n, kColumns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
-      auto* expanded = reinterpret_cast<float*>(scratch + bytes * thread);
-      for (size_t c = begin; c < end; c += kColumns) {
-        const size_t n = std::min(kColumns, end - c);
+    const bool many = rows >= ops_.strips.from;
+    const size_t columns = many ? ops_.strips.columns : 8, each = columns * w.k;
+    auto* room = reinterpret_cast<float*>(expanded_.Room(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
+    float* scratch = many ? StripScratch() : nullptr;
+    if (many) FillStrips(x, rows, w.k);
+    team_.For(w.n, columns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
+      float* expanded = room + each * thread;
+      for (size_t c = begin; c < end; c += columns) {
+        const size_t n = std::min(columns, end - c);
         for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
-        ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
+        if (many) ops_.strips.dot(strips(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.strips.scratch * thread, out + c, w.n);
+        else ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
       }
     });
   }
+
+  // x as strips(), valid until the next call; for all products of one MatMul.
+  void FillStrips(const float* x, size_t rows, size_t k) {
+    if (stripped_) return;
+    stripped_ = true;
+    const FloatStrips& s = ops_.strips;
+    const size_t count = (rows + s.rows - 1) / s.rows;
+    strips_.Room(count * s.Floats(k) * sizeof(float));
+    team_.For(count, 1, Elems(rows * k) / 4, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) s.fill(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, strips() + i * s.Floats(k));
+    });
+  }
+  float* strips() { return reinterpret_cast<float*>(strips_.data()); }
+  float* StripScratch() { return reinterpret_cast<float*>(strip_scratch_.Room(ops_.strips.scratch * Size(threads()) * sizeof(float))); }
 
   const Isa isa_;
   const IsaOps& ops_;
@@ -292,6 +316,8 @@ class CpuBackend : public Backend {
   Buffer sums_;      // of a product that is added to something
   Buffer low_bit_;   // two panels of each thread
   Buffer expanded_;  // columns of each thread
+  Buffer strips_, strip_scratch_;  // activations as FloatStrips has them; what each thread needs then
+  bool stripped_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
 };

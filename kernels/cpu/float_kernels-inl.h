@@ -1,8 +1,8 @@
 // The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
 // code of one ISA can be linked into another.
 //
-// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kPages (attention_kernels-inl.h), kExpandsWeights,
-// T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma, Add, Mul,
+// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kChain (positions whose sums are in lanes before these are
+// added), kPages (attention_kernels-inl.h), T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma, Add, Mul,
 // Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail, StoreHalf, Sum, Largest.
 
 #include "kernels/cpu/exponential-inl.h"
@@ -22,9 +22,9 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
 }
 
 // R rows of x by C columns of w, `count` positions, on top of the sums that acc[(r * C + c) * lanes] holds unless they are the first.
-// Rows of x are k apart; column c's weight i is number c * stride + i after `at`.
+// Rows of x and columns of w are k apart, the first weight is number `at`.
 template <typename V, FloatType type, size_t R, size_t C>
-void DotTile(const float* x, size_t k, const void* w, size_t at, size_t stride, size_t count, bool first, float* acc) {
+void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, bool first, float* acc) {
   typename V::T sum[R][C];
   for (size_t r = 0; r < R; ++r) {
     for (size_t c = 0; c < C; ++c) sum[r][c] = first ? V::Zero() : V::Load(acc + (r * C + c) * V::kLanes);
@@ -34,7 +34,7 @@ void DotTile(const float* x, size_t k, const void* w, size_t at, size_t stride, 
     typename V::T xs[R];
     for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * k + i);
     for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeights<V, type>(w, at + c * stride + i);
+      const typename V::T ws = LoadWeights<V, type>(w, at + c * k + i);
       for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
     }
   }
@@ -42,7 +42,7 @@ void DotTile(const float* x, size_t k, const void* w, size_t at, size_t stride, 
     typename V::T xs[R];
     for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, count - whole);
     for (size_t c = 0; c < C; ++c) {
-      const typename V::T ws = LoadWeightsTail<V, type>(w, at + c * stride + whole, count - whole);
+      const typename V::T ws = LoadWeightsTail<V, type>(w, at + c * k + whole, count - whole);
       for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
     }
   }
@@ -51,82 +51,45 @@ void DotTile(const float* x, size_t k, const void* w, size_t at, size_t stride, 
   }
 }
 
-// Segments of k in which R rows of x stay in the first-level cache while the columns pass; the sums wait in `acc` between them.
+// Segments of k in which R rows of x stay in the first-level cache while the columns pass; the lanes' sums wait in `acc` between them, until a chain is
+// complete. One row is short: it stays there anyway.
 constexpr size_t kSegment = 512, kSliceColumns = 64;
 
 template <typename V, FloatType type, size_t R, size_t C>
 void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size_t ldo) {
-  static_assert(kSliceColumns % C == 0);
+  static_assert(kSliceColumns % C == 0 && V::kChain % kSegment == 0);
+  constexpr size_t kStep = R == 1 ? V::kChain : kSegment;
   alignas(64) float acc[R * kSliceColumns * V::kLanes];
   for (size_t first = 0; first < n; first += kSliceColumns) {
     const size_t last = n - first < kSliceColumns ? n : first + kSliceColumns;
-    for (size_t begin = 0; begin < k || begin == 0; begin += kSegment) {
-      const size_t end = R == 1 || k - begin < kSegment ? k : begin + kSegment;  // one row is short: it stays there anyway
+    for (size_t begin = 0; begin < k || begin == 0; begin += kStep) {
+      const size_t end = k - begin < kStep ? k : begin + kStep;
+      const bool begins = begin % V::kChain == 0;
       size_t column = first;
       float* at = acc;
-      for (; column + C <= last; column += C, at += R * C * V::kLanes) DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, k, end - begin, begin == 0, at);
-      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, k, end - begin, begin == 0, at);
-      if (end == k) break;
-    }
-    const float* at = acc;
-    for (size_t column = first; column < last;) {
-      const size_t width = last - column >= C ? C : 1;
-      for (size_t r = 0; r < R; ++r) {
-        for (size_t c = 0; c < width; ++c, at += V::kLanes) out[r * ldo + column + c] = V::Sum(V::Load(at));
+      for (; column + C <= last; column += C, at += R * C * V::kLanes) DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+      if (end < k && end % V::kChain != 0) continue;
+      at = acc;
+      for (column = first; column < last;) {
+        const size_t width = last - column >= C ? C : 1;
+        for (size_t r = 0; r < R; ++r) {
+          for (size_t c = 0; c < width; ++c, at += V::kLanes) {
+            float& to = out[r * ldo + column + c];
+            const float chain = V::Sum(V::Load(at));
+            to = begin < V::kChain ? chain : to + chain;
+          }
+        }
+        column += width;
       }
-      column += width;
     }
   }
-}
-
-// Many rows, at most kMost, a multiple of R, where becoming f32 costs a vector operation that products lack: weights of C columns do so once for all rows.
-template <typename V, FloatType type, size_t R, size_t C, size_t kMost>
-void DotExpanded(const float* x, size_t rows, const void* w, size_t column, size_t k, float* out, size_t ldo) {
-  constexpr size_t kExpand = 4096, kApart = kExpand + 16;  // not in the same sets of a cache
-  static_assert(kMost % R == 0 && kExpand % V::kLanes == 0);
-  alignas(64) float acc[kMost * C * V::kLanes], expanded[C * kApart];
-  const auto* source = static_cast<const uint16_t*>(w);
-  for (size_t begin = 0; begin < k || begin == 0; begin += kExpand) {
-    const size_t count = k - begin < kExpand ? k - begin : kExpand;
-    for (size_t c = 0; c < C; ++c) {
-      const size_t at = (column + c) * k + begin;
-      size_t i = 0;
-      for (; i + V::kLanes <= count; i += V::kLanes) V::Store(expanded + c * kApart + i, LoadWeights<V, type>(w, at + i));
-      if (i < count) V::Store(expanded + c * kApart + i, LoadWeightsTail<V, type>(w, at + i, count - i));
-    }
-    for (size_t r = 0; r < rows; r += R) {
-      // The next columns' come from memory meanwhile.
-      for (size_t i = r * count / rows; i < (r + R) * count / rows; i += 32) {
-        for (size_t c = 0; c < C; ++c) __builtin_prefetch(source + (column + C + c) * k + begin + i, 0, 2);
-      }
-      DotTile<V, FloatType::kF32, R, C>(x + r * k + begin, k, expanded, 0, kApart, count, begin == 0, acc + r * C * V::kLanes);
-    }
-  }
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < C; ++c) out[r * ldo + column + c] = V::Sum(V::Load(acc + (r * C + c) * V::kLanes));
-  }
-}
-
-// How many of the first rows were multiplied: whole tiles of R where they are many.
-template <typename V, FloatType type>
-size_t DotManyRows(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
-  constexpr size_t R = V::kTileRows, C = V::kTileColumns, kMost = 48;
-  // As many at a time as stay in the second-level cache while the columns pass.
-  const size_t stay = (size_t{400} << 10) / (sizeof(float) * (k + 1)) / R * R, block = stay < kMost / 2 ? kMost / 2 : stay < kMost ? stay : kMost;
-  size_t r = 0;
-  for (size_t many; (many = (rows - r < block ? rows - r : block) / R * R) >= 4 * R; r += many) {
-    size_t column = 0;
-    for (; column + C <= n; column += C) DotExpanded<V, type, R, C, kMost>(x + r * k, many, w, column, k, out + r * ldo, ldo);
-    for (; column < n; ++column) DotExpanded<V, type, R, 1, kMost>(x + r * k, many, w, column, k, out + r * ldo, ldo);
-  }
-  return r;
 }
 
 template <typename V, FloatType type>
 void DotTyped(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
   constexpr size_t R = V::kTileRows, C = V::kTileColumns;
   size_t r = 0;
-  if constexpr (V::kExpandsWeights && type != FloatType::kF32) r = DotManyRows<V, type>(x, rows, w, n, k, out, ldo);
   for (; r + R <= rows; r += R) DotRows<V, type, R, C>(x + r * k, w, n, k, out + r * ldo, ldo);
   for (; r + 2 <= rows; r += 2) DotRows<V, type, 2, 4>(x + r * k, w, n, k, out + r * ldo, ldo);
   for (; r < rows; ++r) DotRows<V, type, 1, 8>(x + r * k, w, n, k, out + r * ldo, ldo);

@@ -41,9 +41,22 @@ struct QuantizedRow {
 // Pages that scores and weighted_sum best take at once for few rows.
 inline constexpr size_t kPagesAtOnce = 4;
 
+// Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in strips of `rows`, k rounded up to `lanes` positions each, in an
+// order of their own; missing rows and positions are zeros.
+struct FloatStrips {
+  size_t rows, lanes;
+  size_t columns;  // products are made for as many at a time
+  size_t from;     // rows from which on this is faster
+  size_t scratch;  // floats
+  // One strip, of `rows` rows or fewer.
+  void (*fill)(const float* x, size_t rows, size_t k, float* strip);
+  void (*dot)(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch, float* out, size_t ldo);
+  size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // of a strip
+};
+
 struct IsaOps {
-  // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector a
-  // (row, column), lanes added in a fixed order, the tail last: the same bits for any number of rows.
+  // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector for some thousands of positions of a
+  // (row, column), its lanes added in a fixed order, and these sums in order: the same bits for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
   // The same against `panels` panels that follow each other, an even number; the order of docs/kernels.md. `columns`: how many of the
   // panels' columns exist.
@@ -72,6 +85,7 @@ struct IsaOps {
   void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
   // f16, rounded to nearest even.
   void (*to_half)(const float* x, size_t n, uint16_t* out);
+  FloatStrips strips;
   // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
   // From that many rows on dot_panels takes x as 16-bit numbers, for types whose codes stand for signed numbers of 8 bits.

@@ -6,8 +6,7 @@
 struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
   static constexpr size_t kLanes = 4;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4, kPages = 4;
-  static constexpr bool kExpandsWeights = false;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 4096, kStripRows = 8, kStripPanels = 3, kPages = 4;
   static T Zero() { return vdupq_n_f32(0); }
   static T Load(const float* p) { return vld1q_f32(p); }
   static T LoadHalf(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
@@ -37,9 +36,18 @@ struct V4 : CopiedTails<V4, 4> {
     return vget_lane_f32(vpadd_f32(s, s), 0);
   }
   static float Largest(T v) { return vmaxvq_f32(v); }
+  static void Transpose(T (&v)[4]) {
+    const float32x4x2_t low = vzipq_f32(v[0], v[2]), high = vzipq_f32(v[1], v[3]);
+    const float32x4x2_t first = vzipq_f32(low.val[0], high.val[0]), second = vzipq_f32(low.val[1], high.val[1]);
+    v[0] = first.val[0];
+    v[1] = first.val[1];
+    v[2] = second.val[0];
+    v[3] = second.val[1];
+  }
 };
 
 #include "kernels/cpu/float_kernels-inl.h"
+#include "kernels/cpu/float_strips-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
 inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]) {
@@ -225,4 +233,4 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, Soften<V4>, WeightedSum<V4>, ScaleAdd<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>, RmsNorm<V4>, ToHalf<V4>};
+constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, Soften<V4>, WeightedSum<V4>, ScaleAdd<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>, RmsNorm<V4>, ToHalf<V4>, Strips<V4>::kOps};

@@ -1,6 +1,7 @@
 // ARM's 64-bit baseline.
 #include <arm_neon.h>
 
+#include <bit>
 #include <type_traits>
 #include <utility>
 

@@ -1,6 +1,7 @@
 // ARM with the dot product extension (ARMv8.2).
 #include <arm_neon.h>
 
+#include <bit>
 #include <type_traits>
 #include <utility>
 
