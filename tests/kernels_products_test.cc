@@ -453,8 +453,8 @@ TEST_P(Products, RowsOfManyBlocksOfThem) {
 // Strips and rows by themselves: over chains of k, with every rest of rows and of columns.
 TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
   for (DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
-    for (size_t n : {21, 53, 93}) {
-      for (size_t k : {75, 2100, 4139}) ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 35, 37});
+    for (size_t n : {21u, 53u, 93u}) {
+      for (size_t k : {75u, 2100u, 4139u}) ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 35, 37});
     }
   }
 }
