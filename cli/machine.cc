@@ -95,6 +95,7 @@ double ReadBandwidth(int threads) {
     // The sum keeps the reads alive.
     if (sum > 0) best = std::max(best, static_cast<double>(part) * static_cast<double>(threads) * 8 / seconds);
   }
+  EndTeamThreads();
   return best;
 }
 
@@ -174,6 +175,7 @@ double PeakOps(Isa isa, Unit unit, int threads) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::max(best, 2 * products * static_cast<double>(steps) * threads / seconds);
   }
+  EndTeamThreads();
   return best;
 }
 #else

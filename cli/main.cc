@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cli/active_waiting.h"
 #include "cli/commands.h"
 #include "model/quantize.h"
 #include "kernels/ops.h"
@@ -310,6 +311,7 @@ int Main(int argc, char** argv) {
 }  // namespace gyre
 
 int main(int argc, char** argv) {
+  gyre::LimitActiveWaiting(argv);
   try {
     return gyre::Main(argc, argv);
   } catch (const std::exception& e) {

@@ -1,4 +1,6 @@
 // Which backend: what this CPU and this build have.
+#include <omp.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -94,6 +96,13 @@ Isa DetectIsa() {
 std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus) {
   const cpu::IsaOps* ops = OpsOf(isa);
   return ops != nullptr ? cpu::MakeCpuBackend(isa, *ops, threads, std::move(cpus)) : MakeRefBackend();
+}
+
+void EndTeamThreads() {
+  // Of LLVM's runtime it would send everybody's threads to sleep.
+#ifndef __clang__
+  omp_pause_resource_all(omp_pause_soft);
+#endif
 }
 
 }  // namespace gyre

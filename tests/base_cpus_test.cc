@@ -6,11 +6,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <thread>
 
 #include "base/affinity.h"
 #include "kernels/cpu/team.h"
+#include "kernels/ops.h"
 
 namespace gyre {
 namespace {
@@ -129,6 +132,35 @@ TEST(CpusTest, EveryItemIsDoneOnce) {
       }
     }
   }
+}
+
+// What the loader packed with does not keep a stage's threads from waiting actively.
+TEST(TeamTest, ThreadsOfWhoIsDoneEnd) {
+#ifdef __clang__
+  GTEST_SKIP() << "libgomp only";
+#endif
+  constexpr char kName[] = "who is done";
+  auto threads = [&] {  // they are called as who started them
+    int n = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string comm;
+      std::getline(std::ifstream(task.path() / "comm"), comm);
+      n += comm == kName;
+    }
+    return n;
+  };
+  std::thread([&] {
+    pthread_setname_np(pthread_self(), kName);
+    const cpu::Team team(4);
+    team.For(4, 1, 1e9, [](size_t, size_t) {});
+    EXPECT_EQ(threads(), 4);
+    EndTeamThreads();
+    for (int i = 0; i < 1000 && threads() != 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(threads(), 1);
+    std::atomic<size_t> all = 0;
+    team.For(4, 1, 1e9, [&](size_t begin, size_t end) { all += end - begin; });
+    EXPECT_EQ(all, 4u);
+  }).join();
 }
 
 }  // namespace

@@ -110,6 +110,7 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
     options_.port->SetKey(epoch.term, request.plan.key);
     if (request.stage >= 0) {
       status = LoadStage(request, prepared.get());
+      EndTeamThreads();  // those that packed
       if (status.ok()) status = Wire(request, prepared.get());
       if (status.ok()) status = StartCopying(request, *prepared);
     }

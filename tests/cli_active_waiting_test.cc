@@ -1,0 +1,89 @@
+// That OpenMP's threads wait actively between a stage's products, and not for long after them.
+#include "cli/active_waiting.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "cli/local_ring.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gyre {
+namespace {
+
+// How many threads of this process are called `name` and something.
+int ThreadsCalled(const std::string& name) {
+  int n = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string comm;
+    std::getline(std::ifstream(task.path() / "comm"), comm);
+    n += comm.rfind(name, 0) == 0;
+  }
+  return n;
+}
+
+// Threads are called as whoever started them.
+TEST(ActiveWaitingTest, ALoaderKeepsNoThreadsOfItsTeam) {
+#ifdef __clang__
+  GTEST_SKIP() << "libgomp only";
+#endif
+  testing::TinyOptions tiny;
+  tiny.type = DType::kQ8_0;
+  tiny.dim = 256;
+  tiny.ffn = 1024;  // so that packing is worth more than one thread
+  testing::TinyModelFile model(tiny);
+  RingOptions options;
+  options.model = model.path();
+  options.threads = 4;
+  options.quiet = true;
+  const auto ring = LocalRing::Open(options);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  for (int i = 0; i < 1000 && ThreadsCalled("loader") != 1; ++i) usleep(5000);  // they end by themselves
+  EXPECT_EQ(ThreadsCalled("loader"), 1);
+}
+
+// Runs in the program that the test below starts.
+TEST(ActiveWaitingTest, DISABLED_IsLimited) {
+  const char* looks = std::getenv("GOMP_SPINCOUNT");
+  ASSERT_NE(looks, nullptr);
+  EXPECT_GE(std::atoi(looks), 500);
+  EXPECT_LE(std::atoi(looks), 20'000);
+}
+
+TEST(ActiveWaitingTest, TheProgramStartsAnewWithALimit) {
+  const std::string path = std::filesystem::read_symlink("/proc/self/exe").string();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    unsetenv("GOMP_SPINCOUNT");
+    unsetenv("OMP_WAIT_POLICY");
+    std::string words[] = {path, "--gtest_filter=ActiveWaitingTest.DISABLED_IsLimited", "--gtest_also_run_disabled_tests"};
+    char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+    LimitActiveWaiting(argv);
+    _exit(99);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(ActiveWaitingTest, WhoeverSetsItIsLeftAlone) {
+  for (const char* name : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) {
+    const char* before = std::getenv(name);
+    const std::string kept = before == nullptr ? "" : before;
+    setenv(name, "passive", 1);
+    LimitActiveWaiting(nullptr);  // comes back
+    EXPECT_STREQ(std::getenv(name), "passive");
+    if (before == nullptr) unsetenv(name);
+    else setenv(name, kept.c_str(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace gyre
