@@ -20,10 +20,16 @@ __m512i Four(const int8_t* q) {
   return _mm512_set1_epi32(four);
 }
 
+// What lies `bytes` from what is read is asked for, in the panels whose bits are set.
+struct Ahead {
+  size_t bytes = 0;
+  unsigned panels = 0;
+};
+
 // R rows of one group against P panels, units [begin, end), of which w is the first, on top of what sum holds. Several panels are several streams from
-// memory, in different pages. What lies `ahead` bytes from what is read is asked for; 0: nothing.
+// memory, in different pages.
 template <typename L, size_t R, size_t P>
-[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end, size_t ahead,
+[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end, Ahead ahead,
                                         __m512 (&sum)[R][P]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
@@ -35,12 +41,13 @@ template <typename L, size_t R, size_t P>
     const std::byte* unit = w + (u - begin) * L::kUnitBytes;
     for (size_t b = 0; b < L::kBlocks; ++b, q += group * kBlock, scale += group, total += group, offset += group) {
       const std::byte* block = unit + L::kHeader + b * L::kBlockBytes;
-      if (ahead > 0) {
+      if (ahead.panels != 0) {
         for (size_t p = 0; p < P; ++p) {
+          if (P == 2 && (ahead.panels >> p & 1) == 0) continue;
           for (size_t line = 0; b == 0 && line < L::kHeader; line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(unit + p * stride + line + ahead), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(unit + p * stride + line + ahead.bytes), _MM_HINT_T0);
           for (size_t line = 0; line < L::kBlockBytes; line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(block + p * stride + line + ahead), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(block + p * stride + line + ahead.bytes), _MM_HINT_T0);
         }
       }
       auto part = [&](auto s) {
@@ -87,7 +94,7 @@ struct Output {
 };
 
 template <typename L, size_t R, size_t P>
-void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, size_t ahead, const Output& o) {
+void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, Ahead ahead, const Output& o) {
   __m512 sum[R][P];
   auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
@@ -108,12 +115,17 @@ constexpr bool kEveryShape = false;
 constexpr bool kEveryShape = true;
 #endif
 
-// All rows against units [begin, end) of P panels from `panel` on, of which w is the first unit. The first rows ask for what lies `ahead`.
+// All rows against units [begin, end) of P panels from `panel` on, of which w is the first unit. The first of them ask for what lies `ahead`.
 template <typename L, size_t P>
 void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, size_t ahead, const Output& o) {
+  // Small codes take long to unpack: the first rows ask for one panel, the next for the other.
+  const bool in_turns = P == 2 && L::kBits < 8 && rows > kRowGroup * 3 / 2;
   size_t r = 0;
   auto take = [&]<size_t R>() {
-    for (; r + R <= rows; r += R) StoreTile<L, R, P>(x, r, w, stride, panel, begin, end, r == 0 ? ahead : 0, o);
+    for (; r + R <= rows; r += R) {
+      const unsigned panels = ahead == 0 || r > kRowGroup ? 0 : in_turns ? 1 + (r > 0) : r == 0 ? ~0u : 0;
+      StoreTile<L, R, P>(x, r, w, stride, panel, begin, end, {ahead, panels}, o);
+    }
   };
   if constexpr (P == 2) take.template operator()<kRowGroup>();
   if constexpr (P == 2 && kEveryShape) {
