@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 namespace gyre {
@@ -26,6 +27,8 @@ void LimitActiveWaiting(char** argv) {
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (length <= 0) return;
   path[length] = 0;
+  // Another name: a loader's, which would take the words for its own.
+  if (argv[0] == nullptr || std::filesystem::path(path).filename() != std::filesystem::path(argv[0]).filename()) return;
   if (setenv("GOMP_SPINCOUNT", std::to_string(looks).c_str(), 1) == 0) execv(path, argv);
   // Still here: it could not be started, and runs with longer waits.
 }

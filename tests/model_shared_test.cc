@@ -76,7 +76,7 @@ TEST_F(SharedTest, GoldenModelsOpen) {
     const auto model = OpenModel(testing::SharedData(fmt::format("golden/tiny-{}.gguf", name)));
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->tokenizer(), nullptr);
-    EXPECT_EQ((*model)->float_weights(), std::string(name).find("-f16") != std::string::npos);
+    EXPECT_EQ((*model)->float_weights(), std::string(name).find("f16") != std::string::npos);
   }
 }
 
