@@ -6,14 +6,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <thread>
 
 #include "base/affinity.h"
 #include "kernels/cpu/team.h"
 #include "kernels/ops.h"
+#include "tests/testing/threads.h"
 
 namespace gyre {
 namespace {
@@ -140,15 +139,7 @@ TEST(TeamTest, ThreadsOfWhoIsDoneEnd) {
   GTEST_SKIP() << "libgomp only";
 #endif
   constexpr char kName[] = "who is done";
-  auto threads = [&] {  // they are called as who started them
-    int n = 0;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-      std::string comm;
-      std::getline(std::ifstream(task.path() / "comm"), comm);
-      n += comm == kName;
-    }
-    return n;
-  };
+  auto threads = [&] { return testing::ThreadsCalled(kName); };
   std::thread([&] {
     pthread_setname_np(pthread_self(), kName);
     const cpu::Team team(4);

@@ -7,27 +7,15 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "cli/local_ring.h"
+#include "tests/testing/threads.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {
 namespace {
 
-// How many threads of this process are called `name` and something.
-int ThreadsCalled(const std::string& name) {
-  int n = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string comm;
-    std::getline(std::ifstream(task.path() / "comm"), comm);
-    n += comm.rfind(name, 0) == 0;
-  }
-  return n;
-}
-
-// Threads are called as whoever started them.
 TEST(ActiveWaitingTest, ALoaderKeepsNoThreadsOfItsTeam) {
 #ifdef __clang__
   GTEST_SKIP() << "libgomp only";
@@ -43,8 +31,8 @@ TEST(ActiveWaitingTest, ALoaderKeepsNoThreadsOfItsTeam) {
   options.quiet = true;
   const auto ring = LocalRing::Open(options);
   ASSERT_TRUE(ring.ok()) << ring.status();
-  for (int i = 0; i < 1000 && ThreadsCalled("loader") != 1; ++i) usleep(5000);  // they end by themselves
-  EXPECT_EQ(ThreadsCalled("loader"), 1);
+  for (int i = 0; i < 1000 && testing::ThreadsCalled("loader") != 1; ++i) usleep(5000);  // they end by themselves
+  EXPECT_EQ(testing::ThreadsCalled("loader"), 1);
 }
 
 // Runs in the program that the test below starts.

@@ -460,6 +460,15 @@ TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
   }
 }
 
+// The same by several threads, and of quantized weights that become f32.
+TEST_P(Products, StripsDoNotDependOnThreads) {
+  for (int threads : {1, 2, 3, 8}) {
+    const auto backend = MakeBackend(GetParam(), threads);
+    for (const auto& [type, arithmetic] : {std::pair{DType::kBF16, Arithmetic::kGenerated}, {DType::kF32, Arithmetic::kExact}, {DType::kQ4_K, Arithmetic::kExact}})
+      ExpectSameInChunks(*backend, MakeWeights(type, 453, 512, 31), 70, arithmetic, {1, 35});
+  }
+}
+
 // What rounding weights to bf16 leaves is added wherever it is, and a slice of weights without any takes one product.
 TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
   if (fast_->one_class()) GTEST_SKIP() << "no tiles";

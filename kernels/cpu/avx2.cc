@@ -1,8 +1,8 @@
 // AVX2, FMA, F16C.
 #include <immintrin.h>
 
-#include <cassert>
 #include <bit>
+#include <cassert>
 #include <type_traits>
 #include <utility>
 
