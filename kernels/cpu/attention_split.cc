@@ -12,21 +12,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-Pages::Pages(const KvView& kv)
-    : kv_(kv), block_(Size(kv.block_size)), dim_(Size(kv.head_dim)), page_bytes_(kv.PageBytes()), head_bytes_(kv.HeadBytes()), elem_bytes_(KvBytes(kv.type, 1)) {}
-
-KvRun Pages::Keys(const Run& run, size_t head) const {
-  const std::byte* at = kv_.k + run.page + head * head_bytes_;
-  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * elem_bytes_, nullptr};
-  return {kv_.type, at + run.in_page, at + block_ * dim_ + run.in_page * 2};
-}
-
-KvRun Pages::Values(const Run& run, size_t head) const {
-  const std::byte* at = kv_.v + run.page + head * head_bytes_;
-  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * dim_ * elem_bytes_, nullptr};
-  return {kv_.type, at + run.in_page * dim_, at + block_ * dim_ + run.in_page * (dim_ / kKvBlock) * 2};
-}
-
 size_t AttentionCall::First(const KvRow& row) const {
   const size_t end = size_t{row.position} + 1, window = Size(params.window);
   return window > 0 && end > window ? end - window : 0;
@@ -97,26 +82,34 @@ void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPa
   else AttendTogether(item, split, part);
 }
 
-// A few pages after a few pages, as all heads of a page lie side by side.
+// Most scores have become weights when their values are read, the others between: arithmetic that reads nothing from memory, so what comes is asked for
+// meanwhile, in small portions, as a core waits for few lines at once.
 void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
-  const Range sees = call_.Sees(row, split), later = call_.Sees(row, split + 1);
+  const Range sees = call_.Sees(row, split);
   const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
-  const Pages& pages = call_.pages;
-  // What a pass begins with is asked for by the one before, the next split's keys too, as this thread most likely takes that next.
-  KvRun runs[2][kPagesAtOnce];
-  const KvRun* values = pages.First(row, sees.from, sees.to, item.head, &Pages::Values, runs[0]);
-  const KvRun* keys = pages.First(row, later.from, later.to, item.head, &Pages::Keys, runs[1]);
-  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Keys, values, [&](const KvRuns& at, size_t head, size_t position) {
-    ops_.scores(queries + head * group * dim, group, at, pages.block(), dim, scratch_.scores + head * group * kSplit + (position - start), kSplit);
-  });
-  for (size_t i = 0; i < call_.Queries(item); ++i) {
-    Soften(scratch_.scores + i * kSplit, {sees.from - start, sees.to - start}, &part->max[i], &part->total[i]);
+  Walk walk(call_.pages, row, item.head, item.heads, sees, call_.Sees(row, split + 1));
+  auto scores = [&](const Walk::Step& step) { return scratch_.scores + step.head * group * kSplit + (step.position - start); };
+  // Between the last scores of the first head and the first values of the last one lie 2 heads - 1 pauses.
+  const size_t count = call_.Queries(item), pauses = 2 * item.heads - 1;
+  size_t softened = 0;
+  auto soften = [&](size_t pause) {
+    for (; softened < count && softened * pauses < pause * count; ++softened) {
+      walk.Ask();
+      Soften(scratch_.scores + softened * kSplit, {sees.from - start, sees.to - start}, &part->max[softened], &part->total[softened]);
+    }
+  };
+  for (; walk.Now().reads == Walk::Reads::kKeys; walk.Advance()) {
+    const Walk::Step& step = walk.Now();
+    ops_.scores(queries + step.head * group * dim, group, walk.Runs(), call_.pages.block(), dim, scores(step), kSplit);
+    if (step.End() == sees.to) soften(step.head + 1);
   }
-  pages.ForEachFewOfHeads(row, sees.from, sees.to, item.head, item.heads, &Pages::Values, keys, [&](const KvRuns& at, size_t head, size_t position) {
-    ops_.weighted_sum(scratch_.scores + head * group * kSplit + (position - start), kSplit, group, at, dim, part->sums + head * group * dim);
-  });
+  for (; walk.Now().reads == Walk::Reads::kValues; walk.Advance()) {
+    const Walk::Step& step = walk.Now();
+    ops_.weighted_sum(scores(step), kSplit, group, walk.Runs(), dim, part->sums + step.head * group * dim);
+    if (step.position == sees.from) soften(item.heads + step.head + 1);
+  }
 }
 
 // The queries of several rows, and what each sees.
@@ -140,7 +133,7 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
   const Pages& pages = call_.pages;
-  pages.ForEachFewOfHeads(row, seen.any.from, seen.any.to, item.head, 1, &Pages::Keys, nullptr, [&](const KvRuns& runs, size_t, size_t position) {
+  pages.ForEachFew(row, seen.any.from, seen.any.to, item.head, &Pages::Keys, [&](const KvRuns& runs, size_t position) {
     ops_.scores(scratch_.queries, n, runs, pages.block(), dim, scratch_.scores + (position - start), kSplit);
   });
   for (size_t i = 0; i < n; ++i) {
@@ -148,7 +141,7 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   }
   // What all see, together; before and after it each row its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    pages.ForEachFewOfHeads(row, from, to, item.head, 1, &Pages::Values, nullptr, [&](const KvRuns& runs, size_t, size_t position) {
+    pages.ForEachFew(row, from, to, item.head, &Pages::Values, [&](const KvRuns& runs, size_t position) {
       ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, runs, dim, part->sums + first * dim);
     });
   };

@@ -38,9 +38,6 @@ struct QuantizedRow {
   int32_t times;
 };
 
-// Pages that scores and weighted_sum best take at once for few rows.
-inline constexpr size_t kPagesAtOnce = 4;
-
 // Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in strips of `rows`, k rounded up to `lanes` positions each, in an
 // order of their own; missing rows and positions are zeros.
 struct FloatStrips {

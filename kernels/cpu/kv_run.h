@@ -14,6 +14,9 @@ struct KvRun {
   const std::byte* scales;  // f16; of q8_0 only
 };
 
+// Pages that IsaOps::scores and weighted_sum best take at once for few rows.
+inline constexpr size_t kPagesAtOnce = 4;
+
 // Several pages' runs, of n positions each.
 struct KvRuns {
   const KvRun* at;
