@@ -1,7 +1,6 @@
 #include "kernels/cpu/attention_split.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -44,14 +43,7 @@ void AttentionPart::Reset(size_t from, size_t to) {
 }
 
 void AttentionPart::Add(const IsaOps& ops, const AttentionPart& o, size_t from, size_t to) {
-  for (size_t i = from; i < to; ++i) {
-    if (!(o.total[i] > 0)) continue;
-    auto power = [](float x) { return x == 0 ? 1 : std::exp(x); };  // of two, one is 0
-    const float top = std::max(max[i], o.max[i]), own = power(max[i] - top), other = power(o.max[i] - top);
-    total[i] = total[i] * static_cast<double>(own) + o.total[i] * static_cast<double>(other);
-    ops.scale_add(sums + i * dim_, own, o.sums + i * dim_, other, dim_);
-    max[i] = top;
-  }
+  ops.add_sums(*this, o, from, to, dim_);
 }
 
 void AttentionPart::Finish(size_t i, float* out) const {

@@ -53,8 +53,8 @@ struct AttentionCall {
   const float* Query(const AttentionItem& item, size_t i) const { return q + ((item.row + i / group) * heads + item.head * group + i % group) * dim; }
 };
 
-// Weights' sums and weighted values of some queries over some positions, relative to the largest score there. In memory that is the caller's.
-class AttentionPart {
+// In memory that is the caller's.
+class AttentionPart : public AttentionSums {
  public:
   static size_t Bytes(size_t queries, size_t dim);
   // Of `most` queries at most: Bytes(most, dim) at `memory`.
@@ -65,10 +65,6 @@ class AttentionPart {
   void Add(const IsaOps& ops, const AttentionPart& o, size_t from, size_t to);
   // out[dim] of query i, which saw something.
   void Finish(size_t i, float* out) const;
-
-  double* total = nullptr;  // [query]; 0 = it saw nothing there
-  float* max = nullptr;     // [query]
-  float* sums = nullptr;    // [query][dim]
 
  private:
   size_t dim_ = 0;

@@ -149,12 +149,33 @@ float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
   return V::Sum(V::Add(sum, V::Load(lanes)));
 }
 
+// to = own to + by from
 template <typename V>
 void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
   const typename V::T a = V::Broadcast(own), b = V::Broadcast(by);
   size_t i = 0;
   for (; i + V::kLanes <= n; i += V::kLanes) V::Store(to + i, V::Fma(V::Load(from + i), b, V::Mul(V::Load(to + i), a)));
   if (i < n) V::StoreTail(to + i, V::Fma(V::LoadTail(from + i, n - i), b, V::Mul(V::LoadTail(to + i, n - i), a)), n - i);
+}
+
+template <typename V>
+void AddSums(const AttentionSums& to, const AttentionSums& from, size_t begin, size_t end, size_t dim) {
+  using T = typename V::T;
+  for (size_t i = begin; i < end; i += V::kLanes) {
+    const size_t n = end - i < V::kLanes ? end - i : V::kLanes;
+    const T max = V::LoadTail(to.max + i, n), other = V::LoadTail(from.max + i, n), top = V::Max(max, other), minus = V::Broadcast(-1.0f);
+    float tops[V::kLanes], own[V::kLanes], by[V::kLanes];
+    V::Store(tops, top);
+    V::Store(own, Exp<V>(V::Fma(top, minus, max)));
+    V::Store(by, Exp<V>(V::Fma(top, minus, other)));
+    for (size_t j = 0; j < n; ++j) {
+      const size_t query = i + j;
+      if (!(from.total[query] > 0)) continue;
+      to.total[query] = to.total[query] * static_cast<double>(own[j]) + from.total[query] * static_cast<double>(by[j]);
+      to.max[query] = tops[j];
+      ScaleAdd<V>(to.sums + query * dim, own[j], from.sums + query * dim, by[j], dim);
+    }
+  }
 }
 
 // out[i] = f(vectors at i of each of the arrays).

@@ -51,6 +51,13 @@ struct FloatStrips {
   size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // of a strip
 };
 
+// Of queries over some positions, relative to the largest exponent of a weight there.
+struct AttentionSums {
+  double* total = nullptr;  // [query], of weights; 0 = it saw nothing there
+  float* max = nullptr;     // [query], that exponent, -infinity where it saw nothing
+  float* sums = nullptr;    // [query][dim], of weighted values
+};
+
 struct IsaOps {
   // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector for some thousands of positions of a
   // (row, column), its lanes added in a fixed order, and these sums in order: the same bits for any number of rows.
@@ -70,8 +77,8 @@ struct IsaOps {
   // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
   // where there are scales. Of several pages the weights follow each other.
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
-  // to = own to + by from
-  void (*scale_add)(float* to, float own, const float* from, float by, size_t n);
+  // to += from for queries [begin, end), each with `dim` sums.
+  void (*add_sums)(const AttentionSums& to, const AttentionSums& from, size_t begin, size_t end, size_t dim);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up

@@ -13,7 +13,7 @@ constexpr size_t kQueries = 64, kMostQueries = 256, kItemsOfAThread = 4;
 // A core in a nanosecond, to decide whether a parallel region pays.
 constexpr double kAttentionMacsPerNs = 16, kSumsPerNs = 2;
 // Queries whose splits are added by one thread.
-constexpr size_t kSummedTogether = 4;
+constexpr size_t kSummedTogether = 8;
 
 }  // namespace
 
