@@ -36,14 +36,16 @@ AttentionPart::AttentionPart(std::byte* memory, size_t most, size_t dim) : dim_(
   sums = carver.Take<float>(most * dim);
 }
 
-void AttentionPart::Reset(size_t from, size_t to) {
-  std::fill(total + from, total + to, 0.0);
-  std::fill(max + from, max + to, -kInfinity);
-  std::fill(sums + from * dim_, sums + to * dim_, 0.0f);
+void AttentionPart::Reset(size_t n) {
+  std::fill_n(total, n, 0.0);
+  std::fill_n(max, n, -kInfinity);
+  std::fill_n(sums, n * dim_, 0.0f);
 }
 
-void AttentionPart::Add(const IsaOps& ops, const AttentionPart& o, size_t from, size_t to) {
-  ops.add_sums(*this, o, from, to, dim_);
+void AttentionPart::Copy(const AttentionPart& o, size_t n) {
+  std::copy_n(o.total, n, total);
+  std::copy_n(o.max, n, max);
+  std::copy_n(o.sums, n * dim_, sums);
 }
 
 void AttentionPart::Finish(size_t i, float* out) const {
@@ -69,7 +71,7 @@ SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, siz
 }
 
 void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) const {
-  part->Reset(0, call_.Queries(item));
+  part->Reset(call_.Queries(item));
   if (item.count == 1) AttendLone(item, split, part);
   else AttendTogether(item, split, part);
 }

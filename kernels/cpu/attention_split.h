@@ -2,6 +2,7 @@
 // tiles, paged_attention.h shares out the work.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -60,15 +61,32 @@ class AttentionPart : public AttentionSums {
   // Of `most` queries at most: Bytes(most, dim) at `memory`.
   AttentionPart(std::byte* memory, size_t most, size_t dim);
 
-  // Of queries [from, to).
-  void Reset(size_t from, size_t to);
-  void Add(const IsaOps& ops, const AttentionPart& o, size_t from, size_t to);
+  // Of the first n queries.
+  void Reset(size_t n);
+  void Copy(const AttentionPart& o, size_t n);
+  void Add(const IsaOps& ops, const AttentionPart& o, size_t n) { ops.add_sums(*this, o, n, dim_); }
   // out[dim] of query i, which saw something.
   void Finish(size_t i, float* out) const;
 
  private:
   size_t dim_ = 0;
 };
+
+// The order in which splits [first, last] are added up, so that no bit depends on who adds them: two neighbours, two such sums, and so on, where `split` / 2^n
+// begins what becomes one sum; whoever has no neighbour waits for the next round. Climbs from a split whose sum is known: meet(Pair, right) with the two
+// sums of which this is one, `right` if it is the latter; false = the other has to come first. True where it ends with the sum of all.
+struct Pair {
+  size_t left, right;  // the first split of each
+};
+template <typename Meet>
+bool Climb(size_t first, size_t last, size_t split, const Meet& meet) {
+  for (size_t level = 0;; ++level) {
+    const size_t at = split >> level, middle = (at | 1) << level;
+    if (at << level <= first && (at + 1) << level > last) return true;
+    if (middle <= first || middle > last) continue;
+    if (!meet(Pair{std::max(first, middle - (size_t{1} << level)), middle}, at % 2 == 1)) return false;
+  }
+}
 
 class SplitAttention {
  public:

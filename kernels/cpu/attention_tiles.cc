@@ -43,7 +43,7 @@ TileAttention::TileAttention(const IsaOps& ops, const AttentionCall& call, size_
 
 void TileAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) {
   const size_t n = call_.Queries(item);
-  part->Reset(0, n);
+  part->Reset(n);
   for (size_t i = 0; i < n; ++i) scratch_.sees[i] = call_.Sees(call_.rows[item.row + i / call_.group], split);
   const Range any = Any(0, n);
   if (any.from >= any.to) return;

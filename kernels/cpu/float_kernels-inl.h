@@ -159,11 +159,12 @@ void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
 }
 
 template <typename V>
-void AddSums(const AttentionSums& to, const AttentionSums& from, size_t begin, size_t end, size_t dim) {
+void AddSums(const AttentionSums& to, const AttentionSums& from, size_t queries, size_t dim) {
   using T = typename V::T;
-  for (size_t i = begin; i < end; i += V::kLanes) {
-    const size_t n = end - i < V::kLanes ? end - i : V::kLanes;
-    const T max = V::LoadTail(to.max + i, n), other = V::LoadTail(from.max + i, n), top = V::Max(max, other), minus = V::Broadcast(-1.0f);
+  const T minus = V::Broadcast(-1.0f);
+  for (size_t i = 0; i < queries; i += V::kLanes) {
+    const size_t n = queries - i < V::kLanes ? queries - i : V::kLanes;
+    const T max = V::LoadTail(to.max + i, n), other = V::LoadTail(from.max + i, n), top = V::Max(max, other);
     float tops[V::kLanes], own[V::kLanes], by[V::kLanes];
     V::Store(tops, top);
     V::Store(own, Exp<V>(V::Fma(top, minus, max)));

@@ -77,8 +77,8 @@ struct IsaOps {
   // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
   // where there are scales. Of several pages the weights follow each other.
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
-  // to += from for queries [begin, end), each with `dim` sums.
-  void (*add_sums)(const AttentionSums& to, const AttentionSums& from, size_t begin, size_t end, size_t dim);
+  // to += from for n queries, each with `dim` sums.
+  void (*add_sums)(const AttentionSums& to, const AttentionSums& from, size_t n, size_t dim);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up

@@ -1,6 +1,8 @@
 #include "kernels/cpu/paged_attention.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 
 #include "kernels/cpu/attention_tiles.h"
 
@@ -11,9 +13,7 @@ namespace {
 // there is enough for every thread then.
 constexpr size_t kQueries = 64, kMostQueries = 256, kItemsOfAThread = 4;
 // A core in a nanosecond, to decide whether a parallel region pays.
-constexpr double kAttentionMacsPerNs = 16, kSumsPerNs = 2;
-// Queries whose splits are added by one thread.
-constexpr size_t kSummedTogether = 8;
+constexpr double kAttentionMacsPerNs = 16;
 
 }  // namespace
 
@@ -73,58 +73,73 @@ size_t PagedAttention::MostSplits(const AttentionCall& call, std::span<const Att
 
 template <typename Kernel>
 void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs) {
-  auto finish = [&](const AttentionItem& item, const AttentionPart& all, size_t from, size_t to) {
-    const size_t width = item.heads * call.group;
-    for (size_t i = from; i < to; ++i) {
-      all.Finish(i, call.out + ((item.row + i / width) * call.heads + item.head * call.group + i % width) * call.dim);
-    }
-  };
-  size_t most = 0;
+  size_t most = 0, deepest = 1;
   splits_.clear();
   first_splits_.clear();
   for (size_t i = 0; i < items.size(); ++i) {
     most = std::max(most, call.Queries(items[i]));
     first_splits_.push_back(splits_.size());
+    if (!by_splits) deepest = std::max<size_t>(deepest, std::bit_width(call.LastSplit(items[i])) + 1);
     for (size_t split = call.FirstSplit(items[i]); by_splits && split <= call.LastSplit(items[i]); ++split) splits_.push_back({i, split});
   }
-  most = (most + kSummedTogether - 1) / kSummedTogether * kSummedTogether;
   // All memory here: nothing may throw within a region.
-  const size_t part_bytes = AttentionPart::Bytes(most, call.dim), own_bytes = Kernel::Bytes(call, most) + 2 * part_bytes;
+  const size_t part_bytes = AttentionPart::Bytes(most, call.dim), kernel_bytes = Kernel::Bytes(call, most), own_bytes = kernel_bytes + deepest * part_bytes;
   std::byte* own = own_.Room(own_bytes * Size(team_.threads()));
   std::byte* shared = shared_.Room(splits_.size() * part_bytes);
   parts_.clear();
   for (size_t i = 0; i < splits_.size(); ++i) parts_.emplace_back(shared + i * part_bytes, most, call.dim);
+  waiting_.assign(splits_.size(), 0);
+  auto finish = [&](const AttentionItem& item, const AttentionPart& all) {
+    const size_t width = item.heads * call.group;
+    for (size_t i = 0; i < call.Queries(item); ++i) {
+      all.Finish(i, call.out + ((item.row + i / width) * call.heads + item.head * call.group + i % width) * call.dim);
+    }
+  };
+  // `part`: of that split, the caller's own.
+  auto share = [&](const Split& of, AttentionPart* part) {
+    const AttentionItem& item = items[of.item];
+    const size_t first = call.FirstSplit(item), last = call.LastSplit(item), queries = call.Queries(item), place = first_splits_[of.item] - first;
+    auto meet = [&](const Pair& pair, bool right) {
+      AttentionPart &left_one = parts_[place + pair.left], &right_one = parts_[place + pair.right], &mine = right ? right_one : left_one;
+      const std::atomic_ref waiting(waiting_[place + pair.right]);
+      if (waiting.load(std::memory_order_acquire) == 0) {
+        if (part != &mine) mine.Copy(*part, queries);
+        if (waiting.exchange(1, std::memory_order_acq_rel) == 0) return false;
+      }
+      if (right) {
+        left_one.Add(ops_, *part, queries);
+        part = &left_one;
+      } else {
+        part->Add(ops_, right_one, queries);
+      }
+      return true;
+    };
+    if (Climb(first, last, of.split, meet)) finish(item, *part);
+  };
   team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kAttentionMacsPerNs, [&](size_t begin, size_t end, size_t thread) {
     std::byte* mine = own + own_bytes * thread;
-    AttentionPart part(mine, most, call.dim), all(mine + part_bytes, most, call.dim);
-    Kernel attention(ops_, call, most, mine + 2 * part_bytes);
+    Kernel attention(ops_, call, most, mine);
+    auto part_at = [&](size_t depth) { return AttentionPart(mine + kernel_bytes + depth * part_bytes, most, call.dim); };
     for (size_t i = begin; i < end; ++i) {
       if (by_splits) {
-        attention.Attend(items[splits_[i].item], splits_[i].split, &parts_[i]);
+        AttentionPart part = part_at(0);
+        attention.Attend(items[splits_[i].item], splits_[i].split, &part);
+        share(splits_[i], &part);
         continue;
       }
       // A prompt's last rows cost most: one from the front, one from the back, so that every thread gets both.
       const AttentionItem& item = items[i % 2 == 0 ? i / 2 : items.size() - 1 - i / 2];
-      const size_t queries = call.Queries(item);
-      all.Reset(0, queries);
-      for (size_t split = call.FirstSplit(item); split <= call.LastSplit(item); ++split) {
+      const size_t first = call.FirstSplit(item), last = call.LastSplit(item);
+      size_t depth = 0;  // sums that wait, before the current one
+      for (size_t split = first; split <= last; ++split, ++depth) {
+        AttentionPart part = part_at(depth);
         attention.Attend(item, split, &part);
-        all.Add(ops_, part, 0, queries);
+        Climb(first, last, split, [&](const Pair&, bool right) {
+          if (right) part_at(depth - 1).Add(ops_, part_at(depth), call.Queries(item)), --depth;
+          return right;
+        });
       }
-      finish(item, all, 0, queries);
-    }
-  });
-  if (!by_splits) return;
-  first_splits_.push_back(splits_.size());
-  team_.For(items.size() * most, kSummedTogether, static_cast<double>(splits_.size() * most * call.dim) / kSumsPerNs, [&](size_t begin, size_t end, size_t thread) {
-    AttentionPart all(own + own_bytes * thread, most, call.dim);
-    for (size_t at = begin; at < end; at += kSummedTogether) {
-      const AttentionItem& item = items[at / most];
-      const size_t from = at % most, to = std::min(from + kSummedTogether, call.Queries(item));
-      if (from >= to) continue;
-      all.Reset(from, to);
-      for (size_t i = first_splits_[at / most]; i < first_splits_[at / most + 1]; ++i) all.Add(ops_, parts_[i], from, to);
-      finish(item, all, from, to);
+      finish(item, part_at(0));
     }
   });
 }

@@ -13,8 +13,8 @@
 
 namespace gyre::cpu {
 
-// A row's context is summed in splits of 256 positions, counted from 0, that are added in order: so its bits depend on its context only, not
-// on how the work is shared. One thread drives it; it spreads the work over the team.
+// A row's context is summed in splits of 256 positions, counted from 0, that are added in an order of their own (Climb): so its bits depend on its context
+// only, not on how the work is shared. One thread drives it; it spreads the work over the team.
 class PagedAttention {
  public:
   PagedAttention(const IsaOps& ops, const Team& team) : ops_(ops), team_(team) {}
@@ -24,7 +24,7 @@ class PagedAttention {
  private:
   void CutHeads(size_t wanted, size_t kv_heads);
   size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
-  // By SplitAttention or TileAttention. by_splits: the splits of few items are shared out too.
+  // By SplitAttention or TileAttention. by_splits: the splits of few items are shared out too; whoever comes second to a pair of sums adds it.
   template <typename Kernel>
   void Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs);
 
@@ -35,8 +35,9 @@ class PagedAttention {
     size_t item, split;
   };
   std::vector<Split> splits_;         // in order, where they are shared out
-  std::vector<size_t> first_splits_;  // of each item, then how many there are
-  std::vector<AttentionPart> parts_;  // of each
+  std::vector<size_t> first_splits_;  // of each item
+  std::vector<AttentionPart> parts_;  // of each; one that begins a sum has it, where it had to wait
+  std::vector<uint32_t> waiting_;     // of each that begins the right one of a pair: not 0 = one of the two is in parts_; by atomic_ref
   Buffer own_, shared_;               // of threads; of parts_
 };
 
