@@ -283,6 +283,11 @@ int Main(int argc, char** argv) {
     if (!error) launch.self = self.string();
   }
 
+  const bool here = *run_app && run.ring.cluster.empty();
+  if (here || (*chat_app && chat.ring.cluster.empty()) || (*logits_app && logits.ring.cluster.empty()) || *bench_app || *serve_app || *worker_app) {
+    LimitActiveWaiting(argv);  // may start the program anew
+  }
+
   Status status;
   if (*run_app) status = RunCommand(run);
   if (*chat_app) status = ChatCommand(chat);
@@ -311,7 +316,6 @@ int Main(int argc, char** argv) {
 }  // namespace gyre
 
 int main(int argc, char** argv) {
-  gyre::LimitActiveWaiting(argv);
   try {
     return gyre::Main(argc, argv);
   } catch (const std::exception& e) {

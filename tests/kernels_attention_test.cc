@@ -125,6 +125,40 @@ TEST_P(Attention, PagesOfAnySize) {
   }
 }
 
+// Many splits, which are added in pairs by whoever comes second: the same bits alone and in company, for every number of threads, whatever comes first.
+TEST_P(Attention, SplitsAreAddedInOneOrder) {
+  const uint32_t positions = 2600;  // 11 splits
+  const size_t dim = 32, width = 4 * dim;
+  Cache cache = MakeCache(KvType::kF16, 2, static_cast<int>(dim), 16, positions);
+  std::vector<KvRow> rows;
+  for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+  fast_->StoreKv(Random(positions * 2 * dim, 1).data(), Random(positions * 2 * dim, 2).data(), rows, cache.view);
+  const auto q = Random(8 * width, 3);
+  const int turns = testing::kSanitized ? 3 : 20;
+  for (const int window : {0, 700, 1900}) {
+    const AttentionParams params{.heads = 4, .scale = 0.3f, .window = window};
+    for (const uint32_t end : {1024u, 2309u, 2600u}) {
+      const auto last = std::span(rows).subspan(end - 8, 8);
+      std::vector<float> expected(q.size()), together(q.size(), NAN), again(q.size()), alone(width);
+      ref_->Attention(q.data(), last, cache.view, params, expected.data());
+      MakeBackend(GetParam(), 1)->Attention(q.data(), last, cache.view, params, together.data());
+      for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(together[i], expected[i], 1e-5) << i;
+      for (int threads = 1; threads <= 8; ++threads) {
+        const auto backend = MakeBackend(GetParam(), threads);
+        for (int turn = 0; turn < turns; ++turn) {
+          std::fill(again.begin(), again.end(), NAN);
+          backend->Attention(q.data(), last, cache.view, params, again.data());
+          ASSERT_EQ(std::memcmp(again.data(), together.data(), q.size() * 4), 0) << threads << " threads, " << end << " positions";
+          const size_t r = static_cast<size_t>(turn) % 8;
+          std::fill(alone.begin(), alone.end(), NAN);
+          backend->Attention(&q[r * width], last.subspan(r, 1), cache.view, params, alone.data());
+          ASSERT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0) << threads << " threads, " << end << " positions";
+        }
+      }
+    }
+  }
+}
+
 // Scores of a thousand that differ by little: weights hang on the differences, which are exact.
 TEST_P(Attention, WeightsOfLargeScores) {
   const uint32_t positions = 300, dim = 32;
