@@ -48,9 +48,12 @@ void AttentionPart::Copy(const AttentionPart& o, size_t n) {
   std::copy_n(o.sums, n * dim_, sums);
 }
 
-void AttentionPart::Finish(size_t i, float* out) const {
-  const auto by = static_cast<float>(1 / total[i]);
-  for (size_t d = 0; d < dim_; ++d) out[d] = sums[i * dim_ + d] * by;
+void AttentionPart::Finish(const AttentionCall& call, const AttentionItem& item) const {
+  for (size_t i = 0; i < call.Queries(item); ++i) {
+    const auto by = static_cast<float>(1 / total[i]);
+    float* out = call.out + call.At(item, i);
+    for (size_t d = 0; d < dim_; ++d) out[d] = sums[i * dim_ + d] * by;
+  }
 }
 
 size_t SplitAttention::Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch) {
@@ -82,7 +85,7 @@ void SplitAttention::AttendLone(const AttentionItem& item, size_t split, Attenti
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
   const Range sees = call_.Sees(row, split);
-  const float* queries = call_.q + (item.row * call_.heads + item.head * group) * dim;
+  const float* queries = call_.Query(item, 0);
   Walk walk(call_.pages, row, item.head, item.heads, sees, call_.Sees(row, split + 1));
   auto scores = [&](const Walk::Step& step) { return scratch_.scores + step.head * group * kSplit + (step.position - start); };
   // Between the last scores of the first head and the first values of the last one lie 2 heads - 1 pauses.

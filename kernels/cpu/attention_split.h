@@ -50,8 +50,12 @@ struct AttentionCall {
   size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
   // What a row sees of a split; from == to: nothing.
   Range Sees(const KvRow& row, size_t split) const;
-  // Query i of an item of one head.
-  const float* Query(const AttentionItem& item, size_t i) const { return q + ((item.row + i / group) * heads + item.head * group + i % group) * dim; }
+  // Where query i of an item is in q and out.
+  size_t At(const AttentionItem& item, size_t i) const {
+    const size_t of_row = item.heads * group;
+    return ((item.row + i / of_row) * heads + item.head * group + i % of_row) * dim;
+  }
+  const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i); }
 };
 
 // In memory that is the caller's.
@@ -65,8 +69,8 @@ class AttentionPart : public AttentionSums {
   void Reset(size_t n);
   void Copy(const AttentionPart& o, size_t n);
   void Add(const IsaOps& ops, const AttentionPart& o, size_t n) { ops.add_sums(*this, o, n, dim_); }
-  // out[dim] of query i, which saw something.
-  void Finish(size_t i, float* out) const;
+  // call.out of an item, whose queries saw something.
+  void Finish(const AttentionCall& call, const AttentionItem& item) const;
 
  private:
   size_t dim_ = 0;

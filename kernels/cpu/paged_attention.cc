@@ -89,33 +89,6 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
   parts_.clear();
   for (size_t i = 0; i < splits_.size(); ++i) parts_.emplace_back(shared + i * part_bytes, most, call.dim);
   waiting_.assign(splits_.size(), 0);
-  auto finish = [&](const AttentionItem& item, const AttentionPart& all) {
-    const size_t width = item.heads * call.group;
-    for (size_t i = 0; i < call.Queries(item); ++i) {
-      all.Finish(i, call.out + ((item.row + i / width) * call.heads + item.head * call.group + i % width) * call.dim);
-    }
-  };
-  // `part`: of that split, the caller's own.
-  auto share = [&](const Split& of, AttentionPart* part) {
-    const AttentionItem& item = items[of.item];
-    const size_t first = call.FirstSplit(item), last = call.LastSplit(item), queries = call.Queries(item), place = first_splits_[of.item] - first;
-    auto meet = [&](const Pair& pair, bool right) {
-      AttentionPart &left_one = parts_[place + pair.left], &right_one = parts_[place + pair.right], &mine = right ? right_one : left_one;
-      const std::atomic_ref waiting(waiting_[place + pair.right]);
-      if (waiting.load(std::memory_order_acquire) == 0) {
-        if (part != &mine) mine.Copy(*part, queries);
-        if (waiting.exchange(1, std::memory_order_acq_rel) == 0) return false;
-      }
-      if (right) {
-        left_one.Add(ops_, *part, queries);
-        part = &left_one;
-      } else {
-        part->Add(ops_, right_one, queries);
-      }
-      return true;
-    };
-    if (Climb(first, last, of.split, meet)) finish(item, *part);
-  };
   team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kAttentionMacsPerNs, [&](size_t begin, size_t end, size_t thread) {
     std::byte* mine = own + own_bytes * thread;
     Kernel attention(ops_, call, most, mine);
@@ -124,7 +97,7 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
       if (by_splits) {
         AttentionPart part = part_at(0);
         attention.Attend(items[splits_[i].item], splits_[i].split, &part);
-        share(splits_[i], &part);
+        Share(call, items[splits_[i].item], splits_[i], &part);
         continue;
       }
       // A prompt's last rows cost most: one from the front, one from the back, so that every thread gets both.
@@ -139,9 +112,30 @@ void PagedAttention::Sum(const AttentionCall& call, std::span<const AttentionIte
           return right;
         });
       }
-      finish(item, part_at(0));
+      part_at(0).Finish(call, item);
     }
   });
+}
+
+// Of two threads that come to a pair at once, both leave what they have, and the second goes on.
+void PagedAttention::Share(const AttentionCall& call, const AttentionItem& item, const Split& of, AttentionPart* part) {
+  const size_t first = call.FirstSplit(item), queries = call.Queries(item), place = first_splits_[of.item] - first;
+  const bool all = Climb(first, call.LastSplit(item), of.split, [&](const Pair& pair, bool right) {
+    AttentionPart &left_one = parts_[place + pair.left], &right_one = parts_[place + pair.right], &mine = right ? right_one : left_one;
+    const std::atomic_ref waiting(waiting_[place + pair.right]);
+    if (waiting.load(std::memory_order_acquire) == 0) {
+      if (part != &mine) mine.Copy(*part, queries);
+      if (waiting.exchange(1, std::memory_order_acq_rel) == 0) return false;
+    }
+    if (right) {
+      left_one.Add(ops_, *part, queries);
+      part = &left_one;
+    } else {
+      part->Add(ops_, right_one, queries);
+    }
+    return true;
+  });
+  if (all) part->Finish(call, item);
 }
 
 }  // namespace gyre::cpu

@@ -22,22 +22,24 @@ class PagedAttention {
   void Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params, float* out);
 
  private:
+  struct Split {
+    size_t item, split;
+  };
   void CutHeads(size_t wanted, size_t kv_heads);
   size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
-  // By SplitAttention or TileAttention. by_splits: the splits of few items are shared out too; whoever comes second to a pair of sums adds it.
+  // By SplitAttention or TileAttention. by_splits: the splits of few items are shared out too.
   template <typename Kernel>
   void Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs);
+  // Hands on the sum of a split, the caller's own until then: whoever comes second to a pair of sums adds it.
+  void Share(const AttentionCall& call, const AttentionItem& item, const Split& of, AttentionPart* part);
 
   const IsaOps& ops_;
   const Team& team_;
   std::vector<AttentionItem> lone_, together_;
-  struct Split {
-    size_t item, split;
-  };
   std::vector<Split> splits_;         // in order, where they are shared out
-  std::vector<size_t> first_splits_;  // of each item
-  std::vector<AttentionPart> parts_;  // of each; one that begins a sum has it, where it had to wait
-  std::vector<uint32_t> waiting_;     // of each that begins the right one of a pair: not 0 = one of the two is in parts_; by atomic_ref
+  std::vector<size_t> first_splits_;  // where each item's begin
+  std::vector<AttentionPart> parts_;  // of each split; a sum that waits for its neighbour is at its first one
+  std::vector<uint32_t> waiting_;     // of each split that begins the right sum of a pair: not 0 = one of the two waits; by atomic_ref
   Buffer own_, shared_;               // of threads; of parts_
 };
 
