@@ -1,10 +1,12 @@
 // gyre: one binary, a command each for running, asking and looking at models.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -283,11 +285,6 @@ int Main(int argc, char** argv) {
     if (!error) launch.self = self.string();
   }
 
-  const bool here = *run_app && run.ring.cluster.empty();
-  if (here || (*chat_app && chat.ring.cluster.empty()) || (*logits_app && logits.ring.cluster.empty()) || *bench_app || *serve_app || *worker_app) {
-    LimitActiveWaiting(argv);  // may start the program anew
-  }
-
   Status status;
   if (*run_app) status = RunCommand(run);
   if (*chat_app) status = ChatCommand(chat);
@@ -316,6 +313,9 @@ int Main(int argc, char** argv) {
 }  // namespace gyre
 
 int main(int argc, char** argv) {
+  // Before anything is read, as it may start the program anew: a --config may be a pipe.
+  const auto computes = [](std::string_view word) { return word == "run" || word == "chat" || word == "logits" || word == "bench" || word == "serve" || word == "worker"; };
+  if (std::any_of(argv + std::min(argc, 1), argv + argc, computes)) gyre::LimitActiveWaiting(argv);
   try {
     return gyre::Main(argc, argv);
   } catch (const std::exception& e) {

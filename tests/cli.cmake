@@ -1,3 +1,10 @@
+# Commands that compute are started anew once: before anything is read, so that settings may come through a pipe.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  set(run "'$<TARGET_FILE:gyre>' --config /dev/stdin run '${PROJECT_SOURCE_DIR}/models/demo.gguf' -p 'Tell me' -q")
+  add_test(NAME settings_through_a_pipe COMMAND sh -c "printf '[run]\\nn-predict=1\\necho=true\\n' | ${run} | grep '^Tell me'")
+  set_tests_properties(settings_through_a_pipe PROPERTIES LABELS "engine;process" TIMEOUT 120)
+endif()
+
 # The demo model by what it was never trained on, in one process and through three workers.
 find_package(Python3 COMPONENTS Interpreter)
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)

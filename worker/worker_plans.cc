@@ -115,6 +115,7 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
       if (status.ok()) status = StartCopying(request, *prepared);
     }
   } catch (const std::bad_alloc&) {
+    EndTeamThreads();
     status = ResourceExhausted("no memory for its layers of plan {}", epoch.number);
   }
   if (!status.ok()) {
