@@ -34,7 +34,8 @@ int NodeOf(int cpu) {
   for (std::filesystem::directory_iterator at(Topology(cpu), error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
     int node = 0;
-    if (name.starts_with("node") && std::from_chars(name.data() + 4, name.data() + name.size(), node).ec == std::errc()) return node;
+    if (name.starts_with("node") && std::from_chars(name.data() + 4, name.data() + name.size(), node).ec == std::errc())
+      return node;
   }
   return 0;
 }
@@ -69,7 +70,8 @@ std::vector<int> UsableCores() {
   std::sort(by_node.begin(), by_node.end());
   std::vector<int> out;
   for (const auto& [node, cpu] : by_node) out.push_back(cpu);
-  for (unsigned i = 0; out.size() < std::thread::hardware_concurrency() && cores.empty(); ++i) out.push_back(static_cast<int>(i));
+  for (unsigned i = 0; out.size() < std::thread::hardware_concurrency() && cores.empty(); ++i)
+    out.push_back(static_cast<int>(i));
   if (out.empty()) out.push_back(0);
   return out;
 }
@@ -96,17 +98,20 @@ StatusOr<std::vector<int>> ParseCpuList(std::string_view text) {
     begin = end + 1;
     const auto [first, last] = *range;
     if (last < first) return wrong(fmt::format("the range {}-{} is empty, {}", first, last, kForm));
-    if (last >= kMostProcessors) return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMostProcessors));
+    if (last >= kMostProcessors)
+      return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMostProcessors));
     for (int cpu = first; cpu <= last; ++cpu) {
-      if (std::find(out.begin(), out.end(), cpu) != out.end()) return wrong(fmt::format("processor {} is there twice, expected each once", cpu));
+      if (std::find(out.begin(), out.end(), cpu) != out.end())
+        return wrong(fmt::format("processor {} is there twice, expected each once", cpu));
       out.push_back(cpu);
     }
   }
   const std::vector<int> allowed = AffinityMask();
   for (const int cpu : out) {
     if (!std::binary_search(allowed.begin(), allowed.end(), cpu)) {
-      return wrong(fmt::format("this process may not use processor {}, expected some of the {} from {} to {}", cpu, allowed.size(),
-                               allowed.empty() ? 0 : allowed.front(), allowed.empty() ? 0 : allowed.back()));
+      return wrong(fmt::format("this process may not use processor {}, expected some of the {} from {} to {}", cpu,
+                               allowed.size(), allowed.empty() ? 0 : allowed.front(),
+                               allowed.empty() ? 0 : allowed.back()));
     }
   }
   return out;
@@ -116,7 +121,8 @@ StatusOr<TeamCpus> ChooseCpus(int threads, std::string_view cpus) {
   if (!cpus.empty()) {
     GYRE_ASSIGN_OR_RETURN(std::vector<int> list, ParseCpuList(cpus));
     if (threads > static_cast<int>(list.size())) {
-      return InvalidArgument("--threads {}: --cpus {} has {} processors, expected one a thread", threads, cpus, list.size());
+      return InvalidArgument("--threads {}: --cpus {} has {} processors, expected one a thread", threads, cpus,
+                             list.size());
     }
     if (threads > 0) list.resize(static_cast<size_t>(threads));
     return TeamCpus{.threads = static_cast<int>(list.size()), .cpus = std::move(list)};
@@ -124,7 +130,8 @@ StatusOr<TeamCpus> ChooseCpus(int threads, std::string_view cpus) {
   if (threads > 0) return TeamCpus{.threads = threads, .cpus = {}};
   TeamCpus out{.threads = DefaultThreads(), .cpus = {}};
   std::vector<int> cores = UsableCores();  // by node: the first and the last tell whether there are several
-  if (NodeOf(cores.front()) != NodeOf(cores.back()) && out.threads == static_cast<int>(cores.size())) out.cpus = std::move(cores);
+  if (NodeOf(cores.front()) != NodeOf(cores.back()) && out.threads == static_cast<int>(cores.size()))
+    out.cpus = std::move(cores);
   return out;
 }
 

@@ -37,8 +37,8 @@ struct Plan {
   int num_layers = 0;
   std::string coordinator_address;  // of its ring port; "" without sockets
   RingKey key{};
-  WireType wire = WireType::kF32;   // of the activations between its stages
-  std::vector<StagePlan> stages;  // ring order = layer order
+  WireType wire = WireType::kF32;  // of the activations between its stages
+  std::vector<StagePlan> stages;   // ring order = layer order
 
   // kInvalidArgument unless the ranges tile [0, num_layers) in order, none empty, first and last set right, no
   // worker has two, and wire is a type of activations.

@@ -22,9 +22,9 @@ Status MakeStatus(absl::StatusCode code, fmt::format_string<Args...> format, Arg
   return Status(code, absl::string_view(text.data(), text.size()));
 }
 
-#define GYRE_STATUS_MAKER(Name, Code)                                            \
-  template <typename... Args>                                                    \
-  Status Name(fmt::format_string<Args...> format, Args&&... args) {              \
+#define GYRE_STATUS_MAKER(Name, Code)                                               \
+  template <typename... Args>                                                       \
+  Status Name(fmt::format_string<Args...> format, Args&&... args) {                 \
     return MakeStatus(absl::StatusCode::Code, format, std::forward<Args>(args)...); \
   }
 GYRE_STATUS_MAKER(InvalidArgument, kInvalidArgument)
@@ -48,10 +48,10 @@ Status Annotate(const Status& status, const std::string& where);
 
 }  // namespace gyre
 
-#define GYRE_RETURN_IF_ERROR(expr)                          \
-  do {                                                      \
-    ::absl::Status gyre_status_ = (expr);                   \
-    if (!gyre_status_.ok()) return gyre_status_;            \
+#define GYRE_RETURN_IF_ERROR(expr)               \
+  do {                                           \
+    ::absl::Status gyre_status_ = (expr);        \
+    if (!gyre_status_.ok()) return gyre_status_; \
   } while (false)
 
 #define GYRE_CONCAT_INNER(a, b) a##b

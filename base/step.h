@@ -22,10 +22,10 @@ struct RowRequest {
   uint32_t first = 0;
   uint32_t count = 1;
   RowMode mode = RowMode::kArgmax;
-  uint32_t k = 0;                  // kTopK: 1..kMaxTopK
-  float temperature = 0;           // kTopK: > 0 also asks for the log-sum-exp at this temperature
-  std::vector<TokenId> touched;    // strictly rising; kTopK: ids left out of the top K; kTargets: the ids wanted
-  std::vector<uint64_t> mask;      // bit id of word id/64 set = allowed; empty = every id is allowed
+  uint32_t k = 0;                // kTopK: 1..kMaxTopK
+  float temperature = 0;         // kTopK: > 0 also asks for the log-sum-exp at this temperature
+  std::vector<TokenId> touched;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids wanted
+  std::vector<uint64_t> mask;    // bit id of word id/64 set = allowed; empty = every id is allowed
   bool operator==(const RowRequest&) const = default;
 };
 inline constexpr uint32_t kMaxTopK = 1024;

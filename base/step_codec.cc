@@ -90,7 +90,8 @@ StatusOr<StepBatch> DecodeBatch(std::span<const std::byte> bytes) {
   uint32_t rows = 0;
   for (size_t i = 0; i < batch.seqs.size(); ++i) {
     SeqRows& s = batch.seqs[i];
-    if (!DecodeSeqRows(in, &s)) return DataLoss("step descriptor: sequence {} of {} is malformed", i, batch.seqs.size());
+    if (!DecodeSeqRows(in, &s))
+      return DataLoss("step descriptor: sequence {} of {} is malformed", i, batch.seqs.size());
     if (batch.seqs.size() > 1 && !seen.insert(static_cast<uint64_t>(s.seq)).second) {
       return DataLoss("step descriptor: sequence {} stands in it twice", static_cast<uint64_t>(s.seq));
     }

@@ -48,17 +48,18 @@ class Ring {
   // `cores`: for each worker the list that taskset takes, and its number of threads.
   Ring(const Flags& flags, const std::vector<std::pair<std::string, int>>& workers) {
     const std::string n = std::to_string(workers.size());
-    serve_ = std::make_unique<Process>(std::vector<std::string>{flags.gyre, "serve", flags.model, "--cluster", "127.0.0.1:0",
-                                                                "--no-local", "--min-workers", n, "--ctx", "2048",
-                                                                "--kv-tokens", "36000", "--no-prefix-cache"});
+    serve_ = std::make_unique<Process>(
+        std::vector<std::string>{flags.gyre, "serve", flags.model, "--cluster", "127.0.0.1:0", "--no-local",
+                                 "--min-workers", n, "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache"});
     const auto at = serve_->WaitFor("listening ");
     if (!at) Give(serve_->output());
     address_ = *at;
     for (const auto& [cores, threads] : workers) {
       std::vector<std::string> command;
       if (!cores.empty()) command = {"/usr/bin/taskset", "-c", cores};
-      for (const std::string& word : {flags.gyre, std::string("worker"), std::string("--join"), address_, std::string("--name"),
-                                      "w" + std::to_string(workers_.size() + 1), std::string("-t"), std::to_string(threads)}) {
+      for (const std::string& word :
+           {flags.gyre, std::string("worker"), std::string("--join"), address_, std::string("--name"),
+            "w" + std::to_string(workers_.size() + 1), std::string("-t"), std::to_string(threads)}) {
         command.push_back(word);
       }
       workers_.push_back(std::make_unique<Process>(command));
@@ -85,8 +86,8 @@ class Ring {
 
 // Streams of one length each, at once.
 struct Rates {
-  double prefill = 0;  // prompt tokens/s until the last stream's first token
-  double decode = 0;   // tokens/s while all streams decode
+  double prefill = 0;    // prompt tokens/s until the last stream's first token
+  double decode = 0;     // tokens/s while all streams decode
   double per_token = 0;  // seconds a token of one stream
 };
 Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
@@ -140,8 +141,8 @@ std::string Overhead(const Flags& flags) {
     total.push_back(Median(wall));
     outside.push_back(Median(wall) - busy);
   }
-  return fmt::format("\"overhead\": {{\"workers\": 3, \"us_per_token\": {:.1f}, \"us_outside_stages\": {:.1f}}}", Median(total),
-                     Median(outside));
+  return fmt::format("\"overhead\": {{\"workers\": 3, \"us_per_token\": {:.1f}, \"us_outside_stages\": {:.1f}}}",
+                     Median(total), Median(outside));
 }
 
 std::string Pair(const Flags& flags) {
@@ -157,7 +158,8 @@ std::string Pair(const Flags& flags) {
     r->prefill.push_back(Stream(ring.address(), 1, 512, 2).prefill);
     r->eight.push_back(Stream(ring.address(), 8 / share, 8, 48).decode);
     const v1::StatusReply status = ring.status();
-    for (const v1::MemberStatus& m : status.members()) (m.layers().begin() == 0 ? r->busy_first : r->busy_last).push_back(m.busy());
+    for (const v1::MemberStatus& m : status.members())
+      (m.layers().begin() == 0 ? r->busy_first : r->busy_last).push_back(m.busy());
     r->many.push_back(Stream(ring.address(), 32 / share, 8, 48).decode);
   };
   Result pair, one_core, both_cores;
@@ -177,8 +179,8 @@ std::string Pair(const Flags& flags) {
       "\"prefill_512\": {:.1f}, \"prefill_512_against_one_core\": {:.3f}, \"prefill_512_against_both_cores\": {:.3f}, "
       "\"busy_first\": {:.3f}, \"busy_last\": {:.3f}}}",
       Median(pair.one), ratio(pair.one, one_core.one), Median(pair.eight), ratio(pair.eight, both_cores.eight),
-      Median(pair.many), ratio(pair.many, both_cores.many), Median(pair.prefill), ratio(pair.prefill, one_core.prefill), ratio(pair.prefill, both_cores.prefill),
-      Median(pair.busy_first), Median(pair.busy_last));
+      Median(pair.many), ratio(pair.many, both_cores.many), Median(pair.prefill), ratio(pair.prefill, one_core.prefill),
+      ratio(pair.prefill, both_cores.prefill), Median(pair.busy_first), Median(pair.busy_last));
 }
 
 std::string Resize(const Flags& flags) {
@@ -193,7 +195,8 @@ std::string Resize(const Flags& flags) {
   });
   auto decoding = [&] {
     const v1::StatusReply s = ring.status();
-    return std::count_if(s.sequences().begin(), s.sequences().end(), [](const auto& q) { return q.state() == "decode"; }) == 8;
+    return std::count_if(s.sequences().begin(), s.sequences().end(),
+                         [](const auto& q) { return q.state() == "decode"; }) == 8;
   };
   while (!decoding() && !done) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   std::vector<double> pause, steps, took;
@@ -206,7 +209,8 @@ std::string Resize(const Flags& flags) {
     const v1::StatusReply b = ring.status();
     const double tokens = static_cast<double>(b.tokens_generated() - a.tokens_generated());
     const double step = Seconds(Clock::now() - from) / std::max(tokens / 8, 1.0) * 1e3;
-    const auto change = AskResize(ring.address(), i % 2 == 0 ? fmt::format("{}", half - quarter) : fmt::format("{}", half));
+    const auto change =
+        AskResize(ring.address(), i % 2 == 0 ? fmt::format("{}", half - quarter) : fmt::format("{}", half));
     if (!change.ok()) Give(Message(change.status()));
     pause.push_back(ring.status().last_pause_ms());
     steps.push_back(pause.back() / step);
@@ -218,7 +222,8 @@ std::string Resize(const Flags& flags) {
   owned.reset();
   streams.join();
   return fmt::format(
-      "\"resize\": {{\"layers_moved\": {}, \"resizes\": {}, \"pause_ms\": {:.1f}, \"pause_steps\": {:.2f}, \"longest_pause_steps\": {:.2f}, "
+      "\"resize\": {{\"layers_moved\": {}, \"resizes\": {}, \"pause_ms\": {:.1f}, \"pause_steps\": {:.2f}, "
+      "\"longest_pause_steps\": {:.2f}, "
       "\"took_ms\": {:.0f}, \"pages\": {:.0f}}}",
       quarter, pause.size(), Median(pause), Median(steps), longest, Median(took), pages);
 }
@@ -230,7 +235,8 @@ int main(int argc, char** argv) {
   using namespace gyre;
   Flags flags;
   std::error_code error;
-  flags.gyre = (std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "cli" / "gyre").string();
+  flags.gyre =
+      (std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "cli" / "gyre").string();
   CLI::App app{"What a ring of processes costs and reaches on this machine"};
   app.require_subcommand(1);
   std::string (*what)(const Flags&) = nullptr;

@@ -1,10 +1,10 @@
-// Each kernel alone: products of rows with a quantized or float matrix, for every type, number of rows and instruction set, beside
-// what the processor could do, measured between them. Medians and the best tenth; a table, or JSON.
+// Each kernel alone: products of rows with a quantized or float matrix, for every type, number of rows and instruction
+// set, beside what the processor could do, measured between them. Medians and the best tenth; a table, or JSON.
 //
 //   kernel_bench [--types Q8_0,Q4_K] [--rows 1,16,512] [--isa LEVEL] [--threads N] [--n 2048 --k 2048] [--json]
 //
-// With --depths instead: attention of one row, or of --rows of one prompt, behind that many positions, in the shape of a 1B Llama (16 layers, 32 heads, 8
-// of keys and values, 64 elements), beside the bandwidth at which memory is read.
+// With --depths instead: attention of one row, or of --rows of one prompt, behind that many positions, in the shape of
+// a 1B Llama (16 layers, 32 heads, 8 of keys and values, 64 elements), beside the bandwidth at which memory is read.
 //
 //   kernel_bench --depths 1024,8192 [--rows 256] [--kv-types f16,q8_0] [--isa LEVEL] [--threads N] [--runs N]
 #include <algorithm>
@@ -33,7 +33,8 @@ namespace gyre {
 namespace {
 
 struct Flags {
-  std::vector<std::string> types = {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32"};
+  std::vector<std::string> types = {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K",
+                                    "Q5_K", "Q6_K", "F16",  "BF16", "F32"};
   std::vector<size_t> rows = {1, 4, 16, 128, 512};
   std::string isa;
   int threads = DefaultThreads();
@@ -57,7 +58,9 @@ std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
     // No quantizer: any bytes, but none that make a scale infinite.
     for (size_t i = 0; i < distinct * row; ++i) bytes[i] = static_cast<std::byte>(random() & 0x3F);
   }
-  for (size_t r = distinct; r < n; ++r) std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(r % distinct * row), row, bytes.begin() + static_cast<std::ptrdiff_t>(r * row));
+  for (size_t r = distinct; r < n; ++r)
+    std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(r % distinct * row), row,
+                bytes.begin() + static_cast<std::ptrdiff_t>(r * row));
   return bytes;
 }
 
@@ -100,7 +103,8 @@ LayerCache MakeCache(KvType type, uint32_t positions) {
 
 int Attention(const Flags& flags, const std::vector<Isa>& levels) {
   constexpr size_t kLayers = 16, kHeads = 32;
-  fmt::print("{:12} {:6} {:>7} {:>5} {:>9} {:>9} {:>8} {:>8} {:>13}\n", "isa", "kv", "depth", "rows", "ms", "best", "GFLOP/s", "GB/s", "of bandwidth");
+  fmt::print("{:12} {:6} {:>7} {:>5} {:>9} {:>9} {:>8} {:>8} {:>13}\n", "isa", "kv", "depth", "rows", "ms", "best",
+             "GFLOP/s", "GB/s", "of bandwidth");
   for (const std::string& name : flags.kv_types) {
     const auto type = ParseKvType(name);
     if (!type) {
@@ -123,17 +127,21 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
               for (const LayerCache& layer : layers) {
                 std::vector<KvRow> at;
                 for (uint32_t r = 0; r < rows; ++r) at.push_back({layer.table.data(), depth + r});
-                backend->Attention(q.data(), at, layer.pool->view(), {.heads = kHeads, .scale = 0.125f, .arithmetic = arithmetic}, out.data());
+                backend->Attention(q.data(), at, layer.pool->view(),
+                                   {.heads = kHeads, .scale = 0.125f, .arithmetic = arithmetic}, out.data());
               }
             }));
             bandwidths.push_back(bench::ReadBandwidth(flags.threads));
           }
           std::sort(seconds.begin(), seconds.end());
-          const double seen = static_cast<double>(rows) * (depth + static_cast<double>(rows + 1) / 2), ops = seen * kLayers * kHeads * 64 * 4;
-          const double bytes = static_cast<double>(kLayers * 2) * static_cast<double>(view.PageBytes()) * static_cast<double>(depth + rows) / 16;
+          const double seen = static_cast<double>(rows) * (depth + static_cast<double>(rows + 1) / 2),
+                       ops = seen * kLayers * kHeads * 64 * 4;
+          const double bytes = static_cast<double>(kLayers * 2) * static_cast<double>(view.PageBytes()) *
+                               static_cast<double>(depth + rows) / 16;
           const double median = bench::Median(seconds);
-          fmt::print("{:12} {:6} {:7} {:5} {:9.2f} {:9.2f} {:8.1f} {:8.2f} {:12.0f}%\n", IsaName(isa), name, depth, rows, median * 1e3, seconds.front() * 1e3,
-                     ops / median / 1e9, bytes / median / 1e9, 100 * bytes / median / bench::Median(bandwidths));
+          fmt::print("{:12} {:6} {:7} {:5} {:9.2f} {:9.2f} {:8.1f} {:8.2f} {:12.0f}%\n", IsaName(isa), name, depth,
+                     rows, median * 1e3, seconds.front() * 1e3, ops / median / 1e9, bytes / median / 1e9,
+                     100 * bytes / median / bench::Median(bandwidths));
           std::fflush(stdout);
         }
       }
@@ -145,7 +153,8 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
 int Main(const Flags& flags) {
   std::vector<Isa> levels;
   for (Isa isa : BuiltIsas()) {
-    if (isa != Isa::kRef && IsaMissing(isa).empty() && (flags.isa.empty() || flags.isa == IsaName(isa))) levels.push_back(isa);
+    if (isa != Isa::kRef && IsaMissing(isa).empty() && (flags.isa.empty() || flags.isa == IsaName(isa)))
+      levels.push_back(isa);
   }
   if (levels.empty()) {
     fmt::print(stderr, "kernel_bench: this processor has no level {}\n", flags.isa);
@@ -153,20 +162,23 @@ int Main(const Flags& flags) {
   }
   if (!flags.depths.empty()) return Attention(flags, levels);
   std::string json;
-  if (!flags.json) fmt::print("{:12} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak", "GB/s");
+  if (!flags.json)
+    fmt::print("{:12} {:8} {:>5} {:>12} {:>9} {:>9} {:>8}\n", "isa", "type", "rows", "GOP/s median", "best", "of peak",
+               "GB/s");
   for (Isa isa : levels) {
     auto backend = MakeBackend(isa, flags.threads);
     for (const std::string& name : flags.types) {
       const DTypeInfo* type = FindDType(name);
       const bool fits = type != nullptr && type->dequantizes && flags.k % type->block_elems == 0;
-      const std::vector<std::byte> bytes = fits ? RandomWeights(type->type, flags.n, flags.k) : std::vector<std::byte>();
+      const std::vector<std::byte> bytes =
+          fits ? RandomWeights(type->type, flags.n, flags.k) : std::vector<std::byte>();
       if (bytes.empty()) {
         fmt::print(stderr, "kernel_bench: {} is no type that can be made here with k = {}\n", name, flags.k);
         return 1;
       }
       const auto w = backend->Pack({.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()});
       for (const Arithmetic arithmetic : {Arithmetic::kGenerated, Arithmetic::kPrompt}) {
-        if (arithmetic == Arithmetic::kPrompt && backend->one_class()) continue;
+        if (arithmetic == Arithmetic::kPrompt && backend->prefill_matches_decode()) continue;
         const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrompt ? ", prompt" : "");
         const bench::Unit unit = bench::UnitOf(isa, arithmetic, type->block_elems == 1);
         for (size_t rows : flags.rows) {
@@ -179,15 +191,19 @@ int Main(const Flags& flags) {
             peaks.push_back(bench::PeakOps(isa, unit, flags.threads));
           }
           std::sort(seconds.begin(), seconds.end());
-          const double ops = 2.0 * static_cast<double>(rows) * static_cast<double>(flags.n) * static_cast<double>(flags.k);
+          const double ops =
+              2.0 * static_cast<double>(rows) * static_cast<double>(flags.n) * static_cast<double>(flags.k);
           const double median = bench::Median(seconds), peak = bench::Median(peaks);
           const double gbs = static_cast<double>(w->bytes) / median / 1e9;
           if (flags.json) {
-            json += fmt::format("{}{{\"isa\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"gops\": {:.1f}, \"best_gops\": {:.1f}, \"peak_gops\": {:.1f}, \"gb_per_s\": {:.2f}}}",
-                                json.empty() ? "" : ", ", label, name, rows, ops / median / 1e9, ops / seconds.front() / 1e9, peak / 1e9, gbs);
+            json += fmt::format(
+                "{}{{\"isa\": \"{}\", \"type\": \"{}\", \"rows\": {}, \"gops\": {:.1f}, \"best_gops\": {:.1f}, "
+                "\"peak_gops\": {:.1f}, \"gb_per_s\": {:.2f}}}",
+                json.empty() ? "" : ", ", label, name, rows, ops / median / 1e9, ops / seconds.front() / 1e9,
+                peak / 1e9, gbs);
           } else {
-            fmt::print("{:12} {:8} {:5} {:12.1f} {:9.1f} {:8.0f}% {:8.2f}\n", label, name, rows, ops / median / 1e9, ops / seconds.front() / 1e9,
-                       100 * ops / median / peak, gbs);
+            fmt::print("{:12} {:8} {:5} {:12.1f} {:9.1f} {:8.0f}% {:8.2f}\n", label, name, rows, ops / median / 1e9,
+                       ops / seconds.front() / 1e9, 100 * ops / median / peak, gbs);
             std::fflush(stdout);
           }
         }
@@ -195,8 +211,8 @@ int Main(const Flags& flags) {
     }
   }
   if (flags.json)
-    fmt::print("{{\"machine\": {}, \"n\": {}, \"k\": {}, \"threads\": {}, \"runs\": {}, \"matmul\": [{}]}}\n", bench::DescribeMachine(), flags.n, flags.k,
-               flags.threads, flags.runs, json);
+    fmt::print("{{\"machine\": {}, \"n\": {}, \"k\": {}, \"threads\": {}, \"runs\": {}, \"matmul\": [{}]}}\n",
+               bench::DescribeMachine(), flags.n, flags.k, flags.threads, flags.runs, json);
   return 0;
 }
 
@@ -207,14 +223,19 @@ int main(int argc, char** argv) {
   CLI::App app("each kernel beside what the processor can do");
   gyre::Flags flags;
   app.add_option("--types", flags.types, "types as GGUF names them")->delimiter(',');
-  auto* rows = app.add_option("--rows", flags.rows, "rows of a product; of one sequence with --depths, one unless it is given")->delimiter(',')->check(CLI::Range(1, 1 << 16));
+  auto* rows =
+      app.add_option("--rows", flags.rows, "rows of a product; of one sequence with --depths, one unless it is given")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 1 << 16));
   app.add_option("--isa", flags.isa, "one instruction set instead of all that this processor has");
   app.add_option("--threads", flags.threads)->check(CLI::PositiveNumber);
   app.add_option("--n", flags.n, "outputs")->check(CLI::PositiveNumber);
   app.add_option("--k", flags.k, "inputs")->check(CLI::PositiveNumber);
   app.add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
   app.add_flag("--json", flags.json);
-  app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")->delimiter(',')->check(CLI::Range(0, 1 << 24));
+  app.add_option("--depths", flags.depths, "attention behind that many positions instead of products")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24));
   app.add_option("--kv-types", flags.kv_types, "of the KV cache")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   if (!flags.depths.empty() && rows->count() == 0) flags.rows = {1};

@@ -12,8 +12,8 @@
 #include <CLI/CLI.hpp>
 
 #include "base/cpus.h"
-#include "cli/measure.h"
 #include "cli/local_ring.h"
+#include "cli/measure.h"
 #include "fmt/core.h"
 #include "tests/testing/ring_runner.h"
 
@@ -120,8 +120,9 @@ std::string Busy(const Flags& flags) {
     second.push_back(busy[1] / wall);
     rate.push_back(static_cast<double>(tokens_between) / wall);
   }
-  return fmt::format("\"busy\": {{\"streams\": {}, \"stage_0\": {:.3f}, \"stage_1\": {:.3f}, \"tokens_per_s\": {:.1f}}}",
-                     flags.streams, Median(first), Median(second), Median(rate));
+  return fmt::format(
+      "\"busy\": {{\"streams\": {}, \"stage_0\": {:.3f}, \"stage_1\": {:.3f}, \"tokens_per_s\": {:.1f}}}",
+      flags.streams, Median(first), Median(second), Median(rate));
 }
 
 std::string DecodeShare(const Flags& flags) {

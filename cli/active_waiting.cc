@@ -27,7 +27,8 @@ void LimitActiveWaiting(char** argv) {
   for (int turn = 0; turn < 4; ++turn) {  // the shortest, as others may take the processor meanwhile
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
-    each = std::min(each, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() / kPauses);
+    each = std::min(
+        each, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() / kPauses);
   }
   looks = std::clamp(static_cast<long>(kNanoseconds / std::max(each, 1.0)), 500L, looks);
 #endif

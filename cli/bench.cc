@@ -45,8 +45,8 @@ double OpsPerRow(const ModelSpec& spec) {
 }
 
 struct Times {
-  double first = 0;   // seconds until every stream had its first token
-  double window = 0;  // from then until the first stream ended
+  double first = 0;     // seconds until every stream had its first token
+  double window = 0;    // from then until the first stream ended
   uint64_t tokens = 0;  // of all streams within it
 };
 
@@ -66,7 +66,9 @@ StatusOr<Times> Measure(Engine& engine, uint32_t streams, int prompt, uint32_t n
   };
   for (uint32_t s = 0; s < streams; ++s) {
     auto seq = engine.Submit(bench::Continue(prompt, n, vocab, salt + static_cast<int>(s)),
-                             [events](SeqId id, const Event& e) { events->Push({id, Clock::now(), e}); });
+                             [events](SeqId id, const Event& e) {
+                               events->Push({id, Clock::now(), e});
+                             });
     if (!seq.ok()) {
       failed = seq.status();
       break;
@@ -118,7 +120,8 @@ class ModelBench {
     if (ring_options_.ctx == 0) ring_options_.ctx = longest + options.tokens + 1;
     // Whole blocks for each stream, and one to spare: nobody is to be preempted.
     const uint64_t block = ring_options_.block_size;
-    if (ring_options_.kv_tokens == 0) ring_options_.kv_tokens = streams * ((ring_options_.ctx + block - 1) / block + 1) * block;
+    if (ring_options_.kv_tokens == 0)
+      ring_options_.kv_tokens = streams * ((ring_options_.ctx + block - 1) / block + 1) * block;
   }
 
   StatusOr<std::vector<Result>> Run() {
@@ -150,9 +153,14 @@ class ModelBench {
 
   Status Prefill(int run, Result* r) {
     // Another prompt each time: none is in the prefix cache.
-    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), 1, static_cast<int>(r->point.tokens), 1, ring_->model().spec().vocab, 100000 + run));
+    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), 1, static_cast<int>(r->point.tokens), 1,
+                                                 ring_->model().spec().vocab, 100000 + run));
     if (run == 0) return absl::OkStatus();
-    const double limit = bench::PeakOps(isa_, bench::UnitOf(isa_, ring_options_.exact ? Arithmetic::kExact : Arithmetic::kPrompt, ring_->model().float_weights()), threads_);
+    const double limit =
+        bench::PeakOps(isa_,
+                       bench::UnitOf(isa_, ring_options_.exact ? Arithmetic::kExact : Arithmetic::kPrompt,
+                                     ring_->model().float_weights()),
+                       threads_);
     const double rate = r->point.tokens / t.first;
     r->rates.push_back(rate);
     r->shares.push_back(limit > 0 ? rate * OpsPerRow(ring_->model().spec()) / limit : 0);
@@ -163,18 +171,23 @@ class ModelBench {
     const Point& p = r->point;
     const uint32_t prompt = std::max(p.depth, kShort);
     // The same prompts each time: from the second run on they come out of the prefix cache, where it is on.
-    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), p.streams, static_cast<int>(prompt), p.tokens + 1, ring_->model().spec().vocab, static_cast<int>(p.depth)));
+    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), p.streams, static_cast<int>(prompt), p.tokens + 1,
+                                                 ring_->model().spec().vocab, static_cast<int>(p.depth)));
     if (run == 0) return absl::OkStatus();
     if (!(t.window > 0) || t.tokens == 0) {
-      return FailedPrecondition("{} streams of {} tokens after {} positions never decode all at once: the first ends before the last begins; more -n, or the prefix cache",
-                                p.streams, p.tokens, prompt);
+      return FailedPrecondition(
+          "{} streams of {} tokens after {} positions never decode all at once: the first ends before the last begins; "
+          "more -n, or the prefix cache",
+          p.streams, p.tokens, prompt);
     }
     const double rate = static_cast<double>(t.tokens) / t.window;
     double bytes = WeightBytesPerStep(p.streams);
     double kv = 0;
     for (const LayerSpec& l : ring_->model().spec().layers) {
       const double seen = l.window > 0 ? std::min<double>(l.window, prompt) : prompt;
-      kv += static_cast<double>(KvBytes(ParseKvType(ring_options_.kv_type).value_or(KvType::kF16), ModelSpec::KvElems(l))) * seen;
+      kv += static_cast<double>(
+                KvBytes(ParseKvType(ring_options_.kv_type).value_or(KvType::kF16), ModelSpec::KvElems(l))) *
+            seen;
     }
     bytes += kv * p.streams;
     r->rates.push_back(rate);
@@ -220,7 +233,8 @@ double Before(const json::array& results, const std::string& model, const Point&
       const json::value* at = o == nullptr ? nullptr : o->if_contains(key);
       return at != nullptr && at->is_number() ? at->to_number<double>() : -1.0;
     };
-    if (text("model") == model && text("test") == p.test && number("tokens") == p.tokens && number("streams") == p.streams && number("depth") == p.depth) {
+    if (text("model") == model && text("test") == p.test && number("tokens") == p.tokens &&
+        number("streams") == p.streams && number("depth") == p.depth) {
       return std::max(0.0, number("tokens_per_s"));
     }
   }
@@ -246,8 +260,8 @@ Status BenchCommand(const BenchOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const json::array before, ReadBefore(options.compare));
   json::array list;
   if (!options.json) {
-    fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9} {:>9}  {}{}\n", "model", "test", "tokens", "streams", "depth", "tokens/s", "best", "share of the limit",
-               before.empty() ? "" : "   ratio");
+    fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9} {:>9}  {}{}\n", "model", "test", "tokens", "streams", "depth",
+               "tokens/s", "best", "share of the limit", before.empty() ? "" : "   ratio");
   }
   for (const std::string& path : options.models) {
     ModelBench bench(options, path);
@@ -269,17 +283,20 @@ Status BenchCommand(const BenchOptions& options) {
                      {"threads", bench.threads()}};
       if (old > 0) o["ratio"] = rate / old;
       if (!options.json) {
-        const std::string of = share > 0 ? fmt::format("{:3.0f}% of {:<12}", 100 * share, prefill ? "arithmetic" : "memory reads") : "";
-        fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9.1f} {:>9.1f}  {:<18}{}\n", model, r.point.test, r.point.tokens, r.point.streams, r.point.depth, rate,
-                   o["best_tokens_per_s"].as_double(), of, old > 0 ? fmt::format("{:>8.2f}", rate / old) : "");
+        const std::string of =
+            share > 0 ? fmt::format("{:3.0f}% of {:<12}", 100 * share, prefill ? "arithmetic" : "memory reads") : "";
+        fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9.1f} {:>9.1f}  {:<18}{}\n", model, r.point.test, r.point.tokens,
+                   r.point.streams, r.point.depth, rate, o["best_tokens_per_s"].as_double(), of,
+                   old > 0 ? fmt::format("{:>8.2f}", rate / old) : "");
       }
       list.push_back(std::move(o));
     }
     std::fflush(stdout);
   }
   if (options.json) {
-    fmt::print("{}\n", json::serialize(json::object{
-                           {"machine", json::parse(bench::DescribeMachine())}, {"runs", options.runs}, {"results", std::move(list)}}));
+    fmt::print("{}\n", json::serialize(json::object{{"machine", json::parse(bench::DescribeMachine())},
+                                                    {"runs", options.runs},
+                                                    {"results", std::move(list)}}));
   }
   return absl::OkStatus();
 }

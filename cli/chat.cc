@@ -99,16 +99,15 @@ Status Chat::Say(const std::string& text) {
   GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_.Prompt(messages_, options_.format));
   const uint32_t context = target_.facts().context;
   if (prompt.ids.size() >= context) {
-    return ResourceExhausted("the conversation has {} tokens and fills the context of {}; /reset begins anew", prompt.ids.size(),
-                             context);
+    return ResourceExhausted("the conversation has {} tokens and fills the context of {}; /reset begins anew",
+                             prompt.ids.size(), context);
   }
   const uint32_t room = context - static_cast<uint32_t>(prompt.ids.size());
   Request request;
   request.prompt = std::move(prompt.ids);
   request.stop_ids = std::move(prompt.stop_ids);
   request.sampling = WithSeed(options_.generate);
-  request.max_new_tokens =
-      options_.generate.n < 0 ? room : std::min(room, static_cast<uint32_t>(options_.generate.n));
+  request.max_new_tokens = options_.generate.n < 0 ? room : std::min(room, static_cast<uint32_t>(options_.generate.n));
   request.stops = options_.generate.stops;
   request.ignore_end = options_.generate.ignore_eos;
   std::string reply;

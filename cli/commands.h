@@ -37,14 +37,14 @@ struct LogitsOptions {
 Status LogitsCommand(const LogitsOptions& options);
 
 struct BenchOptions {
-  RingOptions ring;                  // model is empty
+  RingOptions ring;  // model is empty
   std::vector<std::string> models;
   uint32_t prompt = 512, tokens = 64;
   std::vector<uint32_t> streams = {1, 16};
   std::vector<uint32_t> depths = {0};  // positions that are in the KV cache before decoding
   int runs = 5;
   bool json = false;
-  std::string compare;               // what an earlier run printed with --json
+  std::string compare;  // what an earlier run printed with --json
 };
 Status BenchCommand(const BenchOptions& options);
 

@@ -51,7 +51,8 @@ void PrintJson(const Model& model, bool tensors) {
   root["kv_heads"] = s.layers[0].kv_heads;
   root["head_dim"] = s.layers[0].head_dim;
   root["ffn"] = s.layers[0].ffn;
-  root["experts"] = {{"count", s.layers[0].experts.count}, {"used", s.layers[0].experts.used}, {"ffn", s.layers[0].experts.ffn}};
+  root["experts"] = {
+      {"count", s.layers[0].experts.count}, {"used", s.layers[0].experts.used}, {"ffn", s.layers[0].experts.ffn}};
   root["tokenizer"] = model.tokenizer() != nullptr ? json::value(model.tokenizer()->kind()) : json::value(nullptr);
   root["content_hash"] = fmt::format("{:016x}", model.content_hash());
   json::object types;
@@ -61,12 +62,14 @@ void PrintJson(const Model& model, bool tensors) {
   for (const auto& [key, value] : model.DescribeMetadata()) metadata[key] = value;
   root["metadata"] = std::move(metadata);
   json::array layer_bytes;
-  for (size_t i = 0; i < s.layers.size(); ++i) layer_bytes.push_back(LayerBytes(model, static_cast<int>(i)).value_or(0));
+  for (size_t i = 0; i < s.layers.size(); ++i)
+    layer_bytes.push_back(LayerBytes(model, static_cast<int>(i)).value_or(0));
   root["layer_bytes"] = std::move(layer_bytes);
   if (tensors) {
     json::array list;
     for (const auto& [name, t] : InOrder(model)) {
-      list.push_back({{"name", name}, {"type", Info(t->type).name}, {"shape", json::value_from(t->dims)}, {"bytes", t->bytes}});
+      list.push_back(
+          {{"name", name}, {"type", Info(t->type).name}, {"shape", json::value_from(t->dims)}, {"bytes", t->bytes}});
     }
     root["tensors"] = std::move(list);
   }
@@ -78,8 +81,9 @@ void PrintText(const Model& model, bool tensors) {
   const LayerSpec& l = s.layers[0];
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
   fmt::print("layers        {}\n", s.layers.size());
-  const std::string experts = fmt::format("{} experts of {}, {} for a token{}", l.experts.count, l.experts.ffn, l.experts.used,
-                                          l.ffn > 0 ? fmt::format(", and a shared one of {}", l.ffn) : "");
+  const std::string experts =
+      fmt::format("{} experts of {}, {} for a token{}", l.experts.count, l.experts.ffn, l.experts.used,
+                  l.ffn > 0 ? fmt::format(", and a shared one of {}", l.ffn) : "");
   fmt::print("dimension     {}, feed-forward {}\n", s.dim, l.experts.count > 0 ? experts : std::to_string(l.ffn));
   fmt::print("attention     {} heads, {} for keys and values, {} wide\n", l.heads, l.kv_heads, l.head_dim);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");
@@ -92,7 +96,8 @@ void PrintText(const Model& model, bool tensors) {
   for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
     const auto bytes = LayerBytes(model, i), next = i + 1 < n ? LayerBytes(model, i + 1) : bytes;
     if (!bytes.ok() || !next.ok() || (i + 1 < n && *bytes == *next)) continue;
-    fmt::print("{:<14}{:.2f} MiB each\n", begin == i ? fmt::format("layer {}", i) : fmt::format("layers {}-{}", begin, i),
+    fmt::print("{:<14}{:.2f} MiB each\n",
+               begin == i ? fmt::format("layer {}", i) : fmt::format("layers {}-{}", begin, i),
                static_cast<double>(*bytes) / (1 << 20));
     begin = i + 1;
   }
@@ -110,10 +115,12 @@ void PrintText(const Model& model, bool tensors) {
 Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
   const TensorView* t = model.tensors().Find(name);
   if (t == nullptr) return NotFound("{} has no tensor {}; --tensors lists them", model.path(), name);
-  if (!Info(t->type).dequantizes && t->scales == nullptr) return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
+  if (!Info(t->type).dequantizes && t->scales == nullptr)
+    return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
   uint64_t rows = 1, infinite = 0, zeros = 0;
   for (size_t d = 1; d < t->dims.size(); ++d) rows *= t->dims[d];
-  const WeightView w{.type = t->type, .n = rows, .k = t->dims[0], .data = t->data, .scales = t->scales, .group = t->group};
+  const WeightView w{
+      .type = t->type, .n = rows, .k = t->dims[0], .data = t->data, .scales = t->scales, .group = t->group};
   std::vector<float> row(w.k);
   double sum = 0, squares = 0, lowest = INFINITY, highest = -INFINITY;
   std::vector<float> first;
@@ -136,16 +143,26 @@ Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
   const auto n = static_cast<double>(std::max<uint64_t>(1, rows * w.k - infinite));
   const double mean = sum / n, deviation = std::sqrt(std::max(0.0, squares / n - mean * mean));
   if (as_json) {
-    fmt::print("{}\n", json::serialize(json::object{{"name", name}, {"type", Info(t->type).name}, {"shape", json::value_from(t->dims)},
-                                                    {"bytes", t->bytes}, {"min", lowest}, {"max", highest}, {"mean", mean},
-                                                    {"deviation", deviation}, {"rms", std::sqrt(squares / n)}, {"zeros", zeros},
-                                                    {"not_finite", infinite}, {"first", json::value_from(first)}}));
+    fmt::print("{}\n", json::serialize(json::object{{"name", name},
+                                                    {"type", Info(t->type).name},
+                                                    {"shape", json::value_from(t->dims)},
+                                                    {"bytes", t->bytes},
+                                                    {"min", lowest},
+                                                    {"max", highest},
+                                                    {"mean", mean},
+                                                    {"deviation", deviation},
+                                                    {"rms", std::sqrt(squares / n)},
+                                                    {"zeros", zeros},
+                                                    {"not_finite", infinite},
+                                                    {"first", json::value_from(first)}}));
     return absl::OkStatus();
   }
   fmt::print("{}: {}, {}, {} bytes\n", name, Info(t->type).name, DescribeDims(t->dims), t->bytes);
   fmt::print("range          {:.6g} to {:.6g}\n", lowest, highest);
-  fmt::print("mean           {:.6g}, deviation {:.6g}, root mean square {:.6g}\n", mean, deviation, std::sqrt(squares / n));
-  fmt::print("zeros          {}{}\n", zeros, infinite > 0 ? fmt::format(", and {} that are no finite numbers", infinite) : "");
+  fmt::print("mean           {:.6g}, deviation {:.6g}, root mean square {:.6g}\n", mean, deviation,
+             std::sqrt(squares / n));
+  fmt::print("zeros          {}{}\n", zeros,
+             infinite > 0 ? fmt::format(", and {} that are no finite numbers", infinite) : "");
   fmt::print("first         ");
   for (float f : first) fmt::print(" {:.6g}", f);
   fmt::print("\n");

@@ -76,7 +76,8 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   GYRE_RETURN_IF_ERROR(CheckKeys(ring, {"model", "cluster", "serve", "worker"}, options.file));
   const auto model = ring["model"].value<std::string>();
   const auto cluster = ring["cluster"].value<std::string>();
-  if (!model || !cluster) return InvalidArgument("{}: model and cluster are needed, as in deploy/ring.example.toml", options.file);
+  if (!model || !cluster)
+    return InvalidArgument("{}: model and cluster are needed, as in deploy/ring.example.toml", options.file);
   std::vector<Process> out;
   auto add = [&](const toml::table& table, const std::string& name, std::vector<std::string> arguments) -> Status {
     GYRE_ASSIGN_OR_RETURN(const auto more, Strings(table, "args", options.file + ": " + name));
@@ -105,7 +106,8 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   for (size_t i = 0; workers != nullptr && i < workers->size(); ++i) {
     const toml::table* w = (*workers)[i].as_table();
     if (w == nullptr) return InvalidArgument("{}: worker {} is no table", options.file, i + 1);
-    GYRE_RETURN_IF_ERROR(CheckKeys(*w, {"name", "model", "join", "args", "gyre", "ssh"}, fmt::format("{}: worker {}", options.file, i + 1)));
+    GYRE_RETURN_IF_ERROR(CheckKeys(*w, {"name", "model", "join", "args", "gyre", "ssh"},
+                                   fmt::format("{}: worker {}", options.file, i + 1)));
     const std::string name = (*w)["name"].value_or(fmt::format("worker-{}", i + 1));
     std::vector<std::string> arguments{"worker", "--join", (*w)["join"].value_or(*cluster), "--name", name};
     if (const auto own = (*w)["model"].value<std::string>()) {

@@ -31,8 +31,9 @@ StatusOr<uint32_t> CountBlocks(const RingOptions& o, const ModelSpec& spec, KvTy
   if (o.kv_tokens == 0 && room > 0 && tokens > room) {
     tokens = std::max<uint64_t>(room, o.block_size);
     if (!o.quiet) {
-      Log(LogLevel::kWarn, "the KV cache is cut to {} tokens ({:.1f} GiB), half of the free memory; --kv-tokens says more",
-          tokens, static_cast<double>(tokens * per_token) / (1 << 30));
+      Log(LogLevel::kWarn,
+          "the KV cache is cut to {} tokens ({:.1f} GiB), half of the free memory; --kv-tokens says more", tokens,
+          static_cast<double>(tokens * per_token) / (1 << 30));
     }
   }
   const uint64_t blocks = (tokens + o.block_size - 1) / o.block_size;
@@ -43,9 +44,9 @@ StatusOr<uint32_t> CountBlocks(const RingOptions& o, const ModelSpec& spec, KvTy
 }
 
 uint64_t TermNow() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                   std::chrono::system_clock::now().time_since_epoch())
-                                   .count());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
 }
 
 // The bar of the first plan; later ones load beside what serves. Thread-safe.
@@ -87,7 +88,8 @@ StatusOr<Isa> ParseIsa(const std::string& name) {
     if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
     return isa;
   }
-  if (name == IsaName(Isa::kAmxEmulated) && IsaMissing(Isa::kAmxEmulated).empty()) return Isa::kAmxEmulated;  // for tests
+  if (name == IsaName(Isa::kAmxEmulated) && IsaMissing(Isa::kAmxEmulated).empty())
+    return Isa::kAmxEmulated;  // for tests
   return InvalidArgument("--isa {}: expected one of {}", name, known);
 }
 
@@ -130,8 +132,8 @@ StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options)
   GYRE_ASSIGN_OR_RETURN(ring->port_, RingPort::Open(port));
   ring->term_ = TermNow();
   auto loading = std::make_shared<Loading>(options.quiet);
-  GYRE_RETURN_IF_ERROR(ring->Start(options, num_blocks, kv,
-                                   [loading](uint64_t done, uint64_t total) { loading->Update(done, total); }));
+  GYRE_RETURN_IF_ERROR(
+      ring->Start(options, num_blocks, kv, [loading](uint64_t done, uint64_t total) { loading->Update(done, total); }));
   GYRE_RETURN_IF_ERROR(ring->AddWorkers(options));
   if (options.serve == nullptr || !options.serve->no_local) {
     const Status planned = ring->cluster_->WaitForPlan(kNoDeadline);
@@ -205,8 +207,14 @@ Status LocalRing::AddWorkers(const RingOptions& options) {
       port = worker_ports_.emplace_back(std::move(own)).get();
     }
     w.port = port;
-    MemberInfo info{.name = w.name, .address = port->address(), .host = "", .local = serves, .threads = w.threads,
-                    .isa = IsaName(isa), .one_class = HasOneClass(isa), .model_hash = model_->content_hash()};
+    MemberInfo info{.name = w.name,
+                    .address = port->address(),
+                    .host = "",
+                    .local = serves,
+                    .threads = w.threads,
+                    .isa = IsaName(isa),
+                    .prefill_matches_decode = PrefillMatchesDecode(isa),
+                    .model_hash = model_->content_hash()};
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
@@ -237,14 +245,15 @@ MemberLoad TakeLoad(Worker& worker) {
   const WorkerStats stats = worker.stats();
   return {.busy = worker.TakeBusyShare(),
           .steps = stats.steps,
-          .busy_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker.busy_time()).count()),
+          .busy_us =
+              static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker.busy_time()).count()),
           .rows_sent = stats.rows_sent,
           .row_bytes_sent = stats.row_bytes_sent};
 }
 
 std::string FormatLayers(const ClusterStatus& status) {
-  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV", "threads",
-                                "busy", "where");
+  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV",
+                                "threads", "busy", "where");
   auto mib = [](uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<double>(bytes) / (1 << 20)); };
   for (const MemberStatus& m : status.members) {
     out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}%  {}\n", m.info.name,

@@ -21,8 +21,8 @@ namespace gyre {
 
 class LocalRing {
  public:
-  // Opens the model and starts engine and cluster. Within the process: waits until every stage has loaded and packed its
-  // weights (progress on stderr).
+  // Opens the model and starts engine and cluster. Within the process: waits until every stage has loaded and packed
+  // its weights (progress on stderr).
   static StatusOr<std::unique_ptr<LocalRing>> Open(const RingOptions& options);
   ~LocalRing();
 

@@ -103,21 +103,22 @@ double ReadBandwidth(int threads) {
 namespace {
 
 // Loops over registers, ten sums at a time. The empty asm keeps the compiler from seeing that the sums are thrown away.
-#define GYRE_STEP(V, STEP)          \
-  {                                 \
-    auto& v = V;                    \
-    v = STEP;                       \
-    asm volatile("" : "+v"(v));     \
+#define GYRE_STEP(V, STEP)      \
+  {                             \
+    auto& v = V;                \
+    v = STEP;                   \
+    asm volatile("" : "+v"(v)); \
   }
-#define GYRE_REGISTER_LOOP(TARGET, NAME, ZERO, STEP)                                                                             \
-  __attribute__((target(TARGET))) void NAME(size_t steps) {                                                                      \
-    auto a = ZERO;                                                                                                               \
-    asm volatile("" : "+v"(a));                                                                                                  \
-    auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a;                                         \
-    for (size_t i = 0; i < steps; ++i) {                                                                                         \
-      GYRE_STEP(s0, STEP) GYRE_STEP(s1, STEP) GYRE_STEP(s2, STEP) GYRE_STEP(s3, STEP) GYRE_STEP(s4, STEP)                        \
-      GYRE_STEP(s5, STEP) GYRE_STEP(s6, STEP) GYRE_STEP(s7, STEP) GYRE_STEP(s8, STEP) GYRE_STEP(s9, STEP)                        \
-    }                                                                                                                            \
+#define GYRE_REGISTER_LOOP(TARGET, NAME, ZERO, STEP)                                                      \
+  __attribute__((target(TARGET))) void NAME(size_t steps) {                                               \
+    auto a = ZERO;                                                                                        \
+    asm volatile("" : "+v"(a));                                                                           \
+    auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a;                  \
+    for (size_t i = 0; i < steps; ++i) {                                                                  \
+      GYRE_STEP(s0, STEP)                                                                                 \
+      GYRE_STEP(s1, STEP) GYRE_STEP(s2, STEP) GYRE_STEP(s3, STEP) GYRE_STEP(s4, STEP) GYRE_STEP(s5, STEP) \
+          GYRE_STEP(s6, STEP) GYRE_STEP(s7, STEP) GYRE_STEP(s8, STEP) GYRE_STEP(s9, STEP)                 \
+    }                                                                                                     \
   }
 GYRE_REGISTER_LOOP("avx2,fma", FloatAvx2, _mm256_setzero_ps(), _mm256_fmadd_ps(a, a, v))
 GYRE_REGISTER_LOOP("avx2", IntegerAvx2, _mm256_setzero_si256(),
@@ -183,7 +184,7 @@ double PeakOps(Isa, Unit, int) { return 0; }
 #endif
 
 Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights) {
-  if (arithmetic == Arithmetic::kPrompt && !HasOneClass(isa)) return Unit::kTiles;
+  if (arithmetic == Arithmetic::kPrompt && !PrefillMatchesDecode(isa)) return Unit::kTiles;
   return float_weights || arithmetic == Arithmetic::kExact ? Unit::kFloat : Unit::kInteger;
 }
 

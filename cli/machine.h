@@ -18,7 +18,8 @@ double ReadBandwidth(int threads);
 enum class Unit { kFloat, kInteger, kTiles };
 // The unit that multiplies rows by weights of a kind.
 Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights);
-// Multiplications and additions a second of `threads` threads that work in registers only, the best of a few passes. Takes some 40 ms. 0 where it is not known.
+// Multiplications and additions a second of `threads` threads that work in registers only, the best of a few passes.
+// Takes some 40 ms. 0 where it is not known.
 double PeakOps(Isa isa, Unit unit, int threads);
 
 }  // namespace gyre::bench

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "cli/active_waiting.h"
 #include "cli/commands.h"
-#include "model/quantize.h"
 #include "kernels/ops.h"
+#include "model/quantize.h"
 
 namespace gyre {
 namespace {
@@ -43,7 +43,8 @@ void AddEngineFlags(CLI::App* app, RingOptions* o);
 
 // A model to run here, or a cluster that runs one.
 void AddTargetFlags(CLI::App* app, RingOptions* o) {
-  auto* model = app->add_option("MODEL", o->model, "GGUF file, folder of safetensors, or llama2.c .bin")->type_name("FILE");
+  auto* model =
+      app->add_option("MODEL", o->model, "GGUF file, folder of safetensors, or llama2.c .bin")->type_name("FILE");
   app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL")
       ->excludes(model)
       ->type_name("HOST:PORT");
@@ -54,7 +55,9 @@ void AddTargetFlags(CLI::App* app, RingOptions* o) {
 }
 
 void AddCpusFlag(CLI::App* app, std::string* cpus) {
-  app->add_option("--cpus", *cpus, "processors for the threads, as 0-3,8 (default: wherever the system moves them; on several NUMA nodes a core each)")
+  app->add_option("--cpus", *cpus,
+                  "processors for the threads, as 0-3,8 (default: wherever the system moves them; on several NUMA "
+                  "nodes a core each)")
       ->type_name("LIST");
 }
 
@@ -64,13 +67,15 @@ void AddEngineFlags(CLI::App* app, RingOptions* o) {
   AddCpusFlag(app, &o->cpus);
   app->add_option("-c,--ctx", o->ctx, "context in tokens (default: what the file says)")->check(*positive);
   app->add_option("--kv-tokens", o->kv_tokens, "tokens of KV cache (default: the context)")->check(*positive);
-  app->add_option("--kv-type", o->kv_type, "type of the KV cache")->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
+  app->add_option("--kv-type", o->kv_type, "type of the KV cache")
+      ->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
   app->add_option("--block-size", o->block_size, "KV positions a block")->check(CLI::Range(1, 256));
   app->add_option("--chunk", o->chunk, "prompt tokens of one sequence a step")->check(*positive);
   app->add_option("--max-rows", o->max_rows, "rows of a step")->check(*positive);
   app->add_option("--isa", o->isa, "instruction set of the kernels (default: the best this CPU has)")
       ->check(CLI::IsMember(IsaNames()));
-  app->add_option("--wire", o->wire, "what activations travel as between stages; f16 and q8 round them, the text may differ")
+  app->add_option("--wire", o->wire,
+                  "what activations travel as between stages; f16 and q8 round them, the text may differ")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   app->add_flag("--exact", o->exact, "f32 activations with quantized weights too (slower)");
   app->add_flag("--no-prefix-cache", o->no_prefix_cache, "never reuse the KV cache of equal beginnings");
@@ -111,8 +116,9 @@ int Main(int argc, char** argv) {
   CLI::App app{"Gyre runs large language models on the machines you have.\n"};
   app.name("gyre");
   app.require_subcommand(1);
-  app.footer("Every flag can stand in a TOML file (--config FILE, a [command] section each) and as GYRE_<FLAG> in the\n"
-             "environment. `gyre COMMAND --help` explains a command.");
+  app.footer(
+      "Every flag can stand in a TOML file (--config FILE, a [command] section each) and as GYRE_<FLAG> in the\n"
+      "environment. `gyre COMMAND --help` explains a command.");
   app.set_config("--config", "", "read flags from this TOML file")->type_name("FILE");
 
   RunOptions run;
@@ -145,15 +151,22 @@ int Main(int argc, char** argv) {
   BenchOptions bench;
   bench.ring.no_prefix_cache = false;
   CLI::App* bench_app = app.add_subcommand("bench", "measure prompts and decoding, beside what this machine can do");
-  bench_app->add_option("MODEL", bench.models, "GGUF files, folders of safetensors, or llama2.c .bin")->required()->type_name("FILE");
+  bench_app->add_option("MODEL", bench.models, "GGUF files, folders of safetensors, or llama2.c .bin")
+      ->required()
+      ->type_name("FILE");
   bench_app->add_option("-p,--prompt", bench.prompt, "tokens of a prompt; 0 = none")->check(CLI::Range(0, 1 << 20));
   bench_app->add_option("-n,--tokens", bench.tokens, "tokens to decode; 0 = none")->check(CLI::Range(0, 1 << 20));
-  bench_app->add_option("--streams", bench.streams, "sequences that decode at once, as 1,16")->delimiter(',')->check(CLI::Range(1, 1024));
-  bench_app->add_option("--depth", bench.depths, "positions in the KV cache before that, as 0,8192")->delimiter(',')->check(CLI::Range(0, 1 << 24));
+  bench_app->add_option("--streams", bench.streams, "sequences that decode at once, as 1,16")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  bench_app->add_option("--depth", bench.depths, "positions in the KV cache before that, as 0,8192")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24));
   bench_app->add_option("-r,--runs", bench.runs, "runs; medians are taken")->check(CLI::Range(1, 1000));
   bench_app->add_flag("--json", bench.json, "for programs, and for --compare");
   bench_app->add_option("--compare", bench.compare, "ratios to what --json printed before")->type_name("FILE");
-  bench_app->add_option("--stages", bench.ring.stages, "cut the model into N stages, a ring in this process")->check(CLI::PositiveNumber);
+  bench_app->add_option("--stages", bench.ring.stages, "cut the model into N stages, a ring in this process")
+      ->check(CLI::PositiveNumber);
   AddBinFlags(bench_app, &bench.ring.open);
   AddEngineFlags(bench_app, &bench.ring);
 
@@ -167,7 +180,9 @@ int Main(int argc, char** argv) {
   TemplateOptions chat_template;
   CLI::App* template_app = app.add_subcommand("template", "print a chat template, or render conversations with it");
   auto* template_model = template_app->add_option("MODEL", chat_template.model, "the model whose template it is");
-  template_app->add_option("--template", chat_template.file, "a file with a template")->type_name("FILE")->excludes(template_model);
+  template_app->add_option("--template", chat_template.file, "a file with a template")
+      ->type_name("FILE")
+      ->excludes(template_model);
   template_app->add_flag("--jsonl", chat_template.jsonl,
                          "one {\"messages\", ...} a line in, one {\"text\"} or {\"error\"} a line out");
 
@@ -176,22 +191,28 @@ int Main(int argc, char** argv) {
   quantize_app->add_option("IN", quantize.in, "GGUF file")->required()->type_name("FILE");
   quantize_app->add_option("OUT", quantize.out, "the file to write")->required()->type_name("FILE");
   quantize_app->add_option("TYPE", quantize.type, "of the weights")->required()->check(CLI::IsMember(QuantizeTypes()));
-  quantize_app->add_option("-t,--threads", quantize.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
+  quantize_app->add_option("-t,--threads", quantize.threads, "threads (default: the cores)")
+      ->check(CLI::PositiveNumber);
   quantize_app->add_flag("--requantize", quantize.requantize, "weights that are quantized already, too");
   quantize_app->add_flag("-q,--quiet", quantize.quiet, "errors only on stderr");
 
   ConvertOptions convert;
   CLI::App* convert_app = app.add_subcommand("convert", "write a folder of safetensors as one GGUF file");
-  convert_app->add_option("DIR", convert.folder, "with config.json, *.safetensors and tokenizer.json")->required()->type_name("FOLDER");
+  convert_app->add_option("DIR", convert.folder, "with config.json, *.safetensors and tokenizer.json")
+      ->required()
+      ->type_name("FOLDER");
   convert_app->add_option("OUT", convert.out, "the file to write")->required()->type_name("FILE");
   convert_app->add_flag("-q,--quiet", convert.quiet, "errors only on stderr");
 
   EstimateOptions estimate;
   CLI::App* estimate_app = app.add_subcommand("estimate", "memory that a model takes, by node");
   AddOpenFlags(estimate_app, &estimate.model, &estimate.open);
-  estimate_app->add_option("-c,--ctx", estimate.ctx, "context in tokens (default: what the file says)")->check(CLI::PositiveNumber);
-  estimate_app->add_option("--parallel", estimate.parallel, "sequences of the whole context")->check(CLI::PositiveNumber);
-  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
+  estimate_app->add_option("-c,--ctx", estimate.ctx, "context in tokens (default: what the file says)")
+      ->check(CLI::PositiveNumber);
+  estimate_app->add_option("--parallel", estimate.parallel, "sequences of the whole context")
+      ->check(CLI::PositiveNumber);
+  estimate_app->add_option("--kv-type", estimate.kv_type, "type of the KV cache")
+      ->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
   estimate_app->add_option("--max-rows", estimate.max_rows, "rows of a step")->check(CLI::PositiveNumber);
   estimate_app->add_option("--nodes", estimate.nodes, "a number of nodes, or what each holds: 16G,8G or NAME=16G,...");
   estimate_app->add_flag("--json", estimate.json, "for programs");
@@ -212,11 +233,14 @@ int Main(int argc, char** argv) {
       ->type_name("HOST:PORT");
   serve_app->add_option("--ring", serve.serve.ring, "where activations come in (default: the same host, any port)")
       ->type_name("HOST:PORT");
-  serve_app->add_option("--advertise", serve.serve.advertise, "the host that workers dial (default: where they joined)");
+  serve_app->add_option("--advertise", serve.serve.advertise,
+                        "the host that workers dial (default: where they joined)");
   serve_app->add_option("--min-workers", serve.serve.min_workers, "workers that the first plan waits for")
       ->check(CLI::PositiveNumber);
   serve_app->add_flag("--no-local", serve.serve.no_local, "never run layers in this process");
-  serve_app->add_flag("--bit-equal", serve.serve.bit_equal, "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32");
+  serve_app->add_flag(
+      "--bit-equal", serve.serve.bit_equal,
+      "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32");
   serve_app->add_flag("--insecure", serve.serve.insecure, "listen beyond loopback without encryption");
   serve_app->add_option("--parallel", serve.ring.parallel, "sequences of the whole context that the KV cache holds (8)")
       ->check(CLI::PositiveNumber);
@@ -226,17 +250,23 @@ int Main(int argc, char** argv) {
   worker.version = GYRE_VERSION;
   CLI::App* worker_app = app.add_subcommand("worker", "lend this machine to a ring");
   worker_app->add_option("--join", worker.join, "the coordinator's --cluster")->required()->type_name("HOST:PORT");
-  worker_app->add_option("--model", worker.model, "the model file here (default: the coordinator's path)")->type_name("FILE");
+  worker_app->add_option("--model", worker.model, "the model file here (default: the coordinator's path)")
+      ->type_name("FILE");
   worker_app->add_option("--name", worker.name, "its name in the cluster (default: the host's)");
-  worker_app->add_option("--listen", worker.listen, "where activations come in (default: the address that reaches the coordinator)")
+  worker_app
+      ->add_option("--listen", worker.listen,
+                   "where activations come in (default: the address that reaches the coordinator)")
       ->type_name("HOST:PORT");
   worker_app->add_option("--layers", worker.layers, "wanted in the first plan, as 0-7")->type_name("A-B");
-  worker_app->add_option("--memory", worker.memory, "for weights and KV cache, as 8G (default: what is free)")->type_name("SIZE");
+  worker_app->add_option("--memory", worker.memory, "for weights and KV cache, as 8G (default: what is free)")
+      ->type_name("SIZE");
   worker_app->add_option("-t,--threads", worker.threads, "threads (default: the cores)")->check(CLI::PositiveNumber);
   AddCpusFlag(worker_app, &worker.cpus);
   worker_app->add_option("--isa", worker.isa, "instruction set of the kernels (default: the best this CPU has)")
       ->check(CLI::IsMember(IsaNames()));
-  worker_app->add_option("--wire", worker.wire, "join only where activations travel as this (default: as the coordinator asks)")
+  worker_app
+      ->add_option("--wire", worker.wire,
+                   "join only where activations travel as this (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   worker_app->add_flag("--insecure", worker.insecure, "listen beyond loopback without encryption");
   worker_app->add_flag("-q,--quiet", worker.quiet, "errors only on stderr");
@@ -253,14 +283,16 @@ int Main(int argc, char** argv) {
   CLI::App* layers_app = admin_command("layers", "which worker has which layers");
   CLI::App* resize_app = admin_command("resize", "move layers while the ring serves");
   std::vector<std::string> ranges;
-  resize_app->add_option("RANGES", ranges, "[NAME=]A-B,... with both ends inclusive, NAME=- for none; or boundaries: 8 12")
+  resize_app
+      ->add_option("RANGES", ranges, "[NAME=]A-B,... with both ends inclusive, NAME=- for none; or boundaries: 8 12")
       ->required();
   CLI::App* drain_app = admin_command("drain", "move a worker's layers to the others");
   drain_app->add_option("WORKER", admin.what, "its name")->required();
 
   LaunchOptions launch;
   launch.self = "/proc/self/exe";
-  CLI::App* launch_app = app.add_subcommand("launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them");
+  CLI::App* launch_app =
+      app.add_subcommand("launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them");
   launch_app->add_option("RING", launch.file, "as deploy/ring.example.toml")->required()->type_name("FILE");
 
   CLI::App* version_app = app.add_subcommand("version", "version and instruction set");
@@ -273,7 +305,8 @@ int Main(int argc, char** argv) {
     return code == 0 ? 0 : kUsage;
   }
   run.has_prompt = prompt->count() > 0;
-  for (const auto& [command, ring] : {std::pair{run_app, &run.ring}, {chat_app, &chat.ring}, {logits_app, &logits.ring}}) {
+  for (const auto& [command, ring] :
+       {std::pair{run_app, &run.ring}, {chat_app, &chat.ring}, {logits_app, &logits.ring}}) {
     if (!*command || !ring->model.empty() || !ring->cluster.empty()) continue;
     std::fprintf(stderr, "gyre %s: a MODEL file or --cluster HOST:PORT is needed\n", command->get_name().c_str());
     return kUsage;
@@ -314,7 +347,10 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   // Before anything is read, as it may start the program anew: a --config may be a pipe.
-  const auto computes = [](std::string_view word) { return word == "run" || word == "chat" || word == "logits" || word == "bench" || word == "serve" || word == "worker"; };
+  const auto computes = [](std::string_view word) {
+    return word == "run" || word == "chat" || word == "logits" || word == "bench" || word == "serve" ||
+           word == "worker";
+  };
   if (std::any_of(argv + std::min(argc, 1), argv + argc, computes)) gyre::LimitActiveWaiting(argv);
   try {
     return gyre::Main(argc, argv);

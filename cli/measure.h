@@ -26,7 +26,10 @@ inline double Seconds(Duration d) { return std::chrono::duration<double>(d).coun
 // A prompt of `length` ids and exactly n greedy tokens after it; another `salt`, another prompt.
 inline Request Continue(int length, uint32_t n, int vocab, int salt) {
   Request r;
-  for (int i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>((uint64_t{static_cast<uint32_t>(i)} * 7919 + uint64_t{static_cast<uint32_t>(salt)} * 104729 + 1) % static_cast<uint64_t>(vocab)));
+  for (int i = 0; i < length; ++i)
+    r.prompt.push_back(static_cast<TokenId>(
+        (uint64_t{static_cast<uint32_t>(i)} * 7919 + uint64_t{static_cast<uint32_t>(salt)} * 104729 + 1) %
+        static_cast<uint64_t>(vocab)));
   r.max_new_tokens = n;
   r.sampling.temperature = 0;
   r.ignore_end = true;

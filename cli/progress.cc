@@ -27,7 +27,8 @@ void Progress::Update(uint64_t done, uint64_t total) {
   shown_ = true;
   constexpr int kWidth = 40;
   const int full = static_cast<int>(share * kWidth);
-  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {:.2f} GiB", what_, "", full, "", kWidth - full, share * 100, gib);
+  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {:.2f} GiB", what_, "", full, "", kWidth - full, share * 100,
+             gib);
   std::fflush(stderr);
 }
 

@@ -38,7 +38,8 @@ Status Explain(const grpc::Status& status, const std::string& cluster) {
 }
 
 void SetDeadline(grpc::ClientContext* context, Duration d) {
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(d));
+  context->set_deadline(std::chrono::system_clock::now() +
+                        std::chrono::duration_cast<std::chrono::system_clock::duration>(d));
 }
 
 Duration Micros(int64_t us) { return std::chrono::microseconds(us); }
@@ -147,9 +148,8 @@ class RemoteTarget : public Target {
     const auto reader = stub_->Generate(context, request);
     for (v1::GenerateEvent event; reader->Read(&event);) {
       if (event.has_token()) {
-        on_event(TokenEvent{.token = event.token().id(),
-                            .probability = event.token().probability(),
-                            .text = event.token().text()});
+        on_event(TokenEvent{
+            .token = event.token().id(), .probability = event.token().probability(), .text = event.token().text()});
       } else if (event.has_finished()) {
         const v1::Finished& f = event.finished();
         on_event(Finished{.reason = f.reason() == "stop" ? FinishReason::kStop : FinishReason::kLength,
@@ -164,12 +164,14 @@ class RemoteTarget : public Target {
     return reader->Finish();
   }
 
-  grpc::Status Score(grpc::ClientContext* context, const Request& r, const std::function<void(const Event&)>& on_event) {
+  grpc::Status Score(grpc::ClientContext* context, const Request& r,
+                     const std::function<void(const Event&)>& on_event) {
     v1::ScoreRequest request;
     request.mutable_ids()->Add(r.prompt.begin(), r.prompt.end());
     const auto reader = stub_->Score(context, request);
     for (v1::ScoreEvent event; reader->Read(&event);) {
-      LogitsEvent row{.position = event.position(), .logits = std::vector<float>(event.logits().size() / sizeof(float))};
+      LogitsEvent row{.position = event.position(),
+                      .logits = std::vector<float>(event.logits().size() / sizeof(float))};
       std::memcpy(row.logits.data(), event.logits().data(), row.logits.size() * sizeof(float));
       on_event(row);
     }
@@ -219,14 +221,14 @@ StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string
 }
 
 std::string FormatLayers(const v1::StatusReply& status) {
-  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV", "threads",
-                                "busy", "where");
+  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV",
+                                "threads", "busy", "where");
   auto mib = [](uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<double>(bytes) / (1 << 20)); };
   for (const v1::MemberStatus& m : status.members()) {
     out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}%  {}\n", m.name(),
                        m.has_layers() ? FormatRange({m.layers().begin(), m.layers().end()}) : "-",
-                       m.has_layers() ? mib(m.weight_bytes()) : "-", m.has_layers() ? mib(m.kv_bytes()) : "-", m.threads(),
-                       m.busy() * 100, m.host().empty() ? "the coordinator" : m.host());
+                       m.has_layers() ? mib(m.weight_bytes()) : "-", m.has_layers() ? mib(m.kv_bytes()) : "-",
+                       m.threads(), m.busy() * 100, m.host().empty() ? "the coordinator" : m.host());
   }
   return out;
 }

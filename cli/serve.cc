@@ -45,7 +45,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   if (options.serve.bit_equal && options.ring.wire != "f32") {
     return InvalidArgument(
-        "--bit-equal with --wire {}: it rounds at every hop, so the text would depend on where the layers are cut; expected f32",
+        "--bit-equal with --wire {}: it rounds at every hop, so the text would depend on where the layers are cut; "
+        "expected f32",
         options.ring.wire);
   }
   ServeOptions serve = options.serve;

@@ -112,10 +112,14 @@ StatusOr<uint64_t> ParseSize(const std::string& text) {
   const double value = std::strtod(text.c_str(), &end);
   double unit = 1;
   switch (*end) {
-    case 'k': case 'K': unit = 1 << 10; break;
-    case 'm': case 'M': unit = 1 << 20; break;
-    case 'g': case 'G': unit = 1 << 30; break;
-    case 't': case 'T': unit = 1099511627776.0; break;
+    case 'k':
+    case 'K': unit = 1 << 10; break;
+    case 'm':
+    case 'M': unit = 1 << 20; break;
+    case 'g':
+    case 'G': unit = 1 << 30; break;
+    case 't':
+    case 'T': unit = 1099511627776.0; break;
     default: break;
   }
   const bool whole = *end == '\0' || (unit > 1 && end[1] == '\0');

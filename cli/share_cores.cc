@@ -10,12 +10,14 @@ namespace gyre {
 namespace {
 
 // The value of a flag given as `--long V`, `--long=V`, `-sV`, `-s V` or `-s=V`.
-std::optional<std::string> Value(const std::vector<std::string>& command, const std::string& longer, const std::string& shorter) {
+std::optional<std::string> Value(const std::vector<std::string>& command, const std::string& longer,
+                                 const std::string& shorter) {
   for (size_t i = 0; i < command.size(); ++i) {
     const std::string& word = command[i];
     if (word == longer || (!shorter.empty() && word == shorter)) return i + 1 < command.size() ? command[i + 1] : "";
     if (word.starts_with(longer + "=")) return word.substr(longer.size() + 1);
-    if (!shorter.empty() && word.starts_with(shorter)) return word.substr(shorter.size() + (word[shorter.size()] == '=' ? 1 : 0));
+    if (!shorter.empty() && word.starts_with(shorter))
+      return word.substr(shorter.size() + (word[shorter.size()] == '=' ? 1 : 0));
   }
   return std::nullopt;
 }
@@ -29,7 +31,7 @@ void ShareCores(std::vector<std::vector<std::string>*> commands, std::vector<int
   for (auto* command : commands) {
     if (const auto cpus = Value(*command, "--cpus", "")) {
       if (const auto named = ParseCpuList(*cpus); named.ok()) {
-        std::erase_if(cores, [&](int cpu) { 
+        std::erase_if(cores, [&](int cpu) {
           return std::any_of(named->begin(), named->end(), [&](int other) { return SameCore(cpu, other); });
         });
       }

@@ -44,7 +44,8 @@ class LocalTarget : public Target {
   StatusOr<std::string> Resize(const std::string& ranges) override {
     GYRE_ASSIGN_OR_RETURN(const ChangeReport r, ring_->cluster().ResizeAndWait(ranges));
     return fmt::format("plan {}: {} after {:.0f} ms; {} KV pages moved, {} of them in the pause\n", r.epoch.number,
-                       r.ranges, std::chrono::duration<double, std::milli>(r.took).count(), r.pages_moved, r.last_pages);
+                       r.ranges, std::chrono::duration<double, std::milli>(r.took).count(), r.pages_moved,
+                       r.last_pages);
   }
 
  private:

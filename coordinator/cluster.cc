@@ -182,7 +182,8 @@ void Cluster::Impl::OnDrain(const std::string& name, const Done& done) {
   }
   // The last one's layers go to those that wait, else to the local member.
   for (const PlanMember& m : PlanMembers(false)) {
-    if (rest.empty() && m.name != name && plan_->StageOf(m.name) < 0) rest.push_back({.name = m.name, .address = m.address});
+    if (rest.empty() && m.name != name && plan_->StageOf(m.name) < 0)
+      rest.push_back({.name = m.name, .address = m.address});
   }
   if (rest.empty()) return done(FailedPrecondition("{} is the only worker: nobody can take its layers", name));
   StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, rest);

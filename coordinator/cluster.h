@@ -1,5 +1,5 @@
-// Who is there, who has which layers, and how that changes: membership, plans, and the engine's ring. One thread does it
-// all: Cluster::Loop. Knows workers only through StageControl, so that it is the same over gRPC and in one process.
+// Who is there, who has which layers, and how that changes: membership, plans, and the engine's ring. One thread does
+// it all: Cluster::Loop. Knows workers only through StageControl, so that it is the same over gRPC and in one process.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@
 namespace gyre {
 
 struct MemberInfo {
-  std::string name;           // wanted; a number is put behind it where it is taken
-  std::string address;        // of its ring port
-  std::string host;           // for people
-  bool local = false;         // the coordinator's own: serves where workers don't, and last
-  uint64_t memory = 0;        // bytes for weights and pages; 0 = unknown
+  std::string name;     // wanted; a number is put behind it where it is taken
+  std::string address;  // of its ring port
+  std::string host;     // for people
+  bool local = false;   // the coordinator's own: serves where workers don't, and last
+  uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
   int threads = 0;
   std::string isa;
-  bool one_class = true;      // it computes prompt rows as generated ones; all do with --exact
+  bool prefill_matches_decode = true;  // it computes prompt rows as generated ones; all do with --exact
   uint64_t model_hash = 0;
   WireTypes wire_types = kAllActivations;  // of activations that it takes part with
   std::optional<LayerRange> wish;
@@ -39,7 +39,7 @@ struct MemberLoad {
   double busy = 0;  // share of the time since the last report
   uint64_t steps = 0;
   uint64_t resident_bytes = 0;
-  uint64_t busy_us = 0;  // spent in steps, since the start
+  uint64_t busy_us = 0;         // spent in steps, since the start
   uint64_t rows_sent = 0;       // of activations to the next stage, since the start
   uint64_t row_bytes_sent = 0;  // of the frames that carried them
 };
@@ -53,9 +53,9 @@ struct ClusterOptions {
   int block_size = 16;
   uint32_t num_blocks = 0;
   KvType kv_type = KvType::kF16;
-  int min_workers = 1;      // members that are not local, for the first plan
-  std::string isa;          // not empty: members of another instruction set are refused (--bit-equal)
-  bool exact = false;       // every member multiplies in f32, so that all have one class
+  int min_workers = 1;             // members that are not local, for the first plan
+  std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
+  bool exact = false;              // every member multiplies in f32, so that all have one class
   WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
@@ -79,7 +79,7 @@ struct ChangeReport {
 
 struct ClusterStatus {
   std::optional<Plan> plan;
-  std::string state;  // "serving", "preparing plan 3", or why nothing runs
+  std::string state;                  // "serving", "preparing plan 3", or why nothing runs
   std::vector<MemberStatus> members;  // those with layers in ring order, then the others in join order
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::optional<ChangeReport> last_change;
@@ -96,7 +96,8 @@ class Cluster {
   void Stop();
 
   // All of these are thread-safe.
-  // The name it has from now on. kFailedPrecondition: another model, instruction set or type of activations; kInvalidArgument: nonsense.
+  // The name it has from now on. kFailedPrecondition: another model, instruction set or type of activations;
+  // kInvalidArgument: nonsense.
   StatusOr<std::string> Join(MemberInfo info, std::shared_ptr<StageControl> control);
   // A member is gone: if it has layers, every running request ends with `why`.
   void Leave(const std::string& name, const Status& why);

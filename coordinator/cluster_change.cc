@@ -74,7 +74,8 @@ Status Cluster::Impl::Begin(std::vector<Assignment> assignments, Done done, bool
   GYRE_RETURN_IF_ERROR(CheckMemory(sizes, PlanMembers(false), old, plan));
   if (blocks < num_blocks_) {
     Log(LogLevel::kWarn, "the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
-        uint64_t{num_blocks_} * static_cast<uint64_t>(options_.block_size), uint64_t{blocks} * static_cast<uint64_t>(options_.block_size));
+        uint64_t{num_blocks_} * static_cast<uint64_t>(options_.block_size),
+        uint64_t{blocks} * static_cast<uint64_t>(options_.block_size));
   }
   ++next_number_;
   std::map<std::string, Participant> participants;
@@ -191,17 +192,19 @@ void Cluster::Impl::Apply(const PlanChange::Actions& actions) {
           num_blocks_ = change_->num_blocks;
           engine_->Shrink(num_blocks_);
         }
-        on_workers_ = on_workers_ || std::any_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
-                        const auto it = members_.find(stage.worker());
-                        return it != members_.end() && !it->second.info.local;
-                      });
-        const bool one_class = options_.exact || std::all_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
-                                 const auto it = members_.find(stage.worker());
-                                 return it != members_.end() && it->second.info.one_class;
-                               });
+        on_workers_ =
+            on_workers_ || std::any_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
+              const auto it = members_.find(stage.worker());
+              return it != members_.end() && !it->second.info.local;
+            });
+        const bool prefill_matches_decode =
+            options_.exact || std::all_of(plan_->stages.begin(), plan_->stages.end(), [this](const StagePlan& stage) {
+              const auto it = members_.find(stage.worker());
+              return it != members_.end() && it->second.info.prefill_matches_decode;
+            });
         engine_->Resume(Ring{.epoch = epoch,
                              .stages = static_cast<uint32_t>(plan_->stages.size()),
-                             .one_class = one_class,
+                             .prefill_matches_decode = prefill_matches_decode,
                              .to_first = change_->to_first,
                              .from_last = change_->from_last});
         break;
@@ -212,7 +215,8 @@ void Cluster::Impl::Apply(const PlanChange::Actions& actions) {
 
 void Cluster::Impl::MaybeFinish() {
   const PlanChange& t = change_->transaction;
-  if (options_.progress && !t.over() && t.progress().total > 0) options_.progress(t.progress().done, t.progress().total);
+  if (options_.progress && !t.over() && t.progress().total > 0)
+    options_.progress(t.progress().done, t.progress().total);
   if (!t.over()) return;
   const std::unique_ptr<Change> change = std::move(change_);
   const uint64_t number = change->plan.epoch.number;

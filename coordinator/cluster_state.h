@@ -92,13 +92,13 @@ class Cluster::Impl {
 
   // Owned by the loop's thread.
   std::map<std::string, Member> members_;
-  std::optional<Plan> plan_;      // what runs
+  std::optional<Plan> plan_;  // what runs
   std::unique_ptr<Change> change_;
-  bool fallback_ = false;         // the plan is the local member's alone, until enough workers are there
-  bool broken_ = false;           // the running plan's ring ended
+  bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
+  bool broken_ = false;    // the running plan's ring ended
   Deadline repair_at_ = kNoDeadline;
   Deadline retry_at_{};
-  Status lost_;                   // why there is no plan any more
+  Status lost_;  // why there is no plan any more
   uint64_t next_number_ = 1;
   ClusterStatus counts_;
 

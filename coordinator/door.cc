@@ -164,14 +164,16 @@ class GrpcDoor : public Door {
     builder.RegisterService(&admin_);
     builder.RegisterService(cluster_.get());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) return Unavailable("cannot listen at {}: is the port in use?", options_.address);
+    if (server_ == nullptr || port == 0)
+      return Unavailable("cannot listen at {}: is the port in use?", options_.address);
     address_ = FormatHostPort(at.host, static_cast<uint16_t>(port));
     watch_ = std::thread([this] {
       constexpr Duration kTick = std::chrono::milliseconds(100);
       while (!stopping_) {
         const Deadline wake = After(kTick);
         std::this_thread::sleep_for(kTick);
-        // Woken late, the process was held up itself, by a suspended or crowded machine: others' silence means nothing then.
+        // Woken late, the process was held up itself, by a suspended or crowded machine: others' silence means nothing
+        // then.
         const Duration late = Clock::now() - wake;
         attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
       }

@@ -21,7 +21,7 @@ struct DoorOptions {
   uint32_t context = 0;
   std::string kv_type;
   bool exact = false;
-  OpenOptions open;  // what workers need to open the same .bin model
+  OpenOptions open;                                              // what workers need to open the same .bin model
   Duration heartbeat_timeout = std::chrono::milliseconds(2500);  // a worker that is silent for so long is gone
 };
 

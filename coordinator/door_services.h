@@ -39,6 +39,7 @@ class Attached {
 };
 
 // Workers' streams (door_workers.cc).
-std::unique_ptr<grpc::Service> MakeClusterService(const DoorOptions& options, const Model& model, Cluster& cluster, Attached& attached);
+std::unique_ptr<grpc::Service> MakeClusterService(const DoorOptions& options, const Model& model, Cluster& cluster,
+                                                  Attached& attached);
 
 }  // namespace gyre

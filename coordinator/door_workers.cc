@@ -14,7 +14,7 @@
 namespace gyre {
 namespace {
 
-constexpr uint32_t kControlProtocol = 1;
+constexpr uint32_t kControlProtocol = 2;
 
 // "ipv4:127.0.0.1:4711" -> "127.0.0.1".
 std::string HostOf(const std::string& peer) {
@@ -33,12 +33,14 @@ StatusOr<MemberInfo> ReadHello(const v1::WorkerHello& h, const std::string& peer
                   .memory = h.memory_bytes(),
                   .threads = static_cast<int>(std::min(h.threads(), 65536u)),
                   .isa = h.isa().substr(0, 32),
-                  .one_class = !h.two_classes(),
+                  .prefill_matches_decode = h.prefill_matches_decode(),
                   .model_hash = h.model_hash(),
                   .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types()};
-  if (info.name.empty() || info.name.size() > 64) return InvalidArgument("a name has 1 to 64 characters, not {}", info.name.size());
+  if (info.name.empty() || info.name.size() > 64)
+    return InvalidArgument("a name has 1 to 64 characters, not {}", info.name.size());
   for (char c : info.name) {
-    const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    const bool fine =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
     if (!fine) return InvalidArgument("a name has letters, digits, '-', '_' and '.' only");
   }
   if (info.name == "local") return InvalidArgument("the name 'local' is the coordinator's own");
@@ -121,7 +123,8 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   // That long nothing could be heard.
   void Forgive(Duration held) {
     auto heard = heard_.load();
-    while (!heard_.compare_exchange_weak(heard, std::min(heard + held.count(), Now()))) {}
+    while (!heard_.compare_exchange_weak(heard, std::min(heard + held.count(), Now()))) {
+    }
   }
   // The read fails then, and the call ends.
   void Cancel(const gyre::Status& why) {
@@ -228,7 +231,8 @@ class ClusterService : public v1::Cluster::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeClusterService(const DoorOptions& options, const Model& model, Cluster& cluster, Attached& attached) {
+std::unique_ptr<grpc::Service> MakeClusterService(const DoorOptions& options, const Model& model, Cluster& cluster,
+                                                  Attached& attached) {
   return std::make_unique<ClusterService>(options, model, cluster, attached);
 }
 

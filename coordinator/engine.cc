@@ -195,8 +195,8 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
                              room);
   }
   const SeqId seq{next_seq_++};
-  auto s = std::make_shared<std::unique_ptr<Sequence>>(
-      std::make_unique<Sequence>(seq, std::move(request), std::move(sink)));
+  auto s =
+      std::make_shared<std::unique_ptr<Sequence>>(std::make_unique<Sequence>(seq, std::move(request), std::move(sink)));
   Post([this, s] {
     Sequence& sequence = **s;
     Status refused;
@@ -240,8 +240,9 @@ void Engine::Impl::Shrink(uint32_t num_blocks) {
   num_blocks_ = num_blocks;
   Post([this, num_blocks] {
     for (SeqId id : scheduler_->Shrink(num_blocks)) {
-      Fail(*sequences_.at(id), ResourceExhausted("the KV cache was made smaller for the workers, to {} tokens, and holds these {} no more",
-                                                 uint64_t{num_blocks} * options_.scheduler.block_size, sequences_.at(id)->tokens.size()));
+      Fail(*sequences_.at(id),
+           ResourceExhausted("the KV cache was made smaller for the workers, to {} tokens, and holds these {} no more",
+                             uint64_t{num_blocks} * options_.scheduler.block_size, sequences_.at(id)->tokens.size()));
     }
   });
 }
@@ -284,7 +285,7 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
       sending_ = ring_.to_first;
     }
     // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
-    scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->one_class);
+    scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode);
     if (was_broken) {
       scheduler_->LoseFlights();
       watchdogs_.clear();

@@ -25,8 +25,8 @@ struct Request {
   uint32_t max_new_tokens = 0;  // 0: only the prompt is computed (with prompt_logits)
   std::vector<std::string> stops;
   std::vector<TokenId> stop_ids;  // beside the tokenizer's end-of-generation ids
-  bool ignore_end = false;      // end-of-generation ids are tokens like any other
-  bool prompt_logits = false;   // a LogitsEvent for each prompt row, in order
+  bool ignore_end = false;        // end-of-generation ids are tokens like any other
+  bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order
   int priority = 0;
   Deadline deadline = kNoDeadline;
 };
@@ -66,7 +66,7 @@ using EventSink = std::function<void(SeqId, const Event&)>;
 struct Ring {
   Epoch epoch;
   uint32_t stages = 1;
-  bool one_class = true;  // no stage computes prompt rows otherwise than generated ones
+  bool prefill_matches_decode = true;  // no stage computes prompt rows otherwise than generated ones
   std::shared_ptr<Link> to_first, from_last;
 };
 
@@ -74,12 +74,12 @@ struct EngineOptions {
   SchedulerOptions scheduler;  // max_in_flight and decode_groups follow the ring
   uint32_t model = 0;
   int vocab = 0;
-  uint32_t context = 0;            // positions of a sequence at most
-  const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
-  uint32_t candidates = 64;        // K of a sampled row where top-k doesn't say
-  bool candidates_path = true;     // off: always the full logits
+  uint32_t context = 0;                     // positions of a sequence at most
+  const Tokenizer* tokenizer = nullptr;     // null: no text, no end-of-generation ids. Outlives the engine
+  uint32_t candidates = 64;                 // K of a sampled row where top-k doesn't say
+  bool candidates_path = true;              // off: always the full logits
   Duration step_timeout = Duration::max();  // a step that does not land by then breaks the ring
-  uint64_t salt = 0;               // of the prefix cache: model content and KV type
+  uint64_t salt = 0;                        // of the prefix cache: model content and KV type
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block.
   std::function<void(Epoch, const Status&)> on_broken;
@@ -95,10 +95,10 @@ struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
-  uint64_t pauses = 0;             // between a drain and the ring that goes on
+  uint64_t pauses = 0;  // between a drain and the ring that goes on
   Duration last_pause{}, longest_pause{};
   uint64_t held_in_prefill = 0, held_in_partial_block = 0;  // sequences that a pause found so, added up
-  std::vector<SequenceStats> sequences;  // running and waiting ones
+  std::vector<SequenceStats> sequences;                     // running and waiting ones
 };
 
 class Engine {
@@ -118,8 +118,8 @@ class Engine {
   // Nothing is launched any more. When nothing is in flight and no question is open, `drained` is called on the
   // engine's thread with the live blocks; not if the ring breaks before, nor after Resume.
   void Drain(std::function<void(std::vector<BlockId> live)> drained);
-  // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES: drained,
-  // or without a ring; Resume follows.
+  // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES:
+  // drained, or without a ring; Resume follows.
   void Shrink(uint32_t num_blocks);
   // Goes on: over `ring`, or the same as before. Steps that were in flight in a ring that broke are sent again.
   void Resume(std::optional<Ring> ring);

@@ -47,7 +47,9 @@ class Engine::Impl {
   void Post(std::function<void()> command);
   void Refuse(const Status& why);
   // Positions of a sequence at most.
-  uint64_t Room() const { return std::min<uint64_t>(options_.context, uint64_t{num_blocks_} * options_.scheduler.block_size); }
+  uint64_t Room() const {
+    return std::min<uint64_t>(options_.context, uint64_t{num_blocks_} * options_.scheduler.block_size);
+  }
 
   // The loop and what it does in turn (engine.cc).
   void Loop();
@@ -93,7 +95,7 @@ class Engine::Impl {
   std::atomic<uint32_t> num_blocks_{options_.scheduler.num_blocks};
 
   // Owned by the loop's thread.
-  Ring ring_;               // without links: there is none, or it broke
+  Ring ring_;                // without links: there is none, or it broke
   std::deque<Frame> stash_;  // results that came while a Send waited
   bool draining_ = false;
   std::function<void(std::vector<BlockId>)> drained_;
@@ -113,7 +115,7 @@ class Engine::Impl {
   WakeUp wake_;
   mutable Mutex mutex_;
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
-  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;  // the loop is in its Recv
+  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;        // the loop is in its Recv
   std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);  // ring_.to_first
   std::vector<std::function<void()>> commands_ GYRE_GUARDED_BY(mutex_);
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);

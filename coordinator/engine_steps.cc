@@ -143,15 +143,13 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
 
 void Engine::Impl::Ask(Sequence& s, uint32_t position) {
   ++counts_.full_logits_questions;
-  s.question = LogitsQuestion{.seq = s.id,
-                              .incarnation = scheduler_->Incarnation(s.id),
-                              .model = options_.model,
-                              .position = position};
+  s.question = LogitsQuestion{
+      .seq = s.id, .incarnation = scheduler_->Incarnation(s.id), .model = options_.model, .position = position};
   encoder_.Reset();
   EncodeLogitsQuestion(*s.question, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes()};
-  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = ring_.epoch}, parts,
-                                       kNoDeadline, [this] { StashResults(); });
+  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = ring_.epoch}, parts, kNoDeadline,
+                                       [this] { StashResults(); });
   if (!status.ok()) Break(Annotate(status, "the ring"));
 }
 
@@ -169,8 +167,7 @@ void Engine::Impl::OnLogitsAnswer(LogitsAnswer answer) {
     scheduler_->Repeat(s->id);
     return;
   }
-  StatusOr<Draw> draw =
-      SampleFull(s->request.sampling, s->History(), {}, answer.logits, answer.question.position);
+  StatusOr<Draw> draw = SampleFull(s->request.sampling, s->History(), {}, answer.logits, answer.question.position);
   return draw.ok() ? Emit(*s, *draw) : Fail(*s, draw.status());
 }
 

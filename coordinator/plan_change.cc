@@ -158,9 +158,9 @@ PlanChange::Actions PlanChange::OnLost(const std::string& worker, const Status& 
 
 PlanChange::Actions PlanChange::OnTick(Deadline now) {
   if (over() || now < deadline_) return {};
-  const Status late = DeadlineExceeded("plan {} was given up while {}: no answer from {}", epoch_.number,
-                                       ChangeStateName(state_),
-                                       state_ == ChangeState::kDraining ? "the ring" : Missing());
+  const Status late =
+      DeadlineExceeded("plan {} was given up while {}: no answer from {}", epoch_.number, ChangeStateName(state_),
+                       state_ == ChangeState::kDraining ? "the ring" : Missing());
   if (state_ == ChangeState::kCommitting) {
     state_ = ChangeState::kFaulted;
     status_ = late;

@@ -34,10 +34,14 @@ struct ChangeTimeouts {
 
 struct ChangeAction {
   enum Kind : uint8_t {
-    kPrepare, kMove, kCommit, kRelease, kAbort,  // to `worker`
-    kDrainEngine,                                // and tell OnDrained
-    kResumeOld,                                  // the engine goes on as before
-    kResumeNew,                                  // the engine goes on over the new plan's links
+    kPrepare,
+    kMove,
+    kCommit,
+    kRelease,
+    kAbort,        // to `worker`
+    kDrainEngine,  // and tell OnDrained
+    kResumeOld,    // the engine goes on as before
+    kResumeNew,    // the engine goes on over the new plan's links
   } kind{};
   std::string worker;
   std::vector<BlockId> blocks;  // kMove

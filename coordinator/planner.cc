@@ -29,7 +29,8 @@ StatusOr<LayerRange> ParseLayers(const std::string& text, int num_layers) {
   const auto range = ParseRange(text);
   if (!range) return InvalidArgument("'{}': expected a range A-B, as 0-{}", text, num_layers - 1);
   if (range->last < range->first) return InvalidArgument("'{}': the range ends before it begins", text);
-  if (range->last >= num_layers) return InvalidArgument("'{}' is out of range: the model has layers 0-{}", text, num_layers - 1);
+  if (range->last >= num_layers)
+    return InvalidArgument("'{}' is out of range: the model has layers 0-{}", text, num_layers - 1);
   return LayerRange{range->first, range->last + 1};
 }
 
@@ -150,8 +151,8 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
       if (equals != std::string::npos) {
         part.name = word.substr(0, equals);
         range = word.substr(equals + 1);
-        const bool known = std::any_of(members.begin(), members.end(),
-                                       [&part](const PlanMember& m) { return m.name == part.name; });
+        const bool known =
+            std::any_of(members.begin(), members.end(), [&part](const PlanMember& m) { return m.name == part.name; });
         if (!known) {
           std::string names;
           for (const PlanMember& m : members) names += (names.empty() ? "" : ", ") + m.name;
@@ -177,7 +178,8 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
       }
       member = rest[next++];
     } else {
-      member = &*std::find_if(members.begin(), members.end(), [&part](const PlanMember& m) { return m.name == part.name; });
+      member =
+          &*std::find_if(members.begin(), members.end(), [&part](const PlanMember& m) { return m.name == part.name; });
     }
     out.push_back({member->name, member->address, part.layers});
   }

@@ -30,8 +30,8 @@ struct PlanMember {
   std::string name;
   std::string address;
   bool local = false;
-  uint64_t memory = 0;                // 0 = unknown: not checked
-  std::optional<LayerRange> wish;     // worker --layers
+  uint64_t memory = 0;             // 0 = unknown: not checked
+  std::optional<LayerRange> wish;  // worker --layers
 };
 
 // Weights that a range keeps.
@@ -48,9 +48,9 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
                                               const std::vector<PlanMember>& members);
 
-// The largest number of KV blocks, up to `num_blocks` (which sizes.kv_per_layer is for), that every member holds beside what it
-// has in `old` (may be null) and gets in `next`, and beside room for a quarter more layers, without which no resize would fit.
-// 0: not one.
+// The largest number of KV blocks, up to `num_blocks` (which sizes.kv_per_layer is for), that every member holds beside
+// what it has in `old` (may be null) and gets in `next`, and beside room for a quarter more layers, without which no
+// resize would fit. 0: not one.
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next,
                    uint32_t num_blocks);
 

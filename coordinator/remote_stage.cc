@@ -117,9 +117,9 @@ void RemoteStage::OnEvent(const v1::WorkerEvent& event) {
     case v1::WorkerEvent::kFault: {
       const int code = event.fault().code();
       const std::string text = event.fault().message().substr(0, 1000);
-      out.what = StageFault{
-          Status(code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-                 absl::string_view(text.data(), text.size()))};
+      out.what =
+          StageFault{Status(code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+                            absl::string_view(text.data(), text.size()))};
       break;
     }
     default: return;

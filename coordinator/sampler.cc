@@ -79,13 +79,9 @@ bool Allowed(std::span<const uint64_t> mask, TokenId id) {
 }
 
 // Masked ids aside, what can be drawn at all: NaN and -inf can't.
-bool Drawable(float logit) {
-  return logit > -kInfinity;
-}
+bool Drawable(float logit) { return logit > -kInfinity; }
 
-bool Before(const TokenLogit& a, const TokenLogit& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-}
+bool Before(const TokenLogit& a, const TokenLogit& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
 
 // Relative to the best, whose weight is 1.
 double Weight(float logit, float best, float temperature) {

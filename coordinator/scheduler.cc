@@ -154,15 +154,16 @@ void Scheduler::LoseFlights() {
   }
 }
 
-void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool one_class) {
+void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode) {
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
   // What is generated so far will be replayed as such, so it must not be published as a prompt's.
-  if (rep_->options.one_class && !one_class) {
-    for (auto& [id, s] : rep_->sequences) std::fill(s->classes.begin() + s->prompt, s->classes.end(), RowClass::kGenerated);
+  if (rep_->options.prefill_matches_decode && !prefill_matches_decode) {
+    for (auto& [id, s] : rep_->sequences)
+      std::fill(s->classes.begin() + s->prompt, s->classes.end(), RowClass::kGenerated);
   }
-  o.one_class = one_class;
+  o.prefill_matches_decode = prefill_matches_decode;
   rep_->options = Sane(o);
 }
 
@@ -188,9 +189,7 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   return too_large;
 }
 
-std::vector<BlockId> Scheduler::LiveBlocks() const {
-  return rep_->blocks.Live();
-}
+std::vector<BlockId> Scheduler::LiveBlocks() const { return rep_->blocks.Live(); }
 
 Status Scheduler::Append(SeqId id, TokenId token) {
   ScheduledSequence* s = rep_->Find(id);
@@ -202,7 +201,7 @@ Status Scheduler::Append(SeqId id, TokenId token) {
                              s->params.max_positions);
   }
   s->params.tokens.push_back(token);
-  s->classes.push_back(rep_->options.one_class ? RowClass::kPrompt : RowClass::kGenerated);
+  s->classes.push_back(rep_->options.prefill_matches_decode ? RowClass::kPrompt : RowClass::kGenerated);
   rep_->PublishLanded(s);
   return absl::OkStatus();
 }
@@ -239,9 +238,7 @@ uint32_t Scheduler::CachedPositions(SeqId id) const {
   return s == nullptr || !s->running() ? 0 : s->cached;
 }
 
-bool Scheduler::idle() const {
-  return rep_->sequences.empty() && rep_->flights.empty();
-}
+bool Scheduler::idle() const { return rep_->sequences.empty() && rep_->flights.empty(); }
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = rep_->counts;

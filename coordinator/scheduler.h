@@ -19,8 +19,8 @@ struct SchedulerOptions {
   // Steps in flight at most; at least the number of stages.
   uint32_t max_in_flight = 1;
   // Decoding sequences are dealt into this many groups, one a step, so that every stage has work: the number of
-  // stages. A step takes at most ceil(decoding / decode_groups) decode rows, and no more steps than groups with such rows
-  // are in flight.
+  // stages. A step takes at most ceil(decoding / decode_groups) decode rows, and no more steps than groups with such
+  // rows are in flight.
   uint32_t decode_groups = 1;
   uint32_t max_rows = 512;      // rows of a step
   uint32_t chunk = 256;         // prompt rows of one sequence in a step at most; fewer where there are several stages
@@ -28,7 +28,8 @@ struct SchedulerOptions {
   bool prefix_cache = true;
   bool chunked_prefill = true;      // off: a prompt runs in one step, whatever max_rows says
   bool continuous_batching = true;  // off: sequences are admitted only when none runs
-  bool one_class = true;  // prompt and generated rows give equal bits, so a block's hash leaves the class out
+  bool prefill_matches_decode =
+      true;  // prompt and generated rows give equal bits, so a block's hash leaves the class out
 };
 
 struct SequenceParams {
@@ -46,8 +47,8 @@ struct StepItem {
   RowClass row_class = RowClass::kPrompt;
   uint32_t first_position = 0;
   uint32_t count = 0;
-  bool sample_last = false;      // the last row decides the next token
-  std::vector<BlockId> blocks;   // the whole table up to the last row
+  bool sample_last = false;     // the last row decides the next token
+  std::vector<BlockId> blocks;  // the whole table up to the last row
   bool operator==(const StepItem&) const = default;
 };
 
@@ -92,11 +93,12 @@ class Scheduler {
   void Repeat(SeqId seq);
   // No step in flight will ever land: their rows are scheduled again, and nobody is blamed.
   void LoseFlights();
-  // The ring is another one. What is cached stays: after a change of one_class it was computed the other way.
-  void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool one_class);
-  // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and who wants more
-  // positions than there are now ends at them. Returns those whose tokens have no room at all: the caller must Remove them.
-  // REQUIRES: nothing is in flight; 1 <= num_blocks <= what there is.
+  // The ring is another one. What is cached stays: after a change of prefill_matches_decode it was computed the other
+  // way.
+  void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode);
+  // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and who
+  // wants more positions than there are now ends at them. Returns those whose tokens have no room at all: the caller
+  // must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= what there is.
   std::vector<SeqId> Shrink(uint32_t num_blocks);
 
   // The blocks that are in use or cached, rising: the pages that a layer's new owner needs.

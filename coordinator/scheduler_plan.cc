@@ -64,8 +64,8 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
 }
 
 void Scheduler::Rep::PlanDecodes(Draft* draft) {
-  // A further step beside those of all groups would take the few rows that came back last, and stay small for ever: each step
-  // costs a pass over the weights. Waiting for the next group to land evens the groups out.
+  // A further step beside those of all groups would take the few rows that came back last, and stay small for ever:
+  // each step costs a pass over the weights. Waiting for the next group to land evens the groups out.
   const auto groups = std::count_if(flights.begin(), flights.end(), [](const Flight& f) { return f.decodes; });
   if (groups >= static_cast<std::ptrdiff_t>(options.decode_groups)) return;
   uint32_t decoding = 0;
@@ -84,7 +84,8 @@ void Scheduler::Rep::PlanDecodes(Draft* draft) {
   }
 }
 
-// A lone prompt fills the stages only in pieces: with eight for each stage, filling and emptying costs them a sixteenth.
+// A lone prompt fills the stages only in pieces: with eight for each stage, filling and emptying costs them a
+// sixteenth.
 uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
   if (options.decode_groups == 1) return options.chunk;
   constexpr uint32_t kLeast = 64;  // fewer rows would not pay for the pass over the weights

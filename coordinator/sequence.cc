@@ -5,7 +5,11 @@
 namespace gyre {
 
 Sequence::Sequence(SeqId id, Request r, EventSink sink)
-    : id(id), request(std::move(r)), tokens(request.prompt), sink_(std::make_shared<const EventSink>(std::move(sink))), stream_(request.stops) {}
+    : id(id),
+      request(std::move(r)),
+      tokens(request.prompt),
+      sink_(std::make_shared<const EventSink>(std::move(sink))),
+      stream_(request.stops) {}
 
 Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer) {
   if (!first_token_) first_token_ = Clock::now();

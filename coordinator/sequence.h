@@ -40,8 +40,8 @@ class Sequence {
   std::vector<TokenId> tokens;             // prompt, then generated
   RowRequest row_request;                  // of the row that is sampled next
   std::optional<LogitsQuestion> question;  // full logits asked for and not yet answered
-  uint32_t scored = 0;                     // prompt rows whose LogitsEvent was handed over: a replay computes them again
-  bool wants_full_logits = false;          // the next sampled row is sent again with mode kFullLogits
+  uint32_t scored = 0;             // prompt rows whose LogitsEvent was handed over: a replay computes them again
+  bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
 
  private:
   const std::shared_ptr<const EventSink> sink_;

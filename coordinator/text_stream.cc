@@ -23,20 +23,11 @@ bool Continues(std::string_view begun, uint8_t next) {
   uint8_t high = 0xBF;
   if (begun.size() == 1) {
     switch (static_cast<uint8_t>(begun[0])) {
-      case 0xE0:
-        low = 0xA0;
-        break;
-      case 0xED:
-        high = 0x9F;
-        break;
-      case 0xF0:
-        low = 0x90;
-        break;
-      case 0xF4:
-        high = 0x8F;
-        break;
-      default:
-        break;
+      case 0xE0: low = 0xA0; break;
+      case 0xED: high = 0x9F; break;
+      case 0xF0: low = 0x90; break;
+      case 0xF4: high = 0x8F; break;
+      default: break;
     }
   }
   return next >= low && next <= high;
@@ -105,15 +96,9 @@ std::string Utf8Assembler::Push(std::string_view bytes) {
       held_.clear();
     }
     switch (CharacterLength(value)) {
-      case 0:
-        text += kReplacement;
-        break;
-      case 1:
-        text += byte;
-        break;
-      default:
-        held_ = byte;
-        break;
+      case 0: text += kReplacement; break;
+      case 1: text += byte; break;
+      default: held_ = byte; break;
     }
   }
   return text;

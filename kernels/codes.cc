@@ -78,7 +78,8 @@ void UnpackQ3K(const std::byte* b, CodeBlock* out) {
     const unsigned top = Byte(scales, 8 + sub % 4) >> (sub / 4 * 2) & 3;
     out->scale[sub] = static_cast<int8_t>(static_cast<int>(low | top << 4) - 32);
   }
-  for (size_t i = 0; i < 256; ++i) out->q[i] = static_cast<uint8_t>(TwoBits(b + 32, i) | (Byte(b, i % 32) >> (i / 32) & 1) << 2);
+  for (size_t i = 0; i < 256; ++i)
+    out->q[i] = static_cast<uint8_t>(TwoBits(b + 32, i) | (Byte(b, i % 32) >> (i / 32) & 1) << 2);
 }
 
 // The low nibbles of 16 bytes, then the high ones.
@@ -171,9 +172,7 @@ void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
     case DType::kQ6_K: return UnpackQ6K(b, out);
     case DType::kQ2_K: return UnpackQ2K(b, out);
     case DType::kQ3_K: return UnpackQ3K(b, out);
-    case DType::kIQ4_NL:
-      out->d = LoadUnaligned<uint16_t>(b);
-      return Nibbles(b + 2, out->q);
+    case DType::kIQ4_NL: out->d = LoadUnaligned<uint16_t>(b); return Nibbles(b + 2, out->q);
     case DType::kIQ4_XS: return UnpackIq4Xs(b, out);
     case DType::kMXFP4:
       // The exponent alone, biased by 127; the table is doubled.

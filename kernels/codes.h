@@ -1,5 +1,5 @@
-// Blocks of those quantized types whose weights are small whole numbers times a scale: w = d * scale * (q - zero) + min, or
-// w = d * scale * table[q]. The one place that knows where a file keeps their bits.
+// Blocks of those quantized types whose weights are small whole numbers times a scale: w = d * scale * (q - zero) +
+// min, or w = d * scale * table[q]. The one place that knows where a file keeps their bits.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,12 @@ inline constexpr int8_t kFp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -
 // One block: 32 elements (Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4) or 256 (Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS).
 struct CodeBlock {
   uint8_t q[256];
-  uint16_t d = 0;      // f16
-  uint16_t m = 0;      // f16: of 32, the minimum (Q4_1, Q5_1); of 256, what the minima are multiplied by and taken off (Q2_K, Q4_K, Q5_K)
-  float wide_d = 0;    // MXFP4: in place of d, a power of two that f16 may not hold
-  int8_t scale[16];    // of 256 only: of each 32 elements (Q4_K, Q5_K, IQ4_XS) or 16 (Q2_K, Q3_K, Q6_K)
-  uint8_t min[16];     // of each 32 (Q4_K, Q5_K) or 16 (Q2_K)
+  uint16_t d = 0;    // f16
+  uint16_t m = 0;    // f16: of 32, the minimum (Q4_1, Q5_1); of 256, what the minima are multiplied by and taken off
+                     // (Q2_K, Q4_K, Q5_K)
+  float wide_d = 0;  // MXFP4: in place of d, a power of two that f16 may not hold
+  int8_t scale[16];  // of 256 only: of each 32 elements (Q4_K, Q5_K, IQ4_XS) or 16 (Q2_K, Q3_K, Q6_K)
+  uint8_t min[16];   // of each 32 (Q4_K, Q5_K) or 16 (Q2_K)
 };
 
 bool HasCodes(DType type);

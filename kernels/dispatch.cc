@@ -59,7 +59,8 @@ bool CpuHas(Isa isa) {
 }  // namespace
 
 const char* IsaName(Isa isa) {
-  static constexpr const char* kNames[] = {"ref", "avx2", "avx512", "avx512vnni", "neon", "neondot", "amx", "amx-emulated", "avxvnni"};
+  static constexpr const char* kNames[] = {"ref",     "avx2", "avx512",       "avx512vnni", "neon",
+                                           "neondot", "amx",  "amx-emulated", "avxvnni"};
   return kNames[static_cast<int>(isa)];
 }
 
@@ -84,7 +85,8 @@ std::span<const Isa> BuiltIsas() {
 
 Isa DetectIsa() {
   const char* cap = std::getenv("GYRE_ISA");
-  if (cap != nullptr && std::strcmp(cap, IsaName(Isa::kAmxEmulated)) == 0 && CpuHas(Isa::kAmxEmulated)) return Isa::kAmxEmulated;
+  if (cap != nullptr && std::strcmp(cap, IsaName(Isa::kAmxEmulated)) == 0 && CpuHas(Isa::kAmxEmulated))
+    return Isa::kAmxEmulated;
   Isa best = Isa::kRef;
   for (Isa isa : BuiltIsas()) {
     if (CpuHas(isa)) best = isa;

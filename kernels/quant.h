@@ -11,11 +11,38 @@ namespace gyre {
 
 // Values are GGUF's type numbers, so that a file's number is checked and cast.
 enum class DType : uint32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ8_1 = 9,
-  kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kQ8_K = 15,
-  kIQ2_XXS = 16, kIQ2_XS = 17, kIQ3_XXS = 18, kIQ1_S = 19, kIQ4_NL = 20, kIQ3_S = 21, kIQ2_S = 22, kIQ4_XS = 23,
-  kI8 = 24, kI16 = 25, kI32 = 26, kI64 = 27, kF64 = 28, kIQ1_M = 29, kBF16 = 30,
-  kTQ1_0 = 34, kTQ2_0 = 35, kMXFP4 = 39,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ8_1 = 9,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kQ8_K = 15,
+  kIQ2_XXS = 16,
+  kIQ2_XS = 17,
+  kIQ3_XXS = 18,
+  kIQ1_S = 19,
+  kIQ4_NL = 20,
+  kIQ3_S = 21,
+  kIQ2_S = 22,
+  kIQ4_XS = 23,
+  kI8 = 24,
+  kI16 = 25,
+  kI32 = 26,
+  kI64 = 27,
+  kF64 = 28,
+  kIQ1_M = 29,
+  kBF16 = 30,
+  kTQ1_0 = 34,
+  kTQ2_0 = 35,
+  kMXFP4 = 39,
 };
 
 struct DTypeInfo {
@@ -38,8 +65,8 @@ const DTypeInfo& Info(DType type);
 // Info(type).dequantizes.
 void Dequantize(DType type, const std::byte* src, float* dst, size_t elems);
 
-// To the nearest of a type's values: F32 F16 BF16; blocks of 32 round to nearest: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1; blocks of 256 search for
-// the scales with the least squared error: Q4_K Q5_K Q6_K. False: another type.
+// To the nearest of a type's values: F32 F16 BF16; blocks of 32 round to nearest: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1; blocks of
+// 256 search for the scales with the least squared error: Q4_K Q5_K Q6_K. False: another type.
 bool Quantize(DType type, const float* src, std::byte* dst, size_t elems);
 
 // A weight matrix W[n][k] as it lies in the file: n rows of k elements.

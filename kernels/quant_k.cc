@@ -14,14 +14,10 @@ void StoreHalf(float v, std::byte* to) {
   const uint16_t h = FloatToHalf(v);
   std::memcpy(to, &h, 2);
 }
-float Rounded(float v) {
-  return HalfToFloat(FloatToHalf(v));
-}
+float Rounded(float v) { return HalfToFloat(FloatToHalf(v)); }
 // To the nearest whole number, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike
 // nearbyint it is no call.
-float Whole(float v) {
-  return (v + 12582912.0f) - 12582912.0f;
-}
+float Whole(float v) { return (v + 12582912.0f) - 12582912.0f; }
 int Nearest(float v, int lo, int hi) {
   return static_cast<int>(Whole(std::clamp(v, static_cast<float>(lo), static_cast<float>(hi))));
 }
@@ -164,17 +160,10 @@ void Symmetric(const float* x, std::byte* b) {
 bool QuantizeKBlock(DType type, const float* x, std::byte* block) {
   static_assert(kBlock == 256);
   switch (type) {
-    case DType::kQ4_K:
-      Affines(x, false, block);
-      return true;
-    case DType::kQ5_K:
-      Affines(x, true, block);
-      return true;
-    case DType::kQ6_K:
-      Symmetric(x, block);
-      return true;
-    default:
-      return false;
+    case DType::kQ4_K: Affines(x, false, block); return true;
+    case DType::kQ5_K: Affines(x, true, block); return true;
+    case DType::kQ6_K: Symmetric(x, block); return true;
+    default: return false;
   }
 }
 

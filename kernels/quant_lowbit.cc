@@ -54,7 +54,8 @@ struct Points {
       negative[bits] = 0;
       for (unsigned i = 0; i < 8; ++i) negative[bits] |= (bits >> i & 1) != 0 ? uint64_t{0xFF} << (8 * i) : 0;
     }
-    for (unsigned bits = 0; bits < 128; ++bits) even[bits] = negative[bits | static_cast<unsigned>(std::popcount(bits) & 1) << 7];
+    for (unsigned bits = 0; bits < 128; ++bits)
+      even[bits] = negative[bits | static_cast<unsigned>(std::popcount(bits) & 1) << 7];
   }
 };
 const Points& ThePoints() {
@@ -62,10 +63,9 @@ const Points& ThePoints() {
   return kPoints;
 }
 
-// Coordinates of 1 to 127 with their signs, 128 added. A byte's negative is its complement plus 1, which carries out of 0 only.
-uint64_t Signed(uint64_t point, uint64_t negative) {
-  return ((point ^ negative) + (negative & kOnes)) ^ Every(0x80);
-}
+// Coordinates of 1 to 127 with their signs, 128 added. A byte's negative is its complement plus 1, which carries out of
+// 0 only.
+uint64_t Signed(uint64_t point, uint64_t negative) { return ((point ^ negative) + (negative & kOnes)) ^ Every(0x80); }
 
 // d[2], then 64 bytes in which 4 weights share a byte, 32 apart.
 void Ternary2(const Points&, const std::byte* b, LowBitBlock* out) {
@@ -73,7 +73,8 @@ void Ternary2(const Points&, const std::byte* b, LowBitBlock* out) {
   for (size_t half = 0; half < 2; ++half) {
     for (unsigned l = 0; l < 4; ++l) {
       for (size_t word = 0; word < 4; ++word) {
-        out->q[half * 16 + l * 4 + word] = (LoadUnaligned<uint64_t>(b + half * 32 + 8 * word) >> (2 * l) & Every(3)) + Every(127);
+        out->q[half * 16 + l * 4 + word] =
+            (LoadUnaligned<uint64_t>(b + half * 32 + 8 * word) >> (2 * l) & Every(3)) + Every(127);
       }
     }
   }
@@ -157,20 +158,24 @@ void Iq3S(const Points& p, const std::byte* b, LowBitBlock* out) {
     for (unsigned l = 0; l < 4; ++l) {
       const std::byte* q = b + 2 + 8 * sub + 2 * l;
       const unsigned first = U8(q) | (high >> (2 * l) & 1) << 8, second = U8(q + 1) | (high >> (2 * l + 1) & 1) << 8;
-      out->q[4 * sub + l] = Signed(points[first] | uint64_t{points[second]} << 32, p.negative[U8(b + 74 + 4 * sub + l)]);
+      out->q[4 * sub + l] =
+          Signed(points[first] | uint64_t{points[second]} << 32, p.negative[U8(b + 74 + 4 * sub + l)]);
     }
   }
 }
 
 // Eight weights of an IQ1 point, all moved by an eighth of the scale.
-uint64_t Point1(const Points& p, unsigned index, bool down) { return down ? p.iq1[index] - kOnes : p.iq1[index] + kOnes; }
+uint64_t Point1(const Points& p, unsigned index, bool down) {
+  return down ? p.iq1[index] - kOnes : p.iq1[index] + kOnes;
+}
 
 void Iq1S(const Points& p, const std::byte* b, LowBitBlock* out) {
   const float d = Half(b) * 0.125f;
   for (size_t sub = 0; sub < 8; ++sub) {
     const unsigned high = LoadUnaligned<uint16_t>(b + 34 + 2 * sub);
     std::fill_n(out->scale + 2 * sub, 2, d * static_cast<float>(2 * (high >> 12 & 7) + 1));
-    for (unsigned l = 0; l < 4; ++l) out->q[4 * sub + l] = Point1(p, U8(b + 2 + 4 * sub + l) | (high >> (3 * l) & 7) << 8, (high & 0x8000) != 0);
+    for (unsigned l = 0; l < 4; ++l)
+      out->q[4 * sub + l] = Point1(p, U8(b + 2 + 4 * sub + l) | (high >> (3 * l) & 7) << 8, (high & 0x8000) != 0);
   }
 }
 
@@ -181,7 +186,8 @@ void Iq1M(const Points& p, const std::byte* b, LowBitBlock* out) {
   const float d = HalfToFloat(static_cast<uint16_t>(bits)) * 0.125f;
   for (size_t sub = 0; sub < 8; ++sub) {
     const unsigned word = LoadUnaligned<uint16_t>(scales + sub / 2 * 2) >> (sub % 2 * 6);
-    for (unsigned half = 0; half < 2; ++half) out->scale[2 * sub + half] = d * static_cast<float>(2 * (word >> (3 * half) & 7) + 1);
+    for (unsigned half = 0; half < 2; ++half)
+      out->scale[2 * sub + half] = d * static_cast<float>(2 * (word >> (3 * half) & 7) + 1);
     for (unsigned l = 0; l < 4; ++l) {
       const unsigned high = U8(b + 32 + 2 * sub + l / 2) >> (l % 2 * 4);
       out->q[4 * sub + l] = Point1(p, U8(b + 4 * sub + l) | (high & 7) << 8, (high & 8) != 0);
@@ -217,7 +223,8 @@ void DequantizeLowBitBlock(DType type, const std::byte* block, float* out) {
   LowBitBlock expanded;
   ExpandLowBit(type, block, &expanded);
   for (size_t i = 0; i < 256; ++i) {
-    out[i] = expanded.scale[i / 16] * static_cast<float>(static_cast<int>(expanded.q[i / 8] >> (i % 8 * 8) & 255) - 128);
+    out[i] =
+        expanded.scale[i / 16] * static_cast<float>(static_cast<int>(expanded.q[i / 8] >> (i % 8 * 8) & 255) - 128);
   }
 }
 

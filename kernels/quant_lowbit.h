@@ -1,4 +1,5 @@
-// Blocks of few bits a weight that point into codebooks or pack ternary digits: IQ1 to IQ3 and TQ. Layouts: ggml's block formats.
+// Blocks of few bits a weight that point into codebooks or pack ternary digits: IQ1 to IQ3 and TQ. Layouts: ggml's
+// block formats.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,8 @@
 
 namespace gyre {
 
-// 256 weights as small whole numbers times a factor: a byte each, 128 added, eight a word with the first in the lowest byte; a factor
-// for each 16. The products are exact in f32.
+// 256 weights as small whole numbers times a factor: a byte each, 128 added, eight a word with the first in the lowest
+// byte; a factor for each 16. The products are exact in f32.
 struct LowBitBlock {
   uint64_t q[32];
   float scale[16];

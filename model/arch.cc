@@ -35,7 +35,11 @@ constexpr Architecture kArchitectures[] = {
     {.name = "llama", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional, .experts = true},
     {.name = "mistral", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional},
     {.name = "qwen2", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired},
-    {.name = "qwen2moe", .pairing = RopePairing::kHalves, .qkv_bias = Bias::kRequired, .experts = true, .normalize_experts = false},
+    {.name = "qwen2moe",
+     .pairing = RopePairing::kHalves,
+     .qkv_bias = Bias::kRequired,
+     .experts = true,
+     .normalize_experts = false},
     {.name = "qwen3", .pairing = RopePairing::kHalves, .qk_norm = true},
     {.name = "qwen3moe", .pairing = RopePairing::kHalves, .qk_norm = true, .experts = true},
     {.name = "gemma2",
@@ -168,8 +172,8 @@ StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int contex
   } else if (kind == "llama3") {
     s.kind = RopeScalingKind::kLlama3;
   } else if (kind != "longrope") {  // whose factors are tensors
-    return Unimplemented("{} is \"{}\", known are none, linear, ntk, yarn, llama3 and longrope", keys.Name("rope.scaling.type"),
-                         Printable(kind));
+    return Unimplemented("{} is \"{}\", known are none, linear, ntk, yarn, llama3 and longrope",
+                         keys.Name("rope.scaling.type"), Printable(kind));
   }
   GYRE_ASSIGN_OR_RETURN(s.original_context, number("rope.scaling.original_context_length", context));
   GYRE_ASSIGN_OR_RETURN(s.beta_fast, number("rope.scaling.yarn_beta_fast", 32));
@@ -180,13 +184,15 @@ StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int contex
   GYRE_ASSIGN_OR_RETURN(s.high_frequency_factor, number("rope.scaling.high_freq_factor", 4));
   GYRE_ASSIGN_OR_RETURN(const double plain, number("rope.scaling.attn_factor", 1));
   GYRE_ASSIGN_OR_RETURN(const double yarn, number("rope.scaling.yarn_attn_factor", 1));
-  if (!(plain > 0) || !(yarn > 0)) return DataLoss("{} is {}, expected a positive number", keys.Name("rope.scaling.attn_factor"), plain);
+  if (!(plain > 0) || !(yarn > 0))
+    return DataLoss("{} is {}, expected a positive number", keys.Name("rope.scaling.attn_factor"), plain);
   s.attention_factor = plain * yarn;
   return s;
 }
 
 // Rotation of layers that attend to everything. `context`: positions that are wanted.
-StatusOr<RopeSpec> ReadRope(const Gguf& gguf, const Keys& keys, const Architecture& arch, int head_dim, int trained, int context) {
+StatusOr<RopeSpec> ReadRope(const Gguf& gguf, const Keys& keys, const Architecture& arch, int head_dim, int trained,
+                            int context) {
   RopeSpec rope;
   rope.pairing = arch.pairing;
   GYRE_ASSIGN_OR_RETURN(rope.dims, keys.Int("rope.dimension_count", head_dim, head_dim));
@@ -259,7 +265,9 @@ StatusOr<LayerSpec> LayerDefaults(const Gguf& gguf, const Keys& keys, const Arch
   LayerSpec layer;
   const int dim = spec.dim;
   GYRE_ASSIGN_OR_RETURN(layer.head_dim, keys.Int("attention.key_length", kMaxHeadDim, dim / heads));
-  if (layer.head_dim > kMaxHeadDim) return DataLoss("{} heads of a dimension of {} have {} elements each, expected at most {}", heads, dim, layer.head_dim, kMaxHeadDim);
+  if (layer.head_dim > kMaxHeadDim)
+    return DataLoss("{} heads of a dimension of {} have {} elements each, expected at most {}", heads, dim,
+                    layer.head_dim, kMaxHeadDim);
   if (layer.head_dim <= 0 || (!keys.Has("attention.key_length") && dim % heads != 0)) {
     return DataLoss("{} heads do not divide a dimension of {}, and {} is missing", heads, dim,
                     keys.Name("attention.key_length"));
@@ -286,7 +294,8 @@ StatusOr<LayerSpec> LayerDefaults(const Gguf& gguf, const Keys& keys, const Arch
   return layer;
 }
 
-Status ReadLayers(const Gguf& gguf, const Keys& keys, const Architecture& arch, size_t n, int context, ModelSpec* spec) {
+Status ReadLayers(const Gguf& gguf, const Keys& keys, const Architecture& arch, size_t n, int context,
+                  ModelSpec* spec) {
   GYRE_ASSIGN_OR_RETURN(const auto heads, keys.PerLayer("attention.head_count", n, 1 << 16));
   std::vector<int64_t> kv_heads = heads;
   if (keys.Has("attention.head_count_kv")) {

@@ -16,9 +16,7 @@ constexpr size_t kMaxMerges = size_t{1} << 24;  // so that ranks are exact as fl
 
 using PieceMap = absl::flat_hash_map<absl::string_view, TokenId>;
 
-absl::string_view Key(std::string_view text) {
-  return {text.data(), text.size()};
-}
+absl::string_view Key(std::string_view text) { return {text.data(), text.size()}; }
 
 // Normal pieces by their bytes; of equal ones the first.
 PieceMap MapPieces(const Vocabulary& v) {
@@ -192,9 +190,7 @@ MergeReader::MergeReader(const Vocabulary& vocabulary) : rep_(std::make_unique<R
   rep_->ids = MapPieces(vocabulary);
 }
 MergeReader::~MergeReader() = default;
-std::vector<BpeMerge> MergeReader::Take() {
-  return std::move(rep_->merges);
-}
+std::vector<BpeMerge> MergeReader::Take() { return std::move(rep_->merges); }
 
 Status MergeReader::Add(std::string_view left, std::string_view right) {
   const std::string l = BytesOfSpelling(left), r = BytesOfSpelling(right);

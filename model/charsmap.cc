@@ -12,18 +12,10 @@ constexpr size_t kMaxReplacement = 256;  // the longest of Unicode's takes 33
 constexpr size_t kMaxKey = 64;           // an array with a cycle would else walk the whole text from every place
 
 // A unit of the array: a node's label with where its children lie, or, behind a node that ends a string, a value.
-bool HasValue(uint32_t unit) {
-  return (unit >> 8 & 1) != 0;
-}
-uint32_t Label(uint32_t unit) {
-  return unit & 0x800000FF;
-}
-uint32_t Offset(uint32_t unit) {
-  return (unit >> 10) << ((unit & 0x200) >> 6);
-}
-uint32_t Value(uint32_t unit) {
-  return unit & 0x7FFFFFFF;
-}
+bool HasValue(uint32_t unit) { return (unit >> 8 & 1) != 0; }
+uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
+uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); }
+uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFF; }
 
 }  // namespace
 

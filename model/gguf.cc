@@ -20,21 +20,16 @@ size_t ScalarBytes(GgufType type) {
   switch (type) {
     case GgufType::kU8:
     case GgufType::kI8:
-    case GgufType::kBool:
-      return 1;
+    case GgufType::kBool: return 1;
     case GgufType::kU16:
-    case GgufType::kI16:
-      return 2;
+    case GgufType::kI16: return 2;
     case GgufType::kU32:
     case GgufType::kI32:
-    case GgufType::kF32:
-      return 4;
+    case GgufType::kF32: return 4;
     case GgufType::kU64:
     case GgufType::kI64:
-    case GgufType::kF64:
-      return 8;
-    default:
-      return 0;
+    case GgufType::kF64: return 8;
+    default: return 0;
   }
 }
 
@@ -196,27 +191,19 @@ Status CheckOverlap(const TensorTable& table) {
 
 std::optional<int64_t> AsInt(GgufType type, std::span<const std::byte> b, size_t at) {
   switch (type) {
-    case GgufType::kU8:
-      return Read<uint8_t>(b, at);
-    case GgufType::kI8:
-      return Read<int8_t>(b, at);
-    case GgufType::kU16:
-      return Read<uint16_t>(b, at);
-    case GgufType::kI16:
-      return Read<int16_t>(b, at);
-    case GgufType::kU32:
-      return Read<uint32_t>(b, at);
-    case GgufType::kI32:
-      return Read<int32_t>(b, at);
-    case GgufType::kI64:
-      return Read<int64_t>(b, at);
+    case GgufType::kU8: return Read<uint8_t>(b, at);
+    case GgufType::kI8: return Read<int8_t>(b, at);
+    case GgufType::kU16: return Read<uint16_t>(b, at);
+    case GgufType::kI16: return Read<int16_t>(b, at);
+    case GgufType::kU32: return Read<uint32_t>(b, at);
+    case GgufType::kI32: return Read<int32_t>(b, at);
+    case GgufType::kI64: return Read<int64_t>(b, at);
     case GgufType::kU64: {
       const auto v = Read<uint64_t>(b, at);
       if (v > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
       return static_cast<int64_t>(v);
     }
-    default:
-      return std::nullopt;
+    default: return std::nullopt;
   }
 }
 

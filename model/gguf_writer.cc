@@ -36,9 +36,7 @@ GgufWriter::~GgufWriter() {
   unlink(partial_.c_str());
 }
 
-void GgufWriter::Put(const void* data, size_t bytes) {
-  out_->append(static_cast<const char*>(data), bytes);
-}
+void GgufWriter::Put(const void* data, size_t bytes) { out_->append(static_cast<const char*>(data), bytes); }
 void GgufWriter::Text(std::string_view s) {
   Number(static_cast<uint64_t>(s.size()));
   Put(s.data(), s.size());

@@ -79,7 +79,8 @@ class Parser {
       return DataLoss("header: {} heads do not divide a dimension of {} into even parts", c.heads, c.dim);
     }
     if (c.dim / c.heads > kMaxHeadDim) {
-      return DataLoss("header: {} heads of a dimension of {} have {} elements each, expected at most {}", c.heads, c.dim, c.dim / c.heads, kMaxHeadDim);
+      return DataLoss("header: {} heads of a dimension of {} have {} elements each, expected at most {}", c.heads,
+                      c.dim, c.dim / c.heads, kMaxHeadDim);
     }
     if (c.heads % c.kv_heads != 0) return DataLoss("header: {} heads, {} key-value heads", c.heads, c.kv_heads);
     if (out_.version == 2 && group_ < 1) return DataLoss("header: group_size is {}, expected 1 or more", group_);

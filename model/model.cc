@@ -9,25 +9,23 @@
 #include <xxhash.h>
 
 #include "model/arch.h"
+#include "model/bpe.h"
 #include "model/gguf.h"
+#include "model/hf/folder.h"
 #include "model/llama2c.h"
 #include "model/mapped_file.h"
 #include "model/quoted.h"
-#include "model/bpe.h"
-#include "model/hf/folder.h"
 #include "model/spm.h"
-#include "model/tokenizer_bin.h"
 #include "model/tensor_table.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_bin.h"
 #include "model/unigram.h"
 #include "model/weights.h"
 
 namespace gyre {
 namespace {
 
-bool IsGguf(std::span<const std::byte> bytes) {
-  return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0;
-}
+bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
 
 // The header whole, and the beginning of each tensor: what tells two files of the same shapes apart.
 uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
@@ -48,9 +46,7 @@ bool EveryoneSkips(std::string_view name) {
   return name.size() > kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
 }
 
-std::string LayerTensor(int layer, const char* name) {
-  return fmt::format("blk.{}.{}", layer, name);
-}
+std::string LayerTensor(int layer, const char* name) { return fmt::format("blk.{}.{}", layer, name); }
 
 constexpr int64_t kMaxParts = 99999;
 
@@ -151,7 +147,8 @@ class OpenedModel : public Model {
     chat_template_ = chat.value_or("");
     GYRE_ASSIGN_OR_RETURN(const auto kind, gguf_->String("tokenizer.ggml.model"));
     if (!kind || *kind == "none") {
-      tokenizer_note_ = "the file has no tokenizer: key tokenizer.ggml.model is " + std::string(kind ? "none" : "missing");
+      tokenizer_note_ =
+          "the file has no tokenizer: key tokenizer.ggml.model is " + std::string(kind ? "none" : "missing");
       return absl::OkStatus();
     }
     const auto read = *kind == "llama"  ? SpmFromGguf
@@ -227,7 +224,8 @@ class OpenedModel : public Model {
       return absl::OkStatus();
     };
     // Several matrices in one tensor, the rows of one after those of the other.
-    auto fused = [&](const char* name, uint64_t k, std::initializer_list<std::pair<uint64_t, WeightView*>> parts) -> Status {
+    auto fused = [&](const char* name, uint64_t k,
+                     std::initializer_list<std::pair<uint64_t, WeightView*>> parts) -> Status {
       uint64_t n = 0;
       for (const auto& [rows, out] : parts) n += rows;
       WeightView all;
@@ -281,7 +279,8 @@ class OpenedModel : public Model {
         }
         return absl::OkStatus();
       }
-      GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors().Matrices(named((name + "_exps.weight").c_str()), experts, n, k));
+      GYRE_ASSIGN_OR_RETURN(const WeightView all,
+                            tensors().Matrices(named((name + "_exps.weight").c_str()), experts, n, k));
       for (uint64_t e = 0; e < experts; ++e) w.experts[e].*part = RowsOf(all, e * n, n);
       return absl::OkStatus();
     };
@@ -382,8 +381,10 @@ StatusOr<std::vector<std::string>> PartsOf(const std::string& path) {
 Status CheckPart(const Gguf& part, size_t index, size_t count) {
   GYRE_ASSIGN_OR_RETURN(const auto number, part.Int("split.no", 0, kMaxParts));
   GYRE_ASSIGN_OR_RETURN(const auto parts, part.Int("split.count", 0, kMaxParts));
-  if (number && parts && static_cast<size_t>(*number) == index && static_cast<size_t>(*parts) == count) return absl::OkStatus();
-  return DataLoss("inside it is part {} of {}, expected part {} of {}", number.value_or(0) + 1, parts.value_or(1), index + 1, count);
+  if (number && parts && static_cast<size_t>(*number) == index && static_cast<size_t>(*parts) == count)
+    return absl::OkStatus();
+  return DataLoss("inside it is part {} of {}, expected part {} of {}", number.value_or(0) + 1, parts.value_or(1),
+                  index + 1, count);
 }
 
 // Parts of different models, or of different splits of one, do not add up.
@@ -412,7 +413,6 @@ Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenO
   model.NoTokenizer(Message(status));
   return absl::OkStatus();
 }
-
 
 // A folder, or a .safetensors file in one; "" otherwise.
 std::string HfFolderOf(const std::string& path) {
@@ -449,7 +449,8 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
   if (names.size() > 1) GYRE_RETURN_IF_ERROR(Annotate(CheckTogether(parts), path));
   auto model = std::make_shared<OpenedModel>();
   model->Keep(files, path);
-  const std::span<const Gguf> further = parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
+  const std::span<const Gguf> further =
+      parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
   GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   return std::shared_ptr<const Model>(std::move(model));

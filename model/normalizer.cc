@@ -101,26 +101,16 @@ std::string Collapse(std::string_view text, bool any_white_space) {
 std::string ApplyStep(std::string_view text, const NormalizerStep& s) {
   using Kind = NormalizerStep::Kind;
   switch (s.kind) {
-    case Kind::kCharsmap:
-      return s.charsmap->Apply(text);
-    case Kind::kReplace:
-      return ReplaceAll(text, s.from, s.to);
-    case Kind::kReplaceSpaces:
-      return ReplaceSpaces(text, s.to);
-    case Kind::kPrepend:
-      return text.empty() ? "" : s.to + std::string(text);
-    case Kind::kForm:
-      return Normalize(text, s.form);
-    case Kind::kLowercase:
-      return Lowercase(text);
-    case Kind::kStripAccents:
-      return StripAccents(text);
-    case Kind::kStrip:
-      return Strip(text, s.left, s.right);
-    case Kind::kCollapseSpaces:
-      return Collapse(text, false);
-    case Kind::kCollapseWhiteSpace:
-      return Collapse(text, true);
+    case Kind::kCharsmap: return s.charsmap->Apply(text);
+    case Kind::kReplace: return ReplaceAll(text, s.from, s.to);
+    case Kind::kReplaceSpaces: return ReplaceSpaces(text, s.to);
+    case Kind::kPrepend: return text.empty() ? "" : s.to + std::string(text);
+    case Kind::kForm: return Normalize(text, s.form);
+    case Kind::kLowercase: return Lowercase(text);
+    case Kind::kStripAccents: return StripAccents(text);
+    case Kind::kStrip: return Strip(text, s.left, s.right);
+    case Kind::kCollapseSpaces: return Collapse(text, false);
+    case Kind::kCollapseWhiteSpace: return Collapse(text, true);
   }
   return std::string(text);
 }

@@ -38,9 +38,7 @@ const Mix* FindMix(const std::string& name) {
   return nullptr;
 }
 
-bool Contains(const std::string& name, const char* part) {
-  return name.find(part) != std::string::npos;
-}
+bool Contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
 
 // The layer of "blk.12.ffn_up.weight", or -1.
 int LayerOf(const std::string& name) {
@@ -56,9 +54,7 @@ bool Finer(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-bool IsFloat(DType t) {
-  return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16;
-}
+bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
 
 // Rows that don't divide into blocks of 256 take the nearest type of 32, and others stay as they are.
 DType Fitting(DType type, const TensorView& t) {

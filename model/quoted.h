@@ -10,8 +10,8 @@ namespace gyre {
 // to a terminal or flood a log.
 std::string Printable(std::string_view text);
 
-// A sentence that a file made: control characters and bytes that are no UTF-8 as \xNN, cut after 1,000 bytes; letters of
-// any script stay.
+// A sentence that a file made: control characters and bytes that are no UTF-8 as \xNN, cut after 1,000 bytes; letters
+// of any script stay.
 std::string PrintableSentence(std::string_view text);
 
 }  // namespace gyre

@@ -10,7 +10,8 @@
 
 namespace gyre {
 
-// Gyre's own key of GGUF: a space is put before a text, not after special tokens (tokenizer.json's prepend_scheme "first").
+// Gyre's own key of GGUF: a space is put before a text, not after special tokens (tokenizer.json's prepend_scheme
+// "first").
 inline constexpr const char* kPrefixFirstOnlyKey = "gyre.tokenizer.prefix_first_only";
 inline constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581
 

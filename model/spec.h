@@ -11,10 +11,10 @@ namespace gyre {
 
 struct RopeSpec {
   RopePairing pairing = RopePairing::kInterleaved;
-  int dims = 0;                       // rotated elements of a head, even
+  int dims = 0;  // rotated elements of a head, even
   double base = 10000.0;
   std::vector<float> frequency_factors;  // [dims/2] divisors (rope_freqs.weight, a scaling), or empty
-  float magnitude = 1;                // factor on the rotated elements (yarn, longrope)
+  float magnitude = 1;                   // factor on the rotated elements (yarn, longrope)
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -32,18 +32,18 @@ struct LayerSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int ffn = 0;                 // with experts: width of the shared one, 0 = none
+  int ffn = 0;  // with experts: width of the shared one, 0 = none
   ExpertSpec experts;
   float norm_eps = 0;
-  bool qk_norm = false;        // RMS norm of q and k per head, before rope
+  bool qk_norm = false;  // RMS norm of q and k per head, before rope
   bool qkv_bias = false;
-  bool post_norms = false;     // norms on the outputs of attention and ffn, before the residual
-  int window = 0;              // 0 = full attention
-  float attention_scale = 0;   // on q.k
-  float attention_softcap = 0; // 0 = none
+  bool post_norms = false;      // norms on the outputs of attention and ffn, before the residual
+  int window = 0;               // 0 = full attention
+  float attention_scale = 0;    // on q.k
+  float attention_softcap = 0;  // 0 = none
   Activation activation = Activation::kSilu;
   RopeSpec rope;
-  int kv_group = 0;            // layers of a group share a block table
+  int kv_group = 0;  // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
 };
 
@@ -52,11 +52,11 @@ struct ModelSpec {
   std::string name;
   int dim = 0;
   int vocab = 0;
-  int context = 0;           // the file's default; passing it warns
+  int context = 0;  // the file's default; passing it warns
   float embedding_scale = 1;
   float final_norm_eps = 0;
-  float final_softcap = 0;   // 0 = none
-  bool tied_head = false;    // the embedding matrix is the output matrix
+  float final_softcap = 0;  // 0 = none
+  bool tied_head = false;   // the embedding matrix is the output matrix
   int kv_groups = 1;
   std::vector<LayerSpec> layers;
 

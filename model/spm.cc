@@ -15,7 +15,9 @@ namespace {
 class SpmTokenizer : public SentencePieceTokenizer {
  public:
   SpmTokenizer(Vocabulary v, const SpmOptions& options)
-      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix), first_only_(options.prefix_first_only), whole_(v_.size()) {
+      : SentencePieceTokenizer(std::move(v), options.meta_space, options.add_space_prefix),
+        first_only_(options.prefix_first_only),
+        whole_(v_.size()) {
     single_.fill(-1);
     ids_.reserve(v_.size());
     for (size_t id = 0; id < v_.size(); ++id) {
@@ -42,9 +44,10 @@ class SpmTokenizer : public SentencePieceTokenizer {
     return meta_space_ ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
   }
 
-  // The space is put before every stretch between special tokens, which is the published behaviour of most models that have a prefix,
-  // or before the first alone.
-  void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch, std::vector<TokenId>* out) const override {
+  // The space is put before every stretch between special tokens, which is the published behaviour of most models that
+  // have a prefix, or before the first alone.
+  void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
+                   std::vector<TokenId>* out) const override {
     std::string normal = space_first_ && (first || !first_only_) ? " " : "";
     normal += text;
     if (meta_space_) normal = ReplaceAll(normal, " ", kMetaSpace);
@@ -124,7 +127,8 @@ StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf) {
   if (v.scores.empty() && v.size() > 0) return DataLoss("key tokenizer.ggml.scores is missing");
   GYRE_ASSIGN_OR_RETURN(const auto add_space, gguf.Bool("tokenizer.ggml.add_space_prefix"));
   GYRE_ASSIGN_OR_RETURN(const auto first_only, gguf.Bool(kPrefixFirstOnlyKey));
-  return MakeSpmTokenizer(std::move(v), {.add_space_prefix = add_space.value_or(true), .prefix_first_only = first_only.value_or(false)});
+  return MakeSpmTokenizer(
+      std::move(v), {.add_space_prefix = add_space.value_or(true), .prefix_first_only = first_only.value_or(false)});
 }
 
 }  // namespace gyre

@@ -14,7 +14,7 @@ namespace gyre {
 struct SpmOptions {
   bool add_space_prefix = true;
   bool prefix_first_only = false;  // not after special tokens
-  bool meta_space = true;  // a space is stored as U+2581
+  bool meta_space = true;          // a space is stored as U+2581
 };
 
 // kDataLoss: a vocabulary without scores, or one that is not valid.

@@ -32,12 +32,12 @@ class Tokenizer {
   // The text as it is stored, of control tokens too. Unknown ids give "".
   virtual std::string Text(TokenId id) const = 0;
   virtual TokenType type(TokenId id) const = 0;
-  virtual TokenId bos() const = 0;                     // -1 = none
-  virtual TokenId eos() const = 0;                     // -1 = none
+  virtual TokenId bos() const = 0;  // -1 = none
+  virtual TokenId eos() const = 0;  // -1 = none
   virtual bool add_bos() const = 0;
   virtual bool add_eos() const = 0;
   virtual bool IsEndOfGeneration(TokenId id) const = 0;  // eos, eot and their kin
-  virtual const std::string& kind() const = 0;         // "spm", "bpe", "unigram"
+  virtual const std::string& kind() const = 0;           // "spm", "bpe", "unigram"
 
   std::string Decode(const std::vector<TokenId>& ids) const;
 };

@@ -74,7 +74,8 @@ class VocabularyTokenizer : public Tokenizer {
   // What the special tokens are searched in.
   virtual std::string Prepare(std::string_view text) const { return std::string(text); }
   // A stretch without special tokens, not empty; lives as long as the scratch. `first`: no special token is before it.
-  virtual void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch, std::vector<TokenId>* out) const = 0;
+  virtual void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
+                           std::vector<TokenId>* out) const = 0;
 
   Vocabulary v_;  // the constructor's only; immutable after it
 

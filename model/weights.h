@@ -23,8 +23,8 @@ struct FfnWeights {
 struct LayerWeights {
   std::vector<float> attn_norm, attn_post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, ffn_norm, ffn_post_norm;
   WeightView q, k, v, o;
-  FfnWeights ffn;                  // the block of a dense layer, else the shared expert
-  WeightView router;               // [experts][dim]
+  FfnWeights ffn;     // the block of a dense layer, else the shared expert
+  WeightView router;  // [experts][dim]
   std::vector<FfnWeights> experts;
   std::vector<float> shared_gate;  // [dim]: sigmoid of its product with the row scales the shared expert
 };
@@ -78,10 +78,10 @@ class Model {
 };
 
 struct OpenOptions {
-  std::string tokenizer_path;   // .bin models: tokenizer.bin; "" = tok*.bin or tokenizer.bin beside the model if any
-  double rope_base = 0;         // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
-  double norm_eps = 0;          // .bin models: 0 = 1e-5
-  int context = 0;              // positions that are wanted, where rope factors depend on it; 0 = the file's
+  std::string tokenizer_path;  // .bin models: tokenizer.bin; "" = tok*.bin or tokenizer.bin beside the model if any
+  double rope_base = 0;        // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
+  double norm_eps = 0;         // .bin models: 0 = 1e-5
+  int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
 };
 
 // Bytes of the matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,
@@ -89,11 +89,13 @@ struct OpenOptions {
 StatusOr<size_t> LayerBytes(const Model& model, int layer);
 StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
 
-// Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Every layer's tensors are looked up once, so that a file with a missing or
-// misshapen tensor fails here. Errors: kNotFound (no file), kDataLoss (corrupt), kUnimplemented (unknown
-// architecture, type or value: the message lists those that are known).
+// Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Every layer's
+// tensors are looked up once, so that a file with a missing or misshapen tensor fails here. Errors: kNotFound (no
+// file), kDataLoss (corrupt), kUnimplemented (unknown architecture, type or value: the message lists those that are
+// known).
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options = {});
-// The same from bytes that outlive the model and all it lends (fuzzing, tests); aligned to 8. `tokenizer_bytes`: of a tokenizer.bin.
+// The same from bytes that outlive the model and all it lends (fuzzing, tests); aligned to 8. `tokenizer_bytes`: of a
+// tokenizer.bin.
 StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes,
                                                           const OpenOptions& options = {},
                                                           std::span<const std::byte> tokenizer_bytes = {});

@@ -62,7 +62,8 @@ TEST(CpusTest, ThreadsAndProcessorsAgree) {
   EXPECT_EQ(ChooseCpus(0, "").value().threads, DefaultThreads());
   EXPECT_EQ(ChooseCpus(0, List(mask)).value().threads, static_cast<int>(mask.size()));
   EXPECT_THAT(ChooseCpus(1, List(mask)).value().cpus, ElementsAre(mask[0]));
-  EXPECT_THAT(Message(ChooseCpus(static_cast<int>(mask.size()) + 1, List(mask)).status()), HasSubstr("--cpus " + List(mask) + " has"));
+  EXPECT_THAT(Message(ChooseCpus(static_cast<int>(mask.size()) + 1, List(mask)).status()),
+              HasSubstr("--cpus " + List(mask) + " has"));
 }
 
 TEST(CpusTest, ATeamsThreadsStayOnTheirProcessors) {
@@ -127,7 +128,8 @@ TEST(CpusTest, EveryItemIsDoneOnce) {
         };
         team.For(items, grain, 1e9, once);
         team.ForOwners(items, grain, 1e9, once);
-        for (size_t i = 0; i < items; ++i) ASSERT_EQ(times[i], 2) << threads << " " << grain << " " << items << " " << i;
+        for (size_t i = 0; i < items; ++i)
+          ASSERT_EQ(times[i], 2) << threads << " " << grain << " " << items << " " << i;
       }
     }
   }

@@ -9,7 +9,8 @@ namespace {
 TEST(RangeTest, NumbersAreDigits) {
   EXPECT_EQ(ParseNumber("0"), 0);
   EXPECT_EQ(ParseNumber("2147483647"), 2147483647);
-  for (const char* bad : {"", "-", "-0", "+1", "1x", " 1", "2147483648"}) EXPECT_EQ(ParseNumber(bad), std::nullopt) << bad;
+  for (const char* bad : {"", "-", "-0", "+1", "1x", " 1", "2147483648"})
+    EXPECT_EQ(ParseNumber(bad), std::nullopt) << bad;
 }
 
 TEST(RangeTest, BothEndsOrOne) {
@@ -23,8 +24,8 @@ TEST(RangeTest, BothEndsOrOne) {
 TEST(RangeTest, OneThatEndsBeforeItBeginsIsTheCallers) { EXPECT_EQ(ParseRange("5-3"), (ClosedRange{5, 3})); }
 
 TEST(RangeTest, NothingElseIsOne) {
-  for (const char* bad : {"", "-", "3-", "-3", "-0", "3--5", "3-5-7", "+3", "3-+5", " 3", "3 ", "3 -5", "3,5", "a", "3-b", "3.5",
-                          "2147483648", "0-2147483648", "99999999999999999999"}) {
+  for (const char* bad : {"", "-", "3-", "-3", "-0", "3--5", "3-5-7", "+3", "3-+5", " 3", "3 ", "3 -5", "3,5", "a",
+                          "3-b", "3.5", "2147483648", "0-2147483648", "99999999999999999999"}) {
     EXPECT_EQ(ParseRange(bad), std::nullopt) << "'" << bad << "'";
   }
 }

@@ -55,7 +55,8 @@ TEST(ActiveWaitingTest, TheProgramStartsAnewWithALimit) {
   if (child == 0) {
     unsetenv("GOMP_SPINCOUNT");
     unsetenv("OMP_WAIT_POLICY");
-    std::string words[] = {path, "--gtest_filter=ActiveWaitingTest.DISABLED_IsLimited", "--gtest_also_run_disabled_tests"};
+    std::string words[] = {path, "--gtest_filter=ActiveWaitingTest.DISABLED_IsLimited",
+                           "--gtest_also_run_disabled_tests"};
     char* argv[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
     LimitActiveWaiting(argv);
     _exit(99);

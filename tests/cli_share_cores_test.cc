@@ -26,25 +26,30 @@ TEST(ShareCoresTest, EachGetsItsOwn) {
 }
 
 TEST(ShareCoresTest, AThreadEachWhereThereAreTooFew) {
-  EXPECT_EQ(Shared({{"a"}, {"b"}, {"c"}}, {0, 1}), (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}, {"c", "--threads", "1"}}));
+  EXPECT_EQ(Shared({{"a"}, {"b"}, {"c"}}, {0, 1}),
+            (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}, {"c", "--threads", "1"}}));
 }
 
 TEST(ShareCoresTest, OneAloneAndWhoSpeaksAreLeftAlone) {
   EXPECT_EQ(Shared({{"a"}}, {0, 1, 2}), (Commands{{"a"}}));
-  for (const std::vector<std::string>& words : Commands{{"-t", "2"}, {"-t2"}, {"-t=2"}, {"--threads", "2"}, {"--threads=2"}}) {
+  for (const std::vector<std::string>& words :
+       Commands{{"-t", "2"}, {"-t2"}, {"-t=2"}, {"--threads", "2"}, {"--threads=2"}}) {
     EXPECT_EQ(Shared({words, {"b"}}, {0, 1, 2, 3}), (Commands{words, {"b", "--cpus", "0,1"}})) << words[0];
   }
-  EXPECT_EQ(Shared({{"--config", "a.toml"}, {"b"}}, {0, 1}), (Commands{{"--config", "a.toml"}, {"b", "--cpus", "0,1"}}));
+  EXPECT_EQ(Shared({{"--config", "a.toml"}, {"b"}}, {0, 1}),
+            (Commands{{"--config", "a.toml"}, {"b", "--cpus", "0,1"}}));
   EXPECT_EQ(Shared({{"--threads", "9"}, {"b"}}, {0, 1}), (Commands{{"--threads", "9"}, {"b", "--threads", "1"}}));
 }
 
 TEST(ShareCoresTest, UnderAQuotaThreadsAreCountedOnly) {
-  EXPECT_EQ(Shared({{"a"}, {"b"}, {"c"}}, {0, 1, 2, 3, 4, 5, 6, 7}, 4), (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}, {"c", "--threads", "2"}}));
+  EXPECT_EQ(Shared({{"a"}, {"b"}, {"c"}}, {0, 1, 2, 3, 4, 5, 6, 7}, 4),
+            (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}, {"c", "--threads", "2"}}));
   EXPECT_EQ(Shared({{"a"}, {"b"}}, {0, 1, 2, 3}, 1), (Commands{{"a", "--threads", "1"}, {"b", "--threads", "1"}}));
 }
 
 TEST(ShareCoresTest, AnEmptyWordIsNoFlag) {
-  EXPECT_EQ(Shared({{"--model", "", "--name", "a"}, {"b"}}, {0, 1}), (Commands{{"--model", "", "--name", "a", "--cpus", "0"}, {"b", "--cpus", "1"}}));
+  EXPECT_EQ(Shared({{"--model", "", "--name", "a"}, {"b"}}, {0, 1}),
+            (Commands{{"--model", "", "--name", "a", "--cpus", "0"}, {"b", "--cpus", "1"}}));
 }
 
 TEST(ShareCoresTest, NamedProcessorsAreNotGivenAgain) {

@@ -138,7 +138,8 @@ TEST(PlanChangeTest, NoFrameOfTheNewPlanBeforeEveryParticipantCommitted) {
 TEST(PlanChangeTest, EveryFailureBeforeTheDecisionAborts) {
   enum How { kDies, kStalls, kFaults };
   for (How how : {kDies, kStalls, kFaults}) {
-    for (auto [worker, kind] : {std::pair{"a", Kind::kPrepare}, {"b", Kind::kPrepare}, {"c", Kind::kPrepare}, {"c", Kind::kMove}}) {
+    for (auto [worker, kind] :
+         {std::pair{"a", Kind::kPrepare}, {"b", Kind::kPrepare}, {"c", Kind::kPrepare}, {"c", Kind::kMove}}) {
       SCOPED_TRACE(fmt::format("{} {} {}", static_cast<int>(how), worker, static_cast<int>(kind)));
       World w;
       const std::string name = worker;
@@ -308,10 +309,12 @@ TEST(PlannerTest, TheHeadCountsWhereItSits) {
   EXPECT_EQ((*two)[0].layers, (LayerRange{0, 10}));
   EXPECT_EQ((*two)[1].layers, (LayerRange{10, 16}));
   EXPECT_FALSE(BalanceLayers(Sizes(2), {{.name = "a"}, {.name = "b"}, {.name = "c"}}).ok());
-  const auto wishes = BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{3, 4}}, {.name = "b", .wish = LayerRange{0, 3}}});
+  const auto wishes =
+      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{3, 4}}, {.name = "b", .wish = LayerRange{0, 3}}});
   ASSERT_TRUE(wishes.ok()) << wishes.status();
   EXPECT_EQ((*wishes)[0].worker, "b");
-  EXPECT_FALSE(BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
+  EXPECT_FALSE(
+      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
 }
 
 TEST(PlannerTest, UnnamedRangesGoToWorkersInJoinOrderLocalLast) {
@@ -325,7 +328,8 @@ TEST(PlannerTest, UnnamedRangesGoToWorkersInJoinOrderLocalLast) {
   ASSERT_TRUE(cuts.ok());
   EXPECT_EQ((*cuts)[0].worker, "w1");
   EXPECT_EQ((*cuts)[2].layers, (LayerRange{5, 8}));
-  for (const char* bad : {"", ",", "-", "1-", "-1", "a=", "=1-2", "3-1", "0-8", "w1=-x", "0-3;4-7", "99999999999-3", "5 2", "0", "8"}) {
+  for (const char* bad :
+       {"", ",", "-", "1-", "-1", "a=", "=1-2", "3-1", "0-8", "w1=-x", "0-3;4-7", "99999999999-3", "5 2", "0", "8"}) {
     const auto parsed = ParseResize(bad, Sizes(8), members);
     const bool valid = parsed.ok() && Plan{.num_layers = 8, .stages = MakeStages(*parsed)}.Validate().ok();
     EXPECT_FALSE(valid) << bad;
@@ -347,7 +351,9 @@ TEST(PlannerTest, MemoryHoldsTheUnionOfBothPlans) {
 TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
   const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
   const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
-  auto fit = [&](uint64_t memory) { return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, nullptr, next, 10); };
+  auto fit = [&](uint64_t memory) {
+    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, nullptr, next, 10);
+  };
   const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
   EXPECT_EQ(fit(weights + 5 * 10), 10u);
   EXPECT_EQ(fit(weights + 5 * 10 - 1), 9u);

@@ -27,9 +27,7 @@ using testing::Plain;
 using testing::Between;
 using Random = testing::RandomBits;
 
-float Real(Random& random, float low, float high) {
-  return std::uniform_real_distribution<float>(low, high)(random);
-}
+float Real(Random& random, float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); }
 
 // One seeded row with everything that leads to its draw.
 struct Case {

@@ -22,8 +22,8 @@ using testing::kInf;
 using testing::kNan;
 using testing::OracleAnswer;
 using testing::OracleDistribution;
-using testing::Plain;
 using ::testing::Pair;
+using testing::Plain;
 
 std::vector<float> LogitsOf(std::vector<float> probabilities) {
   for (float& p : probabilities) p = std::log(p);

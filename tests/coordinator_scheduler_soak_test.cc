@@ -26,7 +26,7 @@ WorldOptions RandomOptions(uint64_t seed) {
   o.prefix_cache = pick(0, 4) > 0;
   o.chunked_prefill = pick(0, 4) > 0;
   o.continuous_batching = pick(0, 4) > 0;
-  o.one_class = pick(0, 1) > 0;
+  o.prefill_matches_decode = pick(0, 1) > 0;
   return {
       .scheduler = o, .seed = seed, .error_rate = pick(0, 2) > 0 ? 0.05 : 0, .repeat_rate = pick(0, 2) > 0 ? 0.05 : 0};
 }

@@ -35,7 +35,8 @@ class Rig {
  public:
   explicit Rig(SchedulerOptions o) : scheduler(o) {}
   void Add(uint64_t id, std::vector<TokenId> tokens, uint32_t max = 60, int priority = 0) {
-    const Status added = scheduler.Add(SeqId{id}, {.tokens = std::move(tokens), .max_positions = max, .priority = priority});
+    const Status added =
+        scheduler.Add(SeqId{id}, {.tokens = std::move(tokens), .max_positions = max, .priority = priority});
     ASSERT_TRUE(added.ok()) << added;
     Check();
   }
@@ -84,7 +85,7 @@ TEST(SchedulerTest, ALongPromptIsCutAndOnlyItsLastRowIsSampled) {
   EXPECT_EQ(r.Next(), (Shape{{1, 4, 2, true}}));  // chunks of one prompt follow each other round the ring
   EXPECT_EQ(r.Next(), Shape{});                   // two in flight
   r.Land();
-  EXPECT_EQ(r.Next(), Shape{});                   // nothing to run before the sample
+  EXPECT_EQ(r.Next(), Shape{});  // nothing to run before the sample
   r.LandAndAppend();
   EXPECT_EQ(r.Next(), (Shape{{1, 6, 1, true}}));
 }
@@ -126,7 +127,8 @@ TEST(SchedulerTest, UnevenGroupsEvenOut) {
 }
 
 TEST(SchedulerTest, ALonePromptIsCutFinerWhereThereAreStages) {
-  for (const auto& [groups, length, expected] : {std::tuple{1u, 512, 256u}, {2u, 512, 64u}, {2u, 2048, 128u}, {4u, 512, 64u}, {2u, 8192, 256u}}) {
+  for (const auto& [groups, length, expected] :
+       {std::tuple{1u, 512, 256u}, {2u, 512, 64u}, {2u, 2048, 128u}, {4u, 512, 64u}, {2u, 8192, 256u}}) {
     SchedulerOptions o = Small();
     o.block_size = 16;
     o.num_blocks = 1024;
@@ -167,16 +169,16 @@ TEST(SchedulerTest, AnEqualBeginningComesFromTheCacheButTheLastRowIsComputed) {
 }
 
 TEST(SchedulerTest, ClassesKeepGeneratedRowsOutOfPrompts) {
-  for (const bool one_class : {true, false}) {
+  for (const bool prefill_matches_decode : {true, false}) {
     SchedulerOptions o = Small();
-    o.one_class = one_class;
+    o.prefill_matches_decode = prefill_matches_decode;
     Rig r(o);
     r.Add(1, Tokens(3));
     r.Generate(3, 9);
     r.scheduler.Remove(SeqId{1});
     r.Add(2, Tokens(9));
     r.Next();
-    EXPECT_EQ(r.scheduler.CachedPositions(SeqId{2}), one_class ? 8u : 0u);
+    EXPECT_EQ(r.scheduler.CachedPositions(SeqId{2}), prefill_matches_decode ? 8u : 0u);
   }
 }
 
@@ -276,8 +278,8 @@ TEST(BlockManagerTest, EvictsTheLongestUnusedAndComparesTokens) {
   EXPECT_TRUE(m.TakePrefix(1, std::vector<TokenId>{1, 2, 3, 4}, c4, 4).blocks.empty());
   m.Release(b);
   m.Release(a);
-  m.Allocate();                       // the free one
-  EXPECT_EQ(*m.Allocate(), b);        // then the tail of the chain
+  m.Allocate();                 // the free one
+  EXPECT_EQ(*m.Allocate(), b);  // then the tail of the chain
   EXPECT_EQ(m.TakePrefix(0, std::vector<TokenId>{1, 2, 3, 4}, c4, 4).blocks, (std::vector<BlockId>{a}));
   EXPECT_FALSE(m.Allocate().has_value());
   EXPECT_TRUE(m.CheckIntegrity(std::vector<uint32_t>{1, 1, 1}).ok());

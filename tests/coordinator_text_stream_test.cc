@@ -10,8 +10,8 @@
 namespace gyre {
 namespace {
 
-using ::testing::StartsWith;
 using testing::Between;
+using ::testing::StartsWith;
 using Random = testing::RandomBits;
 using Strings = std::vector<std::string>;
 

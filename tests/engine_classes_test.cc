@@ -1,4 +1,5 @@
-// Two classes of rows through the engine: prompts by tiles and generated rows without, each as if alone, on any processor with AVX-512.
+// Two classes of rows through the engine: prompts by tiles and generated rows without, each as if alone, on any
+// processor with AVX-512.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -31,7 +32,7 @@ class Classes : public ::testing::Test {
     o.isa = IsaName(isa);
     o.kv_type = "f16";
     o.block_size = 16;  // pages that attention takes by tiles
-    o.parallel = 30;  // 15 in each of two stages
+    o.parallel = 30;    // 15 in each of two stages
     return OpenRing(o);
   }
   static Request Ask(uint32_t seed, size_t length, uint32_t n) {
@@ -53,7 +54,8 @@ class Classes : public ::testing::Test {
 
 // Groups of 8 are multiplied as f32, whatever a row's class: only attention differs.
 TEST_F(Classes, AttentionOfPromptsIsByTilesThatOfGeneratedRowsIsNot) {
-  const testing::TinyModelFile model(testing::BuildTinyBin({.version = 2, .dim = 64, .hidden = 64, .layers = 3, .seq_len = 128, .scale = 0.004f}));
+  const testing::TinyModelFile model(
+      testing::BuildTinyBin({.version = 2, .dim = 64, .hidden = 64, .layers = 3, .seq_len = 128, .scale = 0.004f}));
   const auto with = Open(model.path(), Isa::kAmxEmulated), without = Open(model.path(), Isa::kAvx512);
   ASSERT_TRUE(with != nullptr && without != nullptr);
   const Outcome tiles = RunOne(with->engine(), AskLogits(1, 50)), plain = RunOne(without->engine(), AskLogits(1, 50));
@@ -61,7 +63,8 @@ TEST_F(Classes, AttentionOfPromptsIsByTilesThatOfGeneratedRowsIsNot) {
   ASSERT_EQ(plain.logits.size(), 50u);
   EXPECT_NE(tiles.logits.back(), plain.logits.back());
   EXPECT_LT(testing::Between({plain.logits.back()}, {tiles.logits.back()}).rms, 1e-2);
-  // A row that sees but itself has the weight 1 and a value that is exact: what follows it is generated, with the same bits.
+  // A row that sees but itself has the weight 1 and a value that is exact: what follows it is generated, with the same
+  // bits.
   const Outcome a = RunOne(with->engine(), Ask(2, 1, 60)), b = RunOne(without->engine(), Ask(2, 1, 60));
   EXPECT_EQ(a.probabilities.size(), 60u);
   EXPECT_EQ(a.tokens, b.tokens);

@@ -105,7 +105,8 @@ struct Variant {
 };
 
 TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
-  const std::vector<std::string> prompts = {"", "Once", "One day", "Lily", "The dog was", "Tom and", "A", "In the park"};
+  const std::vector<std::string> prompts = {"",        "Once", "One day",    "Lily", "The dog was",
+                                            "Tom and", "A",    "In the park"};
   const uint32_t n = testing::kSanitized ? 60 : 200;  // enough to need more than the few blocks
   std::vector<std::string> alone;
   {
@@ -117,7 +118,8 @@ TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
   const Variant variants[] = {
       {"plain", [](RingOptions&) {}},
       {"few blocks", [](RingOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420; }},
-      {"few blocks, no sharing", [](RingOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420, o.no_prefix_cache = true; }},
+      {"few blocks, no sharing",
+       [](RingOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420, o.no_prefix_cache = true; }},
       {"no sharing", [](RingOptions& o) { o.no_prefix_cache = true; }},
       {"chunk 1", [](RingOptions& o) { o.chunk = 1; }},
       {"chunk 3", [](RingOptions& o) { o.chunk = 3, o.max_rows = 5; }},

@@ -86,7 +86,8 @@ TEST_F(EngineWireTest, WhatIsBesideARowChangesNothing) {
     ASSERT_NE(one, nullptr);
     constexpr int kRequests = 8;
     std::vector<std::vector<TokenId>> texts;
-    for (int i = 0; i < kRequests; ++i) texts.push_back(RunOne(one->engine(), Ask(i, 60, 10 + 5 * static_cast<size_t>(i))).tokens);
+    for (int i = 0; i < kRequests; ++i)
+      texts.push_back(RunOne(one->engine(), Ask(i, 60, 10 + 5 * static_cast<size_t>(i))).tokens);
     const auto logits = LogitsOf(*one, 3, 40);
     for (const bool tcp : {false, true}) {
       RingOptions o = Options(3, wire);

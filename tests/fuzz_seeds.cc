@@ -56,8 +56,16 @@ class Seeds {
 
 void Models(Seeds* seeds) {
   for (const char* arch : {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen2moe", "qwen3moe"}) {
-    const auto bytes = testing::BuildTinyModel(
-        {.arch = arch, .dim = 8, .layers = 1, .heads = 2, .kv_heads = 1, .ffn = 8, .vocab = 4, .context = 16, .experts = 2, .used = 1});
+    const auto bytes = testing::BuildTinyModel({.arch = arch,
+                                                .dim = 8,
+                                                .layers = 1,
+                                                .heads = 2,
+                                                .kv_heads = 1,
+                                                .ffn = 8,
+                                                .vocab = 4,
+                                                .context = 16,
+                                                .experts = 2,
+                                                .used = 1});
     seeds->Gguf(arch, bytes, OpenModelFromBytes(bytes).status());
   }
 }
@@ -76,7 +84,8 @@ void Tokenizers(Seeds* seeds) {
       w.String("tokenizer.ggml.pre", "llama-bpe");
       w.Strings("tokenizer.ggml.merges", {"a b", "ab c"});
     }
-    for (const char* piece : {"ab", "abc", "\xE2\x96\x81", "\xE2\x96\x81hello"}) tokens.push_back(piece), types.push_back(1);
+    for (const char* piece : {"ab", "abc", "\xE2\x96\x81", "\xE2\x96\x81hello"})
+      tokens.push_back(piece), types.push_back(1);
     std::vector<float> scores;
     for (size_t i = 0; i < tokens.size(); ++i) scores.push_back(-static_cast<float>(i));
     w.Strings("tokenizer.ggml.tokens", tokens);
@@ -93,55 +102,71 @@ void Tokenizers(Seeds* seeds) {
 }
 
 void Configs(Seeds* seeds) {
-  const std::string common = R"("num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+  const std::string common =
+      R"("num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "intermediate_size": 128, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 100)";
   const std::pair<const char*, std::string> configs[] = {
-      {"llama3", R"("model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      {"llama3",
+       R"("model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                     "original_max_position_embeddings": 1024})"},
-      {"yarn", R"("model_type": "qwen2", "use_sliding_window": false, "sliding_window": 512, "rope_scaling": {"type": "yarn", "factor": 4.0,
+      {"yarn",
+       R"("model_type": "qwen2", "use_sliding_window": false, "sliding_window": 512, "rope_scaling": {"type": "yarn", "factor": 4.0,
                   "original_max_position_embeddings": 1024, "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.1})"},
-      {"linear", R"("model_type": "mistral", "sliding_window": 256, "rope_scaling": {"type": "linear", "factor": 2.0})"},
-      {"dynamic", R"("model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 500000})"},
+      {"linear",
+       R"("model_type": "mistral", "sliding_window": 256, "rope_scaling": {"type": "linear", "factor": 2.0})"},
+      {"dynamic",
+       R"("model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 500000})"},
       {"qwen3", R"("model_type": "qwen3")"},
-      {"gemma2", R"("model_type": "gemma2", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+      {"gemma2",
+       R"("model_type": "gemma2", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
                     "sliding_window": 256)"},
-      {"gemma3", R"("model_type": "gemma3_text", "query_pre_attn_scalar": 16, "sliding_window": 256, "sliding_window_pattern": 6,
+      {"gemma3",
+       R"("model_type": "gemma3_text", "query_pre_attn_scalar": 16, "sliding_window": 256, "sliding_window_pattern": 6,
                     "rope_local_base_freq": 10000, "layer_types": ["sliding_attention", "full_attention"])"},
       {"mixtral", R"("model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2)"},
-      {"qwen2moe", R"("model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+      {"qwen2moe",
+       R"("model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                       "shared_expert_intermediate_size": 64, "norm_topk_prob": false)"},
   };
   for (const auto& [name, special] : configs) {
     const std::string text = "{" + special + ", " + common + "}";
     Metadata metadata;
-    seeds->Hf(kConfig, std::string("config-") + name, text, ReadHfConfig(json::parse(text).as_object(), &metadata).status());
+    seeds->Hf(kConfig, std::string("config-") + name, text,
+              ReadHfConfig(json::parse(text).as_object(), &metadata).status());
   }
 }
 
 void TokenizerFiles(Seeds* seeds) {
-  const std::string added = R"("added_tokens": [{"id": 6, "content": "<|im_end|>", "special": true}, {"id": 7, "content": "<u>", "special": false}])";
+  const std::string added =
+      R"("added_tokens": [{"id": 6, "content": "<|im_end|>", "special": true}, {"id": 7, "content": "<u>", "special": false}])";
   const std::pair<const char*, std::string> files[] = {
-      {"bytelevel", R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+      {"bytelevel",
+       R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
           {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}]}, "model": {"type": "BPE", "ignore_merges": false,
           "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4, "H": 5}, "merges": ["a b", ["ab", "c"]]})"},
-      {"bytefallback", R"("normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "model": {"type": "BPE",
+      {"bytefallback",
+       R"("normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "model": {"type": "BPE",
           "byte_fallback": true, "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 1, "b": 2, "ab": 3, "\u2581": 4, "<0x0A>": 5}, "merges": ["a b"]})"},
-      {"unigram", R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}, {"type": "StripAccents"},
+      {"unigram",
+       R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}, {"type": "StripAccents"},
           {"type": "Strip", "strip_left": true, "strip_right": true}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]},
           "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, {"type": "Metaspace", "replacement": "\u2581",
           "prepend_scheme": "always", "split": true}]}, "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": false,
           "vocab": [["<unk>", 0.0], ["\u2581", -1.5], ["a", -2.0], ["b", -2.5], ["ab", -3.0], ["\u2581a", -3.5]]})"},
   };
   for (const auto& [name, parts] : files) {
-    const std::string text = "{" + added + ", " + parts + R"(, "post_processor": {"type": "TemplateProcessing", "single": [
+    const std::string text =
+        "{" + added + ", " + parts + R"(, "post_processor": {"type": "TemplateProcessing", "single": [
         {"SpecialToken": {"id": "<|im_end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}})";
     const auto read = ReadTokenizerJson(json::parse(text).as_object(), {}, 0);
-    seeds->Hf(kTokenizer, std::string("tokenizer-") + name, text, read.ok() ? MakeTokenizer(*read).status() : read.status());
+    seeds->Hf(kTokenizer, std::string("tokenizer-") + name, text,
+              read.ok() ? MakeTokenizer(*read).status() : read.status());
   }
 }
 
 void Safetensors(Seeds* seeds) {
-  const std::string header = R"({"__metadata__": {"format": "pt"}, "a.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+  const std::string header =
+      R"({"__metadata__": {"format": "pt"}, "a.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
     "b.weight": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [16, 20]}, "c": {"dtype": "BF16", "shape": [2], "data_offsets": [20, 24]}})";
   const uint64_t n = header.size();
   const std::string bytes = std::string(reinterpret_cast<const char*>(&n), 8) + header + std::string(24, 'x');

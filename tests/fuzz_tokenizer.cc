@@ -46,14 +46,16 @@ std::unique_ptr<Tokenizer> Spm() {
 std::unique_ptr<Tokenizer> Unigram(bool normalizes) {
   Vocabulary v;
   for (int b = 0; b < 256; ++b) v.Add(fmt::format("<0x{:02X}>", b), TokenType::kByte);
-  for (const char* piece : {"a", "aa", "ab", "bca", "aaaaaaaa", "\xE2\x96\x81", "\xE2\x96\x81\xE2\x96\x81", "a\xE2\x96\x81", "\xC3\xA9"})
+  for (const char* piece :
+       {"a", "aa", "ab", "bca", "aaaaaaaa", "\xE2\x96\x81", "\xE2\x96\x81\xE2\x96\x81", "a\xE2\x96\x81", "\xC3\xA9"})
     v.Add(piece, TokenType::kNormal);
   v.Add("<u>", TokenType::kUserDefined);
   for (size_t i = 0; i < v.size(); ++i) v.scores.push_back(-static_cast<float>(i % 7));
   UnigramOptions options;
   if (normalizes) {
     options.split_words = true;
-    const auto map = Charsmap::Parse(testing::BuildCharsmap({{"\xEF\xBC\xA1", "A"}, {"ab", " "}, {"\n", " "}, {"a\xCC\x81", "\xC3\xA1"}}));
+    const auto map = Charsmap::Parse(
+        testing::BuildCharsmap({{"\xEF\xBC\xA1", "A"}, {"ab", " "}, {"\n", " "}, {"a\xCC\x81", "\xC3\xA1"}}));
     options.steps = {{.kind = NormalizerStep::Kind::kCharsmap, .charsmap = std::make_shared<const Charsmap>(*map)},
                      {.kind = NormalizerStep::Kind::kForm, .form = UnicodeForm::kNfkd},
                      {.kind = NormalizerStep::Kind::kLowercase},
@@ -67,13 +69,14 @@ std::unique_ptr<Tokenizer> Unigram(bool normalizes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace gyre;
-  static const std::unique_ptr<Tokenizer> tokenizers[] = {Bpe("gpt-2"), Bpe("llama-bpe"), Bpe("deepseek-llm"),
-                                                          Bpe("qwen2"), Spm(), Unigram(false), Unigram(true)};
+  static const std::unique_ptr<Tokenizer> tokenizers[] = {
+      Bpe("gpt-2"), Bpe("llama-bpe"), Bpe("deepseek-llm"), Bpe("qwen2"), Spm(), Unigram(false), Unigram(true)};
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   for (const auto& t : tokenizers) {
     const std::string back = t->Decode(t->Encode(text, {}));
     // NFC, U+2581 and normalizers change the text, and nothing else does.
-    const bool changes = t.get() == tokenizers[3].get() || (t->kind() != "bpe" && text.find("\xE2\x96\x81") != text.npos) ||
+    const bool changes = t.get() == tokenizers[3].get() ||
+                         (t->kind() != "bpe" && text.find("\xE2\x96\x81") != text.npos) ||
                          t.get() == tokenizers[6].get();
     if (!changes && back != text) std::abort();
     (void)t->Encode(text, {.parse_special = true, .guard = "b"});

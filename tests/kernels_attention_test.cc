@@ -55,19 +55,23 @@ TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
         const auto k = Random(positions * 2 * dim, 1), v = Random(positions * 2 * dim, 2);
         const auto q = Random(positions * 4 * dim, 3);
         fast_->StoreKv(k.data(), v.data(), rows, cache.view);
-        const AttentionParams params{.heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
+        const AttentionParams params{
+            .heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
         std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
         fast_->Attention(q.data(), rows, cache.view, params, got.data());
         // A score is one chain of up to 64 additions of size 10: some 1e-6, which the weights hand on.
         for (const auto& [from, n] : {std::pair<size_t, size_t>{0, 24}, {248, 16}, {504, 16}, {690, 10}}) {
-          ref_->Attention(&q[from * 4 * dim], std::span(rows).subspan(from, n), cache.view, params, &expected[from * 4 * dim]);
-          for (size_t i = from * 4 * dim; i < (from + n) * 4 * dim; ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << KvTypeName(type);
+          ref_->Attention(&q[from * 4 * dim], std::span(rows).subspan(from, n), cache.view, params,
+                          &expected[from * 4 * dim]);
+          for (size_t i = from * 4 * dim; i < (from + n) * 4 * dim; ++i)
+            ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << KvTypeName(type);
         }
         // Alone it has too few heads for two or eight threads, which share its splits.
         for (Backend* backend : {fast_.get(), one.get(), eight.get()}) {
           for (uint32_t p : {0u, 1u, 15u, 16u, 255u, 256u, 257u, 699u}) {
             backend->Attention(&q[p * 4 * dim], std::span(rows).subspan(p, 1), cache.view, params, alone.data());
-            EXPECT_EQ(std::memcmp(alone.data(), &got[p * 4 * dim], alone.size() * 4), 0) << p << ", " << backend->threads() << " threads";
+            EXPECT_EQ(std::memcmp(alone.data(), &got[p * 4 * dim], alone.size() * 4), 0)
+                << p << ", " << backend->threads() << " threads";
           }
         }
       }
@@ -75,7 +79,8 @@ TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
   }
 }
 
-// Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as many.
+// Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as
+// many.
 TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
   const int heads = 10, kv_heads = 5, head_dim = 32;
   Cache cache = MakeCache(KvType::kF16, kv_heads, head_dim, 16, 400);
@@ -94,7 +99,8 @@ TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
       for (int threads : {1, 2, 3, 8}) {
         std::fill(got.begin(), got.end(), NAN);
         MakeBackend(GetParam(), threads)->Attention(q.data(), rows, cache.view, params, got.data());
-        for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << count << " rows, " << threads << " threads";
+        for (size_t i = 0; i < got.size(); ++i)
+          ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << count << " rows, " << threads << " threads";
       }
     }
   }
@@ -102,7 +108,8 @@ TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
 
 // Pages of other sizes, and heads so wide that a page's q8_0 scales are taken in parts.
 TEST_P(Attention, PagesOfAnySize) {
-  for (const auto& [block, head_dim] : {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}, {16, 96}, {16, 128}, {16, 256}}) {
+  for (const auto& [block, head_dim] :
+       {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}, {16, 96}, {16, 128}, {16, 256}}) {
     for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
       const uint32_t positions = 420;
       Cache cache = MakeCache(type, 2, head_dim, block, positions);
@@ -116,16 +123,19 @@ TEST_P(Attention, PagesOfAnySize) {
       const auto last = std::span(rows).subspan(positions - 8);
       ref_->Attention(q.data(), last, cache.view, params, expected.data());
       fast_->Attention(q.data(), last, cache.view, params, together.data());
-      for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(together[i], expected[i], 1e-5) << block << " positions, heads of " << dim;
+      for (size_t i = 0; i < q.size(); ++i)
+        ASSERT_NEAR(together[i], expected[i], 1e-5) << block << " positions, heads of " << dim;
       for (size_t r = 0; r < 8; ++r) {
         fast_->Attention(&q[r * width], last.subspan(r, 1), cache.view, params, alone.data());
-        EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], alone.size() * 4), 0) << block << " positions, heads of " << dim;
+        EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], alone.size() * 4), 0)
+            << block << " positions, heads of " << dim;
       }
     }
   }
 }
 
-// Many splits, which are added in pairs by whoever comes second: the same bits alone and in company, for every number of threads, whatever comes first.
+// Many splits, which are added in pairs by whoever comes second: the same bits alone and in company, for every number
+// of threads, whatever comes first.
 TEST_P(Attention, SplitsAreAddedInOneOrder) {
   const uint32_t positions = 2600;  // 11 splits
   const size_t dim = 32, width = 4 * dim;
@@ -148,11 +158,13 @@ TEST_P(Attention, SplitsAreAddedInOneOrder) {
         for (int turn = 0; turn < turns; ++turn) {
           std::fill(again.begin(), again.end(), NAN);
           backend->Attention(q.data(), last, cache.view, params, again.data());
-          ASSERT_EQ(std::memcmp(again.data(), together.data(), q.size() * 4), 0) << threads << " threads, " << end << " positions";
+          ASSERT_EQ(std::memcmp(again.data(), together.data(), q.size() * 4), 0)
+              << threads << " threads, " << end << " positions";
           const size_t r = static_cast<size_t>(turn) % 8;
           std::fill(alone.begin(), alone.end(), NAN);
           backend->Attention(&q[r * width], last.subspan(r, 1), cache.view, params, alone.data());
-          ASSERT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0) << threads << " threads, " << end << " positions";
+          ASSERT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0)
+              << threads << " threads, " << end << " positions";
         }
       }
     }
@@ -179,7 +191,10 @@ TEST_P(Attention, WeightsOfLargeScores) {
 // An element as the cache keeps it.
 std::vector<float> Kept(KvType type, const std::vector<float>& v) {
   std::vector<float> out(v.size());
-  const DType as = type == KvType::kF16 ? DType::kF16 : type == KvType::kBf16 ? DType::kBF16 : type == KvType::kQ8_0 ? DType::kQ8_0 : DType::kF32;
+  const DType as = type == KvType::kF16    ? DType::kF16
+                   : type == KvType::kBf16 ? DType::kBF16
+                   : type == KvType::kQ8_0 ? DType::kQ8_0
+                                           : DType::kF32;
   std::vector<std::byte> bytes(v.size() / Info(as).block_elems * Info(as).block_bytes);
   EXPECT_TRUE(Quantize(as, v.data(), bytes.data(), v.size()));
   Dequantize(as, bytes.data(), out.data(), v.size());
@@ -190,25 +205,33 @@ class PromptAttention : public testing::KernelTest {
  protected:
   static constexpr size_t kHeads = 6, kKvHeads = 2;
   // One query in plain code: itself and its weights rounded to bf16, these relative to the largest of 256 positions.
-  static std::vector<double> Attend(const float* q, const float* k, const float* v, size_t dim, size_t p, const AttentionParams& params) {
-    const size_t from = params.window > 0 && p + 1 > static_cast<size_t>(params.window) ? p + 1 - static_cast<size_t>(params.window) : 0;
+  static std::vector<double> Attend(const float* q, const float* k, const float* v, size_t dim, size_t p,
+                                    const AttentionParams& params) {
+    const size_t from = params.window > 0 && p + 1 > static_cast<size_t>(params.window)
+                            ? p + 1 - static_cast<size_t>(params.window)
+                            : 0;
     std::vector<double> scores, out(dim);
     double top = -1e30, total = 0;
     for (size_t j = from; j <= p; ++j) {
       double s = 0;
-      for (size_t d = 0; d < dim; ++d) s += static_cast<double>(Bf16ToFloat(FloatToBf16(q[d]))) * static_cast<double>(k[j * kKvHeads * dim + d]);
+      for (size_t d = 0; d < dim; ++d)
+        s += static_cast<double>(Bf16ToFloat(FloatToBf16(q[d]))) * static_cast<double>(k[j * kKvHeads * dim + d]);
       s *= static_cast<double>(params.scale);
-      if (params.softcap > 0) s = static_cast<double>(params.softcap) * std::tanh(s / static_cast<double>(params.softcap));
+      if (params.softcap > 0)
+        s = static_cast<double>(params.softcap) * std::tanh(s / static_cast<double>(params.softcap));
       scores.push_back(s);
       top = std::max(top, s);
     }
     for (size_t begin = from; begin <= p; begin = (begin / 256 + 1) * 256) {
       const size_t end = std::min(p + 1, (begin / 256 + 1) * 256);
-      const double max = *std::max_element(&scores[begin - from], &scores[end - 1 - from] + 1), by = std::exp(max - top);
+      const double max = *std::max_element(&scores[begin - from], &scores[end - 1 - from] + 1),
+                   by = std::exp(max - top);
       for (size_t j = begin; j < end; ++j) {
         const auto weight = static_cast<float>(std::exp(scores[j - from] - max));
         total += by * static_cast<double>(weight);
-        for (size_t d = 0; d < dim; ++d) out[d] += by * static_cast<double>(Bf16ToFloat(FloatToBf16(weight))) * static_cast<double>(v[j * kKvHeads * dim + d]);
+        for (size_t d = 0; d < dim; ++d)
+          out[d] += by * static_cast<double>(Bf16ToFloat(FloatToBf16(weight))) *
+                    static_cast<double>(v[j * kKvHeads * dim + d]);
       }
     }
     for (double& o : out) o /= total;
@@ -228,12 +251,17 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
         const auto dim = static_cast<size_t>(head_dim), width = kHeads * dim;
         std::vector<KvRow> rows;
         for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
-        const auto k = Random(positions * kKvHeads * dim, 1), v = Random(positions * kKvHeads * dim, 2), q = Random(positions * width, 3);
+        const auto k = Random(positions * kKvHeads * dim, 1), v = Random(positions * kKvHeads * dim, 2),
+                   q = Random(positions * width, 3);
         fast_->StoreKv(k.data(), v.data(), rows, cache.view);
-        AttentionParams params{.heads = kHeads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window, .arithmetic = Arithmetic::kPrompt};
+        AttentionParams params{.heads = kHeads,
+                               .scale = 0.3f,
+                               .softcap = window == 5 ? 20.0f : 0.0f,
+                               .window = window,
+                               .arithmetic = Arithmetic::kPrompt};
         std::vector<float> all(q.size(), NAN), got(q.size());
         fast_->Attention(q.data(), rows, cache.view, params, all.data());
-        if (fast_->one_class()) {
+        if (fast_->prefill_matches_decode()) {
           params.arithmetic = Arithmetic::kGenerated;
           fast_->Attention(q.data(), rows, cache.view, params, got.data());
           EXPECT_EQ(all, got);
@@ -252,7 +280,8 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
             }
           }
         }
-        EXPECT_LT(wrong, seen / 40) << KvTypeName(type) << ", heads of " << dim << ", window " << window;  // weights beside a tie
+        EXPECT_LT(wrong, seen / 40) << KvTypeName(type) << ", heads of " << dim << ", window "
+                                    << window;  // weights beside a tie
         for (const auto& [threads, chunk] : {std::pair<int, size_t>{1, 333}, {2, 1}, {2, 64}, {8, 7}}) {
           const auto backend = MakeBackend(GetParam(), threads);
           std::fill(got.begin(), got.end(), NAN);
@@ -261,7 +290,8 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
             const size_t n = std::min<size_t>(chunk, positions - r);
             backend->Attention(&q[r * width], std::span(rows).subspan(r, n), cache.view, params, &got[r * width]);
           }
-          ASSERT_EQ(std::memcmp(&got[first * width], &all[first * width], (positions - first) * width * 4), 0) << threads << " threads, chunks of " << chunk;
+          ASSERT_EQ(std::memcmp(&got[first * width], &all[first * width], (positions - first) * width * 4), 0)
+              << threads << " threads, chunks of " << chunk;
         }
         if (window == 0) continue;
         // Blocks behind the window are given back.
@@ -276,24 +306,29 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
   }
 }
 
-// Several sequences and rows that do not follow each other in one call, pages of several sizes, groups that fill tiles in part.
+// Several sequences and rows that do not follow each other in one call, pages of several sizes, groups that fill tiles
+// in part.
 TEST_P(PromptAttention, SequencesPagesAndGroups) {
   struct Case {
     int block, heads, kv_heads, head_dim;
   };
   for (const Case& c : {Case{16, 2, 2, 80}, {32, 7, 1, 64}, {48, 16, 2, 40}, {256, 71, 1, 64}, {10, 6, 2, 32}}) {
-    const auto dim = static_cast<size_t>(c.head_dim), width = static_cast<size_t>(c.heads) * dim, kv_width = static_cast<size_t>(c.kv_heads) * dim;
+    const auto dim = static_cast<size_t>(c.head_dim), width = static_cast<size_t>(c.heads) * dim,
+               kv_width = static_cast<size_t>(c.kv_heads) * dim;
     const uint32_t positions = testing::kSanitized ? 260 : 530, block = static_cast<uint32_t>(c.block);
-    Cache cache = MakeCache(KvType::kF16, c.kv_heads, c.head_dim, c.block, 2 * ((positions + block - 1) / block * block));
+    Cache cache =
+        MakeCache(KvType::kF16, c.kv_heads, c.head_dim, c.block, 2 * ((positions + block - 1) / block * block));
     const auto half = static_cast<ptrdiff_t>(cache.table.size() / 2);
-    const std::vector<BlockId> tables[2] = {{cache.table.begin(), cache.table.begin() + half}, {cache.table.begin() + half, cache.table.end()}};
+    const std::vector<BlockId> tables[2] = {{cache.table.begin(), cache.table.begin() + half},
+                                            {cache.table.begin() + half, cache.table.end()}};
     std::vector<KvRow> all;
     for (const auto& table : tables) {
       for (uint32_t p = 0; p < positions; ++p) all.push_back({table.data(), p});
     }
     fast_->StoreKv(Random(all.size() * kv_width, 1).data(), Random(all.size() * kv_width, 2).data(), all, cache.view);
     std::vector<KvRow> rows;  // of one, of the other, again of the one, behind what it had
-    for (const auto& [sequence, from, n] : {std::tuple<size_t, uint32_t, uint32_t>{0, 100, 90}, {1, 0, 75}, {0, 240, 20}, {1, 200, 1}}) {
+    for (const auto& [sequence, from, n] :
+         {std::tuple<size_t, uint32_t, uint32_t>{0, 100, 90}, {1, 0, 75}, {0, 240, 20}, {1, 200, 1}}) {
       for (uint32_t p = from; p < from + n; ++p) rows.push_back({tables[sequence].data(), p});
     }
     const auto q = Random(rows.size() * width, 3);
@@ -302,10 +337,12 @@ TEST_P(PromptAttention, SequencesPagesAndGroups) {
     fast_->Attention(q.data(), rows, cache.view, params, together.data());
     for (size_t r = 0; r < rows.size(); r += 7) {
       fast_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, alone.data());
-      EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0) << "row " << r << ", pages of " << c.block;
+      EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0)
+          << "row " << r << ", pages of " << c.block;
       ref_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, &expected[r * width]);
       // Queries are rounded; elsewhere in the cache are numbers of size 1.
-      for (size_t i = r * width; i < (r + 1) * width; ++i) ASSERT_NEAR(together[i], expected[i], 4e-2) << "row " << r << ", pages of " << c.block;
+      for (size_t i = r * width; i < (r + 1) * width; ++i)
+        ASSERT_NEAR(together[i], expected[i], 4e-2) << "row " << r << ", pages of " << c.block;
     }
   }
 }
@@ -331,7 +368,8 @@ TEST_P(PromptAttention, ScoresOfAnySize) {
   }
   // One position has all the weight.
   const auto most = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
-  for (size_t i = 299 * 32; i < 300 * 32; ++i) EXPECT_LE(std::fabs(got[i]), std::fabs(*std::max_element(v.begin(), v.end(), most)) * 1.01f);
+  for (size_t i = 299 * 32; i < 300 * 32; ++i)
+    EXPECT_LE(std::fabs(got[i]), std::fabs(*std::max_element(v.begin(), v.end(), most)) * 1.01f);
 }
 
 // A query's weights of what it does not see are 0, and 0 times infinity is no number.

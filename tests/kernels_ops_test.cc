@@ -66,7 +66,9 @@ TEST_P(Ops, NormsHaveTheSameBitsEverywhere) {
 }
 
 TEST_P(Ops, KeysAndValuesAreRoundedAsTheReferenceDoes) {
-  std::vector<float> numbers = {0.0f, -0.0f, INFINITY, -INFINITY, 65504, 65519, 65520, -1e30f, 6e-8f, 2.9e-8f, 3.1e-8f, -6.1e-5f, 1e-40f, 2049, 2051, 1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f};
+  std::vector<float> numbers = {0.0f,   -0.0f,        INFINITY,         -INFINITY,   65504,          65519,  65520,
+                                -1e30f, 6e-8f,        2.9e-8f,          3.1e-8f,     -6.1e-5f,       1e-40f, 2049,
+                                2051,   1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f};
   for (float f : Random(4096, 3)) numbers.push_back(f);
   for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kF32}) {
     for (const int head_dim : {20, 128, 300}) {
@@ -99,9 +101,11 @@ TEST_P(Ops, WhatIsLargeOrNoNumberGoesThroughActivations) {
   for (size_t n : {1u, 3u, 16u, 37u}) {  // tails and whole registers
     auto all = [&](float value) { return std::vector<float>(n, value); };
     auto is = [&](const std::vector<float>& got, float want) {
-      for (float v : got) ASSERT_TRUE(v == want || (std::isnan(v) && std::isnan(want))) << v << ", expected " << want << ", n " << n;
+      for (float v : got)
+        ASSERT_TRUE(v == want || (std::isnan(v) && std::isnan(want))) << v << ", expected " << want << ", n " << n;
     };
-    for (const auto& [in, want] : {std::pair(inf, 30.0f), {-inf, -30.0f}, {3e38f, 30.0f}, {-3e38f, -30.0f}, {0.0f, 0.0f}, {NAN, NAN}}) {
+    for (const auto& [in, want] :
+         {std::pair(inf, 30.0f), {-inf, -30.0f}, {3e38f, 30.0f}, {-3e38f, -30.0f}, {0.0f, 0.0f}, {NAN, NAN}}) {
       std::vector<float> x = all(in);
       fast_->SoftcapInPlace(x.data(), n, 30.0f);
       is(x, want);
@@ -142,8 +146,10 @@ TEST_P(Ops, TopKAndLogSumExpMatchTheReference) {
         for (double t : {1.0, 0.5, 3.0}) {
           const double x = ref_->LogSumExp(logits.data(), vocab, t, skip, m);
           const double y = fast_->LogSumExp(logits.data(), vocab, t, skip, m);
-          if (std::isinf(x)) EXPECT_EQ(x, y);
-          else EXPECT_NEAR(x, y, 1e-11);
+          if (std::isinf(x))
+            EXPECT_EQ(x, y);
+          else
+            EXPECT_NEAR(x, y, 1e-11);
         }
       }
     }
@@ -189,11 +195,11 @@ TEST(QuantTest, BlocksDequantizeToHandMadeValues) {
   EXPECT_EQ(y[0], 2);     // (16 + 1 - 16) * 2
   EXPECT_EQ(y[16], -26);  // (3 - 16) * 2
   std::fill(b.begin(), b.end(), std::byte{0});
-  put(0, two);   // Q4_K: d 2, dmin 0.5
+  put(0, two);  // Q4_K: d 2, dmin 0.5
   put(2, half);
-  b[4] = std::byte{3};   // scale 0
-  b[8] = std::byte{4};   // minimum 0
-  b[5] = std::byte{5};   // scale 1
+  b[4] = std::byte{3};  // scale 0
+  b[8] = std::byte{4};  // minimum 0
+  b[5] = std::byte{5};  // scale 1
   b[16] = std::byte{0x72};
   Dequantize(DType::kQ4_K, b.data(), y, 256);
   EXPECT_EQ(y[0], 2 * 3 * 2 - 0.5f * 4);

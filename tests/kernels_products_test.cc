@@ -1,4 +1,5 @@
-// Products of every instruction set against the reference and each other, and the promise that a row never depends on its company.
+// Products of every instruction set against the reference and each other, and the promise that a row never depends on
+// its company.
 #include "kernels/codes.h"
 #include "kernels/ops.h"
 #include "kernels/quant_lowbit.h"
@@ -21,11 +22,11 @@ namespace {
 using testing::Random;
 
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kGenerated, Arithmetic::kPrompt};
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
-                            DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
-                            DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kIQ1_S,
-                            DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS, DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S,
-                            DType::kTQ1_0, DType::kTQ2_0};
+constexpr DType kTypes[] = {DType::kF32,   DType::kF16,     DType::kBF16,  DType::kQ8_0,    DType::kQ4_0,
+                            DType::kQ4_1,  DType::kQ5_0,    DType::kQ5_1,  DType::kQ2_K,    DType::kQ3_K,
+                            DType::kQ4_K,  DType::kQ5_K,    DType::kQ6_K,  DType::kIQ4_NL,  DType::kIQ4_XS,
+                            DType::kMXFP4, DType::kIQ1_S,   DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS,
+                            DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S, DType::kTQ1_0,   DType::kTQ2_0};
 // Types whose products are of whole numbers.
 bool IsInteger(DType type) { return HasCodes(type) || IsLowBit(type); }
 
@@ -132,7 +133,8 @@ class Products : public testing::KernelTest {
     std::vector<float> expected(rows * n), got(rows * n + 1, NAN);
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
-    fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1, exact ? Arithmetic::kExact : Arithmetic::kGenerated);
+    fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1,
+                  exact ? Arithmetic::kExact : Arithmetic::kGenerated);
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     std::vector<float> wide(k);
     const size_t row_bytes = w.bytes.size() / n;
@@ -141,9 +143,11 @@ class Products : public testing::KernelTest {
       Dequantize(type, w.bytes.data() + c * row_bytes, wide.data(), k);
       for (size_t r = 0; r < rows; ++r) {
         double norm = 0;
-        for (size_t i = 0; i < k; ++i) norm += std::fabs(static_cast<double>(seen[r * k + i]) * static_cast<double>(wide[i]));
+        for (size_t i = 0; i < k; ++i)
+          norm += std::fabs(static_cast<double>(seen[r * k + i]) * static_cast<double>(wide[i]));
         const double bound = 6e-8 * (4 + static_cast<double>(k) / 8) * norm + 1e-30;
-        const double error = std::fabs(static_cast<double>(got[1 + r * n + c]) - static_cast<double>(expected[r * n + c]));
+        const double error =
+            std::fabs(static_cast<double>(got[1 + r * n + c]) - static_cast<double>(expected[r * n + c]));
         if (!(error <= bound)) ++wrong;
       }
     }
@@ -158,7 +162,7 @@ class Products : public testing::KernelTest {
     Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
     const std::vector<float> x = Random(rows * k, 5);
     std::vector<float> expected(rows * n), got(rows * n, NAN);
-    if (fast_->one_class()) {
+    if (fast_->prefill_matches_decode()) {
       fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kGenerated);
       fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
       EXPECT_EQ(expected, got) << Info(type).name;
@@ -171,7 +175,8 @@ class Products : public testing::KernelTest {
     Dequantize(type, w.bytes.data(), wide.data(), n * k);
     round(&seen);
     if (type != DType::kF16 && type != DType::kF32) round(&wide);  // those are sums of two bf16: 16 bits at least
-    const WeightView rounded{.type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
+    const WeightView rounded{
+        .type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
     ref_->MatMul(seen.data(), rows, *ref_->Pack(rounded), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
@@ -185,7 +190,8 @@ class Products : public testing::KernelTest {
           largest = std::max(largest, product);
         }
         // A weight is a sum that is rounded before: two of these may be on the other side of a tie.
-        const double bound = (6e-8 * (4 + static_cast<double>(k) / 8) + (type == DType::kF32 ? 1e-5 : 0)) * norm + (IsInteger(type) ? largest / 128 : 1e-30);
+        const double bound = (6e-8 * (4 + static_cast<double>(k) / 8) + (type == DType::kF32 ? 1e-5 : 0)) * norm +
+                             (IsInteger(type) ? largest / 128 : 1e-30);
         const double error = std::fabs(static_cast<double>(got[r * n + c]) - static_cast<double>(expected[r * n + c]));
         if (!(error <= bound)) ++wrong;
       }
@@ -232,7 +238,7 @@ TEST_P(Products, PromptProductsMatchTheReference) {
       for (size_t n : {1u, 16u, 33u}) {
         if (testing::kSanitized && n != 33) continue;
         for (size_t rows : {1u, 16u, 17u, 33u}) {
-          if (k % block == 0 && (!fast_->one_class() || n == 33)) ExpectPromptProducts(type, rows, n, k);
+          if (k % block == 0 && (!fast_->prefill_matches_decode() || n == 33)) ExpectPromptProducts(type, rows, n, k);
         }
       }
     }
@@ -245,8 +251,15 @@ TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
   const std::vector<float> x = Random(rows * k, 12);
   std::vector<std::shared_ptr<const PackedWeight>> packed;
   std::vector<Weights> weights;
-  for (const auto& [type, n] : {std::pair(DType::kQ4_K, 40), {DType::kQ4_K, 24}, {DType::kQ6_K, 24}, {DType::kQ2_K, 33}, {DType::kIQ4_NL, 24}, {DType::kQ8_0, 17},
-                                {DType::kF16, 17}, {DType::kIQ2_XS, 20}, {DType::kQ4_0, 18}}) {
+  for (const auto& [type, n] : {std::pair(DType::kQ4_K, 40),
+                                {DType::kQ4_K, 24},
+                                {DType::kQ6_K, 24},
+                                {DType::kQ2_K, 33},
+                                {DType::kIQ4_NL, 24},
+                                {DType::kQ8_0, 17},
+                                {DType::kF16, 17},
+                                {DType::kIQ2_XS, 20},
+                                {DType::kQ4_0, 18}}) {
     weights.push_back(MakeWeights(type, static_cast<size_t>(n), k, 13));
     packed.push_back(fast_->Pack(weights.back().view));
   }
@@ -273,18 +286,23 @@ TEST_P(Products, FeedForwardIsItsProductsAndActivation) {
     size_t rows, k, n;  // n: columns of gate and up
   };
   const size_t many = testing::kSanitized ? 37 : 290;  // over a block of rows
-  const Case cases[] = {{DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, 33, 64, 96},       {DType::kQ4_K, DType::kQ6_K, DType::kF16, many, 2304, 45},
-                        {DType::kF16, DType::kIQ2_XS, DType::kQ4_K, 17, 256, 256},    {DType::kIQ2_XS, DType::kF32, DType::kBF16, 16, 512, 150},
-                        {DType::kQ4_0, DType::kQ8_0, DType::kF32, many, 32, 290},     {DType::kBF16, DType::kF16, DType::kF32, 1, 40, 17}};
+  const Case cases[] = {{DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, 33, 64, 96},
+                        {DType::kQ4_K, DType::kQ6_K, DType::kF16, many, 2304, 45},
+                        {DType::kF16, DType::kIQ2_XS, DType::kQ4_K, 17, 256, 256},
+                        {DType::kIQ2_XS, DType::kF32, DType::kBF16, 16, 512, 150},
+                        {DType::kQ4_0, DType::kQ8_0, DType::kF32, many, 32, 290},
+                        {DType::kBF16, DType::kF16, DType::kF32, 1, 40, 17}};
   const auto threads = MakeBackend(GetParam(), 3);
   for (const Case& c : cases) {
     const std::vector<float> x = Random(c.rows * c.k, 12);
     const size_t columns = 24;
-    const Weights gate = MakeWeights(c.gate, c.n, c.k, 1), up = MakeWeights(c.up, c.n, c.k, 2), down = MakeWeights(c.down, columns, c.n, 3);
+    const Weights gate = MakeWeights(c.gate, c.n, c.k, 1), up = MakeWeights(c.up, c.n, c.k, 2),
+                  down = MakeWeights(c.down, columns, c.n, 3);
     const auto g = fast_->Pack(gate.view), u = fast_->Pack(up.view), d = fast_->Pack(down.view);
     for (const Arithmetic arithmetic : kArithmetics) {
       for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
-        std::vector<float> gates(c.rows * c.n), ups(c.rows * c.n), expected((c.rows + 1) * columns, NAN), got = expected;
+        std::vector<float> gates(c.rows * c.n), ups(c.rows * c.n), expected((c.rows + 1) * columns, NAN),
+            got = expected;
         fast_->MatMul(x.data(), c.rows, *g, gates.data(), arithmetic);
         fast_->MatMul(x.data(), c.rows, *u, ups.data(), arithmetic);
         fast_->GatedActivation(gates.data(), ups.data(), gates.size(), act, gates.data());
@@ -295,7 +313,8 @@ TEST_P(Products, FeedForwardIsItsProductsAndActivation) {
         for (Backend* backend : {fast_.get(), threads.get()}) {
           std::fill(got.begin(), got.end(), NAN);
           backend->FeedForward(x.data(), c.rows, {*g, *u, *d}, act, arithmetic, got.data());
-          EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << Info(c.gate).name << ", arithmetic " << static_cast<int>(arithmetic);
+          EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0)
+              << Info(c.gate).name << ", arithmetic " << static_cast<int>(arithmetic);
           std::vector<float> added = before;
           backend->FeedForward(x.data(), c.rows, {*g, *u, *d}, act, arithmetic, added.data(), true);
           EXPECT_EQ(added, sum) << Info(c.gate).name << ", arithmetic " << static_cast<int>(arithmetic);
@@ -348,12 +367,18 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
   std::vector<std::byte> bytes(n * 1312);
   for (std::byte& b : bytes) b = static_cast<std::byte>(random());
   const std::vector<float> scales = Random(bytes.size() / 32, 6, 0.01f);
-  expect_same({.type = DType::kI8, .n = n, .k = 1312, .data = bytes.data(), .scales = reinterpret_cast<const std::byte*>(scales.data()), .group = 32});
+  expect_same({.type = DType::kI8,
+               .n = n,
+               .k = 1312,
+               .data = bytes.data(),
+               .scales = reinterpret_cast<const std::byte*>(scales.data()),
+               .group = 32});
 }
 
 // llama2.c's int8 with an f32 scale a group: in panels where each 32 positions have one scale, else expanded.
 TEST_P(Products, Int8WithGroupsOfAnySize) {
-  for (const auto& [group, k] : {std::pair<size_t, size_t>{32, 96}, {64, 128}, {128, 64}, {64, 352}, {24, 96}, {16, 80}}) {
+  for (const auto& [group, k] :
+       {std::pair<size_t, size_t>{32, 96}, {64, 128}, {128, 64}, {64, 352}, {24, 96}, {16, 80}}) {
     const size_t n = 48, rows = 5;
     if (n * k % group != 0) continue;
     const bool panels = group % 32 == 0 && k % 32 == 0;
@@ -361,7 +386,12 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
     std::vector<std::byte> bytes(n * k);
     for (std::byte& b : bytes) b = static_cast<std::byte>(random());
     const std::vector<float> scales = Random(n * k / group, 6, 0.01f), x = Random(rows * k, 7);
-    const WeightView w{.type = DType::kI8, .n = n, .k = k, .data = bytes.data(), .scales = reinterpret_cast<const std::byte*>(scales.data()), .group = group};
+    const WeightView w{.type = DType::kI8,
+                       .n = n,
+                       .k = k,
+                       .data = bytes.data(),
+                       .scales = reinterpret_cast<const std::byte*>(scales.data()),
+                       .group = group};
     const std::vector<float> seen = panels ? Rounded(x) : x;
     std::vector<float> expected(rows * n), got(rows * n), exact(rows * n), expected_exact(rows * n);
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w), expected.data());
@@ -370,10 +400,11 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
     fast_->MatMul(x.data(), rows, *packed, got.data());
     fast_->MatMul(x.data(), rows, *packed, exact.data(), Arithmetic::kExact);
     for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_NEAR(got[i], expected[i], 1e-4f * (1 + std::fabs(expected[i]))) << "group " << group << " k " << k << " at " << i;
+      ASSERT_NEAR(got[i], expected[i], 1e-4f * (1 + std::fabs(expected[i])))
+          << "group " << group << " k " << k << " at " << i;
       ASSERT_NEAR(exact[i], expected_exact[i], 1e-4f * (1 + std::fabs(expected_exact[i])));
     }
-    if (fast_->one_class()) continue;
+    if (fast_->prefill_matches_decode()) continue;
     // By tiles both factors are rounded to 8 bits.
     std::vector<float> prompt(rows * n);
     fast_->MatMul(x.data(), rows, *packed, prompt.data(), Arithmetic::kPrompt);
@@ -381,7 +412,8 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
       float magnitude = 0;
       for (size_t j = 0; j < k; ++j) {
         const size_t at = i % n * k + j;
-        magnitude += std::fabs(x[i / n * k + j] * scales[at / group] * static_cast<float>(std::to_integer<int8_t>(bytes[at])));
+        magnitude +=
+            std::fabs(x[i / n * k + j] * scales[at / group] * static_cast<float>(std::to_integer<int8_t>(bytes[at])));
       }
       ASSERT_NEAR(prompt[i], expected_exact[i], magnitude / 100) << "group " << group << " k " << k << " at " << i;
     }
@@ -393,7 +425,7 @@ TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
   for (DType type : kTypes) {
     const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, of floats a tail too
     for (const Arithmetic arithmetic : kArithmetics) {
-      if (arithmetic == Arithmetic::kPrompt && fast_->one_class()) continue;
+      if (arithmetic == Arithmetic::kPrompt && fast_->prefill_matches_decode()) continue;
       const Weights w = MakeWeights(type, n, k, 11);
       const std::vector<float> x = Random(rows * k, 12);
       std::vector<float> alone(rows * n);
@@ -410,7 +442,8 @@ TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
             backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
           }
           ASSERT_EQ(std::memcmp(got.data(), alone.data(), got.size() * 4), 0)
-              << Info(type).name << " threads " << threads << " chunk " << chunk << " arithmetic " << static_cast<int>(arithmetic);
+              << Info(type).name << " threads " << threads << " chunk " << chunk << " arithmetic "
+              << static_cast<int>(arithmetic);
         }
       }
     }
@@ -418,7 +451,8 @@ TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
 }
 
 // Rows in one product have the bits of the same rows in chunks.
-void ExpectSameInChunks(Backend& backend, const Weights& w, size_t rows, Arithmetic arithmetic, std::initializer_list<size_t> chunks) {
+void ExpectSameInChunks(Backend& backend, const Weights& w, size_t rows, Arithmetic arithmetic,
+                        std::initializer_list<size_t> chunks) {
   const size_t n = w.view.n, k = w.view.k;
   const std::vector<float> x = Random(rows * k, 32);
   std::vector<float> all(rows * n, NAN);
@@ -426,36 +460,42 @@ void ExpectSameInChunks(Backend& backend, const Weights& w, size_t rows, Arithme
   backend.MatMul(x.data(), rows, *packed, all.data(), arithmetic);
   for (size_t chunk : chunks) {
     std::vector<float> got(rows * n, NAN);
-    for (size_t r = 0; r < rows; r += chunk) backend.MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
+    for (size_t r = 0; r < rows; r += chunk)
+      backend.MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
     ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(w.view.type).name << " chunk " << chunk;
   }
 }
 
 // Sums that wait in the output between segments of k, and several blocks of rows.
 TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
-  if (fast_->one_class()) GTEST_SKIP() << "no tiles";
+  if (fast_->prefill_matches_decode()) GTEST_SKIP() << "no tiles";
   const size_t k = 2304, n = 70, rows = testing::kSanitized ? 33 : 290;
   for (DType type : {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kIQ2_XS})
-    ExpectSameInChunks(*fast_, MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k)), rows, Arithmetic::kPrompt, {1, 33, 257});
+    ExpectSameInChunks(*fast_, MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k)), rows, Arithmetic::kPrompt,
+                       {1, 33, 257});
 }
 
-// VNNI unpacks codes for 24 rows and more, hardware takes int8 tiles from 64 on for codes of 8 bits, every rest of rows has a loop of its own.
+// VNNI unpacks codes for 24 rows and more, hardware takes int8 tiles from 64 on for codes of 8 bits, every rest of rows
+// has a loop of its own.
 TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
   const auto backend = MakeBackend(GetParam(), 2);
-  for (DType type : kTypes) ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kGenerated, {4, 5, 23, 24, 62, 63});
+  for (DType type : kTypes)
+    ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kGenerated, {4, 5, 23, 24, 62, 63});
 }
 
 // More rows than AVX2 takes together, twice, and some.
 TEST_P(Products, RowsOfManyBlocksOfThem) {
   for (DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ6_K})
-    ExpectSameInChunks(*fast_, MakeWeights(type, 70, 768, 31), testing::kSanitized ? 523 : 1037, Arithmetic::kGenerated, {1, 61});
+    ExpectSameInChunks(*fast_, MakeWeights(type, 70, 768, 31), testing::kSanitized ? 523 : 1037, Arithmetic::kGenerated,
+                       {1, 61});
 }
 
 // Strips and rows by themselves: over chains of k, with every rest of rows and of columns.
 TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
   for (DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (size_t n : {21u, 53u, 93u}) {
-      for (size_t k : {75u, 2100u, 4139u}) ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 35, 37});
+      for (size_t k : {75u, 2100u, 4139u})
+        ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 35, 37});
     }
   }
 }
@@ -464,14 +504,16 @@ TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
 TEST_P(Products, StripsDoNotDependOnThreads) {
   for (int threads : {1, 2, 3, 8}) {
     const auto backend = MakeBackend(GetParam(), threads);
-    for (const auto& [type, arithmetic] : {std::pair{DType::kBF16, Arithmetic::kGenerated}, {DType::kF32, Arithmetic::kExact}, {DType::kQ4_K, Arithmetic::kExact}})
+    for (const auto& [type, arithmetic] : {std::pair{DType::kBF16, Arithmetic::kGenerated},
+                                           {DType::kF32, Arithmetic::kExact},
+                                           {DType::kQ4_K, Arithmetic::kExact}})
       ExpectSameInChunks(*backend, MakeWeights(type, 453, 512, 31), 70, arithmetic, {1, 35});
   }
 }
 
 // What rounding weights to bf16 leaves is added wherever it is, and a slice of weights without any takes one product.
 TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
-  if (fast_->one_class()) GTEST_SKIP() << "no tiles";
+  if (fast_->prefill_matches_decode()) GTEST_SKIP() << "no tiles";
   const size_t n = 70, k = 2307, rows = 33;  // two segments and a tail, slices of 4 and 1 panels
   const std::vector<float> values = Random(n * k, 41), small = Random(rows * k, 42);
   auto to_bf16 = [](float v) { return std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xFFFF0000u); };
@@ -490,7 +532,9 @@ TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
       std::vector<float> expected(rows * n), got(rows * n, NAN);
       ref_->MatMul(x.data(), rows, *ref_->Pack(view), expected.data(), Arithmetic::kExact);
       fast_->MatMul(x.data(), rows, *fast_->Pack(view), got.data(), Arithmetic::kPrompt);
-      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-3) << Info(type).name << " column " << column << " position " << at << " at " << i;
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_NEAR(got[i], expected[i], 2e-3)
+            << Info(type).name << " column " << column << " position " << at << " at " << i;
     }
   }
 }

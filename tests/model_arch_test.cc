@@ -148,7 +148,8 @@ TEST(ArchTest, PartsAreOneModelAndMissingOrMixedOnesAreNamed) {
   ASSERT_NE(mkdtemp(folder), nullptr);
   auto file = [&](int part, int of = 2) { return fmt::format("{}/m-{:05}-of-{:05}.gguf", folder, part, of); };
   auto write = [](const std::string& path, const std::vector<std::byte>& bytes) {
-    std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   };
   // The last norm alone in the second part.
   TinyOptions o = Tiny("llama");
@@ -180,9 +181,11 @@ TEST(ArchTest, PartsAreOneModelAndMissingOrMixedOnesAreNamed) {
     EXPECT_EQ((*model)->Head()->final_norm, std::vector<float>(32, 1.0f));
   }
   write(file(2), second(0, total));
-  EXPECT_THAT(Message(OpenModel(file(1)).status()), HasSubstr(file(2) + ": inside it is part 1 of 2, expected part 2 of 2"));
+  EXPECT_THAT(Message(OpenModel(file(1)).status()),
+              HasSubstr(file(2) + ": inside it is part 1 of 2, expected part 2 of 2"));
   write(file(2), second(1, total + 1));
-  EXPECT_THAT(Message(OpenModel(file(1)).status()), HasSubstr(fmt::format("part 2 belongs to a model of {} tensors", total + 1)));
+  EXPECT_THAT(Message(OpenModel(file(1)).status()),
+              HasSubstr(fmt::format("part 2 belongs to a model of {} tensors", total + 1)));
   const auto first = BuildTinyModel(o);
   EXPECT_THAT(Message(OpenModelFromBytes(first).status()), HasSubstr("part 1 of 2"));
   fs::remove_all(folder);
@@ -219,7 +222,8 @@ TEST(ArchTest, ValuesOutOfRangeAreCorrupt) {
 
 TEST(ArchTest, HeadsOfMoreElementsThanKernelsTakeAreRefused) {
   auto bytes = BuildTinyModel(Tiny("llama"));
-  const std::string_view key = "llama.embedding_length", file(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view key = "llama.embedding_length",
+                         file(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const size_t at = file.find(key);
   ASSERT_NE(at, file.npos);
   const uint32_t dim = 4 * 4098;  // of 4 heads; the tensors, which stay small, are read later
@@ -281,7 +285,8 @@ ModelSpec SpecWith(const std::string& arch, void (*more)(GgufWriter&)) {
 TEST(ArchTest, WindowsAndSoftcapsAreTheFamilys) {
   EXPECT_EQ(SpecWith("mistral", nullptr).layers[1].window, 8);
   EXPECT_EQ(SpecWith("llama", nullptr).layers[1].window, 0);
-  EXPECT_EQ(SpecWith("llama", [](GgufWriter& w) { w.Uint("llama.attention.sliding_window", 16); }).layers[1].window, 16);
+  EXPECT_EQ(SpecWith("llama", [](GgufWriter& w) { w.Uint("llama.attention.sliding_window", 16); }).layers[1].window,
+            16);
   const ModelSpec gemma = SpecWith("gemma2", [](GgufWriter& w) { w.Float("gemma2.attn_logit_softcapping", 20); });
   EXPECT_EQ(gemma.layers[0].window, 8);
   EXPECT_EQ(gemma.layers[1].window, 0);
@@ -324,10 +329,14 @@ TEST(ArchTest, RopeScalingsStretchTheFrequencies) {
   EXPECT_NEAR(yarn.magnitude, 0.1 * std::log(4.0) + 1, 1e-6);
   for (size_t i = 0; i < 4; ++i) {
     const double theta = std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
-    auto dim = [](double turns) { return 8 * std::log(128 / (turns * 2 * 3.14159265358979)) / (2 * std::log(10000.0)); };
+    auto dim = [](double turns) {
+      return 8 * std::log(128 / (turns * 2 * 3.14159265358979)) / (2 * std::log(10000.0));
+    };
     const double low = std::max(std::floor(dim(32)), 0.0), high = std::min(std::ceil(dim(1)), 7.0);
     const double gamma = 1 - std::min(std::max((static_cast<double>(i) - low) / (high - low), 0.0), 1.0);
-    EXPECT_NEAR(theta / static_cast<double>(yarn.frequency_factors[i]), (1 - gamma) * theta / 4 + gamma * theta, 1e-6 * theta) << i;
+    EXPECT_NEAR(theta / static_cast<double>(yarn.frequency_factors[i]), (1 - gamma) * theta / 4 + gamma * theta,
+                1e-6 * theta)
+        << i;
   }
   const RopeSpec llama3 = rope([](GgufWriter& w) {
     w.String("llama.rope.scaling.type", "llama3");
@@ -337,8 +346,10 @@ TEST(ArchTest, RopeScalingsStretchTheFrequencies) {
   for (size_t i = 0; i < 4; ++i) {
     const double wavelength = 2 * 3.14159265358979 / std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
     double expected = 8;
-    if (wavelength < 64 / 4.0) expected = 1;
-    else if (wavelength <= 64) expected = 1 / ((1 - (64 / wavelength - 1) / 3) / 8 + (64 / wavelength - 1) / 3);
+    if (wavelength < 64 / 4.0)
+      expected = 1;
+    else if (wavelength <= 64)
+      expected = 1 / ((1 - (64 / wavelength - 1) / 3) / 8 + (64 / wavelength - 1) / 3);
     EXPECT_NEAR(llama3.frequency_factors[i], expected, 1e-5) << i;
   }
   TinyOptions o = Tiny("llama");

@@ -20,9 +20,7 @@ using testing::kSlack;
 using testing::LargestAllocation;
 using testing::TinyOptions;
 
-Status Open(const std::vector<std::byte>& bytes) {
-  return OpenModelFromBytes(bytes).status();
-}
+Status Open(const std::vector<std::byte>& bytes) { return OpenModelFromBytes(bytes).status(); }
 
 std::string ErrorOf(const std::vector<std::byte>& bytes) {
   const Status status = Gguf::Parse(bytes).status();

@@ -25,12 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace json = boost::json;
-using testing::Shard;
 using ::testing::HasSubstr;
+using testing::Shard;
 
-void Write(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
+void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 struct Case {
   const char* arch;

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "model/tokenizer.h"
-#include "model/weights.h"
 #include "model/tokenizer_bin.h"
+#include "model/weights.h"
 #include "tests/testing/largest_allocation.h"
 #include "tests/testing/llama2c_writer.h"
 

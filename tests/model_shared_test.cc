@@ -57,7 +57,8 @@ TEST_F(SharedTest, FormatsOfStoriesAgree) {
   const auto a = (*gguf)->Layer(3), b = (*bin)->Layer(3);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->ffn_norm, b->ffn_norm);
-  for (const auto& [x, y] : {std::pair(a->v, b->v), std::pair(a->ffn.down, b->ffn.down), std::pair(a->ffn.gate, b->ffn.gate)}) {
+  for (const auto& [x, y] :
+       {std::pair(a->v, b->v), std::pair(a->ffn.down, b->ffn.down), std::pair(a->ffn.gate, b->ffn.gate)}) {
     ASSERT_EQ(x.n, y.n);
     ASSERT_EQ(x.k, y.k);
     EXPECT_EQ(std::memcmp(x.data, y.data, x.n * x.k * 4), 0);
@@ -68,11 +69,11 @@ TEST_F(SharedTest, FormatsOfStoriesAgree) {
 }
 
 TEST_F(SharedTest, GoldenModelsOpen) {
-  for (const char* name : {"llama-s0-f16", "llama-s0-bf16", "llama-s0-Q8_0", "llama-s0-Q4_0", "llama-s0-Q4_1",
-                           "llama-s0-Q5_0", "llama-s0-Q5_1", "llama-s0-Q4_K", "llama-s0-Q5_K", "llama-s0-Q6_K",
-                           "llama-s0-IQ4_NL", "llama-s0-IQ4_XS", "llama-s0-Q2_K", "llama-s0-Q3_K", "llama3-s0-f16",
-                           "qwen2-s0-f16", "qwen3-s0-f16", "gemma2-s0-f16", "gemma3-s0-f16", "phi3-s0-f16",
-                           "mixtral-s0-f16", "qwen2moe-s0-f16", "qwen3moe-s0-f16"}) {
+  for (const char* name :
+       {"llama-s0-f16",  "llama-s0-bf16", "llama-s0-Q8_0",  "llama-s0-Q4_0",   "llama-s0-Q4_1",   "llama-s0-Q5_0",
+        "llama-s0-Q5_1", "llama-s0-Q4_K", "llama-s0-Q5_K",  "llama-s0-Q6_K",   "llama-s0-IQ4_NL", "llama-s0-IQ4_XS",
+        "llama-s0-Q2_K", "llama-s0-Q3_K", "llama3-s0-f16",  "qwen2-s0-f16",    "qwen3-s0-f16",    "gemma2-s0-f16",
+        "gemma3-s0-f16", "phi3-s0-f16",   "mixtral-s0-f16", "qwen2moe-s0-f16", "qwen3moe-s0-f16"}) {
     const auto model = OpenModel(testing::SharedData(fmt::format("golden/tiny-{}.gguf", name)));
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->tokenizer(), nullptr);
@@ -124,8 +125,8 @@ TEST_P(TokenCasesTest, EveryCaseGivesItsIdsAndComesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, TokenCasesTest,
-                         ::testing::Values("llama-spm", "phi-3", "gemma3", "llama3", "qwen2", "qwen3", "gpt-2", "deepseek-llm",
-                                           "deepseek-coder"),
+                         ::testing::Values("llama-spm", "phi-3", "gemma3", "llama3", "qwen2", "qwen3", "gpt-2",
+                                           "deepseek-llm", "deepseek-coder"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');
@@ -172,10 +173,11 @@ TEST_F(SharedTest, EveryRenderedChatIsTheSame) {
     std::tm now{};
     strptime(text("now").c_str(), "%Y-%m-%dT%H:%M:%S", &now);
     const auto got = chat->Render(c, &now);
-    const bool right = object.if_contains("expected_error") != nullptr ? !got.ok() : got.ok() && *got == text("expected");
+    const bool right =
+        object.if_contains("expected_error") != nullptr ? !got.ok() : got.ok() && *got == text("expected");
     if (!right && ++wrong <= 5) {
-      ADD_FAILURE() << "case " << cases << " of " << text("template") << "\n got " << (got.ok() ? *got : Message(got.status()))
-                    << "\n expected " << text("expected");
+      ADD_FAILURE() << "case " << cases << " of " << text("template") << "\n got "
+                    << (got.ok() ? *got : Message(got.status())) << "\n expected " << text("expected");
     }
   }
   EXPECT_EQ(wrong, 0);

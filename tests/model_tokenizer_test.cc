@@ -79,7 +79,10 @@ TEST(SpmTest, ThePrefixMayBeThatOfTheTextAlone) {
   for (const bool first_only : {false, true}) {
     VocabularyBuilder b;
     b.options_.prefix_first_only = first_only;
-    const TokenId a = b.Add("a", -3), space_a = b.Add("\xE2\x96\x81" "a", -1);
+    const TokenId a = b.Add("a", -3), space_a = b.Add(
+                                          "\xE2\x96\x81"
+                                          "a",
+                                          -1);
     b.Add("\xE2\x96\x81", -2);
     const auto t = b.Make();
     EXPECT_EQ(t->Encode("a<s>a", {.parse_special = true}), (Ids{space_a, 1, first_only ? a : space_a}));
@@ -206,7 +209,8 @@ TEST(MergeTest, EveryWayGivesTheSame) {
       size_t best = plain.size();
       for (size_t i = 0; i + 1 < plain.size(); ++i) {
         if (find(plain[i], plain[i + 1]).id < 0) continue;
-        if (best == plain.size() || find(plain[i], plain[i + 1]).rank < find(plain[best], plain[best + 1]).rank) best = i;
+        if (best == plain.size() || find(plain[i], plain[i + 1]).rank < find(plain[best], plain[best + 1]).rank)
+          best = i;
       }
       if (best == plain.size()) break;
       plain[best].id = find(plain[best], plain[best + 1]).id;
@@ -231,7 +235,8 @@ class BpeBuilder {
     for (int b = 0; b < 256; ++b) v_.Add(std::string(1, static_cast<char>(b)), TokenType::kNormal);
   }
   TokenId Merge(TokenId left, TokenId right) {
-    const std::string piece = std::string(v_.piece(static_cast<size_t>(left))) + std::string(v_.piece(static_cast<size_t>(right)));
+    const std::string piece =
+        std::string(v_.piece(static_cast<size_t>(left))) + std::string(v_.piece(static_cast<size_t>(right)));
     const TokenId id = Add(piece);
     merges_.push_back({left, right, id});
     return id;
@@ -240,7 +245,9 @@ class BpeBuilder {
     v_.Add(piece, type);
     return static_cast<TokenId>(v_.size()) - 1;
   }
-  std::unique_ptr<Tokenizer> Make(const char* pre) { return *MakeBpeTokenizer(std::move(v_), merges_, *PreTokenizerByName(pre)); }
+  std::unique_ptr<Tokenizer> Make(const char* pre) {
+    return *MakeBpeTokenizer(std::move(v_), merges_, *PreTokenizerByName(pre));
+  }
   Vocabulary v_;
   std::vector<BpeMerge> merges_;
 };
@@ -281,8 +288,9 @@ TEST(BpeTest, AnyBytesRoundTripUnderEveryPreTokenizer) {
     texts.push_back(bytes);
     texts.push_back(characters);
   }
-  for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm",
-                          "deepseek-coder", "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
+  for (const char* pre :
+       {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm", "deepseek-coder",
+        "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
     BpeBuilder b;
     b.Merge('a', 'b');
     const auto made = PreTokenizerByName(pre);
@@ -294,12 +302,14 @@ TEST(BpeTest, AnyBytesRoundTripUnderEveryPreTokenizer) {
   }
 }
 
-// Stretches in which a pattern's first bytes do not occur are passed over; PCRE2 told not to look for them says the same.
+// Stretches in which a pattern's first bytes do not occur are passed over; PCRE2 told not to look for them says the
+// same.
 TEST(PreSplitTest, PassingOverChangesNothing) {
   std::mt19937 random(9);
   const std::string letters = "aZ 7\n\r\t.,'[<-";
-  for (const char* pre : {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm",
-                          "deepseek-coder", "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
+  for (const char* pre :
+       {"gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "falcon", "starcoder", "deepseek-llm", "deepseek-coder",
+        "deepseek-v3", "bloom", "viking", "bailingmoe", "seed-coder", "chameleon"}) {
     const auto patterns = PreTokenizerByName(pre)->patterns;
     std::vector<std::string> slow;
     for (const std::string& p : patterns) slow.push_back("(*NO_START_OPT)" + p);
@@ -338,7 +348,9 @@ TEST(BpeTest, SpellingOfBytesIsReversible) {
   std::string all;
   for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
   EXPECT_EQ(BytesOfSpelling(SpellingOfBytes(all)), all);
-  EXPECT_EQ(SpellingOfBytes(" a\n"), "\xC4\xA0" "a\xC4\x8A");
+  EXPECT_EQ(SpellingOfBytes(" a\n"),
+            "\xC4\xA0"
+            "a\xC4\x8A");
 }
 
 TEST(BpeTest, LongTextsTakeTimeInProportion) {
@@ -366,12 +378,15 @@ TEST(BpeTest, LongTextsTakeTimeInProportion) {
   EXPECT_EQ(t->Encode(std::string(n, '1'), {}).size(), n);
   EXPECT_EQ(t->Encode(mixed, {}).size(), mixed.size());
   EXPECT_FALSE(qwen->Encode(marks, {}).empty());
-  EXPECT_LT(testing::ThreadSeconds() - begin, testing::kSanitized ? 60 : 20) << "seven texts, a second each on a core that nobody shares";
+  EXPECT_LT(testing::ThreadSeconds() - begin, testing::kSanitized ? 60 : 20)
+      << "seven texts, a second each on a core that nobody shares";
 }
 
 TEST(NfcTest, ComposesWhatIsValid) {
   EXPECT_EQ(NormalizeNfc("e\xCC\x81"), "\xC3\xA9");
-  EXPECT_EQ(NormalizeNfc("\xFF" "e\xCC\x81\xFF"), "\xFF\xC3\xA9\xFF");
+  EXPECT_EQ(NormalizeNfc("\xFF"
+                         "e\xCC\x81\xFF"),
+            "\xFF\xC3\xA9\xFF");
   EXPECT_EQ(NormalizeNfc("plain \xC3\xA9"), "plain \xC3\xA9");
   std::string marks = "e";
   for (int i = 0; i < 5000; ++i) marks += "\xCC\x81";
@@ -380,20 +395,22 @@ TEST(NfcTest, ComposesWhatIsValid) {
 
 TEST(NfcTest, OtherFormsAreTheirs) {
   EXPECT_EQ(Normalize("\xC3\xA9\xEF\xAC\x81", UnicodeForm::kNfd), "e\xCC\x81\xEF\xAC\x81");
-  EXPECT_EQ(Normalize("\xC3\xA9\xEF\xAC\x81", UnicodeForm::kNfkd), "e\xCC\x81"
-                                                                  "fi");
-  EXPECT_EQ(Normalize("e\xCC\x81\xEF\xAC\x81\xFF\xEF\xBC\xA1", UnicodeForm::kNfkc), "\xC3\xA9"
-                                                                                       "fi\xFF"
-                                                                                       "A");
+  EXPECT_EQ(Normalize("\xC3\xA9\xEF\xAC\x81", UnicodeForm::kNfkd),
+            "e\xCC\x81"
+            "fi");
+  EXPECT_EQ(Normalize("e\xCC\x81\xEF\xAC\x81\xFF\xEF\xBC\xA1", UnicodeForm::kNfkc),
+            "\xC3\xA9"
+            "fi\xFF"
+            "A");
 }
 
 // Runs that nothing changes are left out; the whole text at once says the same.
 TEST(NfcTest, CutsChangeNothing) {
   std::mt19937 random(8);
-  const std::vector<std::pair<char32_t, char32_t>> blocks{{0x20, 0x7F},     {0xA0, 0x180},    {0x300, 0x370},   {0x370, 0x600},
-                                                          {0x900, 0xE00},   {0xE00, 0x1000},  {0x1100, 0x1200}, {0x1B00, 0x2100},
-                                                          {0x2126, 0x2130}, {0x2ADC, 0x2ADD}, {0x3040, 0x3100}, {0xAC00, 0xAC60},
-                                                          {0xF900, 0xFB50}, {0x11080, 0x11140}, {0x1D15E, 0x1D166}, {0x2F800, 0x2FA20}};
+  const std::vector<std::pair<char32_t, char32_t>> blocks{
+      {0x20, 0x7F},     {0xA0, 0x180},      {0x300, 0x370},     {0x370, 0x600},    {0x900, 0xE00},   {0xE00, 0x1000},
+      {0x1100, 0x1200}, {0x1B00, 0x2100},   {0x2126, 0x2130},   {0x2ADC, 0x2ADD},  {0x3040, 0x3100}, {0xAC00, 0xAC60},
+      {0xF900, 0xFB50}, {0x11080, 0x11140}, {0x1D15E, 0x1D166}, {0x2F800, 0x2FA20}};
   int changed = 0;
   for (int round = 0; round < 20000; ++round) {
     std::string text;
@@ -406,8 +423,9 @@ TEST(NfcTest, CutsChangeNothing) {
       options |= form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
       if (form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd) options |= UTF8PROC_COMPAT;
       utf8proc_uint8_t* whole = nullptr;
-      const auto n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                  static_cast<utf8proc_ssize_t>(text.size()), &whole, static_cast<utf8proc_option_t>(options));
+      const auto n =
+          utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                       static_cast<utf8proc_ssize_t>(text.size()), &whole, static_cast<utf8proc_option_t>(options));
       ASSERT_GE(n, 0);
       const std::string expected(reinterpret_cast<const char*>(whole), static_cast<size_t>(n));
       std::free(whole);

@@ -542,7 +542,8 @@ TEST(UnigramJsonTest, ASpaceBeforeTheTextAloneSurvivesConversion) {
   const std::string normalizers =
       R"({"type": "Sequence", "normalizers": [)" + Charsmap64({{"\n", " "}}) +
       R"(, {"type": "Strip", "strip_left": false, "strip_right": true}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}]})";
-  const auto read = Read(Json(normalizers, R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true})"));
+  const auto read =
+      Read(Json(normalizers, R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true})"));
   ASSERT_TRUE(read.ok()) << read.status();
   Metadata metadata;
   ASSERT_TRUE(WriteTokenizer(*read, &metadata).ok());
@@ -578,7 +579,8 @@ TEST(UnigramJsonTest, NormalizersOfOtherFamilies) {
 
 TEST(UnigramJsonTest, BadOnesSayWhy) {
   auto error = [](const std::string& text) { return Message(Read(text).status()); };
-  EXPECT_THAT(error(Json(R"({"type": "Nmt"})", "null")), HasSubstr("normalizer: the type \"Nmt\" is not known, known are Precompiled"));
+  EXPECT_THAT(error(Json(R"({"type": "Nmt"})", "null")),
+              HasSubstr("normalizer: the type \"Nmt\" is not known, known are Precompiled"));
   EXPECT_THAT(error(Json("null", R"({"type": "Punctuation"})")),
               HasSubstr("pre_tokenizer: the type \"Punctuation\" is not known"));
   EXPECT_THAT(error(Json("null", R"({"type": "Metaspace", "replacement": "_"})")), HasSubstr("a Metaspace of \"_\""));

@@ -27,9 +27,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::Ask;
 using testing::Clients;
+using ::testing::HasSubstr;
 using testing::Process;
 using testing::Ring;
-using ::testing::HasSubstr;
 
 class RefusalsTest : public testing::ProcessesTest {};
 
@@ -165,7 +165,8 @@ TEST_F(RefusalsTest, AHostilePeerOnTheRingPortChangesNothing) {
 
 size_t OpenFiles(pid_t pid) {
   size_t n = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) ++n;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+    ++n;
   return n;
 }
 
@@ -182,7 +183,8 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
     return stranger.Refused();
   };
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_protocol(99); }), HasSubstr("protocol 99"));
-  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name(std::string(100000, 'x')); }), HasSubstr("1 to 64 characters"));
+  EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name(std::string(100000, 'x')); }),
+              HasSubstr("1 to 64 characters"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("a\nb"); }), HasSubstr("letters"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_name("local"); }), HasSubstr("own"));
   EXPECT_THAT(attach([](auto& e) { e.mutable_hello()->set_ring_address("nowhere"); }), HasSubstr("HOST:PORT"));
@@ -216,7 +218,8 @@ uint64_t ResidentBytes(pid_t pid) {
   return least;
 }
 
-// Calls that nobody should make, each with a message of `bytes`: every one is refused, cut off or given up by its caller.
+// Calls that nobody should make, each with a message of `bytes`: every one is refused, cut off or given up by its
+// caller.
 class HostileCaller {
  public:
   HostileCaller(std::string address, uint64_t model_hash, size_t bytes)
@@ -246,7 +249,8 @@ class HostileCaller {
     Stranger stranger(address_);
     stranger.Hello(model_hash_);
     v1::Command command;
-    ASSERT_TRUE(stranger.stream->Write(stranger.event) && stranger.stream->Read(&command)) << Message(FromGrpc(stranger.stream->Finish()));
+    ASSERT_TRUE(stranger.stream->Write(stranger.event) && stranger.stream->Read(&command))
+        << Message(FromGrpc(stranger.stream->Finish()));
     stranger.event.mutable_epoch()->set_number(1 << 20);
     stranger.event.mutable_fault()->set_message(big_);
     for (int i = 0; i < stories; ++i) EXPECT_TRUE(stranger.stream->Write(stranger.event));
@@ -300,7 +304,8 @@ class HostileCaller {
     grpc::ClientContext context;
     EXPECT_EQ(admin_->Resize(&context, request, &reply).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   }
-  // No HTTP/2 at all, or half a call: the preface, settings and the beginning of a frame of `big_`. It stays open until Hang up.
+  // No HTTP/2 at all, or half a call: the preface, settings and the beginning of a frame of `big_`. It stays open until
+  // Hang up.
   void SpeakGarbage() {
     auto fd = ConnectTcp(address_, After(seconds(2)));
     ASSERT_TRUE(fd.ok()) << fd.status();
@@ -329,8 +334,8 @@ class HostileCaller {
 };
 
 TEST_F(RefusalsTest, HostileCallsLeaveNoMemoryBehind) {
-  // With glibc's own habits freed messages stay in pools, 15 MiB more or less by chance; so, what is freed goes back at once,
-  // and every kind of call was seen to leave the same memory behind to a tenth of a MiB, SendTooMuch to one.
+  // With glibc's own habits freed messages stay in pools, 15 MiB more or less by chance; so, what is freed goes back at
+  // once, and every kind of call was seen to leave the same memory behind to a tenth of a MiB, SendTooMuch to one.
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"},
             {"/usr/bin/env", "MALLOC_ARENA_MAX=1", "MALLOC_MMAP_THRESHOLD_=65536"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);

@@ -52,8 +52,21 @@ TEST(FrameTest, TheHeaderIsPinned) {
   const auto bytes = EncodeHeader(SampleHeader());
   const std::string crc = Hex(std::span(bytes).last(4));
   EXPECT_EQ(Hex(bytes),
-            "47595245" "0100" "4000" "0300" "02" "00" "03000000" "0807060504030201" "0900000000000000"
-            "2211000000000000" "0040000000000000" "ddccbbaa" "00000000" "00000000" "dc872a98");
+            "47595245"
+            "0100"
+            "4000"
+            "0300"
+            "02"
+            "00"
+            "03000000"
+            "0807060504030201"
+            "0900000000000000"
+            "2211000000000000"
+            "0040000000000000"
+            "ddccbbaa"
+            "00000000"
+            "00000000"
+            "dc872a98");
   EXPECT_EQ(crc, fmt::format("{:08x}", __builtin_bswap32(Crc32cPortable(std::span(bytes).first(60)))));
   auto back = DecodeHeader(EncodeHeader(SampleHeader()));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -90,12 +103,22 @@ StepBatch RandomBatch(std::mt19937& random) {
   StepBatch batch;
   const size_t n = 1 + random() % 4;
   for (size_t i = 0; i < n; ++i) {
-    SeqRows s{.seq = SeqId{i + 1}, .incarnation = static_cast<uint32_t>(random()), .model = 3, .adapter = 0,
+    SeqRows s{.seq = SeqId{i + 1},
+              .incarnation = static_cast<uint32_t>(random()),
+              .model = 3,
+              .adapter = 0,
               .row_class = random() % 2 ? RowClass::kPrompt : RowClass::kGenerated,
-              .first_position = static_cast<uint32_t>(random() % 1000), .row_count = 1 + static_cast<uint32_t>(random() % 9),
-              .blocks = {{1, 2, kNoBlock}, {}}, .requests = {}};
-    RowRequest r{.first = s.row_count - 1, .count = 1, .mode = RowMode::kTopK, .k = 5, .temperature = 0.5f,
-                 .touched = {1, 7, 9}, .mask = {5, 6}};
+              .first_position = static_cast<uint32_t>(random() % 1000),
+              .row_count = 1 + static_cast<uint32_t>(random() % 9),
+              .blocks = {{1, 2, kNoBlock}, {}},
+              .requests = {}};
+    RowRequest r{.first = s.row_count - 1,
+                 .count = 1,
+                 .mode = RowMode::kTopK,
+                 .k = 5,
+                 .temperature = 0.5f,
+                 .touched = {1, 7, 9},
+                 .mask = {5, 6}};
     if (random() % 2) s.requests.push_back(r);
     batch.seqs.push_back(s);
   }
@@ -129,7 +152,8 @@ TEST(StepCodecTest, RefusesWhatContradictsItself) {
     StepBatch batch = RandomBatch(random);
     batch.seqs.resize(1);
     batch.seqs[0].row_count = 4;
-    batch.seqs[0].requests = {{.first = 3, .count = 1, .mode = RowMode::kTopK, .k = 5, .temperature = 0, .touched = {1, 2}, .mask = {}}};
+    batch.seqs[0].requests = {
+        {.first = 3, .count = 1, .mode = RowMode::kTopK, .k = 5, .temperature = 0, .touched = {1, 2}, .mask = {}}};
     change(batch);
     Encoder out;
     EncodeStepPrefix(batch, &out);
@@ -152,14 +176,22 @@ TEST(StepCodecTest, RefusesWhatContradictsItself) {
 
 TEST(StepCodecTest, AnswersRoundTrip) {
   StepAnswer answer;
-  answer.rows.push_back({.seq = SeqId{4}, .incarnation = 1, .position = 9, .mode = RowMode::kTopK, .touched = {{1, 2.5f}},
-                         .top = {{3, 1.f}, {2, 0.5f}}, .log_sum_exp = 1.25, .log_sum_exp_t = 2.5, .values = {1, 2}});
+  answer.rows.push_back({.seq = SeqId{4},
+                         .incarnation = 1,
+                         .position = 9,
+                         .mode = RowMode::kTopK,
+                         .touched = {{1, 2.5f}},
+                         .top = {{3, 1.f}, {2, 0.5f}},
+                         .log_sum_exp = 1.25,
+                         .log_sum_exp_t = 2.5,
+                         .values = {1, 2}});
   Encoder out;
   EncodeStepAnswer(answer, &out);
   EXPECT_EQ(*DecodeStepAnswer(out.bytes()), answer);
   for (size_t n = 0; n < out.size(); ++n) EXPECT_FALSE(DecodeStepAnswer(out.bytes().first(n)).ok());
   out.Reset();
-  const LogitsAnswer logits{.question = {.seq = SeqId{1}, .incarnation = 2, .model = 3, .position = 4}, .logits = {1, 2, 3}};
+  const LogitsAnswer logits{.question = {.seq = SeqId{1}, .incarnation = 2, .model = 3, .position = 4},
+                            .logits = {1, 2, 3}};
   EncodeLogitsAnswer(logits, &out);
   EXPECT_EQ(*DecodeLogitsAnswer(out.bytes()), logits);
   out.Reset();
@@ -301,12 +333,12 @@ TEST_P(LinkContract, AWakeEndsAWaitOrTheNextOne) {
 
 INSTANTIATE_TEST_SUITE_P(
     Carriers, LinkContract,
-    ::testing::Values(Carrier{"inproc", [] { return MakeInprocLinkPair({.max_queued_frames = 64}); }},
-                      Carrier{"inproc_crc", [] { return MakeInprocLinkPair({.max_queued_bytes = 9000, .check_crc = true}); }},
-                      Carrier{"tcp", [] { return testing::TcpPair(); }},
-                      Carrier{"tcp_small_buffers",
-                              [] { return testing::TcpPair({.send_buffer = 32768, .receive_buffer = 32768}); }},
-                      Carrier{"tcp_chopped", [] { return testing::ChoppedTcpPair(1); }}),
+    ::testing::Values(
+        Carrier{"inproc", [] { return MakeInprocLinkPair({.max_queued_frames = 64}); }},
+        Carrier{"inproc_crc", [] { return MakeInprocLinkPair({.max_queued_bytes = 9000, .check_crc = true}); }},
+        Carrier{"tcp", [] { return testing::TcpPair(); }},
+        Carrier{"tcp_small_buffers", [] { return testing::TcpPair({.send_buffer = 32768, .receive_buffer = 32768}); }},
+        Carrier{"tcp_chopped", [] { return testing::ChoppedTcpPair(1); }}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

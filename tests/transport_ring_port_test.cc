@@ -19,7 +19,8 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 
 Hello SampleHello() {
-  Hello h{.role = LinkRole::kRing, .epoch = {.term = 5, .number = 3}, .hop = 1, .model_hash = 77, .key = {}, .from = "w1"};
+  Hello h{
+      .role = LinkRole::kRing, .epoch = {.term = 5, .number = 3}, .hop = 1, .model_hash = 77, .key = {}, .from = "w1"};
   for (size_t i = 0; i < h.key.size(); ++i) h.key[i] = static_cast<uint8_t>(i + 1);
   return h;
 }
@@ -72,8 +73,8 @@ TEST(HelloTest, TheTypeOfActivationsIsAByteThatOlderVersionsLeaveZero) {
 
 // Both ends of one hop, the dialer in another "process".
 std::pair<StatusOr<std::unique_ptr<Link>>, StatusOr<std::unique_ptr<Link>>> Connect(RingPort& from, RingPort& to,
-                                                                                   const Hello& dials,
-                                                                                   const Hello& expects) {
+                                                                                    const Hello& dials,
+                                                                                    const Hello& expects) {
   auto dialed = std::async(std::launch::async, [&] { return from.Dial(to.address(), dials, After(seconds(5))); });
   auto accepted = to.Accept(expects, After(seconds(5)));
   return {dialed.get(), std::move(accepted)};
@@ -142,7 +143,8 @@ TEST(RingPortTest, AnotherTypeOfActivationsIsRefusedWithBothNames) {
   ExpectCarries(**out, **in);
   const Status status = refused.get().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(Message(status), HasSubstr("hop 1 of plan 3: its activations would come as f32, the plan's are q8 (--wire)"));
+  EXPECT_THAT(Message(status),
+              HasSubstr("hop 1 of plan 3: its activations would come as f32, the plan's are q8 (--wire)"));
 }
 
 TEST(RingPortTest, WaitsEndByDeadlineAndByCancel) {
@@ -237,7 +239,8 @@ TEST(HostPortTest, ParsesAndRefuses) {
   EXPECT_EQ(ParseHostPort("a.b:70")->port, 70);
   EXPECT_EQ(ParseHostPort("[::1]:70")->host, "::1");
   EXPECT_EQ(FormatHostPort("::1", 70), "[::1]:70");
-  for (const char* bad : {"", "a", "a:", ":1", "a:x", "a:70000", "a:-1", "::1:70", "a:1 "}) EXPECT_FALSE(ParseHostPort(bad).ok()) << bad;
+  for (const char* bad : {"", "a", "a:", ":1", "a:x", "a:70000", "a:-1", "::1:70", "a:1 "})
+    EXPECT_FALSE(ParseHostPort(bad).ok()) << bad;
   EXPECT_TRUE(IsLoopback("localhost") && IsLoopback("127.0.0.5") && IsLoopback("::1"));
   EXPECT_FALSE(IsLoopback("0.0.0.0") || IsLoopback("10.0.0.1") || IsLoopback("example.com") || IsLoopback("::"));
 }

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 // Welcomes whoever attaches, says `commands`, and keeps every event that is no heartbeat until there is one for each.
 class ScriptedCoordinator : public v1::Cluster::Service {
  public:
-  ScriptedCoordinator(const std::string& model, std::vector<v1::Command> commands) : model_(model), commands_(std::move(commands)) {
+  ScriptedCoordinator(const std::string& model, std::vector<v1::Command> commands)
+      : model_(model), commands_(std::move(commands)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -73,14 +74,17 @@ v1::Command Prepare(uint64_t number, const std::function<void(v1::Prepare*)>& ch
 
 TEST(NodeTest, APlanThatCannotBeReadIsAFaultAtOnce) {
   const testing::TinyModelFile model;
-  ScriptedCoordinator coordinator(model.path(), {Prepare(1, [](v1::Prepare* p) { p->mutable_plan()->set_key("short"); }),
-                                                 Prepare(2, [](v1::Prepare* p) { p->mutable_plan()->set_wire(1000); }),
-                                                 Prepare(3, [](v1::Prepare* p) { p->set_kv_type(9); })});
+  ScriptedCoordinator coordinator(model.path(),
+                                  {Prepare(1, [](v1::Prepare* p) { p->mutable_plan()->set_key("short"); }),
+                                   Prepare(2, [](v1::Prepare* p) { p->mutable_plan()->set_wire(1000); }),
+                                   Prepare(3, [](v1::Prepare* p) { p->set_kv_type(9); })});
   NodeOptions options;
   options.join = coordinator.address();
   options.name = "w";
   const auto began = std::chrono::steady_clock::now();
-  auto stopped = [&] { return coordinator.done() || std::chrono::steady_clock::now() - began > std::chrono::seconds(30); };
+  auto stopped = [&] {
+    return coordinator.done() || std::chrono::steady_clock::now() - began > std::chrono::seconds(30);
+  };
   EXPECT_TRUE(RunNode(options, stopped).ok());
   ASSERT_EQ(coordinator.events().size(), 3u);
   const char* said[] = {"a plan's key has 5 bytes", "activations of type 1000", "KV type 9 is unknown"};

@@ -37,8 +37,12 @@ class WorkerStates : public ::testing::Test {
             .stages = MakeStages({{worker, "", {0, 5}}})};
   }
   void Prepare(uint64_t number, int stage = 0, bool wire = true) {
-    worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"), .stage = stage, .block_size = 4, .num_blocks = 8,
-                                .kv_type = KvType::kF32, .sources = {}});
+    worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"),
+                                .stage = stage,
+                                .block_size = 4,
+                                .num_blocks = 8,
+                                .kv_type = KvType::kF32,
+                                .sources = {}});
     if (!wire || stage < 0) return;
     const Hello hello{.epoch = E(number), .hop = 0, .model_hash = model_->content_hash()};
     links_.push_back(*port_->Dial("", hello, After(seconds(5))));
@@ -141,18 +145,32 @@ TEST_F(WorkerStates, AnAbortEndsAPrepareThatWaits) {
 
 TEST_F(WorkerStates, NonsenseIsRefused) {
   auto refused = [&](auto change) {
-    PrepareRequest r{.plan = PlanOf(1), .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}};
+    PrepareRequest r{
+        .plan = PlanOf(1), .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}};
     change(r);
     control().Prepare(r);
     return Next(1);
   };
-  EXPECT_THAT(refused([](auto& r) { r.plan.stages[0].layers.end = 4; r.plan.stages[0].last = true; }), HasSubstr("nobody has layers"));
-  EXPECT_THAT(refused([](auto& r) { r.plan.num_layers = 6; r.plan.stages[0].layers.end = 6; }), HasSubstr("the model has 5"));
+  EXPECT_THAT(refused([](auto& r) {
+                r.plan.stages[0].layers.end = 4;
+                r.plan.stages[0].last = true;
+              }),
+              HasSubstr("nobody has layers"));
+  EXPECT_THAT(refused([](auto& r) {
+                r.plan.num_layers = 6;
+                r.plan.stages[0].layers.end = 6;
+              }),
+              HasSubstr("the model has 5"));
   EXPECT_THAT(refused([](auto& r) { r.plan.model_hash ^= 1; }), HasSubstr("another model"));
   EXPECT_THAT(refused([](auto& r) { r.stage = 3; }), HasSubstr("stage 3"));
   EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0; }), HasSubstr("0 KV blocks"));
-  EXPECT_THAT(refused([](auto& r) { r.num_blocks = 0xFFFFFFFF; r.block_size = 1 << 30; }), HasSubstr("blocks"));
-  EXPECT_THAT(refused([](auto& r) { r.plan.wire = WireType::kI32; }), HasSubstr("activations of int32, expected f32, f16 or q8"));
+  EXPECT_THAT(refused([](auto& r) {
+                r.num_blocks = 0xFFFFFFFF;
+                r.block_size = 1 << 30;
+              }),
+              HasSubstr("blocks"));
+  EXPECT_THAT(refused([](auto& r) { r.plan.wire = WireType::kI32; }),
+              HasSubstr("activations of int32, expected f32, f16 or q8"));
   EXPECT_THAT(refused([](auto& r) { r.plan.wire = static_cast<WireType>(9); }), HasSubstr("activations of type 9"));
   Prepare(9);
   EXPECT_EQ(Next(9), "ready") << "nothing of it stayed";
@@ -169,7 +187,8 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
               .num_layers = 5,
               .wire = type,
               .stages = MakeStages({{"before", "elsewhere:1", {0, 2}}, {"w", "", {2, 5}}})};
-    control().Prepare({.plan = plan, .stage = 1, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}});
+    control().Prepare(
+        {.plan = plan, .stage = 1, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32, .sources = {}});
     const Hello hello{.epoch = plan.epoch, .hop = 1, .model_hash = plan.model_hash, .wire = type};
     auto to = port_->Dial("", hello, After(seconds(5)));
     Hello last = hello;
@@ -190,7 +209,8 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     // What comes back: the sentence of a step error, or "" for an answer.
     auto send = [&](WireType dtype, ByteSpan bytes) -> std::string {
       const ByteSpan parts[] = {prefix.bytes(), bytes};
-      const FrameHeader header{.kind = FrameKind::kHidden, .dtype = dtype, .epoch = plan.epoch, .step = StepId{7}, .rows = 3};
+      const FrameHeader header{
+          .kind = FrameKind::kHidden, .dtype = dtype, .epoch = plan.epoch, .step = StepId{7}, .rows = 3};
       if (!(*to)->Send(header, parts, After(seconds(5))).ok()) return "the link took nothing";
       const auto frame = (*from)->Recv(After(seconds(5)));
       if (!frame.ok()) return "no frame: " + Message(frame.status());
@@ -200,7 +220,8 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     EXPECT_EQ(send(type, rows), "");
     for (WireType other : {WireType::kNone, WireType::kI32, WireType::kF32, WireType::kF16, WireType::kQ8}) {
       if (other == type) continue;
-      EXPECT_EQ(send(other, rows), fmt::format("rows of {} came, this plan's are {}", WireTypeName(other), WireTypeName(type)));
+      EXPECT_EQ(send(other, rows),
+                fmt::format("rows of {} came, this plan's are {}", WireTypeName(other), WireTypeName(type)));
     }
     const std::string expected = fmt::format("expected 3 rows of {}", WireRowBytes(type, dim));
     EXPECT_THAT(send(type, ByteSpan(rows).first(rows.size() - 1)), HasSubstr(expected));
@@ -220,28 +241,55 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
   }
 }
 
-// A coordinator that is lost at any step of a change takes stages and pages with it, not the weights; what it began is no more.
+// A coordinator that is lost at any step of a change takes stages and pages with it, not the weights; what it began is
+// no more.
 TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
   using Step = std::function<void()>;
-  const Step prepare = [&] { Prepare(1); EXPECT_EQ(Next(1), "ready"); };
-  const Step move = [&] { control().Move(E(1), {0, 1}); EXPECT_EQ(Next(1), "moved"); };
-  const Step commit = [&] { control().Commit(E(1)); EXPECT_EQ(Next(1), "committed"); };
+  const Step prepare = [&] {
+    Prepare(1);
+    EXPECT_EQ(Next(1), "ready");
+  };
+  const Step move = [&] {
+    control().Move(E(1), {0, 1});
+    EXPECT_EQ(Next(1), "moved");
+  };
+  const Step commit = [&] {
+    control().Commit(E(1));
+    EXPECT_EQ(Next(1), "committed");
+  };
   const Step release = [&] { control().Release(E(1)); };
-  const Step prepare2 = [&] { Prepare(2); EXPECT_EQ(Next(2), "ready"); };
-  const Step move2 = [&] { control().Move(E(2), {0}); EXPECT_EQ(Next(2), "moved"); };
-  const Step commit2 = [&] { control().Commit(E(2)); EXPECT_EQ(Next(2), "committed"); };
-  const Step waits = [&] { Prepare(2, 0, false); std::this_thread::sleep_for(milliseconds(20)); };
-  const std::vector<std::vector<Step>> deaths = {
-      {prepare}, {prepare, move}, {prepare, move, commit}, {prepare, move, commit, release},
-      {prepare, move, commit, release, waits}, {prepare, move, commit, release, prepare2}, {prepare, move, commit, release, prepare2, move2},
-      {prepare, move, commit, release, prepare2, move2, commit2}};
+  const Step prepare2 = [&] {
+    Prepare(2);
+    EXPECT_EQ(Next(2), "ready");
+  };
+  const Step move2 = [&] {
+    control().Move(E(2), {0});
+    EXPECT_EQ(Next(2), "moved");
+  };
+  const Step commit2 = [&] {
+    control().Commit(E(2));
+    EXPECT_EQ(Next(2), "committed");
+  };
+  const Step waits = [&] {
+    Prepare(2, 0, false);
+    std::this_thread::sleep_for(milliseconds(20));
+  };
+  const std::vector<std::vector<Step>> deaths = {{prepare},
+                                                 {prepare, move},
+                                                 {prepare, move, commit},
+                                                 {prepare, move, commit, release},
+                                                 {prepare, move, commit, release, waits},
+                                                 {prepare, move, commit, release, prepare2},
+                                                 {prepare, move, commit, release, prepare2, move2},
+                                                 {prepare, move, commit, release, prepare2, move2, commit2}};
   for (size_t i = 0; i < deaths.size(); ++i) {
     SCOPED_TRACE(i);
     for (const Step& step : deaths[i]) step();
     EXPECT_GT(PagePool::Live(), 0u);
     worker_->Reset();
     links_.clear();
-    for (int t = 0; t < 2000 && (worker_->weight_bytes() > 0 || PagePool::Live() > 0); ++t) std::this_thread::sleep_for(milliseconds(1));
+    for (int t = 0; t < 2000 && (worker_->weight_bytes() > 0 || PagePool::Live() > 0); ++t)
+      std::this_thread::sleep_for(milliseconds(1));
     EXPECT_EQ(worker_->weight_bytes(), 0u);
     EXPECT_EQ(PagePool::Live(), 0u) << "pages of a term that is over";
     while (events_.Pop(Clock::now())) {

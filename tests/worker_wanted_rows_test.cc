@@ -1,4 +1,5 @@
-// The last layer goes on with the rows that something is wanted of, and with no others: what is wanted and all that comes later is, bit for bit, as if all were.
+// The last layer goes on with the rows that something is wanted of, and with no others: what is wanted and all that
+// comes later is, bit for bit, as if all were.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +18,8 @@ constexpr uint32_t kPages = 24, kPageSize = 16, kVocab = 96;
 class OneStage {
  public:
   OneStage(std::shared_ptr<const Model> model, Isa isa) : backend_(MakeBackend(isa, 2)) {
-    StageParts parts{.model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
+    StageParts parts{
+        .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
       auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {});
       layer->pages = *PagePool::Make(layer->spec, kPages, kPageSize, KvType::kF16);
@@ -66,7 +68,9 @@ class OneStage {
   uint64_t step_ = 0;
 };
 
-RowRequest Logits(uint32_t first, uint32_t count) { return {.first = first, .count = count, .mode = RowMode::kFullLogits}; }
+RowRequest Logits(uint32_t first, uint32_t count) {
+  return {.first = first, .count = count, .mode = RowMode::kFullLogits};
+}
 
 std::vector<TokenId> Ids(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -87,16 +91,19 @@ TEST_P(WantedRows, AreAsIfAllWereWanted) {
   for (const char* arch : {"llama", "gemma3", "qwen2moe", "qwen3", "phi3"}) {
     for (DType type : {DType::kF16, DType::kQ8_0}) {
       SCOPED_TRACE(std::string(arch) + " " + Info(type).name);
-      const std::vector<std::byte> file = testing::BuildTinyModel({.arch = arch, .layers = 3, .vocab = kVocab, .type = type});
+      const std::vector<std::byte> file =
+          testing::BuildTinyModel({.arch = arch, .layers = 3, .vocab = kVocab, .type = type});
       const auto model = OpenModelFromBytes(file);
       ASSERT_TRUE(model.ok()) << model.status();
       const std::vector<TokenId> prompt = Ids(40, 1), other = Ids(9, 2), next = {7};
       using Step = std::vector<OneStage::Part>;
       // A prompt beside another one that is not at its end, then both go on.
       auto steps = [&](std::vector<RowRequest> of_prompt, std::vector<RowRequest> of_other) {
-        return std::vector<Step>{{{0, 0, RowClass::kPrompt, prompt, std::move(of_prompt)}, {1, 0, RowClass::kPrompt, other, std::move(of_other)}},
-                                 {{0, 40, RowClass::kGenerated, next, {Logits(0, 1)}}, {1, 9, RowClass::kPrompt, other, {Logits(8, 1)}}},
-                                 {{0, 41, RowClass::kGenerated, next, {Logits(0, 1)}}, {1, 18, RowClass::kGenerated, next, {Logits(0, 1)}}}};
+        return std::vector<Step>{
+            {{0, 0, RowClass::kPrompt, prompt, std::move(of_prompt)},
+             {1, 0, RowClass::kPrompt, other, std::move(of_other)}},
+            {{0, 40, RowClass::kGenerated, next, {Logits(0, 1)}}, {1, 9, RowClass::kPrompt, other, {Logits(8, 1)}}},
+            {{0, 41, RowClass::kGenerated, next, {Logits(0, 1)}}, {1, 18, RowClass::kGenerated, next, {Logits(0, 1)}}}};
       };
       auto run = [&](const std::vector<Step>& all) {
         OneStage stage(*model, GetParam());
@@ -114,12 +121,14 @@ TEST_P(WantedRows, AreAsIfAllWereWanted) {
         const auto got = run(some);
         for (size_t i = 49; i < all.size(); ++i) rows.push_back(i);
         ASSERT_EQ(got.size(), rows.size());
-        for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(Equal(got[i], all[rows[i]])) << "row " << rows[i] << " of " << rows.size();
+        for (size_t i = 0; i < rows.size(); ++i)
+          EXPECT_TRUE(Equal(got[i], all[rows[i]])) << "row " << rows[i] << " of " << rows.size();
       };
       check(steps({}, {}), {});
       check(steps({Logits(39, 1)}, {}), {39});
       check(steps({}, {Logits(0, 1)}), {40});
-      check(steps({Logits(3, 2), Logits(17, 1), Logits(38, 2)}, {Logits(5, 1), Logits(8, 1)}), {3, 4, 17, 38, 39, 45, 48});
+      check(steps({Logits(3, 2), Logits(17, 1), Logits(38, 2)}, {Logits(5, 1), Logits(8, 1)}),
+            {3, 4, 17, 38, 39, 45, 48});
     }
   }
 }

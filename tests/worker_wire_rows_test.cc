@@ -58,7 +58,13 @@ TEST(WireRowsTest, TheBytesArePinned) {
   std::vector<float> row(34);
   row[0] = 254, row[1] = -254, row[2] = 2, row[3] = -7.5f, row[4] = 1, row[5] = 3, row[33] = -127;
   const std::string zeros52(52, '0'), zeros60(60, '0');
-  EXPECT_EQ(Hex(Encoded(WireType::kQ8, row, 34)), "0040" "7f8101fc0002" + zeros52 + "003c" "0081" + zeros60);
+  EXPECT_EQ(Hex(Encoded(WireType::kQ8, row, 34)),
+            "0040"
+            "7f8101fc0002" +
+                zeros52 +
+                "003c"
+                "0081" +
+                zeros60);
   EXPECT_EQ(WireRowBytes(WireType::kF32, 34), 136u);
   EXPECT_EQ(WireRowBytes(WireType::kF16, 34), 68u);
   EXPECT_EQ(WireRowBytes(WireType::kQ8, 34), 68u);
@@ -83,7 +89,9 @@ TEST(WireRowsTest, RowsArriveOverALinkWithinTheirBounds) {
       const std::vector<float> x = RandomRows(kRows, dim, static_cast<uint32_t>(dim));
       const std::vector<std::byte> bytes = Encoded(type, x, dim);
       const ByteSpan parts[] = {bytes};
-      ASSERT_TRUE(here->Send({.kind = FrameKind::kHidden, .dtype = type, .rows = kRows}, parts, After(std::chrono::seconds(5))).ok());
+      ASSERT_TRUE(
+          here->Send({.kind = FrameKind::kHidden, .dtype = type, .rows = kRows}, parts, After(std::chrono::seconds(5)))
+              .ok());
       const auto frame = there->Recv(After(std::chrono::seconds(5)));
       ASSERT_TRUE(frame.ok()) << frame.status();
       ASSERT_EQ(frame->header.dtype, type);
@@ -96,7 +104,8 @@ TEST(WireRowsTest, RowsArriveOverALinkWithinTheirBounds) {
         // The inverse of the scale is rounded as well, by 2^-24 of 127 steps.
         if (type == WireType::kQ8) bound = std::max(0.50001 * static_cast<double>(ScaleOf(row, i % dim)), 0x1p-18);
         const double error = std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i]));
-        ASSERT_LE(error, bound) << WireTypeName(type) << " dim " << dim << " value " << i << ": " << x[i] << " came as " << y[i];
+        ASSERT_LE(error, bound) << WireTypeName(type) << " dim " << dim << " value " << i << ": " << x[i] << " came as "
+                                << y[i];
         if (bound > 0) worst = std::max(worst, error / bound);
       }
       if (type == WireType::kF32) EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0);
@@ -115,7 +124,9 @@ TEST(WireRowsTest, ARowIsEncodedFromThatRowAlone) {
         const std::vector<std::byte> alone = Encoded(type, std::span(x).subspan(r * dim, dim), dim);
         EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + static_cast<std::ptrdiff_t>(r * width)))
             << WireTypeName(type) << " dim " << dim << " row " << r;
-        EXPECT_EQ(std::memcmp(Decoded(type, alone, dim).data(), Decoded(type, together, dim).data() + r * dim, dim * sizeof(float)), 0);
+        EXPECT_EQ(std::memcmp(Decoded(type, alone, dim).data(), Decoded(type, together, dim).data() + r * dim,
+                              dim * sizeof(float)),
+                  0);
       }
     }
   }

@@ -39,8 +39,8 @@ struct FrameHeader {
   Epoch epoch;
   StepId step{};
   uint32_t rows = 0;
-  uint64_t length = 0;        // payload bytes
-  uint32_t payload_crc = 0;   // CRC-32C of the payload
+  uint64_t length = 0;       // payload bytes
+  uint32_t payload_crc = 0;  // CRC-32C of the payload
   bool operator==(const FrameHeader&) const = default;
 };
 

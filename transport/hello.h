@@ -12,7 +12,6 @@
 
 namespace gyre {
 
-
 enum class LinkRole : uint8_t { kRing = 1, kBulk = 2 };
 
 // What a peer can do beyond the protocol's version. An unknown bit is ignored, and both use what both have.
@@ -30,8 +29,8 @@ struct Hello {
   uint32_t hop = 0;  // kRing: 0 = coordinator to the first stage, i = stage i-1 to i, n = the last to the coordinator
   uint64_t model_hash = 0;
   RingKey key{};
-  std::string from;  // a worker's name, for messages
-  std::string to;    // kBulk: the worker that is to serve it
+  std::string from;                // a worker's name, for messages
+  std::string to;                  // kBulk: the worker that is to serve it
   WireType wire = WireType::kF32;  // kRing: of the activations on the plan's hops
   bool operator==(const Hello&) const = default;
 };

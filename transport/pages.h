@@ -27,8 +27,8 @@ struct Pages {
   BlockId next = kNoBlock;  // where the next request goes on; kNoBlock = the end
   uint32_t page_bytes = 0;
   std::vector<BlockId> ids;
-  std::vector<uint64_t> written;  // of ids
-  std::vector<uint64_t> checked;  // of PullPages::check
+  std::vector<uint64_t> written;    // of ids
+  std::vector<uint64_t> checked;    // of PullPages::check
   std::span<const std::byte> data;  // [ids][page_bytes], into the payload
 };
 

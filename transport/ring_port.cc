@@ -191,12 +191,11 @@ void Port::OnConnection(tcp::socket socket) {
   s->timer.async_wait([this, s](const ErrorCode& e) {
     if (!e) Refuse(s, "no hello came in time");
   });
-  asio::async_read(s->socket, asio::buffer(s->header.data(), s->header.size()),
-                   [this, s](const ErrorCode& e, size_t) {
-                     if (e == asio::error::operation_aborted) return;
-                     if (e) return Refuse(s, "it ended before its hello: " + e.message());
-                     OnHeader(s);
-                   });
+  asio::async_read(s->socket, asio::buffer(s->header.data(), s->header.size()), [this, s](const ErrorCode& e, size_t) {
+    if (e == asio::error::operation_aborted) return;
+    if (e) return Refuse(s, "it ended before its hello: " + e.message());
+    OnHeader(s);
+  });
 }
 
 void Port::OnHeader(const std::shared_ptr<Stranger>& s) {
@@ -301,15 +300,18 @@ StatusOr<std::unique_ptr<Link>> Port::Accept(const Hello& expected, Deadline dea
     // A dialer that gave up meanwhile has closed its end; one that waits has sent nothing more.
     if (!absl::IsDeadlineExceeded(found.link->Recv(Clock::now()).status())) continue;
     std::string refusal;
-    if (!SameKey(found.hello.key, expected.key)) refusal = "the ring's key is another one";
-    else if (found.hello.model_hash != expected.model_hash) refusal = "the model is another one";
+    if (!SameKey(found.hello.key, expected.key))
+      refusal = "the ring's key is another one";
+    else if (found.hello.model_hash != expected.model_hash)
+      refusal = "the model is another one";
     else if (found.hello.wire != expected.wire) {
-      refusal = fmt::format("its activations would come as {}, the plan's are {} (--wire)", WireTypeName(found.hello.wire),
-                            WireTypeName(expected.wire));
+      refusal = fmt::format("its activations would come as {}, the plan's are {} (--wire)",
+                            WireTypeName(found.hello.wire), WireTypeName(expected.wire));
     }
     const Status sent = SendReply(*found.link, {.refusal = refusal});
     if (refusal.empty() && sent.ok()) return std::move(found.link);
-    Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from, refusal.empty() ? Message(sent) : refusal);
+    Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from,
+        refusal.empty() ? Message(sent) : refusal);
   }
 }
 
@@ -337,7 +339,8 @@ StatusOr<std::unique_ptr<Link>> Port::Dial(const std::string& address, const Hel
     if (frame.ok()) {
       if (frame->header.kind != FrameKind::kHello) return DataLoss("{} answered a hello with another frame", address);
       GYRE_ASSIGN_OR_RETURN(const HelloReply reply, DecodeHelloReply(frame->payload));
-      if (!reply.refusal.empty()) return FailedPrecondition("{} refuses {}: {}", address, Describe(hello), reply.refusal);
+      if (!reply.refusal.empty())
+        return FailedPrecondition("{} refuses {}: {}", address, Describe(hello), reply.refusal);
       return link;
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return Annotate(frame.status(), Describe(hello));

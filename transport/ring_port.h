@@ -36,7 +36,8 @@ class RingPort {
   static StatusOr<std::unique_ptr<RingPort>> Open(const RingPortOptions& options);
   virtual ~RingPort() = default;
 
-  // "HOST:PORT" for others, ":PORT" where it listens at every address; "" without sockets. A hop to this address stays in the process.
+  // "HOST:PORT" for others, ":PORT" where it listens at every address; "" without sockets. A hop to this address stays
+  // in the process.
   virtual const std::string& address() const = 0;
 
   // The sending end of a hop, or the pulling end of a bulk link. Returns when the receiver has claimed it and agreed.

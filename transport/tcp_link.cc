@@ -102,7 +102,8 @@ class TcpLink : public Link {
 
 Status TcpLink::WaitFor(short events, Deadline deadline) {
   const bool receives = events == POLLIN;
-  std::array<pollfd, 2> fds{{{.fd = fd_, .events = events, .revents = 0}, {.fd = event_, .events = POLLIN, .revents = 0}}};
+  std::array<pollfd, 2> fds{
+      {{.fd = fd_, .events = events, .revents = 0}, {.fd = event_, .events = POLLIN, .revents = 0}}};
   const int n = ::poll(fds.data(), receives ? 2 : 1, PollTimeout(deadline));
   if (n < 0 && errno != EINTR) return Broken(errno);
   if (receives && fds[1].revents != 0) {
@@ -265,7 +266,8 @@ std::unique_ptr<Link> MakeTcpLink(int socket, std::string peer, const TcpOptions
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  const auto limit = static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(options.stall).count());
+  const auto limit =
+      static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(options.stall).count());
   ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
   if (options.send_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &options.send_buffer, sizeof(int));
   if (options.receive_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer, sizeof(int));

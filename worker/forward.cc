@@ -38,8 +38,10 @@ void RowPlaces::Fill(const StepBatch& batch, bool wanted_only) {
         numbers_.push_back(before + i);
       }
     };
-    if (!wanted_only) add(0, s.row_count);
-    else for (const RowRequest& r : s.requests) add(r.first, r.count);
+    if (!wanted_only)
+      add(0, s.row_count);
+    else
+      for (const RowRequest& r : s.requests) add(r.first, r.count);
     before += s.row_count;
   }
   for (auto& table : tables_) table->fresh = false;
@@ -83,7 +85,8 @@ void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding,
 
 void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x) {
   const LayerSpec& spec = layer.spec;
-  backend_.RmsNorm(x, places.rows().size(), dim_, Data(layer.vectors.attn_norm), spec.norm_eps, Room(normed_, places.rows().size() * dim_));
+  backend_.RmsNorm(x, places.rows().size(), dim_, Data(layer.vectors.attn_norm), spec.norm_eps,
+                   Room(normed_, places.rows().size() * dim_));
   Project(layer, places, wanted, x);
   const size_t rows = wanted.rows().size();
   if (rows == 0) return;
@@ -103,15 +106,18 @@ template <typename Fn>
 void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
   size_t rows = 0;
   for (const ClassRun& run : runs) rows += run.rows;
-  if (exact_ || backend_.one_class()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
-  for (const ClassRun& run : runs) f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
+  if (exact_ || backend_.prefill_matches_decode()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
+  for (const ClassRun& run : runs)
+    f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
 }
 
 void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = layer.vectors;
-  const size_t rows = places.rows().size(), asking = wanted.rows().size(), head_dim = static_cast<size_t>(spec.head_dim);
-  const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim, kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim;
+  const size_t rows = places.rows().size(), asking = wanted.rows().size(),
+               head_dim = static_cast<size_t>(spec.head_dim);
+  const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim,
+               kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim;
   float* q = Room(q_, asking * q_dim);
   float* k = Room(k_, rows * kv_dim);
   float* v = Room(v_, rows * kv_dim);
@@ -122,7 +128,8 @@ void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, 
     for (float* all : {normed_.data(), x}) Gather(wanted.numbers(), dim_, all);
     if (asking > 0) Multiply(normed_.data(), wanted.runs(), {{*layer.q, q}});
   }
-  auto finish = [&](float* to, RowPlaces& of, int heads, const std::vector<float>& bias, const std::vector<float>& norm) {
+  auto finish = [&](float* to, RowPlaces& of, int heads, const std::vector<float>& bias,
+                    const std::vector<float>& norm) {
     const size_t count = of.rows().size();
     if (count == 0) return;
     if (spec.qkv_bias) backend_.AddBias(to, count, static_cast<size_t>(heads) * head_dim, Data(bias));
@@ -140,17 +147,20 @@ void Forward::Attend(const Layer& layer, const RowPlaces& places, const Result& 
   const LayerSpec& spec = layer.spec;
   const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
   float* attended = Room(attended_, places.rows().size() * q_dim);
-  AttentionParams params{.heads = spec.heads, .scale = spec.attention_scale, .softcap = spec.attention_softcap, .window = spec.window};
+  AttentionParams params{
+      .heads = spec.heads, .scale = spec.attention_scale, .softcap = spec.attention_softcap, .window = spec.window};
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params, attended + row * q_dim);
+    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params,
+                       attended + row * q_dim);
     row += count;
   });
   Multiply(attended, places.runs(), {{*layer.o, result.rows, result.add}});
 }
 
-void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products) {
+void Forward::Multiply(const float* x, std::span<const ClassRun> runs,
+                       std::initializer_list<Backend::Product> products) {
   products_.clear();
   for (const Backend::Product& p : products) products_.push_back(p);
   ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
@@ -160,7 +170,8 @@ void Forward::Multiply(const float* x, std::span<const ClassRun> runs, std::init
   });
 }
 
-void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result) {
+void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation,
+                  Result result) {
   ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
     backend_.FeedForward(x, rows, {*w.gate, *w.up, *w.down}, activation, arithmetic, result.rows, result.add);
     x += rows * w.gate->k;
@@ -171,7 +182,8 @@ void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> 
 void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result) {
   const size_t rows = places.rows().size();
   backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), layer.spec.norm_eps, normed_.data());
-  if (layer.spec.experts.count == 0) return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result);
+  if (layer.spec.experts.count == 0)
+    return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result);
   float* mixed = result.add ? Room(mixed_, rows * dim_) : result.rows;
   MixExperts(layer, places, mixed);
   if (result.add) backend_.AddInPlace(result.rows, mixed, rows * dim_);

@@ -62,8 +62,9 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
-  // x [rows][dim], in place, through one layer; writes the rows' keys and values. Which is all that a model's last layer has to do for rows that
-  // nothing is wanted of: only those of `wanted`, `places` itself or some of its rows, go on, and x begins with them afterwards.
+  // x [rows][dim], in place, through one layer; writes the rows' keys and values. Which is all that a model's last
+  // layer has to do for rows that nothing is wanted of: only those of `wanted`, `places` itself or some of its rows, go
+  // on, and x begins with them afterwards.
   void RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x);
   // out [rows][dim] = final norm of x.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);

@@ -26,7 +26,8 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
   }
   pool->num_blocks_ = num_blocks;
   pool->bytes_ = 2 * half;
-  void* memory = mmap(nullptr, pool->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, pool->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return ResourceExhausted("no memory for {} KV blocks of {} positions, {} MiB a layer: {}", num_blocks, block_size,
                              pool->bytes_ >> 20, std::strerror(errno));
@@ -64,7 +65,8 @@ void PagePool::Write(BlockId page, const std::byte* from) {
 
 Status CheckKvType(KvType type, int head_dim) {
   if (type != KvType::kQ8_0 || head_dim % static_cast<int>(kKvBlock) == 0) return absl::OkStatus();
-  return InvalidArgument("a KV cache of q8_0 needs heads of a multiple of {}, this model's have {}: use --kv-type f16", kKvBlock, head_dim);
+  return InvalidArgument("a KV cache of q8_0 needs heads of a multiple of {}, this model's have {}: use --kv-type f16",
+                         kKvBlock, head_dim);
 }
 
 std::shared_ptr<Layer> Layer::Weights() const {
@@ -116,6 +118,5 @@ StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& back
   }
   return ends;
 }
-
 
 }  // namespace gyre

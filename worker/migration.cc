@@ -21,7 +21,8 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   out.step = step;
   out.page_bytes = static_cast<uint32_t>(page);
   for (BlockId b : request.check) {
-    if (b >= pool.num_blocks()) return InvalidArgument("page {} of layer {}, there are {}", b, request.layer, pool.num_blocks());
+    if (b >= pool.num_blocks())
+      return InvalidArgument("page {} of layer {}, there are {}", b, request.layer, pool.num_blocks());
     out.checked.push_back(pool.written(b));
   }
   for (BlockId b = request.from; b < pool.num_blocks(); ++b) {
@@ -38,7 +39,8 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   return out;
 }
 
-PagePuller::PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<Layer>> layers) : link_(std::move(link)) {
+PagePuller::PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<Layer>> layers)
+    : link_(std::move(link)) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());

@@ -41,11 +41,11 @@ class PagePuller {
  private:
   struct Copied {
     std::shared_ptr<Layer> layer;
-    std::vector<uint64_t> written;  // by page: the source's stamp of what lies here
-    uint64_t since = 0;             // for this round
-    uint64_t next_since = 0;        // for the next
-    bool started = false;           // in this round
-    std::vector<uint64_t> expected; // of the last round's blocks
+    std::vector<uint64_t> written;   // by page: the source's stamp of what lies here
+    uint64_t since = 0;              // for this round
+    uint64_t next_since = 0;         // for the next
+    bool started = false;            // in this round
+    std::vector<uint64_t> expected;  // of the last round's blocks
   };
 
   Status Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Deadline deadline);

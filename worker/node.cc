@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint32_t kControlProtocol = 1;
+constexpr uint32_t kControlProtocol = 2;
 constexpr auto kHeartbeat = milliseconds(500);
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
@@ -54,9 +54,10 @@ StatusOr<std::string> LocalAddressTo(const HostPort& to) {
   socklen_t size = sizeof own;
   char text[NI_MAXHOST] = "";
   // A datagram socket's connect sends nothing.
-  const bool fine = connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-                    getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
+  const bool fine =
+      connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
   close(fd);
   if (!fine) return Unavailable("no route to {}", to.host);
   return std::string(text);
@@ -83,7 +84,8 @@ StatusOr<PrepareRequest> ReadPrepare(const v1::Command& command, const std::stri
   // The coordinator may listen at all its addresses; then it is where it was joined.
   auto address = [&coordinator_host](const std::string& text) {
     if (text.empty() || text[0] != ':') return text;
-    return coordinator_host.find(':') == std::string::npos ? coordinator_host + text : "[" + coordinator_host + "]" + text;
+    return coordinator_host.find(':') == std::string::npos ? coordinator_host + text
+                                                           : "[" + coordinator_host + "]" + text;
   };
   PrepareRequest r;
   r.plan.epoch = {command.epoch().term(), command.epoch().number()};
@@ -146,7 +148,8 @@ class Node {
     if (options_.say) options_.say(line);
   }
   void Sleep(Duration d) {
-    for (const Deadline end = After(d); !stopped_() && Clock::now() < end;) std::this_thread::sleep_for(milliseconds(50));
+    for (const Deadline end = After(d); !stopped_() && Clock::now() < end;)
+      std::this_thread::sleep_for(milliseconds(50));
   }
   Status Listen();
   Status OpenModelFor(const v1::ClusterInfo& info);
@@ -183,7 +186,8 @@ Status Node::Listen() {
 }
 
 Status Node::OpenModelFor(const v1::ClusterInfo& info) {
-  if (worker_ != nullptr && model_->content_hash() == info.model_hash() && exact_ == info.exact()) return absl::OkStatus();
+  if (worker_ != nullptr && model_->content_hash() == info.model_hash() && exact_ == info.exact())
+    return absl::OkStatus();
   const std::string path = options_.model.empty() ? info.model_path() : options_.model;
   OpenOptions open = options_.open;
   if (open.rope_base == 0) open.rope_base = info.rope_base();
@@ -192,11 +196,12 @@ Status Node::OpenModelFor(const v1::ClusterInfo& info) {
   StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
   if (!model.ok()) {
     if (!options_.model.empty()) return model.status();
-    return Annotate(model.status(), "the coordinator's model can't be opened here; name this machine's with --model FILE");
+    return Annotate(model.status(),
+                    "the coordinator's model can't be opened here; name this machine's with --model FILE");
   }
   if ((*model)->content_hash() != info.model_hash()) {
-    return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})", path,
-                              info.model_path(), (*model)->content_hash(), info.model_hash());
+    return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})",
+                              path, info.model_path(), (*model)->content_hash(), info.model_hash());
   }
   if (worker_ != nullptr) worker_->Stop();
   worker_ = nullptr;
@@ -231,8 +236,9 @@ Status Node::Run() {
     }
     waiting = false;
     if (info.protocol() != kControlProtocol) {
-      end = FailedPrecondition("the coordinator (Gyre {}) speaks control protocol {}, this worker {}: update one of them",
-                               info.version(), info.protocol(), kControlProtocol);
+      end =
+          FailedPrecondition("the coordinator (Gyre {}) speaks control protocol {}, this worker {}: update one of them",
+                             info.version(), info.protocol(), kControlProtocol);
       break;
     }
     if (port_ == nullptr) end = Listen();
@@ -256,7 +262,8 @@ void Node::OnCommand(const v1::Command& command, Inbox<StageEvent>* events) {
       events->Push({control.name(), epoch, StageFault{request.status()}});
       return;
     }
-    case v1::Command::kMove: return control.Move(epoch, {command.move().blocks().begin(), command.move().blocks().end()});
+    case v1::Command::kMove:
+      return control.Move(epoch, {command.move().blocks().begin(), command.move().blocks().end()});
     case v1::Command::kCommit: return control.Commit(epoch);
     case v1::Command::kRelease: return control.Release(epoch);
     case v1::Command::kAbort: return control.Abort(epoch);
@@ -274,7 +281,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   h->set_ring_address(port_->address());
   h->set_model_hash(model_->content_hash());
   h->set_isa(IsaName(options_.isa));
-  h->set_two_classes(!HasOneClass(options_.isa));
+  h->set_prefill_matches_decode(PrefillMatchesDecode(options_.isa));
   h->set_threads(static_cast<uint32_t>(options_.threads));
   h->set_memory_bytes(options_.memory != 0 ? options_.memory : FreeMemory());
   h->set_version(options_.version);
@@ -323,8 +330,8 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
       heartbeat.mutable_heartbeat()->set_busy(worker_->TakeBusyShare());
       heartbeat.mutable_heartbeat()->set_steps(worker_->stats().steps);
       heartbeat.mutable_heartbeat()->set_resident_bytes(ResidentBytes());
-      heartbeat.mutable_heartbeat()->set_busy_us(static_cast<uint64_t>(
-          std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()));
+      heartbeat.mutable_heartbeat()->set_busy_us(
+          static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()));
       heartbeat.mutable_heartbeat()->set_rows_sent(worker_->stats().rows_sent);
       heartbeat.mutable_heartbeat()->set_row_bytes_sent(worker_->stats().row_bytes_sent);
       if (!stream->Write(heartbeat)) break;
@@ -350,6 +357,8 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
 
 }  // namespace
 
-Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped) { return Node(options, stopped).Run(); }
+Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped) {
+  return Node(options, stopped).Run();
+}
 
 }  // namespace gyre

@@ -15,24 +15,24 @@
 namespace gyre {
 
 struct NodeOptions {
-  std::string join;                // HOST:PORT of the coordinator
-  std::string model;               // "" = the path that the coordinator names
+  std::string join;   // HOST:PORT of the coordinator
+  std::string model;  // "" = the path that the coordinator names
   OpenOptions open;
-  std::string name;                // "" = the host's
-  std::string listen;              // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
+  std::string name;    // "" = the host's
+  std::string listen;  // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
   std::optional<LayerRange> wish;
   int threads = 1;
-  std::vector<int> cpus;           // of each thread; empty = the system moves them
-  uint64_t memory = 0;             // 0 = what the machine has free
+  std::vector<int> cpus;  // of each thread; empty = the system moves them
+  uint64_t memory = 0;    // 0 = what the machine has free
   Isa isa = Isa::kRef;
   WireTypes wire_types = kAllActivations;  // that it takes part with
-  bool insecure = false;           // may listen at an address that is not loopback
+  bool insecure = false;                   // may listen at an address that is not loopback
   std::string version;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
 };
 
-// Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try on:
-// another model, a refusal, an address that can't be bound. A coordinator that is not there is waited for.
+// Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try
+// on: another model, a refusal, an address that can't be bound. A coordinator that is not there is waited for.
 Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped);
 
 }  // namespace gyre

@@ -36,9 +36,9 @@ class Stage {
   // Bytes a row of input: an id at the first stage, else dim values of `wire`.
   size_t input_width() const;
   // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every stage but the last
-  // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is used:
-  // kInvalidArgument with the sentence, and nothing was computed.
-  // `step`: stamps the pages that are written (PagePool::Stamp).
+  // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is
+  // used: kInvalidArgument with the sentence, and nothing was computed. `step`: stamps the pages that are written
+  // (PagePool::Stamp).
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer);
   std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.

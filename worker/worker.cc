@@ -21,8 +21,10 @@ void Worker::Impl::Loop() {
     Deadline deadline = kNoDeadline;
     {
       MutexLock lock(&mutex_);
-      if (jobs_.empty()) waiting_ = &in;
-      else deadline = Clock::now();
+      if (jobs_.empty())
+        waiting_ = &in;
+      else
+        deadline = Clock::now();
     }
     StatusOr<Frame> frame = in.Recv(deadline);
     {
@@ -137,7 +139,8 @@ ByteSpan Worker::Impl::RowsToSend(const Stage& stage) {
   const size_t cut = EncodeRows(running_->wire, stage.hidden(), dim, &sent_rows_);
   if (cut > 0 && !running_->told_cut) {
     running_->told_cut = true;
-    Log(LogLevel::kWarn, "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
+    Log(LogLevel::kWarn,
+        "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
         options_.name, running_->epoch.number, WireTypeName(running_->wire), cut);
   }
   return sent_rows_;
@@ -168,7 +171,8 @@ void Worker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
 
 // An end at one side goes round the ring: the coordinator sees it at its own end.
 void Worker::Impl::BreakLinks(const Status& why) {
-  if (!stopping_) Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
+  if (!stopping_)
+    Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
   running_->in->Close();
   running_->out->Close();
   broken_ = true;

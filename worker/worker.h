@@ -1,5 +1,5 @@
-// A worker: a stage on a thread of its own between two links, and the control that drives it. Lives in the coordinator's
-// process or in one of its own (worker/node.h).
+// A worker: a stage on a thread of its own between two links, and the control that drives it. Lives in the
+// coordinator's process or in one of its own (worker/node.h).
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ struct WorkerOptions {
   int threads = 1;
   std::vector<int> cpus;  // of each thread; empty = the system moves them
   bool exact = false;
-  RingPort* port = nullptr;  // of this process; outlives the worker
+  RingPort* port = nullptr;                          // of this process; outlives the worker
   Duration wire_timeout = std::chrono::minutes(10);  // the others may load for long; a plan that is given up ends it
 };
 
@@ -50,9 +50,9 @@ class Worker {
   int threads() const;
   // Thread-safe, all of these.
   WorkerStats stats() const;
-  Duration busy_time() const;    // spent in Stage::Run since the start
-  double TakeBusyShare();        // of the time since the last call
-  size_t weight_bytes() const;   // that a decode step streams: packed weights but the embedding's rows
+  Duration busy_time() const;   // spent in Stage::Run since the start
+  double TakeBusyShare();       // of the time since the last call
+  size_t weight_bytes() const;  // that a decode step streams: packed weights but the embedding's rows
   // Called before each step on the stage's thread; an error takes the place of the step (tests). {} removes it.
   void SetFaultHook(std::function<Status()> hook);
   // Tests: from now on pages are not copied; the running stage's links end.

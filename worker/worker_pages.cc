@@ -22,8 +22,7 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
                       .key = request.plan.key,
                       .from = options_.name,
                       .to = source.worker};
-    StatusOr<std::unique_ptr<Link>> link =
-        options_.port->Dial(source.address, hello, After(options_.wire_timeout));
+    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(source.address, hello, After(options_.wire_timeout));
     if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
     std::vector<std::shared_ptr<Layer>> layers;
     for (int i = source.layers.begin; i < source.layers.end; ++i) {
@@ -103,7 +102,8 @@ void Worker::Impl::ServePulls(Link& link) {
     if (status.ok()) continue;
     const std::string text = Message(status);
     const ByteSpan parts[] = {std::as_bytes(std::span(text))};
-    if (!link.Send({.kind = FrameKind::kPullError, .epoch = frame->header.epoch}, parts, After(milliseconds(1000))).ok()) {
+    if (!link.Send({.kind = FrameKind::kPullError, .epoch = frame->header.epoch}, parts, After(milliseconds(1000)))
+             .ok()) {
       return;
     }
   }

@@ -57,7 +57,8 @@ void Worker::Impl::Reset() {
   loads_.Push([this] {
     {
       MutexLock lock(&mutex_);
-      if (kept_weights_ == nullptr && prepared_ != nullptr && prepared_->stage != nullptr) Keep(prepared_->stage->parts());
+      if (kept_weights_ == nullptr && prepared_ != nullptr && prepared_->stage != nullptr)
+        Keep(prepared_->stage->parts());
     }
     DropPrepared();
   });
@@ -142,7 +143,8 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
   const StagePlan& plan = request.plan.stages[static_cast<size_t>(request.stage)];
   const Model& model = *options_.model;
   if (request.plan.num_layers != static_cast<int>(model.spec().layers.size())) {
-    return InvalidArgument("a plan for {} layers, the model has {}", request.plan.num_layers, model.spec().layers.size());
+    return InvalidArgument("a plan for {} layers, the model has {}", request.plan.num_layers,
+                           model.spec().layers.size());
   }
   if (request.plan.model_hash != model.content_hash()) return FailedPrecondition("the plan is for another model file");
   std::shared_ptr<const StageParts> running, kept;

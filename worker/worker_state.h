@@ -134,7 +134,8 @@ class Worker::Impl : public StageControl {
 
   Copying copying_;  // the loader's
 
-  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0}, row_bytes_sent_{0};
+  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0},
+      row_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::thread stage_thread_, loader_thread_;
 };

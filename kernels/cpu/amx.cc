@@ -18,8 +18,8 @@ namespace {
 #include "kernels/cpu/tile_kernels-inl.h"
 #include "kernels/cpu/int8_tiles-inl.h"
 
-// The compiler's intrinsics take a tile's number as a literal only, in gcc not as a template's constant; so these are instructions. A
-// tile's registers cannot be named as clobbered: what is written here uses no others.
+// The compiler's intrinsics take a tile's number as a literal only, in gcc not as a template's constant; so these are
+// instructions. A tile's registers cannot be named as clobbered: what is written here uses no others.
 struct Amx {
   // The thread's until Release.
   static void Configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
@@ -45,7 +45,8 @@ struct Amx {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
   }
 
-  // Of four codes (bytes) of 16 columns, positions 2 pair and 2 pair + 1 of the first or second 8 columns, as Mantissa says.
+  // Of four codes (bytes) of 16 columns, positions 2 pair and 2 pair + 1 of the first or second 8 columns, as Mantissa
+  // says.
   template <size_t bits, size_t pair, size_t half>
   static __m512 Floats(__m512i codes) {
     using M = Mantissa<bits>;
@@ -53,9 +54,12 @@ struct Amx {
     // Lane i takes byte kFirst + 4 (i / 2) + i % 2.
     const __m512i columns = _mm512_set_epi32(29, 28, 25, 24, 21, 20, 17, 16, 13, 12, 9, 8, 5, 4, 1, 0);
     const __m512i from = _mm512_slli_epi32(_mm512_add_epi32(columns, _mm512_set1_epi32(kFirst)), kPlace);
-    return _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(_mm512_set1_epi32(M::base), 0x1111111111111111u << M::at, from, codes));
+    return _mm512_castsi512_ps(
+        _mm512_mask_permutexvar_epi8(_mm512_set1_epi32(M::base), 0x1111111111111111u << M::at, from, codes));
   }
-  static __m512i Joined(__m512 first, __m512 second) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)); }
+  static __m512i Joined(__m512 first, __m512 second) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  }
 };
 
 }  // namespace

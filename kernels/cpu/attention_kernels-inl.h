@@ -1,10 +1,11 @@
-// Attention's inner loops in terms of V, after float_kernels-inl.h. V::kPages: so many pages' keys, or registers of values, beside four
-// queries: their sums are chains enough to keep the FMAs busy, and must fit the registers.
+// Attention's inner loops in terms of V, after float_kernels-inl.h. V::kPages: so many pages' keys, or registers of
+// values, beside four queries: their sums are chains enough to keep the FMAs busy, and must fit the registers.
 
 // f(i, j) for all of A x B, constants: else gcc keeps arrays of sums in memory around the loops.
 template <size_t A, size_t B, typename Fn>
 [[gnu::always_inline]] inline void Unrolled(const Fn& f) {
-  Each<0>(std::make_index_sequence<A * B>(), [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
+  Each<0>(std::make_index_sequence<A * B>(),
+          [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
 }
 
 // Up to a register of elements; of q8_0 without their scales.
@@ -12,23 +13,32 @@ template <typename V, KvType type, bool whole = true>
 typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
   if constexpr (type == KvType::kQ8_0) {
     const auto* from = reinterpret_cast<const int8_t*>(run.values) + at;
-    if constexpr (whole) return V::LoadInt8(from);
-    else return V::LoadInt8Tail(from, n);
+    if constexpr (whole)
+      return V::LoadInt8(from);
+    else
+      return V::LoadInt8Tail(from, n);
   } else {
-    constexpr FloatType as = type == KvType::kF32 ? FloatType::kF32 : type == KvType::kF16 ? FloatType::kF16 : FloatType::kBf16;
-    if constexpr (whole) return LoadWeights<V, as>(run.values, at);
-    else return LoadWeightsTail<V, as>(run.values, at, n);
+    constexpr FloatType as = type == KvType::kF32   ? FloatType::kF32
+                             : type == KvType::kF16 ? FloatType::kF16
+                                                    : FloatType::kBf16;
+    if constexpr (whole)
+      return LoadWeights<V, as>(run.values, at);
+    else
+      return LoadWeightsTail<V, as>(run.values, at, n);
   }
 }
 
-// Where what is read later begins: as far into it as into what is read now, that is asked for. Pages are short, so the hardware begins anew too often to run
-// far enough ahead by itself. Without `next`, and by kernels that pass over the pages several times, a little later in the same run.
-inline const std::byte* Asked(const KvRun& run, const KvRun* next) { return next != nullptr ? next->values : run.values + 512; }
+// Where what is read later begins: as far into it as into what is read now, that is asked for. Pages are short, so the
+// hardware begins anew too often to run far enough ahead by itself. Without `next`, and by kernels that pass over the
+// pages several times, a little later in the same run.
+inline const std::byte* Asked(const KvRun& run, const KvRun* next) {
+  return next != nullptr ? next->values : run.values + 512;
+}
 
 // R queries against n positions from j on, a register of them at most, of P pages.
 template <typename V, KvType type, size_t R, size_t P, bool whole>
-void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size_t n, size_t head_dim, float* scores, size_t lds, size_t page,
-                const KvRun* next) {
+void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size_t n, size_t head_dim, float* scores,
+                size_t lds, size_t page, const KvRun* next) {
   typename V::T sum[P][R];
   Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
   const std::byte* asked[P];
@@ -38,8 +48,10 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
     if constexpr (type == KvType::kQ8_0) {
       for (size_t p = 0; p < P; ++p) {
         const uint16_t* from = reinterpret_cast<const uint16_t*>(runs[p].scales) + b / kKvBlock * stride + j;
-        if constexpr (whole) scale[p] = V::LoadHalf(from);
-        else scale[p] = V::LoadHalfTail(from, n);
+        if constexpr (whole)
+          scale[p] = V::LoadHalf(from);
+        else
+          scale[p] = V::LoadHalfTail(from, n);
       }
     }
     const size_t end = head_dim - b < kKvBlock ? head_dim : b + kKvBlock;
@@ -58,24 +70,30 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
   }
   Unrolled<P, R>([&](auto p, auto r) {
     float* to = scores + r * lds + p * page + j;
-    if constexpr (whole) V::Store(to, sum[p][r]);
-    else V::StoreTail(to, sum[p][r], n);
+    if constexpr (whole)
+      V::Store(to, sum[p][r]);
+    else
+      V::StoreTail(to, sum[p][r], n);
   });
 }
 
 template <typename V, KvType type, size_t R, size_t P>
-void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds, const KvRun* next) {
+void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds,
+                const KvRun* next) {
   size_t j = 0;
-  for (; j + V::kLanes <= n; j += V::kLanes) ScoresTile<V, type, R, P, true>(q, runs, stride, j, V::kLanes, head_dim, scores, lds, n, next);
+  for (; j + V::kLanes <= n; j += V::kLanes)
+    ScoresTile<V, type, R, P, true>(q, runs, stride, j, V::kLanes, head_dim, scores, lds, n, next);
   if (j < n) ScoresTile<V, type, R, P, false>(q, runs, stride, j, n - j, head_dim, scores, lds, n, next);
 }
 
 // All rows against P pages.
 template <typename V, KvType type, size_t P>
-void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds, const KvRun* next) {
+void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, size_t n, size_t head_dim,
+                 float* scores, size_t lds, const KvRun* next) {
   size_t r = 0;
   auto take = [&]<size_t R>() {
-    for (; r + R <= rows; r += R) ScoresRows<V, type, R, P>(q + r * head_dim, runs, stride, n, head_dim, scores + r * lds, lds, next);
+    for (; r + R <= rows; r += R)
+      ScoresRows<V, type, R, P>(q + r * head_dim, runs, stride, n, head_dim, scores + r * lds, lds, next);
   };
   if constexpr (P == 1) take.template operator()<8>();
   take.template operator()<4>();
@@ -84,25 +102,29 @@ void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, 
 }
 
 template <typename V, KvType type>
-void ScoresTyped(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds) {
+void ScoresTyped(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+                 size_t lds) {
   constexpr size_t P = V::kPages;
   size_t p = 0;
   for (; p + P <= runs.pages; p += P) {
     const KvRun* next = P == kPagesAtOnce && runs.next != nullptr ? runs.next + p : nullptr;
     ScoresPages<V, type, P>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next);
   }
-  for (; p < runs.pages; ++p) ScoresPages<V, type, 1>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, nullptr);
+  for (; p < runs.pages; ++p)
+    ScoresPages<V, type, 1>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, nullptr);
 }
 
 template <typename V>
-void Scores(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds) {
+void Scores(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+            size_t lds) {
   WithKvType(runs.at->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, runs, stride, head_dim, scores, lds); });
 }
 
-// `scales`: of q8_0, those of each position's blocks. in_turns: each position asks for a part of the next page in turn, as memory brings several streams
-// faster than one.
+// `scales`: of q8_0, those of each position's blocks. in_turns: each position asks for a part of the next page in turn,
+// as memory brings several streams faster than one.
 template <typename V, KvType type, size_t R, size_t C, bool in_turns>
-void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, size_t at, float* acc) {
+void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, size_t at,
+                  float* acc) {
   constexpr size_t kTurns = in_turns ? kPagesAtOnce : 1;
   const size_t n = runs.n, bytes = KvBytes(type, 1);
   typename V::T sum[R][C];
@@ -120,7 +142,8 @@ void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const fl
         for (size_t c = 0; c < C; ++c) {
           const size_t element = j * head_dim + at + c * V::kLanes;
           v[c] = LoadElements<V, type>(runs.at[p], element);
-          if constexpr (type == KvType::kQ8_0) v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
+          if constexpr (type == KvType::kQ8_0)
+            v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
         }
         for (size_t r = 0; r < R; ++r) {
           const typename V::T w = V::Broadcast(weights[r * ldw + j]);
@@ -133,11 +156,13 @@ void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const fl
 }
 
 template <typename V, KvType type, size_t R>
-void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, float* acc) {
+void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim,
+                  float* acc) {
   constexpr size_t P = V::kPages;
   size_t i = 0;
   auto take = [&]<size_t C, bool in_turns>() {
-    for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes) WeightedTile<V, type, R, C, in_turns>(weights, ldw, runs, scales, head_dim, i, acc);
+    for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes)
+      WeightedTile<V, type, R, C, in_turns>(weights, ldw, runs, scales, head_dim, i, acc);
   };
   if constexpr (P == kPagesAtOnce) {
     if (runs.next != nullptr && runs.pages == P && runs.n % P == 0) {
@@ -154,7 +179,8 @@ void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const fl
       typename V::T sum = V::LoadTail(acc + r * head_dim + i, tail);
       for (size_t p = 0; p < runs.pages; ++p) {
         for (size_t j = 0; j < runs.n; ++j) {
-          sum = V::Fma(V::Broadcast(weights[r * ldw + p * runs.n + j]), LoadElements<V, type, false>(runs.at[p], j * head_dim + i, tail), sum);
+          sum = V::Fma(V::Broadcast(weights[r * ldw + p * runs.n + j]),
+                       LoadElements<V, type, false>(runs.at[p], j * head_dim + i, tail), sum);
         }
       }
       V::StoreTail(acc + r * head_dim + i, sum, tail);
@@ -163,9 +189,11 @@ void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const fl
 }
 
 template <typename V, KvType type>
-void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, const float* scales, size_t head_dim, float* acc) {
+void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, const float* scales,
+                   size_t head_dim, float* acc) {
   size_t r = 0;
-  for (; r + 4 <= rows; r += 4) WeightedRows<V, type, 4>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
+  for (; r + 4 <= rows; r += 4)
+    WeightedRows<V, type, 4>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
   for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
 }
 
@@ -175,19 +203,23 @@ void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRuns& 
   constexpr size_t kScales = 256;
   static_assert(kScales % V::kLanes == 0 && kScales >= size_t{kMaxHeadDim} / kKvBlock);
   float scales[kScales];
-  const size_t n = runs.n, pages = runs.pages, blocks = head_dim / kKvBlock, room = kScales / blocks, several = room / n;
+  const size_t n = runs.n, pages = runs.pages, blocks = head_dim / kKvBlock, room = kScales / blocks,
+               several = room / n;
   auto put = [&](const KvRun& run, size_t position, size_t count, float* to) {
     const uint16_t* from = reinterpret_cast<const uint16_t*>(run.scales) + position * blocks;
     size_t i = 0;
     for (; i + V::kLanes <= count * blocks; i += V::kLanes) V::Store(to + i, V::LoadHalf(from + i));
-    for (; i < count * blocks; i += V::kLanes) V::StoreTail(to + i, V::LoadHalfTail(from + i, count * blocks - i), count * blocks - i);
+    for (; i < count * blocks; i += V::kLanes)
+      V::StoreTail(to + i, V::LoadHalfTail(from + i, count * blocks - i), count * blocks - i);
   };
   for (size_t p = 0; several > 0 && p < pages; p += several) {
     const size_t now = pages - p < several ? pages - p : several;
     for (size_t i = 0; i < now; ++i) put(runs.at[p + i], 0, n, scales + i * n * blocks);
-    WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows, {runs.at + p, now, n, runs.next != nullptr ? runs.next + p : nullptr}, scales, head_dim, acc);
+    WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows,
+                                    {runs.at + p, now, n, runs.next != nullptr ? runs.next + p : nullptr}, scales,
+                                    head_dim, acc);
   }
-  for (size_t i = 0; several == 0 && i < pages * n; ) {
+  for (size_t i = 0; several == 0 && i < pages * n;) {
     const size_t j = i % n, count = n - j < room ? n - j : room;
     put(runs.at[i / n], j, count, scales);
     const KvRun part{KvType::kQ8_0, runs.at[i / n].values + j * head_dim, nullptr};
@@ -199,7 +231,9 @@ void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRuns& 
 template <typename V>
 void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc) {
   WithKvType(runs.at->type, [&]<KvType type>() {
-    if constexpr (type == KvType::kQ8_0) WeightedSumQ8<V>(weights, ldw, rows, runs, head_dim, acc);
-    else WeightedTyped<V, type>(weights, ldw, rows, runs, nullptr, head_dim, acc);
+    if constexpr (type == KvType::kQ8_0)
+      WeightedSumQ8<V>(weights, ldw, rows, runs, head_dim, acc);
+    else
+      WeightedTyped<V, type>(weights, ldw, rows, runs, nullptr, head_dim, acc);
   });
 }

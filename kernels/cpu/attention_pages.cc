@@ -7,7 +7,7 @@ namespace {
 
 constexpr uintptr_t kStream = 4096, kLine = 64;  // how far the hardware follows, what it reads at once
 constexpr size_t kFirstLines = 2;                // as many make it follow
-constexpr size_t kAskedAtOnce = 16;              // lines that memory brings while a query's scores of a split become weights, about
+constexpr size_t kAskedAtOnce = 16;  // lines that memory brings while a query's scores of a split become weights, about
 
 // Into the second-level cache.
 void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
@@ -45,7 +45,14 @@ KvRun Pages::Values(const Run& run, size_t head) const {
 }
 
 Walk::Walk(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees, Range later)
-    : pages_(pages), row_(row), first_(head), heads_(heads), asks_(pages.type() != KvType::kQ8_0), sees_(sees), later_(later), position_(sees.from) {
+    : pages_(pages),
+      row_(row),
+      first_(head),
+      heads_(heads),
+      asks_(pages.type() != KvType::kQ8_0),
+      sees_(sees),
+      later_(later),
+      position_(sees.from) {
   if (sees.size() == 0) reads_ = Reads::kNothing;
   for (size_t i = 0; i < 3; ++i) Make();
 }

@@ -45,7 +45,8 @@ class Pages {
     for (Fill(few, head, kind, runs[now]); few.count > 0; few = next, now ^= 1) {
       next = FewAt(row, few.End(), to);
       Fill(next, head, kind, runs[now ^ 1]);
-      f(KvRuns{runs[now], few.count, few.n, next.count == few.count && next.n == few.n ? runs[now ^ 1] : nullptr}, few.runs->position);
+      f(KvRuns{runs[now], few.count, few.n, next.count == few.count && next.n == few.n ? runs[now ^ 1] : nullptr},
+        few.runs->position);
     }
   }
   void Fill(const Few& few, size_t head, Kind kind, KvRun* runs) const {
@@ -53,7 +54,9 @@ class Pages {
   }
   KvRun Keys(const Run& run, size_t head) const;
   KvRun Values(const Run& run, size_t head) const;
-  KvRun NextHead(const KvRun& run) const { return {run.type, run.values + head_bytes_, run.scales == nullptr ? nullptr : run.scales + head_bytes_}; }
+  KvRun NextHead(const KvRun& run) const {
+    return {run.type, run.values + head_bytes_, run.scales == nullptr ? nullptr : run.scales + head_bytes_};
+  }
   // Of keys or values of n positions of a head, without scales.
   size_t RunBytes(size_t n) const { return n * dim_ * elem_bytes_; }
 
@@ -62,9 +65,10 @@ class Pages {
   const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
 };
 
-// What a row on its own reads of a split, step by step: the keys of a few pages, head after head, as all heads of a page lie side by side, those of the next
-// few, and so on; then the values; then, for asking only, what it sees of the next split. While a step is computed, the kernels ask memory for all of the next
-// one (KvRuns::next). The hardware runs ahead of that by itself, but within 4 KB only: the first lines of each 4 KB are asked for a step earlier.
+// What a row on its own reads of a split, step by step: the keys of a few pages, head after head, as all heads of a
+// page lie side by side, those of the next few, and so on; then the values; then, for asking only, what it sees of the
+// next split. While a step is computed, the kernels ask memory for all of the next one (KvRuns::next). The hardware
+// runs ahead of that by itself, but within 4 KB only: the first lines of each 4 KB are asked for a step earlier.
 class Walk {
  public:
   enum class Reads { kKeys, kValues, kLater, kNothing };

@@ -69,32 +69,38 @@ size_t SplitAttention::Bytes(const AttentionCall& call, size_t most) {
   return Carve(call, most, nullptr, &none);
 }
 
-SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory) : ops_(ops), call_(call) {
+SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory)
+    : ops_(ops), call_(call) {
   Carve(call, most, memory, &scratch_);
 }
 
 void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) const {
   part->Reset(call_.Queries(item));
-  if (item.count == 1) AttendLone(item, split, part);
-  else AttendTogether(item, split, part);
+  if (item.count == 1)
+    AttendLone(item, split, part);
+  else
+    AttendTogether(item, split, part);
 }
 
-// Most scores have become weights when their values are read, the others between: arithmetic that reads nothing from memory, so what comes is asked for
-// meanwhile, in small portions, as a core waits for few lines at once.
+// Most scores have become weights when their values are read, the others between: arithmetic that reads nothing from
+// memory, so what comes is asked for meanwhile, in small portions, as a core waits for few lines at once.
 void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
   const Range sees = call_.Sees(row, split);
   const float* queries = call_.Query(item, 0);
   Walk walk(call_.pages, row, item.head, item.heads, sees, call_.Sees(row, split + 1));
-  auto scores = [&](const Walk::Step& step) { return scratch_.scores + step.head * group * kSplit + (step.position - start); };
+  auto scores = [&](const Walk::Step& step) {
+    return scratch_.scores + step.head * group * kSplit + (step.position - start);
+  };
   // Between the last scores of the first head and the first values of the last one lie 2 heads - 1 pauses.
   const size_t count = call_.Queries(item), pauses = 2 * item.heads - 1;
   size_t softened = 0;
   auto soften = [&](size_t pause) {
     for (; softened < count && softened * pauses < pause * count; ++softened) {
       walk.Ask();
-      Soften(scratch_.scores + softened * kSplit, {sees.from - start, sees.to - start}, &part->max[softened], &part->total[softened]);
+      Soften(scratch_.scores + softened * kSplit, {sees.from - start, sees.to - start}, &part->max[softened],
+             &part->total[softened]);
     }
   };
   for (; walk.Now().reads == Walk::Reads::kKeys; walk.Advance()) {
@@ -134,12 +140,14 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
     ops_.scores(scratch_.queries, n, runs, pages.block(), dim, scratch_.scores + (position - start), kSplit);
   });
   for (size_t i = 0; i < n; ++i) {
-    if (sees[i].from < sees[i].to) Soften(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
+    if (sees[i].from < sees[i].to)
+      Soften(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
   }
   // What all see, together; before and after it each row its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
     pages.ForEachFew(row, from, to, item.head, &Pages::Values, [&](const KvRuns& runs, size_t position) {
-      ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, runs, dim, part->sums + first * dim);
+      ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, runs, dim,
+                        part->sums + first * dim);
     });
   };
   for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);

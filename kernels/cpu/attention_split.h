@@ -1,5 +1,5 @@
-// Attention of a few queries over one split of their context, on one thread: the arithmetic, by vectors. attention_tiles.h does the same by matrix
-// tiles, paged_attention.h shares out the work.
+// Attention of a few queries over one split of their context, on one thread: the arithmetic, by vectors.
+// attention_tiles.h does the same by matrix tiles, paged_attention.h shares out the work.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,8 @@ struct Carver {
   }
 };
 
-// Rows that follow each other in one sequence, which share what they read, by heads of keys and values: one row by several or several by one.
+// Rows that follow each other in one sequence, which share what they read, by heads of keys and values: one row by
+// several or several by one.
 struct AttentionItem {
   size_t row, count;
   size_t head, heads;
@@ -76,9 +77,10 @@ class AttentionPart : public AttentionSums {
   size_t dim_ = 0;
 };
 
-// The order in which splits [first, last] are added up, so that no bit depends on who adds them: two neighbours, two such sums, and so on, where `split` / 2^n
-// begins what becomes one sum; whoever has no neighbour waits for the next round. Climbs from a split whose sum is known: meet(Pair, right) with the two
-// sums of which this is one, `right` if it is the latter; false = the other has to come first. True where it ends with the sum of all.
+// The order in which splits [first, last] are added up, so that no bit depends on who adds them: two neighbours, two
+// such sums, and so on, where `split` / 2^n begins what becomes one sum; whoever has no neighbour waits for the next
+// round. Climbs from a split whose sum is known: meet(Pair, right) with the two sums of which this is one, `right` if
+// it is the latter; false = the other has to come first. True where it ends with the sum of all.
 struct Pair {
   size_t left, right;  // the first split of each
 };

@@ -65,7 +65,8 @@ void TileAttention::RoundQueries(const AttentionItem& item) {
   const size_t n = call_.Queries(item), dim = call_.dim;
   for (size_t first = 0; first < n; first += kTileRows) {
     const size_t count = std::min(kTileRows, n - first);
-    for (size_t i = 0; i < count; ++i) std::memcpy(scratch_.queries + i * dim, call_.Query(item, first + i), dim * sizeof(float));
+    for (size_t i = 0; i < count; ++i)
+      std::memcpy(scratch_.queries + i * dim, call_.Query(item, first + i), dim * sizeof(float));
     ops_.tiles->round_rows(scratch_.queries, dim, count, dim, scratch_.x + first / kTileRows * depth_ * kTileBytes);
   }
   rounded_ = item;
@@ -85,7 +86,8 @@ void TileAttention::ExpandKeys(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileRows * kTileRows; at < any.to; at += kTileRows) {
     const Pages::Run run = call_.pages.At(call_.rows[item.row], at, kTileRows);  // all rows have this table
     std::byte* to = scratch_.keys + at % kSplit / kTileRows * 2 * depth_ * kTileBytes;
-    ops_.tiles->expand_keys(call_.pages.Keys(run, item.head), call_.pages.block(), call_.dim, to, two_ ? to + Left(depth_) : nullptr);
+    ops_.tiles->expand_keys(call_.pages.Keys(run, item.head), call_.pages.block(), call_.dim, to,
+                            two_ ? to + Left(depth_) : nullptr);
   }
 }
 
@@ -93,12 +95,15 @@ void TileAttention::ExpandKeys(const AttentionItem& item, Range any) const {
 void TileAttention::ExpandValues(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileDepth * kTileDepth; at < any.to; at += kTileDepth) {
     for (size_t half = at; half < at + kTileDepth; half += kTileRows) {
-      const size_t from = std::clamp(any.from, half, half + kTileRows), count = std::clamp(any.to, from, half + kTileRows) - from;
+      const size_t from = std::clamp(any.from, half, half + kTileRows),
+                   count = std::clamp(any.to, from, half + kTileRows) - from;
       KvRun values{};
       if (count > 0) values = call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head);
-      std::byte* to = scratch_.values + at % kSplit / kTileDepth * kTileBytes + (half - at) / kTileRows * (kTileBytes / 2);
+      std::byte* to =
+          scratch_.values + at % kSplit / kTileDepth * kTileBytes + (half - at) / kTileRows * (kTileBytes / 2);
       for (size_t column = 0; column < call_.dim; column += kTileRows, to += 2 * kSplitDepth * kTileBytes) {
-        ops_.tiles->expand_values(values, from - half, count, call_.dim, column, to, two_ ? to + Left(kSplitDepth) : nullptr);
+        ops_.tiles->expand_values(values, from - half, count, call_.dim, column, to,
+                                  two_ ? to + Left(kSplitDepth) : nullptr);
       }
     }
   }
@@ -110,20 +115,23 @@ void TileAttention::Score(const Block& block) const {
     const size_t columns = at + kTileRows < block.any.to ? 2 * kTileRows : kTileRows;
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.x + (block.first + i) / kTileRows * x_stride, x_stride, block.count - i,
-                           {scratch_.keys + at % kSplit / kTileRows * stride, stride, Left(depth_)}, columns, depth_, true,
-                           scratch_.scores + i * kScoreStride + at % kSplit, kScoreStride);
+                           {scratch_.keys + at % kSplit / kTileRows * stride, stride, Left(depth_)}, columns, depth_,
+                           true, scratch_.scores + i * kScoreStride + at % kSplit, kScoreStride);
     }
   }
 }
 
-// Scores become weights, those of what a query does not see 0; returns the positions of the tiles that they are in, counted from the split's first.
+// Scores become weights, those of what a query does not see 0; returns the positions of the tiles that they are in,
+// counted from the split's first.
 Range TileAttention::Weigh(const Block& block, size_t start, AttentionPart* part) const {
   const AttentionParams& params = call_.params;
   const Range whole{(block.any.from - start) / kTileDepth * kTileDepth, TileDepth(block.any.to - start) * kTileDepth};
   for (size_t i = 0; i < Groups(block.count) * kTileRows; ++i) {
-    std::byte* row = scratch_.weights + (i / kTileRows * kSplitDepth + whole.from / kTileDepth) * kTileBytes + i % kTileRows * 64;
+    std::byte* row =
+        scratch_.weights + (i / kTileRows * kSplitDepth + whole.from / kTileDepth) * kTileBytes + i % kTileRows * 64;
     Range sees{0, 0};
-    if (i < block.count) sees = {scratch_.sees[block.first + i].from - start, scratch_.sees[block.first + i].to - start};
+    if (i < block.count)
+      sees = {scratch_.sees[block.first + i].from - start, scratch_.sees[block.first + i].to - start};
     if (sees.from >= sees.to) {
       for (size_t at = whole.from; at < whole.to; at += kTileDepth, row += kTileBytes) std::memset(row, 0, 64);
       continue;
@@ -140,13 +148,14 @@ Range TileAttention::Weigh(const Block& block, size_t start, AttentionPart* part
 }
 
 void TileAttention::AddValues(const Block& block, Range whole, AttentionPart* part) const {
-  const size_t first = whole.from / kTileDepth * kTileBytes, depth = TileDepth(whole.to - whole.from), x_stride = kSplitDepth * kTileBytes, stride = 2 * x_stride;
+  const size_t first = whole.from / kTileDepth * kTileBytes, depth = TileDepth(whole.to - whole.from),
+               x_stride = kSplitDepth * kTileBytes, stride = 2 * x_stride;
   for (size_t column = 0; column < call_.dim; column += 2 * kTileRows) {
     const size_t columns = std::min(2 * kTileRows, call_.dim - column);
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.weights + i / kTileRows * x_stride + first, x_stride, block.count - i,
-                           {scratch_.values + column / kTileRows * stride + first, stride, Left(kSplitDepth)}, columns, depth, true,
-                           part->sums + (block.first + i) * call_.dim + column, call_.dim);
+                           {scratch_.values + column / kTileRows * stride + first, stride, Left(kSplitDepth)}, columns,
+                           depth, true, part->sums + (block.first + i) * call_.dim + column, call_.dim);
     }
   }
 }

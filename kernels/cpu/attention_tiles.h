@@ -1,5 +1,6 @@
-// Attention of many queries over one split of their context by matrix tiles (IsaOps::tiles), on one thread: 16 queries by 16 positions, then 16 queries
-// by 16 elements. Queries and weights are rounded to bf16, keys and values become sums of two bf16.
+// Attention of many queries over one split of their context by matrix tiles (IsaOps::tiles), on one thread: 16 queries
+// by 16 positions, then 16 queries by 16 elements. Queries and weights are rounded to bf16, keys and values become sums
+// of two bf16.
 #pragma once
 
 #include <cstddef>

@@ -1,21 +1,24 @@
-// Products of many rows with panels by 256-bit vectors, included by avx2_products-inl.h: what weights are is unpacked, a segment of 512
-// positions of one panel or four at a time, and all rows pass over it, a few together.
+// Products of many rows with panels by 256-bit vectors, included by avx2_products-inl.h: what weights are is unpacked,
+// a segment of 512 positions of one panel or four at a time, and all rows pass over it, a few together.
 //
-// Bound by the number of vector operations, on busy cores by that of reads: so codes are unpacked and scales become f32 once for all rows, and as many rows
-// are taken together as registers hold sums of.
+// Bound by the number of vector operations, on busy cores by that of reads: so codes are unpacked and scales become f32
+// once for all rows, and as many rows are taken together as registers hold sums of.
 
-// Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more for each row.
+// Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more
+// for each row.
 template <typename L>
 using Unpacked = UnpackedOf<L, kSigned<L> ? 2 : 1>;
 
 // Even and odd bytes, as 16-bit numbers.
 struct Widened {
-  explicit Widened(__m256i bytes) : even(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)), odd(_mm256_srai_epi16(bytes, 8)) {}
+  explicit Widened(__m256i bytes)
+      : even(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)), odd(_mm256_srai_epi16(bytes, 8)) {}
   __m256i even, odd;
 };
 void Store256(std::byte* to, __m256i v) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), v); }
 
-// Units [begin, end) of a panel: for each group of four positions 16 columns' bytes, or their even and then their odd ones.
+// Units [begin, end) of a panel: for each group of four positions 16 columns' bytes, or their even and then their odd
+// ones.
 template <typename L>
 void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
   using U = Unpacked<L>;
@@ -25,9 +28,11 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
     for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
       const size_t at = L::kHeader + b * L::kBlockBytes;
       for (size_t first = 0; first < kPanel; first += 8) {
-        for (size_t s = 0; s < L::kScalesPerBlock; ++s) put(to + (s * kPanel + first) * 4, Scales<L>(unit, first, b, s));
+        for (size_t s = 0; s < L::kScalesPerBlock; ++s)
+          put(to + (s * kPanel + first) * 4, Scales<L>(unit, first, b, s));
         if constexpr (L::kMin) put(to + U::kMins + first * 4, Mins<L>(unit, first, b));
-        for (size_t s = 0; L::kHalfMin && s < 2; ++s) put(to + U::kMins + (s * kPanel + first) * 4, HalfMins<L>(unit, first, b, s));
+        for (size_t s = 0; L::kHalfMin && s < 2; ++s)
+          put(to + U::kMins + (s * kPanel + first) * 4, HalfMins<L>(unit, first, b, s));
       }
       Each<0>(std::make_index_sequence<kBlock / 4>(), [&](auto g) {
         const __m256i low = Codes<L>(unit + at, g()), high = Codes<L>(unit + at + 32, g());
@@ -47,8 +52,8 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
   }
 }
 
-// The rows that pass over a segment together: twice as many sums leave registers enough for codes and activations. Bytes need as many for
-// sums of 16 bits; of signed numbers it is a group of x, in the last what is there of it.
+// The rows that pass over a segment together: twice as many sums leave registers enough for codes and activations.
+// Bytes need as many for sums of 16 bits; of signed numbers it is a group of x, in the last what is there of it.
 constexpr size_t kRows = 4;
 // Of these rows, of both halves of a panel. Each by its name: gcc keeps arrays that live through a loop in memory.
 template <size_t R>
@@ -59,8 +64,10 @@ struct Sums {
   [[gnu::always_inline]] void Rows(const Fn& f) {
     f(low0, high0, std::integral_constant<size_t, 0>());
     f(low1, high1, std::integral_constant<size_t, 1>());
-    if constexpr (R > 2) f(low2, high2, std::integral_constant<size_t, 2>()), f(low3, high3, std::integral_constant<size_t, 3>());
-    if constexpr (R > 4) f(low4, high4, std::integral_constant<size_t, 4>()), f(low5, high5, std::integral_constant<size_t, 5>());
+    if constexpr (R > 2)
+      f(low2, high2, std::integral_constant<size_t, 2>()), f(low3, high3, std::integral_constant<size_t, 3>());
+    if constexpr (R > 4)
+      f(low4, high4, std::integral_constant<size_t, 4>()), f(low5, high5, std::integral_constant<size_t, 5>());
   }
   // In registers, here: keeps the compiler from computing products far ahead, for whose sums no register is left.
   [[gnu::always_inline]] void Pin() {
@@ -90,7 +97,8 @@ template <size_t groups, size_t R>
   };
   each(0, [](__m256i, __m256i v) { return v; });
 #pragma GCC unroll kUnrolled
-  for (size_t two = 1; two < 2 * groups; ++two) each(two, [](__m256i to, __m256i v) { return _mm256_add_epi32(to, v); });
+  for (size_t two = 1; two < 2 * groups; ++two)
+    each(two, [](__m256i to, __m256i v) { return _mm256_add_epi32(to, v); });
 }
 // dots += what groups [begin, end) give, bytes.
 template <typename L, size_t begin, size_t end>
@@ -114,10 +122,13 @@ template <typename L, size_t begin, size_t end>
 #pragma GCC unroll kUnrolled
     for (size_t g = begin; g < end; g += 2) {
       const std::byte* two = codes + 64 * g;
-      const __m256i low = Load256(two), high = Load256(two + 32), next_low = Load256(two + 64), next_high = Load256(two + 96);
+      const __m256i low = Load256(two), high = Load256(two + 32), next_low = Load256(two + 64),
+                    next_high = Load256(two + 96);
       dots.Rows([&](__m256i& a, __m256i& b, auto r) {
         const __m256i fours = Four(q + r() * kBlock + 4 * g), next = Four(q + r() * kBlock + 4 * g + 4);
-        auto words = [&](__m256i of_fours, __m256i of_next) { return _mm256_add_epi16(_mm256_maddubs_epi16(of_fours, fours), _mm256_maddubs_epi16(of_next, next)); };
+        auto words = [&](__m256i of_fours, __m256i of_next) {
+          return _mm256_add_epi16(_mm256_maddubs_epi16(of_fours, fours), _mm256_maddubs_epi16(of_next, next));
+        };
         __m256i sum_a = _mm256_add_epi32(a, _mm256_madd_epi16(words(low, next_low), ones));
         __m256i sum_b = _mm256_add_epi32(b, _mm256_madd_epi16(words(high, next_high), ones));
         asm("" : "+x"(sum_a), "+x"(sum_b), "+r"(q));
@@ -143,21 +154,24 @@ template <typename L, size_t begin, size_t end>
     words.Rows([&](__m256i& a, __m256i& b, auto) { a = _mm256_madd_epi16(a, ones), b = _mm256_madd_epi16(b, ones); });
     auto add = [](__m256i& to, __m256i v) { to = _mm256_add_epi32(to, v); };
     add(dots.low0, words.low0), add(dots.low1, words.low1), add(dots.low2, words.low2), add(dots.low3, words.low3);
-    add(dots.high0, words.high0), add(dots.high1, words.high1), add(dots.high2, words.high2), add(dots.high3, words.high3);
+    add(dots.high0, words.high0), add(dots.high1, words.high1), add(dots.high2, words.high2),
+        add(dots.high3, words.high3);
   }
 }
 
-// Asks for the share of one block of what is unpacked next: spread over the first rows' blocks, it comes from memory while the others pass.
+// Asks for the share of one block of what is unpacked next: spread over the first rows' blocks, it comes from memory
+// while the others pass.
 template <typename L>
 void Ask(const std::byte* next, size_t block) {
   constexpr size_t kBytes = L::kUnitBytes / L::kBlocks;
   for (size_t at = 0; next != nullptr && at < kBytes; at += 64) __builtin_prefetch(next + block * kBytes + at, 0, 2);
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of what sums, [kRows][kPanel], holds
-// where begin > 0. next: Ask's, or null.
+// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of
+// what sums, [kRows][kPanel], holds where begin > 0. next: Ask's, or null.
 template <typename L>
-void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, const std::byte* next, float* sums) {
+void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end,
+               const std::byte* next, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   __m256 sum[2][kRows];
@@ -172,18 +186,26 @@ void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t
       dots.Rows([&](__m256i& low, __m256i& high, auto r) { low = high = Offset<L>(x, at + r(), s()); });
       AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(x.q + at * kBlock, unpacked + U::kHeader, dots);
       constexpr size_t low = s() * kPanel, high = low + 8;
-      AddPart<L>(x, at, s(), load(low), [&] { return load(kMins + low); }, {dots.low0, dots.low1, dots.low2, dots.low3}, sum[0]);
-      AddPart<L>(x, at, s(), load(high), [&] { return load(kMins + high); }, {dots.high0, dots.high1, dots.high2, dots.high3}, sum[1]);
+      AddPart<L>(
+          x, at, s(), load(low), [&] { return load(kMins + low); }, {dots.low0, dots.low1, dots.low2, dots.low3},
+          sum[0]);
+      AddPart<L>(
+          x, at, s(), load(high), [&] { return load(kMins + high); }, {dots.high0, dots.high1, dots.high2, dots.high3},
+          sum[1]);
     });
-    AddMins<L>(x, at, [&] { return load(kMins); }, sum[0]);
-    AddMins<L>(x, at, [&] { return load(kMins + 8); }, sum[1]);
+    AddMins<L>(
+        x, at, [&] { return load(kMins); }, sum[0]);
+    AddMins<L>(
+        x, at, [&] { return load(kMins + 8); }, sum[1]);
   }
   for (size_t h = 0; h < 2; ++h) StoreSums(sum[h], 8, sums + 8 * h, kPanel);
 }
 
-// The same of signed numbers and the first R rows of a group. Their sums, [R][kPanel], stay in memory, as the dots take all registers.
+// The same of signed numbers and the first R rows of a group. Their sums, [R][kPanel], stay in memory, as the dots take
+// all registers.
 template <typename L, size_t R>
-[[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end, const std::byte* next, float* sums) {
+[[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end,
+                                 const std::byte* next, float* sums) {
   using U = Unpacked<L>;
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   for (size_t v = 0; begin == 0 && v < 2 * R; ++v) V8::Store(sums + 8 * v, V8::Zero());
@@ -200,7 +222,9 @@ template <typename L, size_t R>
       const __m256 low = V8::Load(scales), high = V8::Load(scales + 8);
       dots.Rows([&](__m256i a, __m256i c, auto r) {
         const __m256 by = _mm256_set1_ps(scale[r]);
-        auto add = [&](float* to, __m256i dot, __m256 w) { V8::Store(to, _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), w), by, V8::Load(to))); };
+        auto add = [&](float* to, __m256i dot, __m256 w) {
+          V8::Store(to, _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dot), w), by, V8::Load(to)));
+        };
         add(sums + r * kPanel, a, low);
         add(sums + r * kPanel + 8, c, high);
       });
@@ -208,24 +232,29 @@ template <typename L, size_t R>
   }
 }
 
-// How many rows pass over a segment before the next is unpacked: whole groups, and what an ordinary step of a prompt has.
+// How many rows pass over a segment before the next is unpacked: whole groups, and what an ordinary step of a prompt
+// has.
 constexpr size_t kRowBlock = 516;
 static_assert(kRowBlock % kRowGroup == 0 && kRowBlock % kRows == 0);
 
 // Rows [from, to), at most kRowBlock, against up to kSlice panels.
 template <typename L>
-void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
-  constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows, kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
+void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
+                 float* out, size_t ldo) {
+  constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows,
+                   kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
   const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
   alignas(64) std::byte unpacked[kSlice * kUnpacked];
-  // Between segments beside each other: in `out`, where rows are often a power of two apart, they fall on few lines of a cache.
+  // Between segments beside each other: in `out`, where rows are often a power of two apart, they fall on few lines of
+  // a cache.
   alignas(64) float sums[kRowBlock * kSlice * kPanel];
   auto sums_of = [&](size_t row, size_t p) { return sums + ((row - from) * kSlice + p * kTogether) * kPanel; };
   // f(to, sums, n): where the sums of each of a group's rows go, and how many exist.
   auto for_each_row = [&](size_t first, auto f) {
     for (size_t row = first; row < to && row < first + kTogether; ++row) {
       for (size_t p = 0, column = 0; p < panels && column < columns; ++p, column += kPanel)
-        f(out + row * ldo + column, sums_of(first, p) + (row - first) * kPanel, columns - column < kPanel ? columns - column : kPanel);
+        f(out + row * ldo + column, sums_of(first, p) + (row - first) * kPanel,
+          columns - column < kPanel ? columns - column : kPanel);
     }
   };
   for (size_t begin = 0; begin < units; begin += segment) {
@@ -241,11 +270,14 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
         if constexpr (kEveryShape) add = to - row > 4 ? add : to - row > 2 ? AddSigned<L, 4> : AddSigned<L, 2>;
       }
       for (size_t p = 0; p < panels; ++p)
-        add(x, row, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks, row == from ? next + p * stride : nullptr, sums_of(row, p));
+        add(x, row, unpacked + p * kUnpacked, begin * L::kBlocks, end * L::kBlocks,
+            row == from ? next + p * stride : nullptr, sums_of(row, p));
       if (end == units) {
         for_each_row(row, [](float* at, const float* sum, size_t n) {
-          if (n == kPanel) __builtin_memcpy(at, sum, kPanel * sizeof(float));
-          else __builtin_memcpy(at, sum, n * sizeof(float));
+          if (n == kPanel)
+            __builtin_memcpy(at, sum, kPanel * sizeof(float));
+          else
+            __builtin_memcpy(at, sum, n * sizeof(float));
         });
       }
     }
@@ -254,14 +286,16 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
 
 // REQUIRES: signed: x.wide, in groups of kRowGroup; others: rows a multiple of kRows, x.group == kRows.
 template <typename L>
-void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out,
+              size_t ldo) {
   const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
   // Few rows and one unpacked panel stay in the first-level cache; many read x less often with several.
   const size_t slice = rows < 48 ? 1 : kSlice;
   for (size_t p = 0; p < panels; p += slice) {
     for (size_t row = 0; row < rows; row += kRowBlock) {
       const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
-      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice, columns < column ? 0 : columns - column, out + column, ldo);
+      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
+                     columns < column ? 0 : columns - column, out + column, ldo);
     }
   }
 }

@@ -1,5 +1,5 @@
-// How 256-bit vectors read panels, included by avx2.cc and avxvnni.cc inside their anonymous namespaces: codes, scales and minima of half a
-// panel, eight columns, a lane a column.
+// How 256-bit vectors read panels, included by avx2.cc and avxvnni.cc inside their anonymous namespaces: codes, scales
+// and minima of half a panel, eight columns, a lane a column.
 
 // dpbusd: the sums of four products of unsigned with signed bytes, added to 32-bit sums.
 #ifdef __AVXVNNI__
@@ -29,7 +29,8 @@ __m256i Codes(const std::byte* block, size_t g) {
     const __m256i two = _mm256_and_si256(_mm256_srli_epi16(pairs, static_cast<int>(2 * (g % 4))), _mm256_set1_epi8(3));
     if constexpr (L::kBits == 2) return two;
     const __m256i bits = Load256(block + L::kPlanes);
-    const __m256i there = g < 2 ? _mm256_slli_epi16(bits, static_cast<int>(2 - g)) : _mm256_srli_epi16(bits, static_cast<int>(g - 2));
+    const __m256i there =
+        g < 2 ? _mm256_slli_epi16(bits, static_cast<int>(2 - g)) : _mm256_srli_epi16(bits, static_cast<int>(g - 2));
     return _mm256_or_si256(two, _mm256_and_si256(there, _mm256_set1_epi8(4)));
   } else {
     const __m256i two = Load256(block + g % 4 * kGroup);
@@ -42,11 +43,13 @@ __m256i Codes(const std::byte* block, size_t g) {
     if constexpr (L::kBits == 4) return low;
     if constexpr (L::kBits == 5) {
       const __m256i bits = Load256(block + L::kPlanes);
-      const __m256i there = g < 4 ? _mm256_slli_epi16(bits, static_cast<int>(4 - g % 4)) : _mm256_srli_epi16(bits, static_cast<int>(g % 4));
+      const __m256i there = g < 4 ? _mm256_slli_epi16(bits, static_cast<int>(4 - g % 4))
+                                  : _mm256_srli_epi16(bits, static_cast<int>(g % 4));
       return _mm256_or_si256(low, _mm256_and_si256(there, _mm256_set1_epi8(16)));
     }
     const __m256i bits = Load256(block + L::kPlanes + g / 4 * kGroup);
-    const __m256i there = g % 4 == 3 ? _mm256_srli_epi16(bits, 2) : _mm256_slli_epi16(bits, static_cast<int>(4 - 2 * (g % 4)));
+    const __m256i there =
+        g % 4 == 3 ? _mm256_srli_epi16(bits, 2) : _mm256_slli_epi16(bits, static_cast<int>(4 - 2 * (g % 4)));
     return _mm256_or_si256(low, _mm256_and_si256(there, _mm256_set1_epi8(48)));
   }
 }
@@ -54,7 +57,8 @@ __m256i Codes(const std::byte* block, size_t g) {
 // Eight columns' scales of part s of block b, and their minima; `first` is the first column.
 template <typename L>
 __m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
-  if constexpr (L::kWide) return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4));
+  if constexpr (L::kWide)
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4));
   if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + (b * kPanel + first) * 2));
   __m256i bytes = _mm256_cvtepi8_epi32(Load64(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first));
   if constexpr (L::kHalfMin) bytes = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
@@ -63,7 +67,8 @@ __m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
 template <typename L>
 __m256 HalfMins(const std::byte* unit, size_t first, size_t b, size_t s) {
   const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kMins + (b * 2 + s) * kPanel + first));
-  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4)));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)),
+                       _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4)));
 }
 template <typename L>
 __m256 Mins(const std::byte* unit, size_t first, size_t b) {

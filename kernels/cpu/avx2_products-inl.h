@@ -1,8 +1,12 @@
-// Products with panels by 256-bit vectors, included inside an anonymous namespace by avx2.cc and, with dpbusd (kVnni), by avxvnni.cc.
+// Products with panels by 256-bit vectors, included inside an anonymous namespace by avx2.cc and, with dpbusd (kVnni),
+// by avxvnni.cc.
 
 // How many products of a code and an activation, twice, a 16-bit sum holds.
 template <typename L>
-constexpr size_t kSafe = kSigned<L> ? 1 : L::kBits == 6 ? 2 : L::kBits == 5 ? 4 : 8;
+constexpr size_t kSafe = kSigned<L>      ? 1
+                         : L::kBits == 6 ? 2
+                         : L::kBits == 5 ? 4
+                                         : 8;
 
 // Four activations for every column.
 __m256i Four(const int8_t* q) {
@@ -11,9 +15,11 @@ __m256i Four(const int8_t* q) {
   return _mm256_set1_epi32(four);
 }
 
-// sum[r] += part s of a block, for eight columns: the exact dots, converted, times the weights' scales, times the activations'; kHalfMin: and its minima.
+// sum[r] += part s of a block, for eight columns: the exact dots, converted, times the weights' scales, times the
+// activations'; kHalfMin: and its minima.
 template <typename L, size_t R>
-[[gnu::always_inline]] inline void AddPart(const Quantized& x, size_t at, size_t s, __m256 scales, const auto& mins, const __m256i (&dots)[R], __m256 (&sum)[R]) {
+[[gnu::always_inline]] inline void AddPart(const Quantized& x, size_t at, size_t s, __m256 scales, const auto& mins,
+                                           const __m256i (&dots)[R], __m256 (&sum)[R]) {
   const float* scale = x.scale + at;
   Each<0>(std::make_index_sequence<R>(), [&](auto r) {
     sum[r] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(dots[r]), scales), _mm256_set1_ps(scale[r]), sum[r]);
@@ -21,7 +27,9 @@ template <typename L, size_t R>
   if constexpr (L::kHalfMin) {
     const __m256 m = mins();
     const int32_t* half = x.offset + s * x.parts + at;
-    Each<0>(std::make_index_sequence<R>(), [&](auto r) { sum[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(scale[r] * static_cast<float>(half[r])), sum[r]); });
+    Each<0>(std::make_index_sequence<R>(), [&](auto r) {
+      sum[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(scale[r] * static_cast<float>(half[r])), sum[r]);
+    });
   }
 }
 // kMin: the same of a block's minima.
@@ -29,7 +37,8 @@ template <typename L, size_t R>
 [[gnu::always_inline]] inline void AddMins(const Quantized& x, size_t at, const auto& mins, __m256 (&sum)[R]) {
   if constexpr (L::kMin) {
     const __m256 m = mins();
-    Each<0>(std::make_index_sequence<R>(), [&](auto r) { sum[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(x.sum[at + r]), sum[r]); });
+    Each<0>(std::make_index_sequence<R>(),
+            [&](auto r) { sum[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(x.sum[at + r]), sum[r]); });
   }
 }
 // What an integer sum begins with: the codes' zero, taken off.
@@ -41,17 +50,22 @@ __m256i Offset(const Quantized& x, size_t at, size_t s) {
 // Eight columns of R rows of the output, of which n exist.
 template <size_t R>
 void LoadSums(const float* out, size_t ldo, size_t n, bool first, __m256 (&sum)[R]) {
-  for (size_t r = 0; r < R; ++r) sum[r] = first ? V8::Zero() : n == 8 ? V8::Load(out + r * ldo) : V8::LoadTail(out + r * ldo, n);
+  for (size_t r = 0; r < R; ++r)
+    sum[r] = first ? V8::Zero() : n == 8 ? V8::Load(out + r * ldo) : V8::LoadTail(out + r * ldo, n);
 }
 template <size_t R>
 void StoreSums(const __m256 (&sum)[R], size_t n, float* out, size_t ldo) {
   for (size_t r = 0; r < R; ++r) {
-    if (n == 8) V8::Store(out + r * ldo, sum[r]);
-    else V8::StoreTail(out + r * ldo, sum[r], n);
+    if (n == 8)
+      V8::Store(out + r * ldo, sum[r]);
+    else
+      V8::StoreTail(out + r * ldo, sum[r], n);
   }
 }
 // Of eight columns, how many exist.
-size_t Columns(size_t column, size_t columns) { return columns < column ? 0 : columns - column < 8 ? columns - column : 8; }
+size_t Columns(size_t column, size_t columns) {
+  return columns < column ? 0 : columns - column < 8 ? columns - column : 8;
+}
 
 // Sanitized, what is unrolled takes a compiler minutes.
 #ifdef GYRE_FEW_TILES
@@ -62,10 +76,12 @@ constexpr bool kEveryShape = true;
 constexpr int kHalves = 2, kUnrolled = 16;
 #endif
 
-// Few rows, as codes come from memory. R rows of one group, from `row` on, against up to kSlice panels, which are several streams, in different pages.
+// Few rows, as codes come from memory. R rows of one group, from `row` on, against up to kSlice panels, which are
+// several streams, in different pages.
 constexpr size_t kSlice = 4;
 template <typename L, size_t R>
-void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns, float* out, size_t ldo) {
+void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns,
+                float* out, size_t ldo) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const __m256i ones = _mm256_set1_epi16(1);
   __m256 sum[2 * kSlice][R];
@@ -76,7 +92,8 @@ void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t strid
       const int8_t* q = x.q + at * kBlock;
       for (size_t p = 0; p < panels; ++p) {
         const std::byte* unit = w + p * stride + u * L::kUnitBytes;
-        for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(unit + L::kHeader + b * L::kBlockBytes + line + 2048);
+        for (size_t line = 0; line < L::kBlockBytes; line += 64)
+          __builtin_prefetch(unit + L::kHeader + b * L::kBlockBytes + line + 2048);
 #pragma GCC unroll kHalves
         for (size_t half = 0; half < 2; ++half) {
           const size_t first = 8 * half;
@@ -93,26 +110,32 @@ void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t strid
               const __m256i magnitude = kSigned<L> ? _mm256_abs_epi8(codes) : codes;
               for (size_t r = 0; r < R; ++r) {
                 const __m256i fours = Four(q + r * kBlock + 4 * g());
-                const __m256i product = _mm256_maddubs_epi16(magnitude, kSigned<L> ? _mm256_sign_epi8(fours, codes) : fours);
+                const __m256i product =
+                    _mm256_maddubs_epi16(magnitude, kSigned<L> ? _mm256_sign_epi8(fours, codes) : fours);
                 words[r] = g() % kSafe<L> == 0 || g() == s() * kGroups ? product : _mm256_add_epi16(words[r], product);
                 if (g() % kSafe<L> == kSafe<L> - 1 || g() == (s() + 1) * kGroups - 1)
                   dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(words[r], ones));
               }
             });
-            AddPart<L>(x, at, s(), Scales<L>(unit, first, b, s()), [&] { return HalfMins<L>(unit, first, b, s()); }, dots, sum[2 * p + half]);
+            AddPart<L>(
+                x, at, s(), Scales<L>(unit, first, b, s()), [&] { return HalfMins<L>(unit, first, b, s()); }, dots,
+                sum[2 * p + half]);
           });
-          AddMins<L>(x, at, [&] { return Mins<L>(unit, first, b); }, sum[2 * p + half]);
+          AddMins<L>(
+              x, at, [&] { return Mins<L>(unit, first, b); }, sum[2 * p + half]);
         }
       }
     }
   }
-  for (size_t half = 0; half < 2 * panels; ++half) StoreSums(sum[half], Columns(8 * half, columns), out + 8 * half, ldo);
+  for (size_t half = 0; half < 2 * panels; ++half)
+    StoreSums(sum[half], Columns(8 * half, columns), out + 8 * half, ldo);
 }
 
 #include "kernels/cpu/avx2_many-inl.h"
 
 template <typename L>
-void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels, size_t columns, float* out, size_t ldo) {
+void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels,
+             size_t columns, float* out, size_t ldo) {
   for (size_t row = begin; row < end;) {
     const size_t rest = x.group - row % x.group, one = end - row < rest ? end - row : rest;  // of one group
     const size_t rows = !kEveryShape ? 1 : one > 3 && !kVnni ? 2 : one;
@@ -130,18 +153,24 @@ template <typename L>
 constexpr size_t kMany = kVnni || kSigned<L> ? kManySigned : kRows;
 
 template <PanelType type>
-void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out,
+              size_t ldo) {
   using L = PanelLayout<type>;
-  const size_t many = rows < kMany<L> ? 0 : kSigned<L> ? rows : rows / kRows * kRows, stride = x.blocks / L::kBlocks * L::kUnitBytes;
+  const size_t many = rows < kMany<L> ? 0
+                      : kSigned<L>    ? rows
+                                      : rows / kRows * kRows,
+               stride = x.blocks / L::kBlocks * L::kUnitBytes;
   assert(many == 0 || (kSigned<L> ? x.wide != nullptr && x.group == kRowGroup : x.group == kRows));
   if (many > 0) ManyRows<L>(x, many, w, panels, columns, out, ldo);
   if (many == rows) return;
   for (size_t p = 0; p < panels; p += kSlice) {
     const size_t column = p * kPanel;
-    FewRows<L>(x, many, rows, w + p * stride, stride, panels - p < kSlice ? panels - p : kSlice, columns < column ? 0 : columns - column, out + column, ldo);
+    FewRows<L>(x, many, rows, w + p * stride, stride, panels - p < kSlice ? panels - p : kSlice,
+               columns < column ? 0 : columns - column, out + column, ldo);
   }
 }
 
-void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
+               float* out, size_t ldo) {
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }

@@ -1,5 +1,5 @@
-// Eight floats of AVX2 for the kernels that are written for any vector class, included by each file that uses them inside its anonymous
-// namespace, after common-inl.h.
+// Eight floats of AVX2 for the kernels that are written for any vector class, included by each file that uses them
+// inside its anonymous namespace, after common-inl.h.
 
 struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
@@ -7,14 +7,14 @@ struct V8 : CopiedTails<V8, 8> {
   static constexpr size_t kTileRows = 3, kTileColumns = 4, kChain = 4096, kStripRows = 6, kStripPanels = 2, kPages = 2;
   static T Zero() { return _mm256_setzero_ps(); }
   static T Load(const float* p) { return _mm256_loadu_ps(p); }
-  static T LoadHalf(const uint16_t* p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
+  static T LoadHalf(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static T LoadBf16(const uint16_t* p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
-  static T LoadInt8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))); }
+  static T LoadInt8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   static T Broadcast(float f) { return _mm256_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm256_fmadd_ps(a, b, c); }
   static T Add(T a, T b) { return _mm256_add_ps(a, b); }

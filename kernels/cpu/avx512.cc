@@ -25,7 +25,8 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
     const size_t n = blocks - b < 4 ? blocks - b : 4;
     __m512 v[4][2], max[4];
     Each<0>(std::make_index_sequence<4>(), [&](auto i) {  // constants: v stays in registers
-      for (size_t j = 0; j < 2; ++j) v[i][j] = i < n ? _mm512_loadu_ps(x + (b + i) * kBlock + 16 * j) : _mm512_setzero_ps();
+      for (size_t j = 0; j < 2; ++j)
+        v[i][j] = i < n ? _mm512_loadu_ps(x + (b + i) * kBlock + 16 * j) : _mm512_setzero_ps();
       max[i] = _mm512_max_ps(_mm512_abs_ps(v[i][0]), _mm512_abs_ps(v[i][1]));
     });
     // Element i of each 128 bits: block i's.
@@ -37,21 +38,28 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
     const __m128 amax = _mm512_castps512_ps128(all), most = _mm_set1_ps(127.0f);
     alignas(16) float scales[4];
     _mm_store_ps(scales, _mm_div_ps(amax, most));
-    const __m512 inverse = _mm512_broadcast_f32x4(_mm_maskz_div_ps(_mm_cmp_ps_mask(amax, _mm_setzero_ps(), _CMP_GT_OQ), most, amax));
+    const __m512 inverse =
+        _mm512_broadcast_f32x4(_mm_maskz_div_ps(_mm_cmp_ps_mask(amax, _mm_setzero_ps(), _CMP_GT_OQ), most, amax));
     auto words = [&](auto i) {
       const __m512 by = _mm512_permutexvar_ps(_mm512_set1_epi32(static_cast<int>(i())), inverse);
-      return _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(v[i][0], by)), _mm512_cvtps_epi32(_mm512_mul_ps(v[i][1], by)));
+      return _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(v[i][0], by)),
+                                _mm512_cvtps_epi32(_mm512_mul_ps(v[i][1], by)));
     };
     Each<0>(std::make_index_sequence<2>(), [&](auto pair) {
       constexpr size_t i = 2 * pair();
-      const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words(std::integral_constant<size_t, i>()), words(std::integral_constant<size_t, i + 1>())));
+      const __m512i bytes =
+          _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words(std::integral_constant<size_t, i>()),
+                                                             words(std::integral_constant<size_t, i + 1>())));
       alignas(64) int64_t eights[8];  // sums of eight bytes each, 128 added to each of these
-      _mm512_store_si512(eights, _mm512_sad_epu8(_mm512_xor_si512(bytes, _mm512_set1_epi8(-128)), _mm512_setzero_si512()));
+      _mm512_store_si512(eights,
+                         _mm512_sad_epu8(_mm512_xor_si512(bytes, _mm512_set1_epi8(-128)), _mm512_setzero_si512()));
       for (size_t j = 0; j < 2 && i + j < n; ++j) {
         const size_t at = (b + i + j) * to.step;
         const __m256i block = j == 0 ? _mm512_castsi512_si256(bytes) : _mm512_extracti64x4_epi64(bytes, 1);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.q + at * kBlock), block);
-        auto sum = [&](size_t half) { return static_cast<int32_t>(eights[4 * j + 2 * half] + eights[4 * j + 2 * half + 1]) - 16 * 128; };
+        auto sum = [&](size_t half) {
+          return static_cast<int32_t>(eights[4 * j + 2 * half] + eights[4 * j + 2 * half + 1]) - 16 * 128;
+        };
         PutScale(to, at, scales[i + j], {sum(0), sum(1)});
       }
     });
@@ -62,9 +70,10 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 
 const IsaOps* Avx512Ops() {
   // Products are AVX2's, and so is how x lies for them.
-  static const IsaOps kOps = {Dot<V16>,      Avx2Ops()->dot_panels, QuantizeFour, Scores<V16>,
-                              Soften<V16>, WeightedSum<V16>, AddSums<V16>, SiluTimes<V16>, GeluTimes<V16>, Softcap<V16>, RmsNorm<V16>, ToHalf<V16>, Strips<V16>::kOps, Avx2Ops()->row_group,
-                              Avx2Ops()->wide_rows_from};
+  static const IsaOps kOps = {
+      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,      Scores<V16>,          Soften<V16>,
+      WeightedSum<V16>, AddSums<V16>,          SiluTimes<V16>,    GeluTimes<V16>,       Softcap<V16>,
+      RmsNorm<V16>,     ToHalf<V16>,           Strips<V16>::kOps, Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
   return &kOps;
 }
 

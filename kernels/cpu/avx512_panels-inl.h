@@ -1,5 +1,5 @@
-// How AVX-512 reads panels, included by each file that does inside its anonymous namespace: codes, scales and minima of 16 columns, a
-// lane a column.
+// How AVX-512 reads panels, included by each file that does inside its anonymous namespace: codes, scales and minima of
+// 16 columns, a lane a column.
 
 __m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 __m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
@@ -19,10 +19,12 @@ __m512i Codes(const std::byte* block, size_t g) {
     return _mm512_loadu_si512(block + g * kGroup);
   } else if constexpr (L::kBits <= 3) {
     const __m512i pairs = _mm512_loadu_si512(block + g / 4 * kGroup);
-    const __m512i two = _mm512_and_si512(_mm512_srli_epi16(pairs, static_cast<unsigned>(2 * (g % 4))), _mm512_set1_epi8(3));
+    const __m512i two =
+        _mm512_and_si512(_mm512_srli_epi16(pairs, static_cast<unsigned>(2 * (g % 4))), _mm512_set1_epi8(3));
     if constexpr (L::kBits == 2) return two;
     const __m512i bits = _mm512_loadu_si512(block + L::kPlanes);
-    const __m512i there = g < 2 ? _mm512_slli_epi16(bits, static_cast<unsigned>(2 - g)) : _mm512_srli_epi16(bits, static_cast<unsigned>(g - 2));
+    const __m512i there = g < 2 ? _mm512_slli_epi16(bits, static_cast<unsigned>(2 - g))
+                                : _mm512_srli_epi16(bits, static_cast<unsigned>(g - 2));
     return _mm512_ternarylogic_epi32(two, there, _mm512_set1_epi8(4), 0xF8);
   } else {
     const __m512i two = _mm512_loadu_si512(block + g % 4 * kGroup);
@@ -38,7 +40,8 @@ __m512i Codes(const std::byte* block, size_t g) {
       return _mm512_ternarylogic_epi32(low, there, _mm512_set1_epi8(16), 0xF8);
     }
     const __m512i bits = _mm512_loadu_si512(plane + g / 4 * kGroup);
-    const __m512i there = g % 4 == 3 ? _mm512_srli_epi16(bits, 2) : _mm512_slli_epi16(bits, static_cast<unsigned>(4 - 2 * (g % 4)));
+    const __m512i there =
+        g % 4 == 3 ? _mm512_srli_epi16(bits, 2) : _mm512_slli_epi16(bits, static_cast<unsigned>(4 - 2 * (g % 4)));
     return _mm512_ternarylogic_epi32(low, there, _mm512_set1_epi8(48), 0xF8);
   }
 }

@@ -1,5 +1,5 @@
-// Sixteen floats of AVX-512 for the kernels that are written for any vector class, included by each file that uses them inside its anonymous
-// namespace.
+// Sixteen floats of AVX-512 for the kernels that are written for any vector class, included by each file that uses them
+// inside its anonymous namespace.
 
 struct V16 {
   using T = __m512;
@@ -24,7 +24,9 @@ struct V16 {
   static T LoadInt8(const int8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
-  static T LoadInt8Tail(const int8_t* p, size_t n) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(Mask(n), p))); }
+  static T LoadInt8Tail(const int8_t* p, size_t n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(Mask(n), p)));
+  }
   static void StoreTail(float* p, T v, size_t n) { _mm512_mask_storeu_ps(p, Mask(n), v); }
   static T Broadcast(float f) { return _mm512_set1_ps(f); }
   static T Fma(T a, T b, T c) { return _mm512_fmadd_ps(a, b, c); }
@@ -37,7 +39,8 @@ struct V16 {
   static T Floor(T a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   static T TimesPowerOf2(T a, T n) { return _mm512_scalef_ps(a, n); }
   static void StoreHalf(uint16_t* p, T v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   static void Store(float* p, T v) { _mm512_storeu_ps(p, v); }
   static float Sum(T v) {
@@ -60,7 +63,8 @@ struct V16 {
     }
     for (size_t i = 0; i < 4; ++i) {
       const T even01 = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), odd01 = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xDD);
-      const T even23 = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88), odd23 = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xDD);
+      const T even23 = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88),
+              odd23 = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xDD);
       v[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
       v[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
       v[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xDD);

@@ -26,11 +26,11 @@ struct Ahead {
   unsigned panels = 0;
 };
 
-// R rows of one group against P panels, units [begin, end), of which w is the first, on top of what sum holds. Several panels are several streams from
-// memory, in different pages.
+// R rows of one group against P panels, units [begin, end), of which w is the first, on top of what sum holds. Several
+// panels are several streams from memory, in different pages.
 template <typename L, size_t R, size_t P>
-[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin, size_t end, Ahead ahead,
-                                        __m512 (&sum)[R][P]) {
+[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin,
+                                        size_t end, Ahead ahead, __m512 (&sum)[R][P]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
   const int8_t* q = x.q + at * kBlock;
@@ -53,7 +53,8 @@ template <typename L, size_t R, size_t P>
       auto part = [&](auto s) {
         __m512i dots[R][P];
         for (size_t r = 0; r < R; ++r) {
-          for (size_t p = 0; p < P; ++p) dots[r][p] = L::kHalfMin ? _mm512_setzero_si512() : _mm512_set1_epi32(offset[s() * x.parts + r]);
+          for (size_t p = 0; p < P; ++p)
+            dots[r][p] = L::kHalfMin ? _mm512_setzero_si512() : _mm512_set1_epi32(offset[s() * x.parts + r]);
         }
         Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
           __m512i codes[P];
@@ -66,7 +67,8 @@ template <typename L, size_t R, size_t P>
         for (size_t p = 0; p < P; ++p) {
           const __m512 scales = Scales<L>(unit + p * stride, b, s());
           for (size_t r = 0; r < R; ++r) {
-            sum[r][p] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots[r][p]), scales), _mm512_set1_ps(scale[r]), sum[r][p]);
+            sum[r][p] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dots[r][p]), scales), _mm512_set1_ps(scale[r]),
+                                        sum[r][p]);
           }
           if constexpr (L::kHalfMin) {
             const __m512 mins = HalfMins<L>(unit + p * stride, b, s());
@@ -94,7 +96,8 @@ struct Output {
 };
 
 template <typename L, size_t R, size_t P>
-void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, Ahead ahead, const Output& o) {
+void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin,
+               size_t end, Ahead ahead, const Output& o) {
   __m512 sum[R][P];
   auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
@@ -103,7 +106,9 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride
       for (size_t r = 0; r < R; ++r) f(sum[r][p], o.out + (row + r) * o.ldo + column, mask);
     }
   };
-  each([&](__m512& v, const float* from, __mmask16 mask) { v = begin == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from); });
+  each([&](__m512& v, const float* from, __mmask16 mask) {
+    v = begin == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from);
+  });
   Tile<L, R, P>(x, row, w, stride, begin, end, ahead, sum);
   each([](__m512& v, float* to, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, v); });
 }
@@ -115,9 +120,11 @@ constexpr bool kEveryShape = false;
 constexpr bool kEveryShape = true;
 #endif
 
-// All rows against units [begin, end) of P panels from `panel` on, of which w is the first unit. The first of them ask for what lies `ahead`.
+// All rows against units [begin, end) of P panels from `panel` on, of which w is the first unit. The first of them ask
+// for what lies `ahead`.
 template <typename L, size_t P>
-void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end, size_t ahead, const Output& o) {
+void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end,
+          size_t ahead, const Output& o) {
   // Small codes take long to unpack: the first rows ask for one panel, the next for the other.
   const bool in_turns = P == 2 && L::kBits < 8 && rows > kRowGroup * 3 / 2;
   size_t r = 0;
@@ -149,7 +156,8 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
     for (size_t b = 0; b < L::kBlocks; ++b, to += U::kUnitBytes) {
       for (size_t s = 0; s < L::kScalesPerBlock; ++s) _mm512_store_ps(to + s * kPanel * 4, Scales<L>(unit, b, s));
       if constexpr (L::kMin) _mm512_store_ps(to + U::kMins, Mins<L>(unit, b));
-      for (size_t s = 0; L::kHalfMin && s < 2; ++s) _mm512_store_ps(to + U::kMins + s * kPanel * 4, HalfMins<L>(unit, b, s));
+      for (size_t s = 0; L::kHalfMin && s < 2; ++s)
+        _mm512_store_ps(to + U::kMins + s * kPanel * 4, HalfMins<L>(unit, b, s));
       Each<0>(std::make_index_sequence<kBlock / 4>(), [&](auto g) {
         _mm512_store_si512(to + U::kHeader + g() * kGroup, Codes<L>(unit + L::kHeader + b * L::kBlockBytes, g()));
       });
@@ -157,10 +165,12 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
   }
 }
 
-// All rows against P of the panels, a segment of k after the other; the first that read a segment ask for the next, so that it comes while the others use
-// this one. Where many rows pass, codes of less than 8 bits are unpacked for all of them; with few that costs more than it saves.
+// All rows against P of the panels, a segment of k after the other; the first that read a segment ask for the next, so
+// that it comes while the others use this one. Where many rows pass, codes of less than 8 bits are unpacked for all of
+// them; with few that costs more than it saves.
 template <typename L, size_t P>
-void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels, const Output& o) {
+void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels,
+          const Output& o) {
   constexpr size_t kMany = 4 * kRowGroup;
   using U = UnpackedOf<L>;
   const size_t units = x.blocks / L::kBlocks, segment = rows > 3 ? kCodesSegment / L::kUnit : units;
@@ -173,13 +183,16 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
         alignas(64) std::byte unpacked[P * kStride];
         for (size_t p = 0; p < P; ++p) {
           const std::byte* here = w + p * stride;
-          Unpack<L>(here, at, end, end < units ? here + end * L::kUnitBytes : here + P * stride, unpacked + p * kStride);
+          Unpack<L>(here, at, end, end < units ? here + end * L::kUnitBytes : here + P * stride,
+                    unpacked + p * kStride);
         }
         Pass<U, P>(x, rows, unpacked, kStride, panel, at * L::kBlocks, end * L::kBlocks, 0, o);
         continue;
       }
     }
-    auto pass = [&](size_t from, size_t to, size_t ahead) { Pass<L, P>(x, rows, w + from * L::kUnitBytes, stride, panel, from, to, ahead, o); };
+    auto pass = [&](size_t from, size_t to, size_t ahead) {
+      Pass<L, P>(x, rows, w + from * L::kUnitBytes, stride, panel, from, to, ahead, o);
+    };
     if (segment < units) {
       pass(at, end, end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0));
     } else {
@@ -203,7 +216,8 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   for (; p < panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, panels, o);
 }
 
-void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
+               float* out, size_t ldo) {
   const Output o{out, ldo, columns};
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, o); });
 }

@@ -1,5 +1,5 @@
-// What the files of several instruction sets share, included by each inside its anonymous namespace, so that no code of one can be
-// linked into another.
+// What the files of several instruction sets share, included by each inside its anonymous namespace, so that no code of
+// one can be linked into another.
 
 // f(g) for each g of the sequence, g a constant.
 template <size_t first, size_t... g, typename Fn>

@@ -22,7 +22,8 @@ constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpanded
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_) {
+  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus)
+      : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_) {
     if (ops.tiles != nullptr) tile_product_.emplace(ops, team_);
   }
 
@@ -51,8 +52,10 @@ class CpuBackend : public Backend {
     }
   }
 
-  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out, bool add) override {
-    const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up), &down = static_cast<const CpuWeight&>(w.down);
+  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
+                   bool add) override {
+    const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up),
+               &down = static_cast<const CpuWeight&>(w.down);
     if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
       tile_product_->SetRows(x, rows, gate.k);
       tile_product_->Gate(gate, up, act);
@@ -117,7 +120,8 @@ class CpuBackend : public Backend {
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
     const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
-    team_.For(n, 1024, Elems(n) * 2, [=](size_t begin, size_t end) { times(gate + begin, up + begin, end - begin, out + begin); });
+    team_.For(n, 1024, Elems(n) * 2,
+              [=](size_t begin, size_t end) { times(gate + begin, up + begin, end - begin, out + begin); });
   }
 
   void AddInPlace(float* x, const float* y, size_t n) override {
@@ -145,7 +149,9 @@ class CpuBackend : public Backend {
   }
 
  private:
-  bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const { return arithmetic == Arithmetic::kPrompt && tile_product_ && TileProduct::Takes(w); }
+  bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const {
+    return arithmetic == Arithmetic::kPrompt && tile_product_ && TileProduct::Takes(w);
+  }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
   // A row's page of one head.
@@ -174,8 +180,10 @@ class CpuBackend : public Backend {
     uint16_t some[128];
     for (size_t first = 0; first < dim; first += std::size(some)) {
       const size_t n = std::min(std::size(some), dim - first);
-      if (kv.type == KvType::kF16) ops_.to_half(from + first, n, some);
-      else std::transform(from + first, from + first + n, some, FloatToBf16);
+      if (kv.type == KvType::kF16)
+        ops_.to_half(from + first, n, some);
+      else
+        std::transform(from + first, from + first + n, some, FloatToBf16);
       for (size_t i = 0; i < n; ++i, at += step) std::memcpy(head + at * 2, some + i, 2);
     }
   }
@@ -189,7 +197,8 @@ class CpuBackend : public Backend {
       FillStrips(x, rows, w.k);
       float* scratch = StripScratch();
       team_.For(w.n, ops_.strips.columns, ns, [&](size_t begin, size_t end, size_t thread) {
-        ops_.strips.dot(strips(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k, scratch + ops_.strips.scratch * thread, out + begin, w.n);
+        ops_.strips.dot(strips(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
+                        scratch + ops_.strips.scratch * thread, out + begin, w.n);
       });
     } else if (type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
@@ -212,7 +221,8 @@ class CpuBackend : public Backend {
     const size_t panels = Panels(w.n);
     team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
-      ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns, out + begin * kPanel, w.n);
+      ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns,
+                      out + begin * kPanel, w.n);
     });
   }
 
@@ -225,16 +235,19 @@ class CpuBackend : public Backend {
       std::byte* panels = scratch + 2 * w.panel_bytes * thread;
       for (size_t p = begin; p < end; p += 2) {
         ExpandPanels(w, p, panels);
-        ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel), out + p * kPanel, w.n);
+        ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel),
+                        out + p * kPanel, w.n);
       }
     });
   }
 
-  // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken again.
+  // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken
+  // again.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
     const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
       using L = PanelLayout<type>;
-      return std::tuple<bool, int, size_t, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits, L::kSigned);
+      return std::tuple<bool, int, size_t, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits,
+                                                 L::kSigned);
     });
     const auto [group, wide] = ops_.LayoutOf(rows, bits, is_signed);
     const size_t used = w.k / kBlock;
@@ -250,20 +263,23 @@ class CpuBackend : public Backend {
     const Quantized out{q_.data()->q, scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots, numbers(0)};
     if (quantized_as_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
     quantized_as_.emplace(w.blocks, group, halves, times, wide);
-    team_.For(rows, 1, Elems(rows * w.k) / 4, [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
-      for (size_t r = begin; r < end; ++r) {
-        const size_t at = out.At(r, 0);
-        ops_.quantize(x + r * w.k, used, {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
-        for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
-          const size_t i = at + b * group;
-          q_[i] = {};
-          if (wide) wide_[i] = {};
-          scale_[i] = sum_[i] = 0;
-          offset_[i] = 0;
-          if (halves) offset_[slots + i] = 0;
-        }
-      }
-    });
+    team_.For(rows, 1, Elems(rows * w.k) / 4,
+              [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
+                for (size_t r = begin; r < end; ++r) {
+                  const size_t at = out.At(r, 0);
+                  ops_.quantize(
+                      x + r * w.k, used,
+                      {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
+                  for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
+                    const size_t i = at + b * group;
+                    q_[i] = {};
+                    if (wide) wide_[i] = {};
+                    scale_[i] = sum_[i] = 0;
+                    offset_[i] = 0;
+                    if (halves) offset_[slots + i] = 0;
+                  }
+                }
+              });
     return out;
   }
 
@@ -271,7 +287,8 @@ class CpuBackend : public Backend {
   void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const bool many = rows >= ops_.strips.from;
     const size_t columns = many ? ops_.strips.columns : 8, each = columns * w.k;
-    auto* room = reinterpret_cast<float*>(expanded_.Room(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
+    auto* room = reinterpret_cast<float*>(
+        expanded_.Room(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
     float* scratch = many ? StripScratch() : nullptr;
     if (many) FillStrips(x, rows, w.k);
     team_.For(w.n, columns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
@@ -279,8 +296,11 @@ class CpuBackend : public Backend {
       for (size_t c = begin; c < end; c += columns) {
         const size_t n = std::min(columns, end - c);
         for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
-        if (many) ops_.strips.dot(strips(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.strips.scratch * thread, out + c, w.n);
-        else ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
+        if (many)
+          ops_.strips.dot(strips(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.strips.scratch * thread,
+                          out + c, w.n);
+        else
+          ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
       }
     });
   }
@@ -293,11 +313,14 @@ class CpuBackend : public Backend {
     const size_t count = (rows + s.rows - 1) / s.rows;
     strips_.Room(count * s.Floats(k) * sizeof(float));
     team_.For(count, 1, Elems(rows * k) / 4, [&](size_t begin, size_t end) {
-      for (size_t i = begin; i < end; ++i) s.fill(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, strips() + i * s.Floats(k));
+      for (size_t i = begin; i < end; ++i)
+        s.fill(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, strips() + i * s.Floats(k));
     });
   }
   float* strips() { return reinterpret_cast<float*>(strips_.data()); }
-  float* StripScratch() { return reinterpret_cast<float*>(strip_scratch_.Room(ops_.strips.scratch * Size(threads()) * sizeof(float))); }
+  float* StripScratch() {
+    return reinterpret_cast<float*>(strip_scratch_.Room(ops_.strips.scratch * Size(threads()) * sizeof(float)));
+  }
 
   const Isa isa_;
   const IsaOps& ops_;
@@ -311,11 +334,12 @@ class CpuBackend : public Backend {
   std::vector<Block<int16_t>> wide_;
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
-  std::optional<std::tuple<size_t, size_t, bool, int, bool>> quantized_as_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
-  Buffer gated_;     // what gate and up make of the rows
-  Buffer sums_;      // of a product that is added to something
-  Buffer low_bit_;   // two panels of each thread
-  Buffer expanded_;  // columns of each thread
+  std::optional<std::tuple<size_t, size_t, bool, int, bool>>
+      quantized_as_;               // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
+  Buffer gated_;                   // what gate and up make of the rows
+  Buffer sums_;                    // of a product that is added to something
+  Buffer low_bit_;                 // two panels of each thread
+  Buffer expanded_;                // columns of each thread
   Buffer strips_, strip_scratch_;  // activations as FloatStrips has them; what each thread needs then
   bool stripped_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;

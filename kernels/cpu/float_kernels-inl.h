@@ -1,9 +1,11 @@
 // The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
 // code of one ISA can be linked into another.
 //
-// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kChain (positions whose sums are in lanes before these are
-// added), kPages (attention_kernels-inl.h), T (register), Zero, Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma, Add, Mul,
-// Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail, StoreHalf, Sum, Largest.
+// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kChain
+// (positions whose sums are in lanes before these are added), kPages (attention_kernels-inl.h), T (register), Zero,
+// Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma,
+// Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail,
+// StoreHalf, Sum, Largest.
 
 #include "kernels/cpu/exponential-inl.h"
 
@@ -21,8 +23,8 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
   if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
 }
 
-// R rows of x by C columns of w, `count` positions, on top of the sums that acc[(r * C + c) * lanes] holds unless they are the first.
-// Rows of x and columns of w are k apart, the first weight is number `at`.
+// R rows of x by C columns of w, `count` positions, on top of the sums that acc[(r * C + c) * lanes] holds unless they
+// are the first. Rows of x and columns of w are k apart, the first weight is number `at`.
 template <typename V, FloatType type, size_t R, size_t C>
 void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, bool first, float* acc) {
   typename V::T sum[R][C];
@@ -51,8 +53,8 @@ void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, b
   }
 }
 
-// Segments of k in which R rows of x stay in the first-level cache while the columns pass; the lanes' sums wait in `acc` between them, until a chain is
-// complete. One row is short: it stays there anyway.
+// Segments of k in which R rows of x stay in the first-level cache while the columns pass; the lanes' sums wait in
+// `acc` between them, until a chain is complete. One row is short: it stays there anyway.
 constexpr size_t kSegment = 512, kSliceColumns = 64;
 
 template <typename V, FloatType type, size_t R, size_t C>
@@ -67,8 +69,10 @@ void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size
       const bool begins = begin % V::kChain == 0;
       size_t column = first;
       float* at = acc;
-      for (; column + C <= last; column += C, at += R * C * V::kLanes) DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, end - begin, begins, at);
-      for (; column < last; ++column, at += R * V::kLanes) DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+      for (; column + C <= last; column += C, at += R * C * V::kLanes)
+        DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+      for (; column < last; ++column, at += R * V::kLanes)
+        DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, end - begin, begins, at);
       if (end < k && end % V::kChain != 0) continue;
       at = acc;
       for (column = first; column < last;) {
@@ -104,8 +108,8 @@ void Dot(const float* x, size_t rows, const void* w, FloatType type, size_t n, s
   }
 }
 
-// f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and the last in part:
-// lanes [skip, skip + n).
+// f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and
+// the last in part: lanes [skip, skip + n).
 template <typename V, typename Fn>
 void ForAligned(size_t begin, size_t end, Fn f) {
   for (size_t at = begin; at < end;) {
@@ -155,7 +159,8 @@ void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
   const typename V::T a = V::Broadcast(own), b = V::Broadcast(by);
   size_t i = 0;
   for (; i + V::kLanes <= n; i += V::kLanes) V::Store(to + i, V::Fma(V::Load(from + i), b, V::Mul(V::Load(to + i), a)));
-  if (i < n) V::StoreTail(to + i, V::Fma(V::LoadTail(from + i, n - i), b, V::Mul(V::LoadTail(to + i, n - i), a)), n - i);
+  if (i < n)
+    V::StoreTail(to + i, V::Fma(V::LoadTail(from + i, n - i), b, V::Mul(V::LoadTail(to + i, n - i), a)), n - i);
 }
 
 template <typename V>
@@ -187,7 +192,8 @@ void Map(size_t n, float* out, const Fn& f, const Arrays*... x) {
   if (i < n) V::StoreTail(out + i, f(V::LoadTail(x + i, n - i)...), n - i);
 }
 
-// 1 + e to the -x, of x below -80 to the 80th: what is divided by it is no denormal number then, and hardly differs from 0.
+// 1 + e to the -x, of x below -80 to the 80th: what is divided by it is no denormal number then, and hardly differs
+// from 0.
 template <typename V>
 typename V::T OnePlusExpMinus(typename V::T x) {
   return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(80.0f))), V::Broadcast(1.0f));
@@ -196,7 +202,8 @@ typename V::T OnePlusExpMinus(typename V::T x) {
 template <typename V>
 void SiluTimes(const float* gate, const float* up, size_t n, float* out) {
   using T = typename V::T;
-  Map<V>(n, out, [](T g, T u) { return V::Mul(V::Div(g, OnePlusExpMinus<V>(g)), u); }, gate, up);
+  Map<V>(
+      n, out, [](T g, T u) { return V::Mul(V::Div(g, OnePlusExpMinus<V>(g)), u); }, gate, up);
 }
 
 // (1 + tanh(t)) / 2 = 1 / (1 + e to the -2 t)
@@ -220,7 +227,9 @@ void Softcap(float* x, size_t n, float scale, float cap) {
     // The same but for NaN: then their difference is infinite, times 0 NaN again.
     const T bounded = V::Min(V::Max(v, least), most), other = V::Max(V::Min(v, most), least);
     const T nothing = V::Mul(V::Fma(other, V::Broadcast(-1.0f), bounded), V::Zero());
-    const T tanh = V::Add(V::Div(V::Broadcast(2.0f), OnePlusExpMinus<V>(V::Mul(bounded, V::Broadcast(2 * scale / cap)))), V::Broadcast(-1.0f));
+    const T tanh =
+        V::Add(V::Div(V::Broadcast(2.0f), OnePlusExpMinus<V>(V::Mul(bounded, V::Broadcast(2 * scale / cap)))),
+               V::Broadcast(-1.0f));
     return V::Fma(tanh, V::Broadcast(cap), nothing);
   };
   Map<V>(n, x, one, x);
@@ -250,10 +259,15 @@ void RmsNorm(const float* x, size_t n, const float* w, float eps, float* out) {
   for (size_t half = 8; half > 0; half /= 2) {
     for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
   }
-  const typename V::T by = V::Broadcast(static_cast<float>(1 / __builtin_sqrt(lanes[0] / static_cast<double>(n) + static_cast<double>(eps))));
+  const typename V::T by = V::Broadcast(
+      static_cast<float>(1 / __builtin_sqrt(lanes[0] / static_cast<double>(n) + static_cast<double>(eps))));
   using T = typename V::T;
-  if (w == nullptr) Map<V>(n, out, [by](T v) { return V::Mul(v, by); }, x);
-  else Map<V>(n, out, [by](T v, T weight) { return V::Mul(V::Mul(v, by), weight); }, x, w);
+  if (w == nullptr)
+    Map<V>(
+        n, out, [by](T v) { return V::Mul(v, by); }, x);
+  else
+    Map<V>(
+        n, out, [by](T v, T weight) { return V::Mul(V::Mul(v, by), weight); }, x, w);
 }
 
 template <typename V>

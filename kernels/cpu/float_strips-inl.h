@@ -1,8 +1,10 @@
-// Products of many rows with float weights, in terms of a vector class V, included after float_kernels-inl.h: the bits of its DotRows, faster.
+// Products of many rows with float weights, in terms of a vector class V, included after float_kernels-inl.h: the bits
+// of its DotRows, faster.
 //
-// In DotRows a register's lanes are positions: lane l sums positions l, l + kLanes, ..., and lanes are added when a chain ends. Here they are columns, and all positions of lane 0 come
-// first, then those of another lane, in the order in which V::Sum adds lanes. So a weight is converted once for all rows, one that is loaded meets kStripRows rows, and no sum
-// has to be taken across a register.
+// In DotRows a register's lanes are positions: lane l sums positions l, l + kLanes, ..., and lanes are added when a
+// chain ends. Here they are columns, and all positions of lane 0 come first, then those of another lane, in the order
+// in which V::Sum adds lanes. So a weight is converted once for all rows, one that is loaded meets kStripRows rows, and
+// no sum has to be taken across a register.
 //
 // V, besides: kStripRows (of x, against kStripPanels registers of columns), Transpose (kLanes registers).
 
@@ -10,7 +12,8 @@ template <typename V>
 struct Strips {
   using T = typename V::T;
   static constexpr size_t kRows = V::kStripRows, kPanels = V::kStripPanels, kColumns = kPanels * V::kLanes;
-  static constexpr size_t kApart = V::kChain * kPanels + 16;  // floats from a lane's weights to the next one's: not in the same sets of a cache
+  static constexpr size_t kApart =
+      V::kChain * kPanels + 16;  // floats from a lane's weights to the next one's: not in the same sets of a cache
 
   static size_t StepsOf(size_t positions) { return (positions + V::kLanes - 1) / V::kLanes; }
 
@@ -30,10 +33,13 @@ struct Strips {
         for (size_t first = 0; first < kRows; first += V::kLanes) {
           const size_t width = kRows - first < V::kLanes ? kRows - first : V::kLanes;
           T v[V::kLanes];
-          LoadTurned(rows < first ? 0 : rows - first, [&](size_t r) {
-            const float* from = x + (first + r) * k + begin + at;
-            return n == V::kLanes ? V::Load(from) : V::LoadTail(from, n);
-          }, v);
+          LoadTurned(
+              rows < first ? 0 : rows - first,
+              [&](size_t r) {
+                const float* from = x + (first + r) * k + begin + at;
+                return n == V::kLanes ? V::Load(from) : V::LoadTail(from, n);
+              },
+              v);
           for (size_t l = 0; l < V::kLanes; ++l) V::StoreTail(strip + (l * steps + i) * kRows + first, v[l], width);
         }
       }
@@ -41,25 +47,31 @@ struct Strips {
     }
   }
 
-  // One chain of `columns` columns, the first weight of which is number `from`: for each lane its positions, of all columns each.
+  // One chain of `columns` columns, the first weight of which is number `from`: for each lane its positions, of all
+  // columns each.
   template <FloatType type>
   static void Expand(const void* w, size_t from, size_t columns, size_t k, size_t count, float* to) {
     for (size_t first = 0; first < kColumns; first += V::kLanes) {
       for (size_t at = 0; at < count; at += V::kLanes) {
         const size_t n = count - at < V::kLanes ? count - at : V::kLanes;
         T v[V::kLanes];
-        LoadTurned(columns < first ? 0 : columns - first, [&](size_t c) {
-          const size_t begin = from + (first + c) * k + at;
-          return n == V::kLanes ? LoadWeights<V, type>(w, begin) : LoadWeightsTail<V, type>(w, begin, n);
-        }, v);
+        LoadTurned(
+            columns < first ? 0 : columns - first,
+            [&](size_t c) {
+              const size_t begin = from + (first + c) * k + at;
+              return n == V::kLanes ? LoadWeights<V, type>(w, begin) : LoadWeightsTail<V, type>(w, begin, n);
+            },
+            v);
         for (size_t l = 0; l < V::kLanes; ++l) V::Store(to + l * kApart + at * kPanels + first, v[l]);
       }
     }
   }
 
-  // `rows` rows, at most R, of a strip by `columns` columns, at most P registers of them; one chain, the first or to be added.
+  // `rows` rows, at most R, of a strip by `columns` columns, at most P registers of them; one chain, the first or to be
+  // added.
   template <size_t R, size_t P>
-  static void Multiply(const float* x, size_t rows, const float* w, size_t columns, size_t steps, bool first, float* out, size_t ldo) {
+  static void Multiply(const float* x, size_t rows, const float* w, size_t columns, size_t steps, bool first,
+                       float* out, size_t ldo) {
     constexpr size_t kLevels = std::bit_width(V::kLanes);
     alignas(64) float pending[kLevels][R][P][V::kLanes];  // sums of 1, 2, 4, ... lanes
     for (size_t turn = 0; turn < V::kLanes; ++turn) {
@@ -93,22 +105,28 @@ struct Strips {
         const size_t at = p * V::kLanes, n = columns - at < V::kLanes ? columns - at : V::kLanes;
         float* to = out + r * ldo + at;
         const T chain = V::Load(pending[kLevels - 1][r][p]);
-        if (n == V::kLanes) V::Store(to, first ? chain : V::Add(V::Load(to), chain));
-        else V::StoreTail(to, first ? chain : V::Add(V::LoadTail(to, n), chain), n);
+        if (n == V::kLanes)
+          V::Store(to, first ? chain : V::Add(V::Load(to), chain));
+        else
+          V::StoreTail(to, first ? chain : V::Add(V::LoadTail(to, n), chain), n);
       }
     }
   }
   template <size_t P>
-  static void MultiplyStrip(const float* x, size_t rows, const float* w, size_t columns, size_t steps, bool first, float* out, size_t ldo) {
+  static void MultiplyStrip(const float* x, size_t rows, const float* w, size_t columns, size_t steps, bool first,
+                            float* out, size_t ldo) {
     if constexpr (P > 1) {
       if (columns <= (P - 1) * V::kLanes) return MultiplyStrip<P - 1>(x, rows, w, columns, steps, first, out, ldo);
     }
-    if (rows <= kRows / 2) Multiply<kRows / 2, P>(x, rows, w, columns, steps, first, out, ldo);
-    else Multiply<kRows, P>(x, rows, w, columns, steps, first, out, ldo);
+    if (rows <= kRows / 2)
+      Multiply<kRows / 2, P>(x, rows, w, columns, steps, first, out, ldo);
+    else
+      Multiply<kRows, P>(x, rows, w, columns, steps, first, out, ldo);
   }
 
   template <FloatType type>
-  static void DotTyped(const float* strips, size_t rows, const void* w, size_t n, size_t k, float* scratch, float* out, size_t ldo) {
+  static void DotTyped(const float* strips, size_t rows, const void* w, size_t n, size_t k, float* scratch, float* out,
+                       size_t ldo) {
     const size_t strip = kOps.Floats(k);
     for (size_t column = 0; column < n; column += kColumns) {
       const size_t columns = n - column < kColumns ? n - column : kColumns;
@@ -116,12 +134,14 @@ struct Strips {
         const size_t count = k - begin < V::kChain ? k - begin : V::kChain;
         Expand<type>(w, column * k + begin, columns, k, count, scratch);
         for (size_t r = 0; r < rows; r += kRows) {
-          MultiplyStrip<kPanels>(strips + r / kRows * strip + begin * kRows, rows - r < kRows ? rows - r : kRows, scratch, columns, StepsOf(count), begin == 0, out + r * ldo + column, ldo);
+          MultiplyStrip<kPanels>(strips + r / kRows * strip + begin * kRows, rows - r < kRows ? rows - r : kRows,
+                                 scratch, columns, StepsOf(count), begin == 0, out + r * ldo + column, ldo);
         }
       }
     }
   }
-  static void Dot(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch, float* out, size_t ldo) {
+  static void Dot(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
+                  float* out, size_t ldo) {
     switch (type) {
       case FloatType::kF32: return DotTyped<FloatType::kF32>(strips, rows, w, n, k, scratch, out, ldo);
       case FloatType::kF16: return DotTyped<FloatType::kF16>(strips, rows, w, n, k, scratch, out, ldo);
@@ -129,5 +149,5 @@ struct Strips {
     }
   }
 
-  static constexpr FloatStrips kOps = {kRows, V::kLanes, kColumns, /*from=*/32, V::kLanes * kApart, Fill, Dot};
+  static constexpr FloatStrips kOps = {kRows, V::kLanes, kColumns, /*from=*/32, V::kLanes* kApart, Fill, Dot};
 };

@@ -1,23 +1,26 @@
-// Quantized rows by tiles of int8, for codes of 8 bits (others go faster by VNNI), in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>,
-// DotInt8<c, a, b>), included by the hardware's and the emulation's file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over
-// what has one scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
+// Quantized rows by tiles of int8, for codes of 8 bits (others go faster by VNNI), in terms of a class Tiles
+// (Configure, Release, Zero<t>, Load<t>, Store<t>, DotInt8<c, a, b>), included by the hardware's and the emulation's
+// file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over what has one
+// scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
 
-// Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as MultiplyStep says.
+// Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as
+// MultiplyStep says.
 template <typename L>
 constexpr TileConfig Int8Config() {
   constexpr uint8_t kBytes = kBlock / L::kScalesPerBlock, kRows = kBytes / 4;
   return {.row_bytes = {64, 64, 0, 0, kBytes, 0, 64}, .rows = {16, 16, 0, 0, 16, 0, kRows}};
 }
 
-// The codes of units [begin, end) of a panel, kZero taken off: signed ones, whose dots need no offset. Meanwhile what is unpacked next is
-// asked for: it comes from memory while the rows pass over these.
+// The codes of units [begin, end) of a panel, kZero taken off: signed ones, whose dots need no offset. Meanwhile what
+// is unpacked next is asked for: it comes from memory while the rows pass over these.
 template <typename L>
 void PutSignedCodes(const std::byte* panel, size_t begin, size_t end, std::byte* codes) {
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(L::kZero));
   for (size_t u = begin; u < end; ++u) {
     for (size_t b = 0; b < L::kBlocks; ++b, codes += kBlock * kPanel) {
       const std::byte* block = panel + u * L::kUnitBytes + L::kHeader + b * L::kBlockBytes;
-      for (size_t line = 0; line < L::kBlockBytes; line += 64) __builtin_prefetch(block + line + kCodesSegment / L::kUnit * L::kUnitBytes);
+      for (size_t line = 0; line < L::kBlockBytes; line += 64)
+        __builtin_prefetch(block + line + kCodesSegment / L::kUnit * L::kUnitBytes);
       Each<0>(std::make_index_sequence<kBlock / 4>(),
               [&](auto g) { _mm512_store_si512(codes + g() * kGroup, _mm512_sub_epi8(Codes<L>(block, g()), zero)); });
     }
@@ -55,7 +58,8 @@ template <size_t R, typename Fn>
 
 // sum[r] += block b's part of the product of row r; `at` is the first row's number in x.
 template <typename L, size_t R>
-[[gnu::always_inline]] inline void AddBlock(const Quantized& x, size_t at, const std::byte* unit, size_t b, const BlockDots<L>& dots, __m512 (&sum)[R]) {
+[[gnu::always_inline]] inline void AddBlock(const Quantized& x, size_t at, const std::byte* unit, size_t b,
+                                            const BlockDots<L>& dots, __m512 (&sum)[R]) {
   const float* scale = x.scale + at;
   Each<0>(std::make_index_sequence<L::kScalesPerBlock>(), [&](auto s) {
     const __m512 scales = Scales<L>(unit, b, s());
@@ -66,9 +70,11 @@ template <typename L, size_t R>
   });
 }
 
-// Up to R rows of a group of 16 against units [begin, end) of one panel, whose codes are unpacked, on top of what `out` holds.
+// Up to R rows of a group of 16 against units [begin, end) of one panel, whose codes are unpacked, on top of what `out`
+// holds.
 template <typename Tiles, typename L, size_t R>
-void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std::byte* codes, size_t begin, size_t end, const Corner& out) {
+void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std::byte* codes, size_t begin, size_t end,
+              const Corner& out) {
   __m512 sum[R];
   EachRow<R>([&](auto r) {
     sum[r] = begin > 0 && r < out.rows ? _mm512_maskz_loadu_ps(out.mask(), out.out + r * out.ldo) : _mm512_setzero_ps();
@@ -82,7 +88,8 @@ void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std:
   for (size_t p = 0; p < pairs; ++p) {
     if (p + 1 < pairs) multiply(p + 1);  // on its way while these are added
     for (size_t b = 2 * p; b < 2 * p + 2; ++b) {
-      AddBlock<L, R>(x, at + b * kTileRows, panel + (begin + b / L::kBlocks) * L::kUnitBytes, b % L::kBlocks, dots[p % 2][b % 2], sum);
+      AddBlock<L, R>(x, at + b * kTileRows, panel + (begin + b / L::kBlocks) * L::kUnitBytes, b % L::kBlocks,
+                     dots[p % 2][b % 2], sum);
     }
   }
   EachRow<R>([&](auto r) {
@@ -111,11 +118,14 @@ void Int8Panels(const Quantized& x, size_t rows, const std::byte* w, size_t colu
 
 // IsaOps::dot_panels; `few` are the ops for x in smaller groups.
 template <typename Tiles, const IsaOps* (*few)()>
-void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
+               float* out, size_t ldo) {
   if (x.group != kTileRows) return few()->dot_panels(x, rows, type, w, panels, columns, out, ldo);
   WithPanelType(type, [&]<PanelType t>() {
     using L = PanelLayout<t>;
-    if constexpr (L::kBits == 8) Int8Panels<Tiles, L>(x, rows, w, columns, out, ldo);
-    else __builtin_trap();  // IsaOps::LayoutOf
+    if constexpr (L::kBits == 8)
+      Int8Panels<Tiles, L>(x, rows, w, columns, out, ldo);
+    else
+      __builtin_trap();  // IsaOps::LayoutOf
   });
 }

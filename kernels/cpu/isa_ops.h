@@ -9,20 +9,23 @@
 
 namespace gyre::cpu {
 
-// The rows of x that a product's inner loop takes at most, with 32 vector registers; x lies in groups of as many, so that these have one address
-// and constant offsets.
+// The rows of x that a product's inner loop takes at most, with 32 vector registers; x lies in groups of as many, so
+// that these have one address and constant offsets.
 inline constexpr size_t kRowGroup = 6;
 
-// x quantized per 32 to int8: x = q * scale. Row r, block b has the number At(r, b). Rows are padded with zeros to `blocks` blocks.
+// x quantized per 32 to int8: x = q * scale. Row r, block b has the number At(r, b). Rows are padded with zeros to
+// `blocks` blocks.
 struct Quantized {
   const int8_t* q;        // [At][32]
   const float* scale;     // [At]
   const float* sum;       // [At]: scale * sum of q, for types with minima
-  const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus the layout's kZero; of kHalfMin times 1
+  const int32_t* offset;  // [scales a block][At]: sum of q over the scale's part, times minus the layout's kZero; of
+                          // kHalfMin times 1
   size_t blocks;
-  size_t group;           // IsaOps::LayoutOf; the last group may be part empty
-  size_t parts;           // from a block's first offset to its second
-  const int16_t* wide;    // where wide, in place of q [At][32], of each four the first and third, then the second and fourth; else null
+  size_t group;         // IsaOps::LayoutOf; the last group may be part empty
+  size_t parts;         // from a block's first offset to its second
+  const int16_t* wide;  // where wide, in place of q [At][32], of each four the first and third, then the second and
+                        // fourth; else null
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
@@ -38,8 +41,8 @@ struct QuantizedRow {
   int32_t times;
 };
 
-// Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in strips of `rows`, k rounded up to `lanes` positions each, in an
-// order of their own; missing rows and positions are zeros.
+// Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in strips of
+// `rows`, k rounded up to `lanes` positions each, in an order of their own; missing rows and positions are zeros.
 struct FloatStrips {
   size_t rows, lanes;
   size_t columns;  // products are made for as many at a time
@@ -47,7 +50,8 @@ struct FloatStrips {
   size_t scratch;  // floats
   // One strip, of `rows` rows or fewer.
   void (*fill)(const float* x, size_t rows, size_t k, float* strip);
-  void (*dot)(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch, float* out, size_t ldo);
+  void (*dot)(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
+              float* out, size_t ldo);
   size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // of a strip
 };
 
@@ -59,23 +63,27 @@ struct AttentionSums {
 };
 
 struct IsaOps {
-  // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector for some thousands of positions of a
-  // (row, column), its lanes added in a fixed order, and these sums in order: the same bits for any number of rows.
+  // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector for some
+  // thousands of positions of a (row, column), its lanes added in a fixed order, and these sums in order: the same bits
+  // for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
-  // The same against `panels` panels that follow each other, an even number; the order of docs/kernels.md. `columns`: how many of the
-  // panels' columns exist.
-  void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out,
-                     size_t ldo);
+  // The same against `panels` panels that follow each other, an even number; the order of docs/kernels.md. `columns`:
+  // how many of the panels' columns exist.
+  void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
+                     float* out, size_t ldo);
   // The blocks of one row.
   void (*quantize)(const float* x, size_t blocks, const QuantizedRow& to);
-  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times scales[d / 32 * stride + j]
-  // where there are scales. One chain along d. Of several pages the scores follow each other.
-  void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores, size_t lds);
-  // Scores become weights e^(scale s[i] - *max) for i of [begin, end), *max the largest exponent; their sum, in an order that depends on i only. Relative error
-  // of a weight some 1e-7, and as much for each unit between its exponent and the largest. REQUIRES: scale > 0.
+  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times
+  // scales[d / 32 * stride + j] where there are scales. One chain along d. Of several pages the scores follow each
+  // other.
+  void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+                 size_t lds);
+  // Scores become weights e^(scale s[i] - *max) for i of [begin, end), *max the largest exponent; their sum, in an
+  // order that depends on i only. Relative error of a weight some 1e-7, and as much for each unit between its exponent
+  // and the largest. REQUIRES: scale > 0.
   float (*soften)(float* s, size_t begin, size_t end, float scale, float* max);
-  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim, values[j] times scales[j] of head_dim / 32
-  // where there are scales. Of several pages the weights follow each other.
+  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim,
+  // values[j] times scales[j] of head_dim / 32 where there are scales. Of several pages the weights follow each other.
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
   // to += from for n queries, each with `dim` sums.
   void (*add_sums)(const AttentionSums& to, const AttentionSums& from, size_t n, size_t dim);
@@ -92,14 +100,16 @@ struct IsaOps {
   FloatStrips strips;
   // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
-  // From that many rows on dot_panels takes x as 16-bit numbers, for types whose codes stand for signed numbers of 8 bits.
+  // From that many rows on dot_panels takes x as 16-bit numbers, for types whose codes stand for signed numbers of 8
+  // bits.
   size_t wide_rows_from = SIZE_MAX;
   // Matrix tiles for prompts, or null.
   const TileOps* tiles = nullptr;
   // From that many rows on dot_panels uses tiles too, for codes of 8 bits.
   size_t tile_rows_from = SIZE_MAX;
 
-  // How x of dot_panels has to lie: for tiles and as 16-bit numbers in whole groups, whose missing rows may be anything.
+  // How x of dot_panels has to lie: for tiles and as 16-bit numbers in whole groups, whose missing rows may be
+  // anything.
   struct Layout {
     size_t group;
     bool wide;

@@ -1,4 +1,5 @@
-// Keys and values as attention's kernels read them. Included by every ISA's file, so inline templates of constants only.
+// Keys and values as attention's kernels read them. Included by every ISA's file, so inline templates of constants
+// only.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,8 @@ inline constexpr size_t kPagesAtOnce = 4;
 struct KvRuns {
   const KvRun* at;
   size_t pages, n;
-  const KvRun* next = nullptr;  // as many of as many positions, of what is wanted afterwards: memory is asked for them meanwhile
+  const KvRun* next =
+      nullptr;  // as many of as many positions, of what is wanted afterwards: memory is asked for them meanwhile
 };
 
 // f.template operator()<type>() for a type that is known at run time only.

@@ -1,5 +1,5 @@
-// NEON, included by one file an ISA inside an anonymous namespace with DotFour defined: acc + the sums of four neighbouring products
-// of signed bytes.
+// NEON, included by one file an ISA inside an anonymous namespace with DotFour defined: acc + the sums of four
+// neighbouring products of signed bytes.
 
 #include "kernels/cpu/common-inl.h"
 
@@ -66,7 +66,8 @@ inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]
   for (int half = 0; half < 2; ++half) {
     int16x4_t words[4];
     for (int i = 0; i < 4; ++i) words[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(v[4 * half + i], inverse)));
-    const int8x8_t low = vqmovn_s16(vcombine_s16(words[0], words[1])), high = vqmovn_s16(vcombine_s16(words[2], words[3]));
+    const int8x8_t low = vqmovn_s16(vcombine_s16(words[0], words[1])),
+                   high = vqmovn_s16(vcombine_s16(words[2], words[3]));
     vst1_s8(q + 16 * half, low);
     vst1_s8(q + 16 * half + 8, high);
     sums[half] = vaddlvq_s8(vcombine_s8(low, high));
@@ -102,7 +103,8 @@ int8x16_t Codes(const std::byte* block) {
       const uint8x16_t there = Shifted<4 - static_cast<int>(g)>(vld1q_u8(Bytes(block + L::kPlanes)));
       return vreinterpretq_s8_u8(vorrq_u8(low, vandq_u8(there, vdupq_n_u8(16))));
     }
-    const uint8x16_t there = Shifted<4 - 2 * static_cast<int>(g % 4)>(vld1q_u8(Bytes(block + L::kPlanes + g / 4 * kGroup)));
+    const uint8x16_t there =
+        Shifted<4 - 2 * static_cast<int>(g % 4)>(vld1q_u8(Bytes(block + L::kPlanes + g / 4 * kGroup)));
     return vreinterpretq_s8_u8(vorrq_u8(low, vandq_u8(there, vdupq_n_u8(48))));
   }
 }
@@ -112,9 +114,7 @@ float32x4_t Halves(const std::byte* p) {
   __builtin_memcpy(&v, p, sizeof v);
   return vcvt_f32_f16(vreinterpret_f16_u16(v));
 }
-float32x4_t SignedBytes(const std::byte* p) {
-  return V4::LoadInt8(reinterpret_cast<const int8_t*>(p));
-}
+float32x4_t SignedBytes(const std::byte* p) { return V4::LoadInt8(reinterpret_cast<const int8_t*>(p)); }
 uint32x4_t UnsignedBytes(const std::byte* p) {
   uint32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -131,7 +131,8 @@ float32x4_t Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
   }
   if constexpr (!L::kSuper) return Halves(unit + (b * kPanel + first) * 2);
   const std::byte* bytes = unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first;
-  if constexpr (L::kHalfMin) return vmulq_f32(Halves(unit + first * 2), vcvtq_f32_u32(vandq_u32(UnsignedBytes(bytes), vdupq_n_u32(15))));
+  if constexpr (L::kHalfMin)
+    return vmulq_f32(Halves(unit + first * 2), vcvtq_f32_u32(vandq_u32(UnsignedBytes(bytes), vdupq_n_u32(15))));
   return vmulq_f32(Halves(unit + first * 2), SignedBytes(bytes));
 }
 template <typename L>
@@ -142,13 +143,14 @@ float32x4_t HalfMins(const std::byte* unit, size_t first, size_t b, size_t s) {
 template <typename L>
 float32x4_t Mins(const std::byte* unit, size_t first, size_t b) {
   if constexpr (!L::kSuper) return Halves(unit + L::kMins + (b * kPanel + first) * 2);
-  return vmulq_f32(Halves(unit + (kPanel + first) * 2), vcvtq_f32_u32(UnsignedBytes(unit + L::kByteMins + b * kPanel + first)));
+  return vmulq_f32(Halves(unit + (kPanel + first) * 2),
+                   vcvtq_f32_u32(UnsignedBytes(unit + L::kByteMins + b * kPanel + first)));
 }
 
 // R rows of one group against C times four columns from `first` on, units [begin, end), on top of what sum holds.
 template <typename L, size_t R, size_t C>
-[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t first, size_t begin, size_t end,
-                                        float32x4_t (&sum)[R][C]) {
+[[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t first, size_t begin,
+                                        size_t end, float32x4_t (&sum)[R][C]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
   const int8_t* q = x.q + at * kBlock;
@@ -162,7 +164,8 @@ template <typename L, size_t R, size_t C>
       Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
         int32x4_t dots[R][C];
         for (size_t r = 0; r < R; ++r) {
-          for (size_t c = 0; c < C; ++c) dots[r][c] = vdupq_n_s32(L::kSigned || L::kHalfMin ? 0 : offset[s() * x.parts + r]);
+          for (size_t c = 0; c < C; ++c)
+            dots[r][c] = vdupq_n_s32(L::kSigned || L::kHalfMin ? 0 : offset[s() * x.parts + r]);
         }
         Each<s() * kGroups>(std::make_index_sequence<kGroups>(), [&](auto g) {
           int8x16_t codes[C];
@@ -176,10 +179,12 @@ template <typename L, size_t R, size_t C>
         });
         for (size_t c = 0; c < C; ++c) {
           const float32x4_t scales = Scales<L>(unit, first + 4 * c, b, s());
-          for (size_t r = 0; r < R; ++r) sum[r][c] = vfmaq_n_f32(sum[r][c], vmulq_f32(vcvtq_f32_s32(dots[r][c]), scales), scale[r]);
+          for (size_t r = 0; r < R; ++r)
+            sum[r][c] = vfmaq_n_f32(sum[r][c], vmulq_f32(vcvtq_f32_s32(dots[r][c]), scales), scale[r]);
           if constexpr (L::kHalfMin) {
             const float32x4_t mins = HalfMins<L>(unit, first + 4 * c, b, s());
-            for (size_t r = 0; r < R; ++r) sum[r][c] = vfmaq_n_f32(sum[r][c], mins, scale[r] * static_cast<float>(offset[s() * x.parts + r]));
+            for (size_t r = 0; r < R; ++r)
+              sum[r][c] = vfmaq_n_f32(sum[r][c], mins, scale[r] * static_cast<float>(offset[s() * x.parts + r]));
           }
         }
       });
@@ -194,8 +199,8 @@ template <typename L, size_t R, size_t C>
 }
 
 template <typename L, size_t R, size_t C>
-void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t column, size_t columns, size_t begin, size_t end, float* out,
-               size_t ldo) {
+void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t column, size_t columns, size_t begin,
+               size_t end, float* out, size_t ldo) {
   float32x4_t sum[R][C];
   auto each = [&](auto f) {
     for (size_t c = 0; c < C; ++c) {
@@ -203,19 +208,25 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t column
       for (size_t r = 0; r < R; ++r) f(sum[r][c], out + (row + r) * ldo + at, n);
     }
   };
-  each([&](float32x4_t& v, const float* from, size_t n) { v = begin == 0 || n == 0 ? V4::Zero() : n == 4 ? V4::Load(from) : V4::LoadTail(from, n); });
+  each([&](float32x4_t& v, const float* from, size_t n) {
+    v = begin == 0 || n == 0 ? V4::Zero() : n == 4 ? V4::Load(from) : V4::LoadTail(from, n);
+  });
   Tile<L, R, C>(x, row, w, column % kPanel, begin, end, sum);
   each([](const float32x4_t& v, float* to, size_t n) {
-    if (n == 4) V4::Store(to, v);
-    else if (n > 0) V4::StoreTail(to, v, n);
+    if (n == 4)
+      V4::Store(to, v);
+    else if (n > 0)
+      V4::StoreTail(to, v, n);
   });
 }
 
 template <PanelType type>
-void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out,
+              size_t ldo) {
   using L = PanelLayout<type>;
   constexpr size_t kColumns = 8;  // two registers
-  const size_t units = x.blocks / L::kBlocks, stride = units * L::kUnitBytes, segment = rows > 3 ? 512 / L::kUnit : units;
+  const size_t units = x.blocks / L::kBlocks, stride = units * L::kUnitBytes,
+               segment = rows > 3 ? 512 / L::kUnit : units;
   for (size_t p = 0; p < panels; ++p, w += stride) {
     for (size_t at = 0; at < units; at += segment) {
       const size_t end = at + segment < units ? at + segment : units;
@@ -229,8 +240,11 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   }
 }
 
-void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns, float* out, size_t ldo) {
+void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
+               float* out, size_t ldo) {
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>, DotPanels, QuantizeRow<Quantize>, Scores<V4>, Soften<V4>, WeightedSum<V4>, AddSums<V4>, SiluTimes<V4>, GeluTimes<V4>, Softcap<V4>, RmsNorm<V4>, ToHalf<V4>, Strips<V4>::kOps};
+constexpr IsaOps kOps = {Dot<V4>,         DotPanels,   QuantizeRow<Quantize>, Scores<V4>,    Soften<V4>,
+                         WeightedSum<V4>, AddSums<V4>, SiluTimes<V4>,         GeluTimes<V4>, Softcap<V4>,
+                         RmsNorm<V4>,     ToHalf<V4>,  Strips<V4>::kOps};

@@ -62,7 +62,8 @@ void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
 
 // Elements [at, at + 32) of a row of kI8 as a block of their own.
 void UnpackInt8(const WeightView& w, size_t row, size_t at, CodeBlock* c) {
-  for (size_t i = 0; i < kBlock; ++i) c->q[i] = static_cast<uint8_t>(static_cast<uint8_t>(w.data[row * w.k + at + i]) ^ 0x80);
+  for (size_t i = 0; i < kBlock; ++i)
+    c->q[i] = static_cast<uint8_t>(static_cast<uint8_t>(w.data[row * w.k + at + i]) ^ 0x80);
   std::memcpy(&c->wide_d, w.scales + (row * w.k + at) / w.group * sizeof(float), sizeof(float));
 }
 
@@ -92,9 +93,11 @@ void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
           unit[L::kMins + s * kPanel + column] = static_cast<std::byte>(byte);
         }
         if constexpr (L::kMin) {
-          for (size_t b = 0; b < L::kBlocks; ++b) unit[L::kByteMins + b * kPanel + column] = static_cast<std::byte>(c.min[b]);
+          for (size_t b = 0; b < L::kBlocks; ++b)
+            unit[L::kByteMins + b * kPanel + column] = static_cast<std::byte>(c.min[b]);
         }
-        for (size_t b = 0; b < L::kBlocks; ++b) PutCodes<L>(c.q + b * kBlock, column, unit + L::kHeader + b * L::kBlockBytes);
+        for (size_t b = 0; b < L::kBlocks; ++b)
+          PutCodes<L>(c.q + b * kBlock, column, unit + L::kHeader + b * L::kBlockBytes);
       } else {
         const size_t b = at / kBlock % L::kBlocks, place = b * kPanel + column;
         if constexpr (L::kWide) {
@@ -125,17 +128,20 @@ void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(si
   SetShape<type>(packed);
   packed->bytes = panels * packed->panel_bytes;
   packed->panels = AlignedBytes(packed->bytes);
-  // Each thread is the first to touch what it will read: on a machine of several NUMA nodes it comes to lie in that thread's.
+  // Each thread is the first to touch what it will read: on a machine of several NUMA nodes it comes to lie in that
+  // thread's.
   team.ForOwners(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
     constexpr size_t kPage = 4096;
-    for (size_t at = begin * packed->panel_bytes; at < end * packed->panel_bytes; at += kPage) packed->panels[at] = std::byte{0};
+    for (size_t at = begin * packed->panel_bytes; at < end * packed->panel_bytes; at += kPage)
+      packed->panels[at] = std::byte{0};
   });
   // In slices, so that progress is seen within a large matrix.
   const size_t slice = std::max<size_t>(1, (size_t{32} << 20) / std::max<size_t>(packed->panel_bytes, 1));
   for (size_t at = 0; at < panels; at += slice) {
     const size_t n = std::min(slice, panels - at);
     team.For(n, 1, static_cast<double>(n * packed->panel_bytes), [&](size_t begin, size_t end) {
-      for (size_t p = begin; p < end; ++p) PackPanel<type>(w, at + p, packed->panels.get() + (at + p) * packed->panel_bytes);
+      for (size_t p = begin; p < end; ++p)
+        PackPanel<type>(w, at + p, packed->panels.get() + (at + p) * packed->panel_bytes);
     });
     if (progress) progress((std::min((at + n) * kPanel, w.n) - std::min(at * kPanel, w.n)) * w.row_bytes());
   }
@@ -148,7 +154,8 @@ void PutWords(const LowBitBlock (&blocks)[kPanel], size_t i, std::byte* to) {
   for (size_t column = 0; column < kPanel; column += 4) {
     const auto first = reinterpret_cast<Four>(Two{blocks[column].q[i], blocks[column + 1].q[i]});
     const auto second = reinterpret_cast<Four>(Two{blocks[column + 2].q[i], blocks[column + 3].q[i]});
-    const Four low = __builtin_shufflevector(first, second, 0, 2, 4, 6), high = __builtin_shufflevector(first, second, 1, 3, 5, 7);
+    const Four low = __builtin_shufflevector(first, second, 0, 2, 4, 6),
+               high = __builtin_shufflevector(first, second, 1, 3, 5, 7);
     std::memcpy(to + 4 * column, &low, sizeof low);
     std::memcpy(to + kGroup + 4 * column, &high, sizeof high);
   }

@@ -1,5 +1,5 @@
-// Weights as the CPU backend holds them: in panels where the type has codes, everything else as it lies in the file; of that, codebook
-// types are made into panels each time, a few at once.
+// Weights as the CPU backend holds them: in panels where the type has codes, everything else as it lies in the file; of
+// that, codebook types are made into panels each time, a few at once.
 #pragma once
 
 #include <cstdlib>
@@ -22,8 +22,8 @@ struct CpuWeight : PackedWeight {
   // Panel after panel, or null. Of codebook types what follows is of panels that ExpandPanels makes.
   std::unique_ptr<std::byte[], FreeDelete> panels;
   PanelType panel_type = PanelType::kQ8;
-  size_t blocks = 0;        // of a panel, padded to whole units
-  size_t panel_bytes = 0;   // from one panel to the next
+  size_t blocks = 0;       // of a panel, padded to whole units
+  size_t panel_bytes = 0;  // from one panel to the next
 };
 
 // Threads share out panels in groups of these, while packing as while multiplying.

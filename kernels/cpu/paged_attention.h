@@ -13,8 +13,9 @@
 
 namespace gyre::cpu {
 
-// A row's context is summed in splits of 256 positions, counted from 0, that are added in an order of their own (Climb): so its bits depend on its context
-// only, not on how the work is shared. One thread drives it; it spreads the work over the team.
+// A row's context is summed in splits of 256 positions, counted from 0, that are added in an order of their own
+// (Climb): so its bits depend on its context only, not on how the work is shared. One thread drives it; it spreads the
+// work over the team.
 class PagedAttention {
  public:
   PagedAttention(const IsaOps& ops, const Team& team) : ops_(ops), team_(team) {}
@@ -39,8 +40,9 @@ class PagedAttention {
   std::vector<Split> splits_;         // in order, where they are shared out
   std::vector<size_t> first_splits_;  // where each item's begin
   std::vector<AttentionPart> parts_;  // of each split; a sum that waits for its neighbour is at its first one
-  std::vector<uint32_t> waiting_;     // of each split that begins the right sum of a pair: not 0 = one of the two waits; by atomic_ref
-  Buffer own_, shared_;               // of threads; of parts_
+  std::vector<uint32_t>
+      waiting_;  // of each split that begins the right sum of a pair: not 0 = one of the two waits; by atomic_ref
+  Buffer own_, shared_;  // of threads; of parts_
 };
 
 }  // namespace gyre::cpu

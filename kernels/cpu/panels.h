@@ -1,5 +1,5 @@
-// Quantized weights as the CPU kernels read them: panels of 16 columns, see docs/kernels.md. Included by every ISA's file, so
-// constants and inline templates of constants only.
+// Quantized weights as the CPU kernels read them: panels of 16 columns, see docs/kernels.md. Included by every ISA's
+// file, so constants and inline templates of constants only.
 #pragma once
 
 #include <cstddef>
@@ -7,47 +7,76 @@
 
 namespace gyre::cpu {
 
-inline constexpr size_t kPanel = 16;             // columns
-inline constexpr size_t kBlock = 32;             // positions along k with a scale of the activations
-inline constexpr size_t kGroup = kPanel * 4;     // bytes of 4 positions of all columns, a byte a code
-enum class PanelType : uint8_t { kQ8, kQ4, kQ4Min, kQ5, kQ5Min, kQ2K, kQ3K, kQ4K, kQ5K, kQ6K, kIq4Nl, kIq4Xs, kFp4, kI8, kExpanded };
+inline constexpr size_t kPanel = 16;          // columns
+inline constexpr size_t kBlock = 32;          // positions along k with a scale of the activations
+inline constexpr size_t kGroup = kPanel * 4;  // bytes of 4 positions of all columns, a byte a code
+enum class PanelType : uint8_t {
+  kQ8,
+  kQ4,
+  kQ4Min,
+  kQ5,
+  kQ5Min,
+  kQ2K,
+  kQ3K,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kIq4Nl,
+  kIq4Xs,
+  kFp4,
+  kI8,
+  kExpanded
+};
 
 // kExpanded: what codebook types become while they are used.
-// The layout of a unit: header (scales, minima), then the blocks' codes: nibbles, pairs of bits or bytes, then planes of higher bits.
+// The layout of a unit: header (scales, minima), then the blocks' codes: nibbles, pairs of bits or bytes, then planes
+// of higher bits.
 template <PanelType type>
 struct PanelLayout {
   using T = PanelType;
   static constexpr bool Any(auto... types) { return ((type == types) || ...); }
 
-  static constexpr size_t kBits = Any(T::kQ8, T::kI8, T::kExpanded)                  ? 8
-                                  : type == T::kQ6K                                   ? 6
-                                  : Any(T::kQ5, T::kQ5Min, T::kQ5K)                   ? 5
-                                  : type == T::kQ3K                                   ? 3
-                                  : type == T::kQ2K                                   ? 2
-                                                                                      : 4;
-  // What codes stand for: their difference from kZero, or a table's value, to which kZero is added where codes must not be negative.
+  static constexpr size_t kBits = Any(T::kQ8, T::kI8, T::kExpanded) ? 8
+                                  : type == T::kQ6K                 ? 6
+                                  : Any(T::kQ5, T::kQ5Min, T::kQ5K) ? 5
+                                  : type == T::kQ3K                 ? 3
+                                  : type == T::kQ2K                 ? 2
+                                                                    : 4;
+  // What codes stand for: their difference from kZero, or a table's value, to which kZero is added where codes must not
+  // be negative.
   static constexpr bool kIq4 = Any(T::kIq4Nl, T::kIq4Xs), kTable = kIq4 || type == T::kFp4;
   static constexpr bool kSigned = kBits == 8 || kTable;  // numbers of 8 bits, not small codes
-  static constexpr int kZero = kSigned ? 128 : type == T::kQ4 ? 8 : type == T::kQ5 ? 16 : type == T::kQ6K ? 32 : type == T::kQ3K ? 4 : 0;
+  static constexpr int kZero = kSigned           ? 128
+                               : type == T::kQ4  ? 8
+                               : type == T::kQ5  ? 16
+                               : type == T::kQ6K ? 32
+                               : type == T::kQ3K ? 4
+                                                 : 0;
   static constexpr bool kSuper = Any(T::kQ2K, T::kQ3K, T::kQ4K, T::kQ5K, T::kQ6K, T::kIq4Xs);
   static constexpr bool kMin = Any(T::kQ4Min, T::kQ5Min, T::kQ4K, T::kQ5K);  // of each block
-  static constexpr bool kHalfMin = type == T::kQ2K;                          // of each half: high nibbles of the scales' bytes
-  static constexpr bool kWide = Any(T::kFp4, T::kI8, T::kExpanded);          // f32 scales
+  static constexpr bool kHalfMin = type == T::kQ2K;                  // of each half: high nibbles of the scales' bytes
+  static constexpr bool kWide = Any(T::kFp4, T::kI8, T::kExpanded);  // f32 scales
   static constexpr size_t kScalesPerBlock = Any(T::kQ2K, T::kQ3K, T::kQ6K, T::kExpanded) ? 2 : 1;
   static constexpr size_t kBlocks = kSuper ? 8 : 2;  // a unit
   // Offsets within the header; of super-blocks d, then -dmin, then bytes.
   static constexpr size_t kScaleBytes = kWide ? 4 : 2;  // one scale of one column; not of super-blocks
   static constexpr size_t kMins = 64;                   // f16 minima; of super-blocks where the bytes begin
   static constexpr size_t kByteMins = 64 + 8 * kPanel;
-  static constexpr size_t kHeader = type == T::kIq4Xs ? 64 + 8 * kPanel : kSuper ? 64 + 16 * kPanel
-                                    : kBlocks * kPanel * (kScalesPerBlock * kScaleBytes + (kMin ? 2 : 0));
+  static constexpr size_t kHeader = type == T::kIq4Xs ? 64 + 8 * kPanel
+                                    : kSuper          ? 64 + 16 * kPanel
+                                             : kBlocks * kPanel * (kScalesPerBlock * kScaleBytes + (kMin ? 2 : 0));
   static constexpr size_t kBlockBytes = kPanel * kBlock * kBits / 8;
-  static constexpr size_t kPlanes = kPanel * kBlock * (kBits == 8 ? 8 : kBits == 3 ? 2 : 4) / 8;  // where a block's higher bits begin
+  static constexpr size_t kPlanes = kPanel * kBlock *
+                                    (kBits == 8   ? 8
+                                     : kBits == 3 ? 2
+                                                  : 4) /
+                                    8;  // where a block's higher bits begin
   static constexpr size_t kUnitBytes = kHeader + kBlocks * kBlockBytes;
   static constexpr size_t kUnit = kBlocks * kBlock;  // positions
 };
 
-// What many rows pass over: a segment of a panel, unpacked for all of them. Codes of `bytes` bytes, f32 scales and minima, a unit a block.
+// What many rows pass over: a segment of a panel, unpacked for all of them. Codes of `bytes` bytes, f32 scales and
+// minima, a unit a block.
 template <size_t bytes, size_t scales, bool min, bool half_min>
 struct UnpackedLayout {
   static constexpr bool kTable = false, kSuper = false, kWide = true, kMin = min, kHalfMin = half_min;
@@ -59,7 +88,8 @@ struct UnpackedLayout {
 template <typename L, size_t bytes = 1>
 using UnpackedOf = UnpackedLayout<bytes, L::kScalesPerBlock, L::kMin, L::kHalfMin>;
 
-// Positions of a panel whose unpacked codes and scales stay in a cache while all rows pass over them; a whole number of every layout's units.
+// Positions of a panel whose unpacked codes and scales stay in a cache while all rows pass over them; a whole number of
+// every layout's units.
 inline constexpr size_t kCodesSegment = 512;
 
 // f.template operator()<type>() for a type that is known at run time only.

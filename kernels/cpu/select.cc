@@ -72,9 +72,8 @@ double SumExp(const float* logits, size_t vocab, double inv_temperature, std::sp
   team.For(parts, 1, static_cast<double>(vocab) * 6, [&](size_t begin, size_t end) {
     for (size_t part = begin; part < end; ++part) {
       double sum = 0;
-      ForEachOther(part * kPart, std::min(vocab, (part + 1) * kPart), skip, mask, [&](size_t id) {
-        sum += std::exp((static_cast<double>(logits[id]) - top) * inv_temperature);
-      });
+      ForEachOther(part * kPart, std::min(vocab, (part + 1) * kPart), skip, mask,
+                   [&](size_t id) { sum += std::exp((static_cast<double>(logits[id]) - top) * inv_temperature); });
       sums[part] = sum;
     }
   });

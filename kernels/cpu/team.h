@@ -16,14 +16,15 @@ namespace gyre::cpu {
 
 class Team {
  public:
-  // `cpus`: of each thread; empty = the system moves them. Whoever calls For may use all of them, as what it starts begins with its
-  // mask; the other threads stay on one each.
+  // `cpus`: of each thread; empty = the system moves them. Whoever calls For may use all of them, as what it starts
+  // begins with its mask; the other threads stay on one each.
   explicit Team(int threads, std::vector<int> cpus = {}) : threads_(threads), cpus_(std::move(cpus)) {}
   int threads() const { return threads_; }
 
-  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items); boundaries are multiples of `grain`. Each thread has a run of its own,
-  // always the same, in shares; a thread that is done with it takes over what is left of others', as cores differ in speed and some are lent to somebody
-  // else. `nanoseconds`: what all of it takes on one thread, roughly; under kWorthwhile it stays on the caller's.
+  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items); boundaries are multiples of `grain`. Each
+  // thread has a run of its own, always the same, in shares; a thread that is done with it takes over what is left of
+  // others', as cores differ in speed and some are lent to somebody else. `nanoseconds`: what all of it takes on one
+  // thread, roughly; under kWorthwhile it stays on the caller's.
   template <typename Fn>
   void For(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     Run<true>(items, grain, nanoseconds, f);
@@ -36,7 +37,7 @@ class Team {
 
  private:
   static constexpr double kWorthwhile = 20000;
-  static constexpr size_t kShares = 16;   // of a run at least, where it has as many grains
+  static constexpr size_t kShares = 16;     // of a run at least, where it has as many grains
   static constexpr size_t kMostRuns = 256;  // with more threads than that some begin with a neighbour's run
   struct alignas(64) Taken {
     size_t shares;  // of one run; by atomic_ref only
@@ -56,7 +57,8 @@ class Team {
     auto first = [&](size_t run) { return grains * run / runs; };  // in grains
     // The next share of a run; false where all are taken.
     auto share = [&](size_t run, size_t thread) {
-      const size_t begin = first(run), length = first(run + 1) - begin, each = take_over ? std::max<size_t>(1, length / kShares) : length;
+      const size_t begin = first(run), length = first(run + 1) - begin,
+                   each = take_over ? std::max<size_t>(1, length / kShares) : length;
       size_t at = 0;
       if constexpr (take_over) {
         const std::atomic_ref shares(taken[run].shares);
@@ -67,7 +69,8 @@ class Team {
       Call(f, (begin + at) * grain, std::min(items, (begin + std::min(at + each, length)) * grain), thread);
       return take_over;
     };
-    // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the next.
+    // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the
+    // next.
 #pragma omp parallel for num_threads(threads_) schedule(static, 1)
     for (int t = 0; t < threads_; ++t) {
       const auto i = static_cast<size_t>(t);
@@ -86,8 +89,10 @@ class Team {
 
   template <typename Fn>
   static void Call(const Fn& f, size_t begin, size_t end, size_t thread) {
-    if constexpr (std::is_invocable_v<const Fn&, size_t, size_t, size_t>) f(begin, end, thread);
-    else f(begin, end);
+    if constexpr (std::is_invocable_v<const Fn&, size_t, size_t, size_t>)
+      f(begin, end, thread);
+    else
+      f(begin, end);
   }
 
   // Sends the calling thread, the team's number i, where it belongs, once.

@@ -1,5 +1,5 @@
-// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Joined, Floats), included by the
-// hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
+// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Joined, Floats),
+// included by the hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
 
 // A float whose mantissa a byte can be put into, at byte `at` of it: Value() + code, exactly, without a conversion.
 template <size_t bits>
@@ -9,10 +9,13 @@ struct Mantissa {
   static float Value() { return bits == 8 ? 32768.0f : 128.0f; }
 };
 
-// Each of 8 columns twice, the first or the second 8: what the lanes of a row of a tile are about before they are rounded.
+// Each of 8 columns twice, the first or the second 8: what the lanes of a row of a tile are about before they are
+// rounded.
 template <size_t half>
 __m512 Twice(__m512 columns) {
-  return _mm512_permutexvar_ps(_mm512_add_epi32(_mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0), _mm512_set1_epi32(8 * half)), columns);
+  return _mm512_permutexvar_ps(
+      _mm512_add_epi32(_mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0), _mm512_set1_epi32(8 * half)),
+      columns);
 }
 
 // How far before they are expanded codes are asked for.
@@ -58,11 +61,13 @@ __m512 Load16(const std::byte* values, size_t at, __mmask16 mask) {
   const std::byte* from = values + at * KvBytes(type, 1);
   if constexpr (type == KvType::kF32) return _mm512_maskz_loadu_ps(mask, from);
   if constexpr (type == KvType::kF16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
-  if constexpr (type == KvType::kBf16) return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
+  if constexpr (type == KvType::kBf16)
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from)));
 }
 
-// 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them; `seen` collects the bits of what is rounded.
+// 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them; `seen` collects the bits of what is
+// rounded.
 template <typename Tiles, FloatType type, bool left = false>
 __m512i Rounded(const void* w, size_t at, size_t n, __m512i* seen = nullptr) {
   const auto whole = static_cast<__mmask32>(n >= 32 ? ~0u : (1u << n) - 1);
@@ -74,11 +79,16 @@ __m512i Rounded(const void* w, size_t at, size_t n, __m512i* seen = nullptr) {
       return Load16<as>(static_cast<const std::byte*>(w), at + i, static_cast<__mmask16>(whole >> i));
     };
     const __m512 first = half(0), second = half(16);
-    if (seen != nullptr) *seen = _mm512_ternarylogic_epi32(*seen, _mm512_castps_si512(first), _mm512_castps_si512(second), 0xFE);  // a | b | c
+    if (seen != nullptr)
+      *seen =
+          _mm512_ternarylogic_epi32(*seen, _mm512_castps_si512(first), _mm512_castps_si512(second), 0xFE);  // a | b | c
     const __m512i rounded = Tiles::Joined(first, second);
     if constexpr (!left) return rounded;
-    auto rest = [](__m512 v, __m256i near) { return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(near), 16))); };
-    return Tiles::Joined(rest(first, _mm512_castsi512_si256(rounded)), rest(second, _mm512_extracti64x4_epi64(rounded, 1)));
+    auto rest = [](__m512 v, __m256i near) {
+      return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(near), 16)));
+    };
+    return Tiles::Joined(rest(first, _mm512_castsi512_si256(rounded)),
+                         rest(second, _mm512_extracti64x4_epi64(rounded, 1)));
   }
 }
 
@@ -124,7 +134,8 @@ bool ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t en
   __m512i seen = _mm512_setzero_si512();
   for (size_t at = begin * kTileDepth; at < end * kTileDepth; at += kTileDepth, tiles += kTileBytes) {
     __m512i rows[16];
-    for (size_t c = 0; c < 16; ++c) rows[c] = c < columns ? Rounded<Tiles, type, left>(w, c * k + at, k - at, &seen) : _mm512_setzero_si512();
+    for (size_t c = 0; c < 16; ++c)
+      rows[c] = c < columns ? Rounded<Tiles, type, left>(w, c * k + at, k - at, &seen) : _mm512_setzero_si512();
     Transpose16(rows);
     for (size_t i = 0; i < 16; ++i) _mm512_store_si512(tiles + 64 * i, rows[i]);
   }
@@ -132,7 +143,8 @@ bool ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t en
 }
 
 template <typename Tiles>
-bool ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
+bool ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end,
+                  std::byte* tiles) {
   constexpr FloatType kF32 = FloatType::kF32, kF16 = FloatType::kF16, kBf16 = FloatType::kBf16;
   const auto expand = type == kBf16  ? ExpandRows<Tiles, kBf16, false>
                       : type == kF16 ? (left ? ExpandRows<Tiles, kF16, true> : ExpandRows<Tiles, kF16, false>)
@@ -140,8 +152,8 @@ bool ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size
   return expand(w, columns, k, begin, end, tiles);
 }
 
-// Rows of tiles: row i is row(2 i) and row(2 i + 1) in bf16, in `left` what is left over then. Of f16 that is exact however it is cut in two, of others
-// to 16 bits if rounded.
+// Rows of tiles: row i is row(2 i) and row(2 i + 1) in bf16, in `left` what is left over then. Of f16 that is exact
+// however it is cut in two, of others to 16 bits if rounded.
 template <KvType type, bool two, typename Fn>
 void PutPairs(size_t count, const Fn& row, std::byte* rows, std::byte* left) {
   constexpr bool kExact = type == KvType::kF16 || type == KvType::kBf16;
@@ -158,7 +170,9 @@ void PutPairs(size_t count, const Fn& row, std::byte* rows, std::byte* left) {
     const __m512 low = row(2 * i), high = row(2 * i + 1);
     put(near(low), near(high), rows);
     if constexpr (two) {
-      auto rest = [&](__m512 v) { return near(_mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_and_si512(near(v), upper)))); };
+      auto rest = [&](__m512 v) {
+        return near(_mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_and_si512(near(v), upper))));
+      };
       put(rest(low), rest(high), left);
       left += 64;
     }
@@ -183,7 +197,8 @@ inline __m512 Finite(__m512 v) {
 }
 
 template <KvType type, bool two>
-void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows, std::byte* left) {
+void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
+                       std::byte* left) {
   const size_t columns = head_dim - column;
   const auto mask = static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1);
   auto row = [&](size_t position) {
@@ -199,15 +214,20 @@ void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_d
 
 inline void ExpandKeys(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left) {
   WithKvType(keys.type, [&]<KvType type>() {
-    if (left != nullptr) ExpandKeysTyped<type, true>(keys, stride, head_dim, tiles, left);
-    else ExpandKeysTyped<type, false>(keys, stride, head_dim, tiles, left);
+    if (left != nullptr)
+      ExpandKeysTyped<type, true>(keys, stride, head_dim, tiles, left);
+    else
+      ExpandKeysTyped<type, false>(keys, stride, head_dim, tiles, left);
   });
 }
 
-inline void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows, std::byte* left) {
+inline void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
+                         std::byte* left) {
   WithKvType(values.type, [&]<KvType type>() {
-    if (left != nullptr) ExpandValuesTyped<type, true>(values, skip, n, head_dim, column, rows, left);
-    else ExpandValuesTyped<type, false>(values, skip, n, head_dim, column, rows, left);
+    if (left != nullptr)
+      ExpandValuesTyped<type, true>(values, skip, n, head_dim, column, rows, left);
+    else
+      ExpandValuesTyped<type, false>(values, skip, n, head_dim, column, rows, left);
   });
 }
 
@@ -217,7 +237,9 @@ float SoftenRow(const float* scores, Range whole, Range seen, float scale, float
   const __m512 by = _mm512_set1_ps(scale * kLog2E);
   // f(position, which of 16 are seen, which of the next 16).
   auto each = [&](auto f) {
-    auto upTo = [](size_t position, size_t at) { return position <= at ? 0 : position >= at + 16 ? 0xFFFFu : (1u << (position - at)) - 1; };
+    auto upTo = [](size_t position, size_t at) {
+      return position <= at ? 0 : position >= at + 16 ? 0xFFFFu : (1u << (position - at)) - 1;
+    };
     auto of = [&](size_t at) { return static_cast<__mmask16>(upTo(seen.to, at) & ~upTo(seen.from, at)); };
     for (size_t at = whole.from; at < whole.to; at += kTileDepth) {
       const bool all = seen.from <= at && at + kTileDepth <= seen.to;
@@ -234,7 +256,9 @@ float SoftenRow(const float* scores, Range whole, Range seen, float scale, float
   const __m512 most = _mm512_set1_ps(top), least = _mm512_set1_ps(-126.0f);
   __m512 sum = _mm512_setzero_ps();
   each([&](size_t at, __mmask16 first, __mmask16 second) {
-    auto weights = [&](__m512 s, __mmask16 mask) { return _mm512_maskz_mov_ps(mask, PowerOf2<V16>(_mm512_max_ps(_mm512_sub_ps(_mm512_mul_ps(s, by), most), least))); };
+    auto weights = [&](__m512 s, __mmask16 mask) {
+      return _mm512_maskz_mov_ps(mask, PowerOf2<V16>(_mm512_max_ps(_mm512_sub_ps(_mm512_mul_ps(s, by), most), least)));
+    };
     const __m512 low = weights(load(at, first), first), high = weights(load(at + 16, second), second);
     sum = _mm512_add_ps(sum, _mm512_add_ps(low, high));
     _mm512_store_si512(row, Tiles::Joined(low, high));
@@ -257,7 +281,8 @@ void LoadSums(const Corner& c, bool first) {
   if (first) return Tiles::template Zero<t>();
   if (c.whole()) return Tiles::template Load<t>(c.out, c.ldo * sizeof(float));
   alignas(64) float part[kTileRows * kTileRows] = {};
-  for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_store_ps(part + r * kTileRows, _mm512_maskz_loadu_ps(c.mask(), c.out + r * c.ldo));
+  for (size_t r = 0; r < kTileRows && r < c.rows; ++r)
+    _mm512_store_ps(part + r * kTileRows, _mm512_maskz_loadu_ps(c.mask(), c.out + r * c.ldo));
   Tiles::template Load<t>(part, 64);
 }
 
@@ -266,14 +291,17 @@ void StoreSums(const Corner& c) {
   if (c.whole()) return Tiles::template Store<t>(c.out, c.ldo * sizeof(float));
   alignas(64) float part[kTileRows * kTileRows];
   Tiles::template Store<t>(part, 64);
-  for (size_t r = 0; r < kTileRows && r < c.rows; ++r) _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
+  for (size_t r = 0; r < kTileRows && r < c.rows; ++r)
+    _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
 }
 
-// One tile of k onto R x C tiles of sums, numbers 0 to 3. A core whose other hardware thread runs something has half its physical tile registers for
-// each; if all named ones held something, none would be left to load into before the products are done. So a's and b's take turns in three, and what is no
-// longer needed becomes zero, which takes no register (docs/performance.md).
+// One tile of k onto R x C tiles of sums, numbers 0 to 3. A core whose other hardware thread runs something has half
+// its physical tile registers for each; if all named ones held something, none would be left to load into before the
+// products are done. So a's and b's take turns in three, and what is no longer needed becomes zero, which takes no
+// register (docs/performance.md).
 template <typename Tiles, size_t R, size_t C>
-[[gnu::always_inline]] inline void MultiplyStep(const std::byte* a, size_t a_stride, const std::byte* b, size_t b_stride) {
+[[gnu::always_inline]] inline void MultiplyStep(const std::byte* a, size_t a_stride, const std::byte* b,
+                                                size_t b_stride) {
   Tiles::template Load<6>(b, 64);
   Tiles::template Load<4>(a, 64);
   Tiles::template DotBf16<0, 4, 6>();
@@ -295,7 +323,8 @@ template <typename Tiles, size_t R, size_t C>
 }
 
 template <typename Tiles, size_t R, size_t C>
-void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, size_t depth, bool first, const Corner& all) {
+void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, size_t depth, bool first,
+                   const Corner& all) {
   constexpr auto kSums = std::make_index_sequence<R * C>();
   auto corner = [&](size_t sum) {
     const size_t row = sum / C * kTileRows, column = sum % C * kTileRows;
@@ -303,7 +332,8 @@ void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, si
   };
   Each<0>(kSums, [&](auto sum) { LoadSums<Tiles, sum()>(corner(sum()), first); });
   auto add = [&](const std::byte* tiles) {
-    for (size_t at = 0; at < depth * kTileBytes; at += kTileBytes) MultiplyStep<Tiles, R, C>(a + at, a_stride, tiles + at, b.stride);
+    for (size_t at = 0; at < depth * kTileBytes; at += kTileBytes)
+      MultiplyStep<Tiles, R, C>(a + at, a_stride, tiles + at, b.stride);
   };
   add(b.tiles);
   if (b.left > 0) add(b.tiles + b.left);
@@ -311,17 +341,21 @@ void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, si
 }
 
 template <typename Tiles>
-void Multiply(const std::byte* a, size_t a_stride, size_t rows, const TileColumns& b, size_t columns, size_t depth, bool first, float* out, size_t ldo) {
+void Multiply(const std::byte* a, size_t a_stride, size_t rows, const TileColumns& b, size_t columns, size_t depth,
+              bool first, float* out, size_t ldo) {
   const Corner all{out, ldo, rows, columns};
   const bool tall = rows > kTileRows, wide = columns > kTileRows;
-  for (size_t r = 0; tall && wide && depth > 8 && r < 2 * kTileRows && r < rows; ++r) {  // where sums go: they come while products are made
+  for (size_t r = 0; tall && wide && depth > 8 && r < 2 * kTileRows && r < rows;
+       ++r) {  // where sums go: they come while products are made
     __builtin_prefetch(out + r * ldo, 1);
     __builtin_prefetch(out + r * ldo + kTileRows, 1);
   }
-  const auto multiply = tall ? (wide ? MultiplyTiles<Tiles, 2, 2> : MultiplyTiles<Tiles, 2, 1>) : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
+  const auto multiply = tall ? (wide ? MultiplyTiles<Tiles, 2, 2> : MultiplyTiles<Tiles, 2, 1>)
+                             : (wide ? MultiplyTiles<Tiles, 1, 2> : MultiplyTiles<Tiles, 1, 1>);
   multiply(a, a_stride, b, depth, first, all);
 }
 
 template <typename Tiles>
-constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys, ExpandValues,
-                              SoftenRow<Tiles>, Multiply<Tiles>,    [] { Tiles::Configure({}); },   Tiles::Release};
+constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys,
+                              ExpandValues,     SoftenRow<Tiles>,   Multiply<Tiles>,     [] { Tiles::Configure({}); },
+                              Tiles::Release};

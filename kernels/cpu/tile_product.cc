@@ -8,8 +8,8 @@
 namespace gyre::cpu {
 namespace {
 
-// What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048 positions each (all of
-// k with codebook types). A segment is a whole number of every layout's units.
+// What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048
+// positions each (all of k with codebook types). A segment is a whole number of every layout's units.
 constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
 static_assert(kSlice == kPanelGrain);
 constexpr size_t kSharesOfAThread = 4, kMostSlices = 4, kGatedPanels = 8;
@@ -21,7 +21,9 @@ bool IsMade(const CpuWeight& w) { return w.panels == nullptr && IsLowBit(w.type)
 
 }  // namespace
 
-bool TileProduct::Takes(const CpuWeight& w) { return w.panels != nullptr || IsLowBit(w.type) || PlainType(w).has_value(); }
+bool TileProduct::Takes(const CpuWeight& w) {
+  return w.panels != nullptr || IsLowBit(w.type) || PlainType(w).has_value();
+}
 
 void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   rows_ = rows;
@@ -44,12 +46,16 @@ size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
   return kSlice * Segment(w) * kTileBytes + (IsMade(w) ? 2 * w.panel_bytes : 0);
 }
 
-TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const { return {memory, memory + kSlice * Segment(w) * kTileBytes}; }
+TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const {
+  return {memory, memory + kSlice * Segment(w) * kTileBytes};
+}
 
-// What is added to `out` is summed in the cache first: sums that wait for the next segment do so there, and no bit depends on what they are added to.
+// What is added to `out` is summed in the cache first: sums that wait for the next segment do so there, and no bit
+// depends on what they are added to.
 void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
   constexpr size_t kMostPanels = kMostSlices * kPanelGrain, kSums = kRowBlock * kMostPanels * kPanel;
-  const size_t tile_bytes = ScratchBytes(w), bytes = tile_bytes + (add ? kSums * sizeof(float) : 0), threads = static_cast<size_t>(team_.threads());
+  const size_t tile_bytes = ScratchBytes(w), bytes = tile_bytes + (add ? kSums * sizeof(float) : 0),
+               threads = static_cast<size_t>(team_.threads());
   std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
   ForBlocks(w.n, w.n * w.k, kMostPanels, [&](Range some, Range rows, size_t thread) {
     std::byte* mine = scratch + bytes * thread;
@@ -64,27 +70,33 @@ void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
   });
 }
 
-// f(panels, rows, thread) for all of W and x in blocks, of up to `most` panels and kRowBlock rows; `weights`: how many that are.
+// f(panels, rows, thread) for all of W and x in blocks, of up to `most` panels and kRowBlock rows; `weights`: how many
+// that are.
 template <typename Fn>
 void TileProduct::ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const {
-  const size_t panels = Panels(n), each = panels / (kSharesOfAThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
-  const double ns = static_cast<double>(weights) * (static_cast<double>(rows_) / kTileMacsPerNs + 1 / kTileExpandedPerNs);
+  const size_t panels = Panels(n),
+               each = panels / (kSharesOfAThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
+  const double ns =
+      static_cast<double>(weights) * (static_cast<double>(rows_) / kTileMacsPerNs + 1 / kTileExpandedPerNs);
   // Every share reads x anew: several slices each, where there are enough of them for all threads.
   team_.For(panels, std::clamp(each, kPanelGrain, most), ns, [&](size_t begin, size_t end, size_t thread) {
     end = std::min(end, (n + kPanel - 1) / kPanel);
     tiles_.begin();
     for (size_t at = begin; at < end; at += most) {
-      for (size_t row = 0; row < rows_; row += kRowBlock) f(Range{at, std::min(end, at + most)}, Range{row, std::min(rows_, row + kRowBlock)}, thread);
+      for (size_t row = 0; row < rows_; row += kRowBlock)
+        f(Range{at, std::min(end, at + most)}, Range{row, std::min(rows_, row + kRowBlock)}, thread);
     }
     tiles_.end();
   });
 }
 
-// The sums of gate and up stay in the cache until the rows of the next product are made of them, a tile of 32 columns after the other.
+// The sums of gate and up stay in the cache until the rows of the next product are made of them, a tile of 32 columns
+// after the other.
 void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation act) {
   constexpr size_t kSums = kRowBlock * kGatedPanels * kPanel;
   const size_t n = gate.n, depth = TileDepth(n), threads = static_cast<size_t>(team_.threads());
-  const size_t tile_bytes = std::max(ScratchBytes(gate), ScratchBytes(up)), bytes = tile_bytes + 2 * kSums * sizeof(float);
+  const size_t tile_bytes = std::max(ScratchBytes(gate), ScratchBytes(up)),
+               bytes = tile_bytes + 2 * kSums * sizeof(float);
   next_.Room((rows_ + kTileRows - 1) / kTileRows * depth * kTileBytes);
   std::byte* scratch = scratch_.Room(bytes * threads);  // here: nothing may throw within a region
   const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
@@ -110,7 +122,8 @@ void TileProduct::Gate(const CpuWeight& gate, const CpuWeight& up, Activation ac
   depth_ = depth;
 }
 
-void TileProduct::MultiplyBlock(const CpuWeight& w, Range some, Range rows, const Scratch& scratch, float* out, size_t ldo) const {
+void TileProduct::MultiplyBlock(const CpuWeight& w, Range some, Range rows, const Scratch& scratch, float* out,
+                                size_t ldo) const {
   const size_t segment = Segment(w), stride = segment * kTileBytes;
   for (size_t at = 0; at < depth_; at += segment) {
     const size_t depth = std::min(segment, depth_ - at);
@@ -124,8 +137,8 @@ void TileProduct::MultiplyBlock(const CpuWeight& w, Range some, Range rows, cons
           for (size_t p = 0; p < panels; p += 2) {
             // The last panel of an odd number stands alone.
             const size_t columns = std::min((panels - p) * kPanel, w.n - (slice + p) * kPanel);
-            tiles_.multiply(x, depth_ * kTileBytes, rows.to - row, {scratch.tiles + p * stride, stride}, columns, depth, at + part == 0,
-                            out + (row - rows.from) * ldo + (slice + p - some.from) * kPanel, ldo);
+            tiles_.multiply(x, depth_ * kTileBytes, rows.to - row, {scratch.tiles + p * stride, stride}, columns, depth,
+                            at + part == 0, out + (row - rows.from) * ldo + (slice + p - some.from) * kPanel, ldo);
           }
         }
       }
@@ -143,7 +156,8 @@ bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
       tiles_.expand_panel(w.panel_type, w.panels.get() + panel * w.panel_bytes, part.begin, part.end, tiles);
     } else if (plain) {
       const size_t column = panel * kPanel;
-      left |= tiles_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left, std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
+      left |= tiles_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.left,
+                                   std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
     } else {
       if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
       tiles_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);

@@ -1,4 +1,5 @@
-// Products of many rows by matrix tiles: weights are expanded to bf16 in the second-level cache, a few panels at a time.
+// Products of many rows by matrix tiles: weights are expanded to bf16 in the second-level cache, a few panels at a
+// time.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,11 @@ class TileProduct {
 
   // x [rows][k], to be multiplied from now on.
   void SetRows(const float* x, size_t rows, size_t k);
-  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of the rows.
+  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of the
+  // rows.
   void Multiply(const CpuWeight& w, float* out, bool add);
-  // x becomes act(gate x) * (up x), [rows][gate.n], which is rounded as it is made. REQUIRES: as Multiply; up.n == gate.n.
+  // x becomes act(gate x) * (up x), [rows][gate.n], which is rounded as it is made. REQUIRES: as Multiply; up.n ==
+  // gate.n.
   void Gate(const CpuWeight& gate, const CpuWeight& up, Activation act);
 
  private:
@@ -41,7 +44,8 @@ class TileProduct {
   template <typename Fn>
   void ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const;
   // Some panels' columns of up to kRowBlock rows; `out` is where the first of both goes.
-  void MultiplyBlock(const CpuWeight& w, Range panels, Range rows, const Scratch& scratch, float* out, size_t ldo) const;
+  void MultiplyBlock(const CpuWeight& w, Range panels, Range rows, const Scratch& scratch, float* out,
+                     size_t ldo) const;
   // Whether rounding left something to be added.
   bool Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const;
   size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }  // where a row's tiles begin

@@ -29,13 +29,15 @@ unsigned SavedState() {
   return low;
 }
 
-// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18; Linux, Documentation/arch/x86/xstate.rst.
+// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18; Linux,
+// Documentation/arch/x86/xstate.rst.
 std::string Missing() {
   const unsigned seven = CpuId(7, 0).d;
   const bool tile = Has(seven, 24), int8 = Has(seven, 25), bf16 = Has(seven, 22), avx512_bf16 = Has(Extended(), 5);
   const bool avx512_vbmi = Has(CpuId(7, 0).c, 1);
   if (!tile || !int8 || !bf16) return "this CPU has no amx";
-  if (!avx512_bf16 || !avx512_vbmi) return "this CPU has amx, without avx512_bf16 or avx512_vbmi, which go with it here";
+  if (!avx512_bf16 || !avx512_vbmi)
+    return "this CPU has amx, without avx512_bf16 or avx512_vbmi, which go with it here";
   constexpr unsigned kTileConfig = 17, kTileData = 18;
   if (!Has(CpuId(1, 0).c, 27) || !Has(SavedState(), kTileConfig) || !Has(SavedState(), kTileData)) {
     return "this CPU has amx, the system does not save its registers (Linux does from 5.16 on)";

@@ -39,14 +39,18 @@ struct Element {
 Element KeyAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
   const auto block = static_cast<size_t>(kv.block_size);
   std::byte* page = kv.k + row.table[position / block] * kv.PageBytes();
-  return {page + static_cast<size_t>(head) * kv.HeadBytes(), d * block + position % block, d / kKvBlock * block + position % block};
+  return {page + static_cast<size_t>(head) * kv.HeadBytes(), d * block + position % block,
+          d / kKvBlock * block + position % block};
 }
 Element ValueAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
   const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
   std::byte* page = kv.v + row.table[position / block] * kv.PageBytes();
-  return {page + static_cast<size_t>(head) * kv.HeadBytes(), position % block * dim + d, position % block * (dim / kKvBlock) + d / kKvBlock};
+  return {page + static_cast<size_t>(head) * kv.HeadBytes(), position % block * dim + d,
+          position % block * (dim / kKvBlock) + d / kKvBlock};
 }
-std::byte* ScaleOf(const KvView& kv, const Element& e) { return e.head + static_cast<size_t>(kv.block_size * kv.head_dim) + 2 * e.scale; }
+std::byte* ScaleOf(const KvView& kv, const Element& e) {
+  return e.head + static_cast<size_t>(kv.block_size * kv.head_dim) + 2 * e.scale;
+}
 
 float LoadKv(const KvView& kv, const Element& e) {
   uint16_t h;
@@ -113,7 +117,8 @@ class RefBackend : public Backend {
     }
   }
 
-  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out, bool add) override {
+  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
+                   bool add) override {
     std::vector<float> gate(rows * w.gate.n), up(gate.size());
     const Product products[] = {{w.gate, gate.data()}, {w.up, up.data()}};
     MatMul(x, rows, products, arithmetic);
@@ -223,16 +228,13 @@ class RefBackend : public Backend {
     ForEachOther(vocab, skip, mask, [&](size_t id) { max = std::max(max, static_cast<double>(logits[id])); });
     if (std::isinf(max)) return max;
     double sum = 0;
-    ForEachOther(vocab, skip, mask, [&](size_t id) {
-      sum += std::exp((static_cast<double>(logits[id]) - max) * inv_temperature);
-    });
+    ForEachOther(vocab, skip, mask,
+                 [&](size_t id) { sum += std::exp((static_cast<double>(logits[id]) - max) * inv_temperature); });
     return max * inv_temperature + std::log(sum);
   }
 
  private:
-  static void Row(const RefWeight& w, size_t n, float* out) {
-    DequantizeRow(w.source, n, out);
-  }
+  static void Row(const RefWeight& w, size_t n, float* out) { DequantizeRow(w.source, n, out); }
 
   static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int kv_head,
                          float* out) {
@@ -256,7 +258,8 @@ class RefBackend : public Backend {
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;
-      for (size_t i = 0; i < dim; ++i) sums[i] += weight * static_cast<double>(LoadKv(kv, ValueAt(kv, row, pos, kv_head, i)));
+      for (size_t i = 0; i < dim; ++i)
+        sums[i] += weight * static_cast<double>(LoadKv(kv, ValueAt(kv, row, pos, kv_head, i)));
     }
     for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(sums[i] / total);
   }

@@ -160,9 +160,7 @@ void Metadata::Set(const std::string& key, uint32_t v) {
 void Metadata::Set(const std::string& key, float v) {
   values_[key] = {.type = GgufType::kF32, .bytes = Keep(&v, sizeof v)};
 }
-void Metadata::Set(const std::string& key, bool v) {
-  values_[key] = {.type = GgufType::kBool, .bytes = Keep(&v, 1)};
-}
+void Metadata::Set(const std::string& key, bool v) { values_[key] = {.type = GgufType::kBool, .bytes = Keep(&v, 1)}; }
 void Metadata::SetStrings(const std::string& key, const std::vector<std::string>& values) {
   std::string all;
   for (const std::string& s : values) {

@@ -315,7 +315,8 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
     GYRE_ASSIGN_OR_RETURN(generation, ReadJson(dir / "generation_config.json"));
   }
   for (const json::object* o : {&config, static_cast<const json::object*>(&generation)}) {
-    if (const json::value* end = o->if_contains("eos_token_id"); end != nullptr && !end->is_null()) settings["eos_token_id"] = *end;
+    if (const json::value* end = o->if_contains("eos_token_id"); end != nullptr && !end->is_null())
+      settings["eos_token_id"] = *end;
   }
   const TensorView* embedding = f->tensors.Find("token_embd.weight");
   const int vocab = embedding != nullptr && embedding->dims.size() == 2
@@ -361,7 +362,8 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   const fs::path dir(path);
   auto f = std::make_unique<HfFolder>();
   std::error_code error;
-  if (!fs::exists(dir / "config.json", error)) return NotFound("{} is a folder, and config.json is missing in it", path);
+  if (!fs::exists(dir / "config.json", error))
+    return NotFound("{} is a folder, and config.json is missing in it", path);
   GYRE_ASSIGN_OR_RETURN(f->config, Slurp(dir / "config.json"));
   GYRE_ASSIGN_OR_RETURN(const json::object config, ParseJson(f->config, dir / "config.json"));
   StatusOr<HfArchitecture> arch = ReadHfConfig(config, &f->metadata);

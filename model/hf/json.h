@@ -26,9 +26,7 @@ inline bool Flag(const boost::json::object& o, const char* key, bool fallback = 
   const boost::json::value* v = o.if_contains(key);
   return v != nullptr && v->is_bool() ? v->get_bool() : fallback;
 }
-inline std::string Kind(const boost::json::object& o) {
-  return Text(o.if_contains("type"));
-}
+inline std::string Kind(const boost::json::object& o) { return Text(o.if_contains("type")); }
 
 // kDataLoss: what is wrong, and at which byte.
 inline StatusOr<boost::json::object> ParseObject(std::string_view text) {

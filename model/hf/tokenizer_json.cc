@@ -50,7 +50,8 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
     if (plain == " " && !t->byte_level) return absl::OkStatus();  // Gemma's, which its normalizer leaves nothing to do
     const std::string behavior = Text(step.if_contains("behavior"));
     if (behavior != "Isolated" && behavior != "Removed")
-      return Unimplemented("a Split whose behavior is \"{}\" is not known, known are Isolated and Removed", Printable(behavior));
+      return Unimplemented("a Split whose behavior is \"{}\" is not known, known are Isolated and Removed",
+                           Printable(behavior));
     if (behavior == "Removed" && !Flag(step, "invert"))
       return Unimplemented("a Split that removes what matches is not known");
     t->pre.patterns.push_back(regex.empty() ? EscapedForRegex(plain) : regex);
@@ -61,7 +62,8 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
     t->spm.add_space_prefix = scheme.empty() ? Flag(step, "add_prefix_space", true) : scheme != "never";
     t->spm.prefix_first_only = scheme == "first";
   } else {
-    return Unimplemented("the type \"{}\" is not known, known are ByteLevel, Split, Digits and Metaspace", Printable(kind));
+    return Unimplemented("the type \"{}\" is not known, known are ByteLevel, Split, Digits and Metaspace",
+                         Printable(kind));
   }
   return absl::OkStatus();
 }
@@ -87,9 +89,7 @@ std::string SpecialText(const json::object& settings, const char* key) {
   return Text(v);
 }
 
-bool IsBytePiece(std::string_view piece) {
-  return piece.size() == 6 && piece.substr(0, 3) == "<0x" && piece[5] == '>';
-}
+bool IsBytePiece(std::string_view piece) { return piece.size() == 6 && piece.substr(0, 3) == "<0x" && piece[5] == '>'; }
 
 struct Entry {
   std::string piece;
@@ -218,7 +218,9 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
                                               [&](const json::object& s) { return ReadPreTokenizer(s, &t); });
     GYRE_RETURN_IF_ERROR(Annotate(pre_tokenizers, "pre_tokenizer"));
     t.pre.ignore_merges = Flag(*model, "ignore_merges");
-    if (!t.byte_level && !byte_fallback) return Unimplemented("model: a BPE neither on bytes (a pre-tokenizer ByteLevel) nor with byte tokens (byte_fallback)");
+    if (!t.byte_level && !byte_fallback)
+      return Unimplemented(
+          "model: a BPE neither on bytes (a pre-tokenizer ByteLevel) nor with byte tokens (byte_fallback)");
     GYRE_ASSIGN_OR_RETURN(entries, ReadEntries(root, *model, vocab, byte_fallback));
   }
 

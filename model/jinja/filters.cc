@@ -99,9 +99,7 @@ Value Choose(Interpreter& i, const Value& v, const Arguments& a, bool attribute,
   return Value::OfList(std::move(out));
 }
 
-Value Fold(const Value& v) {
-  return v.str() != nullptr ? Value::Str(Lower(*v.str())) : v;
-}
+Value Fold(const Value& v) { return v.str() != nullptr ? Value::Str(Lower(*v.str())) : v; }
 
 std::vector<Value> Sorted(Interpreter& i, std::vector<Value> items, const Arguments& a, const Value& by) {
   const bool reverse = TakeBool(a, 0, "reverse", false), exact = TakeBool(a, 1, "case_sensitive", false);
@@ -187,23 +185,12 @@ std::string Escape(const std::string& s) {
   std::string out;
   for (char c : s) {
     switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&#34;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
     }
   }
   return out;

@@ -49,7 +49,8 @@ int64_t FloorDiv(int64_t a, int64_t b) {
 class Interpreter::Deeper {
  public:
   explicit Deeper(Interpreter* i) : i_(i) {
-    if (++i_->depth_ > kTemplateDepth) throw Error{ResourceExhausted("the template nests more than {} deep", kTemplateDepth)};
+    if (++i_->depth_ > kTemplateDepth)
+      throw Error{ResourceExhausted("the template nests more than {} deep", kTemplateDepth)};
   }
   ~Deeper() { --i_->depth_; }
 
@@ -96,20 +97,14 @@ std::string Interpreter::Capture(const Body& body, const std::shared_ptr<Scope>&
 Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_ptr<Scope>& scope, std::string* out) {
   Step();
   switch (node.kind) {
-    case Node::Kind::kText:
-      Emit(node.text, out);
-      break;
-    case Node::Kind::kOutput:
-      Emit(Eval(*node.expr, scope).ToString(), out);
-      break;
+    case Node::Kind::kText: Emit(node.text, out); break;
+    case Node::Kind::kOutput: Emit(Eval(*node.expr, scope).ToString(), out); break;
     case Node::Kind::kIf:
       for (const auto& [condition, body] : node.branches) {
         if (condition == nullptr || Eval(*condition, scope).Truthy()) return Execute(body, scope, out);
       }
       break;
-    case Node::Kind::kFor:
-      ExecuteFor(node, scope, Eval(*node.expr, scope), 0, out);
-      break;
+    case Node::Kind::kFor: ExecuteFor(node, scope, Eval(*node.expr, scope), 0, out); break;
     case Node::Kind::kSet: {
       Value v = Eval(*node.expr, scope);
       if (node.text.empty()) {
@@ -129,9 +124,7 @@ Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_p
       Assign(node.targets, v, scope.get());
       break;
     }
-    case Node::Kind::kMacro:
-      scope->names[node.text] = MakeMacro(node, scope);
-      break;
+    case Node::Kind::kMacro: scope->names[node.text] = MakeMacro(node, scope); break;
     case Node::Kind::kCallBlock: {
       Value callee = Eval(*node.expr->children[0], scope);
       Arguments arguments = EvalArguments(*node.expr, scope);
@@ -147,10 +140,8 @@ Interpreter::Flow Interpreter::ExecuteNode(const Node& node, const std::shared_p
       for (size_t i = 0; i < node.targets.size(); ++i) inner->names[node.targets[i]] = Eval(*node.values[i], scope);
       return Execute(node.body, inner, out);
     }
-    case Node::Kind::kBreak:
-      return Flow::kBreak;
-    case Node::Kind::kContinue:
-      return Flow::kContinue;
+    case Node::Kind::kBreak: return Flow::kBreak;
+    case Node::Kind::kContinue: return Flow::kContinue;
   }
   return Flow::kNormal;
 }
@@ -254,8 +245,7 @@ Value Interpreter::Eval(const Expr& e, const std::shared_ptr<Scope>& scope) {
   Step();
   const Deeper deeper(this);
   switch (e.kind) {
-    case Expr::Kind::kLiteral:
-      return e.value;
+    case Expr::Kind::kLiteral: return e.value;
     case Expr::Kind::kName: {
       const Value* v = Lookup(scope.get(), e.text);
       return v == nullptr ? Value::Missing(e.text) : *v;
@@ -274,12 +264,9 @@ Value Interpreter::Eval(const Expr& e, const std::shared_ptr<Scope>& scope) {
       Charge(e.children.size() * sizeof(Value));
       return Value::OfDict(std::move(dict));
     }
-    case Expr::Kind::kAttribute:
-      return Attribute(Eval(*e.children[0], scope), e.text);
-    case Expr::Kind::kItem:
-      return Item(Eval(*e.children[0], scope), Eval(*e.children[1], scope));
-    case Expr::Kind::kSlice:
-      return EvalSlice(e, scope);
+    case Expr::Kind::kAttribute: return Attribute(Eval(*e.children[0], scope), e.text);
+    case Expr::Kind::kItem: return Item(Eval(*e.children[0], scope), Eval(*e.children[1], scope));
+    case Expr::Kind::kSlice: return EvalSlice(e, scope);
     case Expr::Kind::kCall: {
       const Value callee = Eval(*e.children[0], scope);
       Arguments arguments = EvalArguments(e, scope);

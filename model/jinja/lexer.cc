@@ -8,9 +8,7 @@
 namespace gyre::jinja {
 namespace {
 
-bool Blank(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f';
-}
+bool Blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f'; }
 
 class Lexer {
  public:
@@ -263,8 +261,6 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> Lex(std::string_view source) {
-  return Lexer(source).Run();
-}
+std::vector<Token> Lex(std::string_view source) { return Lexer(source).Run(); }
 
 }  // namespace gyre::jinja

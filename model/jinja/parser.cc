@@ -53,16 +53,11 @@ class Parser {
   }
   static std::string Describe(const Token& t) {
     switch (t.kind) {
-      case Token::Kind::kBlockEnd:
-        return "%}";
-      case Token::Kind::kOutputEnd:
-        return "}}";
-      case Token::Kind::kEnd:
-        return "the end";
-      case Token::Kind::kString:
-        return "a string";
-      default:
-        return "'" + t.text + "'";
+      case Token::Kind::kBlockEnd: return "%}";
+      case Token::Kind::kOutputEnd: return "}}";
+      case Token::Kind::kEnd: return "the end";
+      case Token::Kind::kString: return "a string";
+      default: return "'" + t.text + "'";
     }
   }
   void NeedOp(std::string_view op) {
@@ -436,12 +431,9 @@ class Parser {
         return e;
       }
       case Token::Kind::kInt:
-      case Token::Kind::kFloat:
-        return Number();
-      case Token::Kind::kOperator:
-        break;
-      default:
-        Fail("line {}: expected an expression, found {}", t.line, Describe(t));
+      case Token::Kind::kFloat: return Number();
+      case Token::Kind::kOperator: break;
+      default: Fail("line {}: expected an expression, found {}", t.line, Describe(t));
     }
     if (TakeOp("(")) {
       if (TakeOp(")")) return Make(Kind::kTuple);
@@ -604,8 +596,6 @@ class Parser {
 
 }  // namespace
 
-Body Parse(std::string_view source) {
-  return Parser(source).Run();
-}
+Body Parse(std::string_view source) { return Parser(source).Run(); }
 
 }  // namespace gyre::jinja

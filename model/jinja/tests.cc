@@ -14,24 +14,12 @@ Value Other(const Arguments& a) {
   if (a.positional.empty()) Fail("the test needs a value to compare with");
   return a.positional[0];
 }
-bool IsEqual(Interpreter&, const Value& v, Arguments& a) {
-  return Equal(v, Other(a));
-}
-bool NotEqual(Interpreter&, const Value& v, Arguments& a) {
-  return !Equal(v, Other(a));
-}
-bool IsLess(Interpreter&, const Value& v, Arguments& a) {
-  return Less(v, Other(a));
-}
-bool IsGreater(Interpreter&, const Value& v, Arguments& a) {
-  return Less(Other(a), v);
-}
-bool AtMost(Interpreter&, const Value& v, Arguments& a) {
-  return !Less(Other(a), v);
-}
-bool AtLeast(Interpreter&, const Value& v, Arguments& a) {
-  return !Less(v, Other(a));
-}
+bool IsEqual(Interpreter&, const Value& v, Arguments& a) { return Equal(v, Other(a)); }
+bool NotEqual(Interpreter&, const Value& v, Arguments& a) { return !Equal(v, Other(a)); }
+bool IsLess(Interpreter&, const Value& v, Arguments& a) { return Less(v, Other(a)); }
+bool IsGreater(Interpreter&, const Value& v, Arguments& a) { return Less(Other(a), v); }
+bool AtMost(Interpreter&, const Value& v, Arguments& a) { return !Less(Other(a), v); }
+bool AtLeast(Interpreter&, const Value& v, Arguments& a) { return !Less(v, Other(a)); }
 int64_t Whole(const Value& v) {
   if (!v.integral()) Fail("a {} is no integer", v.TypeName());
   return v.AsInt();

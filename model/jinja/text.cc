@@ -62,12 +62,8 @@ std::string MapCharacters(const std::string& s, utf8proc_int32_t (*map)(utf8proc
 
 }  // namespace
 
-std::string Upper(const std::string& s) {
-  return MapCharacters(s, utf8proc_toupper);
-}
-std::string Lower(const std::string& s) {
-  return MapCharacters(s, utf8proc_tolower);
-}
+std::string Upper(const std::string& s) { return MapCharacters(s, utf8proc_toupper); }
+std::string Lower(const std::string& s) { return MapCharacters(s, utf8proc_tolower); }
 std::string Capitalize(const std::string& s) {
   const size_t first = s.empty() ? 0 : Utf8Length(s, 0);
   return Upper(s.substr(0, first)) + Lower(s.substr(first));
@@ -76,9 +72,7 @@ bool Letter(char32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
-bool Digit(char32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
-}
+bool Digit(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
 std::string Title(const std::string& s, bool (*after)(char32_t)) {
   std::string out;
   bool begins = true;

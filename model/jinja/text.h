@@ -1,4 +1,5 @@
-// What filters, tests and methods share: their arguments, and Python's operations on text (UTF-8, character by character).
+// What filters, tests and methods share: their arguments, and Python's operations on text (UTF-8, character by
+// character).
 #pragma once
 
 #include <string>
@@ -30,7 +31,8 @@ enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
 // Without the characters at its ends that `chars` has; null, none or undefined: white space.
 std::string Strip(const std::string& s, const Value* chars, Side side);
 // `count` < 0: all of them.
-std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to, int64_t count);
+std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to,
+                    int64_t count);
 // str.split: by white space where there is no separator; `most` < 0: without limit.
 Value SplitText(Interpreter& i, const std::string& s, const Value* separator, int64_t most, bool from_right);
 std::vector<std::string> Lines(const std::string& s, bool keep_ends);

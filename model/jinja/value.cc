@@ -39,10 +39,8 @@ bool Printable(char32_t c) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-      return false;
-    default:
-      return true;
+    case UTF8PROC_CATEGORY_ZS: return false;
+    default: return true;
   }
 }
 
@@ -99,27 +97,13 @@ void DumpString(const std::string& s, bool ascii, std::string* out) {
     const size_t n = Utf8Length(s, at);
     const auto c = static_cast<uint8_t>(s[at]);
     switch (c) {
-      case '"':
-        *out += "\\\"";
-        break;
-      case '\\':
-        *out += "\\\\";
-        break;
-      case '\n':
-        *out += "\\n";
-        break;
-      case '\r':
-        *out += "\\r";
-        break;
-      case '\t':
-        *out += "\\t";
-        break;
-      case '\b':
-        *out += "\\b";
-        break;
-      case '\f':
-        *out += "\\f";
-        break;
+      case '"': *out += "\\\""; break;
+      case '\\': *out += "\\\\"; break;
+      case '\n': *out += "\\n"; break;
+      case '\r': *out += "\\r"; break;
+      case '\t': *out += "\\t"; break;
+      case '\b': *out += "\\b"; break;
+      case '\f': *out += "\\f"; break;
       default:
         if (c < 0x20) {
           *out += fmt::format("\\u{:04x}", c);
@@ -229,18 +213,12 @@ Value Value::OfList(std::vector<Value> items, bool tuple) {
 
 Value Value::FromJson(const boost::json::value& json) {
   switch (json.kind()) {
-    case boost::json::kind::null:
-      return OfNone();
-    case boost::json::kind::bool_:
-      return Bool(json.get_bool());
-    case boost::json::kind::int64:
-      return Int(json.get_int64());
-    case boost::json::kind::uint64:
-      return Float(static_cast<double>(json.get_uint64()));
-    case boost::json::kind::double_:
-      return Float(json.get_double());
-    case boost::json::kind::string:
-      return Str(std::string(json.get_string().c_str(), json.get_string().size()));
+    case boost::json::kind::null: return OfNone();
+    case boost::json::kind::bool_: return Bool(json.get_bool());
+    case boost::json::kind::int64: return Int(json.get_int64());
+    case boost::json::kind::uint64: return Float(static_cast<double>(json.get_uint64()));
+    case boost::json::kind::double_: return Float(json.get_double());
+    case boost::json::kind::string: return Str(std::string(json.get_string().c_str(), json.get_string().size()));
     case boost::json::kind::array: {
       std::vector<Value> items;
       for (const auto& item : json.get_array()) items.push_back(FromJson(item));
@@ -297,17 +275,13 @@ std::string Value::ToString() const {
   return "<" + TypeName() + ">";
 }
 
-std::string Value::Repr() const {
-  return ReprAt(*this, 0);
-}
+std::string Value::Repr() const { return ReprAt(*this, 0); }
 
 const Value* Dict::FindKey(const std::string& key) const {
   const auto it = index_.find(key);
   return it == index_.end() ? nullptr : &items_[it->second].second;
 }
-const Value* Dict::Find(const Value& key) const {
-  return FindKey(KeyText(key));
-}
+const Value* Dict::Find(const Value& key) const { return FindKey(KeyText(key)); }
 void Dict::Set(const Value& key, Value value) {
   const auto [it, added] = index_.try_emplace(KeyText(key), items_.size());
   if (added) {

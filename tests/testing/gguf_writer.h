@@ -90,8 +90,8 @@ struct TinyOptions {
   DType type = DType::kF32;
   bool tied = false;
   uint32_t experts = 4, used = 2;  // of the architectures that have them
-  bool heads_per_layer = false;  // head counts as arrays, one value a layer
-  std::string without;  // a tensor left out
+  bool heads_per_layer = false;    // head counts as arrays, one value a layer
+  std::string without;             // a tensor left out
   void (*more)(GgufWriter&) = nullptr;
 };
 
@@ -156,7 +156,8 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     matrix(b + "attn_output.weight", o.dim, o.dim);
     if (moe) {
       const uint64_t ffn = o.ffn / 2, n = o.experts;
-      const float by_dim = 1.0f / __builtin_sqrtf(static_cast<float>(o.dim)), by_ffn = 1.0f / __builtin_sqrtf(static_cast<float>(ffn));
+      const float by_dim = 1.0f / __builtin_sqrtf(static_cast<float>(o.dim)),
+                  by_ffn = 1.0f / __builtin_sqrtf(static_cast<float>(ffn));
       tensor(b + "ffn_gate_inp.weight", {o.dim, n}, DType::kF32, by_dim, 0);
       tensor(b + "ffn_gate_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
       tensor(b + "ffn_up_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);

@@ -20,33 +20,15 @@ void* OrThrow(void* p) {
 }  // namespace gyre::testing
 
 // Not inlined: gcc would see free() called on what its own operator new returned.
-[[gnu::noinline]] void* operator new(size_t n) {
-  return gyre::testing::OrThrow(gyre::testing::Remembered(n));
-}
-[[gnu::noinline]] void* operator new[](size_t n) {
-  return gyre::testing::OrThrow(gyre::testing::Remembered(n));
-}
-[[gnu::noinline]] void* operator new(size_t n, const std::nothrow_t&) noexcept {
-  return gyre::testing::Remembered(n);
-}
+[[gnu::noinline]] void* operator new(size_t n) { return gyre::testing::OrThrow(gyre::testing::Remembered(n)); }
+[[gnu::noinline]] void* operator new[](size_t n) { return gyre::testing::OrThrow(gyre::testing::Remembered(n)); }
+[[gnu::noinline]] void* operator new(size_t n, const std::nothrow_t&) noexcept { return gyre::testing::Remembered(n); }
 [[gnu::noinline]] void* operator new[](size_t n, const std::nothrow_t&) noexcept {
   return gyre::testing::Remembered(n);
 }
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete[](void* p) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete[](void* p, size_t) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete(void* p, const std::nothrow_t&) noexcept {
-  std::free(p);
-}
-[[gnu::noinline]] void operator delete[](void* p, const std::nothrow_t&) noexcept {
-  std::free(p);
-}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }

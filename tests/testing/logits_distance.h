@@ -32,10 +32,11 @@ inline Distance Between(const Logits& a, const Logits& b) {
   return {.rms = std::sqrt(d.rms / all), .most = d.most / std::sqrt(all / n)};
 }
 
-// What `hops` trips do to rows of normal values, by root mean square: 0, 2.1e-4 and 5.4e-3 times the root of their number for
-// f32, f16 and q8. A layer adds to the stream that passes it and the final norm scales it, so a relative error of a hidden
-// state comes out as about the same relative error of the logits; hops round independently, so theirs add up as squares do.
-// Measured over seeds and 1 to 5 hops: logits differ by 1.0 to 1.3 times this, single ones by up to 7 times.
+// What `hops` trips do to rows of normal values, by root mean square: 0, 2.1e-4 and 5.4e-3 times the root of their
+// number for f32, f16 and q8. A layer adds to the stream that passes it and the final norm scales it, so a relative
+// error of a hidden state comes out as about the same relative error of the logits; hops round independently, so theirs
+// add up as squares do. Measured over seeds and 1 to 5 hops: logits differ by 1.0 to 1.3 times this, single ones by up
+// to 7 times.
 inline double RoundingOf(WireType type, int hops) {
   constexpr size_t kDim = 64, kRows = 1000;
   std::mt19937 random(1);

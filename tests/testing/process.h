@@ -70,7 +70,8 @@ class Process {
     return text.str();
   }
   // The rest of the first line with `words`, or nullopt after the time.
-  std::optional<std::string> WaitFor(const std::string& words, std::chrono::milliseconds time = std::chrono::seconds(20)) {
+  std::optional<std::string> WaitFor(const std::string& words,
+                                     std::chrono::milliseconds time = std::chrono::seconds(20)) {
     const auto end = std::chrono::steady_clock::now() + time;
     for (;;) {
       const std::string text = output();

@@ -1,5 +1,5 @@
-// A cluster of real processes on loopback and clients that ask it, as a user starts them. Tests that include it are built with
-// GYRE_BINARY.
+// A cluster of real processes on loopback and clients that ask it, as a user starts them. Tests that include it are
+// built with GYRE_BINARY.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ class Ring {
   explicit Ring(std::string model, std::vector<std::string> serve_flags = {}, std::vector<std::string> before = {})
       : model_(std::move(model)) {
     std::vector<std::string> command = std::move(before);
-    const std::string words[] = {GYRE_BINARY, "serve", model_, "--cluster", "127.0.0.1:0", "--kv-type", "f32",
-                                 "--block-size", "4", "--chunk", "8"};
+    const std::string words[] = {GYRE_BINARY,    "serve", model_,    "--cluster", "127.0.0.1:0", "--kv-type", "f32",
+                                 "--block-size", "4",     "--chunk", "8"};
     command.insert(command.end(), std::begin(words), std::end(words));
     command.insert(command.end(), serve_flags.begin(), serve_flags.end());
     Serve(std::move(command));
@@ -73,7 +73,8 @@ inline Request Ask(int seed, int vocab, uint32_t tokens) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   Request r;
   const size_t length = 3 + random() % 120;
-  for (size_t i = 0; i < length; ++i) r.prompt.push_back(static_cast<TokenId>(3 + random() % static_cast<uint32_t>(vocab - 3)));
+  for (size_t i = 0; i < length; ++i)
+    r.prompt.push_back(static_cast<TokenId>(3 + random() % static_cast<uint32_t>(vocab - 3)));
   r.max_new_tokens = tokens;
   r.sampling.temperature = seed % 2 == 0 ? 0 : 0.8f;
   r.sampling.seed = static_cast<uint64_t>(seed);

@@ -20,7 +20,7 @@ struct Outcome {
   std::vector<std::vector<float>> logits;  // in order of position
   int terminals = 0;
   int events_after_terminal = 0;
-  Status status;            // of Submit or of Failed
+  Status status;  // of Submit or of Failed
   bool cancelled = false;
   bool finished = false;
   FinishReason reason = FinishReason::kStop;

@@ -17,7 +17,9 @@ namespace gyre::testing {
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Draws from the whole distribution.
-inline SamplingParams Plain() { return {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .logit_bias = {}, .seed = 7}; }
+inline SamplingParams Plain() {
+  return {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .logit_bias = {}, .seed = 7};
+}
 
 inline bool OracleAllows(std::span<const uint64_t> mask, TokenId id) {
   return mask.empty() || (mask[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0;

@@ -234,7 +234,7 @@ class SchedulerWorld {
     return position < s.prompt ? RowClass::kPrompt : RowClass::kGenerated;
   }
   uint64_t RowOf(const Content& s, size_t p, uint64_t read) const {
-    const uint64_t row_class = o_.one_class ? 0 : Num(ClassOf(s, p));
+    const uint64_t row_class = o_.prefill_matches_decode ? 0 : Num(ClassOf(s, p));
     return Mix(Mix(read, Num(static_cast<uint32_t>(s.tokens[p]))), Mix(s.salt, row_class));
   }
   uint64_t& Cell(const StepItem& item, uint32_t p) {
