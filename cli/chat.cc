@@ -13,7 +13,7 @@
 
 #include "cli/commands.h"
 #include "cli/session.h"
-#include "cli/target.h"
+#include "cli/tables.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -63,17 +63,24 @@ bool Chat::Line(const std::string& line) {
   return true;
 }
 
+// A reply as text, or why there is none.
+template <typename Reply>
+StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(const Reply&)) {
+  GYRE_RETURN_IF_ERROR(reply.status());
+  return format(*reply);
+}
+
 void Chat::Command(const std::string& line) {
   const size_t space = line.find(' ');
   const std::string word = line.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
   StatusOr<std::string> out = std::string();
   if (word == "/layers") {
-    out = target_.DescribeLayers();
+    out = Table(target_.FetchStatus(), FormatLayers);
   } else if (word == "/status") {
-    out = target_.DescribeStatus();
+    out = Table(target_.FetchStatus(), FormatStatus);
   } else if (word == "/resize") {
-    out = target_.Resize(rest);
+    out = Table(target_.Resize(rest), FormatChange);
   } else if (word == "/reset") {
     Reset();
     out = std::string("The conversation begins anew.\n");
@@ -112,19 +119,22 @@ Status Chat::Say(const std::string& text) {
   request.ignore_end = options_.generate.ignore_eos;
   std::string reply;
   InterruptGuard::Clear();
-  const Status status = target_.Run(std::move(request), [&](const Event& event) {
-    if (auto* token = std::get_if<TokenEvent>(&event)) {
-      reply += token->text;
-      fmt::print("{}", token->text);
-      std::fflush(stdout);
-    }
-    if (auto* finished = std::get_if<Finished>(&event)) {
-      reply += finished->text;
-      fmt::print("{}\n", finished->text);
-      if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
-    }
-    if (std::holds_alternative<Cancelled>(event)) fmt::print("\n[stopped]\n");
-  });
+  const Status status = target_.Run(
+      std::move(request),
+      [&](const Event& event) {
+        if (auto* token = std::get_if<TokenEvent>(&event)) {
+          reply += token->text;
+          fmt::print("{}", token->text);
+          std::fflush(stdout);
+        }
+        if (auto* finished = std::get_if<Finished>(&event)) {
+          reply += finished->text;
+          fmt::print("{}\n", finished->text);
+          if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
+        }
+        if (std::holds_alternative<Cancelled>(event)) fmt::print("\n[stopped]\n");
+      },
+      &InterruptGuard::Interrupted);
   InterruptGuard::Clear();
   GYRE_RETURN_IF_ERROR(status);
   Add("assistant", reply);
@@ -171,7 +181,7 @@ class LineReader {
 
 Status ChatCommand(const ChatOptions& options) {
   InterruptGuard guard;
-  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Chat chat(*target, options);
   GYRE_ASSIGN_OR_RETURN(const std::string format, chat.Format());
   LineReader reader;

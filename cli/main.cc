@@ -39,10 +39,10 @@ void AddOpenFlags(CLI::App* app, std::string* model, OpenOptions* o) {
   AddBinFlags(app, o);
 }
 
-void AddEngineFlags(CLI::App* app, RingOptions* o);
+void AddEngineFlags(CLI::App* app, RuntimeOptions* o);
 
 // A model to run here, or a cluster that runs one.
-void AddTargetFlags(CLI::App* app, RingOptions* o) {
+void AddTargetFlags(CLI::App* app, TargetOptions* o) {
   auto* model =
       app->add_option("MODEL", o->model, "GGUF file, folder of safetensors, or llama2.c .bin")->type_name("FILE");
   app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL")
@@ -61,7 +61,7 @@ void AddCpusFlag(CLI::App* app, std::string* cpus) {
       ->type_name("LIST");
 }
 
-void AddEngineFlags(CLI::App* app, RingOptions* o) {
+void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   const auto* positive = &CLI::PositiveNumber;
   app->add_option("-t,--threads", o->threads, "threads over all stages (default: the cores)")->check(*positive);
   AddCpusFlag(app, &o->cpus);

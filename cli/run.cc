@@ -6,7 +6,6 @@
 
 #include "cli/commands.h"
 #include "cli/session.h"
-#include "cli/target.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -75,7 +74,7 @@ uint32_t NewTokens(int64_t n, uint32_t context, size_t prompt) {
 
 Status RunCommand(const RunOptions& options) {
   InterruptGuard guard;
-  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, PromptIds(options, *target));
   const bool as_ids = !options.ids_file.empty();
   if (options.generate.n == 0) return absl::OkStatus();
@@ -88,13 +87,13 @@ Status RunCommand(const RunOptions& options) {
   request.prompt = std::move(ids);
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
-  return target->Run(std::move(request), Printer(as_ids, options.ring.quiet));
+  return target->Run(std::move(request), Printer(as_ids, options.ring.quiet), &InterruptGuard::Interrupted);
 }
 
 Status LogitsCommand(const LogitsOptions& options) {
   InterruptGuard guard;
   GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, ReadIds(options.ids_file));
-  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   if (!options.ring.cluster.empty() && !options.ring.quiet) {
     fmt::print(stderr, "the cluster keeps its KV cache in {}\n", target->facts().kv_type);
   }
@@ -104,12 +103,16 @@ Status LogitsCommand(const LogitsOptions& options) {
   request.prompt = std::move(ids);
   request.prompt_logits = true;
   bool written = true, cancelled = false;
-  GYRE_RETURN_IF_ERROR(target->Run(std::move(request), [&](const Event& event) {
-    cancelled |= std::holds_alternative<Cancelled>(event);
-    if (auto* row = std::get_if<LogitsEvent>(&event)) {
-      written &= std::fwrite(row->logits.data(), sizeof(float), row->logits.size(), out.get()) == row->logits.size();
-    }
-  }));
+  GYRE_RETURN_IF_ERROR(target->Run(
+      std::move(request),
+      [&](const Event& event) {
+        cancelled |= std::holds_alternative<Cancelled>(event);
+        if (auto* row = std::get_if<LogitsEvent>(&event)) {
+          written &=
+              std::fwrite(row->logits.data(), sizeof(float), row->logits.size(), out.get()) == row->logits.size();
+        }
+      },
+      &InterruptGuard::Interrupted));
   if (cancelled) return absl::CancelledError("stopped by Ctrl-C");
   if (!written || std::fclose(out.release()) != 0) {
     return Unavailable("{}: {}", options.out_file, std::strerror(errno));

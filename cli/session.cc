@@ -8,7 +8,6 @@
 #include <random>
 #include <sstream>
 
-#include "base/inbox.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -39,30 +38,6 @@ InterruptGuard::~InterruptGuard() {
 }
 bool InterruptGuard::Interrupted() { return interrupted != 0; }
 void InterruptGuard::Clear() { interrupted = 0; }
-
-Status RunRequest(Engine& engine, Request request, const std::function<void(const Event&)>& on_event) {
-  auto events = std::make_shared<Inbox<Event>>();
-  GYRE_ASSIGN_OR_RETURN(const SeqId seq,
-                        engine.Submit(std::move(request), [events](SeqId, const Event& e) { events->Push(e); }));
-  bool cancelled = false;
-  for (;;) {
-    std::optional<Event> event = events->Pop(After(std::chrono::milliseconds(50)));
-    if (!event) {
-      if (InterruptGuard::Interrupted() && !cancelled) {
-        engine.Cancel(seq);
-        cancelled = true;
-      }
-      continue;
-    }
-    on_event(*event);
-    if (auto* failed = std::get_if<Failed>(&*event)) return failed->status;
-    if (std::holds_alternative<Finished>(*event) || std::holds_alternative<Cancelled>(*event)) return absl::OkStatus();
-    if (InterruptGuard::Interrupted() && !cancelled) {
-      engine.Cancel(seq);
-      cancelled = true;
-    }
-  }
-}
 
 SamplingParams WithSeed(const GenerateOptions& options) {
   SamplingParams sampling = options.sampling;
