@@ -39,6 +39,10 @@ class Target {
   // OK after Finished and Cancelled. With prompt_logits: LogitsEvents only.
   virtual Status Run(Request request, const std::function<void(const Event&)>& on_event,
                      const std::function<bool()>& interrupted) = 0;
+  // To the end.
+  Status Run(Request request, const std::function<void(const Event&)>& on_event) {
+    return Run(std::move(request), on_event, [] { return false; });
+  }
   virtual StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) = 0;
   // `format`: a built-in template, "" = the model's own.
   virtual StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) = 0;
