@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/open_target.h"
 #include "cli/session.h"
-#include "cli/target.h"
 
 namespace gyre {
 

@@ -1,4 +1,4 @@
-#include "cli/target.h"
+#include "cli/open_target.h"
 
 #include "cli/progress.h"
 #include "client/remote.h"
