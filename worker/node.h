@@ -32,7 +32,8 @@ struct NodeOptions {
 };
 
 // Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try
-// on: another model, a refusal, an address that can't be bound. A coordinator that is not there is waited for.
+// on: another model, a refusal, an address that can't be bound, a thread of the worker that ended. A coordinator that
+// is not there is waited for.
 Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped);
 
 }  // namespace gyre

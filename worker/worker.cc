@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "base/log.h"
 #include "worker/wire_rows.h"
 #include "worker/worker_state.h"
@@ -11,7 +14,7 @@ namespace gyre {
 // The worker's main loop: jobs between steps, then frames in order.
 void Worker::Impl::Loop() {
   while (!stopping_) {
-    const bool ran = RunJob();
+    const bool ran = RunJobs();
     if (running_ == nullptr || running_->stage == nullptr || broken_) {
       if (!ran) wake_.Wait(kNoDeadline);
       continue;
@@ -32,12 +35,26 @@ void Worker::Impl::Loop() {
       waiting_ = nullptr;
     }
     if (frame.ok()) {
+      const Deadline start = Clock::now();
       OnFrame(*frame);
+      last_step_ = Clock::now() - start;
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
       BreakLinks(frame.status());
     }
   }
   running_ = retired_ = nullptr;
+}
+
+// The jobs that wait, for a twentieth of a step or a few milliseconds: a long step would let copying stand still if
+// each were followed by one job. False: there was none.
+bool Worker::Impl::RunJobs() {
+  slice_end_ = After(std::max(options_.export_slice, last_step_ / 20));
+  bool ran = false;
+  while (RunJob()) {
+    ran = true;
+    if (Clock::now() >= slice_end_) break;
+  }
+  return ran;
 }
 
 // The oldest job. False: there was none.
@@ -71,7 +88,7 @@ void Worker::Impl::OnFrame(Frame& frame) {
 }
 
 void Worker::Impl::RunStep(const Frame& frame) {
-  const Status status = TryStep(frame);
+  const Status status = CatchExhausted([&] { return TryStep(frame); });
   if (status.ok()) return;
   ++step_errors_;
   encoder_.Reset();
@@ -100,6 +117,7 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     return InvalidArgument("rows of {} came, this plan's are {}", WireTypeName(frame.header.dtype), WireTypeName(type));
   }
   GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
+  GYRE_RETURN_IF_ERROR(CheckFrameSizes(stage, step.batch, frame.payload.size() - step.rows.size()));
   answer_.rows.clear();
   const Deadline start = Clock::now();
   const bool last = stage.parts().last;
@@ -128,6 +146,26 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     rows_sent_ += header.rows;
     row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size();
     Send(header, parts);
+  }
+  return absl::OkStatus();
+}
+
+// What a step sends must fit a frame: before anything is computed, and at the first stage already, as one that breaks
+// the link would be sent again after each repair.
+Status Worker::Impl::CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const {
+  const ModelSpec& spec = stage.parts().model->spec();
+  const uint64_t answer = MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim));
+  if (answer > options_.max_payload) {
+    return InvalidArgument(
+        "the answer to a step of {} rows has up to {} bytes, a frame carries {}: ask for the logits of fewer rows at a "
+        "time (--max-rows)",
+        batch.TotalRows(), answer, options_.max_payload);
+  }
+  if (stage.parts().last) return absl::OkStatus();
+  const uint64_t rows = batch.TotalRows() * uint64_t{WireRowBytes(running_->wire, static_cast<size_t>(spec.dim))};
+  if (rows + descriptor > options_.max_payload) {
+    return InvalidArgument("the hidden states of a step of {} rows have {} bytes, a frame carries {} (--max-rows)",
+                           batch.TotalRows(), rows + descriptor, options_.max_payload);
   }
   return absl::OkStatus();
 }
@@ -164,8 +202,17 @@ void Worker::Impl::OnQuestion(const Frame& frame) {
 }
 
 void Worker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
-  // The next stage may be busy with a long step; one that takes nothing in for so long is gone.
-  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(2)));
+  {
+    MutexLock lock(&mutex_);
+    sending_ = true;
+  }
+  // The next stage does not read while it computes, and a step may take minutes. A machine that is gone is noticed by
+  // its heartbeats, and the next plan's Commit ends this wait.
+  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(10)));
+  {
+    MutexLock lock(&mutex_);
+    sending_ = false;
+  }
   if (!status.ok()) BreakLinks(status);
 }
 
@@ -187,11 +234,15 @@ void Worker::Impl::Stop() {
   if (stopping_.exchange(true)) return;
   loads_.Close();
   Post([] {});
+  std::optional<Epoch> asked;
   {
     MutexLock lock(&mutex_);
     if (running_out_ != nullptr) running_out_->Close();
     for (BulkServer& b : bulk_) b.link->Close();
+    asked = asked_;
   }
+  // The loader may wait for a neighbour.
+  if (asked) options_.port->Cancel(*asked);
   stage_thread_.join();
   loader_thread_.join();
   std::list<BulkServer> bulk;
@@ -202,17 +253,24 @@ void Worker::Impl::Stop() {
   for (BulkServer& b : bulk) b.thread.join();
 }
 
-// The edge of a thread: no exception leaves it.
+// The edge of a thread: no exception leaves it, and none goes unnoticed.
 void Worker::Impl::Guarded(const char* what, const std::function<void()>& fn) {
   pthread_setname_np(pthread_self(), (std::string(what) + " " + options_.name).substr(0, 15).c_str());
   try {
-    fn();
+    return fn();
   } catch (const std::exception& e) {
-    Log(LogLevel::kError, "{}: the {} thread stopped: {}", options_.name, what, e.what());
-    Say({}, StageFault{Internal("the {} thread stopped: {}", what, e.what())});
-    MutexLock lock(&mutex_);
-    if (running_out_ != nullptr) running_out_->Close();
+    Fatal(Internal("{}: the {} thread ended by an exception: {}", options_.name, what, e.what()));
+  } catch (...) {
+    Fatal(Internal("{}: the {} thread ended by an unknown exception", options_.name, what));
   }
+}
+
+void Worker::Impl::Fatal(const Status& why) {
+  LogLine(LogLevel::kError, Message(why));
+  if (!options_.on_fatal) std::_Exit(1);
+  options_.on_fatal(why);
+  MutexLock lock(&mutex_);
+  if (running_out_ != nullptr) running_out_->Close();
 }
 
 void Worker::Impl::SetEventSink(EventSink sink) {
