@@ -157,6 +157,35 @@ TEST(HostileTest, AWrongKeyEndsWhenTheRightOneIsKnown) {
   for (int fd : {bad, good, again, old}) close(fd);
 }
 
+TEST(HostileTest, WhoClaimsALinkChecksItsKey) {
+  auto port = OpenPortWithoutKey();
+  Hello wrong = SampleHello();
+  wrong.key[15] ^= 1;
+  const int bad = CallWith(*port, wrong);
+  EXPECT_TRUE(Eventually([&] { return port->stats().waiting == 1; }));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(port->Accept(SampleHello(), After(milliseconds(50))).status()));
+  EXPECT_EQ(port->stats().waiting, 0u) << "it was refused";
+  const int good = CallWith(*port, SampleHello());
+  EXPECT_TRUE(port->Accept(SampleHello(), After(seconds(20))).ok());
+  for (int fd : {bad, good}) close(fd);
+}
+
+TEST(HostileTest, ACancelDropsTheUnclaimedLinksOfItsPlans) {
+  auto port = OpenPort();
+  std::vector<int> sockets;
+  for (uint64_t number : {2, 3, 4}) {
+    Hello hello = SampleHello();
+    hello.epoch.number = number;
+    sockets.push_back(CallWith(*port, hello));
+  }
+  EXPECT_TRUE(Eventually([&] { return port->stats().waiting == 3; }));
+  port->Cancel(SampleHello().epoch);
+  EXPECT_EQ(port->stats().waiting, 1u);
+  EXPECT_TRUE(Closed(sockets[0], seconds(20)) && Closed(sockets[1], seconds(20)));
+  EXPECT_FALSE(Closed(sockets[2], milliseconds(0))) << "the next plan is another matter";
+  for (int fd : sockets) close(fd);
+}
+
 TEST(HostileTest, BeforeAKeyIsKnownNobodyReachesAWorker) {
   auto port = OpenPortWithoutKey();
   bool called = false;

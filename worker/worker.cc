@@ -329,6 +329,7 @@ double Worker::TakeBusyShare() { return impl_->TakeBusyShare(); }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
 void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }
+void Worker::HoldForTest(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 void Worker::BreakLinksForTest() { impl_->BreakRunning(); }
 void Worker::Stop() { impl_->Stop(); }
 

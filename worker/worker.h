@@ -65,6 +65,8 @@ class Worker {
   // Tests: from now on pages are not copied; the running stage's links end.
   void SkipCopyingForTest();
   void BreakLinksForTest();
+  // Runs `fn` on the stage's thread, between steps.
+  void HoldForTest(std::function<void()> fn);
   // Closes the links and joins the threads. Idempotent.
   void Stop();
 

@@ -132,12 +132,11 @@ void Worker::Impl::ServePulls(Link& link) {
       if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return;
       if (frame.ok()) {
         StatusOr<std::shared_ptr<Export>> e = CatchExhausted([&] { return PostExport(*frame); });
+        posted.push_back(e.ok() ? *std::move(e) : std::make_shared<Export>());
         if (!e.ok()) {  // in its place among the others
-          e = std::make_shared<Export>();
-          (*e)->epoch = frame->header.epoch;
-          (*e)->done.set_value(e.status());
+          posted.back()->epoch = frame->header.epoch;
+          posted.back()->done.set_value(e.status());
         }
-        posted.push_back(*std::move(e));
         continue;
       }
     }

@@ -57,6 +57,7 @@ class Worker::Impl : public StageControl {
   void SetFaultHook(std::function<Status()> hook);
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
+  void Post(std::function<void()> job);
 
  private:
   // A stage of one plan with all that belongs to it.
@@ -85,7 +86,6 @@ class Worker::Impl : public StageControl {
   void Guarded(const char* what, const std::function<void()>& fn);
   void Fatal(const Status& why);
   void Say(Epoch epoch, decltype(StageEvent::what) what);
-  void Post(std::function<void()> job);
 
   // The stage's thread: the main loop and steps (worker.cc), plans that take over (worker_plans.cc).
   void Loop();
