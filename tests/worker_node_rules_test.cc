@@ -5,12 +5,14 @@
 
 #include <atomic>
 #include <future>
+#include <stdexcept>
 #include <thread>
 
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "tests/testing/tiny_model.h"
 #include "worker/layer.h"
 #include "worker/node.h"
+#include "worker/worker.h"
 
 namespace gyre {
 namespace {
@@ -110,6 +112,18 @@ TEST(NodeRulesTest, WithoutItsCoordinatorAWorkerKeepsNoPages) {
   EXPECT_TRUE(Within(kNodePatience, [] { return PagePool::Live() == 0; }));
   stop = true;
   EXPECT_TRUE(node.get().ok());
+}
+
+// Heartbeats have a thread of their own, so the coordinator would take it for a worker for ever.
+TEST(NodeRulesTest, AWorkersThreadThatEndsIsTheEndOfTheProcess) {
+  OnePlanCoordinator coordinator;
+  NodeOptions options{.join = coordinator.address(), .name = "w", .listen = "127.0.0.1:0"};
+  options.on_worker = [](Worker& worker) { worker.OnStageThreadForTest([] { throw std::logic_error("a bug"); }); };
+  const Deadline end = After(kNodePatience);
+  const Status status = RunNode(options, [end] { return Clock::now() >= end; });
+  coordinator.HangUp();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_EQ(Message(status), "w: the stage thread ended by an exception: a bug");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which of the connections that wait gives way to a newcomer. Pure.
+// The rule by which a connection that waits gives way to a newcomer. Pure.
 #pragma once
 
 #include <cstddef>

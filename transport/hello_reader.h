@@ -75,7 +75,7 @@ class HelloReader {
   bool any_address_ = false;
   Fd listener_, wake_;
 
-  // Of the thread.
+  // Used by the thread only.
   std::list<PendingConnection> pending_;  // the oldest first
   Deadline accept_after_ = Deadline::min();
   Deadline next_tick_ = Deadline::min();

@@ -29,7 +29,7 @@ struct PullPages {
 struct Pages {
   uint32_t layer = 0;
   uint64_t step = 0;        // the source's count of steps at the time
-  BlockId next = kNoBlock;  // where the next request goes on; kNoBlock = the end; kMoreFollows
+  BlockId next = kNoBlock;  // the page that the next request begins with; kNoBlock = the end; kMoreFollows
   uint32_t page_bytes = 0;
   std::vector<BlockId> ids;
   std::vector<uint64_t> written;    // of ids

@@ -88,7 +88,7 @@ class TcpLink : public Link {
   std::atomic<bool> closed_{false};
   std::atomic<bool> woken_{false};
 
-  // Of the receiving thread.
+  // Used by the receiving thread only.
   std::vector<std::byte> buffer_;
   size_t from_ = 0, to_ = 0;  // unread bytes of buffer_
   bool in_frame_ = false;

@@ -321,6 +321,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
       fatal_ = why;
     };
     worker_ = std::make_shared<Worker>(std::move(w));
+    if (options_.on_worker) options_.on_worker(*worker_);
     port_->SetBulkHandler(name, [weak = std::weak_ptr<Worker>(worker_)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
     });

@@ -20,7 +20,7 @@ void Worker::Impl::Loop() {
       continue;
     }
     Link& in = *running_->in;
-    // Steps and jobs, a long copy say, take turns.
+    // Steps and jobs take turns, so that a long copy does not hold steps up.
     Deadline deadline = kNoDeadline;
     {
       MutexLock lock(&mutex_);
@@ -35,9 +35,7 @@ void Worker::Impl::Loop() {
       waiting_ = nullptr;
     }
     if (frame.ok()) {
-      const Deadline start = Clock::now();
       OnFrame(*frame);
-      last_step_ = Clock::now() - start;
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
       BreakLinks(frame.status());
     }
@@ -71,7 +69,7 @@ bool Worker::Impl::RunJob() {
 }
 
 void Worker::Impl::OnFrame(Frame& frame) {
-  // A link carries one plan's frames; the next plan's wait in its own links.
+  // A link carries the frames of one plan; the next plan has links of its own.
   if (frame.header.epoch != running_->epoch) {
     ++dropped_;
     return;
@@ -128,7 +126,8 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
   }
-  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
+  last_step_ = Clock::now() - start;
+  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
   ++steps_;
   FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
   encoder_.Reset();
@@ -195,8 +194,13 @@ void Worker::Impl::OnQuestion(const Frame& frame) {
     Log(LogLevel::kWarn, "{}: {}", options_.name, Message(question.status()));
     return;
   }
+  StatusOr<LogitsAnswer> answer =
+      CatchExhausted([&]() -> StatusOr<LogitsAnswer> { return running_->stage->Answer(*question); });
+  if (!answer.ok()) {  // no logits: the row is sent again
+    answer = LogitsAnswer{.question = *question, .logits = {}};
+  }
   encoder_.Reset();
-  EncodeLogitsAnswer(running_->stage->Answer(*question), &encoder_);
+  EncodeLogitsAnswer(*answer, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes()};
   Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch}, parts);
 }
@@ -216,7 +220,7 @@ void Worker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
   if (!status.ok()) BreakLinks(status);
 }
 
-// An end at one side goes round the ring: the coordinator sees it at its own end.
+// A stage that loses one link closes the other, so the end travels round the ring to the coordinator.
 void Worker::Impl::BreakLinks(const Status& why) {
   if (!stopping_)
     Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
@@ -329,7 +333,7 @@ double Worker::TakeBusyShare() { return impl_->TakeBusyShare(); }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
 void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }
-void Worker::HoldForTest(std::function<void()> fn) { impl_->Post(std::move(fn)); }
+void Worker::OnStageThreadForTest(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 void Worker::BreakLinksForTest() { impl_->BreakRunning(); }
 void Worker::Stop() { impl_->Stop(); }
 

@@ -33,7 +33,7 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
     }
     copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, std::move(layers)));
   }
-  // Ready when little is left to copy, or little by little comes in as fast as it goes out.
+  // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {
     GYRE_ASSIGN_OR_RETURN(const uint64_t pages, CopyRound(nullptr));
     if (pages <= 64) break;
@@ -95,7 +95,10 @@ void Worker::Impl::ServeBulk(std::unique_ptr<Link> link) {
       server.link = std::move(link);
       try {
         server.thread = std::thread([this, &server] {
-          Guarded("bulk", [&] { ServePulls(*server.link); });
+          Guarded("bulk", [&] {
+            const Status status = CatchExhausted([&] { return ServePulls(*server.link); });
+            if (!status.ok()) Log(LogLevel::kWarn, "{}: a bulk link ends: {}", options_.name, Message(status));
+          });
           server.link->Close();
           MutexLock done(&mutex_);
           server.done = true;
@@ -124,12 +127,12 @@ struct Worker::Impl::Export {
 
 // Several requests at a time, so that the stage's thread finds more than one between two long steps. An error is the
 // answer to its request.
-void Worker::Impl::ServePulls(Link& link) {
+Status Worker::Impl::ServePulls(Link& link) {
   std::deque<std::shared_ptr<Export>> posted;
   while (!stopping_) {
     if (posted.size() < kPullsAtOnce) {
       StatusOr<Frame> frame = link.Recv(posted.empty() ? After(std::chrono::minutes(5)) : Clock::now());
-      if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return;
+      if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return absl::OkStatus();
       if (frame.ok()) {
         StatusOr<std::shared_ptr<Export>> e = CatchExhausted([&] { return PostExport(*frame); });
         posted.push_back(e.ok() ? *std::move(e) : std::make_shared<Export>());
@@ -143,15 +146,17 @@ void Worker::Impl::ServePulls(Link& link) {
     const std::shared_ptr<Export> e = std::move(posted.front());
     posted.pop_front();
     while (e->ready.wait_for(milliseconds(200)) != std::future_status::ready) {
-      if (stopping_) return;  // the stage's thread has ended and will not run the job
+      if (stopping_) return absl::OkStatus();  // the stage's thread has ended and will not run the job
     }
     Status status = e->ready.get();
     if (status.ok()) status = SendExport(link, *e);
     if (status.ok()) continue;
     const std::string text = Message(status);
     const ByteSpan parts[] = {std::as_bytes(std::span(text))};
-    if (!link.Send({.kind = FrameKind::kPullError, .epoch = e->epoch}, parts, After(milliseconds(1000))).ok()) return;
+    GYRE_RETURN_IF_ERROR(
+        link.Send({.kind = FrameKind::kPullError, .epoch = e->epoch}, parts, After(milliseconds(1000))));
   }
+  return absl::OkStatus();
 }
 
 // Pages are read where they are written: on the stage's thread, between steps. What the job needs outlives the link's

@@ -68,7 +68,7 @@ void Worker::Impl::Reset() {
     running_parts_ = nullptr;
     if (running_out_ != nullptr) running_out_->Close();
     running_out_ = nullptr;
-    // What is being prepared may wait for a neighbour that nobody will tell to come.
+    // The stage that is being prepared may wait for a neighbour that nobody will send.
     asked = aborted_ = asked_;
   }
   if (asked) options_.port->Cancel(*asked);
@@ -236,7 +236,8 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
               .from = options_.name,
               .wire = request.plan.wire};
   const Deadline deadline = After(options_.wire_timeout);
-  // Both at once: the dialer is answered when the next stage claims the hop, which may wait for its own next.
+  // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
+  // itself wait for its own next one.
   auto out = std::async(std::launch::async, [&, hello] {
     auto link = options_.port->Dial(request.plan.HopAddress(stage + 1), hello, deadline);
     if (!link.ok()) options_.port->Cancel(request.plan.epoch);
@@ -246,7 +247,7 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
   StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, deadline);
   if (!in.ok()) options_.port->Cancel(request.plan.epoch);
   StatusOr<std::unique_ptr<Link>> dialed = out.get();
-  // The one that was cancelled failed because of the other.
+  // The side that was cancelled failed because of the other one.
   if (!dialed.ok() && (in.ok() || absl::IsCancelled(in.status()))) {
     return Annotate(dialed.status(), "the link to the next stage");
   }
@@ -294,7 +295,7 @@ void Worker::Impl::OnCommit(Epoch epoch, uint64_t reset) {
 
 void Worker::Impl::Retire() {
   if (retired_ == nullptr) return;
-  // Unmapping pages takes its time: not here.
+  // Unmapping pages takes long, so the loader's thread does it.
   loads_.Push([dropped = std::move(retired_)] {});
   retired_ = nullptr;
 }

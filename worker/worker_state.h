@@ -60,17 +60,17 @@ class Worker::Impl : public StageControl {
   void Post(std::function<void()> job);
 
  private:
-  // A stage of one plan with all that belongs to it.
+  // A stage of one plan, its backend and its links.
   struct Prepared {
     Epoch epoch;
     int stage_index = -1;  // -1: no layers in this plan
     WireType wire = WireType::kF32;
-    bool told_cut = false;  // that values were cut to what the type holds
+    bool told_cut = false;  // it was logged that values are cut to what the type holds
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Stage> stage;
     std::shared_ptr<Link> in, out;
   };
-  // The copying of pages for the prepared stage; the loader's.
+  // The copying of pages for the prepared stage; used by the loader's thread.
   struct Copying {
     Epoch epoch;
     std::vector<std::unique_ptr<PagePuller>> pullers;
@@ -115,7 +115,7 @@ class Worker::Impl : public StageControl {
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
 
   // A bulk link's thread (worker_pages.cc).
-  void ServePulls(Link& link);
+  Status ServePulls(Link& link);
   StatusOr<std::shared_ptr<Export>> PostExport(const Frame& frame);
   Status RunExport(Export& e);
   Status SendExport(Link& link, Export& e);
@@ -150,7 +150,7 @@ class Worker::Impl : public StageControl {
   std::shared_ptr<Prepared> retired_;  // of the plan before, until every participant has committed
   bool broken_ = false;                // the running stage's links ended
   uint64_t step_count_ = 0;
-  Duration last_step_{};              // from frame to frame, what the exports' share of time is measured by
+  Duration last_step_{};              // computing time of the last step; exports have a share of it
   Deadline slice_end_ = kNoDeadline;  // of the jobs between two steps
   Encoder encoder_;
   std::vector<std::byte> sent_rows_;

@@ -88,9 +88,9 @@ class WorkerStates : public ::testing::Test {
                              .rows = batch.TotalRows()};
     ASSERT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
   }
-  // The stage's thread computes a step, in `running_number`, until it is released.
+  // The stage's thread is busy until it is released.
   void HoldStageThread() {
-    worker_->HoldForTest([this] {
+    worker_->OnStageThreadForTest([this] {
       held_ = true;
       while (!release_) std::this_thread::sleep_for(milliseconds(1));
     });
