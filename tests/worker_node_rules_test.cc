@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <future>
@@ -10,6 +12,7 @@
 
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "tests/testing/tiny_model.h"
+#include "transport/fd.h"
 #include "worker/layer.h"
 #include "worker/node.h"
 #include "worker/worker.h"
@@ -38,6 +41,15 @@ class OnePlanCoordinator : public v1::Cluster::Service {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
+    // The next hop's end: connections are taken in, nobody answers their hello.
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    EXPECT_EQ(bind(silent_.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    EXPECT_EQ(listen(silent_.get(), 8), 0);
+    getsockname(silent_.get(), reinterpret_cast<sockaddr*>(&at), &size);
+    next_hop_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void HangUp() { hang_up_ = true; }
@@ -65,7 +77,7 @@ class OnePlanCoordinator : public v1::Cluster::Service {
     p->mutable_plan()->set_key(std::string(16, 'k'));
     p->mutable_plan()->set_model_hash(hash_);
     p->mutable_plan()->set_num_layers(5);
-    p->mutable_plan()->set_coordinator_address("127.0.0.1:1");
+    p->mutable_plan()->set_coordinator_address(next_hop_);
     v1::Stage* stage = p->mutable_plan()->add_stages();
     stage->set_worker("w");
     stage->set_address("127.0.0.1:1");
@@ -82,6 +94,8 @@ class OnePlanCoordinator : public v1::Cluster::Service {
   const uint64_t hash_ = (*OpenModel(file_.path()))->content_hash();
   std::atomic<int> attached_{0};
   std::atomic<bool> hang_up_{false};
+  const Fd silent_{socket(AF_INET, SOCK_STREAM, 0)};
+  std::string next_hop_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
