@@ -287,7 +287,7 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
     scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode);
     if (was_broken) {
-      scheduler_->LoseFlights();
+      scheduler_->LoseFlights(true);
       watchdogs_.clear();
       // What was asked is sent again with the row: its hidden state may be gone.
       for (auto& [id, s] : sequences_) {
