@@ -270,6 +270,8 @@ uint32_t Scheduler::CachedPositions(SeqId id) const {
   return s == nullptr || !s->running() ? 0 : s->cached;
 }
 
+uint32_t Scheduler::in_flight() const { return static_cast<uint32_t>(rep_->flights.size()); }
+
 bool Scheduler::idle() const { return rep_->sequences.empty() && rep_->flights.empty(); }
 
 SchedulerStats Scheduler::stats() const {

@@ -121,7 +121,8 @@ class Scheduler {
   uint32_t Positions(SeqId seq) const;
   // The rows of the sequence that come from the prefix cache in its current incarnation.
   uint32_t CachedPositions(SeqId seq) const;
-  bool idle() const;  // no sequence and nothing in flight
+  uint32_t in_flight() const;  // steps
+  bool idle() const;           // no sequence and nothing in flight
   SchedulerStats stats() const;
   // kInternal with the first contradiction: references, tables, counts, in-flight lists.
   Status CheckIntegrity() const;

@@ -63,13 +63,12 @@ class Runner {
 
   std::vector<Outcome> Wait() {
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait(lock, [this] {
-      for (const Outcome& o : state_->outcomes) {
-        if (o.terminals == 0) return false;
-      }
-      return true;
-    });
+    state_->changed.wait(lock, [this] { return AllEnded(); });
     return state_->outcomes;
+  }
+  bool done() const {
+    std::lock_guard lock(state_->mutex);
+    return AllEnded();
   }
 
  private:
@@ -78,6 +77,12 @@ class Runner {
     std::condition_variable changed;
     std::vector<Outcome> outcomes;
   };
+  bool AllEnded() const {
+    for (const Outcome& o : state_->outcomes) {
+      if (o.terminals == 0) return false;
+    }
+    return true;
+  }
   static void Take(Outcome& o, const Event& event) {
     if (o.terminals > 0) ++o.events_after_terminal;
     if (auto* token = std::get_if<TokenEvent>(&event)) {
