@@ -179,7 +179,7 @@ TEST_F(EngineFaults, AnEmptyAnswerHasTheRowSentAgain) {
 TEST_F(EngineFaults, ThePreemptedDropsItsQuestionAndItsLateAnswerIsNotTaken) {
   options_.scheduler.num_blocks = 4;
   options_.scheduler.prefix_cache = false;
-  const std::vector<Request> requests{Greedy(9, 4), Hot(4, 2, 4)};
+  const std::vector<Request> requests{Greedy(12, 4), Hot(4, 2, 4)};
   const auto expected = Undisturbed(requests);
   Start();
   Runner runner(*engine_);
