@@ -161,6 +161,7 @@ Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   c.progress = std::move(progress);
+  if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;

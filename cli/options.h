@@ -10,6 +10,8 @@
 
 namespace gyre {
 
+struct ChangeTimeouts;
+
 // What makes a coordinator of it: others may bring layers' memory and threads.
 struct ServeOptions {
   std::string cluster;    // HOST:PORT of the gRPC door
@@ -43,9 +45,10 @@ struct RingOptions {
   bool no_chunked_prefill = false;
   bool no_continuous_batching = false;
   bool no_candidates = false;
-  bool quiet = false;                   // no progress, no warnings
-  const ServeOptions* serve = nullptr;  // null: a ring within the process
-  bool tcp = false;                     // a ring within the process whose links are TCP all the same (tests)
+  bool quiet = false;                        // no progress, no warnings
+  const ServeOptions* serve = nullptr;       // null: a ring within the process
+  bool tcp = false;                          // a ring within the process whose links are TCP all the same (tests)
+  const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own
 
   // `open`, for the context that is asked for.
   OpenOptions ModelOptions() const {
