@@ -121,6 +121,7 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   c.progress = o.on_load;
+  if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;
