@@ -67,6 +67,7 @@ struct Ring {
   Epoch epoch;
   uint32_t stages = 1;
   bool prefill_matches_decode = true;  // no stage computes prompt rows otherwise than generated ones
+  uint64_t salt = 0;  // of the prefix cache: blocks of another salt are not taken
   std::shared_ptr<Link> to_first, from_last;
 };
 

@@ -223,7 +223,7 @@ TEST_P(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
   }
   while (tokens < 60) std::this_thread::sleep_for(milliseconds(1));
   ring->workers()[1]->Stop();
-  ring->cluster().Leave("local-2", Unavailable("its process ended"));
+  ring->cluster().Leave({.name = "local-2"}, Unavailable("its process ended"));
   for (const Outcome& o : runner.Wait()) {
     EXPECT_EQ(o.terminals, 1);
     EXPECT_TRUE(absl::IsUnavailable(o.status)) << o.status;

@@ -1,0 +1,4 @@
+#include <gtest/gtest.h>
+namespace gyre {
+TEST(ClusterTest, Placeholder) {}
+}  // namespace gyre
