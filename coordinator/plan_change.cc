@@ -132,9 +132,9 @@ PlanChange::Actions PlanChange::OnWired(const Status& to_first, const Status& fr
   int stages = 0;
   for (const Participant& p : participants_) stages += p.in_new();
   // One that was cancelled failed because of the other.
-  if (!from_last.ok() && !absl::IsCancelled(from_last)) return OnLinkFault(stages, from_last, now);
-  if (!to_first.ok()) return OnLinkFault(0, to_first, now);
-  if (!from_last.ok()) return OnLinkFault(stages, from_last, now);
+  if (!from_last.ok() && !absl::IsCancelled(from_last)) return OnLinkFault(stages, from_last, "", now);
+  if (!to_first.ok()) return OnLinkFault(0, to_first, "", now);
+  if (!from_last.ok()) return OnLinkFault(stages, from_last, "", now);
   wired_ = true;
   return MaybeReady(now);
 }
@@ -185,8 +185,8 @@ PlanChange::Actions PlanChange::OnEvent(const StageEvent& event, Deadline now) {
 PlanChange::Actions PlanChange::OnFault(const Participant& from, const Status& why, Deadline now) {
   if (state_ == ChangeState::kPreparing && from.in_new()) {
     auto begins = [text = Message(why)](const std::string& with) { return text.compare(0, with.size(), with) == 0; };
-    if (begins(kLinkToNextStage)) return OnLinkFault(from.stage + 1, why, now);
-    if (begins(kLinkFromStageBefore)) return OnLinkFault(from.stage, why, now);
+    if (begins(kLinkToNextStage)) return OnLinkFault(from.stage + 1, why, from.worker, now);
+    if (begins(kLinkFromStageBefore)) return OnLinkFault(from.stage, why, from.worker, now);
   }
   const Status named = Annotate(why, from.worker);
   if (state_ == ChangeState::kCommitting) {
@@ -197,23 +197,25 @@ PlanChange::Actions PlanChange::OnFault(const Participant& from, const Status& w
 }
 
 // Hop i leads from stage i-1 to stage i. Its receiver is at fault: it can't be reached, or refuses. Only the
-// coordinator's own address is taken to be good, so that whoever can't reach it is at fault itself.
-PlanChange::Actions PlanChange::OnLinkFault(int hop, const Status& why, Deadline now) {
+// coordinator's own address is taken to be good, so that whoever can't reach it is at fault itself. `reporter`: "" is
+// the coordinator.
+PlanChange::Actions PlanChange::OnLinkFault(int hop, const Status& why, const std::string& reporter, Deadline now) {
   if (link_fault_ && link_fault_->hop >= hop) return {};
+  blame_at_ = std::min(blame_at_, now + timeouts_.blame);
+  if (absl::IsInternal(why) || absl::IsResourceExhausted(why)) {  // descriptors, say, ran out there
+    link_fault_ = LinkFault{.hop = hop, .why = reporter.empty() ? why : Annotate(why, reporter), .culprit = reporter};
+    return {};
+  }
   std::string text = Message(why);
   for (const std::string prefix : {kLinkToNextStage, kLinkFromStageBefore}) {
     if (text.compare(0, prefix.size() + 2, prefix + ": ") == 0) text = text.substr(prefix.size() + 2);
   }
   const std::string sender = StageName(hop - 1), receiver = StageName(hop);
-  std::string culprit = receiver.empty() ? sender : receiver;
-  // What the coordinator itself lacks is nobody's fault.
-  if (absl::IsInternal(why) || absl::IsResourceExhausted(why)) culprit.clear();
   link_fault_ = LinkFault{
       .hop = hop,
       .why = MakeStatus(why.code(), "the link from {} to {} failed: {}", sender.empty() ? "the coordinator" : sender,
                         receiver.empty() ? "the coordinator" : receiver, text),
-      .culprit = culprit};
-  blame_at_ = std::min(blame_at_, now + timeouts_.blame);
+      .culprit = receiver.empty() ? sender : receiver};
   return {};
 }
 

@@ -110,7 +110,7 @@ class PlanChange {
   std::string StageName(int stage) const;
   Actions Abort(const Status& why, const std::string& culprit, bool ring_whole);
   Actions OnFault(const Participant& from, const Status& why, Deadline now);
-  Actions OnLinkFault(int hop, const Status& why, Deadline now);
+  Actions OnLinkFault(int hop, const Status& why, const std::string& reporter, Deadline now);
   Actions Fail(const Status& why, const std::string& culprit);
   Actions MaybeReady(Deadline now);
   Actions Decide(Deadline now);

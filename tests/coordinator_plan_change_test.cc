@@ -361,6 +361,15 @@ TEST(PlanChangeTest, LinksThatCanNotBeMadeAbort) {
   threads.Elapse(seconds(1));
   EXPECT_EQ(threads.change().state(), ChangeState::kAborted);
   EXPECT_EQ(threads.change().culprit(), "");
+  EXPECT_EQ(Message(threads.change().status()), "too many open files");
+
+  World descriptors;
+  descriptors.links_come = false;
+  for (const char* name : {"a", "c"}) descriptors.instead[{name, Kind::kPrepare}] = [] {};
+  descriptors.Run();
+  descriptors.Say("a", StageFault{ResourceExhausted("{}: too many open files", kLinkToNextStage)});
+  descriptors.Elapse(seconds(1));
+  EXPECT_EQ(descriptors.change().culprit(), "a");
 }
 
 // Random orders of everything: one end, reached at most once, and never both plans at once.

@@ -119,6 +119,7 @@ class ClusterWorld {
     return std::any_of(log_.begin(), log_.end(),
                        [&part](const std::string& line) { return line.find(part) != std::string::npos; });
   }
+  const std::vector<std::string>& log() const { return log_; }
   // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "lose".
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
@@ -268,13 +269,17 @@ class ClusterWorld {
     engine_calls.push_back("drain");
     draining_ = true;
     After(std::chrono::milliseconds(5), [this, epoch = a.epoch] {
-      if (engine_drains && draining_ && !ring_broken_) Do(state_.Drained(epoch, {1, 2}, now_));
+      if (!engine_drains || !draining_ || ring_broken_) return;
+      drained_ = true;
+      Do(state_.Drained(epoch, {1, 2}, now_));
     });
-    if (!engine_drains) expired_ = true;
+    drain_started_ = now_;
+    drained_ = false;
   }
   void Play(ResumeOldRing&) {
     if (!ring_ || ring_broken_) Wrong("the engine goes on over a ring that is broken");
-    if (expired_) Wrong("the engine goes on over a ring that lost a step");
+    if (!drained_ && now_ - drain_started_ >= policy_.timeouts.drain)
+      Wrong("the engine goes on over a ring that lost a step");
     if (!draining_) Wrong("an engine goes on that was not stopped");
     engine_calls.push_back("old");
     draining_ = false;
@@ -286,21 +291,23 @@ class ClusterWorld {
     wiring_.reset();
     ring_ = a.epoch;
     salt = a.salt;
-    draining_ = ring_broken_ = expired_ = false;
+    draining_ = ring_broken_ = false;
   }
   void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
   void Play(LoseRing& a) {
     engine_calls.push_back("lose");
     losses.push_back(a.why);
     ring_.reset();
-    draining_ = ring_broken_ = expired_ = false;
+    draining_ = ring_broken_ = false;
   }
   void Play(AnswerCaller& a) {
     auto& answer = answers_.at(a.ask);
     if (answer) Wrong("a caller is answered twice");
     answer = std::move(a.answer);
   }
-  void Play(WriteLog& a) { log_.push_back(a.line); }
+  void Play(WriteLog& a) {
+    log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), a.line));
+  }
   void Play(ShowProgress&) {}
 
   // An engine that is stopped has something that will let it go on.
@@ -325,7 +332,8 @@ class ClusterWorld {
   std::optional<Epoch> wiring_;  // of the change that is under way
   bool wired_ = false;
   std::optional<Epoch> ring_;
-  bool ring_broken_ = false, draining_ = false, expired_ = false;
+  bool ring_broken_ = false, draining_ = false, drained_ = false;
+  Deadline drain_started_{};
 };
 
 }  // namespace gyre::testing
