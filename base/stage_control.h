@@ -43,6 +43,10 @@ struct StageMoved {
 };
 struct StageCommitted {};
 struct StageAborted {};
+// A stage that could not make one of its links begins its message with one of these, so that the cluster can tell which
+// neighbor is at fault.
+inline constexpr char kLinkToNextStage[] = "the link to the next stage";
+inline constexpr char kLinkFromStageBefore[] = "the link from the stage before";
 struct StageFault {
   Status status;
 };

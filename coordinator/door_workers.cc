@@ -97,12 +97,12 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       }
     } else if (event_.what_case() == v1::WorkerEvent::kHeartbeat) {
       const v1::Heartbeat& h = event_.heartbeat();
-      cluster_.Report(name_, {.busy = std::clamp(h.busy(), 0.0, 1.0),
-                              .steps = h.steps(),
-                              .resident_bytes = h.resident_bytes(),
-                              .busy_us = h.busy_us(),
-                              .rows_sent = h.rows_sent(),
-                              .row_bytes_sent = h.row_bytes_sent()});
+      cluster_.Report(member_.name, {.busy = std::clamp(h.busy(), 0.0, 1.0),
+                                     .steps = h.steps(),
+                                     .resident_bytes = h.resident_bytes(),
+                                     .busy_us = h.busy_us(),
+                                     .rows_sent = h.rows_sent(),
+                                     .row_bytes_sent = h.row_bytes_sent()});
     } else {
       stage_->OnEvent(event_);
     }
@@ -142,22 +142,22 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     if (event_.what_case() != v1::WorkerEvent::kHello) return InvalidArgument("its first event is no hello");
     GYRE_ASSIGN_OR_RETURN(MemberInfo info, ReadHello(event_.hello(), context_->peer()));
     auto stage = std::make_shared<RemoteStage>(info.name);
-    GYRE_ASSIGN_OR_RETURN(name_, cluster_.Join(std::move(info), stage));
+    GYRE_ASSIGN_OR_RETURN(member_, cluster_.Join(std::move(info), stage));
     stage_ = std::move(stage);
     v1::Command welcome;
-    welcome.mutable_welcome()->set_name(name_);
+    welcome.mutable_welcome()->set_name(member_.name);
     welcome.mutable_welcome()->set_term(term_);
     stage_->Open([this](const v1::Command* command) { StartWrite(command); }, std::move(welcome));
     return absl::OkStatus();
   }
   void Leave(const gyre::Status& otherwise) {
-    if (name_.empty() || left_.exchange(true)) return;
+    if (member_.id == 0 || left_.exchange(true)) return;
     gyre::Status why;
     {
       MutexLock lock(&mutex_);
       why = why_.ok() ? otherwise : why_;
     }
-    cluster_.Leave(name_, why);
+    cluster_.Leave(member_, why);
   }
   void End(const gyre::Status& why) {
     if (stage_ != nullptr) stage_->Close();
@@ -171,7 +171,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   RefusalLog& refusals_;
   const uint64_t term_;
   v1::WorkerEvent event_;
-  std::string name_;
+  Membership member_;
   std::shared_ptr<RemoteStage> stage_;
   std::atomic<int64_t> heard_{Now()};
   std::atomic<bool> left_{false};

@@ -231,7 +231,7 @@ TEST_P(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
   for (int i = 0; i < 6; ++i) streams.Add(Ask(i), 10);
   streams.Wait();
   ring->workers()[1]->Stop();
-  ring->cluster().Leave("local-2", Unavailable("its process ended"));
+  ring->cluster().Leave({.name = "local-2"}, Unavailable("its process ended"));
   for (const Outcome& o : streams.Outcomes()) {
     EXPECT_EQ(o.terminals, 1);
     EXPECT_TRUE(absl::IsUnavailable(o.status)) << o.status;
