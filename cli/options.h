@@ -12,7 +12,7 @@ namespace gyre {
 
 // What makes a coordinator of it: others may bring layers' memory and threads.
 struct ServeOptions {
-  std::string cluster;    // HOST:PORT of the gRPC door
+  std::string cluster;    // HOST:PORT of the gRPC port
   std::string ring;       // HOST:PORT of the ring port; "" = the cluster's host, any port
   std::string advertise;  // the host that workers dial; "" = the one they joined at
   int min_workers = 1;

@@ -10,7 +10,8 @@
 #include "cli/commands.h"
 #include "cli/local_ring.h"
 #include "cli/session.h"
-#include "coordinator/door.h"
+#include "coordinator/grpc_server.h"
+#include "coordinator/service.h"
 #include "fmt/core.h"
 #include "transport/tcp_link.h"
 #include "worker/node.h"
@@ -59,19 +60,20 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (!ignored) ring_options.model = absolute.string();
   if (ring_options.parallel == 1) ring_options.parallel = 8;
   GYRE_ASSIGN_OR_RETURN(auto ring, LocalRing::Open(ring_options));
-  DoorOptions door_options{.address = serve.cluster,
-                           .term = ring->term(),
-                           .version = options.version,
-                           .context = ring->context(),
-                           .kv_type = ring_options.kv_type,
-                           .exact = ring_options.exact,
-                           .open = ring_options.ModelOptions()};
-  GYRE_ASSIGN_OR_RETURN(auto door, Door::Open(door_options, ring->model(), ring->engine(), ring->cluster()));
+  GrpcServerOptions grpc_options{.address = serve.cluster,
+                                 .term = ring->term(),
+                                 .version = options.version,
+                                 .context = ring->context(),
+                                 .kv_type = ring_options.kv_type,
+                                 .exact = ring_options.exact,
+                                 .open = ring_options.ModelOptions()};
+  Service service(ring->model(), CallsOf(ring->engine()), ring->context());
+  GYRE_ASSIGN_OR_RETURN(auto server, GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), service));
   // For people, and for programs that started it with port 0.
-  fmt::print("listening {}\n", door->address());
+  fmt::print("listening {}\n", server->address());
   std::fflush(stdout);
   if (!ring_options.quiet) {
-    fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, door->address());
+    fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, server->address());
   }
   Deadline report = Clock::now();
   while (!InterruptGuard::Interrupted()) {
@@ -84,7 +86,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   // No more plans, then no more calls, then the rest.
   ring->cluster().Stop();
-  door->Stop();
+  server->Stop();
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/member_load.h"
 #include "base/plan.h"
 #include "base/stage_control.h"
 #include "base/status.h"
@@ -32,16 +33,7 @@ struct MemberInfo {
   uint64_t model_hash = 0;
   WireTypes wire_types = kAllActivations;  // of activations that it takes part with
   std::optional<LayerRange> wish;
-};
-
-// What a member says of itself from time to time.
-struct MemberLoad {
-  double busy = 0;  // share of the time since the last report
-  uint64_t steps = 0;
-  uint64_t resident_bytes = 0;
-  uint64_t busy_us = 0;         // spent in steps, since the start
-  uint64_t rows_sent = 0;       // of activations to the next stage, since the start
-  uint64_t row_bytes_sent = 0;  // of the frames that carried them
+  uint64_t instance = 0;  // of the worker's process, kept when it connects again; 0 = unknown
 };
 
 struct ClusterOptions {

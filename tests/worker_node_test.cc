@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "proto/control_codec.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {
@@ -33,7 +34,7 @@ class ScriptedCoordinator : public v1::Cluster::Service {
 
  private:
   grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::ClusterInfo* info) override {
-    info->set_protocol(1);
+    info->set_protocol(kControlProtocol);
     info->set_term(7);
     info->set_model_path(model_);
     info->set_model_hash((*OpenModel(model_))->content_hash());

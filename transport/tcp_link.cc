@@ -14,7 +14,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -272,26 +271,6 @@ std::unique_ptr<Link> MakeTcpLink(int socket, std::string peer, const TcpOptions
   if (options.send_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &options.send_buffer, sizeof(int));
   if (options.receive_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer, sizeof(int));
   return std::make_unique<TcpLink>(socket, std::move(peer), options);
-}
-
-StatusOr<HostPort> ParseHostPort(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  HostPort out;
-  if (colon == std::string::npos) return InvalidArgument("'{}': expected HOST:PORT", text);
-  out.host = text.substr(0, colon);
-  if (out.host.size() >= 2 && out.host.front() == '[' && out.host.back() == ']') {
-    out.host = out.host.substr(1, out.host.size() - 2);
-  } else if (out.host.find(':') != std::string::npos) {
-    return InvalidArgument("'{}': an IPv6 address stands in brackets, [ADDRESS]:PORT", text);
-  }
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data() + colon + 1, end, out.port);
-  if (error != std::errc() || at != end || out.host.empty()) return InvalidArgument("'{}': expected HOST:PORT", text);
-  return out;
-}
-
-std::string FormatHostPort(const std::string& host, uint16_t port) {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
 bool IsLoopback(const std::string& host) {

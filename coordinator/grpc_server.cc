@@ -1,4 +1,4 @@
-#include "coordinator/door.h"
+#include "coordinator/grpc_server.h"
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
@@ -6,15 +6,30 @@
 #include <atomic>
 #include <thread>
 
-#include "coordinator/door_services.h"
+#include "coordinator/grpc_services.h"
+#include "coordinator/listener.h"
 #include "gyre/v1/admin.grpc.pb.h"
+#include "model/quoted.h"
+#include "model/utf8.h"
 #include "proto/convert.h"
-#include "transport/tcp_link.h"
 
 namespace gyre {
 namespace {
 
 double Millis(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+constexpr size_t kMaxRanges = 100'000, kMaxWorker = 256;  // bytes
+
+// What an operator writes: the answer repeats parts of it, so it must be text.
+Status CheckText(const char* what, const std::string& text, size_t most) {
+  if (text.size() > most) return InvalidArgument("{}: {} bytes, at most {} fit", what, text.size(), most);
+  for (size_t at = 0; at < text.size();) {
+    const size_t n = ValidUtf8Length(text, at);
+    if (n == 0) return InvalidArgument("{}: byte {} is not UTF-8", what, at + 1);
+    at += n;
+  }
+  return absl::OkStatus();
+}
 
 // Finishes a call once, and in any case.
 class Finisher {
@@ -32,7 +47,7 @@ class Finisher {
 
 class AdminService : public v1::Admin::CallbackService {
  public:
-  AdminService(const DoorOptions& options, const Model& model, Engine& engine, Cluster& cluster)
+  AdminService(const GrpcServerOptions& options, const Model& model, Engine& engine, Cluster& cluster)
       : options_(options), model_(model), engine_(engine), cluster_(cluster) {}
 
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest*,
@@ -45,13 +60,23 @@ class AdminService : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Resize(grpc::CallbackServerContext* context, const v1::ResizeRequest* request,
                                    v1::ChangeReply* reply) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    cluster_.Resize(request->ranges().substr(0, 100000), Answer(reactor, reply));
+    const Cluster::Done done = Answer(reactor, reply);
+    if (const gyre::Status status = CheckText("the ranges", request->ranges(), kMaxRanges); !status.ok()) {
+      done(status);
+    } else {
+      cluster_.Resize(request->ranges(), done);
+    }
     return reactor;
   }
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                   v1::ChangeReply* reply) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    cluster_.Drain(request->worker(), Answer(reactor, reply));
+    const Cluster::Done done = Answer(reactor, reply);
+    if (const gyre::Status status = CheckText("the worker's name", request->worker(), kMaxWorker); !status.ok()) {
+      done(status);
+    } else {
+      cluster_.Drain(request->worker(), done);
+    }
     return reactor;
   }
 
@@ -71,7 +96,7 @@ class AdminService : public v1::Admin::CallbackService {
   }
   void Fill(v1::StatusReply* reply) const;
 
-  const DoorOptions& options_;
+  const GrpcServerOptions& options_;
   const gyre::Model& model_;
   Engine& engine_;
   Cluster& cluster_;
@@ -80,13 +105,13 @@ class AdminService : public v1::Admin::CallbackService {
 void AdminService::Fill(v1::StatusReply* reply) const {
   const ClusterStatus c = cluster_.status();
   reply->set_version(options_.version);
-  reply->set_state(c.state);
+  reply->set_state(PrintableSentence(c.state));
   if (c.plan) {
     reply->mutable_epoch()->set_term(c.plan->epoch.term);
     reply->mutable_epoch()->set_number(c.plan->epoch.number);
     reply->set_ranges(FormatRanges(*c.plan));
   }
-  reply->set_model(model_.path());
+  reply->set_model(PrintableSentence(model_.path()));
   reply->set_num_layers(static_cast<int>(model_.spec().layers.size()));
   reply->set_context(options_.context);
   for (const gyre::MemberStatus& m : c.members) {
@@ -137,52 +162,49 @@ void AdminService::Fill(v1::StatusReply* reply) const {
   }
 }
 
-class GrpcDoor : public Door {
+class CallbackServer : public GrpcServer {
  public:
-  GrpcDoor(const DoorOptions& options, const Model& model, Engine& engine, Cluster& cluster)
+  CallbackServer(const GrpcServerOptions& options, const Model& model, Engine& engine, Cluster& cluster,
+                 Service& service)
       : options_(options),
-        inference_(MakeInferenceService(options_, model, engine)),
+        inference_(MakeInferenceService(options_, model, service)),
         admin_(options_, model, engine, cluster),
         cluster_(MakeClusterService(options_, model, cluster, attached_)) {}
-  ~GrpcDoor() override { GrpcDoor::Stop(); }
+  ~CallbackServer() override { CallbackServer::Stop(); }
 
   Status Listen() {
-    GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.address));
+    GYRE_ASSIGN_OR_RETURN(listener_,
+                          Listener::Open({.address = options_.address, .hello_timeout = options_.hello_timeout}));
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials(), &port);
-    // Two servers must not share a port unnoticed.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+    // From the preface to HTTP/2's settings, which every client sends at once.
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, MillisOf(options_.hello_timeout));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(kIdle));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1000);
     builder.SetMaxReceiveMessageSize(16 << 20);
-    grpc::ResourceQuota quota("door");
+    grpc::ResourceQuota quota("gyre");
     quota.Resize(size_t{512} << 20);
     builder.SetResourceQuota(quota);
     builder.RegisterService(inference_.get());
     builder.RegisterService(&admin_);
     builder.RegisterService(cluster_.get());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0)
-      return Unavailable("cannot listen at {}: is the port in use?", options_.address);
-    address_ = FormatHostPort(at.host, static_cast<uint16_t>(port));
-    watch_ = std::thread([this] {
-      constexpr Duration kTick = std::chrono::milliseconds(100);
-      while (!stopping_) {
-        const Deadline wake = After(kTick);
-        std::this_thread::sleep_for(kTick);
-        // Woken late, the process was held up itself, by a suspended or crowded machine: others' silence means nothing
-        // then.
-        const Duration late = Clock::now() - wake;
-        attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
-      }
+    if (server_ == nullptr) return Unavailable("cannot serve gRPC at {}", options_.address);
+    listener_->Start([acceptor = std::shared_ptr(std::move(acceptor))](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor->HandleNewConnection(&connection);
     });
+    watch_ = std::thread([this] { Watch(); });
     return absl::OkStatus();
   }
-  const std::string& address() const override { return address_; }
+  const std::string& address() const override { return listener_->address(); }
   void Stop() override {
     if (server_ == nullptr || stopping_.exchange(true)) return;
+    listener_->Stop();
     attached_.CancelAll();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
     server_->Wait();
@@ -190,12 +212,31 @@ class GrpcDoor : public Door {
   }
 
  private:
-  const DoorOptions options_;
+  // A connection without a call for so long ends; clients connect again by themselves.
+  static constexpr Duration kIdle = std::chrono::minutes(2);
+
+  static int MillisOf(Duration d) {
+    return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
+  }
+  // Finds workers that fell silent.
+  void Watch() {
+    constexpr Duration kTick = std::chrono::milliseconds(100);
+    while (!stopping_) {
+      const Deadline wake = After(kTick);
+      std::this_thread::sleep_for(kTick);
+      // Woken late, the process itself was held up, by a suspended or crowded machine: others' silence means nothing
+      // then.
+      const Duration late = Clock::now() - wake;
+      attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
+    }
+  }
+
+  const GrpcServerOptions options_;
   const std::unique_ptr<grpc::Service> inference_;
   AdminService admin_;
-  Attached attached_;
+  AttachedWorkers attached_;
   const std::unique_ptr<grpc::Service> cluster_;
-  std::string address_;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> stopping_{false};
   std::thread watch_;
@@ -203,11 +244,11 @@ class GrpcDoor : public Door {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Door>> Door::Open(const DoorOptions& options, const Model& model, Engine& engine,
-                                           Cluster& cluster) {
-  auto door = std::make_unique<GrpcDoor>(options, model, engine, cluster);
-  GYRE_RETURN_IF_ERROR(door->Listen());
-  return std::unique_ptr<Door>(std::move(door));
+StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Open(const GrpcServerOptions& options, const Model& model,
+                                                       Engine& engine, Cluster& cluster, Service& service) {
+  auto server = std::make_unique<CallbackServer>(options, model, engine, cluster, service);
+  GYRE_RETURN_IF_ERROR(server->Listen());
+  return std::unique_ptr<GrpcServer>(std::move(server));
 }
 
 }  // namespace gyre
