@@ -70,21 +70,20 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
       return;
     }
     stream_ = *std::move(stream);
-    Advance();
+    left_ ? Leave() : Advance();
   }
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mutex_);
     writing_ = false;
-    if (!ok) stream_->Cancel();
-    if (ok || finished_) return Advance();
-    finished_ = true;  // nothing reaches the client any more
-    this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+    if (ok && !left_) return Advance();
+    Leave();
   }
   // The caller left: its request ends now, not when something is to be written.
   void OnCancel() override {
     MutexLock lock(&mutex_);
-    if (stream_ != nullptr) stream_->Cancel();
+    left_ = true;
+    if (stream_ != nullptr) Leave();
   }
   void OnDone() override { delete this; }
 
@@ -92,6 +91,13 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
   void Pump() {
     MutexLock lock(&mutex_);
     if (stream_ != nullptr) Advance();
+  }
+  // Nothing reaches the client any more. A write that is under way ends first, with OnWriteDone.
+  void Leave() GYRE_REQUIRES(mutex_) {
+    stream_->Cancel();
+    if (writing_ || finished_) return;
+    finished_ = true;
+    this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
   }
   void Advance() GYRE_REQUIRES(mutex_) {
     if (writing_ || finished_) {
@@ -118,7 +124,8 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
   Mutex mutex_;
   Message message_;  // of the write that is under way
   bool writing_ GYRE_GUARDED_BY(mutex_) = false;
-  bool finished_ GYRE_GUARDED_BY(mutex_) = false;
+  bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // Finish or the last write was asked for
+  bool left_ GYRE_GUARDED_BY(mutex_) = false;      // the caller
   // The last member: its end waits for a Pump that runs.
   std::unique_ptr<EventStream> stream_;
 };

@@ -273,13 +273,22 @@ class HostileCaller {
     request.mutable_ids()->Add(5);
     request.set_max_new_tokens(400);
     request.set_ignore_end(true);
-    request.add_stops(big_);
     grpc::ClientContext context;
     const auto reader = inference_->Generate(&context, request);
     v1::GenerateEvent event;
     EXPECT_TRUE(reader->Read(&event));
     context.TryCancel();
     EXPECT_FALSE(reader->Finish().ok());
+  }
+  void GenerateWithAnEndlessStop() {
+    v1::GenerateRequest request;
+    request.mutable_ids()->Add(5);
+    request.add_stops(big_);
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, request);
+    v1::GenerateEvent event;
+    EXPECT_FALSE(reader->Read(&event));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }
   void ScoreAnEndlessPrompt() {
     v1::ScoreRequest request;
@@ -351,6 +360,7 @@ TEST_F(RefusalsTest, HostileCallsLeaveNoMemoryBehind) {
       caller.AttachAndSayNothing();
       caller.GenerateFromAnEndlessPrompt();
       caller.GenerateAndLeave();
+      caller.GenerateWithAnEndlessStop();
       caller.ScoreAnEndlessPrompt();
       caller.ResizeToNonsense();
       caller.SpeakGarbage();

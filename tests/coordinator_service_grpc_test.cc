@@ -1,0 +1,444 @@
+// The gRPC port in one process: what clients write reaches the engine, what it answers reaches them, and callers that
+// are slow, gone, wrong or silent harm nobody.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "coordinator/grpc_server.h"
+#include "gyre/v1/admin.grpc.pb.h"
+#include "gyre/v1/cluster.grpc.pb.h"
+#include "gyre/v1/inference.grpc.pb.h"
+#include "proto/channel.h"
+#include "proto/control_codec.h"
+#include "proto/convert.h"
+#include "tests/testing/fake_engine.h"
+#include "transport/tcp_link.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using testing::FakeEngine;
+
+bool Eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(5));
+  return condition();
+}
+
+// A server over a real model, an engine without a ring, and a service whose engine is the test.
+class GrpcTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { model_ = *OpenModel(GYRE_DEMO_MODEL); }
+  static void TearDownTestSuite() { model_ = nullptr; }
+
+  void Serve(const ServiceLimits& limits = {}, const GrpcServerOptions& options = {.address = "127.0.0.1:0"}) {
+    EngineOptions e;
+    e.scheduler.num_blocks = 16;
+    e.vocab = model_->spec().vocab;
+    e.context = kContext;
+    auto started = Engine::Start(std::move(e));
+    ASSERT_TRUE(started.ok()) << started.status();
+    real_ = *std::move(started);
+    ClusterOptions c;
+    c.model_hash = model_->content_hash();
+    c.min_workers = 5;  // no plan begins
+    c.sizes.layers.assign(model_->spec().layers.size(), 1);
+    cluster_ = std::make_unique<Cluster>(std::move(c));
+    auto port = RingPort::Open({.listen = "127.0.0.1:0"});
+    ASSERT_TRUE(port.ok()) << port.status();
+    port_ = *std::move(port);
+    cluster_->Start(real_.get(), port_.get());
+    service_ = std::make_unique<Service>(*model_, engine_.Calls(), kContext, limits);
+    auto server = GrpcServer::Open(options, *model_, *real_, *cluster_, *service_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = *MakeChannel(server_->address(), {.own_connection = true});
+    inference_ = v1::Inference::NewStub(channel_);
+    admin_ = v1::Admin::NewStub(channel_);
+  }
+  void TearDown() override {
+    if (cluster_ != nullptr) cluster_->Stop();
+    if (server_ != nullptr) server_->Stop();
+    server_ = nullptr;
+    service_ = nullptr;
+    real_ = nullptr;
+    cluster_ = nullptr;
+  }
+  // Starts a call and waits until its request is there.
+  std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> Generate(const v1::GenerateRequest& request) {
+    const size_t before = engine_.requests().size();
+    auto reader = inference_->Generate(&context_, request);
+    EXPECT_TRUE(Eventually([&] { return engine_.requests().size() > before; }));
+    return reader;
+  }
+  grpc::Status Refused(const v1::GenerateRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, request);
+    v1::GenerateEvent event;
+    EXPECT_FALSE(reader->Read(&event));
+    return reader->Finish();
+  }
+
+  static constexpr uint32_t kContext = 256;
+  static std::shared_ptr<const Model> model_;
+  FakeEngine engine_;
+  std::unique_ptr<RingPort> port_;
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Engine> real_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<GrpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Inference::Stub> inference_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+  grpc::ClientContext context_;
+};
+std::shared_ptr<const Model> GrpcTest::model_;
+
+v1::GenerateRequest RequestOf(std::vector<TokenId> ids) {
+  v1::GenerateRequest r;
+  r.mutable_ids()->Add(ids.begin(), ids.end());
+  return r;
+}
+
+TEST_F(GrpcTest, EverySettingReachesTheEngine) {
+  Serve();
+  v1::GenerateRequest r = RequestOf({1, 2});
+  r.set_max_new_tokens(3);
+  r.add_stops("end");
+  r.add_stops(std::string("\xFF\x00", 2));  // any bytes
+  r.set_ignore_end(true);
+  r.set_priority(4);
+  r.add_stop_ids(5);
+  r.add_stop_ids(6);
+  v1::Sampling* s = r.mutable_sampling();
+  s->set_temperature(0.25f);
+  s->set_top_k(7);
+  s->set_top_p(0.5f);
+  s->set_min_p(0.125f);
+  s->set_repetition_penalty(1.5f);
+  s->set_frequency_penalty(0.75f);
+  s->set_presence_penalty(-0.5f);
+  s->set_penalty_last_n(8);
+  s->set_seed(9);
+  (*s->mutable_logit_bias())[10] = -2;
+  const auto reader = Generate(r);
+  const Request got = engine_.requests()[0];
+  EXPECT_EQ(got.prompt, (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(got.max_new_tokens, 3u);
+  EXPECT_EQ(got.stops, (std::vector<std::string>{"end", std::string("\xFF\x00", 2)}));
+  EXPECT_TRUE(got.ignore_end);
+  EXPECT_EQ(got.priority, 4);
+  EXPECT_EQ(got.stop_ids, (std::vector<TokenId>{5, 6}));
+  EXPECT_EQ(got.sampling.temperature, 0.25f);
+  EXPECT_EQ(got.sampling.top_k, 7);
+  EXPECT_EQ(got.sampling.top_p, 0.5f);
+  EXPECT_EQ(got.sampling.min_p, 0.125f);
+  EXPECT_EQ(got.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(got.sampling.frequency_penalty, 0.75f);
+  EXPECT_EQ(got.sampling.presence_penalty, -0.5f);
+  EXPECT_EQ(got.sampling.penalty_last_n, 8);
+  EXPECT_EQ(got.sampling.seed, 9u);
+  EXPECT_EQ(got.sampling.logit_bias, (std::vector<std::pair<TokenId, float>>{{10, -2.0f}}));
+  // And what the engine says reaches the client, in bytes of any kind.
+  engine_.Send(1, TokenEvent{.token = 11, .probability = 0.5f, .text = "\xC3"});
+  engine_.Send(1, Finished{.reason = FinishReason::kLength,
+                           .text = "\xFF",
+                           .usage = {.prompt_tokens = 2,
+                                     .cached_tokens = 1,
+                                     .generated_tokens = 3,
+                                     .to_first_token = milliseconds(4),
+                                     .total = milliseconds(5)}});
+  v1::GenerateEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.token().id(), 11);
+  EXPECT_EQ(event.token().probability(), 0.5f);
+  EXPECT_EQ(event.token().text(), "\xC3");
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.finished().reason(), "length");
+  EXPECT_EQ(event.finished().text(), "\xFF");
+  EXPECT_EQ(event.finished().prompt_tokens(), 2u);
+  EXPECT_EQ(event.finished().cached_tokens(), 1u);
+  EXPECT_EQ(event.finished().generated_tokens(), 3u);
+  EXPECT_EQ(event.finished().to_first_token_us(), 4000);
+  EXPECT_EQ(event.finished().total_us(), 5000);
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(GrpcTest, WhatIsNotSetHasItsDefault) {
+  Serve();
+  v1::GenerateRequest r = RequestOf({1});
+  r.mutable_sampling()->set_temperature(0);
+  const auto reader = Generate(r);
+  const Request got = engine_.requests()[0];
+  const SamplingParams defaults;
+  EXPECT_EQ(got.max_new_tokens, kContext);  // until the context is full
+  EXPECT_EQ(got.sampling.temperature, 0);
+  EXPECT_EQ(got.sampling.top_k, defaults.top_k);
+  EXPECT_EQ(got.sampling.top_p, defaults.top_p);
+  EXPECT_EQ(got.sampling.min_p, defaults.min_p);
+  EXPECT_EQ(got.sampling.repetition_penalty, defaults.repetition_penalty);
+  EXPECT_EQ(got.sampling.penalty_last_n, defaults.penalty_last_n);
+  // A field that is set to 0 is 0.
+  r.mutable_sampling()->set_top_p(0);
+  const grpc::Status status = Refused(r);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("top_p"));
+  context_.TryCancel();
+  reader->Finish();
+}
+
+TEST_F(GrpcTest, ACallerThatLeavesCancels) {
+  Serve();
+  const auto reader = Generate(RequestOf({1}));
+  EXPECT_FALSE(engine_.cancelled(1));
+  context_.TryCancel();
+  EXPECT_TRUE(Eventually([&] { return engine_.cancelled(1); }));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return service_->streams().streams() == 0; }));
+}
+
+TEST_F(GrpcTest, AClientThatReadsNothingIsHeldBackAndDropped) {
+  ServiceLimits limits;
+  limits.streams = {.stream_bytes = 1 << 20, .stall = milliseconds(300)};
+  Serve(limits);
+  const auto reader = Generate(RequestOf({1}));
+  // More than gRPC's own buffers take in.
+  const TokenEvent token{.token = 1, .text = std::string(100'000, 'x')};
+  int sent = 0;
+  size_t most = 0;
+  EXPECT_TRUE(Eventually([&] {
+    for (; !engine_.held(1) && !engine_.cancelled(1) && sent < 10'000; ++sent) engine_.Send(1, token);
+    most = std::max(most, service_->streams().queued_bytes());
+    return engine_.cancelled(1);
+  }));
+  EXPECT_LT(sent, 1000);
+  EXPECT_GT(most, size_t{1} << 20);
+  EXPECT_LT(most, size_t{2} << 20);
+  engine_.Send(1, Cancelled{});
+  EXPECT_TRUE(Eventually([&] { return service_->streams().streams() == 0; }));
+  EXPECT_EQ(service_->streams().queued_bytes(), 0u);
+  for (v1::GenerateEvent event; reader->Read(&event);) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+TEST_F(GrpcTest, AFinishedStreamThatNobodyReadsGoes) {
+  ServiceLimits limits;
+  limits.streams.stall = milliseconds(300);
+  Serve(limits);
+  const auto reader = Generate(RequestOf({1}));
+  for (int i = 0; i < 10; ++i) engine_.Send(1, TokenEvent{.token = 1, .text = std::string(1'000'000, 'x')});
+  engine_.Send(1, Finished{});
+  EXPECT_GT(service_->streams().streams(), 0u);
+  EXPECT_TRUE(Eventually([&] { return service_->streams().streams() == 0; }));
+  context_.TryCancel();
+  reader->Finish();
+}
+
+TEST_F(GrpcTest, ScoringStreamsAreFew) {
+  Serve();
+  v1::ScoreRequest request;
+  request.add_ids(1);
+  grpc::ClientContext contexts[3];
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::ScoreEvent>>> readers;
+  for (int i = 0; i < 2; ++i) readers.push_back(inference_->Score(&contexts[i], request));
+  ASSERT_TRUE(Eventually([&] { return engine_.requests().size() == 2; }));
+  EXPECT_TRUE(engine_.requests()[0].prompt_logits);
+  const grpc::Status third = inference_->Score(&contexts[2], request)->Finish();
+  EXPECT_EQ(third.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(third.error_message(), HasSubstr("at most 2"));
+  engine_.Send(1, LogitsEvent{.position = 3, .logits = {1, 2}});
+  engine_.Send(1, Finished{});
+  v1::ScoreEvent event;
+  ASSERT_TRUE(readers[0]->Read(&event));
+  EXPECT_EQ(event.position(), 3u);
+  EXPECT_EQ(event.logits().size(), 8u);
+  EXPECT_FALSE(readers[0]->Read(&event));
+  EXPECT_TRUE(readers[0]->Finish().ok());
+  contexts[1].TryCancel();
+  readers[1]->Finish();
+}
+
+TEST_F(GrpcTest, WrongTextsHaveTheirSentence) {
+  Serve();
+  auto drained = [&](const std::string& worker) {
+    grpc::ClientContext context;
+    v1::DrainRequest request;
+    request.set_worker(worker);
+    v1::ChangeReply reply;
+    return admin_->Drain(&context, request, &reply);
+  };
+  auto resized = [&](const std::string& ranges) {
+    grpc::ClientContext context;
+    v1::ResizeRequest request;
+    request.set_ranges(ranges);
+    v1::ChangeReply reply;
+    return admin_->Resize(&context, request, &reply);
+  };
+  for (const grpc::Status& status : {drained("w\xFF"), resized("0-3\xC3")}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("is not UTF-8"));
+  }
+  EXPECT_THAT(drained("nobody").error_message(), HasSubstr("no worker 'nobody'"));
+  const grpc::Status cut = resized("0-1" + std::string(200'000, ' '));
+  EXPECT_EQ(cut.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(cut.error_message(), HasSubstr("200003 bytes, at most 100000"));
+  // An error as long as the ranges would not fit into gRPC's metadata.
+  const grpc::Status lengthy = resized(std::string(50'000, 'z'));
+  EXPECT_EQ(lengthy.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_GT(lengthy.error_message().size(), 20u);
+  grpc::ClientContext prompt_context, text_context;
+  v1::PromptRequest prompt;
+  prompt.set_messages("[\"\xFF\"]");
+  v1::PromptReply prompt_reply;
+  EXPECT_THAT(inference_->Prompt(&prompt_context, prompt, &prompt_reply).error_message(), HasSubstr("not JSON"));
+  v1::TokenizeRequest text;
+  text.set_text("a\xFFz");
+  v1::TokenizeReply text_reply;
+  EXPECT_TRUE(inference_->Tokenize(&text_context, text, &text_reply).ok());
+  EXPECT_EQ(std::vector<TokenId>(text_reply.ids().begin(), text_reply.ids().end()),
+            model_->tokenizer()->Encode("a\xFFz", {}));
+}
+
+// Long texts take a bounded pool of threads, so that the threads that read heartbeats stay free.
+TEST_F(GrpcTest, LongTextsLeaveHeartbeatsAlone) {
+  ServiceLimits limits;
+  limits.prompt_bytes = 1000;
+  limits.work_threads = 1;
+  limits.queued_work = 1;
+  Serve(limits);
+  std::atomic<bool> go{false}, began{false};
+  ASSERT_TRUE(service_
+                  ->Post([&] {
+                    began = true;
+                    while (!go) std::this_thread::sleep_for(milliseconds(1));
+                  })
+                  .ok());
+  ASSERT_TRUE(Eventually([&] { return began.load(); }));
+  // The thread of texts is busy: one call waits for it, the next ones are refused at once.
+  std::thread waiting([&] {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_text("a");
+    v1::TokenizeReply reply;
+    EXPECT_TRUE(inference_->Tokenize(&context, request, &reply).ok());
+    EXPECT_GT(reply.ids_size(), 0);
+  });
+  auto tokenize = [&](size_t bytes) {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_text(std::string(bytes, 'a'));
+    v1::TokenizeReply reply;
+    return inference_->Tokenize(&context, request, &reply);
+  };
+  EXPECT_TRUE(Eventually([&] { return tokenize(2000).error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED; }));
+  go = true;
+  waiting.join();
+  EXPECT_EQ(tokenize(2000).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(tokenize(1000).ok());
+}
+
+TEST_F(GrpcTest, AWorkerThatFallsSilentIsNamed) {
+  Serve({}, {.address = "127.0.0.1:0", .heartbeat_timeout = milliseconds(1200)});
+  const auto stub = v1::Cluster::NewStub(channel_);
+  const auto stream = stub->Attach(&context_);
+  const WorkerHello hello{
+      .name = "w7", .ring_address = "127.0.0.1:9", .model_hash = model_->content_hash(), .threads = 1, .instance = 42};
+  ASSERT_TRUE(stream->Write(Encode(hello)));
+  v1::Command welcome;
+  ASSERT_TRUE(stream->Read(&welcome));
+  EXPECT_EQ(welcome.welcome().name(), "w7");
+  ASSERT_TRUE(Eventually([&] {
+    const auto members = cluster_->status().members;
+    return members.size() == 1 && members[0].info.instance == 42;
+  }));
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(stream->Read(&welcome));
+  stream->Finish();
+  EXPECT_TRUE(Eventually([&] { return cluster_->status().members.empty(); }));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("w7 is gone: nothing was heard of w7 for 1.2 s"));
+}
+
+// The silent connections to the port.
+class Silent {
+ public:
+  explicit Silent(const std::string& address) : fd_(*ConnectTcp(address, After(seconds(5)))) {}
+  ~Silent() { close(fd_); }
+  void Say(const std::string& text) { (void)!send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  bool Ended(milliseconds time) const {
+    pollfd p{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
+    char byte;
+    const Deadline end = After(time);
+    while (Clock::now() < end && poll(&p, 1, static_cast<int>(time.count())) > 0) {
+      if (recv(fd_, &byte, 1, MSG_DONTWAIT) <= 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  const int fd_;
+};
+
+TEST_F(GrpcTest, SilentConnectionsEnd) {
+  Serve({}, {.address = "127.0.0.1:0", .hello_timeout = milliseconds(300)});
+  Silent silent(server_->address()), half(server_->address()), preface(server_->address()), http(server_->address());
+  half.Say("PRI * HT");
+  preface.Say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");  // and no settings
+  http.Say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  for (const Silent* s : {&silent, &half, &preface, &http}) EXPECT_TRUE(s->Ended(seconds(20)));
+  // Those that speak stay.
+  grpc::ClientContext context;
+  v1::ModelReply reply;
+  EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());
+}
+
+TEST_F(GrpcTest, ManySilentConnectionsKeepNobodyOut) {
+  Serve({}, {.address = "127.0.0.1:0", .hello_timeout = seconds(1000)});
+  std::vector<std::unique_ptr<Silent>> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<Silent>(server_->address()));
+  EXPECT_TRUE(silent.front()->Ended(seconds(20)));
+  EXPECT_FALSE(silent.back()->Ended(milliseconds(50)));
+  grpc::ClientContext context;
+  v1::ModelReply reply;
+  EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());
+}
+
+TEST_F(GrpcTest, AddressesThatCannotBeBoundHaveTheirSentence) {
+  Serve();
+  auto refused = [&](const std::string& address) {
+    const auto server = GrpcServer::Open({.address = address}, *model_, *real_, *cluster_, *service_);
+    return server.ok() ? "bound" : Message(server.status());
+  };
+  EXPECT_THAT(refused(server_->address()), HasSubstr("another program has the port"));
+  EXPECT_THAT(refused("127.0.0.1:99999"), HasSubstr("the port is 99999"));
+  EXPECT_THAT(refused("nonsense"), HasSubstr("expected HOST:PORT"));
+  EXPECT_THAT(refused("192.0.2.1:0"), HasSubstr("this machine has no such address"));
+  EXPECT_THAT(refused("no-such-host.invalid:1"), HasSubstr("cannot listen at no-such-host.invalid:1"));
+}
+
+TEST_F(GrpcTest, ADeadCoordinatorIsSaidToBeGone) {
+  Serve();
+  const std::string address = server_->address();
+  const auto reader = Generate(RequestOf({1}));
+  cluster_->Stop();
+  server_->Stop();
+  EXPECT_FALSE(reader->Finish().ok());
+  grpc::ClientContext context;
+  v1::ModelReply reply;
+  const auto stub = v1::Inference::NewStub(*MakeChannel(address, {.own_connection = true}));
+  EXPECT_THAT(Message(FromGrpcAt(stub->Model(&context, {}, &reply), address)),
+              HasSubstr("no coordinator answers at " + address));
+}
+
+}  // namespace
+}  // namespace gyre
