@@ -68,7 +68,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
                                  .exact = ring_options.exact,
                                  .open = ring_options.ModelOptions()};
   Service service(ring->model(), CallsOf(ring->engine()), ring->context());
-  GYRE_ASSIGN_OR_RETURN(auto server, GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), service));
+  GYRE_ASSIGN_OR_RETURN(auto server,
+                        GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), service));
   // For people, and for programs that started it with port 0.
   fmt::print("listening {}\n", server->address());
   std::fflush(stdout);

@@ -43,7 +43,10 @@ struct EventStreams::Shared {
 class EventStream::State {
  public:
   State(std::shared_ptr<EventStreams::Shared> shared, StreamOptions options, bool scoring)
-      : shared_(std::move(shared)), scoring_(scoring), may_stall_(options.may_stall), ready_(std::move(options.ready)) {}
+      : shared_(std::move(shared)),
+        scoring_(scoring),
+        may_stall_(options.may_stall),
+        ready_(std::move(options.ready)) {}
 
   // On the engine's thread.
   void Push(SeqId seq, const Event& event) {
@@ -65,7 +68,8 @@ class EventStream::State {
         shared_->engine.hold(seq);
       }
       if (full && shared_->queued > limits.total_bytes) {
-        DropLocked(ResourceExhausted("the client reads too slowly: {} MiB wait for it and others", limits.total_bytes >> 20));
+        DropLocked(
+            ResourceExhausted("the client reads too slowly: {} MiB wait for it and others", limits.total_bytes >> 20));
       }
       if (due_since_ == kNoDeadline) due_since_ = Clock::now();
       call = std::exchange(armed_, false) || dropped_;
@@ -272,7 +276,8 @@ StatusOr<std::unique_ptr<EventStream>> EventStreams::Submit(Request request, Str
 
 void EventStreams::Watch() {
   pthread_setname_np(pthread_self(), "streams");
-  const Duration tick = std::clamp<Duration>(shared_->limits.stall / 8, std::chrono::milliseconds(5), std::chrono::seconds(1));
+  const Duration tick =
+      std::clamp<Duration>(shared_->limits.stall / 8, std::chrono::milliseconds(5), std::chrono::seconds(1));
   std::vector<std::shared_ptr<EventStream::State>> alive;
   for (;;) {
     {

@@ -27,16 +27,16 @@ struct EngineCalls {
 EngineCalls CallsOf(Engine& engine);
 
 struct StreamLimits {
-  size_t streams = 1024;                             // at once
-  size_t scoring_streams = 2;                        // those with prompt_logits: one step of theirs is many megabytes
-  size_t stream_bytes = size_t{4} << 20;             // above, the sequence is held back until half of it was read
-  size_t total_bytes = size_t{512} << 20;            // above, a stream that is over its own limit is dropped
-  Duration stall = std::chrono::seconds(60);         // a reader that takes nothing for so long is given up
+  size_t streams = 1024;                      // at once
+  size_t scoring_streams = 2;                 // those with prompt_logits: one step of theirs is many megabytes
+  size_t stream_bytes = size_t{4} << 20;      // above, the sequence is held back until half of it was read
+  size_t total_bytes = size_t{512} << 20;     // above, a stream that is over its own limit is dropped
+  Duration stall = std::chrono::seconds(60);  // a reader that takes nothing for so long is given up
 };
 
 struct StreamOptions {
-  // Called when the next event is there after TryNext found none, and when the stream is dropped. On the engine's or the
-  // watcher's thread; must not block.
+  // Called when the next event is there after TryNext found none, and when the stream is dropped. On the engine's or
+  // the watcher's thread; must not block.
   std::function<void()> ready = [] {};
   bool may_stall = false;  // the reader belongs to this process: it is never given up
 };

@@ -177,9 +177,9 @@ class InferenceService : public v1::Inference::CallbackService {
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
                                      v1::TokenizeReply* reply) override {
     return Answer(context, [this, request, reply]() -> gyre::Status {
-      GYRE_ASSIGN_OR_RETURN(
-          const auto ids, service_.Tokenize(request->text(), {.add_special = request->add_special(),
-                                                              .parse_special = request->parse_special()}));
+      GYRE_ASSIGN_OR_RETURN(const auto ids,
+                            service_.Tokenize(request->text(), {.add_special = request->add_special(),
+                                                                .parse_special = request->parse_special()}));
       reply->mutable_ids()->Add(ids.begin(), ids.end());
       return absl::OkStatus();
     });

@@ -14,11 +14,13 @@
 namespace gyre {
 namespace {
 
-// "ipv4:127.0.0.1:4711" -> "127.0.0.1".
+// "ipv4:127.0.0.1:4711" -> "127.0.0.1", "ipv6:%5B::1%5D:4711" -> "::1".
 std::string HostOf(const std::string& peer) {
   const size_t colon = peer.find(':'), port = peer.rfind(':');
   if (colon == std::string::npos || port <= colon) return peer;
-  return peer.substr(colon + 1, port - colon - 1);
+  std::string host = peer.substr(colon + 1, port - colon - 1);
+  if (host.size() > 6 && host.rfind("%5B", 0) == 0) host = host.substr(3, host.size() - 6);
+  return host;
 }
 
 MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
@@ -39,8 +41,8 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
 
 class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
  public:
-  AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached,
-                RefusalLog& refusals, uint64_t term)
+  AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
+                uint64_t term)
       : context_(context), cluster_(cluster), attached_(attached), refusals_(refusals), term_(term) {
     attached_.Add(this);
     StartRead(&event_);
@@ -194,8 +196,8 @@ class ClusterService : public v1::Cluster::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeClusterService(const GrpcServerOptions& options, const Model& model, Cluster& cluster,
-                                                  AttachedWorkers& attached) {
+std::unique_ptr<grpc::Service> MakeClusterService(const GrpcServerOptions& options, const Model& model,
+                                                  Cluster& cluster, AttachedWorkers& attached) {
   return std::make_unique<ClusterService>(options, model, cluster, attached);
 }
 

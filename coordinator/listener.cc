@@ -145,8 +145,8 @@ class TcpListener : public Listener {
 void TcpListener::Loop() {
   std::vector<pollfd> polled;
   while (!stopping_) {
-    polled.assign({{.fd = wake_.get(), .events = POLLIN, .revents = 0},
-                   {.fd = socket_.get(), .events = POLLIN, .revents = 0}});
+    polled.assign(
+        {{.fd = wake_.get(), .events = POLLIN, .revents = 0}, {.fd = socket_.get(), .events = POLLIN, .revents = 0}});
     for (const Silent& s : silent_) polled.push_back({.fd = s.fd.get(), .events = POLLIN | POLLRDHUP, .revents = 0});
     int wait = -1;
     if (!silent_.empty()) {
@@ -204,8 +204,9 @@ bool TcpListener::Decide(Silent& s) {
 void TcpListener::Expire() {
   const Deadline now = Clock::now();
   while (!silent_.empty() && silent_.front().until <= now) {
-    refusals_.Log(silent_.front().peer, DeadlineExceeded("it said nothing for {:.1f} s",
-                                                         std::chrono::duration<double>(options_.hello_timeout).count()));
+    refusals_.Log(silent_.front().peer,
+                  DeadlineExceeded("it said nothing for {:.1f} s",
+                                   std::chrono::duration<double>(options_.hello_timeout).count()));
     silent_.pop_front();
   }
 }

@@ -12,10 +12,10 @@
 namespace gyre {
 
 struct ListenerOptions {
-  std::string address;                             // HOST:PORT, port 0 for any
+  std::string address;                               // HOST:PORT, port 0 for any
   Duration hello_timeout = std::chrono::seconds(5);  // for HTTP/2's connection preface
-  size_t max_silent = 64;                          // connections without a preface; above, the oldest of them ends
-  size_t max_connections = 4096;                   // in all; fewer where the process may open few descriptors
+  size_t max_silent = 64;                            // connections without a preface; above, the oldest of them ends
+  size_t max_connections = 4096;                     // in all; fewer where the process may open few descriptors
 };
 
 class Listener {

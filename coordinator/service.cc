@@ -141,8 +141,7 @@ StatusOr<std::vector<TokenId>> Service::PromptIds(Question& question) const {
     return std::move(*ids);
   }
   if (const auto* text = std::get_if<TextInput>(&question.input)) {
-    GYRE_ASSIGN_OR_RETURN(auto ids,
-                          Tokenize(text->text, {.add_special = true, .parse_special = text->parse_special}));
+    GYRE_ASSIGN_OR_RETURN(auto ids, Tokenize(text->text, {.add_special = true, .parse_special = text->parse_special}));
     if (ids.empty()) return InvalidArgument("the prompt is empty and the model has no begin-of-text token");
     return ids;
   }
@@ -156,7 +155,8 @@ Status Service::CheckSettings(const Question& q) const {
   if (q.stops.size() > limits_.stops) {
     return InvalidArgument("{} stop strings, at most {} are taken", q.stops.size(), limits_.stops);
   }
-  for (const std::string& stop : q.stops) GYRE_RETURN_IF_ERROR(CheckLength("a stop string", stop.size(), limits_.stop_bytes));
+  for (const std::string& stop : q.stops)
+    GYRE_RETURN_IF_ERROR(CheckLength("a stop string", stop.size(), limits_.stop_bytes));
   if (q.stop_ids.size() > limits_.stop_ids) {
     return InvalidArgument("{} stop ids, at most {} are taken", q.stop_ids.size(), limits_.stop_ids);
   }

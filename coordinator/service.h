@@ -64,11 +64,12 @@ class Service {
   const Model& model() const { return model_; }
   uint32_t context() const { return context_; }
 
-  // Templates and tokenizes on the calling thread. A conversation's stop ids are added to the question's. kInvalidArgument:
-  // nothing in it, too much in a field, a conversation that the template refuses. kResourceExhausted: longer than the
-  // context. kFailedPrecondition: the model has no tokenizer.
+  // Templates and tokenizes on the calling thread. A conversation's stop ids are added to the question's.
+  // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kResourceExhausted:
+  // longer than the context. kFailedPrecondition: the model has no tokenizer.
   StatusOr<Request> MakeRequest(Question question) const;
-  // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the context.
+  // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
+  // context.
   StatusOr<std::vector<TokenId>> Tokenize(std::string_view text, const EncodeOptions& options) const;
   StatusOr<ChatPrompt> Prompt(const ChatInput& chat) const;
   // JSON texts as a conversation: `messages` an array, `tools` "" or any value. kInvalidArgument.

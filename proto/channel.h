@@ -12,7 +12,8 @@
 namespace gyre {
 
 struct ChannelOptions {
-  // A connection of its own that is tried at once; channels to one address otherwise share a connection and its backoff.
+  // A connection of its own that is tried at once; channels to one address otherwise share a connection and its
+  // backoff.
   bool own_connection = false;
   bool keepalive = false;  // pings find a dead host while a stream is silent
 };

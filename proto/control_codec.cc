@@ -108,7 +108,8 @@ StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
     return InvalidArgument("a plan's key has {} bytes, expected {}", p.key().size(), plan.key.size());
   }
   std::copy(p.key().begin(), p.key().end(), plan.key.begin());
-  if (p.stages_size() > kMaxStages) return InvalidArgument("a plan of {} stages, at most {}", p.stages_size(), kMaxStages);
+  if (p.stages_size() > kMaxStages)
+    return InvalidArgument("a plan of {} stages, at most {}", p.stages_size(), kMaxStages);
   std::vector<Assignment> assignments;
   for (const v1::Stage& s : p.stages()) {
     GYRE_RETURN_IF_ERROR(CheckRange(s.layers()));
@@ -241,8 +242,9 @@ v1::ClusterInfo Encode(const ClusterFacts& facts) {
 StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
   GYRE_RETURN_IF_ERROR(CheckText("the coordinator's version", info.version(), kMaxShortText));
   if (info.protocol() != kControlProtocol) {
-    return FailedPrecondition("the coordinator (Gyre {}) speaks control protocol {}, this worker {}: update one of them",
-                              info.version(), info.protocol(), kControlProtocol);
+    return FailedPrecondition(
+        "the coordinator (Gyre {}) speaks control protocol {}, this worker {}: update one of them", info.version(),
+        info.protocol(), kControlProtocol);
   }
   if (info.model_path().size() > kMaxPath || info.model_path().find('\0') != std::string::npos) {
     return InvalidArgument("the coordinator's model has a path of {} bytes, expected at most {} and no zero among them",

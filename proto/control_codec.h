@@ -1,5 +1,5 @@
-// The control plane's messages as Gyre's types, in both directions. Every Decode bounds what it takes in: counts, sizes,
-// lengths and characters of texts, and numbers that Gyre's types cannot hold. Pure functions, thread-safe.
+// The control plane's messages as Gyre's types, in both directions. Every Decode bounds what it takes in: counts,
+// sizes, lengths and characters of texts, and numbers that Gyre's types cannot hold. Pure functions, thread-safe.
 #pragma once
 
 #include <cstdint>

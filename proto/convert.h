@@ -17,7 +17,8 @@ inline std::string CutUtf8(const std::string& text, size_t most) {
   return text.substr(0, end) + "...";
 }
 
-// gRPC drops a status text that does not fit into its 8 KiB of metadata; every byte that is not ASCII takes three there.
+// gRPC drops a status text that does not fit into its 8 KiB of metadata; every byte that is not ASCII takes three
+// there.
 inline constexpr size_t kMaxStatusText = 2000;
 
 inline grpc::Status ToGrpc(const absl::Status& status) {

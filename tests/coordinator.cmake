@@ -4,7 +4,7 @@ if(GYRE_TESTS)
           coordinator_text_stream_test coordinator_scheduler_test
     DEPS gyre_coordinator)
   gyre_tests(service_tests unit FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
-  gyre_tests(grpc_tests "unit;process" FILES coordinator_service_grpc_test DEPS gyre_coordinator)
+  gyre_tests(grpc_tests "unit;process" FILES coordinator_service_grpc_test coordinator_service_port_test DEPS gyre_coordinator)
   foreach(program service_tests grpc_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   endforeach()

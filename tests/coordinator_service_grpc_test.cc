@@ -1,107 +1,24 @@
-// The gRPC port in one process: what clients write reaches the engine, what it answers reaches them, and callers that
-// are slow, gone, wrong or silent harm nobody.
+// Calls over gRPC: what clients write reaches the engine, what it answers reaches them, and callers that are slow, gone
+// or wrong harm nobody.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 
-#include "coordinator/grpc_server.h"
-#include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/cluster.grpc.pb.h"
-#include "gyre/v1/inference.grpc.pb.h"
-#include "proto/channel.h"
 #include "proto/control_codec.h"
-#include "proto/convert.h"
-#include "tests/testing/fake_engine.h"
-#include "transport/tcp_link.h"
+#include "tests/testing/grpc_server_test.h"
 
 namespace gyre {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
+using testing::Eventually;
 using ::testing::HasSubstr;
-using testing::FakeEngine;
 
-bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(5));
-  return condition();
-}
-
-// A server over a real model, an engine without a ring, and a service whose engine is the test.
-class GrpcTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { model_ = *OpenModel(GYRE_DEMO_MODEL); }
-  static void TearDownTestSuite() { model_ = nullptr; }
-
-  void Serve(const ServiceLimits& limits = {}, const GrpcServerOptions& options = {.address = "127.0.0.1:0"}) {
-    EngineOptions e;
-    e.scheduler.num_blocks = 16;
-    e.vocab = model_->spec().vocab;
-    e.context = kContext;
-    auto started = Engine::Start(std::move(e));
-    ASSERT_TRUE(started.ok()) << started.status();
-    real_ = *std::move(started);
-    ClusterOptions c;
-    c.model_hash = model_->content_hash();
-    c.min_workers = 5;  // no plan begins
-    c.sizes.layers.assign(model_->spec().layers.size(), 1);
-    cluster_ = std::make_unique<Cluster>(std::move(c));
-    auto port = RingPort::Open({.listen = "127.0.0.1:0"});
-    ASSERT_TRUE(port.ok()) << port.status();
-    port_ = *std::move(port);
-    cluster_->Start(real_.get(), port_.get());
-    service_ = std::make_unique<Service>(*model_, engine_.Calls(), kContext, limits);
-    auto server = GrpcServer::Open(options, *model_, *real_, *cluster_, *service_);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    channel_ = *MakeChannel(server_->address(), {.own_connection = true});
-    inference_ = v1::Inference::NewStub(channel_);
-    admin_ = v1::Admin::NewStub(channel_);
-  }
-  void TearDown() override {
-    if (cluster_ != nullptr) cluster_->Stop();
-    if (server_ != nullptr) server_->Stop();
-    server_ = nullptr;
-    service_ = nullptr;
-    real_ = nullptr;
-    cluster_ = nullptr;
-  }
-  // Starts a call and waits until its request is there.
-  std::unique_ptr<grpc::ClientReader<v1::GenerateEvent>> Generate(const v1::GenerateRequest& request) {
-    const size_t before = engine_.requests().size();
-    auto reader = inference_->Generate(&context_, request);
-    EXPECT_TRUE(Eventually([&] { return engine_.requests().size() > before; }));
-    return reader;
-  }
-  grpc::Status Refused(const v1::GenerateRequest& request) {
-    grpc::ClientContext context;
-    const auto reader = inference_->Generate(&context, request);
-    v1::GenerateEvent event;
-    EXPECT_FALSE(reader->Read(&event));
-    return reader->Finish();
-  }
-
-  static constexpr uint32_t kContext = 256;
-  static std::shared_ptr<const Model> model_;
-  FakeEngine engine_;
-  std::unique_ptr<RingPort> port_;
-  std::unique_ptr<Cluster> cluster_;
-  std::unique_ptr<Engine> real_;
-  std::unique_ptr<Service> service_;
-  std::unique_ptr<GrpcServer> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Inference::Stub> inference_;
-  std::unique_ptr<v1::Admin::Stub> admin_;
-  grpc::ClientContext context_;
-};
-std::shared_ptr<const Model> GrpcTest::model_;
+class GrpcTest : public testing::GrpcServerTest {};
 
 v1::GenerateRequest RequestOf(std::vector<TokenId> ids) {
   v1::GenerateRequest r;
@@ -362,82 +279,12 @@ TEST_F(GrpcTest, AWorkerThatFallsSilentIsNamed) {
     const auto members = cluster_->status().members;
     return members.size() == 1 && members[0].info.instance == 42;
   }));
+  EXPECT_EQ(cluster_->status().members[0].info.host, "127.0.0.1");
   ::testing::internal::CaptureStderr();
   EXPECT_FALSE(stream->Read(&welcome));
   stream->Finish();
   EXPECT_TRUE(Eventually([&] { return cluster_->status().members.empty(); }));
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("w7 is gone: nothing was heard of w7 for 1.2 s"));
-}
-
-// The silent connections to the port.
-class Silent {
- public:
-  explicit Silent(const std::string& address) : fd_(*ConnectTcp(address, After(seconds(5)))) {}
-  ~Silent() { close(fd_); }
-  void Say(const std::string& text) { (void)!send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  bool Ended(milliseconds time) const {
-    pollfd p{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
-    char byte;
-    const Deadline end = After(time);
-    while (Clock::now() < end && poll(&p, 1, static_cast<int>(time.count())) > 0) {
-      if (recv(fd_, &byte, 1, MSG_DONTWAIT) <= 0) return true;
-    }
-    return false;
-  }
-
- private:
-  const int fd_;
-};
-
-TEST_F(GrpcTest, SilentConnectionsEnd) {
-  Serve({}, {.address = "127.0.0.1:0", .hello_timeout = milliseconds(300)});
-  Silent silent(server_->address()), half(server_->address()), preface(server_->address()), http(server_->address());
-  half.Say("PRI * HT");
-  preface.Say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");  // and no settings
-  http.Say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  for (const Silent* s : {&silent, &half, &preface, &http}) EXPECT_TRUE(s->Ended(seconds(20)));
-  // Those that speak stay.
-  grpc::ClientContext context;
-  v1::ModelReply reply;
-  EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());
-}
-
-TEST_F(GrpcTest, ManySilentConnectionsKeepNobodyOut) {
-  Serve({}, {.address = "127.0.0.1:0", .hello_timeout = seconds(1000)});
-  std::vector<std::unique_ptr<Silent>> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<Silent>(server_->address()));
-  EXPECT_TRUE(silent.front()->Ended(seconds(20)));
-  EXPECT_FALSE(silent.back()->Ended(milliseconds(50)));
-  grpc::ClientContext context;
-  v1::ModelReply reply;
-  EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());
-}
-
-TEST_F(GrpcTest, AddressesThatCannotBeBoundHaveTheirSentence) {
-  Serve();
-  auto refused = [&](const std::string& address) {
-    const auto server = GrpcServer::Open({.address = address}, *model_, *real_, *cluster_, *service_);
-    return server.ok() ? "bound" : Message(server.status());
-  };
-  EXPECT_THAT(refused(server_->address()), HasSubstr("another program has the port"));
-  EXPECT_THAT(refused("127.0.0.1:99999"), HasSubstr("the port is 99999"));
-  EXPECT_THAT(refused("nonsense"), HasSubstr("expected HOST:PORT"));
-  EXPECT_THAT(refused("192.0.2.1:0"), HasSubstr("this machine has no such address"));
-  EXPECT_THAT(refused("no-such-host.invalid:1"), HasSubstr("cannot listen at no-such-host.invalid:1"));
-}
-
-TEST_F(GrpcTest, ADeadCoordinatorIsSaidToBeGone) {
-  Serve();
-  const std::string address = server_->address();
-  const auto reader = Generate(RequestOf({1}));
-  cluster_->Stop();
-  server_->Stop();
-  EXPECT_FALSE(reader->Finish().ok());
-  grpc::ClientContext context;
-  v1::ModelReply reply;
-  const auto stub = v1::Inference::NewStub(*MakeChannel(address, {.own_connection = true}));
-  EXPECT_THAT(Message(FromGrpcAt(stub->Model(&context, {}, &reply), address)),
-              HasSubstr("no coordinator answers at " + address));
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::HasSubstr;
 using testing::FakeEngine;
+using ::testing::HasSubstr;
 
 TokenEvent TokenOf(size_t bytes) { return {.token = 5, .probability = 1, .text = std::string(bytes, 'x')}; }
 

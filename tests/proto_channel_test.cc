@@ -44,7 +44,7 @@ TEST(ChannelTest, AnAbsentCoordinatorIsNamed) {
 TEST(ConvertTest, LongErrorsAreCutBetweenCharacters) {
   EXPECT_EQ(CutUtf8("abc", 3), "abc");
   EXPECT_EQ(CutUtf8("abcd", 3), "abc...");
-  EXPECT_EQ(CutUtf8("ab\xC3\xA4", 3), "ab...");                      // before a character of two bytes
+  EXPECT_EQ(CutUtf8("ab\xC3\xA4", 3), "ab...");  // before a character of two bytes
   EXPECT_EQ(CutUtf8("ab\xC3\xA4z", 4), "ab\xC3\xA4...");
   EXPECT_EQ(CutUtf8("\xF0\x9F\xA6\x8A", 3), "...");
   std::string foxes;

@@ -189,7 +189,8 @@ TEST(ControlCodecTest, AbsurdCommandsAreRefused) {
   // ":PORT" is the host that the worker joined at, "" a member in the coordinator's process.
   EXPECT_EQ(prepare([](auto* p) { p->mutable_plan()->set_coordinator_address(":80"); }), "taken in");
   EXPECT_EQ(prepare([](auto* p) { p->mutable_plan()->mutable_stages(0)->clear_address(); }), "taken in");
-  EXPECT_THAT(Refused<v1::Command>("welcome", [](auto* c) { c->mutable_welcome()->set_name(""); }), HasSubstr("1 to 64"));
+  EXPECT_THAT(Refused<v1::Command>("welcome", [](auto* c) { c->mutable_welcome()->set_name(""); }),
+              HasSubstr("1 to 64"));
 }
 
 TEST(ControlCodecTest, AbsurdInfosAreRefused) {

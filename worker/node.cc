@@ -176,8 +176,7 @@ Status Node::Run() {
   bool waiting = false;
   Status end;
   while (!stopped_()) {
-    GYRE_ASSIGN_OR_RETURN(const auto channel,
-                          MakeChannel(options_.join, {.own_connection = true, .keepalive = true}));
+    GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(options_.join, {.own_connection = true, .keepalive = true}));
     const auto stub = v1::Cluster::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -243,14 +242,13 @@ WorkerHello Node::MakeHello() const {
 
 MemberLoad Node::TakeLoad() {
   const WorkerStats stats = worker_->stats();
-  return {
-      .busy = worker_->TakeBusyShare(),
-      .steps = stats.steps,
-      .resident_bytes = ResidentBytes(),
-      .busy_us =
-          static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()),
-      .rows_sent = stats.rows_sent,
-      .row_bytes_sent = stats.row_bytes_sent};
+  return {.busy = worker_->TakeBusyShare(),
+          .steps = stats.steps,
+          .resident_bytes = ResidentBytes(),
+          .busy_us = static_cast<uint64_t>(
+              std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()),
+          .rows_sent = stats.rows_sent,
+          .row_bytes_sent = stats.row_bytes_sent};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
