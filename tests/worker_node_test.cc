@@ -31,7 +31,7 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   // Joined with the worker, there are no other readers.
   const std::vector<v1::WorkerEvent>& events() const { return events_; }
   bool done() const { return done_; }
-  // Of every worker that attached, in order.
+  // The hellos of all workers that attached, in order.
   const std::vector<v1::WorkerHello>& hellos() const { return hellos_; }
   // So many streams end at once, before the commands are given.
   void EndFirst(int streams) { end_first_ = streams; }
