@@ -6,6 +6,7 @@
 #include "coordinator/service.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "model/chat_template.h"
+#include "model/quoted.h"
 #include "model/tokenizer.h"
 #include "proto/convert.h"
 
@@ -207,7 +208,7 @@ class InferenceService : public v1::Inference::CallbackService {
     reply->set_vocab(spec.vocab);
     reply->set_context(options_.context);
     reply->set_kv_type(options_.kv_type);
-    reply->set_tokenizer_note(model_.tokenizer_note());
+    reply->set_tokenizer_note(PrintableSentence(model_.tokenizer_note()));
     if (const Tokenizer* t = model_.tokenizer()) {
       reply->set_add_bos(t->add_bos());
       reply->set_bos(t->bos());

@@ -180,7 +180,7 @@ class CallbackServer : public GrpcServer {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
     // From the preface to HTTP/2's settings, which every client sends at once.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, MillisOf(options_.hello_timeout));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(kIdle));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(options_.idle_timeout));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1000);
@@ -212,9 +212,6 @@ class CallbackServer : public GrpcServer {
   }
 
  private:
-  // A connection without a call for so long ends; clients connect again by themselves.
-  static constexpr Duration kIdle = std::chrono::minutes(2);
-
   static int MillisOf(Duration d) {
     return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
   }

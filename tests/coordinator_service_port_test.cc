@@ -51,6 +51,20 @@ TEST_F(GrpcPortTest, SilentConnectionsEnd) {
   EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());
 }
 
+TEST_F(GrpcPortTest, AnIdleConnectionEndsAndItsClientComesBack) {
+  Serve({}, {.address = "127.0.0.1:0", .idle_timeout = milliseconds(300)});
+  auto call = [&] {
+    grpc::ClientContext context;
+    v1::ModelReply reply;
+    return inference_->Model(&context, {}, &reply).ok();
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(call());
+    EXPECT_EQ(channel_->GetState(false), GRPC_CHANNEL_READY);
+    EXPECT_TRUE(testing::Eventually([&] { return channel_->GetState(false) != GRPC_CHANNEL_READY; }));
+  }
+}
+
 TEST_F(GrpcPortTest, ManySilentConnectionsKeepNobodyOut) {
   Serve({}, {.address = "127.0.0.1:0", .hello_timeout = seconds(1000)});
   std::vector<std::unique_ptr<Silent>> silent;
