@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/kv_type.h"
+#include "base/member_load.h"
 #include "base/plan.h"
 #include "base/status.h"
 #include "base/wire_type.h"
@@ -36,16 +37,6 @@ struct Membership {
   std::string name;
   uint64_t id = 0;  // rises with every Join; 0: whoever has the name
   bool operator==(const Membership&) const = default;
-};
-
-// What a member says of itself from time to time.
-struct MemberLoad {
-  double busy = 0;  // share of the time since the last report
-  uint64_t steps = 0;
-  uint64_t resident_bytes = 0;
-  uint64_t busy_us = 0;         // spent in steps, since the start
-  uint64_t rows_sent = 0;       // of activations to the next stage, since the start
-  uint64_t row_bytes_sent = 0;  // of the frames that carried them
 };
 
 // What decides how a cluster acts.
