@@ -7,6 +7,7 @@
 #include "base/cpus.h"
 #include "base/inbox.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/local_ring.h"
 #include "cli/machine.h"
 #include "cli/measure.h"
@@ -103,7 +104,7 @@ StatusOr<Times> Measure(Engine& engine, uint32_t streams, int prompt, uint32_t n
     if (first_end == Deadline{}) first_end = a->at;
     --left;
   }
-  if (interrupted) return absl::CancelledError("stopped by Ctrl-C");
+  if (interrupted) return InterruptGuard::Stopped();
   GYRE_RETURN_IF_ERROR(failed);
   t.first = Seconds(all_begun - begin);
   t.window = Seconds(first_end - all_begun);
@@ -126,6 +127,7 @@ class ModelBench {
 
   StatusOr<std::vector<Result>> Run() {
     GYRE_ASSIGN_OR_RETURN(ring_, LocalRing::Open(ring_options_));
+    InterruptGuard::Begin();
     GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
     GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(ring_options_.threads, ring_options_.cpus));
     threads_ = team.threads;
@@ -256,7 +258,7 @@ StatusOr<json::array> ReadBefore(const std::string& file) {
 }  // namespace
 
 Status BenchCommand(const BenchOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(const json::array before, ReadBefore(options.compare));
   json::array list;
   if (!options.json) {

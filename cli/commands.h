@@ -1,4 +1,4 @@
-// The commands of `gyre`. Each returns OK or the sentence that the user reads; main turns it into an exit code.
+// The commands of `gyre`. Each returns OK or the sentence that the user reads; exit_code.h turns it into an exit code.
 #pragma once
 
 #include <string>
@@ -15,7 +15,9 @@ struct RunOptions {
   std::string prompt;
   std::string prompt_file;
   std::string ids_file;
-  bool has_prompt = false;
+  std::string system;       // with chat
+  bool has_prompt = false;  // false, and no file: the prompt is on stdin
+  bool chat = false;        // the prompt is a user's message, in the model's chat template
   bool parse_special = false;
   bool echo = false;  // the prompt's text first
 };
@@ -76,6 +78,9 @@ struct ConvertOptions {
   bool quiet = false;
 };
 Status ConvertCommand(const ConvertOptions& options);
+
+// Conversations of the whole context that the KV cache of `gyre serve` holds.
+constexpr uint32_t kServeParallel = 8;
 
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";

@@ -234,8 +234,9 @@ class Launcher {
 }  // namespace
 
 Status LaunchCommand(const LaunchOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(0);
   GYRE_ASSIGN_OR_RETURN(std::vector<Process> processes, ReadRing(options));
+  InterruptGuard::Begin();
   return Launcher(std::move(processes)).Run();
 }
 

@@ -35,7 +35,7 @@ StatusOr<LayerRange> ParseWish(const std::string& text) {
 }  // namespace
 
 Status ServeCommand(const ServeCommandOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(0);
   TellMore();
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options.serve.cluster));
   if (!IsLoopback(at.host) && !options.serve.insecure) {
@@ -57,7 +57,6 @@ Status ServeCommand(const ServeCommandOptions& options) {
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
   if (!ignored) ring_options.model = absolute.string();
-  if (ring_options.parallel == 1) ring_options.parallel = 8;
   GYRE_ASSIGN_OR_RETURN(auto ring, LocalRing::Open(ring_options));
   DoorOptions door_options{.address = serve.cluster,
                            .term = ring->term(),
@@ -67,6 +66,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
                            .exact = ring_options.exact,
                            .open = ring_options.ModelOptions()};
   GYRE_ASSIGN_OR_RETURN(auto door, Door::Open(door_options, ring->model(), ring->engine(), ring->cluster()));
+  InterruptGuard::Begin();
   // For people, and for programs that started it with port 0.
   fmt::print("listening {}\n", door->address());
   std::fflush(stdout);
@@ -89,7 +89,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
 }
 
 Status WorkerCommand(const WorkerCommandOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(0);
+  InterruptGuard::Begin();
   TellMore();
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
