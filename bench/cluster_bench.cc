@@ -15,10 +15,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/measure.h"
-#include "cli/remote.h"
-#include "cli/target.h"
+#include "client/remote.h"
+#include "client/target.h"
 #include "fmt/core.h"
+#include "runtime/measure.h"
 #include "tests/testing/process.h"
 
 namespace gyre {

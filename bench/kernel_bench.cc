@@ -23,10 +23,10 @@
 #include "base/aligned.h"
 #include "base/cpus.h"
 #include "base/status.h"
-#include "cli/machine.h"
-#include "cli/measure.h"
 #include "fmt/core.h"
 #include "kernels/ops.h"
+#include "limits/machine_limits.h"
+#include "runtime/measure.h"
 #include "worker/layer.h"
 
 namespace gyre {

@@ -12,9 +12,9 @@
 #include <CLI/CLI.hpp>
 
 #include "base/cpus.h"
-#include "cli/local_ring.h"
-#include "cli/measure.h"
 #include "fmt/core.h"
+#include "runtime/measure.h"
+#include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 
 namespace gyre {
@@ -32,8 +32,8 @@ struct Flags {
   int runs = 5;
 };
 
-std::unique_ptr<LocalRing> OpenRing(const Flags& flags, int stages, int threads) {
-  RingOptions o;
+std::unique_ptr<Runtime> OpenRing(const Flags& flags, int stages, int threads) {
+  RuntimeOptions o;
   o.model = flags.model;
   o.stages = stages;
   o.threads = threads;
@@ -41,7 +41,7 @@ std::unique_ptr<LocalRing> OpenRing(const Flags& flags, int stages, int threads)
   o.parallel = static_cast<uint32_t>(flags.streams);
   o.no_prefix_cache = true;
   o.quiet = true;
-  auto ring = LocalRing::Open(o);
+  auto ring = Runtime::Open(o);
   if (!ring.ok()) {
     fmt::print(stderr, "ring_bench: {}\n", Message(ring.status()));
     std::exit(1);
@@ -53,7 +53,7 @@ std::unique_ptr<LocalRing> OpenRing(const Flags& flags, int stages, int threads)
 struct Decode {
   double wall = 0, busy = 0;
 };
-Decode DecodeOnce(LocalRing& ring, uint32_t n) {
+Decode DecodeOnce(Runtime& ring, uint32_t n) {
   testing::Runner runner(ring.engine());
   double busy_before = 0;
   Deadline start{};

@@ -17,11 +17,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/measure.h"
 #include "model/bpe.h"
 #include "model/spm.h"
 #include "model/unigram.h"
 #include "model/weights.h"
+#include "runtime/measure.h"
 #include "tests/testing/cpu_time.h"
 
 namespace gyre {

@@ -4,7 +4,8 @@
 #include <cstdio>
 
 #include "cli/commands.h"
-#include "cli/remote.h"
+#include "cli/tables.h"
+#include "client/remote.h"
 #include "fmt/core.h"
 
 namespace gyre {

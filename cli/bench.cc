@@ -8,12 +8,13 @@
 #include "base/inbox.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/local_ring.h"
-#include "cli/machine.h"
-#include "cli/measure.h"
+#include "cli/progress.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "limits/machine_limits.h"
 #include "model/tensor_table.h"
+#include "runtime/measure.h"
+#include "runtime/runtime.h"
 
 namespace gyre {
 namespace {
@@ -126,7 +127,11 @@ class ModelBench {
   }
 
   StatusOr<std::vector<Result>> Run() {
-    GYRE_ASSIGN_OR_RETURN(ring_, LocalRing::Open(ring_options_));
+    LoadingBar bar(ring_options_.quiet);
+    ring_options_.on_load = bar.callback();
+    auto opened = Runtime::Open(ring_options_);
+    bar.Finish();
+    GYRE_ASSIGN_OR_RETURN(ring_, std::move(opened));
     InterruptGuard::Begin();
     GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
     GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(ring_options_.threads, ring_options_.cpus));
@@ -146,7 +151,7 @@ class ModelBench {
     return results;
   }
 
-  const LocalRing& ring() const { return *ring_; }
+  const Runtime& ring() const { return *ring_; }
   Isa isa() const { return isa_; }
   int threads() const { return threads_; }
 
@@ -211,8 +216,8 @@ class ModelBench {
   }
 
   const BenchOptions& options_;
-  RingOptions ring_options_;
-  std::unique_ptr<LocalRing> ring_;
+  RuntimeOptions ring_options_;
+  std::unique_ptr<Runtime> ring_;
   Isa isa_ = Isa::kRef;
   int threads_ = 1;
   double bandwidth_ = 0;  // of this round, bytes/s

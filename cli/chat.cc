@@ -1,6 +1,6 @@
 // gyre chat: a conversation. A turn's beginning is found again in the prefix cache; there is no session object.
-#include <boost/json.hpp>
 #include <algorithm>
+#include <boost/json.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/session.h"
-#include "cli/target.h"
+#include "cli/tables.h"
 #include "cli/terminal.h"
 #include "fmt/core.h"
 
@@ -82,12 +82,21 @@ bool Chat::Take(const std::string& message) {
   return true;
 }
 
+// A reply as text, or why there is none.
+template <typename Reply>
+StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(const Reply&)) {
+  GYRE_RETURN_IF_ERROR(reply.status());
+  return format(*reply);
+}
+
 StatusOr<std::string> Chat::Command(const std::string& line) {
   const size_t space = line.find(' ');
   const std::string word = line.substr(0, space);
-  if (word == "/layers") return target_.DescribeLayers();
-  if (word == "/status") return target_.DescribeStatus();
-  if (word == "/resize") return target_.Resize(space == std::string::npos ? "" : line.substr(space + 1));
+  if (word == "/layers") return Table(target_.FetchStatus(), FormatLayers);
+  if (word == "/status") return Table(target_.FetchStatus(), FormatStatus);
+  if (word == "/resize") {
+    return Table(target_.Resize(space == std::string::npos ? "" : line.substr(space + 1)), FormatChange);
+  }
   if (word == "/help") return std::string(kHelp);
   if (word != "/reset") return InvalidArgument("unknown command {}; /help lists the commands", word);
   Reset();
@@ -139,28 +148,31 @@ Status Chat::Say(const std::string& text) {
   request.stops = options_.generate.stops;
   request.ignore_end = options_.generate.ignore_eos;
   std::string reply;
-  const Status status = target_.Run(std::move(request), [&](const Event& event) {
-    if (auto* token = std::get_if<TokenEvent>(&event)) {
-      reply += token->text;
-      fmt::print("{}", token->text);
-      std::fflush(stdout);
-    }
-    if (auto* finished = std::get_if<Finished>(&event)) {
-      reply += finished->text;
-      fmt::print("{}\n", finished->text);
-      std::fflush(stdout);
-      if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
-      if (finished->reason == FinishReason::kLength) {
-        if (n >= 0 && static_cast<uint64_t>(n) <= room) {
-          fmt::print(stderr, "[the answer is cut off after {} tokens, as --n-predict says]\n", n);
-        } else {
-          fmt::print(stderr, "[the answer is cut off: the context of {} tokens is full. {}]\n",
-                     target_.facts().context, MoreRoom());
+  const Status status = target_.Run(
+      std::move(request),
+      [&](const Event& event) {
+        if (auto* token = std::get_if<TokenEvent>(&event)) {
+          reply += token->text;
+          fmt::print("{}", token->text);
+          std::fflush(stdout);
         }
-      }
-    }
-    if (std::holds_alternative<Cancelled>(event)) fmt::print("\n[stopped]\n");
-  });
+        if (auto* finished = std::get_if<Finished>(&event)) {
+          reply += finished->text;
+          fmt::print("{}\n", finished->text);
+          std::fflush(stdout);
+          if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
+          if (finished->reason == FinishReason::kLength) {
+            if (n >= 0 && static_cast<uint64_t>(n) <= room) {
+              fmt::print(stderr, "[the answer is cut off after {} tokens, as --n-predict says]\n", n);
+            } else {
+              fmt::print(stderr, "[the answer is cut off: the context of {} tokens is full. {}]\n",
+                         target_.facts().context, MoreRoom());
+            }
+          }
+        }
+        if (std::holds_alternative<Cancelled>(event)) fmt::print("\n[stopped]\n");
+      },
+      &InterruptGuard::Interrupted);
   GYRE_RETURN_IF_ERROR(status);
   Add("assistant", reply);
   return absl::OkStatus();
@@ -176,7 +188,7 @@ std::string FileName(const std::string& path) {
 Status ChatCommand(const ChatOptions& options) {
   UseUtf8();
   InterruptGuard guard(kExitInterrupted);
-  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Chat chat(*target, options);
   GYRE_ASSIGN_OR_RETURN(const std::string format, chat.Format());
   MessageReader reader;

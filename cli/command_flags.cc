@@ -78,7 +78,7 @@ void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* is
 
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
 
-void AddEngineFlags(CLI::App* app, RingOptions* o) {
+void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
   AddContextFlag(app, &o->ctx);
   app->add_option("--kv-tokens", o->kv_tokens, "tokens that the KV cache holds (default: the context)")
@@ -99,7 +99,7 @@ void AddEngineFlags(CLI::App* app, RingOptions* o) {
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
 }
 
-void AddTargetFlags(CLI::App* app, RingOptions* o) {
+void AddTargetFlags(CLI::App* app, TargetOptions* o) {
   AddModelFlag(app, &o->model);
   AddBinFlags(app, &o->open);
   app->add_option("--stages", o->stages, "cut the model into N stages, a ring in this process")

@@ -22,7 +22,7 @@ namespace {
 using Action = std::function<Status()>;
 
 // A command that runs a model: here or through a cluster.
-Status NeedTarget(const RingOptions& o) {
+Status NeedTarget(const TargetOptions& o) {
   if (!o.model.empty() || !o.cluster.empty()) return absl::OkStatus();
   return UsageError("a MODEL or --cluster HOST:PORT is needed");
 }
@@ -44,15 +44,14 @@ Action AddRun(CLI::App* app) {
   AddTargetFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   auto* prompt = app->add_option("-p,--prompt", o->prompt, "the prompt; - reads it from stdin (default: stdin)");
-  auto* file = app->add_option("-f,--file", o->prompt_file, "read the prompt from a file")
-                   ->type_name("FILE")
-                   ->excludes(prompt);
+  auto* file =
+      app->add_option("-f,--file", o->prompt_file, "read the prompt from a file")->type_name("FILE")->excludes(prompt);
   auto* ids = app->add_option("--ids", o->ids_file, "read token ids from a file, print ids; needs no tokenizer")
                   ->type_name("FILE")
                   ->excludes(prompt)
                   ->excludes(file);
-  auto* chat = app->add_flag("--chat", o->chat, "the prompt is a question: apply the model's chat template")
-                   ->excludes(ids);
+  auto* chat =
+      app->add_flag("--chat", o->chat, "the prompt is a question: apply the model's chat template")->excludes(ids);
   app->add_option("--system", o->system, "the system message of --chat")->needs(chat);
   app->add_flag("--parse-special", o->parse_special, "recognize control tokens in the prompt")->excludes(chat);
   app->add_flag("--echo", o->echo, "print the prompt before the text");
@@ -157,9 +156,7 @@ Action AddQuantize(CLI::App* app) {
   app->add_option("IN", o->in, "the GGUF file to read")->required()->type_name("FILE");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
   app->add_option("TYPE", o->type, "type of the new weights")->required()->check(CLI::IsMember(QuantizeTypes()));
-  app->add_option("-t,--threads", o->threads, "threads (default: one per core)")
-      ->check(Whole(1, 4096))
-      ->type_name("N");
+  app->add_option("-t,--threads", o->threads, "threads (default: one per core)")->check(Whole(1, 4096))->type_name("N");
   app->add_flag("--requantize", o->requantize, "also read weights that are quantized (lost quality stays lost)");
   AddQuietFlag(app, &o->quiet);
   return [o] { return QuantizeCommand(*o); };

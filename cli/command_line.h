@@ -35,9 +35,9 @@ void AddContextFlag(CLI::App* app, uint32_t* ctx);
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
 void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa);
-void AddEngineFlags(CLI::App* app, RingOptions* options);
+void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 // A model to run here, or a cluster that runs one.
-void AddTargetFlags(CLI::App* app, RingOptions* options);
+void AddTargetFlags(CLI::App* app, TargetOptions* options);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 

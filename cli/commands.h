@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cli/options.h"
+#include "cli/open_target.h"
+#include "cli/session.h"
 
 namespace gyre {
 
 struct RunOptions {
-  RingOptions ring;
+  TargetOptions ring;
   GenerateOptions generate;
   std::string prompt;
   std::string prompt_file;
@@ -24,7 +25,7 @@ struct RunOptions {
 Status RunCommand(const RunOptions& options);
 
 struct ChatOptions {
-  RingOptions ring;
+  TargetOptions ring;
   GenerateOptions generate;
   std::string system;
   std::string format;  // "" = by the vocabulary's markers
@@ -32,14 +33,14 @@ struct ChatOptions {
 Status ChatCommand(const ChatOptions& options);
 
 struct LogitsOptions {
-  RingOptions ring;
+  TargetOptions ring;
   std::string ids_file;
   std::string out_file;
 };
 Status LogitsCommand(const LogitsOptions& options);
 
 struct BenchOptions {
-  RingOptions ring;  // model is empty
+  RuntimeOptions ring;  // model is empty
   std::vector<std::string> models;
   uint32_t prompt = 512, tokens = 64;
   std::vector<uint32_t> streams = {1, 16};
@@ -100,7 +101,7 @@ struct InspectOptions {
 Status InspectCommand(const InspectOptions& options);
 
 struct ServeCommandOptions {
-  RingOptions ring;
+  RuntimeOptions ring;
   ServeOptions serve;
   std::string version;
 };

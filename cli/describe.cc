@@ -24,6 +24,7 @@ constexpr char kLog[] = "GYRE_LOG=trace|debug|info|warn|error says how much is l
 struct Flag {
   std::string long_name, short_name;  // without dashes; "" = none
   std::string description, type;      // type "" = takes no value
+  std::string standard;               // the value where none is given; "" = the description tells
   std::vector<std::string> choices;   // all values, where they are few
   bool file() const { return type == "FILE" || type == "FOLDER"; }
 };
@@ -56,8 +57,10 @@ Described Describe(const Command& command) {
       const std::string type = o->get_type_name();
       flag.choices = ChoicesIn(type);
       flag.type = flag.choices.empty() ? type : "CHOICE";
-      if (flag.type == "TEXT:" || flag.type.empty()) flag.type = "TEXT";
-      if (!o->get_default_str().empty()) flag.description += " (default " + o->get_default_str() + ")";
+      if (flag.type == "FLOAT") flag.type = "X";
+      if (flag.type.empty()) flag.type = "TEXT";
+      const std::string standard = o->get_default_str();
+      if (!standard.empty() && standard[0] != '[') flag.standard = standard;
     }
     if (!o->get_lnames().empty()) flag.long_name = o->get_lnames()[0];
     if (!o->get_snames().empty()) flag.short_name = o->get_snames()[0];
@@ -84,6 +87,45 @@ std::string Wrapped(const std::string& text, size_t width) {
     at = end + 1;
   }
   return out + '\n';
+}
+
+// An entry of a list: a head, and its text beside it, or below it where the head is long.
+std::string Entry(const std::string& head, const std::string& text) {
+  constexpr size_t kHead = 26, kWidth = 70;
+  std::string out = "  " + head;
+  std::string rest = Wrapped(text, kWidth);
+  bool first = head.size() + 2 < kHead;
+  if (!first) out += '\n';
+  for (size_t at = 0; at < rest.size();) {
+    const size_t end = rest.find('\n', at) + 1;
+    out += first ? std::string(kHead - head.size() - 2, ' ') : std::string(kHead, ' ');
+    out += rest.substr(at, end - at);
+    first = false;
+    at = end;
+  }
+  return out;
+}
+
+std::string FlagText(const Flag& flag) {
+  std::string text = flag.description;
+  std::string choices;
+  for (const std::string& choice : flag.choices) choices += (choices.empty() ? "" : ", ") + choice;
+  if (!choices.empty()) text += ": " + choices;
+  if (!flag.standard.empty()) text += " (default " + flag.standard + ")";
+  return text;
+}
+
+std::string CommandHelp(const Command& command) {
+  const Described d = Describe(command);
+  std::string out = fmt::format("gyre {}: {}\n\nUsage: {}\n", d.name, d.summary, d.usage);
+  if (!d.words.empty()) out += '\n';
+  for (const Flag& word : d.words) out += Entry(word.long_name, FlagText(word));
+  out += "\nFlags:\n";
+  for (const Flag& f : d.flags) {
+    const std::string head = (f.short_name.empty() ? "    " : "-" + f.short_name + ", ") + "--" + f.long_name;
+    out += Entry(head + (f.type.empty() ? "" : " " + f.type), FlagText(f));
+  }
+  return out + "\n" + Wrapped(kSettings, 96) + kLog + "\n";
 }
 
 std::string ProgramHelp() {
@@ -204,7 +246,7 @@ std::string ZshScript(const std::vector<Described>& all) {
   for (const Described& d : all) {
     out += "    " + d.name + ")\n      _arguments";
     for (const Flag& f : d.flags) {
-      const std::string value = f.type.empty()        ? ""
+      const std::string value = f.type.empty()       ? ""
                                 : !f.choices.empty() ? ":value:(" + Join(f.choices) + ")"
                                 : f.file()           ? ":file:_files"
                                                      : ":" + ZshText(f.type) + ": ";
@@ -270,20 +312,16 @@ std::string VersionText() { return fmt::format("gyre {} ({})", GYRE_VERSION, Isa
 
 void DescribeCommand(const Command& command, CLI::App* app) {
   app->name("gyre " + command.name);
-  app->description("gyre " + command.name + ": " + command.summary + "\n");
   static std::string unused;  // settings.h has read it
   app->add_option("--config", unused, "read flags from a settings file")->type_name("FILE");
-  app->footer(Wrapped(kSettings, 96) + kLog);
+  app->get_help_ptr()->description("show this");
 }
 
 StatusOr<std::string> HelpText(const std::string& name) {
   if (name.empty()) return ProgramHelp();
   const Command* command = FindCommand(name);
   if (command == nullptr) return UnknownCommand(name);
-  CLI::App app;
-  AddCommand(*command, &app);
-  DescribeCommand(*command, &app);
-  return app.help();
+  return CommandHelp(*command);
 }
 
 Status UnknownCommand(const std::string& name) {
@@ -302,9 +340,7 @@ std::string ManualPage() {
     for (const Flag& f : d.flags) {
       std::string head = f.short_name.empty() ? "" : "-" + f.short_name + ", ";
       head += "--" + f.long_name;
-      out += fmt::format(".TP\n.B {}{}\n{}", Roff(head), f.type.empty() ? "" : " " + Roff(f.type), Roff(f.description));
-      if (!f.choices.empty()) out += ": " + Roff(Join(f.choices));
-      out += "\n";
+      out += fmt::format(".TP\n.B {}{}\n{}\n", Roff(head), f.type.empty() ? "" : " " + Roff(f.type), Roff(FlagText(f)));
     }
   }
   out += fmt::format(".SH ENVIRONMENT\n.TP\n.B GYRE_LOG\n{}\n", Roff(kLog));

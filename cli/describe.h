@@ -10,7 +10,7 @@ namespace gyre {
 
 // `gyre --version`, `gyre version`.
 std::string VersionText();
-// Name, description and end of a command's help. Adds --config, which settings.h reads.
+// Names the app, and adds --config, which settings.h reads.
 void DescribeCommand(const Command& command, CLI::App* app);
 // The help of a command, or of the program for "". Usage error: there is no such command.
 StatusOr<std::string> HelpText(const std::string& command);

@@ -3,11 +3,11 @@
 #include <boost/json.hpp>
 
 #include "cli/commands.h"
-#include "cli/local_ring.h"
 #include "cli/session.h"
 #include "coordinator/planner.h"
 #include "fmt/core.h"
 #include "model/weights.h"
+#include "runtime/runtime.h"
 #include "worker/layer.h"
 
 namespace gyre {

@@ -20,9 +20,8 @@ inline CLI::Validator Whole(int64_t low, int64_t high = std::numeric_limits<int6
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool number = error == std::errc() && end == text.data() + text.size();
         if (number && value >= low && value <= high) return "";
-        const std::string range = high == std::numeric_limits<int64_t>::max()
-                                      ? fmt::format("of at least {}", low)
-                                      : fmt::format("from {} to {}", low, high);
+        const std::string range = high == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", low)
+                                                                              : fmt::format("from {} to {}", low, high);
         return fmt::format("'{}', expected a whole number {}", text, range);
       },
       "");

@@ -26,7 +26,7 @@ Status Explain(const CLI::ParseError& error, const CLI::App& app) {
     for (const std::string& name : o->get_lnames()) flags.push_back("--" + name);
   }
   const std::vector<std::string> left = app.remaining();
-  if (error.get_name() == "ExtrasError" && !left.empty()) {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) && !left.empty()) {
     const std::string& word = left.front();
     const std::string name = word.substr(0, word.find('='));
     if (word.size() < 2 || word[0] != '-') return UsageError("'{}' is one word too many", word);
@@ -41,6 +41,12 @@ Status Explain(const CLI::ParseError& error, const CLI::App& app) {
   return UsageError("{}", text);
 }
 
+Status PrintHelp(const std::string& command) {
+  GYRE_ASSIGN_OR_RETURN(const std::string text, HelpText(command));
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
 Status RunCommandLine(const CommandLine& line) {
   const Command* command = FindCommand(line.command);
   if (command == nullptr) return UnknownCommand(line.command);
@@ -53,8 +59,7 @@ Status RunCommandLine(const CommandLine& line) {
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return absl::OkStatus();
+    return PrintHelp(command->name);
   } catch (const CLI::ParseError& e) {
     return UsageError("{}\n`gyre help {}` explains the command.", Message(Explain(e, app)), command->name);
   }
@@ -69,9 +74,7 @@ Status RunProgram(const std::vector<std::string>& arguments) {
       return absl::OkStatus();
     }
     if (word == "-h" || word == "--help") {
-      GYRE_ASSIGN_OR_RETURN(const std::string text, HelpText(line.command));
-      std::fputs(text.c_str(), stdout);
-      return absl::OkStatus();
+      return PrintHelp(line.command);
     }
     return UsageError("there is no flag {} before the command\n`gyre --help` lists the commands.", word);
   }

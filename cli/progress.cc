@@ -37,4 +37,17 @@ void Progress::Finish() {
   shown_ = false;
 }
 
+std::function<void(uint64_t, uint64_t)> LoadingBar::callback() const {
+  return [state = state_](uint64_t done, uint64_t total) {
+    MutexLock lock(&state->mutex);
+    if (!state->finished) state->progress.Update(done, total);
+  };
+}
+
+void LoadingBar::Finish() {
+  MutexLock lock(&state_->mutex);
+  if (!state_->finished) state_->progress.Finish();
+  state_->finished = true;
+}
+
 }  // namespace gyre

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace gyre {
 
@@ -23,6 +26,24 @@ class Progress {
   Deadline drawn_{};
   int quarter_ = 0;
   bool shown_ = false;
+};
+
+// The bar of the first plan's weights. Later plans load beside the one that serves, without a bar. Thread-safe.
+class LoadingBar {
+ public:
+  explicit LoadingBar(bool quiet) : state_(std::make_shared<State>(quiet)) {}
+  // For RuntimeOptions::on_load; may be called after Finish and after the bar is gone.
+  std::function<void(uint64_t done, uint64_t total)> callback() const;
+  void Finish();
+
+ private:
+  struct State {
+    explicit State(bool quiet) : progress("loading", quiet) {}
+    Mutex mutex;
+    Progress progress GYRE_GUARDED_BY(mutex);
+    bool finished GYRE_GUARDED_BY(mutex) = false;
+  };
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace gyre

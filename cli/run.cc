@@ -12,7 +12,6 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/session.h"
-#include "cli/target.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -110,7 +109,7 @@ Status RunCommand(const RunOptions& options) {
   if (!as_ids) {
     GYRE_ASSIGN_OR_RETURN(text, PromptText(options));
   }
-  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Request request;
   GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(options, text, *target, &request.stop_ids));
   Output output;
@@ -124,7 +123,8 @@ Status RunCommand(const RunOptions& options) {
   request.max_new_tokens = NewTokens(options.generate.n, target->facts().context, request.prompt.size());
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
-  const Status status = target->Run(std::move(request), Printer(&output, as_ids, options.ring.quiet));
+  const Status status =
+      target->Run(std::move(request), Printer(&output, as_ids, options.ring.quiet), &InterruptGuard::Interrupted);
   GYRE_RETURN_IF_ERROR(output.status());
   GYRE_RETURN_IF_ERROR(status);
   return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();
@@ -133,7 +133,7 @@ Status RunCommand(const RunOptions& options) {
 Status LogitsCommand(const LogitsOptions& options) {
   InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, ReadIds(options.ids_file));
-  GYRE_ASSIGN_OR_RETURN(auto target, Target::Open(options.ring));
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   InterruptGuard::Begin();
   if (!options.ring.cluster.empty() && !options.ring.quiet) {
     fmt::print(stderr, "the cluster keeps its KV cache in {}\n", target->facts().kv_type);
@@ -144,12 +144,16 @@ Status LogitsCommand(const LogitsOptions& options) {
   request.prompt = std::move(ids);
   request.prompt_logits = true;
   bool written = true, cancelled = false;
-  GYRE_RETURN_IF_ERROR(target->Run(std::move(request), [&](const Event& event) {
-    cancelled |= std::holds_alternative<Cancelled>(event);
-    if (auto* row = std::get_if<LogitsEvent>(&event)) {
-      written &= std::fwrite(row->logits.data(), sizeof(float), row->logits.size(), out.get()) == row->logits.size();
-    }
-  }));
+  GYRE_RETURN_IF_ERROR(target->Run(
+      std::move(request),
+      [&](const Event& event) {
+        cancelled |= std::holds_alternative<Cancelled>(event);
+        if (auto* row = std::get_if<LogitsEvent>(&event)) {
+          written &=
+              std::fwrite(row->logits.data(), sizeof(float), row->logits.size(), out.get()) == row->logits.size();
+        }
+      },
+      &InterruptGuard::Interrupted));
   if (cancelled) return InterruptGuard::Stopped();
   if (!written || std::fclose(out.release()) != 0) {
     return Unavailable("{}: {}", options.out_file, std::strerror(errno));

@@ -8,10 +8,11 @@
 #include "base/log.h"
 #include "base/range.h"
 #include "cli/commands.h"
-#include "cli/local_ring.h"
+#include "cli/progress.h"
 #include "cli/session.h"
 #include "coordinator/door.h"
 #include "fmt/core.h"
+#include "runtime/runtime.h"
 #include "transport/tcp_link.h"
 #include "worker/node.h"
 
@@ -51,20 +52,24 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   ServeOptions serve = options.serve;
   if (serve.ring.empty()) serve.ring = FormatHostPort(at.host, 0);
-  RingOptions ring_options = options.ring;
+  RuntimeOptions ring_options = options.ring;
   ring_options.serve = &serve;
   // Workers on the same machine open the same path.
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
   if (!ignored) ring_options.model = absolute.string();
-  GYRE_ASSIGN_OR_RETURN(auto ring, LocalRing::Open(ring_options));
+  LoadingBar bar(ring_options.quiet);
+  ring_options.on_load = bar.callback();
+  auto opened = Runtime::Open(ring_options);
+  bar.Finish();
+  GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
   DoorOptions door_options{.address = serve.cluster,
                            .term = ring->term(),
                            .version = options.version,
                            .context = ring->context(),
                            .kv_type = ring_options.kv_type,
                            .exact = ring_options.exact,
-                           .open = ring_options.ModelOptions()};
+                           .open = ring_options.ForOpening()};
   GYRE_ASSIGN_OR_RETURN(auto door, Door::Open(door_options, ring->model(), ring->engine(), ring->cluster()));
   InterruptGuard::Begin();
   // For people, and for programs that started it with port 0.
@@ -78,9 +83,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
-    for (const auto& w : ring->workers()) {
-      ring->cluster().Report(w->control().name(), TakeLoad(*w));
-    }
+    ring->ReportLoads();
   }
   // No more plans, then no more calls, then the rest.
   ring->cluster().Stop();

@@ -13,7 +13,6 @@
 #include <sstream>
 #include <string_view>
 
-#include "base/inbox.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -59,30 +58,6 @@ void InterruptGuard::Clear() {
 }
 Status InterruptGuard::Stopped() {
   return absl::CancelledError(Terminated() ? "stopped by SIGTERM" : "stopped by Ctrl-C");
-}
-
-Status RunRequest(Engine& engine, Request request, const std::function<void(const Event&)>& on_event) {
-  auto events = std::make_shared<Inbox<Event>>();
-  GYRE_ASSIGN_OR_RETURN(const SeqId seq,
-                        engine.Submit(std::move(request), [events](SeqId, const Event& e) { events->Push(e); }));
-  bool cancelled = false;
-  for (;;) {
-    std::optional<Event> event = events->Pop(After(std::chrono::milliseconds(50)));
-    if (!event) {
-      if (InterruptGuard::Interrupted() && !cancelled) {
-        engine.Cancel(seq);
-        cancelled = true;
-      }
-      continue;
-    }
-    on_event(*event);
-    if (auto* failed = std::get_if<Failed>(&*event)) return failed->status;
-    if (std::holds_alternative<Finished>(*event) || std::holds_alternative<Cancelled>(*event)) return absl::OkStatus();
-    if (InterruptGuard::Interrupted() && !cancelled) {
-      engine.Cancel(seq);
-      cancelled = true;
-    }
-  }
 }
 
 SamplingParams WithSeed(const GenerateOptions& options) {

@@ -1,4 +1,4 @@
-// What run, chat and logits share: waiting for a request's events, Ctrl-C, reading ids.
+// What run, chat and logits share: how text is generated, Ctrl-C, reading ids.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cli/options.h"
 #include "coordinator/engine.h"
 
 namespace gyre {
@@ -29,9 +28,13 @@ class InterruptGuard {
   static Status Stopped();
 };
 
-// Runs one request and hands its events over on the calling thread, the terminal one last. Ctrl-C cancels it.
-// The error of Submit or of a Failed event; OK after Finished and Cancelled.
-Status RunRequest(Engine& engine, Request request, const std::function<void(const Event&)>& on_event);
+struct GenerateOptions {
+  SamplingParams sampling;
+  int64_t n = -1;     // tokens; -1 = to the end of the context
+  int64_t seed = -1;  // -1 = a random one, which is printed
+  std::vector<std::string> stops;
+  bool ignore_eos = false;
+};
 
 // Sampling parameters with the seed drawn where none was given.
 SamplingParams WithSeed(const GenerateOptions& options);

@@ -1,7 +1,7 @@
 #include "cli/settings.h"
 
-#include <CLI/CLI.hpp>
 #include <toml++/toml.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cctype>
@@ -64,7 +64,8 @@ class Flags {
   CLI::App app_;
 };
 
-// The flags in one word, as --temp=1 or -qn; unknown ones are left out. next: the following word is the value of the last.
+// The flags in one word, as --temp=1 or -qn; unknown ones are left out. next: the following word is the value of the
+// last.
 std::vector<CLI::Option*> FlagsIn(Flags* flags, const std::string& word, bool* next) {
   std::vector<CLI::Option*> out;
   *next = false;

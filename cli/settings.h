@@ -11,8 +11,8 @@ namespace gyre {
 
 // A command line cut into its parts.
 struct CommandLine {
-  std::string config;              // of --config, before the command or behind it; "" = none
-  std::string command;             // "" = none
+  std::string config;                      // of --config, before the command or behind it; "" = none
+  std::string command;                     // "" = none
   std::vector<std::string> before, words;  // before the command and behind it, without --config
 };
 // Usage error: --config has no value.

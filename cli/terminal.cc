@@ -156,10 +156,13 @@ class MessageReader::Editor {
     el_wset(line_, EL_EDITOR, L"emacs");
     el_wset(line_, EL_SIGNAL, 0);
     el_wset(line_, EL_HIST, history_w, history_);
-    el_wset(line_, EL_PROMPT, +[](EditLine* e) -> wchar_t* { return Of(e)->prompt_; });
-    el_wset(line_, EL_GETCFN, +[](EditLine* e, wchar_t* c) -> int { return Of(e)->NextCharacter(c); });
-    el_wset(line_, EL_ADDFN, L"gyre-paste", L"insert what was pasted",
-            +[](EditLine* e, int) -> unsigned char { return Of(e)->Insert(); });
+    el_wset(
+        line_, EL_PROMPT, +[](EditLine* e) -> wchar_t* { return Of(e)->prompt_; });
+    el_wset(
+        line_, EL_GETCFN, +[](EditLine* e, wchar_t* c) -> int { return Of(e)->NextCharacter(c); });
+    el_wset(
+        line_, EL_ADDFN, L"gyre-paste", L"insert what was pasted",
+        +[](EditLine* e, int) -> unsigned char { return Of(e)->Insert(); });
     constexpr const wchar_t* kKeys[][2] = {{L"\033[3~", L"ed-delete-next-char"}, {L"\033[1~", L"ed-move-to-beg"},
                                            {L"\033[4~", L"ed-move-to-end"},      {L"\033[H", L"ed-move-to-beg"},
                                            {L"\033[F", L"ed-move-to-end"},       {L"\033[1;5C", L"em-next-word"},

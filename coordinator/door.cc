@@ -7,14 +7,13 @@
 #include <thread>
 
 #include "coordinator/door_services.h"
+#include "coordinator/status_reply.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "proto/convert.h"
 #include "transport/tcp_link.h"
 
 namespace gyre {
 namespace {
-
-double Millis(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
 // Finishes a call once, and in any case.
 class Finisher {
@@ -58,14 +57,7 @@ class AdminService : public v1::Admin::CallbackService {
  private:
   static Cluster::Done Answer(grpc::ServerUnaryReactor* reactor, v1::ChangeReply* reply) {
     return [finisher = std::make_shared<Finisher>(reactor), reply](StatusOr<ChangeReport> report) {
-      if (report.ok()) {
-        reply->mutable_epoch()->set_term(report->epoch.term);
-        reply->mutable_epoch()->set_number(report->epoch.number);
-        reply->set_ranges(report->ranges);
-        reply->set_pages_moved(report->pages_moved);
-        reply->set_last_pages(report->last_pages);
-        reply->set_took_ms(Millis(report->took));
-      }
+      if (report.ok()) FillChangeReply(*report, reply);
       finisher->Finish(ToGrpc(report.status()));
     };
   }
@@ -78,63 +70,8 @@ class AdminService : public v1::Admin::CallbackService {
 };
 
 void AdminService::Fill(v1::StatusReply* reply) const {
-  const ClusterStatus c = cluster_.status();
-  reply->set_version(options_.version);
-  reply->set_state(c.state);
-  if (c.plan) {
-    reply->mutable_epoch()->set_term(c.plan->epoch.term);
-    reply->mutable_epoch()->set_number(c.plan->epoch.number);
-    reply->set_ranges(FormatRanges(*c.plan));
-  }
-  reply->set_model(model_.path());
-  reply->set_num_layers(static_cast<int>(model_.spec().layers.size()));
-  reply->set_context(options_.context);
-  for (const gyre::MemberStatus& m : c.members) {
-    v1::MemberStatus* out = reply->add_members();
-    out->set_name(m.info.name);
-    out->set_address(m.info.address);
-    out->set_host(m.info.host);
-    out->set_local(m.info.local);
-    out->set_isa(m.info.isa);
-    out->set_threads(static_cast<uint32_t>(m.info.threads));
-    out->set_memory_bytes(m.info.memory);
-    if (m.layers) {
-      out->mutable_layers()->set_begin(m.layers->begin);
-      out->mutable_layers()->set_end(m.layers->end);
-    }
-    out->set_weight_bytes(m.weight_bytes);
-    out->set_kv_bytes(m.kv_bytes);
-    out->set_busy(m.load.busy);
-    out->set_steps(m.load.steps);
-    out->set_busy_us(m.load.busy_us);
-    out->set_rows_sent(m.load.rows_sent);
-    out->set_row_bytes_sent(m.load.row_bytes_sent);
-  }
-  reply->set_plans(c.plans);
-  reply->set_aborted(c.aborted);
-  reply->set_lost(c.lost);
-  const EngineStats e = engine_.stats();
-  reply->set_requests(e.requests);
-  reply->set_finished(e.finished);
-  reply->set_failed(e.failed);
-  reply->set_cancelled(e.cancelled);
-  reply->set_tokens_generated(e.tokens_generated);
-  reply->set_rows_replayed(e.scheduler.replayed_rows);
-  reply->set_blocks(e.scheduler.num_blocks);
-  reply->set_blocks_available(e.scheduler.blocks_available);
-  reply->set_pauses(e.pauses);
-  reply->set_last_pause_ms(Millis(e.last_pause));
-  reply->set_longest_pause_ms(Millis(e.longest_pause));
-  reply->set_held_in_prefill(e.held_in_prefill);
-  reply->set_held_in_partial_block(e.held_in_partial_block);
-  reply->set_wire(WireTypeName(c.wire));
-  for (const SequenceStats& s : e.sequences) {
-    v1::SequenceStatus* out = reply->add_sequences();
-    out->set_id(static_cast<uint64_t>(s.id));
-    out->set_state(s.state == SeqState::kWaiting ? "waiting" : s.state == SeqState::kPrefill ? "prefill" : "decode");
-    out->set_prompt(s.prompt);
-    out->set_generated(s.generated);
-  }
+  FillStatusReply({.version = options_.version, .model = model_, .context = options_.context}, cluster_.status(),
+                  engine_.stats(), reply);
 }
 
 class GrpcDoor : public Door {

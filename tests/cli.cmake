@@ -5,6 +5,16 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(settings_through_a_pipe PROPERTIES LABELS "engine;process" TIMEOUT 120)
 endif()
 
+# An installed program runs the model that is installed with it.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  set(prefix ${CMAKE_CURRENT_BINARY_DIR}/installed)
+  add_test(NAME installed_program
+           COMMAND sh -c "'${CMAKE_COMMAND}' --install '${PROJECT_BINARY_DIR}' --prefix '${prefix}' >/dev/null && \
+                          grep -q '^ExecStart=${prefix}/bin/gyre ' '${prefix}'/lib/systemd/system/gyre-*.service && \
+                          '${prefix}/bin/gyre' run '${prefix}/share/gyre/demo.gguf' -p 'Tell me' -n 1 -q --echo | grep '^Tell me'")
+  set_tests_properties(installed_program PROPERTIES LABELS "engine;process" TIMEOUT 120)
+endif()
+
 # The demo model by what it was never trained on, in one process and through three workers.
 find_package(Python3 COMPONENTS Interpreter)
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)

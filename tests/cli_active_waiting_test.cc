@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 #include "tests/testing/threads.h"
 #include "tests/testing/tiny_model.h"
 
@@ -27,11 +27,11 @@ TEST(ActiveWaitingTest, ALoaderKeepsNoThreadsOfItsTeam) {
   tiny.dim = 256;
   tiny.ffn = 1024;  // so that packing is worth more than one thread
   testing::TinyModelFile model(tiny);
-  RingOptions options;
+  RuntimeOptions options;
   options.model = model.path();
   options.threads = 4;
   options.quiet = true;
-  const auto ring = LocalRing::Open(options);
+  const auto ring = Runtime::Open(options);
   ASSERT_TRUE(ring.ok()) << ring.status();
   for (int i = 0; i < 1000 && testing::ThreadsCalled("loader") != 1; ++i) usleep(5000);  // they end by themselves
   EXPECT_EQ(testing::ThreadsCalled("loader"), 1);

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "cli/commands.h"
-#include "cli/measure.h"
+#include "runtime/measure.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/local_ring.h"
 #include "kernels/ops.h"
+#include "runtime/runtime.h"
 #include "tests/testing/llama2c_writer.h"
 #include "tests/testing/logits_distance.h"
 #include "tests/testing/ring_runner.h"
@@ -27,8 +27,8 @@ class Classes : public ::testing::Test {
   void SetUp() override {
     if (!IsaMissing(Isa::kAmxEmulated).empty()) GTEST_SKIP() << IsaMissing(Isa::kAmxEmulated);
   }
-  static std::unique_ptr<LocalRing> Open(const std::string& model, Isa isa, int stages = 1) {
-    RingOptions o = testing::TinyRing(model, stages, 128);
+  static std::unique_ptr<Runtime> Open(const std::string& model, Isa isa, int stages = 1) {
+    RuntimeOptions o = testing::TinyRing(model, stages, 128);
     o.isa = IsaName(isa);
     o.kv_type = "f16";
     o.block_size = 16;  // pages that attention takes by tiles

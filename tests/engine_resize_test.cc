@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
@@ -25,8 +25,8 @@ constexpr uint32_t kTokens = 70;
 
 class ResizeTest : public ::testing::TestWithParam<const char*> {
  protected:
-  RingOptions Options(int stages) const {
-    RingOptions o = testing::TinyRing(model_.path(), stages, 200);
+  RuntimeOptions Options(int stages) const {
+    RuntimeOptions o = testing::TinyRing(model_.path(), stages, 200);
     o.parallel = 10;
     o.chunk = 8;
     o.tcp = stages > 1 && Tcp();

@@ -6,9 +6,9 @@
 #include <set>
 #include <thread>
 
-#include "cli/local_ring.h"
 #include "coordinator/plan_change.h"
 #include "kernels/ops.h"
+#include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/tiny_ring.h"
@@ -24,7 +24,7 @@ using testing::RunOne;
 
 class EngineTest : public ::testing::Test {
  protected:
-  RingOptions Options(int stages) const { return testing::TinyRing(model_.path(), stages, 128); }
+  RuntimeOptions Options(int stages) const { return testing::TinyRing(model_.path(), stages, 128); }
   static Request Ask(int seed, uint32_t n, size_t length = 7) {
     std::mt19937 random(static_cast<uint32_t>(seed));
     Request r;
@@ -35,7 +35,7 @@ class EngineTest : public ::testing::Test {
     return r;
   }
   // Fails the steps whose running number is in `steps`, at one stage.
-  static void FailSteps(LocalRing& ring, size_t stage, std::set<int> steps) {
+  static void FailSteps(Runtime& ring, size_t stage, std::set<int> steps) {
     auto count = std::make_shared<std::atomic<int>>(0);
     ring.workers()[stage]->SetFaultHook([count, steps = std::move(steps)]() -> Status {
       return steps.count((*count)++) > 0 ? Internal("planted fault") : absl::OkStatus();
@@ -51,7 +51,7 @@ TEST_F(EngineTest, AFailedStepIsSentAgainAndTheTextStaysTheSame) {
   std::vector<std::vector<TokenId>> expected;
   for (int i = 0; i < 6; ++i) expected.push_back(RunOne(alone->engine(), Ask(i, 40, 20)).tokens);
   for (size_t stage : {size_t{0}, size_t{1}, size_t{2}}) {
-    RingOptions o = Options(3);
+    RuntimeOptions o = Options(3);
     o.chunk = 3;
     auto ring = OpenRing(o);
     ASSERT_NE(ring, nullptr);
@@ -74,7 +74,7 @@ TEST_F(EngineTest, GeneratedRowsServeTheNextPromptWhereBothAreComputedAlike) {
   if (!IsaMissing(Isa::kAmxEmulated).empty()) GTEST_SKIP() << IsaMissing(Isa::kAmxEmulated);
   for (const bool exact : {false, true}) {
     for (const Isa isa : {Isa::kAvx512, Isa::kAmxEmulated}) {
-      RingOptions o = Options(2);
+      RuntimeOptions o = Options(2);
       o.isa = IsaName(isa);
       o.exact = exact;
       auto ring = OpenRing(o);
@@ -104,7 +104,7 @@ TEST_F(EngineTest, AnErrorThatRepeatsFailsTheRequestWithItsSentence) {
 }
 
 TEST_F(EngineTest, EveryRequestEndsExactlyOnceUnderRandomCancels) {
-  RingOptions o = Options(3);
+  RuntimeOptions o = Options(3);
   o.kv_tokens = 160;
   o.chunk = 5;
   auto ring = OpenRing(o);
@@ -149,7 +149,7 @@ TEST_F(EngineTest, PromptLogitsComeOnceEachAlsoAfterAPreemption) {
   ASSERT_NE(alone, nullptr);
   const auto expected = RunOne(alone->engine(), scored).logits;
   ASSERT_EQ(expected.size(), 40u);
-  RingOptions o = Options(3);
+  RuntimeOptions o = Options(3);
   o.kv_tokens = 240;
   o.chunk = 3;
   auto ring = OpenRing(o);
@@ -241,12 +241,12 @@ TEST_F(EngineTest, PenaltiesAndBiasReachTheDraw) {
 }
 
 TEST_F(EngineTest, AStageThatCannotPrepareAbortsThePlan) {
-  RingOptions o = Options(2);
+  RuntimeOptions o = Options(2);
   o.stages = 99;
-  EXPECT_TRUE(absl::IsInvalidArgument(LocalRing::Open(o).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Runtime::Open(o).status()));
   o = Options(1);
   o.model = "/nowhere/model.gguf";
-  EXPECT_TRUE(absl::IsNotFound(LocalRing::Open(o).status()));
+  EXPECT_TRUE(absl::IsNotFound(Runtime::Open(o).status()));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
@@ -34,8 +34,8 @@ class StoriesTest : public ::testing::Test {
     greedy_ = Slurp(dir_ + "/stories260K.greedy.txt");
     ASSERT_GT(greedy_.size(), 500u);
   }
-  RingOptions Options(const std::string& file, int stages) const {
-    RingOptions o;
+  RuntimeOptions Options(const std::string& file, int stages) const {
+    RuntimeOptions o;
     o.model = dir_ + "/" + file;
     o.stages = stages;
     o.threads = stages;
@@ -43,15 +43,15 @@ class StoriesTest : public ::testing::Test {
     o.quiet = true;
     return o;
   }
-  static Request Greedy(const LocalRing& ring, const std::string& prompt, uint32_t n) {
+  static Request Greedy(const Runtime& ring, const std::string& prompt, uint32_t n) {
     Request r;
     r.prompt = ring.model().tokenizer()->Encode(prompt, {.add_special = true});
     r.max_new_tokens = n;
     r.sampling.temperature = 0;
     return r;
   }
-  static std::unique_ptr<LocalRing> Open(const RingOptions& o) {
-    auto ring = LocalRing::Open(o);
+  static std::unique_ptr<Runtime> Open(const RuntimeOptions& o) {
+    auto ring = Runtime::Open(o);
     EXPECT_TRUE(ring.ok()) << ring.status();
     return ring.ok() ? *std::move(ring) : nullptr;
   }
@@ -101,7 +101,7 @@ TEST_F(StoriesTest, Int8FileGivesTheSameTextOnAnyNumberOfStages) {
 
 struct Variant {
   const char* name;
-  void (*change)(RingOptions&);
+  void (*change)(RuntimeOptions&);
 };
 
 TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
@@ -116,23 +116,23 @@ TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
     EXPECT_EQ(alone[0], greedy_.substr(0, alone[0].size()));
   }
   const Variant variants[] = {
-      {"plain", [](RingOptions&) {}},
-      {"few blocks", [](RingOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420; }},
+      {"plain", [](RuntimeOptions&) {}},
+      {"few blocks", [](RuntimeOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420; }},
       {"few blocks, no sharing",
-       [](RingOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420, o.no_prefix_cache = true; }},
-      {"no sharing", [](RingOptions& o) { o.no_prefix_cache = true; }},
-      {"chunk 1", [](RingOptions& o) { o.chunk = 1; }},
-      {"chunk 3", [](RingOptions& o) { o.chunk = 3, o.max_rows = 5; }},
-      {"block of 1", [](RingOptions& o) { o.block_size = 1; }},
-      {"whole prompts", [](RingOptions& o) { o.no_chunked_prefill = true; }},
-      {"static batches", [](RingOptions& o) { o.no_continuous_batching = true; }},
-      {"full logits", [](RingOptions& o) { o.no_candidates = true; }},
+       [](RuntimeOptions& o) { o.kv_tokens = testing::kSanitized ? 260 : 420, o.no_prefix_cache = true; }},
+      {"no sharing", [](RuntimeOptions& o) { o.no_prefix_cache = true; }},
+      {"chunk 1", [](RuntimeOptions& o) { o.chunk = 1; }},
+      {"chunk 3", [](RuntimeOptions& o) { o.chunk = 3, o.max_rows = 5; }},
+      {"block of 1", [](RuntimeOptions& o) { o.block_size = 1; }},
+      {"whole prompts", [](RuntimeOptions& o) { o.no_chunked_prefill = true; }},
+      {"static batches", [](RuntimeOptions& o) { o.no_continuous_batching = true; }},
+      {"full logits", [](RuntimeOptions& o) { o.no_candidates = true; }},
   };
   for (int stages : {1, 3}) {
     if (testing::kSanitized && stages == 1) continue;
     for (const Variant& v : variants) {
       SCOPED_TRACE(std::string(v.name) + " on " + std::to_string(stages));
-      RingOptions o = Options("stories260K.gguf", stages);
+      RuntimeOptions o = Options("stories260K.gguf", stages);
       v.change(o);
       auto ring = Open(o);
       ASSERT_NE(ring, nullptr);
@@ -154,7 +154,7 @@ TEST_F(StoriesTest, EightStreamsAtOnceGiveTheTextsThatEachGivesAlone) {
 }
 
 TEST_F(StoriesTest, SampledTextDependsOnTheSeedOnly) {
-  auto sample = [](const LocalRing& ring, uint64_t seed) {
+  auto sample = [](const Runtime& ring, uint64_t seed) {
     Request r = Greedy(ring, "Once upon a time", 120);
     r.sampling.temperature = 3.0f;
     r.sampling.top_k = 0;
@@ -167,7 +167,7 @@ TEST_F(StoriesTest, SampledTextDependsOnTheSeedOnly) {
   std::vector<std::string> expected;
   for (int stages : {1, 2, 3}) {
     for (const bool full : {false, true}) {
-      RingOptions o = Options("stories260K.gguf", stages);
+      RuntimeOptions o = Options("stories260K.gguf", stages);
       o.no_candidates = full;
       if (stages == 3) o.kv_tokens = 300;
       auto ring = Open(o);
@@ -185,7 +185,7 @@ TEST_F(StoriesTest, SampledTextDependsOnTheSeedOnly) {
 }
 
 TEST_F(StoriesTest, ASecondTurnFindsTheFirstOnesKeysAndValues) {
-  RingOptions o = Options("stories260K.gguf", 2);
+  RuntimeOptions o = Options("stories260K.gguf", 2);
   o.exact = true;  // one class of rows on every processor: of two, a prompt takes blocks of prompts only
   auto ring = Open(o);
   ASSERT_NE(ring, nullptr);

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 #include "tests/testing/logits_distance.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
@@ -22,8 +22,8 @@ constexpr int kVocab = 96;
 
 class EngineWireTest : public ::testing::Test {
  protected:
-  RingOptions Options(int stages, const std::string& wire) const {
-    RingOptions o = testing::TinyRing(model_.path(), stages, 256);
+  RuntimeOptions Options(int stages, const std::string& wire) const {
+    RuntimeOptions o = testing::TinyRing(model_.path(), stages, 256);
     o.wire = wire;
     o.exact = true;  // tiles of bf16 would round what the hops have rounded once more
     return o;
@@ -38,7 +38,7 @@ class EngineWireTest : public ::testing::Test {
     r.ignore_end = true;
     return r;
   }
-  static testing::Logits LogitsOf(LocalRing& ring, int seed, size_t length) {
+  static testing::Logits LogitsOf(Runtime& ring, int seed, size_t length) {
     Request r = Ask(seed, 0, length);
     r.prompt_logits = true;
     Outcome o = RunOne(ring.engine(), r);
@@ -90,7 +90,7 @@ TEST_F(EngineWireTest, WhatIsBesideARowChangesNothing) {
       texts.push_back(RunOne(one->engine(), Ask(i, 60, 10 + 5 * static_cast<size_t>(i))).tokens);
     const auto logits = LogitsOf(*one, 3, 40);
     for (const bool tcp : {false, true}) {
-      RingOptions o = Options(3, wire);
+      RuntimeOptions o = Options(3, wire);
       o.tcp = tcp;
       o.chunk = 3;
       o.kv_tokens = 240;  // of the 700 that they want
@@ -138,7 +138,7 @@ TEST_F(EngineWireTest, FewerBytesTravel) {
 }
 
 TEST_F(EngineWireTest, AnUnknownTypeIsRefused) {
-  EXPECT_EQ(Message(LocalRing::Open(Options(2, "q9")).status()), "--wire q9: expected f32, f16 or q8");
+  EXPECT_EQ(Message(Runtime::Open(Options(2, "q9")).status()), "--wire q9: expected f32, f16 or q8");
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 #include <fstream>
 #include <set>
 
-#include "cli/local_ring.h"
 #include "model/hf/folder.h"
 #include "model/hf/safetensors.h"
+#include "runtime/runtime.h"
 #include "tests/testing/gguf_writer.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/safetensors_writer.h"
@@ -153,13 +153,13 @@ class HfTest : public ::testing::Test {
   }
 
   static std::vector<float> Logits(const std::string& path) {
-    RingOptions o;
+    RuntimeOptions o;
     o.model = path;
     o.threads = 1;
     o.kv_type = "f32";
     o.quiet = true;
     o.isa = "avx2";
-    auto ring = LocalRing::Open(o);
+    auto ring = Runtime::Open(o);
     EXPECT_TRUE(ring.ok()) << ring.status();
     if (!ring.ok()) return {};
     Request rows;

@@ -44,7 +44,7 @@ struct Stranger {
   // All that is asked of a worker.
   void Hello(uint64_t model_hash) {
     v1::WorkerHello* h = event.mutable_hello();
-    h->set_protocol(1);
+    h->set_protocol(2);
     h->set_name("mallory");
     h->set_ring_address("127.0.0.1:1");
     h->set_model_hash(model_hash);
@@ -228,7 +228,7 @@ class HostileCaller {
   // A stranger's hello with an endless name, over a connection of its own.
   void AttachWithEndlessName() {
     Stranger stranger(address_);
-    stranger.event.mutable_hello()->set_protocol(1);
+    stranger.event.mutable_hello()->set_protocol(2);
     stranger.event.mutable_hello()->set_name(big_);
     EXPECT_THAT(stranger.Refused(), HasSubstr("1 to 64 characters"));
   }

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
@@ -79,7 +79,7 @@ TEST_P(Golden, LogitsAndGreedyIds) {
   for (const GoldenCase& c : kCases) {
     for (const std::string kv : {"f32", "f16"}) {
       SCOPED_TRACE(std::string(c.name) + " KV " + kv);
-      RingOptions o;
+      RuntimeOptions o;
       o.model = dir + c.name + ".gguf";
       o.stages = 2;
       o.threads = 2;
@@ -88,7 +88,7 @@ TEST_P(Golden, LogitsAndGreedyIds) {
       o.isa = IsaName(GetParam());
       o.quiet = true;
       o.chunk = 17;
-      auto ring = LocalRing::Open(o);
+      auto ring = Runtime::Open(o);
       ASSERT_TRUE(ring.ok()) << ring.status();
       Request rows;
       rows.prompt = ids;
@@ -145,7 +145,7 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
   double last = 0, half = 0;
   for (const auto& [kv, bound] :
        {std::pair<const char*, double>{"f32", 1e-5}, {"f16", 1e-3}, {"q8_0", 2e-2}, {"bf16", 1e-2}}) {
-    RingOptions o;
+    RuntimeOptions o;
     o.model = dir + "tiny-llama-s0-f16.gguf";
     o.stages = 2;
     o.threads = 2;
@@ -153,7 +153,7 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
     o.kv_type = kv;
     o.isa = IsaName(GetParam());
     o.quiet = true;
-    auto ring = LocalRing::Open(o);
+    auto ring = Runtime::Open(o);
     ASSERT_TRUE(ring.ok()) << ring.status();
     Request rows;
     rows.prompt = ReadNumbers<TokenId>(dir + "ids.txt");

@@ -33,7 +33,7 @@ class ScriptedCoordinator : public v1::Cluster::Service {
 
  private:
   grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::ClusterInfo* info) override {
-    info->set_protocol(1);
+    info->set_protocol(2);
     info->set_term(7);
     info->set_model_path(model_);
     info->set_model_hash((*OpenModel(model_))->content_hash());

@@ -12,8 +12,8 @@
 #include <random>
 #include <stdexcept>
 
-#include "cli/local_ring.h"
 #include "model/gguf.h"
+#include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/tiny_model.h"
@@ -202,7 +202,7 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
   }
   // The engine's logits, by two stages and chunks that the window reaches across.
   std::vector<std::vector<float>> Engine(const std::string& path) const {
-    RingOptions o;
+    RuntimeOptions o;
     o.model = path;
     o.stages = 2;
     o.threads = 2;
@@ -211,7 +211,7 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
     o.isa = IsaName(GetParam());
     o.quiet = true;
     o.chunk = 17;
-    auto ring = LocalRing::Open(o);
+    auto ring = Runtime::Open(o);
     EXPECT_TRUE(ring.ok()) << ring.status();
     if (!ring.ok()) return {};
     Request rows;

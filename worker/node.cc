@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <memory>
 #include <thread>
 
 #include "base/inbox.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/convert.h"
 #include "transport/ring_port.h"
@@ -61,22 +61,6 @@ StatusOr<std::string> LocalAddressTo(const HostPort& to) {
   close(fd);
   if (!fine) return Unavailable("no route to {}", to.host);
   return std::string(text);
-}
-
-uint64_t FreeMemory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  for (uint64_t kib = 0; meminfo >> key >> kib; meminfo.ignore(64, '\n')) {
-    if (key == "MemAvailable:") return kib * 1024 / 10 * 9;
-  }
-  return 0;
-}
-
-uint64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 StatusOr<PrepareRequest> ReadPrepare(const v1::Command& command, const std::string& coordinator_host) {
@@ -283,7 +267,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   h->set_isa(IsaName(options_.isa));
   h->set_prefill_matches_decode(PrefillMatchesDecode(options_.isa));
   h->set_threads(static_cast<uint32_t>(options_.threads));
-  h->set_memory_bytes(options_.memory != 0 ? options_.memory : FreeMemory());
+  h->set_memory_bytes(options_.memory != 0 ? options_.memory : AvailableMemory() / 10 * 9);
   h->set_version(options_.version);
   h->set_wire_types(options_.wire_types);
   if (options_.wish) {

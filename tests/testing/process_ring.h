@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "cli/remote.h"
-#include "cli/target.h"
+#include "client/remote.h"
+#include "client/target.h"
 #include "tests/testing/process.h"
 #include "tests/testing/tiny_model.h"
 

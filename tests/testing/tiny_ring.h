@@ -6,13 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 
 namespace gyre::testing {
 
 // A thread a stage, an exact KV cache in small blocks.
-inline RingOptions TinyRing(const std::string& model, int stages, uint32_t ctx) {
-  RingOptions o;
+inline RuntimeOptions TinyRing(const std::string& model, int stages, uint32_t ctx) {
+  RuntimeOptions o;
   o.model = model;
   o.stages = stages;
   o.threads = stages;
@@ -25,8 +25,8 @@ inline RingOptions TinyRing(const std::string& model, int stages, uint32_t ctx) 
 }
 
 // Null, and the test has failed, where it can't be opened.
-inline std::unique_ptr<LocalRing> OpenRing(const RingOptions& o) {
-  auto ring = LocalRing::Open(o);
+inline std::unique_ptr<Runtime> OpenRing(const RuntimeOptions& o) {
+  auto ring = Runtime::Open(o);
   EXPECT_TRUE(ring.ok()) << ring.status();
   return ring.ok() ? *std::move(ring) : nullptr;
 }

@@ -1,4 +1,4 @@
-#include "cli/machine.h"
+#include "limits/machine_limits.h"
 
 #include <omp.h>
 
@@ -109,16 +109,23 @@ namespace {
     v = STEP;                   \
     asm volatile("" : "+v"(v)); \
   }
-#define GYRE_REGISTER_LOOP(TARGET, NAME, ZERO, STEP)                                                      \
-  __attribute__((target(TARGET))) void NAME(size_t steps) {                                               \
-    auto a = ZERO;                                                                                        \
-    asm volatile("" : "+v"(a));                                                                           \
-    auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a;                  \
-    for (size_t i = 0; i < steps; ++i) {                                                                  \
-      GYRE_STEP(s0, STEP)                                                                                 \
-      GYRE_STEP(s1, STEP) GYRE_STEP(s2, STEP) GYRE_STEP(s3, STEP) GYRE_STEP(s4, STEP) GYRE_STEP(s5, STEP) \
-          GYRE_STEP(s6, STEP) GYRE_STEP(s7, STEP) GYRE_STEP(s8, STEP) GYRE_STEP(s9, STEP)                 \
-    }                                                                                                     \
+#define GYRE_REGISTER_LOOP(TARGET, NAME, ZERO, STEP)                                     \
+  __attribute__((target(TARGET))) void NAME(size_t steps) {                              \
+    auto a = ZERO;                                                                       \
+    asm volatile("" : "+v"(a));                                                          \
+    auto s0 = a, s1 = a, s2 = a, s3 = a, s4 = a, s5 = a, s6 = a, s7 = a, s8 = a, s9 = a; \
+    for (size_t i = 0; i < steps; ++i) {                                                 \
+      GYRE_STEP(s0, STEP)                                                                \
+      GYRE_STEP(s1, STEP)                                                                \
+      GYRE_STEP(s2, STEP)                                                                \
+      GYRE_STEP(s3, STEP)                                                                \
+      GYRE_STEP(s4, STEP)                                                                \
+      GYRE_STEP(s5, STEP)                                                                \
+      GYRE_STEP(s6, STEP)                                                                \
+      GYRE_STEP(s7, STEP)                                                                \
+      GYRE_STEP(s8, STEP)                                                                \
+      GYRE_STEP(s9, STEP)                                                                \
+    }                                                                                    \
   }
 GYRE_REGISTER_LOOP("avx2,fma", FloatAvx2, _mm256_setzero_ps(), _mm256_fmadd_ps(a, a, v))
 GYRE_REGISTER_LOOP("avx2", IntegerAvx2, _mm256_setzero_si256(),

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cli/machine.h"
 #include "coordinator/engine.h"
 #include "fmt/core.h"
+#include "limits/machine_limits.h"
 
 namespace gyre::bench {
 

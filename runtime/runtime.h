@@ -1,30 +1,29 @@
-// What a process runs: a model, the members that live in it, and the cluster and engine that drive them. A ring within
-// the process, or the coordinator's end of one over machines.
+// Composes what a process runs: a model, the workers that live in it, and the cluster and engine that drive them. This
+// is a ring within the process, or the coordinator's end of a ring over machines.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/plan.h"
 #include "base/status.h"
-#include "cli/options.h"
 #include "coordinator/cluster.h"
 #include "coordinator/engine.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
+#include "runtime/options.h"
 #include "transport/ring_port.h"
 #include "worker/worker.h"
 
 namespace gyre {
 
-class LocalRing {
+class Runtime {
  public:
   // Opens the model and starts engine and cluster. Within the process: waits until every stage has loaded and packed
   // its weights (progress on stderr).
-  static StatusOr<std::unique_ptr<LocalRing>> Open(const RingOptions& options);
-  ~LocalRing();
+  static StatusOr<std::unique_ptr<Runtime>> Open(const RuntimeOptions& options);
+  ~Runtime();
 
   Engine& engine() { return *engine_; }
   Cluster& cluster() { return *cluster_; }
@@ -35,14 +34,13 @@ class LocalRing {
   uint64_t term() const { return term_; }
   // The members in this process, in the order of the first plan.
   const std::vector<std::shared_ptr<Worker>>& workers() const { return workers_; }
-  // Tables for people.
-  std::string DescribeLayers();
+  // Tells the cluster the load of the workers in this process. Thread-safe.
+  void ReportLoads();
 
  private:
-  LocalRing() = default;
-  Status AddWorkers(const RingOptions& options);
-  Status Start(const RingOptions& options, uint32_t num_blocks, KvType kv,
-               std::function<void(uint64_t, uint64_t)> progress);
+  Runtime() = default;
+  Status AddWorkers(const RuntimeOptions& options);
+  Status Start(const RuntimeOptions& options, uint32_t num_blocks, KvType kv);
 
   std::shared_ptr<const Model> model_;
   uint32_t context_ = 0;
@@ -56,11 +54,7 @@ class LocalRing {
 
 // By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
 StatusOr<Isa> ParseIsa(const std::string& name);
-// Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
-uint64_t AvailableMemory();
 // What a worker in this process says of itself; busy is since the last call.
 MemberLoad TakeLoad(Worker& worker);
-// A table of who has which layers.
-std::string FormatLayers(const ClusterStatus& status);
 
 }  // namespace gyre

@@ -1,20 +1,20 @@
-// Talking to a coordinator: what gyre status, layers, resize and drain do, and the remote Target.
+// The other end of the coordinator's gRPC: what operators ask, and the remote Target. Each call connects anew and fails
+// within seconds when no coordinator answers (kUnavailable).
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/status.h"
-#include "cli/target.h"
+#include "client/target.h"
 #include "gyre/v1/admin.pb.h"
 
 namespace gyre {
 
+// `cluster` is HOST:PORT everywhere.
+StatusOr<std::unique_ptr<Target>> OpenRemote(const std::string& cluster);
 StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster);
 StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges);
 StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker);
-
-std::string FormatLayers(const v1::StatusReply& status);
-std::string FormatStatus(const v1::StatusReply& status);
-std::string FormatChange(const v1::ChangeReply& change);
 
 }  // namespace gyre

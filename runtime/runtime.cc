@@ -1,16 +1,13 @@
-#include "cli/local_ring.h"
+#include "runtime/runtime.h"
 
 #include <sys/random.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <thread>
 
 #include "base/cpus.h"
 #include "base/log.h"
-#include "base/mutex.h"
-#include "cli/progress.h"
+#include "base/memory.h"
 #include "worker/layer.h"
 
 namespace gyre {
@@ -24,7 +21,7 @@ uint64_t KvBytesPerToken(const ModelSpec& spec, KvType type) {
 
 // The number of KV blocks: what was asked for, or the context for each sequence that is to fit, as far as half of the
 // memory goes (pages are touched only when used).
-StatusOr<uint32_t> CountBlocks(const RingOptions& o, const ModelSpec& spec, KvType type, uint32_t context) {
+StatusOr<uint32_t> CountBlocks(const RuntimeOptions& o, const ModelSpec& spec, KvType type, uint32_t context) {
   uint64_t tokens = o.kv_tokens != 0 ? o.kv_tokens : uint64_t{o.parallel} * context;
   const uint64_t per_token = KvBytesPerToken(spec, type);
   const uint64_t room = AvailableMemory() / 2 / std::max<uint64_t>(per_token, 1);
@@ -48,26 +45,6 @@ uint64_t TermNow() {
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
 }
-
-// The bar of the first plan; later ones load beside what serves. Thread-safe.
-class Loading {
- public:
-  explicit Loading(bool quiet) : progress_("loading", quiet) {}
-  void Update(uint64_t done, uint64_t total) {
-    MutexLock lock(&mutex_);
-    if (!finished_) progress_.Update(done, total);
-  }
-  void Finish() {
-    MutexLock lock(&mutex_);
-    if (!finished_) progress_.Finish();
-    finished_ = true;
-  }
-
- private:
-  Mutex mutex_;
-  Progress progress_ GYRE_GUARDED_BY(mutex_);
-  bool finished_ GYRE_GUARDED_BY(mutex_) = false;
-};
 
 RingKey RandomKey() {
   RingKey key{};
@@ -93,58 +70,41 @@ StatusOr<Isa> ParseIsa(const std::string& name) {
   return InvalidArgument("--isa {}: expected one of {}", name, known);
 }
 
-// Bytes that could still be allocated, by /proc/meminfo; 0 = unknown.
-uint64_t AvailableMemory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  uint64_t kib = 0;
-  while (meminfo >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    meminfo.ignore(64, '\n');
-  }
-  return 0;
-}
-
-StatusOr<std::unique_ptr<LocalRing>> LocalRing::Open(const RingOptions& options) {
-  std::unique_ptr<LocalRing> ring(new LocalRing);
-  GYRE_ASSIGN_OR_RETURN(ring->model_, OpenModel(options.model, options.ModelOptions()));
-  const ModelSpec& spec = ring->model_->spec();
+StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) {
+  std::unique_ptr<Runtime> runtime(new Runtime);
+  GYRE_ASSIGN_OR_RETURN(runtime->model_, OpenModel(options.model, options.ForOpening()));
+  const ModelSpec& spec = runtime->model_->spec();
   if (options.stages < 1 || options.stages > static_cast<int>(spec.layers.size())) {
     return InvalidArgument("--stages {}: the model has {} layers, expected 1 to {}", options.stages, spec.layers.size(),
                            spec.layers.size());
   }
-  ring->context_ = options.ctx != 0 ? options.ctx : static_cast<uint32_t>(spec.context);
-  if (ring->context_ > static_cast<uint32_t>(spec.context) && !options.quiet) {
+  runtime->context_ = options.ctx != 0 ? options.ctx : static_cast<uint32_t>(spec.context);
+  if (runtime->context_ > static_cast<uint32_t>(spec.context) && !options.quiet) {
     Log(LogLevel::kWarn, "--ctx {} is more than the {} that the model was made for; far text may be poor",
-        ring->context_, spec.context);
+        runtime->context_, spec.context);
   }
   const std::optional<KvType> named = ParseKvType(options.kv_type);
   if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0 or f32", options.kv_type);
   const KvType kv = *named;
-  for (const LayerSpec& l : ring->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
-  GYRE_ASSIGN_OR_RETURN(const uint32_t num_blocks, CountBlocks(options, spec, kv, ring->context_));
+  for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
+  GYRE_ASSIGN_OR_RETURN(const uint32_t num_blocks, CountBlocks(options, spec, kv, runtime->context_));
   RingPortOptions port;
   if (options.serve != nullptr) {
     port.listen = options.serve->ring;
     port.advertise_host = options.serve->advertise;
   }
   if (options.tcp) port.listen = "127.0.0.1:0";
-  GYRE_ASSIGN_OR_RETURN(ring->port_, RingPort::Open(port));
-  ring->term_ = TermNow();
-  auto loading = std::make_shared<Loading>(options.quiet);
-  GYRE_RETURN_IF_ERROR(
-      ring->Start(options, num_blocks, kv, [loading](uint64_t done, uint64_t total) { loading->Update(done, total); }));
-  GYRE_RETURN_IF_ERROR(ring->AddWorkers(options));
+  GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
+  runtime->term_ = TermNow();
+  GYRE_RETURN_IF_ERROR(runtime->Start(options, num_blocks, kv));
+  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options));
   if (options.serve == nullptr || !options.serve->no_local) {
-    const Status planned = ring->cluster_->WaitForPlan(kNoDeadline);
-    loading->Finish();
-    GYRE_RETURN_IF_ERROR(planned);
+    GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   }
-  return ring;
+  return runtime;
 }
 
-Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
-                        std::function<void(uint64_t, uint64_t)> progress) {
+Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   ClusterOptions c;
   c.term = term_;
   c.key = RandomKey();
@@ -160,7 +120,7 @@ Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
     c.isa = IsaName(isa);
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
-  c.progress = std::move(progress);
+  c.progress = o.on_load;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;
@@ -182,7 +142,7 @@ Status LocalRing::Start(const RingOptions& o, uint32_t num_blocks, KvType kv,
   return absl::OkStatus();
 }
 
-Status LocalRing::AddWorkers(const RingOptions& options) {
+Status Runtime::AddWorkers(const RuntimeOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   const int members = serves ? (options.serve->no_local ? 0 : 1) : options.stages;
@@ -226,7 +186,7 @@ Status LocalRing::AddWorkers(const RingOptions& options) {
   return absl::OkStatus();
 }
 
-LocalRing::~LocalRing() {
+Runtime::~Runtime() {
   if (cluster_ != nullptr) cluster_->Stop();
   engine_.reset();
   for (auto& worker : workers_) worker->Stop();
@@ -234,11 +194,8 @@ LocalRing::~LocalRing() {
   workers_.clear();
 }
 
-std::string LocalRing::DescribeLayers() {
-  for (const auto& w : workers_) {
-    cluster_->Report(w->control().name(), TakeLoad(*w));
-  }
-  return FormatLayers(cluster_->status());
+void Runtime::ReportLoads() {
+  for (const auto& w : workers_) cluster_->Report(w->control().name(), TakeLoad(*w));
 }
 
 MemberLoad TakeLoad(Worker& worker) {
@@ -249,19 +206,6 @@ MemberLoad TakeLoad(Worker& worker) {
               static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker.busy_time()).count()),
           .rows_sent = stats.rows_sent,
           .row_bytes_sent = stats.row_bytes_sent};
-}
-
-std::string FormatLayers(const ClusterStatus& status) {
-  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV",
-                                "threads", "busy", "where");
-  auto mib = [](uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<double>(bytes) / (1 << 20)); };
-  for (const MemberStatus& m : status.members) {
-    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}%  {}\n", m.info.name,
-                       m.layers ? FormatRange(*m.layers) : "-", m.layers ? mib(m.weight_bytes) : "-",
-                       m.layers ? mib(m.kv_bytes) : "-", m.info.threads, m.load.busy * 100,
-                       m.info.host.empty() ? "this process" : m.info.host);
-  }
-  return out;
 }
 
 }  // namespace gyre

@@ -1,0 +1,21 @@
+// What run, chat and logits talk to, by their flags.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "client/target.h"
+#include "runtime/options.h"
+
+namespace gyre {
+
+// A model to run here, or a cluster that runs one.
+struct TargetOptions : RuntimeOptions {
+  std::string cluster;  // HOST:PORT of a coordinator; "" = here
+};
+
+// Shows on stderr how far loading is, unless `quiet`.
+StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options);
+
+}  // namespace gyre

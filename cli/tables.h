@@ -1,0 +1,15 @@
+// A cluster's state as text for people.
+#pragma once
+
+#include <string>
+
+#include "gyre/v1/admin.pb.h"
+
+namespace gyre {
+
+// Which worker has which layers: a line each.
+std::string FormatLayers(const v1::StatusReply& status);
+std::string FormatStatus(const v1::StatusReply& status);
+std::string FormatChange(const v1::ChangeReply& change);
+
+}  // namespace gyre

@@ -1,0 +1,66 @@
+// The settings of a process that runs a model, by whom they concern.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "model/weights.h"
+
+namespace gyre {
+
+// Which model, and how its file is read.
+struct ModelOptions {
+  std::string model;  // path
+  OpenOptions open;
+  uint32_t ctx = 0;  // tokens of a sequence; 0 = the context that the file says
+
+  // `open`, for the context that is asked for.
+  OpenOptions ForOpening() const {
+    OpenOptions o = open;
+    o.context = static_cast<int>(ctx);
+    return o;
+  }
+};
+
+// How it is computed on this machine: threads, kernels, KV cache, batches.
+struct ComputeOptions {
+  int stages = 1;
+  int threads = 0;           // over all stages; 0 = one for each physical core
+  std::string cpus;          // processors that the threads stay on, as 0-3; "" = see ChooseCpus
+  std::string isa;           // "" = the best that this processor has
+  bool exact = false;        // f32 activations with quantized weights too
+  std::string wire = "f32";  // activation format between stages
+  std::string kv_type = "f16";
+  uint64_t kv_tokens = 0;    // tokens of KV cache; 0 = parallel * context
+  uint32_t parallel = 1;     // sequences of the whole context that fit into the KV cache
+  uint32_t block_size = 16;  // tokens per KV block
+  uint32_t chunk = 256;      // prompt tokens of one sequence per step
+  uint32_t max_rows = 512;   // tokens per step
+  bool no_prefix_cache = false;
+  bool no_chunked_prefill = false;
+  bool no_continuous_batching = false;
+  bool no_candidates = false;
+};
+
+// What makes the process a coordinator that workers of other machines join.
+struct ServeOptions {
+  std::string cluster;    // HOST:PORT of the gRPC server
+  std::string ring;       // HOST:PORT of the ring port; "" = the cluster's host, any port
+  std::string advertise;  // the host that workers dial; "" = the one that they joined at
+  int min_workers = 1;
+  bool no_local = false;
+  bool bit_equal = false;
+  bool insecure = false;
+};
+
+struct RuntimeOptions : ModelOptions, ComputeOptions {
+  const ServeOptions* serve = nullptr;  // null: a ring within the process. Outlives Runtime::Open
+  bool tcp = false;                     // a ring within the process whose links are TCP all the same (tests)
+  bool quiet = false;                   // no warnings
+  // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has
+  // done == total, unless the plan fails. May be empty.
+  std::function<void(uint64_t done, uint64_t total)> on_load;
+};
+
+}  // namespace gyre
