@@ -147,6 +147,7 @@ Status Chat::Say(const std::string& text) {
   request.max_new_tokens = n < 0 ? room : static_cast<uint32_t>(std::min<int64_t>(room, n));
   request.stops = options_.generate.stops;
   request.ignore_end = options_.generate.ignore_eos;
+  if (request.ignore_end) request.stop_ids.clear();
   std::string reply;
   const Status status = target_.Run(
       std::move(request),

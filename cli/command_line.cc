@@ -226,6 +226,8 @@ Action AddServe(CLI::App* app) {
   app->add_option("--min-workers", o->serve.min_workers, "workers that the first plan waits for")
       ->check(Whole(1, 100000))
       ->type_name("N");
+  app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
+      ->type_name("SIZE");
   app->add_flag("--no-local", o->serve.no_local, "never run layers in this process");
   app->add_flag("--bit-equal", o->serve.bit_equal,
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32");

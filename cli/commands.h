@@ -86,7 +86,7 @@ constexpr uint32_t kServeParallel = 8;
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";
   OpenOptions open;
-  uint32_t ctx = 0, parallel = 1, max_rows = 512;
+  uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: conversations of the whole context
   bool json = false;
 };
 Status EstimateCommand(const EstimateOptions& options);
@@ -103,6 +103,7 @@ Status InspectCommand(const InspectOptions& options);
 struct ServeCommandOptions {
   RuntimeOptions ring;
   ServeOptions serve;
+  std::string memory;  // as 8G; "" = what is free
   std::string version;
 };
 Status ServeCommand(const ServeCommandOptions& options);

@@ -123,6 +123,7 @@ Status RunCommand(const RunOptions& options) {
   request.max_new_tokens = NewTokens(options.generate.n, target->facts().context, request.prompt.size());
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
+  if (request.ignore_end) request.stop_ids.clear();
   const Status status =
       target->Run(std::move(request), Printer(&output, as_ids, options.ring.quiet), &InterruptGuard::Interrupted);
   GYRE_RETURN_IF_ERROR(output.status());

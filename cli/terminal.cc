@@ -186,6 +186,8 @@ class MessageReader::Editor {
     std::wcscpy(prompt_, first ? L"> " : L"... ");
     result_ = Result::kMessage;
     el_resize(line_);
+    // Before the prompt: a key that comes right behind it is not for the terminal's own line editing.
+    el_wset(line_, EL_PREP_TERM, 1);
     Brackets(true);
     int n = 0;
     const wchar_t* text = el_wgets(line_, &n);
