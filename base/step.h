@@ -17,14 +17,15 @@ enum class RowMode : uint8_t {
   kHidden = 5,      // the final-normed hidden state
 };
 
-// What is wanted of rows [first, first + count) of one SeqRows. Rows without a request are only computed.
+// The answer that is asked of rows [first, first + count) of one SeqRows: these are logit rows. Of other rows only keys
+// and values are kept.
 struct RowRequest {
   uint32_t first = 0;
   uint32_t count = 1;
   RowMode mode = RowMode::kArgmax;
   uint32_t k = 0;                // kTopK: 1..kMaxTopK
   float temperature = 0;         // kTopK: > 0 also asks for the log-sum-exp at this temperature
-  std::vector<TokenId> touched;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids wanted
+  std::vector<TokenId> touched;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids asked for
   std::vector<uint64_t> mask;    // bit id of word id/64 set = allowed; empty = every id is allowed
   bool operator==(const RowRequest&) const = default;
 };
@@ -39,7 +40,8 @@ struct SeqRows {
   RowClass row_class = RowClass::kPrompt;
   uint32_t first_position = 0;
   uint32_t row_count = 0;
-  // [KV group][position / block size]: the whole table up to the last row of this step. kNoBlock behind a window.
+  // [KV group][position / block size]: the whole table up to the last row of this step. Every entry is a page of the
+  // pool, also where a window has passed it: a stage refuses kNoBlock.
   std::vector<std::vector<BlockId>> blocks;
   std::vector<RowRequest> requests;  // rising by first, not overlapping
   bool operator==(const SeqRows&) const = default;

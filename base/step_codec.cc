@@ -171,6 +171,20 @@ StatusOr<StepPayload> DecodeStepPayload(std::span<const std::byte> payload, size
   return step;
 }
 
+uint64_t MaxAnswerBytes(const StepBatch& batch, size_t vocab, size_t dim) {
+  uint64_t bytes = sizeof(uint32_t);
+  for (const SeqRows& s : batch.seqs) {
+    for (const RowRequest& r : s.requests) {
+      const uint64_t top = r.mode == RowMode::kTopK ? r.k : 1;
+      uint64_t row = kAnswerBytes + (r.touched.size() + top) * (sizeof(TokenId) + sizeof(float));
+      if (r.mode == RowMode::kFullLogits) row += vocab * sizeof(float);
+      if (r.mode == RowMode::kHidden) row += dim * sizeof(float);
+      bytes += r.count * row;
+    }
+  }
+  return bytes;
+}
+
 void EncodeStepAnswer(const StepAnswer& answer, Encoder* out) {
   out->Put(static_cast<uint32_t>(answer.rows.size()));
   for (const RowAnswer& r : answer.rows) {

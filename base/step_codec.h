@@ -25,6 +25,8 @@ struct StepPayload {
 // no sequence twice); ids, block numbers and models are for the stage to check.
 StatusOr<StepPayload> DecodeStepPayload(std::span<const std::byte> payload, size_t width);
 
+// What the answer to a step has at most, encoded, in bytes.
+uint64_t MaxAnswerBytes(const StepBatch& batch, size_t vocab, size_t dim);
 void EncodeStepAnswer(const StepAnswer& answer, Encoder* out);
 StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload);
 void EncodeStepError(const StepError& error, Encoder* out);

@@ -1,5 +1,8 @@
 if(GYRE_TESTS)
-  gyre_tests(transport_tests "unit;bytes" FILES transport_link_test transport_ring_port_test DEPS gyre_transport)
+  gyre_tests(transport_tests "unit;bytes"
+    FILES transport_hostile_test transport_link_test transport_patience_test transport_ring_port_test
+    DEPS gyre_transport)
+  target_sources(transport_tests PRIVATE testing/largest_allocation.cc)
 endif()
 if(GYRE_FUZZ)
   gyre_fuzz(fuzz_frames gyre_transport)

@@ -6,12 +6,10 @@
 #include <string>
 #include <thread>
 
-#include "base/inbox.h"
 #include "base/step_codec.h"
-#include "tests/testing/tiny_model.h"
+#include "tests/testing/worker_fixture.h"
 #include "worker/layer.h"
 #include "worker/wire_rows.h"
-#include "worker/worker.h"
 
 namespace gyre {
 namespace {
@@ -20,64 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-class WorkerStates : public ::testing::Test {
- protected:
-  void SetUp() override {
-    model_ = *OpenModel(file_.path());
-    port_ = *RingPort::Open({});
-    worker_ = std::make_unique<Worker>(WorkerOptions{.name = "w", .model = model_, .port = port_.get()});
-    worker_->control().SetEventSink([this](StageEvent e) { events_.Push(std::move(e)); });
-  }
-  void TearDown() override { worker_->Stop(); }
-
-  Plan PlanOf(uint64_t number, const std::string& worker = "w") const {
-    return {.epoch = E(number),
-            .model_hash = model_->content_hash(),
-            .num_layers = 5,
-            .stages = MakeStages({{worker, "", {0, 5}}})};
-  }
-  void Prepare(uint64_t number, int stage = 0, bool wire = true) {
-    worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"),
-                                .stage = stage,
-                                .block_size = 4,
-                                .num_blocks = 8,
-                                .kv_type = KvType::kF32,
-                                .sources = {}});
-    if (!wire || stage < 0) return;
-    const Hello hello{.epoch = E(number), .hop = 0, .model_hash = model_->content_hash()};
-    links_.push_back(*port_->Dial("", hello, After(seconds(5))));
-    Hello last = hello;
-    last.hop = 1;
-    auto in = port_->Accept(last, After(seconds(5)));
-    ASSERT_TRUE(in.ok()) << in.status();
-    links_.push_back(*std::move(in));
-  }
-  // The next event that is no progress, by name; a fault with its sentence.
-  std::string Next(uint64_t number) {
-    for (;;) {
-      auto event = events_.Pop(After(seconds(10)));
-      if (!event) return "nothing";
-      if (std::holds_alternative<StageProgress>(event->what)) continue;
-      EXPECT_EQ(event->epoch.number, number);
-      if (std::holds_alternative<StageReady>(event->what)) return "ready";
-      if (std::holds_alternative<StageMoved>(event->what)) return "moved";
-      if (std::holds_alternative<StageCommitted>(event->what)) return "committed";
-      if (std::holds_alternative<StageAborted>(event->what)) return "aborted";
-      return "fault: " + Message(std::get<StageFault>(event->what).status);
-    }
-  }
-  bool Silent() { return !events_.Pop(After(milliseconds(30))).has_value(); }
-  StageControl& control() { return worker_->control(); }
-  Epoch E(uint64_t number) const { return {.term = term_, .number = number}; }
-
-  uint64_t term_ = 1;  // of the coordinator
-  testing::TinyModelFile file_;
-  std::shared_ptr<const Model> model_;
-  std::unique_ptr<RingPort> port_;
-  Inbox<StageEvent> events_;
-  std::vector<std::unique_ptr<Link>> links_;
-  std::unique_ptr<Worker> worker_;
-};
+using testing::WorkerStates;
 
 // joined
 TEST_F(WorkerStates, WithoutLayers) {
@@ -308,6 +249,42 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
     EXPECT_EQ(Next(3), "aborted");
     links_.clear();
     ++term_;
+  }
+}
+
+// A Commit that waits behind a step when the coordinator is lost: its stage and pages do not stay.
+TEST_F(WorkerStates, ACommitOfALostCoordinatorIsVoid) {
+  Prepare(1);
+  ASSERT_EQ(Next(1), "ready");
+  HoldStageThread();
+  control().Commit(E(1));
+  // The next coordinator's first plan may be loaded before the old Commit's turn comes.
+  worker_->Reset();
+  ReleaseStageThread();
+  for (int t = 0; t < 5000 && PagePool::Live() > 0; ++t) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(PagePool::Live(), 0u) << "pages of a term that is over";
+  EXPECT_EQ(worker_->weight_bytes(), 0u);
+}
+
+// The pool's size may change with a plan: pages are made anew where another number is asked for.
+TEST_F(WorkerStates, ASmallerCacheHasPagesOfItsOwn) {
+  Prepare(1);
+  ASSERT_EQ(Next(1), "ready");
+  control().Commit(E(1));
+  ASSERT_EQ(Next(1), "committed");
+  const size_t layers = 5;
+  EXPECT_EQ(PagePool::Live(), layers);
+  for (const auto& [blocks, size, type] :
+       {std::tuple{8u, 4, KvType::kF32}, {6u, 4, KvType::kF32}, {8u, 2, KvType::kF32}, {8u, 4, KvType::kF16}}) {
+    const bool same = blocks == 8 && size == 4 && type == KvType::kF32;
+    const uint64_t number = ++last_number_ + 1;
+    control().Prepare({.plan = PlanOf(number), .stage = 0, .block_size = size, .num_blocks = blocks, .kv_type = type});
+    WireEnds(number);
+    ASSERT_EQ(Next(number), "ready");
+    EXPECT_EQ(PagePool::Live(), same ? layers : 2 * layers) << blocks << " " << size;
+    control().Abort(E(number));
+    ASSERT_EQ(Next(number), "aborted");
+    links_.resize(2);
   }
 }
 

@@ -49,7 +49,7 @@ StatusOr<Hello> DecodeHello(std::span<const std::byte> payload);
 std::vector<std::byte> EncodeHelloReply(const HelloReply& reply);
 StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload);
 
-// Takes the same time whatever differs.
+// Compares in constant time.
 bool SameKey(const RingKey& a, const RingKey& b);
 
 }  // namespace gyre

@@ -11,20 +11,25 @@
 
 namespace gyre {
 
+// Payload bytes of a request: the stamps of 2^24 pages can be asked for.
+inline constexpr uint64_t kMaxPullRequest = uint64_t{64} << 20;
+// Pages::next: the answer goes on in the next frame, without another request.
+inline constexpr BlockId kMoreFollows = kNoBlock - 1;
+
 // Asks for the pages of one layer, from page number `from` on, that were written after step `since`.
 struct PullPages {
   uint32_t layer = 0;
   BlockId from = 0;
   uint64_t since = 0;
   uint32_t max_bytes = 0;
-  std::vector<BlockId> check;  // pages whose stamps are wanted, copied or not
+  std::vector<BlockId> check;  // pages whose stamps are asked for, copied or not
   bool operator==(const PullPages&) const = default;
 };
 
 struct Pages {
   uint32_t layer = 0;
   uint64_t step = 0;        // the source's count of steps at the time
-  BlockId next = kNoBlock;  // where the next request goes on; kNoBlock = the end
+  BlockId next = kNoBlock;  // the page that the next request begins with; kNoBlock = the end; kMoreFollows
   uint32_t page_bytes = 0;
   std::vector<BlockId> ids;
   std::vector<uint64_t> written;    // of ids

@@ -2,41 +2,36 @@
 
 #include <sys/socket.h>
 
-#include <array>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <list>
 #include <map>
-#include <thread>
-#include <tuple>
+#include <optional>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "transport/hello_reader.h"
 #include "transport/inproc_link.h"
+#include "transport/pages.h"
 
 namespace gyre {
 namespace {
 
-namespace asio = boost::asio;
-using asio::ip::tcp;
-using ErrorCode = boost::system::error_code;
-
 // A hop's receiving end that nobody has claimed yet.
-struct Parked {
+struct UnclaimedLink {
+  uint64_t id = 0;
   Hello hello;
-  std::unique_ptr<Link> link;
-  bool local = false;
+  Caller caller;
+  bool verified = false;  // its key is the term's
   Deadline since = Clock::now();
+  Fd socket;
+  std::unique_ptr<Link> link;  // of a hop within this process, instead of the socket
 };
 
 std::string Describe(const Hello& h) {
-  return fmt::format("{} {} of plan {}", h.role == LinkRole::kRing ? "hop" : "bulk link", h.hop, h.epoch.number);
+  return h.role == LinkRole::kRing ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
+                                   : fmt::format("the bulk link to {}", h.to);
 }
 
 Status SendReply(Link& link, const HelloReply& reply) {
@@ -45,291 +40,345 @@ Status SendReply(Link& link, const HelloReply& reply) {
   return link.Send({.kind = FrameKind::kHello}, parts, After(std::chrono::seconds(1)));
 }
 
+// A dialer that waits to be claimed sends nothing: what can be read is its end, or garbage.
+bool StillWaits(int fd) {
+  char byte;
+  return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
 class Port : public RingPort {
  public:
-  explicit Port(const RingPortOptions& options) : options_(options), acceptor_(io_) {}
-  ~Port() override {
-    asio::post(io_, [this] {
-      ErrorCode ignored;
-      acceptor_.close(ignored);
-      strangers_.clear();
-    });
-    work_.reset();
-    io_.stop();
-    if (thread_.joinable()) thread_.join();
-  }
+  explicit Port(const RingPortOptions& options) : options_(options) {}
+  ~Port() override { reader_ = nullptr; }
 
   Status Listen();
   const std::string& address() const override { return address_; }
-  StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) override;
-  StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) override;
-  void SetBulkHandler(const std::string& name, BulkHandler handler) override {
-    MutexLock lock(&bulk_mutex_);
-    if (handler) {
-      bulk_[name] = std::move(handler);
-    } else {
-      bulk_.erase(name);
-    }
+  StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) override {
+    return Guarded([&] { return TryDial(address, hello, deadline); });
   }
-  void SetKey(uint64_t term, const RingKey& key) override {
-    MutexLock lock(&mutex_);
-    term_ = term;
-    key_ = key;
+  StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) override {
+    return Guarded([&] { return TryAccept(expected, deadline); });
   }
+  void SetBulkHandler(const std::string& name, BulkHandler handler) override;
+  void SetKey(uint64_t term, const RingKey& key) override;
   void Cancel(Epoch epoch) override;
   RingPortStats stats() const override {
     MutexLock lock(&mutex_);
     RingPortStats stats = stats_;
-    stats.waiting = parked_.size();
+    stats.waiting = unclaimed_.size();
     return stats;
   }
 
  private:
-  // A connection that has not said its hello.
-  struct Stranger {
-    Stranger(tcp::socket s, asio::io_context& io) : socket(std::move(s)), timer(io) {}
-    tcp::socket socket;
-    asio::steady_timer timer;
-    std::array<std::byte, kFrameHeaderBytes> header{};
-    FrameHeader frame;
-    std::vector<std::byte> payload;
-    std::string peer;
+  using Unclaimed = std::list<UnclaimedLink>;
+  struct Key {
+    uint64_t term;
+    RingKey key;
+  };
+  struct Bulk {
+    BulkHandler handler;
+    int calls = 0;
   };
 
-  void AcceptNext();
-  void OnConnection(tcp::socket socket);
-  void OnHeader(const std::shared_ptr<Stranger>& s);
-  void OnHello(const std::shared_ptr<Stranger>& s);
-  void Refuse(const std::shared_ptr<Stranger>& s, const std::string& why);
-  void Forget(const std::shared_ptr<Stranger>& s) {
-    s->timer.cancel();
-    strangers_.remove(s);
+  template <typename Fn>
+  static StatusOr<std::unique_ptr<Link>> Guarded(const Fn& fn) {
+    try {
+      return fn();
+    } catch (const std::exception& e) {
+      return ResourceExhausted("a link of the ring: {}", e.what());
+    }
   }
-  // False: nobody wants it.
-  bool Park(Parked parked);
-  void DropOld() GYRE_REQUIRES(mutex_);
-  bool Cancelled(Epoch epoch) const GYRE_REQUIRES(mutex_) {
+  StatusOr<std::unique_ptr<Link>> TryDial(const std::string& address, const Hello& hello, Deadline deadline);
+  StatusOr<std::unique_ptr<Link>> TryAccept(const Hello& expected, Deadline deadline);
+  StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
+  TcpOptions Tcp(LinkRole role) const;
+
+  // On the port's thread.
+  void OnHello(Fd fd, const Caller& caller, const Hello& hello);
+  void KeepUnclaimed(UnclaimedLink u);
+  void OnBulk(Fd fd, const Caller& caller, const Hello& hello);
+  void DropDead();
+
+  // False: nobody of that name is here. Hands the link over otherwise; `link` is only asked for then.
+  Status HandOver(const std::string& to, const std::function<StatusOr<std::unique_ptr<Link>>()>& link);
+  void Refused(const Caller& caller, const std::string& why);
+  bool Cancelled(Epoch epoch) const {
+    MutexLock lock(&mutex_);
+    return CancelledLocked(epoch);
+  }
+  bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
     return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
   }
 
   const RingPortOptions options_;
   std::string address_;
-  asio::io_context io_;
-  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
-  tcp::acceptor acceptor_;
-  std::list<std::shared_ptr<Stranger>> strangers_;  // of the port's thread
-  std::thread thread_;
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::list<Parked> parked_ GYRE_GUARDED_BY(mutex_);
+  Unclaimed unclaimed_ GYRE_GUARDED_BY(mutex_);  // the oldest first
+  uint64_t next_id_ GYRE_GUARDED_BY(mutex_) = 1;
   Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
-  uint64_t term_ GYRE_GUARDED_BY(mutex_) = 0;
-  RingKey key_ GYRE_GUARDED_BY(mutex_){};
+  std::optional<Key> key_ GYRE_GUARDED_BY(mutex_);
   RingPortStats stats_ GYRE_GUARDED_BY(mutex_);
+  Deadline last_log_ GYRE_GUARDED_BY(mutex_) = Deadline::min();
+
   Mutex bulk_mutex_;
-  std::map<std::string, BulkHandler> bulk_ GYRE_GUARDED_BY(bulk_mutex_);
-  Deadline last_log_ = Deadline::min();  // of the port's thread
+  CondVar bulk_called_;
+  std::map<std::string, Bulk> bulk_ GYRE_GUARDED_BY(bulk_mutex_);
+
+  std::unique_ptr<HelloReader> reader_;  // its thread uses all the others
 };
 
 Status Port::Listen() {
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.listen));
-  ErrorCode error;
-  tcp::resolver resolver(io_);
-  const auto found = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, error);
-  if (error || found.empty()) return Unavailable("{}: {}", options_.listen, error.message());
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) return Unavailable("cannot listen at {}: {}", options_.listen, error.message());
+  GYRE_ASSIGN_OR_RETURN(
+      reader_,
+      HelloReader::Listen(
+          {.listen = options_.listen,
+           .hello_timeout = options_.hello_timeout,
+           .limits = options_.unverified,
+           .on_hello = [this](Fd fd, const Caller& caller, const Hello& h) { OnHello(std::move(fd), caller, h); },
+           .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); },
+           .on_tick = [this] { DropDead(); }}));
   const std::string& host = options_.advertise_host;
-  const uint16_t bound = acceptor_.local_endpoint(error).port();
   // At all addresses: others know best how they reach this machine.
-  const bool any = host.empty() && endpoint.address().is_unspecified();
-  address_ = any ? fmt::format(":{}", bound) : FormatHostPort(host.empty() ? at.host : host, bound);
-  AcceptNext();
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "ring port");
-    for (;;) {
-      try {
-        io_.run();
-        return;
-      } catch (const std::exception& e) {
-        Log(LogLevel::kError, "ring port {}: {}", address_, e.what());
-      }
-    }
-  });
+  const bool any = host.empty() && reader_->any_address();
+  address_ = any ? fmt::format(":{}", reader_->port()) : FormatHostPort(host.empty() ? at.host : host, reader_->port());
   return absl::OkStatus();
 }
 
-void Port::AcceptNext() {
-  acceptor_.async_accept([this](const ErrorCode& error, tcp::socket socket) {
-    if (error == asio::error::operation_aborted) return;
-    if (!error) OnConnection(std::move(socket));
-    if (error && error != asio::error::connection_aborted) {
-      // Out of descriptors, say: try again a little later instead of spinning.
-      auto timer = std::make_shared<asio::steady_timer>(io_, std::chrono::milliseconds(100));
-      timer->async_wait([this, timer](const ErrorCode& e) {
-        if (!e) AcceptNext();
-      });
-      return;
-    }
-    AcceptNext();
-  });
+TcpOptions Port::Tcp(LinkRole role) const {
+  TcpOptions tcp = options_.tcp;
+  if (role == LinkRole::kBulk) tcp.silence = options_.bulk_silence;
+  return tcp;
 }
 
-void Port::OnConnection(tcp::socket socket) {
-  ErrorCode error;
-  auto s = std::make_shared<Stranger>(std::move(socket), io_);
-  const auto peer = s->socket.remote_endpoint(error);
-  s->peer = error ? "a peer" : FormatHostPort(peer.address().to_string(), peer.port());
-  strangers_.push_back(s);
-  if (strangers_.size() + stats().waiting > options_.max_strangers) return Refuse(s, "too many connections wait");
-  s->timer.expires_after(options_.hello_timeout);
-  s->timer.async_wait([this, s](const ErrorCode& e) {
-    if (!e) Refuse(s, "no hello came in time");
-  });
-  asio::async_read(s->socket, asio::buffer(s->header.data(), s->header.size()), [this, s](const ErrorCode& e, size_t) {
-    if (e == asio::error::operation_aborted) return;
-    if (e) return Refuse(s, "it ended before its hello: " + e.message());
-    OnHeader(s);
-  });
-}
-
-void Port::OnHeader(const std::shared_ptr<Stranger>& s) {
-  StatusOr<FrameHeader> header = DecodeHeader(s->header, kMaxHello);
-  if (!header.ok()) return Refuse(s, Message(header.status()));
-  if (header->kind != FrameKind::kHello) return Refuse(s, "its first frame is no hello");
-  s->frame = *header;
-  s->payload.resize(header->length);
-  asio::async_read(s->socket, asio::buffer(s->payload.data(), s->payload.size()),
-                   [this, s](const ErrorCode& e, size_t) {
-                     if (e == asio::error::operation_aborted) return;
-                     if (e) return Refuse(s, "it ended within its hello: " + e.message());
-                     OnHello(s);
-                   });
-}
-
-void Port::OnHello(const std::shared_ptr<Stranger>& s) {
-  if (Crc32c(s->payload) != s->frame.payload_crc) return Refuse(s, "the checksum of its hello is wrong");
-  StatusOr<Hello> hello = DecodeHello(s->payload);
-  if (!hello.ok()) return Refuse(s, Message(hello.status()));
-  if (hello->protocol != kLinkProtocol) {
-    return Refuse(s, fmt::format("it speaks link protocol {}, expected {}", hello->protocol, kLinkProtocol));
-  }
+void Port::OnHello(Fd fd, const Caller& caller, const Hello& hello) {
+  bool known = false, right = false;
   {
-    // Before the key of a term is known here its hellos wait; they are checked when they are claimed.
     MutexLock lock(&mutex_);
-    const bool stale = hello->epoch.term != term_ && hello->role == LinkRole::kBulk;
-    const bool wrong = hello->epoch.term == term_ && !SameKey(hello->key, key_);
-    if (stale || wrong) hello->from.clear(), hello->protocol = 0;
+    known = key_ && hello.epoch.term == key_->term;
+    right = known && SameKey(hello.key, key_->key);
   }
-  if (hello->protocol == 0) return Refuse(s, "its hello has a wrong key");
-  ErrorCode error;
-  const int fd = s->socket.release(error);
-  if (error) return Refuse(s, error.message());
-  const std::string peer = fmt::format("{} ({})", hello->from, s->peer);
-  Forget(s);
-  Park({.hello = *hello, .link = MakeTcpLink(fd, peer, options_.tcp)});
+  if (known && !right) return Refused(caller, "its hello has a wrong key");
+  if (hello.role == LinkRole::kBulk) {
+    if (!known) return Refused(caller, "its hello has a term whose key is not known here");
+    return OnBulk(std::move(fd), caller, hello);
+  }
+  // Before the key of a term is known here its hellos wait.
+  UnclaimedLink u;
+  u.hello = hello;
+  u.caller = caller;
+  u.verified = right;
+  u.socket = std::move(fd);
+  KeepUnclaimed(std::move(u));
+}
+
+void Port::KeepUnclaimed(UnclaimedLink u) {
+  DropDead();
+  Unclaimed displaced;
+  {
+    MutexLock lock(&mutex_);
+    if (CancelledLocked(u.hello.epoch)) return;
+    // The key may have come meanwhile.
+    if (key_ && u.hello.epoch.term == key_->term) u.verified = SameKey(u.hello.key, key_->key);
+    std::vector<std::string> addresses;
+    std::vector<Unclaimed::iterator> unverified;
+    size_t verified = 0;
+    for (auto it = unclaimed_.begin(); it != unclaimed_.end(); ++it) {
+      verified += it->verified ? 1 : 0;
+      if (it->verified) continue;
+      addresses.push_back(it->caller.address);
+      unverified.push_back(it);
+    }
+    if (u.verified && verified >= options_.max_unclaimed) {
+      displaced.push_back(std::move(u));
+    } else {
+      if (!u.verified) {
+        if (const auto i = GivesWay(addresses, u.caller.address, options_.unverified)) {
+          displaced.splice(displaced.end(), unclaimed_, unverified[*i]);
+        }
+      }
+      ++stats_.accepted;
+      u.id = next_id_++;
+      unclaimed_.push_back(std::move(u));
+      changed_.SignalAll();
+    }
+  }
+  for (const UnclaimedLink& d : displaced) Refused(d.caller, "too many links wait to be claimed");
+}
+
+// Those whose dialer has gone, and those that nobody gave a key in time.
+void Port::DropDead() {
+  std::vector<std::pair<uint64_t, int>> sockets;
+  const Deadline limit = Clock::now() - options_.unclaimed_timeout;
+  {
+    MutexLock lock(&mutex_);
+    for (const UnclaimedLink& u : unclaimed_) {
+      if (u.socket.ok()) sockets.emplace_back(u.id, u.socket.get());
+    }
+  }
+  // A socket that is claimed meanwhile may be another one by now; then its id is gone.
+  std::erase_if(sockets, [](const auto& s) { return StillWaits(s.second); });
+  Unclaimed gone, late;
+  {
+    MutexLock lock(&mutex_);
+    for (auto it = unclaimed_.begin(); it != unclaimed_.end();) {
+      const auto next = std::next(it);
+      const bool dead = std::any_of(sockets.begin(), sockets.end(), [&it](const auto& s) { return s.first == it->id; });
+      if (dead) {
+        gone.splice(gone.end(), unclaimed_, it);
+      } else if (!it->verified && it->since < limit) {
+        late.splice(late.end(), unclaimed_, it);
+      }
+      it = next;
+    }
+  }
+  for (const UnclaimedLink& u : late) Refused(u.caller, "its hello has a term whose key did not come in time");
 }
 
 // One line for the first, then a line a minute with their number.
-void Port::Refuse(const std::shared_ptr<Stranger>& s, const std::string& why) {
-  ErrorCode ignored;
-  s->socket.close(ignored);
-  Forget(s);
+void Port::Refused(const Caller& caller, const std::string& why) {
   uint64_t refused = 0;
   {
     MutexLock lock(&mutex_);
     refused = ++stats_.refused;
+    const Deadline now = Clock::now();
+    if (last_log_ != Deadline::min() && now < last_log_ + std::chrono::minutes(1)) return;
+    last_log_ = now;
   }
-  const Deadline now = Clock::now();
-  if (last_log_ != Deadline::min() && now < last_log_ + std::chrono::minutes(1)) return;
-  last_log_ = now;
-  Log(LogLevel::kWarn, "ring port {}: refused {}: {} ({} refused since the start)", address_, s->peer, why, refused);
+  Log(LogLevel::kWarn, "ring port {}: refused {}: {} ({} refused since the start)", address_, caller.peer, why,
+      refused);
 }
 
-void Port::DropOld() {
-  const Deadline limit = Clock::now() - std::chrono::seconds(60);
-  parked_.remove_if([limit](const Parked& p) { return !p.local && p.since < limit; });
-}
-
-bool Port::Park(Parked parked) {
+void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
+  if (Cancelled(hello.epoch)) return;
+  TcpOptions tcp = Tcp(LinkRole::kBulk);
+  tcp.max_payload = kMaxPullRequest;
+  StatusOr<std::unique_ptr<Link>> link =
+      MakeTcpLink(fd.release(), fmt::format("{} ({})", hello.from, caller.peer), tcp);
+  if (!link.ok()) return Refused(caller, Message(link.status()));
   {
     MutexLock lock(&mutex_);
-    if (Cancelled(parked.hello.epoch)) return false;
     ++stats_.accepted;
-    if (parked.hello.role == LinkRole::kRing) {
-      DropOld();
-      parked_.push_back(std::move(parked));
-      changed_.SignalAll();
-      return true;
-    }
   }
-  MutexLock lock(&bulk_mutex_);
-  const auto handler = bulk_.find(parked.hello.to);
-  const bool known = handler != bulk_.end();
-  const std::string refusal = known ? "" : fmt::format("no worker {} here", parked.hello.to);
-  if (!parked.local && !SendReply(*parked.link, {.refusal = refusal}).ok()) return false;
-  if (known) handler->second(std::move(parked.link));
-  return known;
+  const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
+    GYRE_RETURN_IF_ERROR(SendReply(**link, {}));
+    return std::move(*link);
+  });
+  if (absl::IsNotFound(status)) SendReply(**link, {.refusal = Message(status)}).IgnoreError();
 }
 
-StatusOr<std::unique_ptr<Link>> Port::Accept(const Hello& expected, Deadline deadline) {
-  for (;;) {
-    Parked found;
-    {
-      MutexLock lock(&mutex_);
-      for (;;) {
-        if (Cancelled(expected.epoch)) return absl::CancelledError("the plan was given up");
-        auto it = parked_.begin();
-        while (it != parked_.end() && !(it->hello.epoch == expected.epoch && it->hello.hop == expected.hop)) ++it;
-        if (it != parked_.end()) {
-          found = std::move(*it);
-          parked_.erase(it);
-          break;
-        }
-        if (!changed_.WaitUntil(&mutex_, deadline) && Clock::now() >= deadline) {
-          return DeadlineExceeded("{}: nobody dialed it", Describe(expected));
-        }
-      }
+Status Port::HandOver(const std::string& to, const std::function<StatusOr<std::unique_ptr<Link>>()>& link) {
+  BulkHandler handler;
+  {
+    MutexLock lock(&bulk_mutex_);
+    const auto it = bulk_.find(to);
+    if (it == bulk_.end() || !it->second.handler) return NotFound("no worker {} here", to);
+    handler = it->second.handler;
+    ++it->second.calls;
+  }
+  Status status;
+  try {
+    StatusOr<std::unique_ptr<Link>> made = link();
+    status = made.status();
+    if (made.ok()) handler(*std::move(made));
+  } catch (const std::exception& e) {
+    status = ResourceExhausted("{}: {}", to, e.what());
+  }
+  MutexLock lock(&bulk_mutex_);
+  --bulk_[to].calls;
+  bulk_called_.SignalAll();
+  return status;
+}
+
+void Port::SetBulkHandler(const std::string& name, BulkHandler handler) {
+  MutexLock lock(&bulk_mutex_);
+  Bulk& bulk = bulk_[name];
+  bulk.handler = std::move(handler);
+  while (!bulk.handler && bulk.calls > 0) bulk_called_.Wait(&bulk_mutex_);
+}
+
+void Port::SetKey(uint64_t term, const RingKey& key) {
+  Unclaimed wrong;
+  {
+    MutexLock lock(&mutex_);
+    key_ = Key{.term = term, .key = key};
+    for (auto it = unclaimed_.begin(); it != unclaimed_.end();) {
+      const auto next = std::next(it);
+      const bool was = it->verified;
+      if (it->link == nullptr) it->verified = it->hello.epoch.term == term && SameKey(it->hello.key, key);
+      const bool drop = it->hello.epoch.term == term || was;
+      if (!it->verified && drop) wrong.splice(wrong.end(), unclaimed_, it);
+      it = next;
     }
-    if (found.local) return std::move(found.link);
-    // A dialer that gave up meanwhile has closed its end; one that waits has sent nothing more.
-    if (!absl::IsDeadlineExceeded(found.link->Recv(Clock::now()).status())) continue;
+  }
+  for (const UnclaimedLink& u : wrong) Refused(u.caller, "its hello has a wrong key");
+}
+
+StatusOr<UnclaimedLink> Port::Claim(const Hello& expected, Deadline deadline) {
+  MutexLock lock(&mutex_);
+  for (;;) {
+    if (CancelledLocked(expected.epoch)) return absl::CancelledError("the plan was given up");
+    for (auto it = unclaimed_.begin(); it != unclaimed_.end(); ++it) {
+      if (it->hello.epoch != expected.epoch || it->hello.hop != expected.hop) continue;
+      UnclaimedLink found = std::move(*it);
+      unclaimed_.erase(it);
+      return found;
+    }
+    if (!changed_.WaitUntil(&mutex_, deadline) && Clock::now() >= deadline) {
+      return DeadlineExceeded("{}: nobody dialed it", Describe(expected));
+    }
+  }
+}
+
+StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline deadline) {
+  for (;;) {
+    GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, Claim(expected, deadline));
+    if (found.link != nullptr) return std::move(found.link);
+    if (!StillWaits(found.socket.get())) continue;  // its dialer gave up meanwhile
+    const std::string peer = fmt::format("{} ({})", found.hello.from, found.caller.peer);
+    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(found.socket.release(), peer, Tcp(LinkRole::kRing)));
     std::string refusal;
-    if (!SameKey(found.hello.key, expected.key))
+    if (!SameKey(found.hello.key, expected.key)) {
       refusal = "the ring's key is another one";
-    else if (found.hello.model_hash != expected.model_hash)
+    } else if (found.hello.model_hash != expected.model_hash) {
       refusal = "the model is another one";
-    else if (found.hello.wire != expected.wire) {
+    } else if (found.hello.wire != expected.wire) {
       refusal = fmt::format("its activations would come as {}, the plan's are {} (--wire)",
                             WireTypeName(found.hello.wire), WireTypeName(expected.wire));
     }
-    const Status sent = SendReply(*found.link, {.refusal = refusal});
-    if (refusal.empty() && sent.ok()) return std::move(found.link);
+    const Status sent = SendReply(*link, {.refusal = refusal});
+    if (refusal.empty() && sent.ok()) return link;
     Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from,
         refusal.empty() ? Message(sent) : refusal);
   }
 }
 
-StatusOr<std::unique_ptr<Link>> Port::Dial(const std::string& address, const Hello& hello, Deadline deadline) {
+StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const Hello& hello, Deadline deadline) {
+  const Status given_up = absl::CancelledError("the plan was given up");
+  if (Cancelled(hello.epoch)) return given_up;
   if (address == address_) {
     auto [here, there] = MakeInprocLinkPair({});
-    if (!Park({.hello = hello, .link = std::move(there), .local = true})) {
-      return hello.role == LinkRole::kBulk ? NotFound("no worker {} here", hello.to)
-                                           : absl::CancelledError("the plan was given up");
+    if (hello.role == LinkRole::kBulk) {
+      std::unique_ptr<Link> end = std::move(there);
+      GYRE_RETURN_IF_ERROR(HandOver(hello.to, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
+    } else {
+      UnclaimedLink u;
+      u.hello = hello;
+      u.verified = true;
+      u.link = std::move(there);
+      MutexLock lock(&mutex_);
+      if (CancelledLocked(hello.epoch)) return given_up;
+      u.id = next_id_++;
+      ++stats_.accepted;
+      unclaimed_.push_back(std::move(u));
+      changed_.SignalAll();
     }
     return std::move(here);
   }
-  {
-    MutexLock lock(&mutex_);
-    if (Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
-  }
-  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(address, deadline));
-  std::unique_ptr<Link> link = MakeTcpLink(fd, address, options_.tcp);
+  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(address, deadline, [this, &hello] { return Cancelled(hello.epoch); }));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(fd, address, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
   GYRE_RETURN_IF_ERROR(link->Send({.kind = FrameKind::kHello, .epoch = hello.epoch}, parts, deadline));
@@ -345,18 +394,17 @@ StatusOr<std::unique_ptr<Link>> Port::Dial(const std::string& address, const Hel
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return Annotate(frame.status(), Describe(hello));
     if (Clock::now() >= deadline) return DeadlineExceeded("{}: {} was not answered", address, Describe(hello));
-    MutexLock lock(&mutex_);
-    if (Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
+    if (Cancelled(hello.epoch)) return given_up;
   }
 }
 
 void Port::Cancel(Epoch epoch) {
-  std::list<Parked> dropped;
+  Unclaimed dropped;
   MutexLock lock(&mutex_);
   if (cancelled_.term != epoch.term || cancelled_.number < epoch.number) cancelled_ = epoch;
-  for (auto it = parked_.begin(); it != parked_.end();) {
+  for (auto it = unclaimed_.begin(); it != unclaimed_.end();) {
     const auto next = std::next(it);
-    if (Cancelled(it->hello.epoch)) dropped.splice(dropped.end(), parked_, it);
+    if (CancelledLocked(it->hello.epoch)) dropped.splice(dropped.end(), unclaimed_, it);
     it = next;
   }
   changed_.SignalAll();
@@ -365,9 +413,13 @@ void Port::Cancel(Epoch epoch) {
 }  // namespace
 
 StatusOr<std::unique_ptr<RingPort>> RingPort::Open(const RingPortOptions& options) {
-  auto port = std::make_unique<Port>(options);
-  if (!options.listen.empty()) GYRE_RETURN_IF_ERROR(port->Listen());
-  return std::unique_ptr<RingPort>(std::move(port));
+  try {
+    auto port = std::make_unique<Port>(options);
+    if (!options.listen.empty()) GYRE_RETURN_IF_ERROR(port->Listen());
+    return std::unique_ptr<RingPort>(std::move(port));
+  } catch (const std::exception& e) {
+    return ResourceExhausted("a ring port: {}", e.what());
+  }
 }
 
 }  // namespace gyre

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "transport/admission.h"
 #include "transport/hello.h"
 #include "transport/link.h"
 #include "transport/tcp_link.h"
@@ -17,19 +18,22 @@ namespace gyre {
 struct RingPortOptions {
   // "HOST:PORT" to listen at, port 0 for any free one. Empty: no sockets, only hops within this process.
   std::string listen;
-  std::string advertise_host;  // what others dial; empty = the host of `listen`
-  TcpOptions tcp;
+  std::string advertise_host;                        // what others dial; empty = the host of `listen`
+  TcpOptions tcp;                                    // of ring links
+  Duration bulk_silence = std::chrono::seconds(60);  // TcpOptions::silence of bulk links
   Duration hello_timeout = std::chrono::seconds(5);
-  size_t max_strangers = 64;  // connections that have not been claimed yet
+  Duration unclaimed_timeout = std::chrono::seconds(60);  // of links whose key could not be verified
+  AdmissionLimits unverified;                             // those without a hello, and those without a known key
+  size_t max_unclaimed = 256;                             // links whose key is right
 };
 
 struct RingPortStats {
-  uint64_t accepted = 0;
-  uint64_t refused = 0;  // garbage, silence, wrong key, too many
-  size_t waiting = 0;    // unclaimed now
+  uint64_t accepted = 0;  // hellos that may be claimed
+  uint64_t refused = 0;   // garbage, silence, wrong key, displaced by others
+  size_t waiting = 0;     // unclaimed now
 };
 
-// Thread-safe.
+// Thread-safe. Throws nothing: where descriptors, threads or memory run out, kResourceExhausted.
 class RingPort {
  public:
   // kUnavailable: the address can't be bound.
@@ -40,8 +44,9 @@ class RingPort {
   // in the process.
   virtual const std::string& address() const = 0;
 
-  // The sending end of a hop, or the pulling end of a bulk link. Returns when the receiver has claimed it and agreed.
-  // kUnavailable, kDeadlineExceeded, kFailedPrecondition (the receiver's refusal), kCancelled.
+  // The sending end of a hop, or the pulling end of a bulk link. Returns when the receiver has claimed it and agreed,
+  // and within 100 ms of a Cancel of its epoch. kUnavailable, kDeadlineExceeded, kFailedPrecondition (the receiver's
+  // refusal), kCancelled.
   virtual StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) = 0;
   // The receiving end of the hop that `expected` names: waits for the dialer. A dialer with another key or model is
   // refused and does not end the wait. kDeadlineExceeded, kCancelled.
@@ -50,7 +55,8 @@ class RingPort {
   // takes it back; a handler that is being called returns first.
   using BulkHandler = std::function<void(std::unique_ptr<Link>)>;
   virtual void SetBulkHandler(const std::string& name, BulkHandler handler) = 0;
-  // The key of ring and bulk links from now on, and the model.
+  // The key of ring and bulk links from now on. Links that wait with another key of this term are dropped, and so are
+  // those that were verified by the key of another term.
   virtual void SetKey(uint64_t term, const RingKey& key) = 0;
   // Ends waits for a hop of this epoch or an older one of the term, and drops its unclaimed links.
   virtual void Cancel(Epoch epoch) = 0;

@@ -9,26 +9,21 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+#include <new>
 
 #include "base/crc32c.h"
+#include "transport/fd.h"
 
 namespace gyre {
 namespace {
 
-namespace asio = boost::asio;
-using asio::ip::tcp;
-using ErrorCode = boost::system::error_code;
-
 constexpr size_t kReadAhead = 64 << 10;
 // Memory for a payload is taken as it comes in, not as it is announced.
 constexpr size_t kFirstPayload = 1 << 20;
+// A frame that was begun is finished with at least this patience, however short the sender's deadline is.
+constexpr auto kLeastPatience = std::chrono::seconds(10);
 
 // Milliseconds for poll, rounded up; -1 = for ever.
 int PollTimeout(Deadline deadline) {
@@ -39,15 +34,15 @@ int PollTimeout(Deadline deadline) {
 
 class TcpLink : public Link {
  public:
-  TcpLink(int socket, std::string peer, const TcpOptions& options)
-      : fd_(socket), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), peer_(std::move(peer)), options_(options) {
+  TcpLink(Fd socket, Fd event, std::string peer, const TcpOptions& options)
+      : socket_(std::move(socket)),
+        event_(std::move(event)),
+        fd_(socket_.get()),
+        peer_(std::move(peer)),
+        options_(options) {
     buffer_.resize(kReadAhead);
   }
-  ~TcpLink() override {
-    TcpLink::Close();
-    ::close(fd_);
-    ::close(event_);
-  }
+  ~TcpLink() override { TcpLink::Close(); }
 
   Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
               const std::function<void()>& while_full) override;
@@ -67,7 +62,7 @@ class TcpLink : public Link {
  private:
   void Signal() {
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(event_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t n = ::write(event_.get(), &one, sizeof one);
   }
   Status Gone(const char* what) {
     Close();
@@ -83,15 +78,17 @@ class TcpLink : public Link {
   StatusOr<bool> ReadSome();
   StatusOr<bool> TakeHeader();
   StatusOr<Frame> TakeFrame();
+  StatusOr<Frame> Receive(Deadline deadline);
 
-  const int fd_;
-  const int event_;
+  const Fd socket_;
+  const Fd event_;  // ends a Recv that waits
+  const int fd_;    // socket_
   const std::string peer_;
   const TcpOptions options_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> woken_{false};
 
-  // Of the receiving thread.
+  // Used by the receiving thread only.
   std::vector<std::byte> buffer_;
   size_t from_ = 0, to_ = 0;  // unread bytes of buffer_
   bool in_frame_ = false;
@@ -103,12 +100,12 @@ class TcpLink : public Link {
 Status TcpLink::WaitFor(short events, Deadline deadline) {
   const bool receives = events == POLLIN;
   std::array<pollfd, 2> fds{
-      {{.fd = fd_, .events = events, .revents = 0}, {.fd = event_, .events = POLLIN, .revents = 0}}};
+      {{.fd = fd_, .events = events, .revents = 0}, {.fd = event_.get(), .events = POLLIN, .revents = 0}}};
   const int n = ::poll(fds.data(), receives ? 2 : 1, PollTimeout(deadline));
   if (n < 0 && errno != EINTR) return Broken(errno);
   if (receives && fds[1].revents != 0) {
     uint64_t count;
-    [[maybe_unused]] const ssize_t got = ::read(event_, &count, sizeof count);
+    [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof count);
   }
   if (n == 0 && Clock::now() >= deadline) return DeadlineExceeded("{}: nothing came", peer_);
   return absl::OkStatus();
@@ -134,6 +131,11 @@ Status TcpLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Deadli
   }
   size_t first = 0;
   bool started = false;
+  // The limit of silence holds within a frame; without one it is the time that the caller gave for the beginning.
+  Duration patience = options_.silence;
+  if (patience == Duration::max() && deadline != kNoDeadline) {
+    patience = std::max<Duration>(deadline - Clock::now(), kLeastPatience);
+  }
   Deadline until = deadline;
   while (first < rest.size()) {
     if (closed_) return Unavailable("{}: the link is closed", peer_);
@@ -143,7 +145,6 @@ Status TcpLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Deadli
     const ssize_t n = ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return Broken(errno);
     if (n <= 0) {
-      // Before the first byte the caller's deadline holds, within a frame the stall limit.
       if (started && Clock::now() >= until) return Gone("takes nothing in, in the middle of a frame");
       if (while_full) while_full();
       const Deadline turn = while_full ? std::min(until, After(std::chrono::milliseconds(1))) : until;
@@ -155,7 +156,7 @@ Status TcpLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Deadli
       continue;
     }
     started = true;
-    until = After(options_.stall);
+    until = patience == Duration::max() ? kNoDeadline : After(patience);
     auto sent = static_cast<size_t>(n);
     while (first < rest.size() && sent >= rest[first].iov_len) sent -= rest[first++].iov_len;
     if (first < rest.size()) {
@@ -226,6 +227,15 @@ StatusOr<Frame> TcpLink::TakeFrame() {
 }
 
 StatusOr<Frame> TcpLink::Recv(Deadline deadline) {
+  try {
+    return Receive(deadline);
+  } catch (const std::bad_alloc&) {
+    Close();
+    return ResourceExhausted("{}: no memory for a payload of {} bytes", peer_, frame_.header.length);
+  }
+}
+
+StatusOr<Frame> TcpLink::Receive(Deadline deadline) {
   for (;;) {
     if (woken_.exchange(false)) return absl::CancelledError("woken");
     GYRE_ASSIGN_OR_RETURN(const bool has_header, TakeHeader());
@@ -249,82 +259,39 @@ StatusOr<Frame> TcpLink::Recv(Deadline deadline) {
     }
     if (closed_) return Unavailable("{}: the link is closed", peer_);
     const bool partial = in_frame_ || to_ > from_;
-    const Deadline stalled = partial ? progress_ + options_.stall : kNoDeadline;
-    const Status status = WaitFor(POLLIN, std::min(deadline, stalled));
+    const bool limited = partial && options_.silence != Duration::max();
+    const Deadline silent = limited ? progress_ + options_.silence : kNoDeadline;
+    const Status status = WaitFor(POLLIN, std::min(deadline, silent));
     if (!absl::IsDeadlineExceeded(status)) {
       if (!status.ok()) return status;
       continue;
     }
-    if (Clock::now() >= stalled) return Gone("stands still in the middle of a frame");
+    if (Clock::now() >= silent) return Gone("stands still in the middle of a frame");
     if (Clock::now() >= deadline) return status;
   }
 }
 
 }  // namespace
 
-std::unique_ptr<Link> MakeTcpLink(int socket, std::string peer, const TcpOptions& options) {
-  const int on = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  const auto limit =
-      static_cast<unsigned>(std::chrono::duration_cast<std::chrono::milliseconds>(options.stall).count());
-  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
-  if (options.send_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &options.send_buffer, sizeof(int));
-  if (options.receive_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer, sizeof(int));
-  return std::make_unique<TcpLink>(socket, std::move(peer), options);
-}
-
-StatusOr<HostPort> ParseHostPort(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  HostPort out;
-  if (colon == std::string::npos) return InvalidArgument("'{}': expected HOST:PORT", text);
-  out.host = text.substr(0, colon);
-  if (out.host.size() >= 2 && out.host.front() == '[' && out.host.back() == ']') {
-    out.host = out.host.substr(1, out.host.size() - 2);
-  } else if (out.host.find(':') != std::string::npos) {
-    return InvalidArgument("'{}': an IPv6 address stands in brackets, [ADDRESS]:PORT", text);
+StatusOr<std::unique_ptr<Link>> MakeTcpLink(int socket, std::string peer, const TcpOptions& options) {
+  Fd fd(socket);
+  Fd event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!event.ok()) return ResourceExhausted("{}: no event for its link: {}", peer, std::strerror(errno));
+  auto set = [&fd](int level, int name, int value) { ::setsockopt(fd.get(), level, name, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // A peer whose machine vanished is noticed after 15 + 4 * 5 s where nothing is on the way, else by retransmission.
+  // A living peer that does not read answers the probes, so a long step ends nothing; TCP_USER_TIMEOUT would.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  if (options.send_buffer > 0) set(SOL_SOCKET, SO_SNDBUF, options.send_buffer);
+  if (options.receive_buffer > 0) set(SOL_SOCKET, SO_RCVBUF, options.receive_buffer);
+  try {
+    return std::make_unique<TcpLink>(std::move(fd), std::move(event), std::move(peer), options);
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("no memory for a link");
   }
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data() + colon + 1, end, out.port);
-  if (error != std::errc() || at != end || out.host.empty()) return InvalidArgument("'{}': expected HOST:PORT", text);
-  return out;
-}
-
-std::string FormatHostPort(const std::string& host, uint16_t port) {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
-}
-
-bool IsLoopback(const std::string& host) {
-  if (host == "localhost") return true;
-  ErrorCode error;
-  const auto address = asio::ip::make_address(host, error);
-  return !error && address.is_loopback();
-}
-
-StatusOr<int> ConnectTcp(const std::string& address, Deadline deadline) {
-  GYRE_ASSIGN_OR_RETURN(const HostPort to, ParseHostPort(address));
-  asio::io_context io;
-  tcp::resolver resolver(io);
-  ErrorCode error;
-  const auto endpoints = resolver.resolve(to.host, std::to_string(to.port), error);
-  if (error) return Unavailable("{}: {}", address, error.message());
-  tcp::socket socket(io);
-  ErrorCode result = asio::error::would_block;
-  asio::async_connect(socket, endpoints, [&result](const ErrorCode& e, const tcp::endpoint&) { result = e; });
-  if (deadline == kNoDeadline) {
-    io.run();
-  } else {
-    io.run_until(deadline);
-  }
-  if (result == asio::error::would_block) {
-    socket.close(error);
-    io.run();  // the handler refers to this frame
-    return DeadlineExceeded("{}: does not answer", address);
-  }
-  if (result) return Unavailable("{}: {}", address, result.message());
-  const int fd = socket.release(error);
-  if (error) return Unavailable("{}: {}", address, error.message());
-  return fd;
 }
 
 }  // namespace gyre

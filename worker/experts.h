@@ -1,4 +1,4 @@
-// Which experts a row goes through, and with what weight.
+// The choice of the experts that a row goes through, and their weights.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ struct ExpertRoute {
 };
 using ExpertRoutes = std::vector<std::vector<ExpertRoute>>;  // [expert], rows rising
 
-// scores [rows][spec.count] are the router's products. A row has its spec.used best, of equals the lower number,
-// weighted by the softmax over all experts, or with spec.normalize over those it has. In double, so that no rounding of
-// it shows.
+// scores [rows][spec.count] are the router's products. Each row takes its spec.used best experts, the lower number
+// first among equals, weighted by the softmax over all experts, or with spec.normalize over the chosen ones. Computed
+// in double, so that rounding does not show.
 void ChooseExperts(const float* scores, size_t rows, const ExpertSpec& spec, ExpertRoutes* routes);
 
 // sigmoid(x . gate), both [gate.size()].

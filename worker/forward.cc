@@ -7,14 +7,14 @@ namespace gyre {
 namespace {
 
 template <typename Buffer>
-float* Room(Buffer& buffer, size_t n) {
+float* EnsureCapacity(Buffer& buffer, size_t n) {
   if (buffer.size() < n) buffer.resize(n);
   return buffer.data();
 }
 
 const float* Data(const std::vector<float>& v) { return v.data(); }
 
-// The rows [dim] of these numbers, which rise, to the front.
+// Moves the rows [dim] with these indices, which rise, to the front of x.
 void Gather(std::span<const size_t> numbers, size_t dim, float* x) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] != i) std::copy_n(x + numbers[i] * dim, dim, x + i * dim);
@@ -23,12 +23,12 @@ void Gather(std::span<const size_t> numbers, size_t dim, float* x) {
 
 }  // namespace
 
-void RowPlaces::Fill(const StepBatch& batch, bool wanted_only) {
+void RowPlaces::Fill(const StepBatch& batch, bool logit_rows_only) {
   rows_.clear();
   numbers_.clear();
   classes_.clear();
   runs_.clear();
-  size_t before = 0;  // rows of sequences further in front
+  size_t before = 0;  // rows of the sequences before this one
   for (const SeqRows& s : batch.seqs) {
     auto add = [&](uint32_t first, uint32_t count) {
       AddRows(s.row_class, count, &runs_);
@@ -38,7 +38,7 @@ void RowPlaces::Fill(const StepBatch& batch, bool wanted_only) {
         numbers_.push_back(before + i);
       }
     };
-    if (!wanted_only)
+    if (!logit_rows_only)
       add(0, s.row_count);
     else
       for (const RowRequest& r : s.requests) add(r.first, r.count);
@@ -64,8 +64,8 @@ RowPlaces::Rotation RowPlaces::RotationFor(const RopeSpec& rope) {
     }
   }
   if (!table->fresh) {
-    Room(table->cos, rows_.size() * half);
-    Room(table->sin, rows_.size() * half);
+    EnsureCapacity(table->cos, rows_.size() * half);
+    EnsureCapacity(table->sin, rows_.size() * half);
     for (size_t r = 0; r < rows_.size(); ++r) {
       for (size_t i = 0; i < half; ++i) {
         const double angle = static_cast<double>(rows_[r].position) * table->frequencies[i];
@@ -83,23 +83,23 @@ void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding,
   if (scale != 1) backend_.Scale(out, ids.size() * dim_, scale);
 }
 
-void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x) {
+void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
   backend_.RmsNorm(x, places.rows().size(), dim_, Data(layer.vectors.attn_norm), spec.norm_eps,
-                   Room(normed_, places.rows().size() * dim_));
-  Project(layer, places, wanted, x);
-  const size_t rows = wanted.rows().size();
+                   EnsureCapacity(normed_, places.rows().size() * dim_));
+  Project(layer, places, logit_rows, x);
+  const size_t rows = logit_rows.rows().size();
   if (rows == 0) return;
-  // What the part makes is added to x, after a norm of its own where there is one.
+  // The part's result is added to x, after a norm of its own where the layer has post-norms.
   auto residual = [&](auto part, const std::vector<float>& post_norm) {
     if (!spec.post_norms) return part(Result{x, true});
-    float* made = Room(result_, rows * dim_);
+    float* made = EnsureCapacity(result_, rows * dim_);
     part(Result{made, false});
     backend_.RmsNorm(made, rows, dim_, Data(post_norm), spec.norm_eps, made);
     backend_.AddInPlace(x, made, rows * dim_);
   };
-  residual([&](const Result& result) { Attend(layer, wanted, result); }, layer.vectors.attn_post_norm);
-  residual([&](const Result& result) { FeedForward(layer, wanted, x, result); }, layer.vectors.ffn_post_norm);
+  residual([&](const Result& result) { Attend(layer, logit_rows, result); }, layer.vectors.attn_post_norm);
+  residual([&](const Result& result) { FeedForward(layer, logit_rows, x, result); }, layer.vectors.ffn_post_norm);
 }
 
 template <typename Fn>
@@ -111,22 +111,22 @@ void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
     f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
 }
 
-void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x) {
+void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = layer.vectors;
-  const size_t rows = places.rows().size(), asking = wanted.rows().size(),
+  const size_t rows = places.rows().size(), kept = logit_rows.rows().size(),
                head_dim = static_cast<size_t>(spec.head_dim);
   const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim,
                kv_dim = static_cast<size_t>(spec.kv_heads) * head_dim;
-  float* q = Room(q_, asking * q_dim);
-  float* k = Room(k_, rows * kv_dim);
-  float* v = Room(v_, rows * kv_dim);
-  if (asking == rows) {
+  float* q = EnsureCapacity(q_, kept * q_dim);
+  float* k = EnsureCapacity(k_, rows * kv_dim);
+  float* v = EnsureCapacity(v_, rows * kv_dim);
+  if (kept == rows) {
     Multiply(normed_.data(), places.runs(), {{*layer.q, q}, {*layer.k, k}, {*layer.v, v}});
   } else {
     Multiply(normed_.data(), places.runs(), {{*layer.k, k}, {*layer.v, v}});
-    for (float* all : {normed_.data(), x}) Gather(wanted.numbers(), dim_, all);
-    if (asking > 0) Multiply(normed_.data(), wanted.runs(), {{*layer.q, q}});
+    for (float* all : {normed_.data(), x}) Gather(logit_rows.numbers(), dim_, all);
+    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{*layer.q, q}});
   }
   auto finish = [&](float* to, RowPlaces& of, int heads, const std::vector<float>& bias,
                     const std::vector<float>& norm) {
@@ -137,7 +137,7 @@ void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, 
     const RowPlaces::Rotation rotation = of.RotationFor(spec.rope);
     backend_.Rope(to, count, heads, spec.head_dim, rotation.cos, rotation.sin, spec.rope.dims / 2, spec.rope.pairing);
   };
-  finish(q, wanted, spec.heads, w.q_bias, w.q_norm);
+  finish(q, logit_rows, spec.heads, w.q_bias, w.q_norm);
   finish(k, places, spec.kv_heads, w.k_bias, w.k_norm);
   if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, Data(w.v_bias));
   backend_.StoreKv(k, v, places.rows(), layer.pages->view());
@@ -146,7 +146,7 @@ void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, 
 void Forward::Attend(const Layer& layer, const RowPlaces& places, const Result& result) {
   const LayerSpec& spec = layer.spec;
   const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
-  float* attended = Room(attended_, places.rows().size() * q_dim);
+  float* attended = EnsureCapacity(attended_, places.rows().size() * q_dim);
   AttentionParams params{
       .heads = spec.heads, .scale = spec.attention_scale, .softcap = spec.attention_softcap, .window = spec.window};
   size_t row = 0;
@@ -184,23 +184,23 @@ void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const flo
   backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), layer.spec.norm_eps, normed_.data());
   if (layer.spec.experts.count == 0)
     return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result);
-  float* mixed = result.add ? Room(mixed_, rows * dim_) : result.rows;
+  float* mixed = result.add ? EnsureCapacity(mixed_, rows * dim_) : result.rows;
   MixExperts(layer, places, mixed);
   if (result.add) backend_.AddInPlace(result.rows, mixed, rows * dim_);
 }
 
-// out [rows][dim] = the chosen experts of each of the normed rows, by their weights, and the shared one.
+// out [rows][dim] = for each normed row the weighted sum of its chosen experts, and of the shared one.
 void Forward::MixExperts(const Layer& layer, const RowPlaces& places, float* out) {
   const size_t rows = places.rows().size();
   std::fill_n(out, rows * dim_, 0.0f);
-  // The router decides which experts a row has: rounding it would change them.
+  // The router chooses the experts, so its products are exact: rounding would change the choice.
   const auto count = static_cast<size_t>(layer.spec.experts.count);
-  float* scores = Room(scores_, rows * count);
+  float* scores = EnsureCapacity(scores_, rows * count);
   backend_.MatMul(normed_.data(), rows, *layer.router, scores, Arithmetic::kExact);
   ChooseExperts(scores, rows, layer.spec.experts, &routes_);
-  float* gathered = Room(gathered_, rows * dim_);
-  float* done = Room(expert_out_, rows * dim_);
-  // A row's sum is in the order of its experts' numbers, whatever rows are beside it.
+  float* gathered = EnsureCapacity(gathered_, rows * dim_);
+  float* done = EnsureCapacity(expert_out_, rows * dim_);
+  // A row's experts are added in the order of their numbers, whatever the other rows are.
   for (size_t e = 0; e < count; ++e) {
     const auto& chosen = routes_[e];
     if (chosen.empty()) continue;

@@ -14,7 +14,7 @@
 
 namespace gyre {
 
-// Rows of one class that follow each other.
+// Consecutive rows of one class.
 struct ClassRun {
   RowClass row_class;
   size_t rows;
@@ -27,11 +27,12 @@ inline void AddRows(RowClass row_class, size_t rows, std::vector<ClassRun>* runs
 // Positions, classes and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
 class RowPlaces {
  public:
-  // Of all rows, or of those that something is wanted of. REQUIRES: a checked batch; it outlives the places.
-  void Fill(const StepBatch& batch, bool wanted_only);
+  // Takes in all rows, or the logit rows only: those that a request asks an answer of. REQUIRES: a checked batch; it
+  // outlives the places.
+  void Fill(const StepBatch& batch, bool logit_rows_only);
   std::span<const KvRow> rows() const { return rows_; }
-  std::span<const size_t> numbers() const { return numbers_; }    // of each row, among the step's
-  std::span<const RowClass> classes() const { return classes_; }  // of each row
+  std::span<const size_t> numbers() const { return numbers_; }    // each row's index among the step's
+  std::span<const RowClass> classes() const { return classes_; }  // each row's class
   std::span<const ClassRun> runs() const { return runs_; }
   // cos and sin [rows][dims/2] of a rotary embedding, computed once a step.
   struct Rotation {
@@ -62,33 +63,32 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
-  // x [rows][dim], in place, through one layer; writes the rows' keys and values. Which is all that a model's last
-  // layer has to do for rows that nothing is wanted of: only those of `wanted`, `places` itself or some of its rows, go
-  // on, and x begins with them afterwards.
-  void RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x);
+  // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
+  // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
+  void RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // out [rows][dim] = final norm of x.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);
-  // logits [rows][vocab] of normalized hidden states; of any row as of a generated one.
+  // logits [rows][vocab] of normalized hidden states [rows][dim]; prompt rows are computed as generated ones.
   void Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits);
 
  private:
-  // Rows [dim] that a part of a layer writes, or adds its own to.
+  // Rows [dim] that a part of a layer overwrites, or adds its result to.
   struct Result {
     float* rows;
     bool add;
   };
-  // Queries of the wanted rows, keys and values of all; normed_ and x begin with the wanted ones afterwards.
-  void Project(const Layer& layer, RowPlaces& places, RowPlaces& wanted, float* x);
+  // Computes queries of the logit rows, and keys and values of all rows; then compacts normed_ and x to the logit rows.
+  void Project(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
   void Attend(const Layer& layer, const RowPlaces& places, const Result& result);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
   void MixExperts(const Layer& layer, const RowPlaces& places, float* out);
   void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
-  // f for the rows of each run, or for all at once where classes make no difference.
+  // Calls f for the rows of each run, or once for all rows where the class makes no difference.
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
-  // Each run's rows of x by each W, as its class is computed.
+  // Multiplies each run's rows of x by each matrix, with the arithmetic of the run's class.
   void Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products);
-  void AddScaled(float* x, float by, float* sum);  // sum [dim] += by * x, which it changes
+  void AddScaled(float* x, float by, float* sum);  // sum [dim] += by * x; scales x in place
 
   Backend& backend_;
   const size_t dim_;
@@ -97,7 +97,7 @@ class Forward {
   AlignedVector<float> scores_, gathered_, expert_out_;
   ExpertRoutes routes_;
   std::vector<ClassRun> expert_runs_;
-  std::vector<Backend::Product> products_;  // of one Multiply
+  std::vector<Backend::Product> products_;  // scratch of Multiply
 };
 
 }  // namespace gyre

@@ -32,7 +32,7 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
     return ResourceExhausted("no memory for {} KV blocks of {} positions, {} MiB a layer: {}", num_blocks, block_size,
                              pool->bytes_ >> 20, std::strerror(errno));
   }
-  // Fewer walks of the page table where a context is long; a small pool would only take memory that nothing needs.
+  // Huge pages save walks of the page table where a context is long; a small pool would only waste memory with them.
   constexpr size_t kLarge = size_t{16} << 20;
   if (pool->bytes_ >= kLarge) madvise(memory, pool->bytes_, MADV_HUGEPAGE);
   pool->memory_ = memory;

@@ -12,7 +12,7 @@
 
 namespace gyre {
 
-// kInvalidArgument: heads of that size can't be kept so.
+// kInvalidArgument: the type can't hold heads of that size.
 Status CheckKvType(KvType type, int head_dim);
 
 // The pages of one layer: anonymous memory that is touched only when used.
@@ -33,7 +33,7 @@ class PagePool {
   // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
   uint64_t written(BlockId page) const { return written_[page]; }
-  // Pools that exist in this process.
+  // The number of pools that exist in this process.
   static size_t Live();
 
   // A page as it travels: K, then V; page_bytes().
@@ -53,7 +53,7 @@ struct PackedFfn {
   std::shared_ptr<const PackedWeight> gate, up, down;
 };
 
-// Immutable but for the pages, which the stage's thread writes.
+// Immutable except for the pages, which the stage's thread writes.
 struct Layer {
   int index = 0;
   LayerSpec spec;
@@ -78,7 +78,7 @@ struct Ends {
 
 using BytesDone = std::function<void(size_t)>;
 
-// Errors of the lookups and of the pool. `done` as source bytes are packed.
+// Returns the errors of the lookups and of the pool. Calls `done` with the number of source bytes that were packed.
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
 

@@ -6,13 +6,6 @@
 #include "base/coding.h"
 
 namespace gyre {
-namespace {
-
-// Answers on the way at once, from one source.
-constexpr size_t kOutstanding = 4;
-
-}  // namespace
-
 StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data) {
   const PagePool& pool = *layer.pages;
   const size_t page = pool.page_bytes();
@@ -20,6 +13,10 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   out.layer = request.layer;
   out.step = step;
   out.page_bytes = static_cast<uint32_t>(page);
+  if (request.check.size() > pool.num_blocks()) {
+    return InvalidArgument("stamps of {} pages of layer {} are asked for, there are {}", request.check.size(),
+                           request.layer, pool.num_blocks());
+  }
   for (BlockId b : request.check) {
     if (b >= pool.num_blocks())
       return InvalidArgument("page {} of layer {}, there are {}", b, request.layer, pool.num_blocks());
@@ -27,7 +24,7 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   }
   for (BlockId b = request.from; b < pool.num_blocks(); ++b) {
     if (pool.written(b) <= request.since) continue;
-    if (!out.ids.empty() && data->size() + page > std::min(request.max_bytes, kPullBytes)) {
+    if (!out.ids.empty() && data->size() + page > std::min(request.max_bytes, kPageFrameBytes)) {
       out.next = b;
       break;
     }
@@ -39,8 +36,8 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   return out;
 }
 
-PagePuller::PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<Layer>> layers)
-    : link_(std::move(link)) {
+PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers)
+    : link_(std::move(link)), source_(std::move(source)) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -48,7 +45,7 @@ PagePuller::PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<L
   }
 }
 
-Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Deadline deadline) {
+Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Duration silence) {
   PullPages request{.layer = static_cast<uint32_t>(c.layer->index),
                     .from = from,
                     .since = c.since,
@@ -58,7 +55,7 @@ Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<B
   Encoder out;
   EncodePullPages(request, &out);
   const ByteSpan parts[] = {out.bytes()};
-  return link_->Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, deadline);
+  return link_->Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence));
 }
 
 Status PagePuller::Take(const Pages& p, uint64_t* count) {
@@ -99,8 +96,40 @@ Status PagePuller::Verify(const Copied& c, const std::vector<BlockId>& blocks) c
   return absl::OkStatus();
 }
 
-StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* blocks, Deadline deadline,
+// The next frame of pages, which point into `frame`.
+StatusOr<Pages> PagePuller::Next(Duration silence, uint64_t came, const std::function<bool()>& cancelled,
+                                 Frame* frame) {
+  for (const Deadline limit = After(silence);;) {
+    if (cancelled()) return absl::CancelledError("the plan was given up");
+    StatusOr<Frame> got = link_->Recv(std::min(limit, After(std::chrono::milliseconds(100))));
+    if (got.ok()) {
+      *frame = *std::move(got);
+      break;
+    }
+    if (!absl::IsDeadlineExceeded(got.status())) return got.status();
+    if (Clock::now() < limit) continue;
+    return DeadlineExceeded("nothing came for {} s, after {} pages of this round",
+                            std::chrono::duration_cast<std::chrono::seconds>(silence).count(), came);
+  }
+  if (frame->header.kind == FrameKind::kPullError) {
+    return Unavailable("{}", std::string(reinterpret_cast<const char*>(frame->payload.data()),
+                                         std::min<size_t>(frame->payload.size(), 500)));
+  }
+  if (frame->header.kind != FrameKind::kPages) {
+    return DataLoss("a frame of kind {} came, expected pages", static_cast<int>(frame->header.kind));
+  }
+  return DecodePages(frame->payload);
+}
+
+StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                                      const std::function<bool()>& cancelled) {
+  StatusOr<uint64_t> count = TryRound(epoch, blocks, silence, cancelled);
+  if (!count.ok()) return Annotate(count.status(), fmt::format("copying pages from {}", source_));
+  return count;
+}
+
+StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
+                                        const std::function<bool()>& cancelled) {
   if (blocks != nullptr) {
     for (BlockId b : *blocks) {
       if (!layers_.empty() && b >= layers_.begin()->second.written.size()) {
@@ -113,30 +142,18 @@ StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* bl
   auto next = layers_.begin();
   size_t outstanding = 0;
   while (outstanding > 0 || next != layers_.end()) {
-    while (next != layers_.end() && outstanding < kOutstanding) {
-      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, blocks, deadline));
+    while (next != layers_.end() && outstanding < kPullsAtOnce) {
+      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, blocks, silence));
       ++next;
       ++outstanding;
     }
-    StatusOr<Frame> frame = link_->Recv(std::min(deadline, After(std::chrono::milliseconds(100))));
-    if (!frame.ok()) {
-      if (!absl::IsDeadlineExceeded(frame.status())) return frame.status();
-      if (cancelled()) return absl::CancelledError("the plan was given up");
-      if (Clock::now() >= deadline) return frame.status();
-      continue;
-    }
-    --outstanding;
-    if (frame->header.kind == FrameKind::kPullError) {
-      return Unavailable("the source: {}", std::string(reinterpret_cast<const char*>(frame->payload.data()),
-                                                       std::min<size_t>(frame->payload.size(), 500)));
-    }
-    if (frame->header.kind != FrameKind::kPages) {
-      return DataLoss("a frame of kind {} came, expected pages", static_cast<int>(frame->header.kind));
-    }
-    GYRE_ASSIGN_OR_RETURN(const Pages pages, DecodePages(frame->payload));
+    Frame frame;
+    GYRE_ASSIGN_OR_RETURN(const Pages pages, Next(silence, count, cancelled, &frame));
     GYRE_RETURN_IF_ERROR(Take(pages, &count));
+    if (pages.next == kMoreFollows) continue;
+    --outstanding;
     if (pages.next == kNoBlock) continue;
-    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, nullptr, deadline));
+    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, nullptr, silence));
     ++outstanding;
   }
   for (auto& [index, c] : layers_) {

@@ -1,4 +1,4 @@
-// KV pages on their way to a layer's next owner. The new owner pulls: each request is the credit for one answer of a
+// KV pages on their way to a layer's next owner. The new owner pulls: each request is the credit for an answer of a
 // bounded size, so a slow receiver slows nobody and the source keeps no state. docs/resize.md.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,21 +20,28 @@
 
 namespace gyre {
 
-// What one answer carries at most; a page larger than this travels alone.
-inline constexpr uint32_t kPullBytes = 1 << 20;
+// What a frame of pages carries at most; a page larger than this travels alone.
+inline constexpr uint32_t kPageFrameBytes = 1 << 20;
+// What one request brings at most, in several frames.
+inline constexpr uint32_t kPullBytes = 8 << 20;
+// Requests on the way at once, to one source.
+inline constexpr size_t kPullsAtOnce = 4;
 
-// The source's side; on the thread that writes the pages. Appends the data.
+// The source's side, one frame; on the thread that writes the pages. Appends the data. kInvalidArgument: stamps of
+// pages that there are not.
 StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data);
 
 // The receiver's side of one source. Not thread-safe; the pools are not running yet.
 class PagePuller {
  public:
-  PagePuller(std::unique_ptr<Link> link, std::vector<std::shared_ptr<Layer>> layers);
+  // `source`: the worker's name, for messages.
+  PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers);
 
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
-  // their last value now. Returns the number of pages that came. kDataLoss, kUnavailable, kDeadlineExceeded, kCancelled
-  // (when `cancelled` says so), kInternal (a page differs after the last round).
-  StatusOr<uint64_t> Round(Epoch epoch, const std::vector<BlockId>* blocks, Deadline deadline,
+  // their last value now. `silence`: how long nothing may come; there is no limit to the round as a whole. Returns the
+  // number of pages that came. kDataLoss, kUnavailable, kDeadlineExceeded, kCancelled (when `cancelled` says so, which
+  // is asked ten times a second and after each frame), kInternal (a page differs after the last round).
+  StatusOr<uint64_t> Round(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                            const std::function<bool()>& cancelled);
   uint64_t pages() const { return pages_; }
   uint64_t bytes() const { return bytes_; }
@@ -48,11 +56,15 @@ class PagePuller {
     std::vector<uint64_t> expected;  // of the last round's blocks
   };
 
-  Status Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Deadline deadline);
+  StatusOr<uint64_t> TryRound(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
+                              const std::function<bool()>& cancelled);
+  Status Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Duration silence);
+  StatusOr<Pages> Next(Duration silence, uint64_t came, const std::function<bool()>& cancelled, Frame* frame);
   Status Take(const Pages& pages, uint64_t* count);
   Status Verify(const Copied& c, const std::vector<BlockId>& blocks) const;
 
   const std::unique_ptr<Link> link_;
+  const std::string source_;
   std::map<uint32_t, Copied> layers_;
   uint64_t pages_ = 0, bytes_ = 0;
 };

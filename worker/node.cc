@@ -13,6 +13,7 @@
 #include "base/inbox.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/mutex.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/convert.h"
 #include "transport/ring_port.h"
@@ -132,9 +133,14 @@ class Node {
     if (options_.say) options_.say(line);
   }
   void Sleep(Duration d) {
-    for (const Deadline end = After(d); !stopped_() && Clock::now() < end;)
-      std::this_thread::sleep_for(milliseconds(50));
+    for (const Deadline end = After(d); !Ends() && Clock::now() < end;) std::this_thread::sleep_for(milliseconds(50));
   }
+  // The last words of a worker whose thread ended; OK while it lives.
+  Status Fatal() {
+    MutexLock lock(&fatal_mutex_);
+    return fatal_;
+  }
+  bool Ends() { return stopped_() || !Fatal().ok(); }
   Status Listen();
   Status OpenModelFor(const v1::ClusterInfo& info);
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
@@ -143,6 +149,8 @@ class Node {
 
   const NodeOptions& options_;
   const std::function<bool()>& stopped_;
+  Mutex fatal_mutex_;
+  Status fatal_ GYRE_GUARDED_BY(fatal_mutex_);
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
   std::shared_ptr<const Model> model_;
@@ -204,7 +212,7 @@ Status Node::Run() {
   }
   bool waiting = false;
   Status end;
-  while (!stopped_()) {
+  while (!Ends()) {
     const auto stub = v1::Cluster::NewStub(Connect(options_.join));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -229,9 +237,10 @@ Status Node::Run() {
     if (end.ok()) end = OpenModelFor(info);
     if (end.ok()) end = Attached(*stub);
     if (!end.ok()) break;
-    if (!stopped_()) Sleep(milliseconds(200));
+    if (!Ends()) Sleep(milliseconds(200));
   }
   if (worker_ != nullptr) worker_->Stop();
+  if (end.ok()) end = Fatal();
   return end;
 }
 
@@ -291,7 +300,12 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
                     .cpus = options_.cpus,
                     .exact = exact_,
                     .port = port_.get()};
+    w.on_fatal = [this](const Status& why) {
+      MutexLock lock(&fatal_mutex_);
+      fatal_ = why;
+    };
     worker_ = std::make_shared<Worker>(std::move(w));
+    if (options_.on_worker) options_.on_worker(*worker_);
     port_->SetBulkHandler(name, [weak = std::weak_ptr<Worker>(worker_)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
     });
@@ -322,7 +336,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
     }
   });
   std::thread watcher([&] {
-    while (!ended && !stopped_()) std::this_thread::sleep_for(milliseconds(50));
+    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
     if (!ended) context.TryCancel();
   });
   v1::Command command;
@@ -335,6 +349,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   const Status status = FromGrpc(stream->Finish());
   // Without its coordinator a worker keeps its weights and nothing else.
   worker_->Reset();
+  GYRE_RETURN_IF_ERROR(Fatal());
   if (!stopped_()) Say(fmt::format("lost the coordinator ({}); waiting for it", Message(status)));
   return absl::OkStatus();
 }

@@ -14,6 +14,8 @@
 
 namespace gyre {
 
+class Worker;
+
 struct NodeOptions {
   std::string join;   // HOST:PORT of the coordinator
   std::string model;  // "" = the path that the coordinator names
@@ -29,10 +31,12 @@ struct NodeOptions {
   bool insecure = false;                   // may listen at an address that is not loopback
   std::string version;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
+  std::function<void(Worker&)> on_worker;       // tests: called with each worker that is made
 };
 
 // Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try
-// on: another model, a refusal, an address that can't be bound. A coordinator that is not there is waited for.
+// on: another model, a refusal, an address that can't be bound, a thread of the worker that ended. A coordinator that
+// is not there is waited for.
 Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped);
 
 }  // namespace gyre

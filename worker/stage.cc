@@ -94,22 +94,22 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
   places_.Fill(batch, false);
   for (const auto& layer : parts_.layers) {
     const bool ends = parts_.last && layer == parts_.layers.back();
-    if (ends) wanted_.Fill(batch, true);
-    // Where all are wanted, as in a step of generated rows, it is one set of rows.
-    const bool some = ends && wanted_.rows().size() < x_rows_;
-    forward_.RunLayer(*layer, places_, some ? wanted_ : places_, x_.data());
+    if (ends) logit_rows_.Fill(batch, true);
+    // In a step of generated rows every row is a logit row, and one set of places serves.
+    const bool some_rows = ends && logit_rows_.rows().size() < x_rows_;
+    forward_.RunLayer(*layer, places_, some_rows ? logit_rows_ : places_, x_.data());
   }
   if (parts_.last) Answers(batch, answer);
   return absl::OkStatus();
 }
 
 void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
-  const size_t rows = wanted_.rows().size();
+  const size_t rows = logit_rows_.rows().size();
   if (rows == 0) return;
   const ModelSpec& spec = parts_.model->spec();
   if (normed_.size() < rows * dim_) normed_.resize(rows * dim_);
   forward_.FinalNorm(x_.data(), rows, parts_.ends, spec.final_norm_eps, normed_.data());
-  // In slices, so that a long prompt with all its logits asked for does not take rows x vocabulary at once.
+  // The head runs on slices of rows, so that a prompt of which all logits are asked takes no rows x vocabulary at once.
   constexpr size_t kSlice = 64;
   if (logits_.size() < std::min(rows, kSlice) * vocab_) logits_.resize(std::min(rows, kSlice) * vocab_);
   size_t row = 0, ready = 0;

@@ -16,7 +16,7 @@
 
 namespace gyre {
 
-// What a stage is made of. Layers may be shared with another plan's stage.
+// The parts of a stage. Layers may be shared with another plan's stage.
 struct StageParts {
   std::shared_ptr<const Model> model;
   uint32_t model_id = 0;
@@ -30,7 +30,7 @@ struct StageParts {
 // Not thread-safe: the worker's stage thread runs it.
 class Stage {
  public:
-  // `wire`: what activations come in as.
+  // `wire`: the type of the activations that come in.
   Stage(StageParts parts, Backend& backend, bool exact, WireType wire);
 
   // Bytes a row of input: an id at the first stage, else dim values of `wire`.
@@ -66,7 +66,7 @@ class Stage {
   Forward forward_;
   const WireType wire_;
   const size_t dim_, vocab_;
-  RowPlaces places_, wanted_;
+  RowPlaces places_, logit_rows_;
   AlignedVector<float> x_, normed_, logits_;
   size_t x_rows_ = 0;
   std::vector<TokenId> top_;

@@ -15,7 +15,7 @@ constexpr size_t kQ8BlockBytes = 34;
 constexpr float kLargestHalf = 65504;
 constexpr uint16_t kHalfNan = 0x7E00;
 
-// Copies n values, those beyond +-limit cut to it; what is not finite stays so. How many were cut.
+// Copies n values and cuts those beyond +-limit to it; infinities and NaN stay. Returns how many were cut.
 size_t Cut(const float* x, size_t n, float limit, float* out) {
   size_t cut = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -26,7 +26,7 @@ size_t Cut(const float* x, size_t n, float limit, float* out) {
   return cut;
 }
 
-// A scale that is no number makes every value of the block none: the only way that q8 has to say so.
+// A NaN as the scale makes every value of the block NaN: q8 has no other way to carry one.
 void MarkBroken(const float* x, size_t blocks, std::byte* out) {
   for (size_t b = 0; b < blocks; ++b) {
     const float* block = x + b * kBlock;
@@ -53,7 +53,7 @@ size_t EncodeRows(WireType type, std::span<const float> x, size_t dim, std::vect
   }
   const bool half = type == WireType::kF16;
   const size_t blocks = (dim + kBlock - 1) / kBlock;
-  std::vector<float> row(blocks * kBlock);  // behind dim: zeros
+  std::vector<float> row(blocks * kBlock);  // zeros after the first dim values
   size_t cut = 0;
   for (size_t r = 0; r < rows; ++r) {
     std::byte* to = out->data() + r * width;

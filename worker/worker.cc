@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "base/log.h"
 #include "worker/wire_rows.h"
 #include "worker/worker_state.h"
@@ -11,13 +14,13 @@ namespace gyre {
 // The worker's main loop: jobs between steps, then frames in order.
 void Worker::Impl::Loop() {
   while (!stopping_) {
-    const bool ran = RunJob();
+    const bool ran = RunJobs();
     if (running_ == nullptr || running_->stage == nullptr || broken_) {
       if (!ran) wake_.Wait(kNoDeadline);
       continue;
     }
     Link& in = *running_->in;
-    // Steps and jobs, a long copy say, take turns.
+    // Steps and jobs take turns, so that a long copy does not hold steps up.
     Deadline deadline = kNoDeadline;
     {
       MutexLock lock(&mutex_);
@@ -40,6 +43,18 @@ void Worker::Impl::Loop() {
   running_ = retired_ = nullptr;
 }
 
+// The jobs that wait, for a twentieth of a step or a few milliseconds: a long step would let copying stand still if
+// each were followed by one job. False: there was none.
+bool Worker::Impl::RunJobs() {
+  slice_end_ = After(std::max(options_.export_slice, last_step_ / 20));
+  bool ran = false;
+  while (RunJob()) {
+    ran = true;
+    if (Clock::now() >= slice_end_) break;
+  }
+  return ran;
+}
+
 // The oldest job. False: there was none.
 bool Worker::Impl::RunJob() {
   std::function<void()> job;
@@ -54,7 +69,7 @@ bool Worker::Impl::RunJob() {
 }
 
 void Worker::Impl::OnFrame(Frame& frame) {
-  // A link carries one plan's frames; the next plan's wait in its own links.
+  // A link carries the frames of one plan; the next plan has links of its own.
   if (frame.header.epoch != running_->epoch) {
     ++dropped_;
     return;
@@ -71,7 +86,7 @@ void Worker::Impl::OnFrame(Frame& frame) {
 }
 
 void Worker::Impl::RunStep(const Frame& frame) {
-  const Status status = TryStep(frame);
+  const Status status = CatchExhausted([&] { return TryStep(frame); });
   if (status.ok()) return;
   ++step_errors_;
   encoder_.Reset();
@@ -100,6 +115,7 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     return InvalidArgument("rows of {} came, this plan's are {}", WireTypeName(frame.header.dtype), WireTypeName(type));
   }
   GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
+  GYRE_RETURN_IF_ERROR(CheckFrameSizes(stage, step.batch, frame.payload.size() - step.rows.size()));
   answer_.rows.clear();
   const Deadline start = Clock::now();
   const bool last = stage.parts().last;
@@ -110,7 +126,8 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
   }
-  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
+  last_step_ = Clock::now() - start;
+  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
   ++steps_;
   FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
   encoder_.Reset();
@@ -128,6 +145,26 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     rows_sent_ += header.rows;
     row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size();
     Send(header, parts);
+  }
+  return absl::OkStatus();
+}
+
+// What a step sends must fit a frame: before anything is computed, and at the first stage already, as one that breaks
+// the link would be sent again after each repair.
+Status Worker::Impl::CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const {
+  const ModelSpec& spec = stage.parts().model->spec();
+  const uint64_t answer = MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim));
+  if (answer > options_.max_payload) {
+    return InvalidArgument(
+        "the answer to a step of {} rows has up to {} bytes, a frame carries {}: ask for the logits of fewer rows at a "
+        "time (--max-rows)",
+        batch.TotalRows(), answer, options_.max_payload);
+  }
+  if (stage.parts().last) return absl::OkStatus();
+  const uint64_t rows = batch.TotalRows() * uint64_t{WireRowBytes(running_->wire, static_cast<size_t>(spec.dim))};
+  if (rows + descriptor > options_.max_payload) {
+    return InvalidArgument("the hidden states of a step of {} rows have {} bytes, a frame carries {} (--max-rows)",
+                           batch.TotalRows(), rows + descriptor, options_.max_payload);
   }
   return absl::OkStatus();
 }
@@ -157,19 +194,33 @@ void Worker::Impl::OnQuestion(const Frame& frame) {
     Log(LogLevel::kWarn, "{}: {}", options_.name, Message(question.status()));
     return;
   }
+  StatusOr<LogitsAnswer> answer =
+      CatchExhausted([&]() -> StatusOr<LogitsAnswer> { return running_->stage->Answer(*question); });
+  if (!answer.ok()) {  // no logits: the row is sent again
+    answer = LogitsAnswer{.question = *question, .logits = {}};
+  }
   encoder_.Reset();
-  EncodeLogitsAnswer(running_->stage->Answer(*question), &encoder_);
+  EncodeLogitsAnswer(*answer, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes()};
   Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch}, parts);
 }
 
 void Worker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
-  // The next stage may be busy with a long step; one that takes nothing in for so long is gone.
-  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(2)));
+  {
+    MutexLock lock(&mutex_);
+    sending_ = true;
+  }
+  // The next stage does not read while it computes, and a step may take minutes. A machine that is gone is noticed by
+  // its heartbeats, and the next plan's Commit ends this wait.
+  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(10)));
+  {
+    MutexLock lock(&mutex_);
+    sending_ = false;
+  }
   if (!status.ok()) BreakLinks(status);
 }
 
-// An end at one side goes round the ring: the coordinator sees it at its own end.
+// A stage that loses one link closes the other, so the end travels round the ring to the coordinator.
 void Worker::Impl::BreakLinks(const Status& why) {
   if (!stopping_)
     Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
@@ -187,11 +238,15 @@ void Worker::Impl::Stop() {
   if (stopping_.exchange(true)) return;
   loads_.Close();
   Post([] {});
+  std::optional<Epoch> asked;
   {
     MutexLock lock(&mutex_);
     if (running_out_ != nullptr) running_out_->Close();
     for (BulkServer& b : bulk_) b.link->Close();
+    asked = asked_;
   }
+  // The loader may wait for a neighbour.
+  if (asked) options_.port->Cancel(*asked);
   stage_thread_.join();
   loader_thread_.join();
   std::list<BulkServer> bulk;
@@ -202,17 +257,24 @@ void Worker::Impl::Stop() {
   for (BulkServer& b : bulk) b.thread.join();
 }
 
-// The edge of a thread: no exception leaves it.
+// The edge of a thread: no exception leaves it, and none goes unnoticed.
 void Worker::Impl::Guarded(const char* what, const std::function<void()>& fn) {
   pthread_setname_np(pthread_self(), (std::string(what) + " " + options_.name).substr(0, 15).c_str());
   try {
-    fn();
+    return fn();
   } catch (const std::exception& e) {
-    Log(LogLevel::kError, "{}: the {} thread stopped: {}", options_.name, what, e.what());
-    Say({}, StageFault{Internal("the {} thread stopped: {}", what, e.what())});
-    MutexLock lock(&mutex_);
-    if (running_out_ != nullptr) running_out_->Close();
+    Fatal(Internal("{}: the {} thread ended by an exception: {}", options_.name, what, e.what()));
+  } catch (...) {
+    Fatal(Internal("{}: the {} thread ended by an unknown exception", options_.name, what));
   }
+}
+
+void Worker::Impl::Fatal(const Status& why) {
+  LogLine(LogLevel::kError, Message(why));
+  if (!options_.on_fatal) std::_Exit(1);
+  options_.on_fatal(why);
+  MutexLock lock(&mutex_);
+  if (running_out_ != nullptr) running_out_->Close();
 }
 
 void Worker::Impl::SetEventSink(EventSink sink) {
@@ -271,6 +333,7 @@ double Worker::TakeBusyShare() { return impl_->TakeBusyShare(); }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
 void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }
+void Worker::OnStageThreadForTest(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 void Worker::BreakLinksForTest() { impl_->BreakRunning(); }
 void Worker::Stop() { impl_->Stop(); }
 

@@ -24,6 +24,13 @@ struct WorkerOptions {
   bool exact = false;
   RingPort* port = nullptr;                          // of this process; outlives the worker
   Duration wire_timeout = std::chrono::minutes(10);  // the others may load for long; a plan that is given up ends it
+  // One of its threads has ended by an exception, so the worker is of no more use: called on that thread, with the last
+  // words. Must neither block nor destroy the worker. Empty: the process says them and ends.
+  std::function<void(const Status&)> on_fatal;
+  // Tests change these. Bytes of a frame that it sends; time for exporting pages between two steps, at least.
+  uint64_t max_payload = kMaxPayload;
+  Duration export_slice = std::chrono::milliseconds(5);
+  Duration bulk_silence = std::chrono::seconds(60);  // without an answer of pages
 };
 
 struct WorkerStats {
@@ -58,6 +65,8 @@ class Worker {
   // Tests: from now on pages are not copied; the running stage's links end.
   void SkipCopyingForTest();
   void BreakLinksForTest();
+  // Runs `fn` on the stage's thread, between steps.
+  void OnStageThreadForTest(std::function<void()> fn);
   // Closes the links and joins the threads. Idempotent.
   void Stop();
 

@@ -1,6 +1,8 @@
 // KV pages between workers: those that the prepared stage's loader pulls, and those that the running stage gives.
+#include <algorithm>
 #include <future>
 
+#include "base/log.h"
 #include "worker/worker_state.h"
 
 namespace gyre {
@@ -9,6 +11,7 @@ using std::chrono::milliseconds;
 
 Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared& prepared) {
   copying_ = {.epoch = request.plan.epoch, .pullers = {}};
+  next_word_ = After(std::chrono::seconds(1));
   const StageParts& parts = prepared.stage->parts();
   for (const LayerSource& source : request.sources) {
     if (skip_copying_) break;
@@ -28,9 +31,9 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
     for (int i = source.layers.begin; i < source.layers.end; ++i) {
       layers.push_back(parts.layers[static_cast<size_t>(i - parts.range.begin)]);
     }
-    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), std::move(layers)));
+    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, std::move(layers)));
   }
-  // Ready when little is left to copy, or little by little comes in as fast as it goes out.
+  // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {
     GYRE_ASSIGN_OR_RETURN(const uint64_t pages, CopyRound(nullptr));
     if (pages <= 64) break;
@@ -40,9 +43,16 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
 
 StatusOr<uint64_t> Worker::Impl::CopyRound(const std::vector<BlockId>* blocks) {
   uint64_t pages = 0;
+  // A long round is no silence for the coordinator.
+  auto cancelled = [this] {
+    if (Clock::now() >= next_word_) {
+      next_word_ = After(std::chrono::seconds(1));
+      Say(copying_.epoch, progress_);
+    }
+    return Aborted(copying_.epoch);
+  };
   for (auto& puller : copying_.pullers) {
-    GYRE_ASSIGN_OR_RETURN(const uint64_t n, puller->Round(copying_.epoch, blocks, After(std::chrono::seconds(60)),
-                                                          [this] { return Aborted(copying_.epoch); }));
+    GYRE_ASSIGN_OR_RETURN(const uint64_t n, puller->Round(copying_.epoch, blocks, options_.bulk_silence, cancelled));
     pages += n;
   }
   return pages;
@@ -54,7 +64,7 @@ void Worker::Impl::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
     if (prepared_ == nullptr || prepared_->epoch != epoch) return;
   }
   StageMoved moved;
-  StatusOr<uint64_t> last = CopyRound(&blocks);
+  StatusOr<uint64_t> last = CatchExhausted([&] { return CopyRound(&blocks); });
   if (!last.ok()) {
     copying_ = {};
     return Say(epoch, StageFault{last.status()});
@@ -83,67 +93,120 @@ void Worker::Impl::ServeBulk(std::unique_ptr<Link> link) {
     } else {
       BulkServer& server = bulk_.emplace_back();
       server.link = std::move(link);
-      server.thread = std::thread([this, &server] {
-        Guarded("bulk", [&] { ServePulls(*server.link); });
-        server.link->Close();
-        MutexLock done(&mutex_);
-        server.done = true;
-      });
+      try {
+        server.thread = std::thread([this, &server] {
+          Guarded("bulk", [&] {
+            const Status status = CatchExhausted([&] { return ServePulls(*server.link); });
+            if (!status.ok()) Log(LogLevel::kWarn, "{}: a bulk link ends: {}", options_.name, Message(status));
+          });
+          server.link->Close();
+          MutexLock done(&mutex_);
+          server.done = true;
+        });
+      } catch (const std::system_error& e) {
+        Log(LogLevel::kWarn, "{}: no thread for a bulk link: {}", options_.name, e.what());
+        bulk_.pop_back();
+      }
     }
   }
   for (BulkServer& b : finished) b.thread.join();
 }
 
-void Worker::Impl::ServePulls(Link& link) {
+// One request's pages on their way from the stage's thread to the link.
+struct Worker::Impl::Export {
+  struct Answer {
+    Pages pages;
+    std::vector<std::byte> data;
+  };
+  Epoch epoch;
+  PullPages request;
+  std::vector<Answer> answers;
+  std::promise<Status> done;
+  std::future<Status> ready = done.get_future();
+};
+
+// Several requests at a time, so that the stage's thread finds more than one between two long steps. An error is the
+// answer to its request.
+Status Worker::Impl::ServePulls(Link& link) {
+  std::deque<std::shared_ptr<Export>> posted;
   while (!stopping_) {
-    StatusOr<Frame> frame = link.Recv(After(std::chrono::minutes(5)));
-    if (!frame.ok()) return;
-    const Status status = AnswerPull(link, *frame);
+    if (posted.size() < kPullsAtOnce) {
+      StatusOr<Frame> frame = link.Recv(posted.empty() ? After(std::chrono::minutes(5)) : Clock::now());
+      if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return absl::OkStatus();
+      if (frame.ok()) {
+        StatusOr<std::shared_ptr<Export>> e = CatchExhausted([&] { return PostExport(*frame); });
+        posted.push_back(e.ok() ? *std::move(e) : std::make_shared<Export>());
+        if (!e.ok()) {  // in its place among the others
+          posted.back()->epoch = frame->header.epoch;
+          posted.back()->done.set_value(e.status());
+        }
+        continue;
+      }
+    }
+    const std::shared_ptr<Export> e = std::move(posted.front());
+    posted.pop_front();
+    while (e->ready.wait_for(milliseconds(200)) != std::future_status::ready) {
+      if (stopping_) return absl::OkStatus();  // the stage's thread has ended and will not run the job
+    }
+    Status status = e->ready.get();
+    if (status.ok()) status = SendExport(link, *e);
     if (status.ok()) continue;
     const std::string text = Message(status);
     const ByteSpan parts[] = {std::as_bytes(std::span(text))};
-    if (!link.Send({.kind = FrameKind::kPullError, .epoch = frame->header.epoch}, parts, After(milliseconds(1000)))
-             .ok()) {
-      return;
-    }
+    GYRE_RETURN_IF_ERROR(
+        link.Send({.kind = FrameKind::kPullError, .epoch = e->epoch}, parts, After(milliseconds(1000))));
   }
+  return absl::OkStatus();
 }
 
-Status Worker::Impl::AnswerPull(Link& link, const Frame& frame) {
+// Pages are read where they are written: on the stage's thread, between steps. What the job needs outlives the link's
+// thread, should the worker stop meanwhile.
+StatusOr<std::shared_ptr<Worker::Impl::Export>> Worker::Impl::PostExport(const Frame& frame) {
   if (frame.header.kind != FrameKind::kPullPages) {
     return DataLoss("a frame of kind {} came, expected a request for pages", static_cast<int>(frame.header.kind));
   }
-  GYRE_ASSIGN_OR_RETURN(const PullPages request, DecodePullPages(frame.payload));
-  // Pages are read where they are written: on the stage's thread, between steps. What the job needs outlives this call,
-  // should the worker stop meanwhile.
-  struct Export {
-    PullPages request;
-    std::vector<std::byte> data;
-    std::promise<StatusOr<Pages>> pages;
-  };
-  auto job = std::make_shared<Export>();
-  job->request = request;
-  auto future = job->pages.get_future();
-  Post([this, job] {
-    const auto layer = static_cast<int>(job->request.layer);
-    if (running_ == nullptr || running_->stage == nullptr || layer < running_->stage->parts().range.begin ||
-        layer >= running_->stage->parts().range.end) {
-      return job->pages.set_value(FailedPrecondition("{} does not run layer {}", options_.name, layer));
-    }
-    const StageParts& parts = running_->stage->parts();
-    job->pages.set_value(ExportPages(*parts.layers[static_cast<size_t>(layer - parts.range.begin)], job->request,
-                                     step_count_, &job->data));
-  });
-  while (future.wait_for(milliseconds(200)) != std::future_status::ready) {
-    // The stage's thread has ended and will not run the job.
-    if (stopping_) return Unavailable("{} stops", options_.name);
+  auto e = std::make_shared<Export>();
+  e->epoch = frame.header.epoch;
+  GYRE_ASSIGN_OR_RETURN(e->request, DecodePullPages(frame.payload));
+  Post([this, e] { e->done.set_value(CatchExhausted([&] { return RunExport(*e); })); });
+  return e;
+}
+
+// One answer at least, and more while there is time before the next step.
+Status Worker::Impl::RunExport(Export& e) {
+  const auto index = static_cast<int>(e.request.layer);
+  if (running_ == nullptr || running_->stage == nullptr || index < running_->stage->parts().range.begin ||
+      index >= running_->stage->parts().range.end) {
+    return FailedPrecondition("{} does not run layer {}", options_.name, index);
   }
-  GYRE_ASSIGN_OR_RETURN(const Pages pages, future.get());
-  pages_sent_ += pages.ids.size();
-  Encoder head;
-  EncodePagesHead(pages, &head);
-  const ByteSpan parts[] = {head.bytes(), job->data};
-  return link.Send({.kind = FrameKind::kPages, .epoch = frame.header.epoch}, parts, After(std::chrono::seconds(30)));
+  const StageParts& parts = running_->stage->parts();
+  const Layer& layer = *parts.layers[static_cast<size_t>(index - parts.range.begin)];
+  const uint64_t most = std::min(e.request.max_bytes, kPullBytes);
+  uint64_t bytes = 0;
+  for (PullPages request = e.request;;) {
+    Export::Answer answer;
+    GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data));
+    bytes += answer.data.size();
+    const BlockId next = answer.pages.next;
+    const bool more = next != kNoBlock && bytes < most && Clock::now() < slice_end_;
+    if (more) answer.pages.next = kMoreFollows;
+    e.answers.push_back(std::move(answer));
+    if (!more) return absl::OkStatus();
+    request.from = next;
+    request.check.clear();
+  }
+}
+
+Status Worker::Impl::SendExport(Link& link, Export& e) {
+  for (Export::Answer& answer : e.answers) {
+    pages_sent_ += answer.pages.ids.size();
+    Encoder head;
+    EncodePagesHead(answer.pages, &head);
+    const ByteSpan parts[] = {head.bytes(), answer.data};
+    GYRE_RETURN_IF_ERROR(link.Send({.kind = FrameKind::kPages, .epoch = e.epoch}, parts, After(options_.bulk_silence)));
+    answer.data = {};
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gyre

@@ -9,11 +9,21 @@ using std::chrono::milliseconds;
 
 void Worker::Impl::Prepare(const PrepareRequest& request) {
   if (stopping_) return Say(request.plan.epoch, StageFault{Unavailable("it has stopped")});
+  uint64_t reset = 0;
   {
     MutexLock lock(&mutex_);
     asked_ = request.plan.epoch;
+    reset = resets_;
   }
-  loads_.Push([this, request] { OnPrepare(request); });
+  // At once: the neighbours' links are checked by it as soon as they come.
+  options_.port->SetKey(request.plan.epoch.term, request.plan.key);
+  loads_.Push([this, request, reset] {
+    {
+      MutexLock lock(&mutex_);
+      if (reset != resets_) return;
+    }
+    OnPrepare(request);
+  });
 }
 
 void Worker::Impl::Move(Epoch epoch, const std::vector<BlockId>& blocks) {
@@ -21,7 +31,14 @@ void Worker::Impl::Move(Epoch epoch, const std::vector<BlockId>& blocks) {
 }
 
 void Worker::Impl::Commit(Epoch epoch) {
-  Post([this, epoch] { OnCommit(epoch); });
+  uint64_t reset = 0;
+  {
+    MutexLock lock(&mutex_);
+    reset = resets_;
+    // All steps have landed, or their ring is given up: a Send that still waits is for a stage that is gone.
+    if (sending_ && running_out_ != nullptr) running_out_->Close();
+  }
+  Post([this, epoch, reset] { OnCommit(epoch, reset); });
 }
 
 void Worker::Impl::Release(Epoch epoch) {
@@ -46,11 +63,12 @@ void Worker::Impl::Reset() {
   std::optional<Epoch> asked;
   {
     MutexLock lock(&mutex_);
+    ++resets_;
     if (running_parts_ != nullptr) Keep(*running_parts_);
     running_parts_ = nullptr;
     if (running_out_ != nullptr) running_out_->Close();
     running_out_ = nullptr;
-    // What is being prepared may wait for a neighbour that nobody will tell to come.
+    // The stage that is being prepared may wait for a neighbour that nobody will send.
     asked = aborted_ = asked_;
   }
   if (asked) options_.port->Cancel(*asked);
@@ -91,7 +109,7 @@ void Worker::Impl::LoadLoop() {
     if (stopping_) break;
     if (load) {
       (*load)();
-    } else if (StatusOr<uint64_t> round = CopyRound(nullptr); !round.ok()) {
+    } else if (StatusOr<uint64_t> round = CatchExhausted([this] { return CopyRound(nullptr); }); !round.ok()) {
       Say(copying_.epoch, StageFault{round.status()});
       copying_ = {};
     }
@@ -108,7 +126,6 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
   prepared->wire = request.plan.wire;
   Status status;
   try {
-    options_.port->SetKey(epoch.term, request.plan.key);
     if (request.stage >= 0) {
       status = LoadStage(request, prepared.get());
       EndTeamThreads();  // those that packed
@@ -118,6 +135,9 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
   } catch (const std::bad_alloc&) {
     EndTeamThreads();
     status = ResourceExhausted("no memory for its layers of plan {}", epoch.number);
+  } catch (const std::system_error& e) {
+    EndTeamThreads();
+    status = ResourceExhausted("no thread for plan {}: {}", epoch.number, e.what());
   }
   if (!status.ok()) {
     copying_ = {};
@@ -160,9 +180,11 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     total += bytes;
   }
   size_t done = 0;
+  progress_ = {.done = 0, .total = total};
   const BytesDone progress = [&](size_t bytes) {
     done += bytes;
-    Say(request.plan.epoch, StageProgress{.done = done, .total = total});
+    progress_ = {.done = done, .total = total};
+    Say(request.plan.epoch, progress_);
   };
   auto find = [](const std::shared_ptr<const StageParts>& parts, int i) -> std::shared_ptr<Layer> {
     if (parts == nullptr || i < parts->range.begin || i >= parts->range.end) return nullptr;
@@ -214,7 +236,8 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
               .from = options_.name,
               .wire = request.plan.wire};
   const Deadline deadline = After(options_.wire_timeout);
-  // Both at once: the dialer is answered when the next stage claims the hop, which may wait for its own next.
+  // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
+  // itself wait for its own next one.
   auto out = std::async(std::launch::async, [&, hello] {
     auto link = options_.port->Dial(request.plan.HopAddress(stage + 1), hello, deadline);
     if (!link.ok()) options_.port->Cancel(request.plan.epoch);
@@ -224,7 +247,7 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
   StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, deadline);
   if (!in.ok()) options_.port->Cancel(request.plan.epoch);
   StatusOr<std::unique_ptr<Link>> dialed = out.get();
-  // The one that was cancelled failed because of the other.
+  // The side that was cancelled failed because of the other one.
   if (!dialed.ok() && (in.ok() || absl::IsCancelled(in.status()))) {
     return Annotate(dialed.status(), "the link to the next stage");
   }
@@ -242,10 +265,11 @@ void Worker::Impl::DropPrepared() {
   prepared_ = nullptr;
 }
 
-void Worker::Impl::OnCommit(Epoch epoch) {
+void Worker::Impl::OnCommit(Epoch epoch, uint64_t reset) {
   std::shared_ptr<Prepared> prepared;
   {
     MutexLock lock(&mutex_);
+    if (reset != resets_) return;  // its coordinator is lost; nothing of its term may stay
     if (prepared_ != nullptr && prepared_->epoch == epoch) prepared = std::move(prepared_);
     if (prepared != nullptr) {
       kept_weights_ = nullptr;
@@ -271,7 +295,7 @@ void Worker::Impl::OnCommit(Epoch epoch) {
 
 void Worker::Impl::Retire() {
   if (retired_ == nullptr) return;
-  // Unmapping pages takes its time: not here.
+  // Unmapping pages takes long, so the loader's thread does it.
   loads_.Push([dropped = std::move(retired_)] {});
   retired_ = nullptr;
 }

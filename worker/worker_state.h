@@ -6,8 +6,10 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,6 +21,18 @@
 #include "worker/worker.h"
 
 namespace gyre {
+
+// Memory or threads that run out are an error of what was asked for. Any other exception ends the process.
+template <typename Fn>
+auto CatchExhausted(const Fn& fn) -> decltype(fn()) {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("no memory is left");
+  } catch (const std::system_error& e) {
+    return ResourceExhausted("{}", e.what());
+  }
+}
 
 class Worker::Impl : public StageControl {
  public:
@@ -43,23 +57,25 @@ class Worker::Impl : public StageControl {
   void SetFaultHook(std::function<Status()> hook);
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
+  void Post(std::function<void()> job);
 
  private:
-  // A stage of one plan with all that belongs to it.
+  // A stage of one plan, its backend and its links.
   struct Prepared {
     Epoch epoch;
     int stage_index = -1;  // -1: no layers in this plan
     WireType wire = WireType::kF32;
-    bool told_cut = false;  // that values were cut to what the type holds
+    bool told_cut = false;  // it was logged that values are cut to what the type holds
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Stage> stage;
     std::shared_ptr<Link> in, out;
   };
-  // The copying of pages for the prepared stage; the loader's.
+  // The copying of pages for the prepared stage; used by the loader's thread.
   struct Copying {
     Epoch epoch;
     std::vector<std::unique_ptr<PagePuller>> pullers;
   };
+  struct Export;
   struct BulkServer {
     std::shared_ptr<Link> link;
     std::thread thread;
@@ -68,20 +84,22 @@ class Worker::Impl : public StageControl {
 
   // Any thread (worker.cc).
   void Guarded(const char* what, const std::function<void()>& fn);
+  void Fatal(const Status& why);
   void Say(Epoch epoch, decltype(StageEvent::what) what);
-  void Post(std::function<void()> job);
 
   // The stage's thread: the main loop and steps (worker.cc), plans that take over (worker_plans.cc).
   void Loop();
+  bool RunJobs();
   bool RunJob();
   void OnFrame(Frame& frame);
   void RunStep(const Frame& frame);
   Status TryStep(const Frame& frame);
+  Status CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const;
   ByteSpan RowsToSend(const Stage& stage);
   void OnQuestion(const Frame& frame);
   void BreakLinks(const Status& why);
   void Send(FrameHeader header, std::span<const ByteSpan> parts);
-  void OnCommit(Epoch epoch);
+  void OnCommit(Epoch epoch, uint64_t reset);
   void Retire();
 
   // The loader's thread: the next plan's stage (worker_plans.cc) and its pages (worker_pages.cc).
@@ -97,8 +115,10 @@ class Worker::Impl : public StageControl {
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
 
   // A bulk link's thread (worker_pages.cc).
-  void ServePulls(Link& link);
-  Status AnswerPull(Link& link, const Frame& frame);
+  Status ServePulls(Link& link);
+  StatusOr<std::shared_ptr<Export>> PostExport(const Frame& frame);
+  Status RunExport(Export& e);
+  Status SendExport(Link& link, Export& e);
 
   const WorkerOptions options_;
   std::atomic<bool> stopping_{false};
@@ -109,7 +129,9 @@ class Worker::Impl : public StageControl {
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> jobs_ GYRE_GUARDED_BY(mutex_);
   Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;            // the stage's thread is in its Recv
-  std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that Stop can end a Send
+  std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
+  bool sending_ GYRE_GUARDED_BY(mutex_) = false;               // the stage's thread is in a Send over it
+  uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;                // what was asked before a Reset is void
   std::shared_ptr<Prepared> prepared_ GYRE_GUARDED_BY(mutex_);
   std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);    // of the last Prepare
   std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);  // the last one: its loading may still be under way
@@ -128,11 +150,15 @@ class Worker::Impl : public StageControl {
   std::shared_ptr<Prepared> retired_;  // of the plan before, until every participant has committed
   bool broken_ = false;                // the running stage's links ended
   uint64_t step_count_ = 0;
+  Duration last_step_{};              // computing time of the last step; exports have a share of it
+  Deadline slice_end_ = kNoDeadline;  // of the jobs between two steps
   Encoder encoder_;
   std::vector<std::byte> sent_rows_;
   StepAnswer answer_;
 
-  Copying copying_;  // the loader's
+  Copying copying_;         // the loader's
+  StageProgress progress_;  // the loader's: what it said last
+  Deadline next_word_ = Deadline::min();
 
   std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0},
       row_bytes_sent_{0};

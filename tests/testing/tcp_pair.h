@@ -36,7 +36,7 @@ inline std::pair<int, int> ConnectedSockets() {
 
 inline std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> TcpPair(const TcpOptions& options = {}) {
   const auto [client, server] = ConnectedSockets();
-  return {MakeTcpLink(client, "the server", options), MakeTcpLink(server, "the client", options)};
+  return {*MakeTcpLink(client, "the server", options), *MakeTcpLink(server, "the client", options)};
 }
 
 // A link whose bytes pass a relay that cuts them anywhere and lets them wait: a seeded bad network. The relay ends with
@@ -96,8 +96,8 @@ inline std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> ChoppedTcpPair(ui
   const auto [client, near] = ConnectedSockets();
   const auto [far, server] = ConnectedSockets();
   auto relay = std::make_shared<std::thread>(Relay, near, far, seed);
-  return {std::make_unique<ChoppedLink>(MakeTcpLink(client, "the server"), relay),
-          std::make_unique<ChoppedLink>(MakeTcpLink(server, "the client"), relay)};
+  return {std::make_unique<ChoppedLink>(*MakeTcpLink(client, "the server"), relay),
+          std::make_unique<ChoppedLink>(*MakeTcpLink(server, "the client"), relay)};
 }
 
 }  // namespace gyre::testing

@@ -1,0 +1,72 @@
+// All layers of a model in one stage, run without a worker.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "worker/stage.h"
+
+namespace gyre::testing {
+
+inline constexpr uint32_t kPages = 24, kPageSize = 16, kVocab = 96;
+
+// All layers of a model in one stage, with two sequences' tables.
+class OneStage {
+ public:
+  OneStage(std::shared_ptr<const Model> model, Isa isa) : backend_(MakeBackend(isa, 2)) {
+    StageParts parts{
+        .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
+    for (int i = 0; i < parts.range.end; ++i) {
+      auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {});
+      layer->pages = *PagePool::Make(layer->spec, kPages, kPageSize, KvType::kF16);
+      parts.layers.push_back(std::move(layer));
+    }
+    parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});
+    groups_ = static_cast<size_t>(model->spec().kv_groups);
+    stage_ = std::make_unique<Stage>(std::move(parts), *backend_, false, WireType::kF32);
+  }
+
+  // Rows [first, first + ids.size()) of a sequence.
+  struct Part {
+    uint64_t seq;
+    uint32_t first;
+    RowClass row_class;
+    std::vector<TokenId> ids;
+    std::vector<RowRequest> requests;
+  };
+  // [requested row][vocab]
+  std::vector<std::vector<float>> Run(const std::vector<Part>& step) {
+    StepBatch batch;
+    std::vector<TokenId> ids;
+    for (const Part& p : step) {
+      std::vector<BlockId> table;
+      for (uint32_t b = 0; b < kPages / 2; ++b) table.push_back(static_cast<BlockId>(2 * b + p.seq));
+      batch.seqs.push_back({.seq = SeqId{p.seq},
+                            .row_class = p.row_class,
+                            .first_position = p.first,
+                            .row_count = static_cast<uint32_t>(p.ids.size()),
+                            .blocks = std::vector(groups_, table),
+                            .requests = p.requests});
+      ids.insert(ids.end(), p.ids.begin(), p.ids.end());
+    }
+    StepAnswer answer;
+    const Status status = stage_->Run(batch, std::as_bytes(std::span(ids)), ++step_, &answer);
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<std::vector<float>> logits;
+    for (RowAnswer& row : answer.rows) logits.push_back(std::move(row.values));
+    return logits;
+  }
+
+  Stage& stage() { return *stage_; }
+  const Layer& layer(size_t i) const { return *stage_->parts().layers[i]; }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  size_t groups_ = 1;
+  std::unique_ptr<Stage> stage_;
+  uint64_t step_ = 0;
+};
+
+}  // namespace gyre::testing

@@ -1,0 +1,129 @@
+// A worker with a tiny model, driven by the test in the coordinator's place.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/inbox.h"
+#include "base/step_codec.h"
+#include "tests/testing/tiny_model.h"
+#include "worker/worker.h"
+
+namespace gyre::testing {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class WorkerStates : public ::testing::Test {
+ protected:
+  static constexpr seconds kPatience{30};
+
+  void SetUp() override {
+    model_ = *OpenModel(file_.path());
+    port_ = *RingPort::Open({});
+    Make({});
+  }
+  // A worker with these options, instead of the one before.
+  void Make(WorkerOptions options) {
+    if (worker_ != nullptr) worker_->Stop();
+    options.name = "w";
+    options.model = model_;
+    options.port = port_.get();
+    worker_ = std::make_unique<Worker>(std::move(options));
+    worker_->control().SetEventSink([this](StageEvent e) { events_.Push(std::move(e)); });
+  }
+  void TearDown() override { worker_->Stop(); }
+
+  Plan PlanOf(uint64_t number, const std::string& worker = "w") const {
+    return {.epoch = E(number),
+            .model_hash = model_->content_hash(),
+            .num_layers = 5,
+            .stages = MakeStages({{worker, "", {0, 5}}})};
+  }
+  void Prepare(uint64_t number, int stage = 0, bool wire = true) {
+    worker_->control().Prepare({.plan = PlanOf(number, stage < 0 ? "x" : "w"),
+                                .stage = stage,
+                                .block_size = 4,
+                                .num_blocks = 8,
+                                .kv_type = KvType::kF32,
+                                .sources = {}});
+    if (wire && stage >= 0) WireEnds(number);
+  }
+  // The coordinator's two links of a plan with one stage.
+  void WireEnds(uint64_t number) {
+    const Hello hello{.epoch = E(number), .hop = 0, .model_hash = model_->content_hash()};
+    links_.push_back(*port_->Dial("", hello, After(kPatience)));
+    Hello last = hello;
+    last.hop = 1;
+    auto in = port_->Accept(last, After(kPatience));
+    ASSERT_TRUE(in.ok()) << in.status();
+    links_.push_back(*std::move(in));
+  }
+  Link& to_stage() { return **(links_.end() - 2); }
+  Link& from_stage() { return *links_.back(); }
+  // Prepared, with `blocks` pages of `size` positions, and running.
+  void Run(uint64_t number, uint32_t blocks = 8, int size = 4) {
+    control().Prepare(
+        {.plan = PlanOf(number), .stage = 0, .block_size = size, .num_blocks = blocks, .kv_type = KvType::kF32});
+    WireEnds(number);
+    ASSERT_EQ(Next(number), "ready");
+    control().Commit(E(number));
+    ASSERT_EQ(Next(number), "committed");
+  }
+  // A step over the first stage's link.
+  void SendStep(uint64_t number, uint64_t step, const StepBatch& batch) {
+    Encoder prefix;
+    EncodeStepPrefix(batch, &prefix);
+    const std::vector<TokenId> ids(batch.TotalRows(), 3);
+    const ByteSpan parts[] = {prefix.bytes(), std::as_bytes(std::span(ids))};
+    const FrameHeader header{.kind = FrameKind::kTokens,
+                             .dtype = WireType::kI32,
+                             .epoch = E(number),
+                             .step = StepId{step},
+                             .rows = batch.TotalRows()};
+    ASSERT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
+  }
+  // The stage's thread is busy until it is released.
+  void HoldStageThread() {
+    worker_->OnStageThreadForTest([this] {
+      held_ = true;
+      while (!release_) std::this_thread::sleep_for(milliseconds(1));
+    });
+    while (!held_) std::this_thread::sleep_for(milliseconds(1));
+  }
+  void ReleaseStageThread() { release_ = true; }
+  // The next event that is no progress, by name; a fault with its sentence.
+  std::string Next(uint64_t number) {
+    for (;;) {
+      auto event = events_.Pop(After(kPatience));
+      if (!event) return "nothing";
+      if (std::holds_alternative<StageProgress>(event->what)) continue;
+      EXPECT_EQ(event->epoch.number, number);
+      if (std::holds_alternative<StageReady>(event->what)) return "ready";
+      if (std::holds_alternative<StageMoved>(event->what)) return "moved";
+      if (std::holds_alternative<StageCommitted>(event->what)) return "committed";
+      if (std::holds_alternative<StageAborted>(event->what)) return "aborted";
+      return "fault: " + Message(std::get<StageFault>(event->what).status);
+    }
+  }
+  bool Silent() { return !events_.Pop(After(milliseconds(30))).has_value(); }
+  StageControl& control() { return worker_->control(); }
+  Epoch E(uint64_t number) const { return {.term = term_, .number = number}; }
+
+  uint64_t term_ = 1;  // of the coordinator
+  uint64_t last_number_ = 0;
+  std::atomic<bool> held_{false}, release_{false};
+  testing::TinyModelFile file_;
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<RingPort> port_;
+  Inbox<StageEvent> events_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace gyre::testing

@@ -1,0 +1,123 @@
+// How a worker's threads end, and what they do when something cannot be done.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <new>
+#include <stdexcept>
+
+#include "tests/testing/worker_fixture.h"
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WorkerLife : public testing::WorkerStates {
+ protected:
+  static StepBatch FullLogits(uint32_t rows) {
+    StepBatch batch;
+    batch.seqs.push_back({.seq = SeqId{1}, .row_count = rows, .blocks = {{0, 1, 2}}});
+    batch.seqs[0].requests.push_back({.first = 0, .count = rows, .mode = RowMode::kFullLogits});
+    return batch;
+  }
+  // The sentence of a step error; "" for an answer.
+  std::string Result() {
+    const auto frame = from_stage().Recv(After(kPatience));
+    if (!frame.ok()) return "no frame: " + Message(frame.status());
+    return frame->header.kind == FrameKind::kAnswer ? "" : DecodeStepError(frame->payload)->message;
+  }
+  WorkerOptions WithFatal() {
+    return {.on_fatal = [this](const Status& why) { fatal_.set_value(why); }};
+  }
+  std::string LastWords() {
+    auto words = fatal_.get_future();
+    return words.wait_for(kPatience) == std::future_status::ready ? Message(words.get()) : "none";
+  }
+  std::promise<Status> fatal_;
+};
+
+// Sent, it would break the link, and again after each repair.
+TEST_F(WorkerLife, AnAnswerThatFitsNoFrameIsAStepError) {
+  const uint64_t three_rows = MaxAnswerBytes(FullLogits(3), static_cast<size_t>(model_->spec().vocab), 1);
+  Make({.max_payload = three_rows});
+  Run(1);
+  SendStep(1, 1, FullLogits(3));
+  EXPECT_EQ(Result(), "");
+  SendStep(1, 2, FullLogits(4));
+  EXPECT_THAT(Result(), HasSubstr("the answer to a step of 4 rows has up to"));
+  SendStep(1, 3, FullLogits(4));
+  EXPECT_THAT(Result(), HasSubstr("ask for the logits of fewer rows at a time (--max-rows)"));
+  SendStep(1, 4, FullLogits(1));
+  EXPECT_EQ(Result(), "") << "the link goes on";
+  EXPECT_EQ(worker_->stats().step_errors, 2u);
+}
+
+TEST_F(WorkerLife, WithoutMemoryAStepFailsAndTheStageGoesOn) {
+  Make(WithFatal());
+  Run(1);
+  worker_->SetFaultHook([]() -> Status { throw std::bad_alloc(); });
+  SendStep(1, 1, FullLogits(1));
+  EXPECT_THAT(Result(), HasSubstr("no memory"));
+  worker_->SetFaultHook({});
+  SendStep(1, 2, FullLogits(1));
+  EXPECT_EQ(Result(), "");
+}
+
+TEST_F(WorkerLife, AStageThreadThatEndsSaysItsLastWords) {
+  Make(WithFatal());
+  Run(1);
+  worker_->SetFaultHook([]() -> Status { throw std::logic_error("a bug"); });
+  SendStep(1, 1, FullLogits(1));
+  EXPECT_EQ(LastWords(), "w: the stage thread ended by an exception: a bug");
+  EXPECT_TRUE(absl::IsUnavailable(from_stage().Recv(After(kPatience)).status())) << "the ring sees it, too";
+}
+
+TEST_F(WorkerLife, ALoaderThreadThatEndsSaysItsLastWords) {
+  Make(WithFatal());
+  control().SetEventSink([](const StageEvent&) { throw std::logic_error("another bug"); });
+  Prepare(1, 0, false);
+  EXPECT_EQ(LastWords(), "w: the loader thread ended by an exception: another bug");
+}
+
+using WorkerDeathTest = WorkerLife;
+
+// Nobody who would go on hearing its heartbeats may take it for a worker.
+TEST_F(WorkerDeathTest, WithNobodyToTellTheProcessEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        Run(1);
+        worker_->SetFaultHook([]() -> Status { throw std::logic_error("a bug"); });
+        SendStep(1, 1, FullLogits(1));
+        std::this_thread::sleep_for(kPatience);
+      },
+      ::testing::ExitedWithCode(1), "w: the stage thread ended by an exception: a bug");
+}
+
+// The next stage takes nothing in and is given up by the coordinator: the stage's thread hears of the new plan.
+TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
+  Run(1);
+  for (uint64_t step = 1; step <= 258; ++step) SendStep(1, step, FullLogits(1));  // 256 answers lie in the link
+  for (const Deadline end = After(kPatience); worker_->stats().steps < 257 && Clock::now() < end;)
+    std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_EQ(worker_->stats().steps, 257u) << "its answer waits";
+  Prepare(2);
+  ASSERT_EQ(Next(2), "ready");
+  control().Commit(E(2));
+  EXPECT_EQ(Next(2), "committed");
+  SendStep(2, 1, FullLogits(1));
+  EXPECT_EQ(Result(), "") << "the new ring's links are whole";
+}
+
+TEST_F(WorkerLife, AStopEndsALoaderThatWaitsForItsNeighbours) {
+  Make({.wire_timeout = seconds(120)});
+  Prepare(1, 0, false);
+  std::this_thread::sleep_for(milliseconds(50));
+  const Deadline asked = Clock::now();
+  worker_->Stop();
+  EXPECT_LT(Clock::now() - asked, kPatience);
+}
+
+}  // namespace
+}  // namespace gyre

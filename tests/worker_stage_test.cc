@@ -1,0 +1,126 @@
+// What a stage refuses before it computes, and what it answers to questions about rows that it has computed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/testing/gguf_writer.h"
+#include "tests/testing/one_stage.h"
+#include "worker/experts.h"
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::OneStage;
+
+using testing::kVocab;
+
+std::shared_ptr<const Model> Tiny(const testing::TinyOptions& options) {
+  const std::vector<std::byte> file = testing::BuildTinyModel(options);
+  auto model = OpenModelFromBytes(file);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+class StageRefuses : public ::testing::Test {
+ protected:
+  // What a step of three rows is answered after a change.
+  template <typename Change>
+  std::string After(Change change, size_t bytes = 3 * sizeof(TokenId)) {
+    StepBatch batch;
+    batch.seqs.push_back({.seq = SeqId{7}, .first_position = 14, .row_count = 3, .blocks = {{5, 23}}});
+    batch.seqs[0].requests.push_back({.first = 2, .mode = RowMode::kTopK, .k = 4, .touched = {1, kVocab - 1}});
+    batch.seqs[0].requests[0].mask.assign((kVocab + 63) / 64, ~uint64_t{0});
+    std::vector<TokenId> ids{1, 2, static_cast<TokenId>(kVocab) - 1};
+    change(batch.seqs[0], ids);
+    StepAnswer answer;
+    const auto rows = std::as_bytes(std::span(ids)).first(std::min(bytes, ids.size() * sizeof(TokenId)));
+    const uint64_t step = ++step_;
+    const Status status = stage_.stage().Run(batch, rows, step, &answer);
+    if (status.ok()) return answer.rows.size() == 1 ? "" : "rows";
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(answer.rows.empty());
+    for (BlockId b = 0; b < testing::kPages; ++b) EXPECT_NE(stage_.layer(0).pages->written(b), step) << "page " << b;
+    return Message(status);
+  }
+
+  OneStage stage_{Tiny({.layers = 2, .vocab = kVocab}), Isa::kRef};
+  uint64_t step_ = 0;
+};
+
+TEST_F(StageRefuses, WhatLiesOutOfItsBounds) {
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(After([](SeqRows&, Ids&) {}), "") << "everything is at its last allowed value";
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.model = 1; }), HasSubstr("model 1, this stage runs 0"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.adapter = 1; }), HasSubstr("adapter 1"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks.push_back({5, 23}); }), HasSubstr("2 block tables, expected 1"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0] = {5}; }), HasSubstr("1 blocks for 17 positions, expected 2"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0] = {}; }), HasSubstr("0 blocks for 17 positions, expected 2"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0][1] = 24; }), HasSubstr("block 24, this stage has 0-23"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.blocks[0][0] = kNoBlock; }), HasSubstr("this stage has 0-23"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].touched = {1, kVocab}; }), HasSubstr("touched id 96"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].mask.pop_back(); }),
+              HasSubstr("a mask of 1 words, expected 2"));
+  EXPECT_THAT(After([](SeqRows& s, Ids&) { s.requests[0].mask.push_back(1); }), HasSubstr("a mask of 3 words"));
+  EXPECT_THAT(After([](SeqRows&, Ids& ids) { ids[1] = kVocab; }), HasSubstr("token id 96, the vocabulary has 0-95"));
+  EXPECT_THAT(After([](SeqRows&, Ids& ids) { ids[0] = -1; }), HasSubstr("token id -1"));
+  EXPECT_THAT(After([](SeqRows&, Ids&) {}, 11), HasSubstr("11 bytes for 3 rows of 4"));
+  EXPECT_THAT(After([](SeqRows&, Ids&) {}, 8), HasSubstr("8 bytes for 3 rows of 4"));
+}
+
+RowRequest TopK(uint32_t first) { return {.first = first, .mode = RowMode::kTopK, .k = 3}; }
+RowRequest Full(uint32_t first) { return {.first = first, .mode = RowMode::kFullLogits}; }
+
+std::vector<float> Question(OneStage& stage, const LogitsQuestion& question) {
+  return stage.stage().Answer(question).logits;
+}
+
+// A question about a row is answered as if its full logits had been asked for at once.
+TEST(StageAnswers, AKeptRowHasTheLogitsThatItHad) {
+  for (const char* arch : {"llama", "gemma2"}) {  // one caps its logits
+    SCOPED_TRACE(arch);
+    const auto model = Tiny({.arch = arch, .layers = 2, .vocab = kVocab, .more = [](testing::GgufWriter& w) {
+                               w.Float("gemma2.final_logit_softcapping", 0.5f);
+                             }});
+    const std::vector<TokenId> ids{4, 5, 6, 7};
+    OneStage asked_at_once(model, Isa::kRef), asked_later(model, Isa::kRef);
+    const auto full = asked_at_once.Run({{0, 0, RowClass::kPrompt, ids, {Full(1), Full(3)}}});
+    asked_later.Run({{0, 0, RowClass::kPrompt, ids, {TopK(1), TopK(3)}}});
+    EXPECT_EQ(Question(asked_later, {.seq = SeqId{0}, .position = 1}), full[0]);
+    EXPECT_EQ(Question(asked_later, {.seq = SeqId{0}, .position = 3}), full[1]);
+    EXPECT_NE(full[0], full[1]);
+    const float largest = std::abs(
+        *std::max_element(full[0].begin(), full[0].end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
+    EXPECT_EQ(largest <= 0.5f, std::string(arch) == "gemma2") << largest;
+    // Nothing else is kept under another name.
+    EXPECT_TRUE(Question(asked_later, {.seq = SeqId{1}, .position = 3}).empty());
+    EXPECT_TRUE(Question(asked_later, {.seq = SeqId{0}, .incarnation = 1, .position = 3}).empty());
+    EXPECT_TRUE(Question(asked_later, {.seq = SeqId{0}, .model = 1, .position = 3}).empty());
+    EXPECT_TRUE(Question(asked_later, {.seq = SeqId{0}, .position = 2}).empty()) << "nobody asked for it";
+  }
+}
+
+TEST(StageAnswers, TheLast256RowsAreKept) {
+  OneStage stage(Tiny({.layers = 1, .vocab = kVocab}), Isa::kRef);
+  for (uint32_t position = 0; position < 100; ++position) {
+    for (uint64_t seq = 0; seq < 2; ++seq) stage.Run({{seq, position, RowClass::kGenerated, {3}, {TopK(0)}}});
+  }
+  for (uint32_t position = 100; position < 157; ++position)
+    stage.Run({{0, position, RowClass::kGenerated, {3}, {TopK(0)}}});
+  EXPECT_TRUE(Question(stage, {.seq = SeqId{0}, .position = 0}).empty()) << "the 257th";
+  EXPECT_FALSE(Question(stage, {.seq = SeqId{1}, .position = 0}).empty());
+  EXPECT_FALSE(Question(stage, {.seq = SeqId{0}, .position = 156}).empty());
+}
+
+TEST(ExpertsTest, TheSharedExpertsGateIsASigmoid) {
+  const float x[] = {1, -2, 0.5f};
+  EXPECT_FLOAT_EQ(SharedWeight(x, {0.5f, 0.25f, 1}), static_cast<float>(1 / (1 + std::exp(-0.5))));
+  EXPECT_FLOAT_EQ(SharedWeight(x, {0, 0, 0}), 0.5f);
+  EXPECT_FLOAT_EQ(SharedWeight(x, {-100, 0, 0}), static_cast<float>(std::exp(-100.0)));
+  EXPECT_FLOAT_EQ(SharedWeight(x, {100, 0, 0}), 1);
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,32 @@
+// The rule by which a connection that waits gives way to a newcomer. Pure.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace gyre {
+
+struct AdmissionLimits {
+  size_t total = 64;
+  size_t per_address = 16;  // so that one peer's connections displace only its own
+};
+
+// `addresses`: the hosts of those that wait, the oldest first. The index of the one that gives way to a newcomer from
+// `newcomer`: the oldest of its own address where that has its share, else the oldest of all where no more may wait.
+inline std::optional<size_t> GivesWay(std::span<const std::string> addresses, const std::string& newcomer,
+                                      const AdmissionLimits& limits) {
+  std::optional<size_t> oldest;
+  size_t of_address = 0;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i] != newcomer) continue;
+    if (!oldest) oldest = i;
+    ++of_address;
+  }
+  if (of_address >= limits.per_address && oldest) return oldest;
+  if (addresses.size() >= limits.total && !addresses.empty()) return 0;
+  return std::nullopt;
+}
+
+}  // namespace gyre

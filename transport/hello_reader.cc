@@ -1,0 +1,216 @@
+#include "transport/hello_reader.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "transport/tcp_link.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr auto kBackOff = milliseconds(100);  // where no descriptor is left
+constexpr size_t kAcceptsATurn = 64;
+
+Caller CallerOf(const sockaddr_storage& from) {
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&from), sizeof from, host, sizeof host, port,
+                                sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return {.address = "?", .peer = "a peer"};
+  uint16_t number = 0;
+  std::from_chars(port, port + std::strlen(port), number);
+  return {.address = host, .peer = FormatHostPort(host, number)};
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<HelloReader>> HelloReader::Listen(HelloReaderOptions options) {
+  std::unique_ptr<HelloReader> reader(new HelloReader(std::move(options)));
+  GYRE_RETURN_IF_ERROR(reader->Bind());
+  try {
+    reader->thread_ = std::thread([r = reader.get()] { r->Loop(); });
+  } catch (const std::exception& e) {
+    return ResourceExhausted("no thread for the ring port: {}", e.what());
+  }
+  return reader;
+}
+
+HelloReader::~HelloReader() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+Status HelloReader::Bind() {
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.listen));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (const int e = getaddrinfo(at.host.c_str(), std::to_string(at.port).c_str(), &hints, &list); e != 0) {
+    return Unavailable("{}: {}", options_.listen, gai_strerror(e));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> free(list, freeaddrinfo);
+  wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  listener_ = Fd(::socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!wake_.ok() || !listener_.ok()) return ResourceExhausted("no socket to listen with: {}", std::strerror(errno));
+  const int on = 1;
+  ::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (::bind(listener_.get(), list->ai_addr, list->ai_addrlen) != 0 || ::listen(listener_.get(), SOMAXCONN) != 0 ||
+      ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    return Unavailable("cannot listen at {}: {}", options_.listen, std::strerror(errno));
+  }
+  if (bound.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(bound);
+    port_ = ntohs(v6.sin6_port);
+    any_address_ = IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr);
+  } else {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(bound);
+    port_ = ntohs(v4.sin_port);
+    any_address_ = v4.sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  return absl::OkStatus();
+}
+
+void HelloReader::Loop() {
+  pthread_setname_np(pthread_self(), "ring port");
+  for (;;) {
+    try {
+      pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+      if (::poll(&wake, 1, 0) > 0) break;
+      Turn();
+    } catch (const std::exception& e) {  // no memory, say: who comes is taken a little later
+      accept_after_ = After(kBackOff);
+      Log(LogLevel::kError, "ring port {}: {}", options_.listen, e.what());
+    }
+  }
+  pending_.clear();
+}
+
+void HelloReader::Turn() {
+  const Deadline now = Clock::now();
+  Deadline until = next_tick_;
+  std::vector<pollfd> fds;
+  fds.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+  // A negative descriptor is left out.
+  fds.push_back({.fd = now >= accept_after_ ? listener_.get() : -1, .events = POLLIN, .revents = 0});
+  if (now < accept_after_) until = std::min(until, accept_after_);
+  for (const PendingConnection& c : pending_) {
+    fds.push_back({.fd = c.fd.get(), .events = POLLIN, .revents = 0});
+    until = std::min(until, c.until);
+  }
+  const auto left = std::chrono::ceil<milliseconds>(std::max(Duration::zero(), until - now));
+  if (::poll(fds.data(), fds.size(), static_cast<int>(left.count())) < 0 && errno != EINTR)
+    accept_after_ = After(kBackOff);
+  size_t i = 2;
+  for (auto it = pending_.begin(); it != pending_.end(); ++i) {
+    bool done = fds[i].revents != 0 && Read(*it);
+    if (!done && Clock::now() >= it->until) done = Refuse(*it, "no hello came in time");
+    it = done ? pending_.erase(it) : std::next(it);
+  }
+  if (fds[1].revents != 0) AcceptSome();
+  if (Clock::now() >= next_tick_) {
+    next_tick_ = After(seconds(1));
+    options_.on_tick();
+  }
+}
+
+void HelloReader::AcceptSome() {
+  for (size_t i = 0; i < kAcceptsATurn; ++i) {
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd.ok()) {
+      OnConnection(std::move(fd), from);
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    const std::string why = std::strerror(errno);
+    if (!pending_.empty()) {  // the descriptor of one that says nothing serves one that may
+      Refuse(pending_.front(), why);
+      pending_.pop_front();
+      continue;
+    }
+    // Without this pause the thread would spin: the newcomer stays in the kernel's queue.
+    accept_after_ = After(kBackOff);
+    if (last_log_ == Deadline::min() || Clock::now() >= last_log_ + std::chrono::minutes(1)) {
+      last_log_ = Clock::now();
+      Log(LogLevel::kWarn, "ring port {}: connections must wait: {}", options_.listen, why);
+    }
+    return;
+  }
+}
+
+void HelloReader::OnConnection(Fd fd, const sockaddr_storage& from) {
+  Caller caller = CallerOf(from);
+  std::vector<std::string> addresses;
+  for (const PendingConnection& c : pending_) addresses.push_back(c.caller.address);
+  if (const auto i = GivesWay(addresses, caller.address, options_.limits)) {
+    const auto it = std::next(pending_.begin(), static_cast<std::ptrdiff_t>(*i));
+    Refuse(*it, "too many connections say nothing");
+    pending_.erase(it);
+  }
+  PendingConnection& c = pending_.emplace_back();
+  c.fd = std::move(fd);
+  c.caller = std::move(caller);
+  c.until = After(options_.hello_timeout);
+  // Its hello is often here already: then it never stands among those that may give way.
+  if (Read(c)) pending_.pop_back();
+}
+
+bool HelloReader::Read(PendingConnection& c) {
+  while (c.have < c.need) {
+    const ssize_t n = ::recv(c.fd.get(), c.bytes.data() + c.have, c.need - c.have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+    if (n <= 0) return Refuse(c, "it ended before its hello was whole");
+    c.have += static_cast<size_t>(n);
+    if (c.have == kFrameHeaderBytes && !OnHeader(c)) return true;
+  }
+  return OnPayload(c);
+}
+
+// False: it was refused.
+bool HelloReader::OnHeader(PendingConnection& c) {
+  const StatusOr<FrameHeader> header = DecodeHeader(std::span(c.bytes).first(kFrameHeaderBytes), kMaxHello);
+  if (!header.ok()) return !Refuse(c, Message(header.status()));
+  if (header->kind != FrameKind::kHello) return !Refuse(c, "its first frame is no hello");
+  c.header = *header;
+  c.need += header->length;
+  return true;
+}
+
+bool HelloReader::OnPayload(PendingConnection& c) {
+  const auto payload = std::span(c.bytes).subspan(kFrameHeaderBytes, c.header.length);
+  if (Crc32c(payload) != c.header.payload_crc) return Refuse(c, "the checksum of its hello is wrong");
+  const StatusOr<Hello> hello = DecodeHello(payload);
+  if (!hello.ok()) return Refuse(c, Message(hello.status()));
+  if (hello->protocol != kLinkProtocol) {
+    return Refuse(c, fmt::format("it speaks link protocol {}, expected {}", hello->protocol, kLinkProtocol));
+  }
+  options_.on_hello(std::move(c.fd), c.caller, *hello);
+  return true;
+}
+
+bool HelloReader::Refuse(PendingConnection& c, const std::string& why) {
+  c.fd = Fd();
+  options_.on_refused(c.caller, why);
+  return true;
+}
+
+}  // namespace gyre

@@ -1,0 +1,87 @@
+// Accepts connections and reads their first frame on a thread of its own. Whoever has not said its hello costs a
+// descriptor and a KiB, for a bounded time, and a bounded number of them wait.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/admission.h"
+#include "transport/fd.h"
+#include "transport/hello.h"
+
+namespace gyre {
+
+struct Caller {
+  std::string address;  // the host, which limits count by
+  std::string peer;     // "HOST:PORT", for messages
+};
+
+struct HelloReaderOptions {
+  std::string listen;  // "HOST:PORT", port 0 for any free one
+  Duration hello_timeout = std::chrono::seconds(5);
+  AdmissionLimits limits;
+  // All of these are called on the reader's thread and must not block.
+  std::function<void(Fd, const Caller&, const Hello&)> on_hello;
+  std::function<void(const Caller&, const std::string& why)> on_refused;
+  std::function<void()> on_tick;  // at least once a second
+};
+
+class HelloReader {
+ public:
+  // kUnavailable: the address can't be bound. kResourceExhausted: no descriptor or no thread is left.
+  static StatusOr<std::unique_ptr<HelloReader>> Listen(HelloReaderOptions options);
+  // Closes what waits and joins the thread.
+  ~HelloReader();
+
+  uint16_t port() const { return port_; }
+  bool any_address() const { return any_address_; }  // it listens at all of this machine's addresses
+
+ private:
+  // A connection that has not said its hello.
+  struct PendingConnection {
+    Fd fd;
+    Caller caller;
+    Deadline until;
+    FrameHeader header;
+    std::array<std::byte, kFrameHeaderBytes + kMaxHello> bytes{};
+    size_t have = 0, need = kFrameHeaderBytes;
+  };
+
+  explicit HelloReader(HelloReaderOptions options) : options_(std::move(options)) {}
+  Status Bind();
+  void Loop();
+  void Turn();
+  void AcceptSome();
+  void OnConnection(Fd fd, const sockaddr_storage& from);
+  // True: it is done with, one way or the other.
+  bool Read(PendingConnection& c);
+  bool OnHeader(PendingConnection& c);
+  bool OnPayload(PendingConnection& c);
+  bool Refuse(PendingConnection& c, const std::string& why);
+
+  const HelloReaderOptions options_;
+  uint16_t port_ = 0;
+  bool any_address_ = false;
+  Fd listener_, wake_;
+
+  // Used by the thread only.
+  std::list<PendingConnection> pending_;  // the oldest first
+  Deadline accept_after_ = Deadline::min();
+  Deadline next_tick_ = Deadline::min();
+  Deadline last_log_ = Deadline::min();
+
+  std::thread thread_;
+};
+
+}  // namespace gyre
