@@ -128,9 +128,8 @@ TEST(RunTest, StopSeedAndBiasCountHereAndOverACluster) {
   ASSERT_TRUE(address.has_value()) << serve.output();
   const std::string plain = Answer("--temp 0");
   const std::string wild = "--temp 5 --top-k 0 --top-p 1 --min-p 0 -n 20 ";
-  const std::vector<std::string> kFlags{
-      "--temp 0 --stop workers", "--temp 0 --stop zzz --stop large",   wild + "--seed 3",
-      wild + "--seed 4",         "--temp 0 --logit-bias 200=100 -n 5", "--temp 0 --ignore-eos -n 80"};
+  const std::vector<std::string> kFlags{"--temp 0 --stop workers", "--temp 0 --stop zzz --stop large",
+                                        wild + "--seed 3", wild + "--seed 4", "--temp 0 --logit-bias 200=100 -n 5"};
   std::vector<std::string> texts{plain};
   for (const std::string& flags : kFlags) {
     texts.push_back(Answer(flags));
@@ -144,6 +143,10 @@ TEST(RunTest, StopSeedAndBiasCountHereAndOverACluster) {
   }
   EXPECT_THAT(texts[1], Not(HasSubstr("workers")));
   EXPECT_THAT(plain, HasSubstr("workers"));
+  for (const std::string& where : {std::string("\"$model\""), "--cluster " + *address}) {
+    const Ended e = Shell("\"$gyre\" run " + where + " --chat -p 'What is Gyre?' --temp 0 --ignore-eos -n 80");
+    EXPECT_THAT(e.text, HasSubstr("generated 80 tokens"));
+  }
   serve.Kill(SIGTERM);
   EXPECT_EQ(serve.Wait(seconds(30)), 0) << serve.output();
 }
