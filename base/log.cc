@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 
@@ -22,10 +23,16 @@ spdlog::logger& Logger() {
 
 spdlog::level::level_enum Native(LogLevel level) { return static_cast<spdlog::level::level_enum>(level); }
 
+std::atomic<void (*)()> before_line{nullptr};
+
 }  // namespace
 
+void SetBeforeLogLine(void (*hook)()) { before_line = hook; }
 void SetLogLevel(LogLevel level) { Logger().set_level(Native(level)); }
 bool LogEnabled(LogLevel level) { return Logger().should_log(Native(level)); }
-void LogLine(LogLevel level, const std::string& line) { Logger().log(Native(level), "{}", line); }
+void LogLine(LogLevel level, const std::string& line) {
+  if (void (*hook)() = before_line; hook != nullptr) hook();
+  Logger().log(Native(level), "{}", line);
+}
 
 }  // namespace gyre

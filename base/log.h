@@ -11,6 +11,9 @@ namespace gyre {
 enum class LogLevel : int { kTrace = 0, kDebug = 1, kInfo = 2, kWarn = 3, kError = 4 };
 
 void SetLogLevel(LogLevel level);
+// Called before each line is written, on the thread that writes it; null = nothing. A progress bar leaves its line
+// then.
+void SetBeforeLogLine(void (*hook)());
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, const std::string& line);
 

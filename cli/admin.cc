@@ -1,9 +1,9 @@
 // gyre status, layers, resize, drain: asking a coordinator.
-#include <google/protobuf/util/json_util.h>
-
+#include <boost/json.hpp>
 #include <cstdio>
 
 #include "cli/commands.h"
+#include "cli/message_json.h"
 #include "cli/tables.h"
 #include "client/remote.h"
 #include "fmt/core.h"
@@ -11,17 +11,9 @@
 namespace gyre {
 namespace {
 
-// One line of JSON with the fields of proto/gyre/v1/admin.proto.
-template <typename Message>
-Status PrintJson(const Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) {
-    return Internal("the answer can't be written as JSON");
-  }
-  fmt::print("{}\n", text);
+// One line of JSON with the fields of proto/gyre/v1/admin.proto. Every number is a JSON number, whatever its size.
+Status PrintJson(const google::protobuf::Message& message) {
+  fmt::print("{}\n", boost::json::serialize(MessageToJson(message)));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,6 @@
-// gyre bench: how fast a model runs here, beside what the machine can do.
+// gyre bench: how fast a model runs here, beside this machine's measured limits.
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
@@ -7,6 +9,7 @@
 #include "base/cpus.h"
 #include "base/inbox.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/session.h"
 #include "fmt/core.h"
@@ -32,6 +35,7 @@ struct Result {
   Point point;
   std::vector<double> rates;   // tokens/s, one a run
   std::vector<double> shares;  // of the limit measured in the same round
+  double bytes = 0;            // of weights and KV cache that a decode step reads
 };
 
 // Multiplications and additions with the layers' weights for one row.
@@ -104,7 +108,7 @@ StatusOr<Times> Measure(Engine& engine, uint32_t streams, int prompt, uint32_t n
     if (first_end == Deadline{}) first_end = a->at;
     --left;
   }
-  if (interrupted) return absl::CancelledError("stopped by Ctrl-C");
+  if (interrupted) return InterruptGuard::Stopped();
   GYRE_RETURN_IF_ERROR(failed);
   t.first = Seconds(all_begun - begin);
   t.window = Seconds(first_end - all_begun);
@@ -131,6 +135,7 @@ class ModelBench {
     auto opened = Runtime::Open(ring_options_);
     bar.Finish();
     GYRE_ASSIGN_OR_RETURN(ring_, std::move(opened));
+    InterruptGuard::Begin();
     GYRE_ASSIGN_OR_RETURN(isa_, ParseIsa(ring_options_.isa));
     GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(ring_options_.threads, ring_options_.cpus));
     threads_ = team.threads;
@@ -195,6 +200,7 @@ class ModelBench {
             seen;
     }
     bytes += kv * p.streams;
+    r->bytes = bytes;
     r->rates.push_back(rate);
     r->shares.push_back(rate / p.streams * bytes / bandwidth_);
     return absl::OkStatus();
@@ -220,6 +226,20 @@ class ModelBench {
   int threads_ = 1;
   double bandwidth_ = 0;  // of this round, bytes/s
 };
+
+// What bounds the speed. "caches": a step's weights and KV cache fit into the last-level cache, or come faster than
+// memory gives them; the share of memory reads then says nothing.
+std::string LimitOf(const Result& r, double share) {
+  if (r.point.test == "prefill") return "arithmetic";
+  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return share > 1 || (cache > 0 && r.bytes < static_cast<double>(cache)) ? "caches" : "memory";
+}
+
+std::string DescribeShare(const std::string& limit, double share) {
+  if (limit == "caches") return "reads from caches";
+  if (!(share > 0)) return "";
+  return fmt::format("{:3.0f}% of {:<12}", 100 * share, limit == "memory" ? "memory reads" : limit);
+}
 
 std::string BaseName(const std::string& path) {
   const std::string trimmed = path.substr(0, path.find_last_not_of('/') + 1);
@@ -261,7 +281,7 @@ StatusOr<json::array> ReadBefore(const std::string& file) {
 }  // namespace
 
 Status BenchCommand(const BenchOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(const json::array before, ReadBefore(options.compare));
   json::array list;
   if (!options.json) {
@@ -274,7 +294,7 @@ Status BenchCommand(const BenchOptions& options) {
     const std::string model = BaseName(path);
     for (const Result& r : results) {
       const double rate = Median(r.rates), share = Median(r.shares), old = Before(before, model, r.point);
-      const bool prefill = r.point.test == "prefill";
+      const std::string limit = LimitOf(r, share);
       json::object o{{"model", model},
                      {"test", r.point.test},
                      {"tokens", r.point.tokens},
@@ -283,16 +303,14 @@ Status BenchCommand(const BenchOptions& options) {
                      {"tokens_per_s", rate},
                      {"best_tokens_per_s", *std::max_element(r.rates.begin(), r.rates.end())},
                      {"share", share},
-                     {"limit", prefill ? "arithmetic" : "memory"},
+                     {"limit", limit},
                      {"isa", IsaName(bench.isa())},
                      {"threads", bench.threads()}};
       if (old > 0) o["ratio"] = rate / old;
       if (!options.json) {
-        const std::string of =
-            share > 0 ? fmt::format("{:3.0f}% of {:<12}", 100 * share, prefill ? "arithmetic" : "memory reads") : "";
         fmt::print("{:<28} {:<8} {:>6} {:>7} {:>6} {:>9.1f} {:>9.1f}  {:<18}{}\n", model, r.point.test, r.point.tokens,
-                   r.point.streams, r.point.depth, rate, o["best_tokens_per_s"].as_double(), of,
-                   old > 0 ? fmt::format("{:>8.2f}", rate / old) : "");
+                   r.point.streams, r.point.depth, rate, o["best_tokens_per_s"].as_double(),
+                   DescribeShare(limit, share), old > 0 ? fmt::format("{:>8.2f}", rate / old) : "");
       }
       list.push_back(std::move(o));
     }

@@ -1,64 +1,83 @@
 // gyre chat: a conversation. A turn's beginning is found again in the prefix cache; there is no session object.
-#include <editline/readline.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/session.h"
 #include "cli/tables.h"
+#include "cli/terminal.h"
 #include "fmt/core.h"
 
 namespace gyre {
 namespace {
 
+constexpr char kHelp[] =
+    "/layers         show which worker has which layers, and how busy it is\n"
+    "/resize RANGES  move layers: 0-3,4-7 or NAME=0-3,NAME=4-7, or the boundaries alone: 4 8\n"
+    "/status         show the plan, requests and KV cache\n"
+    "/reset          clear the conversation\n"
+    "/exit           leave (Ctrl-D does the same)\n"
+    "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; so do all lines between two\n"
+    "lines that are \"\"\". A paste of several lines is one message.\n";
+
 class Chat {
  public:
   Chat(Target& target, const ChatOptions& options) : target_(target), options_(options) { Reset(); }
 
-  void Reset() {
-    messages_.clear();
-    if (!options_.system.empty()) Add("system", options_.system);
-  }
-  // What the conversation is to be written in.
+  // The form in which the model sees the conversation.
   StatusOr<std::string> Format() {
     boost::json::array probe{{{"role", "user"}, {"content", "?"}}};
     GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, target_.Prompt(probe, options_.format));
     return prompt.format == "model" ? std::string("with its own chat template") : prompt.format + " format";
   }
   // False: /exit.
-  bool Line(const std::string& line);
+  bool Take(const std::string& message);
+  // Messages and commands that failed.
+  int failures() const { return failures_; }
 
  private:
+  void Reset() {
+    messages_.clear();
+    if (!options_.system.empty()) Add("system", options_.system);
+  }
   void Add(const char* role, const std::string& text) {
     messages_.push_back(boost::json::object{{"role", role}, {"content", text}});
   }
+  StatusOr<ChatPrompt> FitPrompt(uint32_t* room);
   Status Say(const std::string& text);
-  void Command(const std::string& line);
+  StatusOr<std::string> Command(const std::string& line);
+  std::string MoreRoom() const {
+    return fmt::format("/reset clears the conversation; {} gives it more room",
+                       options_.ring.cluster.empty() ? "`gyre chat --ctx N`" : "`gyre serve --ctx N`");
+  }
 
   Target& target_;
   const ChatOptions& options_;
   boost::json::array messages_;
+  int failures_ = 0;
 };
 
-bool Chat::Line(const std::string& line) {
-  if (line.empty()) return true;
-  if (line == "/exit" || line == "/quit") return false;
-  if (line[0] == '/') {
-    Command(line);
-    return true;
+bool Chat::Take(const std::string& message) {
+  if (message.empty()) return true;
+  if (message == "/exit" || message == "/quit") return false;
+  Status status;
+  if (message[0] == '/' && message.find('\n') == std::string::npos) {
+    const StatusOr<std::string> out = Command(message);
+    if (out.ok()) fmt::print("{}", *out);
+    status = out.status();
+  } else {
+    const boost::json::array before = messages_;
+    status = Say(message);
+    if (!status.ok()) messages_ = before;
   }
-  const size_t before = messages_.size();
-  if (const Status status = Say(line); !status.ok()) {
+  if (!status.ok()) {
+    ++failures_;
     fmt::print(stderr, "gyre: {}\n", Message(status));
-    while (messages_.size() > before) messages_.pop_back();
   }
   return true;
 }
@@ -70,55 +89,66 @@ StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(
   return format(*reply);
 }
 
-void Chat::Command(const std::string& line) {
+StatusOr<std::string> Chat::Command(const std::string& line) {
   const size_t space = line.find(' ');
   const std::string word = line.substr(0, space);
-  const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
-  StatusOr<std::string> out = std::string();
-  if (word == "/layers") {
-    out = Table(target_.FetchStatus(), FormatLayers);
-  } else if (word == "/status") {
-    out = Table(target_.FetchStatus(), FormatStatus);
-  } else if (word == "/resize") {
-    out = Table(target_.Resize(rest), FormatChange);
-  } else if (word == "/reset") {
-    Reset();
-    out = std::string("The conversation begins anew.\n");
-  } else if (word == "/help") {
-    out = std::string(
-        "/layers         who has which layers, and how busy they are\n"
-        "/resize RANGES  move layers: 0-3,4-7 or NAME=0-3,NAME=4-7 or boundaries as 4 8\n"
-        "/status         plan, requests, KV cache\n"
-        "/reset          forget the conversation\n"
-        "/exit           leave (Ctrl-D too; Ctrl-C stops an answer)\n");
-  } else {
-    out = fmt::format("{} is no command; /help lists them\n", word);
+  if (word == "/layers") return Table(target_.FetchStatus(), FormatLayers);
+  if (word == "/status") return Table(target_.FetchStatus(), FormatStatus);
+  if (word == "/resize") {
+    return Table(target_.Resize(space == std::string::npos ? "" : line.substr(space + 1)), FormatChange);
   }
-  if (out.ok()) {
-    fmt::print("{}", *out);
-  } else {
-    fmt::print(stderr, "gyre: {}\n", Message(out.status()));
+  if (word == "/help") return std::string(kHelp);
+  if (word != "/reset") return InvalidArgument("unknown command {}; /help lists the commands", word);
+  Reset();
+  return std::string("Conversation cleared.\n");
+}
+
+// The conversation as ids, with room for an answer. Where it has grown too long, the oldest messages are left out of
+// it, from a question to the answer before the next one, and the user is told.
+StatusOr<ChatPrompt> Chat::FitPrompt(uint32_t* room) {
+  const uint32_t context = target_.facts().context;
+  const int64_t n = options_.generate.n;
+  uint32_t answer = std::max(1u, std::min(context / 8, 256u));
+  if (n >= 0) answer = std::min(answer, static_cast<uint32_t>(std::max<int64_t>(n, 1)));
+  const size_t first = options_.system.empty() ? 0 : 1;
+  size_t dropped = 0;
+  for (;;) {
+    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_.Prompt(messages_, options_.format));
+    const size_t size = prompt.ids.size();
+    const bool only_question = messages_.size() <= first + 1;
+    if (size + answer <= context || (only_question && size < context)) {
+      *room = context - static_cast<uint32_t>(size);
+      if (dropped > 0) {
+        fmt::print(stderr, "[the context of {} tokens is full: the {} oldest messages are forgotten. {}]\n", context,
+                   dropped, MoreRoom());
+      }
+      return prompt;
+    }
+    if (only_question) {
+      return ResourceExhausted("the message has {} tokens with its template, and the context holds {}; {}", size,
+                               context, MoreRoom());
+    }
+    const auto begin = messages_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = begin + std::min<std::ptrdiff_t>(2, messages_.end() - begin - 1);
+    dropped += static_cast<size_t>(end - begin);
+    messages_.erase(begin, end);
   }
 }
 
 Status Chat::Say(const std::string& text) {
   Add("user", text);
-  GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_.Prompt(messages_, options_.format));
-  const uint32_t context = target_.facts().context;
-  if (prompt.ids.size() >= context) {
-    return ResourceExhausted("the conversation has {} tokens and fills the context of {}; /reset begins anew",
-                             prompt.ids.size(), context);
-  }
-  const uint32_t room = context - static_cast<uint32_t>(prompt.ids.size());
+  uint32_t room = 0;
+  GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, FitPrompt(&room));
   Request request;
   request.prompt = std::move(prompt.ids);
   request.stop_ids = std::move(prompt.stop_ids);
   request.sampling = WithSeed(options_.generate);
-  request.max_new_tokens = options_.generate.n < 0 ? room : std::min(room, static_cast<uint32_t>(options_.generate.n));
+  const int64_t n = options_.generate.n;
+  request.max_new_tokens = n < 0 ? room : static_cast<uint32_t>(std::min<int64_t>(room, n));
   request.stops = options_.generate.stops;
   request.ignore_end = options_.generate.ignore_eos;
+  if (request.ignore_end) request.stop_ids.clear();
   std::string reply;
-  InterruptGuard::Clear();
   const Status status = target_.Run(
       std::move(request),
       [&](const Event& event) {
@@ -130,65 +160,62 @@ Status Chat::Say(const std::string& text) {
         if (auto* finished = std::get_if<Finished>(&event)) {
           reply += finished->text;
           fmt::print("{}\n", finished->text);
+          std::fflush(stdout);
           if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
+          if (finished->reason == FinishReason::kLength) {
+            if (n >= 0 && static_cast<uint64_t>(n) <= room) {
+              fmt::print(stderr, "[the answer is cut off after {} tokens, as --n-predict says]\n", n);
+            } else {
+              fmt::print(stderr, "[the answer is cut off: the context of {} tokens is full. {}]\n",
+                         target_.facts().context, MoreRoom());
+            }
+          }
         }
         if (std::holds_alternative<Cancelled>(event)) fmt::print("\n[stopped]\n");
       },
       &InterruptGuard::Interrupted);
-  InterruptGuard::Clear();
   GYRE_RETURN_IF_ERROR(status);
   Add("assistant", reply);
   return absl::OkStatus();
 }
 
-// Lines of a terminal are edited, and remembered in $XDG_STATE_HOME/gyre or ~/.local/state/gyre.
-class LineReader {
- public:
-  LineReader() : terminal_(isatty(STDIN_FILENO) != 0) {
-    if (!terminal_) return;
-    using_history();
-    const char* state = std::getenv("XDG_STATE_HOME");
-    const char* home = std::getenv("HOME");
-    if (state == nullptr && home == nullptr) return;
-    const std::filesystem::path folder =
-        (state != nullptr ? std::filesystem::path(state) : std::filesystem::path(home) / ".local/state") / "gyre";
-    std::error_code ignored;
-    std::filesystem::create_directories(folder, ignored);
-    path_ = folder / "history";
-    read_history(path_.c_str());
-  }
-  ~LineReader() {
-    if (!path_.empty()) write_history(path_.c_str());
-  }
-  // False: the end.
-  bool Read(std::string* line) {
-    std::fflush(stdout);
-    if (!terminal_) return static_cast<bool>(std::getline(std::cin, *line));
-    const std::unique_ptr<char, void (*)(void*)> read(readline("> "), std::free);
-    if (read == nullptr) return false;
-    *line = read.get();
-    if (!line->empty()) add_history(line->c_str());
-    return true;
-  }
-  bool terminal() const { return terminal_; }
-
- private:
-  const bool terminal_;
-  std::string path_;
-};
+std::string FileName(const std::string& path) {
+  const std::string trimmed = path.substr(0, path.find_last_not_of('/') + 1);
+  return trimmed.substr(trimmed.rfind('/') + 1);
+}
 
 }  // namespace
 
 Status ChatCommand(const ChatOptions& options) {
-  InterruptGuard guard;
+  UseUtf8();
+  InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Chat chat(*target, options);
   GYRE_ASSIGN_OR_RETURN(const std::string format, chat.Format());
-  LineReader reader;
+  MessageReader reader;
   if (reader.terminal()) {
-    fmt::print("{}, {}. /help lists the commands.\n", target->facts().architecture, format);
+    fmt::print("{} ({}), {}. /help lists the commands.\n", FileName(target->facts().model),
+               target->facts().architecture, format);
   }
-  for (std::string line; reader.Read(&line) && chat.Line(line);) {
+  InterruptGuard::Begin();
+  for (std::string message;;) {
+    const MessageReader::Result result = reader.Read(&message);
+    if (result == MessageReader::Result::kEnd) break;
+    if (result == MessageReader::Result::kInterrupted) {
+      if (!reader.terminal() || InterruptGuard::Terminated()) return InterruptGuard::Stopped();
+      fmt::print("\n(/exit or Ctrl-D leaves)\n");
+      InterruptGuard::Clear();
+      continue;
+    }
+    const bool more = chat.Take(message);
+    if (InterruptGuard::Terminated() || (InterruptGuard::Interrupted() && !reader.terminal())) {
+      return InterruptGuard::Stopped();
+    }
+    InterruptGuard::Clear();
+    if (!more) break;
+  }
+  if (!reader.terminal() && chat.failures() > 0) {
+    return FailedPrecondition("{} of the messages failed", chat.failures());
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// The commands of `gyre`. Each returns OK or the sentence that the user reads; main turns it into an exit code.
+// The commands of `gyre`. Each returns OK or the sentence that the user reads; exit_code.h turns it into an exit code.
 #pragma once
 
 #include <string>
@@ -16,7 +16,9 @@ struct RunOptions {
   std::string prompt;
   std::string prompt_file;
   std::string ids_file;
-  bool has_prompt = false;
+  std::string system;       // with chat
+  bool has_prompt = false;  // false, and no file: the prompt is on stdin
+  bool chat = false;        // the prompt is a user's message, in the model's chat template
   bool parse_special = false;
   bool echo = false;  // the prompt's text first
 };
@@ -78,10 +80,13 @@ struct ConvertOptions {
 };
 Status ConvertCommand(const ConvertOptions& options);
 
+// Conversations of the whole context that the KV cache of `gyre serve` holds.
+constexpr uint32_t kServeParallel = 8;
+
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";
   OpenOptions open;
-  uint32_t ctx = 0, parallel = 1, max_rows = 512;
+  uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: conversations of the whole context
   bool json = false;
 };
 Status EstimateCommand(const EstimateOptions& options);
@@ -98,6 +103,7 @@ Status InspectCommand(const InspectOptions& options);
 struct ServeCommandOptions {
   RuntimeOptions ring;
   ServeOptions serve;
+  std::string memory;  // as 8G; "" = what is free
   std::string version;
 };
 Status ServeCommand(const ServeCommandOptions& options);

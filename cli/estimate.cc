@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/session.h"
 #include "coordinator/planner.h"
 #include "fmt/core.h"
@@ -32,12 +33,14 @@ StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
       const size_t equals = part.find('=');
       PlanMember m{.name =
                        equals == std::string::npos ? fmt::format("node{}", out.size() + 1) : part.substr(0, equals)};
-      GYRE_ASSIGN_OR_RETURN(m.memory, ParseSize(equals == std::string::npos ? part : part.substr(equals + 1)));
+      const StatusOr<uint64_t> memory = ParseSize(equals == std::string::npos ? part : part.substr(equals + 1));
+      if (!memory.ok()) return AsUsage(Annotate(memory.status(), "--nodes"));
+      m.memory = *memory;
       out.push_back(std::move(m));
       at = end + 1;
     }
   }
-  if (out.empty()) return InvalidArgument("--nodes {}: expected a number, or sizes as 16G,8G", text);
+  if (out.empty()) return UsageError("--nodes {}: expected a number of nodes, or their memory as 16G,8G", text);
   return out;
 }
 
@@ -118,10 +121,12 @@ Status EstimateCommand(const EstimateOptions& options) {
                                                     {"head_buffers", head_buffers},
                                                     {"fits", fits},
                                                     {"nodes", std::move(list)}}));
-  } else if (!fits) {
-    fmt::print("\nLess --ctx or --parallel makes the KV cache smaller; `gyre quantize` makes the weights smaller.\n");
   }
-  return absl::OkStatus();
+  if (fits) return absl::OkStatus();
+  std::fflush(stdout);
+  return ResourceExhausted(
+      "the model does not fit; a smaller --ctx or --parallel makes the KV cache smaller, `gyre quantize` makes the "
+      "weights smaller");
 }
 
 }  // namespace gyre

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,8 @@
 #include "base/clock.h"
 #include "base/cpus.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/nearest.h"
 #include "cli/session.h"
 #include "cli/share_cores.h"
 #include "fmt/core.h"
@@ -43,81 +47,104 @@ std::string Quoted(const std::string& text) {
 
 StatusOr<std::vector<std::string>> Strings(const toml::table& table, const char* key, const std::string& where) {
   std::vector<std::string> out;
-  const auto node = table[key];
-  if (!node) return out;
-  const toml::array* array = node.as_array();
-  if (array == nullptr) return InvalidArgument("{}: {} is no list of strings", where, key);
-  for (const auto& element : *array) {
-    const auto text = element.value<std::string>();
-    if (!text) return InvalidArgument("{}: {} is no list of strings", where, key);
-    out.push_back(*text);
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return out;
+  const toml::array* array = node->as_array();
+  for (size_t i = 0; array != nullptr && i < array->size(); ++i) {
+    if (const toml::node& element = *array->get(i); element.is_string()) out.push_back(element.as_string()->get());
   }
-  return out;
+  if (array != nullptr && out.size() == array->size()) return out;
+  return UsageError("{}:{}: {} must be a list of texts, as [\"--threads\", \"2\"]", where, node->source().begin.line,
+                    key);
 }
 
 Status CheckKeys(const toml::table& table, const std::vector<std::string>& known, const std::string& where) {
+  std::string all;
+  for (const std::string& k : known) all += (all.empty() ? "" : ", ") + k;
   for (const auto& [key, value] : table) {
-    bool fine = false;
-    for (const std::string& k : known) fine |= k == key.str();
-    std::string all;
-    for (const std::string& k : known) all += (all.empty() ? "" : ", ") + k;
-    if (!fine) return InvalidArgument("{}: '{}' is not known there, known are {}", where, std::string(key.str()), all);
+    const std::string name(key.str());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    return UsageError("{}:{}: there is no '{}' here{}; expected {}", where, key.source().begin.line, name,
+                      DidYouMean(name, known), all);
   }
   return absl::OkStatus();
+}
+
+// A text that may be missing.
+StatusOr<std::string> Text(const toml::table& table, const char* key, const std::string& missing,
+                           const std::string& where) {
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return missing;
+  if (node->is_string()) return node->as_string()->get();
+  return UsageError("{}:{}: {} must be a text", where, node->source().begin.line, key);
+}
+
+// The command of a process of the ring: `arguments`, then what its table adds, here or over ssh.
+StatusOr<Process> MakeProcess(const LaunchOptions& options, const toml::table& table, const std::string& name,
+                              std::vector<std::string> arguments) {
+  GYRE_ASSIGN_OR_RETURN(const auto more, Strings(table, "args", options.file));
+  GYRE_ASSIGN_OR_RETURN(const std::string gyre, Text(table, "gyre", "", options.file));
+  GYRE_ASSIGN_OR_RETURN(const std::string ssh, Text(table, "ssh", "", options.file));
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  Process p;
+  p.name = name;
+  if (ssh.empty()) {
+    p.command = {gyre.empty() ? options.self : gyre};
+    p.command.insert(p.command.end(), arguments.begin(), arguments.end());
+  } else {
+    // A terminal at the other end, so that the remote process ends with the connection.
+    std::string remote = "exec " + Quoted(gyre.empty() ? "gyre" : gyre);
+    for (const std::string& a : arguments) remote += " " + Quoted(a);
+    p.command = {"ssh", "-tt", "-o", "BatchMode=yes", ssh, remote};
+  }
+  return p;
+}
+
+StatusOr<Process> ReadWorker(const LaunchOptions& options, const toml::table& table, size_t number,
+                             const std::string& cluster) {
+  GYRE_RETURN_IF_ERROR(CheckKeys(table, {"name", "model", "join", "args", "gyre", "ssh"}, options.file));
+  GYRE_ASSIGN_OR_RETURN(const std::string name, Text(table, "name", fmt::format("worker-{}", number), options.file));
+  GYRE_ASSIGN_OR_RETURN(const std::string join, Text(table, "join", cluster, options.file));
+  GYRE_ASSIGN_OR_RETURN(const std::string model, Text(table, "model", "", options.file));
+  std::vector<std::string> arguments{"worker", "--join", join, "--name", name};
+  if (!model.empty()) arguments.insert(arguments.end(), {"--model", model});
+  return MakeProcess(options, table, name, std::move(arguments));
 }
 
 StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   toml::table ring;
   try {
-    ring = toml::parse_file(options.file);
+    GYRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.file));
+    ring = toml::parse(text, options.file);
   } catch (const toml::parse_error& e) {
-    return InvalidArgument("{}:{}: {}", options.file, e.source().begin.line, e.description());
+    return UsageError("{}:{}: {}", options.file, e.source().begin.line, std::string(e.description()));
   }
   GYRE_RETURN_IF_ERROR(CheckKeys(ring, {"model", "cluster", "serve", "worker"}, options.file));
-  const auto model = ring["model"].value<std::string>();
-  const auto cluster = ring["cluster"].value<std::string>();
-  if (!model || !cluster)
-    return InvalidArgument("{}: model and cluster are needed, as in deploy/ring.example.toml", options.file);
-  std::vector<Process> out;
-  auto add = [&](const toml::table& table, const std::string& name, std::vector<std::string> arguments) -> Status {
-    GYRE_ASSIGN_OR_RETURN(const auto more, Strings(table, "args", options.file + ": " + name));
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const std::string gyre = table["gyre"].value_or(std::string());
-    const std::string ssh = table["ssh"].value_or(std::string());
-    Process p;
-    p.name = name;
-    if (ssh.empty()) {
-      p.command = {gyre.empty() ? options.self : gyre};
-      p.command.insert(p.command.end(), arguments.begin(), arguments.end());
-    } else {
-      // A terminal at the other end, so that the remote process ends with the connection.
-      std::string remote = "exec " + Quoted(gyre.empty() ? "gyre" : gyre);
-      for (const std::string& a : arguments) remote += " " + Quoted(a);
-      p.command = {"ssh", "-tt", "-o", "BatchMode=yes", ssh, remote};
-    }
-    out.push_back(std::move(p));
-    return absl::OkStatus();
-  };
-  static const toml::table kNone;
-  const toml::table* serve = ring["serve"].as_table();
-  if (serve != nullptr) GYRE_RETURN_IF_ERROR(CheckKeys(*serve, {"args", "gyre", "ssh"}, options.file + ": [serve]"));
-  GYRE_RETURN_IF_ERROR(add(serve != nullptr ? *serve : kNone, "serve", {"serve", *model, "--cluster", *cluster}));
-  const toml::array* workers = ring["worker"].as_array();
-  for (size_t i = 0; workers != nullptr && i < workers->size(); ++i) {
-    const toml::table* w = (*workers)[i].as_table();
-    if (w == nullptr) return InvalidArgument("{}: worker {} is no table", options.file, i + 1);
-    GYRE_RETURN_IF_ERROR(CheckKeys(*w, {"name", "model", "join", "args", "gyre", "ssh"},
-                                   fmt::format("{}: worker {}", options.file, i + 1)));
-    const std::string name = (*w)["name"].value_or(fmt::format("worker-{}", i + 1));
-    std::vector<std::string> arguments{"worker", "--join", (*w)["join"].value_or(*cluster), "--name", name};
-    if (const auto own = (*w)["model"].value<std::string>()) {
-      arguments.push_back("--model");
-      arguments.push_back(*own);
-    }
-    GYRE_RETURN_IF_ERROR(add(*w, name, std::move(arguments)));
+  GYRE_ASSIGN_OR_RETURN(const std::string model, Text(ring, "model", "", options.file));
+  GYRE_ASSIGN_OR_RETURN(const std::string cluster, Text(ring, "cluster", "", options.file));
+  if (model.empty() || cluster.empty()) {
+    return UsageError("{}: model and cluster are needed, as in deploy/ring.example.toml", options.file);
   }
-  // In the environment they would speak for all.
-  if (std::getenv("GYRE_THREADS") == nullptr && std::getenv("GYRE_CPUS") == nullptr) {
+  static const toml::table kNone;
+  const toml::node* serve = ring.get("serve");
+  if (serve != nullptr && !serve->is_table()) {
+    return UsageError("{}:{}: serve must be a section, as [serve]", options.file, serve->source().begin.line);
+  }
+  const toml::table& serve_table = serve != nullptr ? *serve->as_table() : kNone;
+  GYRE_RETURN_IF_ERROR(CheckKeys(serve_table, {"args", "gyre", "ssh"}, options.file));
+  std::vector<Process> out(1);
+  GYRE_ASSIGN_OR_RETURN(out[0], MakeProcess(options, serve_table, "serve", {"serve", model, "--cluster", cluster}));
+  const toml::node* workers = ring.get("worker");
+  const toml::array* list = workers != nullptr ? workers->as_array() : nullptr;
+  if (workers != nullptr && (list == nullptr || !list->is_array_of_tables())) {
+    return UsageError("{}:{}: each worker needs two brackets: [[worker]]", options.file, workers->source().begin.line);
+  }
+  for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+    GYRE_ASSIGN_OR_RETURN(out.emplace_back(), ReadWorker(options, *list->get(i)->as_table(), i + 1, cluster));
+  }
+  // In the environment they speak for all.
+  const char* const kForAll[] = {"GYRE_THREADS", "GYRE_CPUS", "GYRE_WORKER_THREADS", "GYRE_WORKER_CPUS"};
+  if (std::none_of(std::begin(kForAll), std::end(kForAll), [](const char* v) { return std::getenv(v) != nullptr; })) {
     std::vector<std::vector<std::string>*> local;
     for (Process& p : out) {
       if (p.command.size() > 1 && p.command[1] == "worker") local.push_back(&p.command);
@@ -234,8 +261,9 @@ class Launcher {
 }  // namespace
 
 Status LaunchCommand(const LaunchOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(0);
   GYRE_ASSIGN_OR_RETURN(std::vector<Process> processes, ReadRing(options));
+  InterruptGuard::Begin();
   return Launcher(std::move(processes)).Run();
 }
 

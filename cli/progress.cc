@@ -4,11 +4,35 @@
 
 #include <cstdio>
 
+#include "base/log.h"
 #include "fmt/core.h"
 
 namespace gyre {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+// One bar is on the terminal at a time. A log line takes its place; the bar comes back with its next change.
+Mutex bar_mutex;
+bool bar_shown GYRE_GUARDED_BY(bar_mutex) = false;
+
+void ClearBar() {
+  MutexLock lock(&bar_mutex);
+  if (bar_shown) fmt::print(stderr, "\r\033[K");
+  bar_shown = false;
+}
+
+void DrawBar(const std::string& what, double share, double gib) {
+  constexpr int kWidth = 40;
+  const int full = static_cast<int>(share * kWidth);
+  MutexLock lock(&bar_mutex);
+  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {:.2f} GiB", what, "", full, "", kWidth - full, share * 100, gib);
+  std::fflush(stderr);
+  bar_shown = true;
+}
+
+}  // namespace
 
 void Progress::Update(uint64_t done, uint64_t total) {
   const Deadline now = Clock::now();
@@ -24,18 +48,11 @@ void Progress::Update(uint64_t done, uint64_t total) {
   }
   if (now - drawn_ < milliseconds(50) && done < total) return;
   drawn_ = now;
-  shown_ = true;
-  constexpr int kWidth = 40;
-  const int full = static_cast<int>(share * kWidth);
-  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {:.2f} GiB", what_, "", full, "", kWidth - full, share * 100,
-             gib);
-  std::fflush(stderr);
+  SetBeforeLogLine(&ClearBar);
+  DrawBar(what_, share, gib);
 }
 
-void Progress::Finish() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
-  shown_ = false;
-}
+void Progress::Finish() { ClearBar(); }
 
 std::function<void(uint64_t, uint64_t)> LoadingBar::callback() const {
   return [state = state_](uint64_t done, uint64_t total) {

@@ -16,7 +16,7 @@ class Progress {
   Progress(std::string what, bool quiet) : what_(std::move(what)), quiet_(quiet) {}
   // Bytes.
   void Update(uint64_t done, uint64_t total);
-  // Ends the bar's line.
+  // Takes the bar away.
   void Finish();
 
  private:
@@ -25,7 +25,6 @@ class Progress {
   const Deadline start_ = Clock::now();
   Deadline drawn_{};
   int quarter_ = 0;
-  bool shown_ = false;
 };
 
 // The bar of the first plan's weights. Later plans load beside the one that serves, without a bar. Thread-safe.

@@ -1,35 +1,67 @@
 // gyre run, gyre logits: one request each.
+#include <unistd.h>
+
+#include <boost/json.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iostream>
+#include <iterator>
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/session.h"
 #include "fmt/core.h"
 
 namespace gyre {
 namespace {
 
-void Write(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+// Text for stdout; remembers whether it arrived.
+class Output {
+ public:
+  void Write(const std::string& text) {
+    if (!status_.ok()) return;
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+    status_ = Unavailable("stdout: {}", std::strerror(errno));
+    InterruptGuard::Interrupt();  // nobody reads: nothing more is computed
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
+// The prompt of -p, -f or stdin. Usage error: there is none.
+StatusOr<std::string> PromptText(const RunOptions& o) {
+  if (!o.prompt_file.empty()) return ReadFile(o.prompt_file);
+  if (o.has_prompt && o.prompt != "-") return o.prompt;
+  if (!o.has_prompt && isatty(STDIN_FILENO) != 0) {
+    return UsageError("a prompt is needed: -p TEXT, -f FILE, --ids FILE, or text on stdin");
+  }
+  std::string text((std::istreambuf_iterator<char>(std::cin)), {});
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.empty()) return UsageError("a prompt is needed: stdin is empty; -p TEXT, -f FILE or --ids FILE gives one");
+  return text;
 }
 
-StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, Target& target) {
+// The prompt as ids. stop_ids: what ends an answer, beside the tokenizer's own ends.
+StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const std::string& text, Target& target,
+                                         std::vector<TokenId>* stop_ids) {
   if (!o.ids_file.empty()) return ReadIds(o.ids_file);
-  std::string text = o.prompt;
-  if (!o.prompt_file.empty()) {
-    GYRE_ASSIGN_OR_RETURN(text, ReadFile(o.prompt_file));
-  } else if (!o.has_prompt) {
-    return InvalidArgument("a prompt is needed: -p TEXT, -f FILE or --ids FILE");
-  }
   if (!target.facts().tokenizer_note.empty()) {
     return FailedPrecondition("{}: {}; use --ids FILE", target.facts().model, target.facts().tokenizer_note);
   }
+  if (o.chat) {
+    boost::json::array messages;
+    if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
+    messages.push_back({{"role", "user"}, {"content", text}});
+    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target.Prompt(messages, ""));
+    *stop_ids = std::move(prompt.stop_ids);
+    return std::move(prompt.ids);
+  }
   GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids,
                         target.Encode(text, {.add_special = true, .parse_special = o.parse_special}));
-  if (o.echo) Write(text);
   if (ids.empty()) return InvalidArgument("the prompt is empty and the model has no begin-of-text token");
   return ids;
 }
@@ -37,29 +69,27 @@ StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, Target& target) {
 // Prints what a run generates: text, or ids with single spaces between.
 class Printer {
  public:
-  Printer(bool ids, bool quiet) : ids_(ids), quiet_(quiet) {}
+  Printer(Output* output, bool ids, bool quiet) : output_(output), ids_(ids), quiet_(quiet) {}
 
   void operator()(const Event& event) {
     if (auto* token = std::get_if<TokenEvent>(&event)) {
       if (ids_) {
-        Write(fmt::format("{}{}", first_ ? "" : " ", token->token));
+        output_->Write(fmt::format("{}{}", first_ ? "" : " ", token->token));
       } else if (!token->text.empty()) {
-        Write(token->text);
+        output_->Write(token->text);
       }
       first_ = false;
     }
     if (auto* finished = std::get_if<Finished>(&event)) {
-      if (!ids_) Write(finished->text);
-      Write("\n");
+      if (!ids_) output_->Write(finished->text);
+      output_->Write("\n");
       if (!quiet_) fmt::print(stderr, "{}\n", DescribeUsage(finished->usage));
     }
-    if (std::holds_alternative<Cancelled>(event)) {
-      Write("\n");
-      fmt::print(stderr, "stopped by Ctrl-C\n");
-    }
+    if (std::holds_alternative<Cancelled>(event)) output_->Write("\n");
   }
 
  private:
+  Output* const output_;
   const bool ids_;
   const bool quiet_;
   bool first_ = true;
@@ -73,27 +103,39 @@ uint32_t NewTokens(int64_t n, uint32_t context, size_t prompt) {
 }  // namespace
 
 Status RunCommand(const RunOptions& options) {
-  InterruptGuard guard;
-  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
-  GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, PromptIds(options, *target));
+  InterruptGuard guard(kExitInterrupted);
   const bool as_ids = !options.ids_file.empty();
-  if (options.generate.n == 0) return absl::OkStatus();
+  std::string text;
+  if (!as_ids) {
+    GYRE_ASSIGN_OR_RETURN(text, PromptText(options));
+  }
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Request request;
+  GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(options, text, *target, &request.stop_ids));
+  Output output;
+  InterruptGuard::Begin();
+  if (options.echo && !as_ids) output.Write(text);
+  if (options.generate.n == 0) return output.status();
   request.sampling = WithSeed(options.generate);
   if (!options.ring.quiet && request.sampling.temperature > 0) {
     fmt::print(stderr, "seed {}\n", request.sampling.seed);
   }
-  request.max_new_tokens = NewTokens(options.generate.n, target->facts().context, ids.size());
-  request.prompt = std::move(ids);
+  request.max_new_tokens = NewTokens(options.generate.n, target->facts().context, request.prompt.size());
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
-  return target->Run(std::move(request), Printer(as_ids, options.ring.quiet), &InterruptGuard::Interrupted);
+  if (request.ignore_end) request.stop_ids.clear();
+  const Status status =
+      target->Run(std::move(request), Printer(&output, as_ids, options.ring.quiet), &InterruptGuard::Interrupted);
+  GYRE_RETURN_IF_ERROR(output.status());
+  GYRE_RETURN_IF_ERROR(status);
+  return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();
 }
 
 Status LogitsCommand(const LogitsOptions& options) {
-  InterruptGuard guard;
+  InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(std::vector<TokenId> ids, ReadIds(options.ids_file));
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
+  InterruptGuard::Begin();
   if (!options.ring.cluster.empty() && !options.ring.quiet) {
     fmt::print(stderr, "the cluster keeps its KV cache in {}\n", target->facts().kv_type);
   }
@@ -113,7 +155,7 @@ Status LogitsCommand(const LogitsOptions& options) {
         }
       },
       &InterruptGuard::Interrupted));
-  if (cancelled) return absl::CancelledError("stopped by Ctrl-C");
+  if (cancelled) return InterruptGuard::Stopped();
   if (!written || std::fclose(out.release()) != 0) {
     return Unavailable("{}: {}", options.out_file, std::strerror(errno));
   }

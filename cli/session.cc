@@ -1,12 +1,17 @@
 #include "cli/session.h"
 
+#include <unistd.h>
+
+#include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <string_view>
 
 #include "fmt/core.h"
 
@@ -14,21 +19,29 @@ namespace gyre {
 namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t terminated = 0;
+volatile std::sig_atomic_t begun = 0;
+volatile std::sig_atomic_t early_exit_code = 0;
 
 extern "C" void OnInterrupt(int signal) {
+  if (begun == 0) _exit(early_exit_code);
   if (interrupted != 0) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
   interrupted = 1;
+  if (signal == SIGTERM) terminated = 1;
 }
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
 
-InterruptGuard::InterruptGuard() {
+InterruptGuard::InterruptGuard(int exit_code) {
   interrupted = 0;
+  terminated = 0;
+  begun = 0;
+  early_exit_code = exit_code;
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
 }
@@ -36,8 +49,16 @@ InterruptGuard::~InterruptGuard() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
+void InterruptGuard::Begin() { begun = 1; }
 bool InterruptGuard::Interrupted() { return interrupted != 0; }
-void InterruptGuard::Clear() { interrupted = 0; }
+bool InterruptGuard::Terminated() { return terminated != 0; }
+void InterruptGuard::Interrupt() { interrupted = 1; }
+void InterruptGuard::Clear() {
+  if (terminated == 0) interrupted = 0;
+}
+Status InterruptGuard::Stopped() {
+  return absl::CancelledError(Terminated() ? "stopped by SIGTERM" : "stopped by Ctrl-C");
+}
 
 SamplingParams WithSeed(const GenerateOptions& options) {
   SamplingParams sampling = options.sampling;
@@ -83,25 +104,21 @@ std::string DescribeUsage(const Usage& u) {
 }
 
 StatusOr<uint64_t> ParseSize(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  double unit = 1;
-  switch (*end) {
-    case 'k':
-    case 'K': unit = 1 << 10; break;
-    case 'm':
-    case 'M': unit = 1 << 20; break;
-    case 'g':
-    case 'G': unit = 1 << 30; break;
-    case 't':
-    case 'T': unit = 1099511627776.0; break;
-    default: break;
+  const char* const end = text.data() + text.size();
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  std::string unit(rest, end);
+  for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::string_view kUnits = "kmgt";
+  double bytes = unit == "b" ? 1 : 0;
+  if (const size_t power = unit.empty() ? kUnits.npos : kUnits.find(unit[0]); power != kUnits.npos) {
+    const std::string behind = unit.substr(1);
+    if (behind.empty() || behind == "b" || behind == "ib") bytes = std::exp2(10.0 * static_cast<double>(power + 1));
   }
-  const bool whole = *end == '\0' || (unit > 1 && end[1] == '\0');
-  if (end == text.c_str() || !whole || !(value > 0) || value * unit > 1e18) {
-    return InvalidArgument("'{}': expected a size as 512M or 8G", text);
+  if (error != std::errc() || bytes == 0 || !(value > 0) || value * bytes > 1e18 || value * bytes < 1) {
+    return InvalidArgument("'{}' is no size, expected a number and a unit, as 512M, 8.5G or 16GiB", text);
   }
-  return static_cast<uint64_t>(value * unit);
+  return static_cast<uint64_t>(value * bytes);
 }
 
 }  // namespace gyre

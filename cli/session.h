@@ -10,13 +10,22 @@
 
 namespace gyre {
 
-// While one lives, Ctrl-C (or SIGTERM) sets a flag instead of ending the process; a second Ctrl-C ends it.
+// While one lives, SIGINT (Ctrl-C) and SIGTERM don't end the process as they come. At first, while a model loads, the
+// process ends with `exit_code`; after Begin() the first signal sets a flag, and a second one ends the process.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  explicit InterruptGuard(int exit_code);
   ~InterruptGuard();
+  static void Begin();
   static bool Interrupted();
+  // SIGTERM came: the program is to end, not only what it is doing.
+  static bool Terminated();
+  // As a signal does.
+  static void Interrupt();
+  // Forgets a SIGINT; a SIGTERM stays.
   static void Clear();
+  // "stopped by Ctrl-C" or "stopped by SIGTERM", as kCancelled.
+  static Status Stopped();
 };
 
 struct GenerateOptions {
@@ -33,7 +42,7 @@ SamplingParams WithSeed(const GenerateOptions& options);
 // White-space separated token ids. kNotFound (no file), kInvalidArgument (which word is no id).
 StatusOr<std::vector<TokenId>> ReadIds(const std::string& path);
 StatusOr<std::string> ReadFile(const std::string& path);
-// "512M", "8G", "1.5G", bytes without a letter.
+// Bytes: a number with a unit, as 512M, 8.5G, 16GB or 16GiB; units are powers of 1024. kInvalidArgument.
 StatusOr<uint64_t> ParseSize(const std::string& text);
 
 // "12 prompt tokens, 345 tokens/s; ..." for stderr.

@@ -51,7 +51,8 @@ struct ServeOptions {
   std::string ring;       // HOST:PORT of the ring port; "" = the cluster's host, any port
   std::string advertise;  // the host that workers dial; "" = the one that they joined at
   int min_workers = 1;
-  bool no_local = false;
+  uint64_t memory = 0;    // bytes for layers in this process; 0 = what is free
+  bool no_local = false;  // no layers in this process
   bool bit_equal = false;
   bool insecure = false;
 };

@@ -40,6 +40,23 @@ StatusOr<uint32_t> CountBlocks(const RuntimeOptions& o, const ModelSpec& spec, K
   return static_cast<uint32_t>(blocks);
 }
 
+// Whether a coordinator runs the layers itself until workers are there: it may, and its memory holds all weights and
+// the KV cache of one sequence. Otherwise it says why and waits for workers.
+bool RunsLayersHere(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
+  if (o.serve->no_local) return false;
+  const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
+  const auto sizes = SizesOf(model, 1, 1, type);
+  if (memory == 0 || !sizes.ok()) return true;
+  uint64_t needed = sizes->both + KvBytesPerToken(model.spec(), type) * context;
+  for (uint64_t bytes : sizes->layers) needed += bytes;
+  if (needed <= memory) return true;
+  constexpr double kGib = 1 << 30;
+  Log(LogLevel::kWarn,
+      "the model needs {:.2f} GiB and this machine has {:.2f} GiB: no layers run here, and requests wait for workers",
+      static_cast<double>(needed) / kGib, static_cast<double>(memory) / kGib);
+  return false;
+}
+
 uint64_t TermNow() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -97,10 +114,11 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
   runtime->term_ = TermNow();
   GYRE_RETURN_IF_ERROR(runtime->Start(options, num_blocks, kv));
-  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options));
-  if (options.serve == nullptr || !options.serve->no_local) {
-    GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
-  }
+  const int members = options.serve == nullptr                                           ? options.stages
+                      : RunsLayersHere(options, *runtime->model_, kv, runtime->context_) ? 1
+                                                                                         : 0;
+  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members));
+  if (members > 0) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   return runtime;
 }
 
@@ -144,10 +162,9 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   return absl::OkStatus();
 }
 
-Status Runtime::AddWorkers(const RuntimeOptions& options) {
+Status Runtime::AddWorkers(const RuntimeOptions& options, int members) {
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
-  const int members = serves ? (options.serve->no_local ? 0 : 1) : options.stages;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
   if (!options.cpus.empty() && team.threads < members) {
     return InvalidArgument("--cpus {}: {} stages, expected a processor for each", options.cpus, members);

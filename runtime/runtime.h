@@ -41,7 +41,7 @@ class Runtime {
 
  private:
   Runtime() = default;
-  Status AddWorkers(const RuntimeOptions& options);
+  Status AddWorkers(const RuntimeOptions& options, int members);
   Status Start(const RuntimeOptions& options, uint32_t num_blocks, KvType kv);
 
   std::shared_ptr<const Model> model_;

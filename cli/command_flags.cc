@@ -1,0 +1,162 @@
+// Flags that several commands share.
+#include <CLI/CLI.hpp>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "cli/flag_checks.h"
+#include "kernels/ops.h"
+
+namespace gyre {
+namespace {
+
+std::vector<std::string> IsaNames() {
+  std::vector<std::string> names;
+  for (Isa isa : BuiltIsas()) names.emplace_back(IsaName(isa));
+  return names;
+}
+
+// "ID=VALUE", VALUE may be -inf.
+std::pair<TokenId, float> ParseBias(const std::string& text) {
+  const char* const end = text.data() + text.size();
+  TokenId id = 0;
+  float value = 0;
+  const auto [equals, id_error] = std::from_chars(text.data(), end, id);
+  if (id_error == std::errc() && id >= 0 && equals != end && *equals == '=') {
+    const auto [rest, error] = std::from_chars(equals + 1, end, value);
+    const bool banned = value == -std::numeric_limits<float>::infinity();
+    if (error == std::errc() && rest == end && (banned || (value >= -1e6f && value <= 1e6f))) return {id, value};
+  }
+  throw CLI::ValidationError("--logit-bias", "'" + text + "', expected ID=VALUE, as 15=-2.5 or 15=-inf");
+}
+
+}  // namespace
+
+void AddModelFlag(CLI::App* app, std::string* model) {
+  app->add_option("-m,--model,MODEL", *model, "a GGUF file, a folder of safetensors, or a llama2.c .bin file")
+      ->type_name("FILE");
+}
+
+void AddBinFlags(CLI::App* app, OpenOptions* o) {
+  app->add_option("--tokenizer", o->tokenizer_path, ".bin models: the tokenizer.bin (default: tok*.bin beside it)")
+      ->type_name("FILE");
+  app->add_option("--rope-base", o->rope_base,
+                  ".bin models: base of the rotary embedding (default 10000; 500000 for Llama 3)");
+  app->add_option("--norm-eps", o->norm_eps, ".bin models: epsilon of the norms (default 1e-5)");
+}
+
+void AddContextFlag(CLI::App* app, uint32_t* ctx) {
+  app->add_option("-c,--ctx", *ctx, "context of a conversation in tokens (default: what the model's file says)")
+      ->check(Whole(1))
+      ->type_name("N");
+}
+
+void AddKvTypeFlag(CLI::App* app, std::string* kv_type) {
+  app->add_option("--kv-type", *kv_type, "number format of the KV cache")
+      ->check(CLI::IsMember(std::vector<std::string>(kKvTypeNames.begin(), kKvTypeNames.end())));
+}
+
+void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows) {
+  app->add_option("--max-rows", *max_rows, "maximum tokens per step, over all conversations")
+      ->check(Whole(1))
+      ->type_name("N");
+}
+
+void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa) {
+  app->add_option("-t,--threads", *threads, "threads that compute, over all stages (default: one per core)")
+      ->check(Whole(1, 4096))
+      ->type_name("N");
+  app->add_option("--cpus", *cpus,
+                  "processors that these threads stay on, as 0-3,8 (default: the system moves them; with several NUMA "
+                  "nodes each thread stays on a core)")
+      ->type_name("LIST");
+  app->add_option("--isa", *isa, "instruction set of the kernels (default: the best that this processor has)")
+      ->check(CLI::IsMember(IsaNames()));
+}
+
+void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
+
+void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
+  AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
+  AddContextFlag(app, &o->ctx);
+  app->add_option("--kv-tokens", o->kv_tokens, "tokens that the KV cache holds (default: the context)")
+      ->check(Whole(1))
+      ->type_name("N");
+  AddKvTypeFlag(app, &o->kv_type);
+  app->add_option("--block-size", o->block_size, "tokens per KV block")->check(Whole(1, 256))->type_name("N");
+  app->add_option("--chunk", o->chunk, "maximum prompt tokens of one conversation per step")
+      ->check(Whole(1))
+      ->type_name("N");
+  AddMaxRowsFlag(app, &o->max_rows);
+  app->add_option("--wire", o->wire, "activation format between stages; f16 and q8 round, so the text may differ")
+      ->check(CLI::IsMember({"f32", "f16", "q8"}));
+  app->add_flag("--exact", o->exact, "compute quantized weights with f32 activations too (slower)");
+  app->add_flag("--no-prefix-cache", o->no_prefix_cache, "never reuse the KV cache of an equal beginning");
+  app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "compute each prompt in one step");
+  app->add_flag("--no-continuous-batching", o->no_continuous_batching, "start requests only when none is running");
+  app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
+}
+
+void AddTargetFlags(CLI::App* app, TargetOptions* o) {
+  AddModelFlag(app, &o->model);
+  AddBinFlags(app, &o->open);
+  app->add_option("--stages", o->stages, "cut the model into N stages, a ring in this process")
+      ->check(Whole(1))
+      ->type_name("N");
+  AddEngineFlags(app, o);
+  auto* cluster =
+      app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL here")
+          ->type_name("HOST:PORT");
+  // They say how a model runs here; a coordinator has its own.
+  for (CLI::Option* option : app->get_options()) {
+    if (option != cluster && option != app->get_help_ptr()) cluster->excludes(option);
+  }
+  AddQuietFlag(app, &o->quiet);
+}
+
+void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
+  SamplingParams* const s = &o->sampling;
+  app->add_option("-n,--n-predict", o->n, "tokens to generate; -1 goes on to the end of the context")
+      ->check(Whole(-1))
+      ->type_name("N");
+  app->add_option("--temp", s->temperature, "temperature; 0 always takes the best token")
+      ->check(Number(0, 100))
+      ->type_name("X");
+  app->add_option("--top-k", s->top_k, "sample from the K best tokens; 0 takes all")->check(Whole(0))->type_name("K");
+  app->add_option("--top-p", s->top_p, "sample from the best tokens up to this probability; 1 takes all")
+      ->check(Number(0, 1, true))
+      ->type_name("P");
+  app->add_option("--min-p", s->min_p, "drop tokens below this share of the best one's probability; 0 drops none")
+      ->check(Number(0, 1))
+      ->type_name("P");
+  app->add_option("--repeat-penalty", s->repetition_penalty, "makes tokens less likely that were there; 1 is off")
+      ->check(Number(0, 100, true))
+      ->type_name("X");
+  app->add_option("--repeat-last-n", s->penalty_last_n, "tokens that --repeat-penalty looks back; -1 is all")
+      ->check(Whole(-1))
+      ->type_name("N");
+  app->add_option("--frequency-penalty", s->frequency_penalty,
+                  "taken from a token's logit for each time that it was generated")
+      ->check(Number(-2, 2))
+      ->type_name("X");
+  app->add_option("--presence-penalty", s->presence_penalty, "taken once from the logit of a token that was generated")
+      ->check(Number(-2, 2))
+      ->type_name("X");
+  app->add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [s](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) s->logit_bias.push_back(ParseBias(text));
+         },
+         "add VALUE to the logit of token ID; -inf forbids it (repeatable)")
+      ->type_name("ID=VALUE")
+      ->allow_extra_args(false);
+  app->add_option("-s,--seed", o->seed, "the same seed gives the same text; -1 draws one and prints it")
+      ->check(Whole(-1))
+      ->type_name("N");
+  app->add_option("--stop", o->stops, "end before this text (repeatable)")->allow_extra_args(false);
+  app->add_flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens");
+}
+
+}  // namespace gyre

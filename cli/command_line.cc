@@ -1,0 +1,393 @@
+// Each command's flags, and the table of all commands.
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/describe.h"
+#include "cli/exit_code.h"
+#include "cli/flag_checks.h"
+#include "kernels/ops.h"
+#include "model/quantize.h"
+
+namespace gyre {
+namespace {
+
+using Action = std::function<Status()>;
+
+// A command that runs a model: here or through a cluster.
+Status NeedTarget(const TargetOptions& o) {
+  if (!o.model.empty() || !o.cluster.empty()) return absl::OkStatus();
+  return UsageError("a MODEL or --cluster HOST:PORT is needed");
+}
+
+Status NeedModel(const std::string& model) {
+  return model.empty() ? UsageError("a MODEL is needed: a GGUF file, a folder of safetensors, or a llama2.c .bin file")
+                       : absl::OkStatus();
+}
+
+void AddJsonFlag(CLI::App* app, bool* json) { app->add_flag("--json", *json, "output for programs"); }
+
+void AddFormatFlag(CLI::App* app, std::string* format) {
+  app->add_option("--format", *format, "chat template (default: the model's own, else by its vocabulary)")
+      ->check(CLI::IsMember({"plain", "chatml", "llama3", "gemma", "mistral"}));
+}
+
+Action AddRun(CLI::App* app) {
+  auto o = std::make_shared<RunOptions>();
+  AddTargetFlags(app, &o->ring);
+  AddGenerateFlags(app, &o->generate);
+  auto* prompt = app->add_option("-p,--prompt", o->prompt, "the prompt; - reads it from stdin (default: stdin)");
+  auto* file =
+      app->add_option("-f,--file", o->prompt_file, "read the prompt from a file")->type_name("FILE")->excludes(prompt);
+  auto* ids = app->add_option("--ids", o->ids_file, "read token ids from a file, print ids; needs no tokenizer")
+                  ->type_name("FILE")
+                  ->excludes(prompt)
+                  ->excludes(file);
+  auto* chat =
+      app->add_flag("--chat", o->chat, "the prompt is a question: apply the model's chat template")->excludes(ids);
+  app->add_option("--system", o->system, "the system message of --chat")->needs(chat);
+  app->add_flag("--parse-special", o->parse_special, "recognize control tokens in the prompt")->excludes(chat);
+  app->add_flag("--echo", o->echo, "print the prompt before the text");
+  return [o, prompt]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    o->has_prompt = prompt->count() > 0;
+    return RunCommand(*o);
+  };
+}
+
+Action AddChat(CLI::App* app) {
+  auto o = std::make_shared<ChatOptions>();
+  AddTargetFlags(app, &o->ring);
+  AddGenerateFlags(app, &o->generate);
+  app->add_option("--system", o->system, "the system message: how the model should answer");
+  AddFormatFlag(app, &o->format);
+  return [o]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    return ChatCommand(*o);
+  };
+}
+
+Action AddLogits(CLI::App* app) {
+  auto o = std::make_shared<LogitsOptions>();
+  o->ring.kv_type = "f32";
+  AddTargetFlags(app, &o->ring);
+  app->add_option("--ids", o->ids_file, "token ids, separated by white space")->required()->type_name("FILE");
+  app->add_option("--out", o->out_file, "the file to write: little-endian float32 [ids][vocabulary]")
+      ->required()
+      ->type_name("FILE");
+  return [o]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    return LogitsCommand(*o);
+  };
+}
+
+Action AddBench(CLI::App* app) {
+  auto o = std::make_shared<BenchOptions>();
+  app->add_option("-m,--model,MODEL", o->models, "GGUF files, folders of safetensors, or llama2.c .bin files")
+      ->type_name("FILE");
+  // --prompt is the text of other commands, so in the environment this is GYRE_PROMPT_TOKENS.
+  app->add_option("-p,--prompt-tokens,--prompt", o->prompt, "tokens of the prompt; 0 leaves prompts out")
+      ->check(Whole(0, 1 << 20))
+      ->type_name("N");
+  app->add_option("-n,--tokens", o->tokens, "tokens to decode; 0 leaves decoding out")
+      ->check(Whole(0, 1 << 20))
+      ->type_name("N");
+  app->add_option("--streams", o->streams, "requests that decode at once, as 1,16")
+      ->delimiter(',')
+      ->check(Whole(1, 1024))
+      ->type_name("LIST")
+      ->allow_extra_args(false);
+  app->add_option("--depth", o->depths, "tokens in the KV cache before decoding, as 0,8192")
+      ->delimiter(',')
+      ->check(Whole(0, 1 << 24))
+      ->type_name("LIST")
+      ->allow_extra_args(false);
+  app->add_option("-r,--runs", o->runs, "runs, of which the median counts")->check(Whole(1, 1000))->type_name("N");
+  AddJsonFlag(app, &o->json);
+  app->add_option("--compare", o->compare, "print ratios to an earlier run's --json output")->type_name("FILE");
+  app->add_option("--stages", o->ring.stages, "cut the model into N stages, a ring in this process")
+      ->check(Whole(1))
+      ->type_name("N");
+  AddBinFlags(app, &o->ring.open);
+  AddEngineFlags(app, &o->ring);
+  AddQuietFlag(app, &o->ring.quiet);
+  return [o]() -> Status {
+    if (o->models.empty()) return NeedModel("");
+    return BenchCommand(*o);
+  };
+}
+
+Action AddTokenize(CLI::App* app) {
+  auto o = std::make_shared<TokenizeOptions>();
+  AddModelFlag(app, &o->model);
+  AddBinFlags(app, &o->open);
+  app->add_flag("--add-special", o->add_special, "add the begin and end tokens that the model's file asks for");
+  app->add_flag("--parse-special", o->parse_special, "recognize control tokens in the text");
+  app->add_flag("--jsonl", o->jsonl, "read one {\"text\"} per line, write one {\"ids\"} per line");
+  return [o]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedModel(o->model));
+    return TokenizeCommand(*o);
+  };
+}
+
+Action AddTemplate(CLI::App* app) {
+  auto o = std::make_shared<TemplateOptions>();
+  AddModelFlag(app, &o->model);
+  app->add_option("--template", o->file, "a file with a chat template, instead of a MODEL")
+      ->type_name("FILE")
+      ->excludes(app->get_option("--model"));
+  app->add_flag("--jsonl", o->jsonl,
+                "read one {\"messages\", ...} per line, write one {\"text\"} or {\"error\"} per line");
+  return [o]() -> Status {
+    if (o->model.empty() && o->file.empty()) return UsageError("a MODEL or --template FILE is needed");
+    return TemplateCommand(*o);
+  };
+}
+
+Action AddQuantize(CLI::App* app) {
+  auto o = std::make_shared<QuantizeCommandOptions>();
+  app->add_option("IN", o->in, "the GGUF file to read")->required()->type_name("FILE");
+  app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
+  app->add_option("TYPE", o->type, "type of the new weights")->required()->check(CLI::IsMember(QuantizeTypes()));
+  app->add_option("-t,--threads", o->threads, "threads (default: one per core)")->check(Whole(1, 4096))->type_name("N");
+  app->add_flag("--requantize", o->requantize, "also read weights that are quantized (lost quality stays lost)");
+  AddQuietFlag(app, &o->quiet);
+  return [o] { return QuantizeCommand(*o); };
+}
+
+Action AddConvert(CLI::App* app) {
+  auto o = std::make_shared<ConvertOptions>();
+  app->add_option("DIR", o->folder, "the folder, with config.json, *.safetensors and tokenizer.json")
+      ->required()
+      ->type_name("FOLDER");
+  app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
+  AddQuietFlag(app, &o->quiet);
+  return [o] { return ConvertCommand(*o); };
+}
+
+Action AddEstimate(CLI::App* app) {
+  auto o = std::make_shared<EstimateOptions>();
+  AddModelFlag(app, &o->model);
+  AddBinFlags(app, &o->open);
+  AddContextFlag(app, &o->ctx);
+  auto* parallel =
+      app->add_option("--parallel", o->parallel,
+                      "conversations of the whole context that the KV cache holds (default: 1 as `gyre run`, 8 with "
+                      "--nodes as `gyre serve`)")
+          ->check(Whole(1))
+          ->type_name("N");
+  AddKvTypeFlag(app, &o->kv_type);
+  AddMaxRowsFlag(app, &o->max_rows);
+  auto* nodes = app->add_option("--nodes", o->nodes,
+                                "how many nodes share the layers, or the memory of each: 16G,8G or NAME=16G,NAME=8G")
+                    ->type_name("NODES");
+  AddJsonFlag(app, &o->json);
+  return [o, parallel, nodes]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedModel(o->model));
+    if (parallel->count() == 0 && nodes->count() > 0) o->parallel = kServeParallel;
+    return EstimateCommand(*o);
+  };
+}
+
+Action AddInspect(CLI::App* app) {
+  auto o = std::make_shared<InspectOptions>();
+  AddModelFlag(app, &o->model);
+  AddBinFlags(app, &o->open);
+  AddJsonFlag(app, &o->json);
+  app->add_option("--tensor", o->tensor, "statistics of one tensor")->type_name("NAME");
+  app->add_flag("--tensors", o->tensors, "list all tensors");
+  return [o]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedModel(o->model));
+    return InspectCommand(*o);
+  };
+}
+
+Action AddServe(CLI::App* app) {
+  auto o = std::make_shared<ServeCommandOptions>();
+  o->version = GYRE_VERSION;
+  o->ring.parallel = kServeParallel;
+  AddModelFlag(app, &o->ring.model);
+  AddBinFlags(app, &o->ring.open);
+  app->add_option("--cluster", o->serve.cluster, "the address where workers, operators and clients find it")
+      ->required()
+      ->type_name("HOST:PORT");
+  app->add_option("--ring", o->serve.ring, "where activations arrive (default: the host of --cluster, any free port)")
+      ->type_name("HOST:PORT");
+  app->add_option("--advertise", o->serve.advertise,
+                  "the host that workers connect to for activations (default: the one they joined at)")
+      ->type_name("HOST");
+  app->add_option("--min-workers", o->serve.min_workers, "workers that the first plan waits for")
+      ->check(Whole(1, 100000))
+      ->type_name("N");
+  app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
+      ->type_name("SIZE");
+  app->add_flag("--no-local", o->serve.no_local, "never run layers in this process");
+  app->add_flag("--bit-equal", o->serve.bit_equal,
+                "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32");
+  app->add_flag("--insecure", o->serve.insecure, "listen beyond loopback, without encryption");
+  app->add_option("--parallel", o->ring.parallel, "conversations of the whole context that the KV cache holds")
+      ->check(Whole(1, 100000))
+      ->type_name("N");
+  AddEngineFlags(app, &o->ring);
+  AddQuietFlag(app, &o->ring.quiet);
+  return [o]() -> Status {
+    GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));
+    return ServeCommand(*o);
+  };
+}
+
+Action AddWorker(CLI::App* app) {
+  auto o = std::make_shared<WorkerCommandOptions>();
+  o->version = GYRE_VERSION;
+  app->add_option("--join", o->join, "the coordinator's address: its --cluster")->required()->type_name("HOST:PORT");
+  app->add_option("-m,--model", o->model, "the model's file on this machine (default: the coordinator's path)")
+      ->type_name("FILE");
+  app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
+  app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
+      ->type_name("HOST:PORT");
+  app->add_option("--layers", o->layers, "layers that it wants in the first plan, as 0-7")->type_name("A-B");
+  app->add_option("--memory", o->memory, "memory for weights and KV cache, as 8G (default: what is free)")
+      ->type_name("SIZE");
+  AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
+  app->add_option("--wire", o->wire,
+                  "join only where activations travel in this format (default: as the coordinator asks)")
+      ->check(CLI::IsMember({"f32", "f16", "q8"}));
+  app->add_flag("--insecure", o->insecure, "listen beyond loopback, without encryption");
+  AddQuietFlag(app, &o->quiet);
+  AddBinFlags(app, &o->open);
+  return [o] { return WorkerCommand(*o); };
+}
+
+std::shared_ptr<AdminOptions> AddAdminFlags(CLI::App* app) {
+  auto o = std::make_shared<AdminOptions>();
+  app->add_option("--cluster", o->cluster, "the coordinator's address")->required()->type_name("HOST:PORT");
+  AddJsonFlag(app, &o->json);
+  return o;
+}
+
+Action AddStatus(CLI::App* app) {
+  return [o = AddAdminFlags(app)] { return StatusCommand(*o); };
+}
+
+Action AddLayers(CLI::App* app) {
+  return [o = AddAdminFlags(app)] { return LayersCommand(*o); };
+}
+
+Action AddResize(CLI::App* app) {
+  auto o = AddAdminFlags(app);
+  auto ranges = std::make_shared<std::vector<std::string>>();
+  app->add_option("RANGES", *ranges,
+                  "[NAME=]A-B,... with both ends included, NAME=- for none; or the boundaries alone: 8 12")
+      ->required();
+  return [o, ranges] {
+    for (const std::string& word : *ranges) o->what += (o->what.empty() ? "" : " ") + word;
+    return ResizeCommand(*o);
+  };
+}
+
+Action AddDrain(CLI::App* app) {
+  auto o = AddAdminFlags(app);
+  app->add_option("WORKER", o->what, "the worker's name")->required();
+  return [o] { return DrainCommand(*o); };
+}
+
+Action AddLaunch(CLI::App* app) {
+  auto o = std::make_shared<LaunchOptions>();
+  app->add_option("RING", o->file, "a file as deploy/ring.example.toml")->required()->type_name("FILE");
+  return [o] {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    o->self = error ? "/proc/self/exe" : self.string();
+    return LaunchCommand(*o);
+  };
+}
+
+Action AddCompletion(CLI::App* app) {
+  auto shell = std::make_shared<std::string>();
+  app->add_option("SHELL", *shell, "the shell")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  return [shell] {
+    const std::string script = CompletionScript(*shell);
+    std::fwrite(script.data(), 1, script.size(), stdout);
+    return absl::OkStatus();
+  };
+}
+
+Action AddHelp(CLI::App* app) {
+  auto name = std::make_shared<std::string>();
+  auto man = std::make_shared<bool>(false);
+  app->add_option("COMMAND", *name, "the command to explain");
+  app->add_flag("--man", *man, "print a manual page, for `man -l`");
+  return [name, man]() -> Status {
+    GYRE_ASSIGN_OR_RETURN(const std::string text, *man ? StatusOr<std::string>(ManualPage()) : HelpText(*name));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return absl::OkStatus();
+  };
+}
+
+Action AddVersion(CLI::App*) {
+  return [] {
+    std::printf("%s\n", VersionText().c_str());
+    return absl::OkStatus();
+  };
+}
+
+}  // namespace
+
+const std::vector<Command>& Commands() {
+  static const std::vector<Command> kCommands{
+      {"run", "continue a prompt, or answer one question with --chat", AddRun},
+      {"chat", "talk with a model", AddChat},
+      {"serve", "coordinate a ring of machines: workers join it, clients ask it", AddServe},
+      {"worker", "lend this machine to a ring", AddWorker},
+      {"launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them", AddLaunch},
+      {"status", "show a cluster's plan, requests and workers", AddStatus},
+      {"layers", "show which worker has which layers", AddLayers},
+      {"resize", "move layers between workers while the ring serves", AddResize},
+      {"drain", "move a worker's layers to the other workers", AddDrain},
+      {"estimate", "show the memory that a model needs, by node", AddEstimate},
+      {"inspect", "show what is in a model file", AddInspect},
+      {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench},
+      {"quantize", "write a model file with smaller weights", AddQuantize},
+      {"convert", "write a folder of safetensors as one GGUF file", AddConvert},
+      {"tokenize", "turn text on stdin into token ids on stdout", AddTokenize},
+      {"template", "print a chat template, or fill it with conversations", AddTemplate},
+      {"logits", "write the float32 logits after each token id to a file", AddLogits},
+      {"completion", "print the completion script of a shell: bash, zsh or fish", AddCompletion},
+      {"help", "explain a command, or list all commands", AddHelp},
+      {"version", "show the version and the instruction set", AddVersion},
+  };
+  return kCommands;
+}
+
+const Command* FindCommand(const std::string& name) {
+  for (const Command& command : Commands()) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> CommandNames() {
+  std::vector<std::string> names;
+  for (const Command& command : Commands()) names.push_back(command.name);
+  return names;
+}
+
+Action AddCommand(const Command& command, CLI::App* app) {
+  Action action = command.add(app);
+  for (CLI::Option* option : app->get_options()) {
+    // Where the words tell the default, its stand-in number would not.
+    if (option->get_expected_max() > 0 && option->get_description().find("(default") == std::string::npos) {
+      option->capture_default_str();
+    }
+  }
+  return action;
+}
+
+}  // namespace gyre

@@ -1,0 +1,44 @@
+// The table of commands, and the flags that several of them share.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace gyre {
+
+struct Command {
+  std::string name, summary;
+  // Adds the command's flags. What comes back runs the command with what was parsed into them.
+  std::function<std::function<Status()>(CLI::App*)> add;
+};
+
+const std::vector<Command>& Commands();
+// nullptr: there is none of that name.
+const Command* FindCommand(const std::string& name);
+std::vector<std::string> CommandNames();
+
+// An app with the flags of one command and its description. The return value is that of Command::add.
+std::function<Status()> AddCommand(const Command& command, CLI::App* app);
+
+// Groups of flags.
+void AddModelFlag(CLI::App* app, std::string* model);
+void AddBinFlags(CLI::App* app, OpenOptions* options);
+void AddContextFlag(CLI::App* app, uint32_t* ctx);
+void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
+void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
+void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa);
+void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
+// A model to run here, or a cluster that runs one.
+void AddTargetFlags(CLI::App* app, TargetOptions* options);
+void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
+void AddQuietFlag(CLI::App* app, bool* quiet);
+
+}  // namespace gyre

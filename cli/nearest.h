@@ -1,0 +1,12 @@
+// The name that a misspelt word may have meant.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gyre {
+
+// "; did you mean 'NAME'?" with the nearest of the names, or "" where none is near.
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& names);
+
+}  // namespace gyre

@@ -1,0 +1,37 @@
+// Lines that a person types, or a pipe brings.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace gyre {
+
+// Makes multibyte text work: the locale of the environment where it is UTF-8, else C.UTF-8. Numbers stay as in C.
+void UseUtf8();
+
+// Reads messages from stdin. On a terminal (stdin and stdout) lines are edited and remembered in
+// $XDG_STATE_HOME/gyre/history or ~/.local/state/gyre/history, and a paste is one message whatever its lines.
+// Everywhere a backslash at a line's end continues the message on the next line, and all lines between one that is
+// `"""` and the next such are one message. Not thread-safe.
+class MessageReader {
+ public:
+  enum class Result {
+    kMessage,
+    kEnd,          // of the input
+    kInterrupted,  // Ctrl-C: what was typed is dropped
+  };
+  MessageReader();
+  ~MessageReader();
+  Result Read(std::string* message);
+  bool terminal() const { return editor_ != nullptr; }
+
+ private:
+  class Input;
+  class Editor;
+  Result ReadLine(bool first, std::string* line);
+
+  std::unique_ptr<Input> input_;
+  std::unique_ptr<Editor> editor_;  // null: not a terminal
+};
+
+}  // namespace gyre

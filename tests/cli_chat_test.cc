@@ -1,0 +1,189 @@
+// gyre chat on a terminal and through a pipe, and what signals do to it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/testing/command.h"
+#include "tests/testing/terminal.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::seconds;
+using testing::Ended;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Shell;
+using testing::Terminal;
+
+// A chat with the demo model on a terminal.
+class ChatTest : public ::testing::Test {
+ protected:
+  ChatTest() {
+    char folder[] = "/tmp/gyre-chat-XXXXXX";
+    state_ = mkdtemp(folder);
+  }
+  ~ChatTest() override { std::filesystem::remove_all(state_); }
+
+  std::unique_ptr<Terminal> Chat(std::vector<std::string> flags = {}, const std::string& locale = "C.UTF-8") const {
+    std::vector<std::string> command{GYRE_BINARY, "chat", GYRE_DEMO_MODEL, "--temp", "0"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return std::make_unique<Terminal>(
+        std::move(command), std::vector<std::pair<std::string, std::string>>{
+                                {"LC_ALL", locale}, {"XDG_STATE_HOME", state_}, {"HOME", state_}, {"TERM", "xterm"}});
+  }
+  static void Leave(Terminal* chat) {
+    chat->Type("/exit\r");
+    EXPECT_EQ(chat->Wait(seconds(30)), 0) << chat->output();
+  }
+  std::string state_;
+};
+
+size_t Count(const std::string& text, const std::string& what) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++n;
+  return n;
+}
+
+TEST_F(ChatTest, EveryCharacterArrives) {
+  for (const char* locale : {"C.UTF-8", "C"}) {
+    SCOPED_TRACE(locale);
+    auto chat = Chat({}, locale);
+    ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+    chat->Type("/Wie-heißt-du,漢字🦊?\r");
+    EXPECT_TRUE(chat->WaitFor("unknown command /Wie-heißt-du,漢字🦊?;")) << chat->output();
+    // A character is erased whole.
+    chat->Type("/ä漢🦊\x7f\x7fx\r");
+    EXPECT_TRUE(chat->WaitFor("unknown command /äx;")) << chat->output();
+    Leave(chat.get());
+  }
+}
+
+TEST_F(ChatTest, TheBannerNamesTheModel) {
+  auto chat = Chat();
+  EXPECT_TRUE(chat->WaitFor("demo.gguf (llama)")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  Leave(chat.get());
+}
+
+TEST_F(ChatTest, APasteIsOneMessage) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("\033[?2004h")) << chat->output();
+  chat->Type("\033[200~What\ris\nGyre?\r\n\033[201~");
+  chat->Type("\r");
+  ASSERT_TRUE(chat->WaitFor("[prompt ")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  // Behind it the keys mean what they meant.
+  chat->Type("/nonsense\033[D\033[D\033[3~\r");
+  EXPECT_TRUE(chat->WaitFor("unknown command /nonsene;")) << chat->output();
+  Leave(chat.get());
+  EXPECT_EQ(Count(chat->output(), "[prompt "), 1u) << chat->output();
+}
+
+TEST_F(ChatTest, LinesGoOn) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("What is\\\r");
+  ASSERT_TRUE(chat->WaitFor("... ")) << chat->output();
+  chat->Type("Gyre?\r");
+  ASSERT_TRUE(chat->WaitFor("[prompt ")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  chat->Type("\"\"\"\r");
+  ASSERT_TRUE(chat->WaitFor("... "));
+  chat->Type("/layers\r");
+  ASSERT_TRUE(chat->WaitFor("... ")) << "a line of a message, not a command: " << chat->output();
+  chat->Type("\"\"\"\r");
+  chat->WaitFor("\033[?2004h");
+  Leave(chat.get());
+  EXPECT_EQ(Count(chat->output(), "[prompt "), 1u);
+}
+
+TEST_F(ChatTest, CtrlCAtThePromptClearsTheLine) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("/half");
+  ASSERT_TRUE(chat->WaitFor("/half"));
+  chat->Type("\x03");
+  ASSERT_TRUE(chat->WaitFor("/exit or Ctrl-D leaves")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  chat->Type("/whole\r");
+  EXPECT_TRUE(chat->WaitFor("unknown command /whole;")) << chat->output();
+  Leave(chat.get());
+}
+
+TEST_F(ChatTest, CtrlCEndsAnAnswerAndKeepsTheConversation) {
+  auto chat = Chat({"--ignore-eos", "-c", "100000", "-q"});  // an answer that goes on
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("Tell me a story about a fox.\r");
+  ASSERT_TRUE(chat->WaitFor("fox.\r\n"));
+  ASSERT_TRUE(chat->WaitFor("a")) << chat->output();
+  chat->Type("\x03");
+  ASSERT_TRUE(chat->WaitFor("[stopped]")) << chat->output();
+  ASSERT_TRUE(chat->WaitFor("> "));
+  Leave(chat.get());
+}
+
+TEST_F(ChatTest, SigtermAtThePromptEndsIt) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Kill(SIGTERM);
+  EXPECT_EQ(chat->Wait(seconds(30)), 130) << chat->output();
+}
+
+TEST_F(ChatTest, CtrlDLeaves) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("\x04");
+  EXPECT_EQ(chat->Wait(seconds(30)), 0) << chat->output();
+}
+
+Ended Piped(const std::string& input, const std::string& flags = "") {
+  return Shell("printf '" + input + "' | \"$gyre\" chat \"$model\" --temp 0 " + flags);
+}
+
+TEST(PipedChatTest, AFailedTurnFailsTheCommand) {
+  Ended ended = Piped("What is Gyre?\\n/resize 99\\nWhat is 2 + 2?\\n");
+  EXPECT_EQ(ended.code, 1) << ended.text;
+  EXPECT_EQ(Count(ended.text, "[prompt "), 2u) << "the other messages are answered: " << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("1 of the messages failed"));
+  ended = Piped("What is Gyre?\\n");
+  EXPECT_EQ(ended.code, 0) << ended.text;
+}
+
+TEST(PipedChatTest, AFullContextIsSaidAndTheChatGoesOn) {
+  const Ended ended = Piped("What is Gyre?\\nWhat is Gyre?\\nWhat is Gyre?\\nWhat is Gyre?\\n", "-c 80");
+  EXPECT_EQ(ended.code, 0) << ended.text;
+  EXPECT_EQ(Count(ended.text, "[prompt "), 4u) << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("the context of 80 tokens is full: the 2 oldest messages are forgotten. /reset"));
+  EXPECT_THAT(ended.text, HasSubstr("--ctx N"));
+}
+
+TEST(PipedChatTest, AnAnswerThatIsCutOffIsMarked) {
+  Ended ended = Piped("Tell me a story about a fox.\\n", "-c 60 --quiet");
+  EXPECT_EQ(ended.code, 0) << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("[the answer is cut off: the context of 60 tokens is full. /reset"));
+  ended = Piped("Tell me a story about a fox.\\n", "-n 5 --quiet");
+  EXPECT_EQ(ended.code, 0) << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("[the answer is cut off after 5 tokens"));
+  ended = Piped("What is Gyre?\\n");
+  EXPECT_THAT(ended.text, Not(HasSubstr("cut off")));
+}
+
+TEST(PipedChatTest, AMessageLongerThanTheContextIsRefusedWithTheWaysOut) {
+  const Ended ended = Piped("What is Gyre? What is Gyre? What is Gyre?\\n", "-c 20");
+  EXPECT_EQ(ended.code, 1) << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("/reset"));
+  EXPECT_THAT(ended.text, HasSubstr("--ctx N"));
+}
+
+TEST(PipedChatTest, QuotesJoinLines) {
+  const Ended ended = Piped("\"\"\"\\nWhat is\\nGyre?\\n\"\"\"\\n");
+  EXPECT_EQ(ended.code, 0) << ended.text;
+  EXPECT_EQ(Count(ended.text, "[prompt "), 1u) << ended.text;
+}
+
+}  // namespace
+}  // namespace gyre

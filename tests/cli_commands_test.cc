@@ -1,0 +1,352 @@
+// Commands as a shell runs them: what they print, and what they return.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/testing/command.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Ended;
+using testing::Gyre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Process;
+using testing::Shell;
+using ::testing::StartsWith;
+using testing::TextFile;
+
+const std::string kModel = GYRE_DEMO_MODEL;
+
+// A listening socket on loopback, and its port.
+class Listener {
+ public:
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(fd_, 1), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+  ~Listener() { Close(); }
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  int fd_;
+  std::string address_;
+};
+
+std::string FreeAddress() { return Listener().address(); }
+
+// What the model answers to one question, with flags.
+std::string Answer(const std::string& flags, const std::string& where = "\"$model\"") {
+  const Ended e = Shell("\"$gyre\" run " + where + " --chat -p 'What is Gyre?' -q " + flags);
+  EXPECT_EQ(e.code, 0) << e.text;
+  return e.text;
+}
+
+TEST(RunTest, ThePromptComesFromAFlagAFileOrStdin) {
+  const std::string flags = " -n 8 --temp 0 -q --echo";
+  const Ended by_flag = Shell("\"$gyre\" run \"$model\" -p 'What is Gyre?'" + flags);
+  EXPECT_EQ(by_flag.code, 0);
+  EXPECT_THAT(by_flag.text, StartsWith("What is Gyre?"));
+  EXPECT_EQ(Shell("echo 'What is Gyre?' | \"$gyre\" run \"$model\"" + flags).text, by_flag.text);
+  EXPECT_EQ(Shell("echo 'What is Gyre?' | \"$gyre\" run \"$model\" -p -" + flags).text, by_flag.text);
+  EXPECT_EQ(Shell("printf 'What is Gyre?' | \"$gyre\" run -m \"$model\" -f /dev/stdin" + flags).text, by_flag.text);
+  const Ended none = Shell("\"$gyre\" run \"$model\" </dev/null");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.text, HasSubstr("a prompt is needed"));
+}
+
+TEST(RunTest, ChatAppliesTheModelsTemplate) {
+  const std::string answer = Answer("--temp 0");
+  EXPECT_THAT(answer, HasSubstr("Gyre runs one large language model"));
+  EXPECT_EQ(Shell("echo 'What is Gyre?' | \"$gyre\" chat \"$model\" --temp 0 -q").text, answer);
+}
+
+TEST(RunTest, AFullDiskIsNoSuccess) {
+  const Ended full = Shell("\"$gyre\" run \"$model\" -p x -n 20 -q >/dev/full");
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.text, HasSubstr("No space left on device"));
+  EXPECT_EQ(Shell("\"$gyre\" inspect \"$model\" >/dev/full").code, 1);
+  EXPECT_EQ(Shell("\"$gyre\" help >/dev/full").code, 1);
+}
+
+// A run that goes on until it is told to end.
+TEST(RunTest, AnInterruptedRunReturns130) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Process run({GYRE_BINARY, "run", kModel, "-p", "x", "--ignore-eos", "-c", "1000000", "--seed", "1"});
+    ASSERT_TRUE(run.WaitFor("seed ").has_value()) << run.output();
+    std::this_thread::sleep_for(milliseconds(50));
+    run.Kill(signal);
+    EXPECT_EQ(run.Wait(seconds(60)), 130) << run.output();
+  }
+}
+
+// What it waits for never comes: a coordinator that does not answer, a prompt from a pipe that nobody writes.
+TEST(RunTest, AnInterruptBeforeTheFirstAnswerEndsTheProgram) {
+  Listener silent;
+  TextFile pipe("");
+  unlink(pipe.path().c_str());
+  ASSERT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
+  for (const auto& words : std::vector<std::vector<std::string>>{{"run", kModel, "-f", pipe.path()},
+                                                                 {"run", "--cluster", silent.address(), "-p", "x"},
+                                                                 {"chat", "--cluster", silent.address()}}) {
+    std::vector<std::string> command{GYRE_BINARY};
+    command.insert(command.end(), words.begin(), words.end());
+    Process p(command);
+    std::this_thread::sleep_for(milliseconds(300));
+    p.Kill(SIGINT);
+    EXPECT_EQ(p.Wait(seconds(4)), 130) << words[0] << ": " << p.output();
+  }
+}
+
+// Flags of one request change its text, and change it alike through a coordinator.
+TEST(RunTest, StopSeedAndBiasCountHereAndOverACluster) {
+  Process serve({GYRE_BINARY, "serve", kModel, "--cluster", "127.0.0.1:0", "-t", "1"});
+  const auto address = serve.WaitFor("listening ");
+  ASSERT_TRUE(address.has_value()) << serve.output();
+  const std::string plain = Answer("--temp 0");
+  const std::string wild = "--temp 5 --top-k 0 --top-p 1 --min-p 0 -n 20 ";
+  const std::vector<std::string> kFlags{"--temp 0 --stop workers", "--temp 0 --stop zzz --stop large",
+                                        wild + "--seed 3", wild + "--seed 4", "--temp 0 --logit-bias 200=100 -n 5"};
+  std::vector<std::string> texts{plain};
+  for (const std::string& flags : kFlags) {
+    texts.push_back(Answer(flags));
+    EXPECT_EQ(Answer(flags), texts.back()) << flags;
+    EXPECT_EQ(Answer(flags, "--cluster " + *address), texts.back()) << flags;
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_NE(texts[i], texts[j]) << i << " and " << j;
+    }
+  }
+  EXPECT_THAT(texts[1], Not(HasSubstr("workers")));
+  EXPECT_THAT(plain, HasSubstr("workers"));
+  for (const std::string& where : {std::string("\"$model\""), "--cluster " + *address}) {
+    const Ended e = Shell("\"$gyre\" run " + where + " --chat -p 'What is Gyre?' --temp 0 --ignore-eos -n 80");
+    EXPECT_THAT(e.text, HasSubstr("generated 80 tokens"));
+  }
+  serve.Kill(SIGTERM);
+  EXPECT_EQ(serve.Wait(seconds(30)), 0) << serve.output();
+}
+
+TEST(ServeTest, APortInUseIsFoundBeforeTheModelIsLoaded) {
+  Listener taken;
+  const Ended e = Gyre({"serve", "/nowhere/model.gguf", "--cluster", taken.address()});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_THAT(e.text, HasSubstr("--cluster " + taken.address() + ": another program listens on this port"));
+  EXPECT_LT(e.text.size(), 200u) << e.text;
+  const Ended ring = Gyre({"serve", kModel, "--cluster", "127.0.0.1:0", "--ring", taken.address()});
+  EXPECT_EQ(ring.code, 1);
+  EXPECT_THAT(ring.text, HasSubstr("--ring " + taken.address()));
+}
+
+TEST(ServeTest, BothAddressesBeyondLoopbackNeedInsecure) {
+  for (const auto& words : std::vector<std::vector<std::string>>{{"--cluster", "0.0.0.0:0"},
+                                                                 {"--cluster", "127.0.0.1:0", "--ring", "0.0.0.0:0"}}) {
+    std::vector<std::string> command{"serve", kModel};
+    command.insert(command.end(), words.begin(), words.end());
+    const Ended e = Gyre(command);
+    EXPECT_EQ(e.code, 2) << e.text;
+    EXPECT_THAT(e.text, HasSubstr("--insecure"));
+  }
+  EXPECT_EQ(Gyre({"serve", kModel, "--cluster", "nowhere"}).code, 2);
+}
+
+TEST(ServeTest, ACoordinatorWithoutMemoryForTheModelWaitsForWorkers) {
+  Process serve(
+      {GYRE_BINARY, "serve", kModel, "--cluster", "127.0.0.1:0", "--min-workers", "2", "--memory", "1M", "-t", "1"});
+  const auto address = serve.WaitFor("listening ");
+  ASSERT_TRUE(address.has_value()) << serve.output();
+  EXPECT_THAT(serve.output(), HasSubstr("requests wait for workers"));
+  const Ended early = Gyre({"run", "--cluster", *address, "-p", "x", "-n", "1"});
+  EXPECT_EQ(early.code, 1);
+  EXPECT_THAT(early.text, ::testing::AnyOf(HasSubstr("0 of 2 workers"), HasSubstr("no plan yet")));
+  std::vector<std::unique_ptr<Process>> workers;
+  for (const char* name : {"w1", "w2"}) {
+    workers.push_back(std::make_unique<Process>(
+        std::vector<std::string>{GYRE_BINARY, "worker", "--join", *address, "--name", name, "-t", "1"}));
+  }
+  ASSERT_TRUE(Shell("for i in {1..600}; do \"$gyre\" status --cluster " + *address +
+                    " | grep -q serving && exit 0; sleep 0.05; done; exit 1")
+                  .code == 0)
+      << serve.output();
+  EXPECT_THAT(Answer("--temp 0", "--cluster " + *address), HasSubstr("Gyre runs"));
+
+  // Commands that ask it.
+  const Ended status = Gyre({"status", "--cluster", *address, "--json"});
+  EXPECT_EQ(status.code, 0);
+  const boost::json::object o = boost::json::parse(status.text).as_object();
+  for (const char* field : {"num_layers", "context", "tokens_generated", "finished", "blocks", "plans"}) {
+    ASSERT_TRUE(o.contains(field)) << field << status.text;
+    EXPECT_TRUE(o.at(field).is_number()) << field;
+  }
+  EXPECT_TRUE(o.at("members").as_array()[0].as_object().at("weight_bytes").is_number());
+  EXPECT_TRUE(o.at("epoch").as_object().at("term").is_number());
+  const Ended drained = Gyre({"drain", "w1", "--cluster", *address});
+  EXPECT_EQ(drained.code, 0) << drained.text;
+  EXPECT_THAT(drained.text, HasSubstr("0-7"));
+  EXPECT_EQ(Gyre({"drain", "nobody", "--cluster", *address}).code, 1);
+  EXPECT_EQ(Gyre({"drain", "w1", "--cluster", *address}).code, 1) << "it has no layers any more";
+  for (auto& w : workers) w->Kill(SIGTERM);
+  for (auto& w : workers) EXPECT_EQ(w->Wait(seconds(30)), 0) << w->output();
+  serve.Kill(SIGINT);
+  EXPECT_EQ(serve.Wait(seconds(30)), 0) << serve.output();
+}
+
+TEST(ServeTest, ParallelMeansWhatItSays) {
+  auto blocks = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> command{GYRE_BINARY, "serve", kModel, "--cluster", "127.0.0.1:0", "-t", "1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    Process serve(command);
+    const auto address = serve.WaitFor("listening ");
+    EXPECT_TRUE(address.has_value()) << serve.output();
+    const Ended status = Gyre({"status", "--cluster", address.value_or(""), "--json"});
+    return boost::json::parse(status.text).as_object().at("blocks").to_number<int>();
+  };
+  EXPECT_EQ(blocks({"--parallel", "1"}), 1024 / 16);
+  EXPECT_EQ(blocks({}), 8 * 1024 / 16);
+}
+
+TEST(LaunchTest, TheExampleRunsFromACheckout) {
+  const std::string address = FreeAddress();
+  std::ifstream in(std::string(GYRE_SOURCE_DIR) + "/deploy/ring.example.toml");
+  std::ostringstream text;
+  text << in.rdbuf();
+  std::string ring = text.str();
+  const size_t at = ring.find("127.0.0.1:7070\"  ");
+  ASSERT_NE(at, std::string::npos);
+  ring.replace(at, sizeof "127.0.0.1:7070" - 1, address);
+  const TextFile file(ring);
+  Process launch({"/usr/bin/env", "-C", GYRE_SOURCE_DIR, GYRE_BINARY, "launch", file.path()});
+  ASSERT_EQ(Shell("for i in {1..600}; do \"$gyre\" status --cluster " + address +
+                  " 2>/dev/null | grep -q w3 && exit 0; sleep 0.05; done; exit 1")
+                .code,
+            0)
+      << launch.output();
+  EXPECT_THAT(launch.output(), HasSubstr("serve | listening"));
+  launch.Kill(SIGINT);
+  EXPECT_EQ(launch.Wait(seconds(60)), 0) << launch.output();
+}
+
+TEST(LaunchTest, MistakesInTheFileAreNamedWithTheirLine) {
+  const std::string head = "model = '" + kModel + "'\ncluster = '127.0.0.1:0'\n";
+  const struct {
+    std::string text;
+    const char* says;
+  } kCases[] = {
+      {head + "[worker]\nname = 'w1'\n", ":3: each worker needs two brackets: [[worker]]"},
+      {head + "[[workers]]\nname = 'w1'\n", ":3: there is no 'workers' here; did you mean 'worker'?"},
+      {head + "[[worker]]\nnaem = 'w1'\n", ":4: there is no 'naem' here; did you mean 'name'?"},
+      {head + "[[worker]]\nname = 7\n", ":4: name must be a text"},
+      {head + "[[worker]]\nargs = '-q'\n", ":4: args must be a list of texts"},
+      {head + "[[serve]]\nargs = []\n", ":3: serve must be a section"},
+      {"model = \n", ":1: "},
+      {"model = 'x'\n", ": model and cluster are needed"},
+  };
+  for (const auto& c : kCases) {
+    const TextFile file(c.text);
+    const Ended e = Gyre({"launch", file.path()});
+    EXPECT_EQ(e.code, 2) << c.text;
+    EXPECT_THAT(e.text, HasSubstr(file.path() + c.says));
+  }
+  EXPECT_EQ(Gyre({"launch", "/nowhere/ring.toml"}).code, 1);
+  const TextFile lost("model = '/nowhere/model.gguf'\ncluster = '127.0.0.1:0'\n");
+  const Ended e = Gyre({"launch", lost.path()});
+  EXPECT_EQ(e.code, 1) << "its coordinator ends";
+  EXPECT_THAT(e.text, HasSubstr("/nowhere/model.gguf"));
+}
+
+TEST(EstimateTest, WhatDoesNotFitIsAFailure) {
+  Ended e = Gyre({"estimate", kModel});
+  EXPECT_EQ(e.code, 0) << e.text;
+  EXPECT_THAT(e.text, HasSubstr("(1 x 1024, f16)"));
+  e = Gyre({"estimate", kModel, "--nodes", "2"});
+  EXPECT_EQ(e.code, 0) << e.text;
+  EXPECT_THAT(e.text, HasSubstr("(8 x 1024, f16)")) << "as gyre serve";
+  EXPECT_THAT(Gyre({"estimate", kModel, "--nodes", "2", "--parallel", "3"}).text, HasSubstr("(3 x 1024, f16)"));
+  e = Gyre({"estimate", kModel, "--nodes", "1M,1m"});
+  EXPECT_EQ(e.code, 1) << e.text;
+  EXPECT_THAT(e.text, HasSubstr("does not fit into 1.0 MiB"));
+  EXPECT_THAT(e.text, HasSubstr("gyre quantize"));
+  e = Gyre({"estimate", kModel, "--nodes", "2K", "--json"});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_THAT(e.text, HasSubstr("\"fits\":false"));
+  for (const char* size : {"16G", "16GB", "16GiB", "8.5G", "512m", "a=512mib,b=1t"}) {
+    EXPECT_EQ(Gyre({"estimate", kModel, "--nodes", size}).code, 0) << size;
+  }
+  for (const char* size : {"16X", "G", "1e3", "-1G", "0G", "16 G", "0x10G", "infG", "16GBB", "a=,b=1G"}) {
+    EXPECT_EQ(Gyre({"estimate", kModel, "--nodes", size}).code, 2) << size;
+  }
+}
+
+TEST(BenchTest, AModelInTheCachesIsNotSaidToBeBoundByMemory) {
+  const Ended e = Gyre({"bench", kModel, "-q", "-r", "1", "-p", "0", "-n", "4", "--streams", "1", "-t", "1", "--json"});
+  EXPECT_EQ(e.code, 0) << e.text;
+  const auto result = boost::json::parse(e.text).as_object().at("results").as_array()[0].as_object();
+  const double share = result.at("share").to_number<double>();
+  if (share > 1) EXPECT_EQ(result.at("limit").as_string(), "caches") << e.text;
+}
+
+TEST(TokenizeTest, TextBecomesIds) {
+  const Ended e = Shell("printf 'What is Gyre?' | \"$gyre\" tokenize \"$model\"");
+  EXPECT_EQ(e.code, 0);
+  EXPECT_THAT(e.text, ::testing::MatchesRegex("[0-9 ]+\n"));
+  const Ended lines = Shell("printf '{\"text\": \"What is Gyre?\"}\\n' | \"$gyre\" tokenize \"$model\" --jsonl");
+  EXPECT_EQ(lines.code, 0);
+  EXPECT_THAT(lines.text, StartsWith("{\"ids\": ["));
+  const Ended bad = Shell("echo nonsense | \"$gyre\" tokenize \"$model\" --jsonl");
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_THAT(bad.text, HasSubstr("line 1"));
+  EXPECT_EQ(Shell("\"$gyre\" tokenize </dev/null").code, 2);
+  EXPECT_EQ(Shell("\"$gyre\" tokenize /nowhere </dev/null").code, 1);
+}
+
+TEST(TemplateTest, ConversationsBecomeText) {
+  const Ended own = Gyre({"template", kModel});
+  EXPECT_EQ(own.code, 0);
+  EXPECT_THAT(own.text, HasSubstr("messages"));
+  const Ended text = Shell(
+      "echo '{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"add_generation_prompt\": true}' | "
+      "\"$gyre\" template \"$model\" --jsonl");
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.text, HasSubstr("<|im_start|>user\\nhi<|im_end|>"));
+  EXPECT_EQ(Gyre({"template"}).code, 2);
+  EXPECT_EQ(Gyre({"template", kModel, "--template", "x"}).code, 2);
+  EXPECT_EQ(Shell("echo nonsense | \"$gyre\" template \"$model\" --jsonl").code, 1);
+}
+
+TEST(InspectTest, AFileIsShown) {
+  const Ended text = Gyre({"inspect", kModel, "--tensors"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_THAT(text.text, HasSubstr("token_embd.weight"));
+  const Ended json = Gyre({"inspect", kModel, "--json"});
+  EXPECT_EQ(json.code, 0);
+  EXPECT_TRUE(boost::json::parse(json.text).is_object());
+  EXPECT_EQ(Gyre({"inspect", kModel, "--tensor", "nothing"}).code, 1);
+  EXPECT_EQ(Gyre({"inspect", "/nowhere.gguf"}).code, 1);
+}
+
+}  // namespace
+}  // namespace gyre
