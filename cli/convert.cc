@@ -1,6 +1,7 @@
 // gyre convert: a folder of safetensors as one GGUF file.
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/stop_signals.h"
 #include "fmt/core.h"
 #include "model/hf/folder.h"
 #include "model/weights.h"
@@ -13,11 +14,15 @@ Status ConvertCommand(const ConvertOptions& options) {
     fmt::print(stderr, "the file will have no tokenizer: {}\n", folder->tokenizer_note);
   }
   Progress progress("converting", options.quiet);
+  const StopSignals signals;
   const Status status =
-      ConvertToGguf(*folder, options.out, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
+      ConvertToGguf(*folder, options.out, {.overwrite = options.force, .progress = [&](uint64_t done, uint64_t total) {
+                                             progress.Update(done, total);
+                                             return signals.Check();
+                                           }});
   progress.Finish();
   GYRE_RETURN_IF_ERROR(status);
-  // What was written is a model, or it is no use.
+  // A file that doesn't open as a model would be of no use.
   return OpenModel(options.out).status();
 }
 

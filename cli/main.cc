@@ -190,11 +190,14 @@ int Main(int argc, char** argv) {
   CLI::App* quantize_app = app.add_subcommand("quantize", "write a model file in another type of weights");
   quantize_app->add_option("IN", quantize.in, "GGUF file")->required()->type_name("FILE");
   quantize_app->add_option("OUT", quantize.out, "the file to write")->required()->type_name("FILE");
-  quantize_app->add_option("TYPE", quantize.type, "of the weights")->required()->check(CLI::IsMember(QuantizeTypes()));
+  quantize_app->add_option("TYPE", quantize.type, "of the weights")
+      ->required()
+      ->check(CLI::IsMember(QuantizeTypes(), CLI::ignore_case));
   quantize_app->add_option("-t,--threads", quantize.threads, "threads (default: the cores)")
       ->check(CLI::PositiveNumber);
   quantize_app->add_flag("--requantize", quantize.requantize, "weights that are quantized already, too");
   quantize_app->add_flag("-q,--quiet", quantize.quiet, "errors only on stderr");
+  quantize_app->add_flag("--force", quantize.force, "overwrite an existing file; the source never is");
 
   ConvertOptions convert;
   CLI::App* convert_app = app.add_subcommand("convert", "write a folder of safetensors as one GGUF file");
@@ -203,6 +206,7 @@ int Main(int argc, char** argv) {
       ->type_name("FOLDER");
   convert_app->add_option("OUT", convert.out, "the file to write")->required()->type_name("FILE");
   convert_app->add_flag("-q,--quiet", convert.quiet, "errors only on stderr");
+  convert_app->add_flag("--force", convert.force, "overwrite an existing file; a source never is");
 
   EstimateOptions estimate;
   CLI::App* estimate_app = app.add_subcommand("estimate", "memory that a model takes, by node");

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/coding.h"
+#include "model/foreign_file.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -219,7 +220,11 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   Reader in(file);
   Gguf g;
   GYRE_ASSIGN_OR_RETURN(const uint32_t magic, in.Number<uint32_t>("the magic"));
-  if (magic != kGgufMagic) return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
+  if (magic != kGgufMagic) {
+    const std::string foreign = DescribeForeignFile(file);
+    if (!foreign.empty()) return InvalidArgument("{}", foreign);
+    return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
+  }
   GYRE_ASSIGN_OR_RETURN(g.version_, in.Number<uint32_t>("the version"));
   if (g.version_ == 0x02000000 || g.version_ == 0x03000000) return Unimplemented("a big-endian GGUF file");
   if (g.version_ != 2 && g.version_ != 3) {
@@ -253,8 +258,9 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
       return DataLoss("tensor {}: offset {} is no multiple of {}", Printable(name), t.offset, align);
     if (g.data_offset_ > file.size() || t.offset > file.size() - g.data_offset_ ||
         t.view.bytes > file.size() - g.data_offset_ - t.offset) {
-      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes", Printable(name),
-                      t.view.bytes, t.offset, file.size());
+      return DataLoss(
+          "tensor {}: {} bytes at {} of the data end past the file of {} bytes; a download that was cut off looks so",
+          Printable(name), t.view.bytes, t.offset, file.size());
     }
     t.view.data = file.data() + g.data_offset_ + t.offset;
     GYRE_RETURN_IF_ERROR(g.tensors_.Add(std::move(name), std::move(t.view)));

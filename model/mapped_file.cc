@@ -51,6 +51,13 @@ MappedFile::~MappedFile() {
   close(fd_);
 }
 
+bool MappedFile::SameAs(const std::string& path) const {
+  struct stat own {
+  }, other{};
+  return fstat(fd_, &own) == 0 && stat(path.c_str(), &other) == 0 && own.st_dev == other.st_dev &&
+         own.st_ino == other.st_ino;
+}
+
 Status MappedFile::CheckSize() const {
   struct stat info {};
   if (fstat(fd_, &info) != 0) return SystemError(path_, "read its size", errno);

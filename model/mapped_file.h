@@ -23,6 +23,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Does `path`, by whatever name or link, lead to this very file?
+  bool SameAs(const std::string& path) const;
   // kDataLoss where the file no longer has the size that was mapped.
   Status CheckSize() const;
 

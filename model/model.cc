@@ -10,6 +10,7 @@
 
 #include "model/arch.h"
 #include "model/bpe.h"
+#include "model/foreign_file.h"
 #include "model/gguf.h"
 #include "model/hf/folder.h"
 #include "model/llama2c.h"
@@ -106,6 +107,8 @@ class OpenedModel : public Model {
     } else {
       StatusOr<Llama2cFile> bin = ParseLlama2c(bytes, options);
       if (!bin.ok()) {
+        const std::string foreign = DescribeForeignFile(bytes);
+        if (!foreign.empty()) return InvalidArgument("{}", foreign);
         if (!absl::IsDataLoss(bin.status())) return bin.status();
         return Annotate(bin.status(), "no GGUF file, and as a llama2.c .bin");
       }
@@ -447,6 +450,10 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
     parts.push_back(*std::move(part));
   }
   if (names.size() > 1) GYRE_RETURN_IF_ERROR(Annotate(CheckTogether(parts), path));
+  // A file of this name can't be meant as another kind.
+  if (path.ends_with(".gguf") && !IsGguf(files[0]->bytes())) {
+    return Annotate(Gguf::Parse(files[0]->bytes()).status(), path);
+  }
   auto model = std::make_shared<OpenedModel>();
   model->Keep(files, path);
   const std::span<const Gguf> further =

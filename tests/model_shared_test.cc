@@ -231,7 +231,7 @@ TEST(MappedFileTest, FilesThatAreNoneSaySo) {
   ASSERT_GE(fd, 0);
   EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("empty"));
   std::ofstream(path) << "This is a text and no model at all, as anyone can see.";
-  EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("no GGUF file"));
+  EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("looks like plain text, not a model file"));
   unlink(path);
 }
 

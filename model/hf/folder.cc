@@ -362,8 +362,11 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   const fs::path dir(path);
   auto f = std::make_unique<HfFolder>();
   std::error_code error;
-  if (!fs::exists(dir / "config.json", error))
-    return NotFound("{} is a folder, and config.json is missing in it", path);
+  if (!fs::exists(dir, error)) return NotFound("{}: no such folder", path);
+  if (!fs::is_directory(dir, error)) {
+    return InvalidArgument("{}: a file, expected a folder with config.json and *.safetensors", path);
+  }
+  if (!fs::exists(dir / "config.json", error)) return NotFound("{}: the folder has no config.json", path);
   GYRE_ASSIGN_OR_RETURN(f->config, Slurp(dir / "config.json"));
   GYRE_ASSIGN_OR_RETURN(const json::object config, ParseJson(f->config, dir / "config.json"));
   StatusOr<HfArchitecture> arch = ReadHfConfig(config, &f->metadata);
@@ -386,8 +389,7 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   return f;
 }
 
-Status ConvertToGguf(const HfFolder& folder, const std::string& out,
-                     const std::function<void(uint64_t, uint64_t)>& progress) {
+Status ConvertToGguf(const HfFolder& folder, const std::string& out, const ConvertToGgufOptions& options) {
   Metadata tokenizer;
   if (folder.tokenizer) {
     GYRE_RETURN_IF_ERROR(WriteTokenizer(*folder.tokenizer, &tokenizer));
@@ -395,7 +397,7 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out,
     tokenizer.Set("tokenizer.ggml.model", std::string_view("none"));
   }
   if (!folder.chat_template.empty()) tokenizer.Set("tokenizer.chat_template", std::string_view(folder.chat_template));
-  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out));
+  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out, {.overwrite = options.overwrite, .sources = folder.files}));
   for (const Metadata* m : {&folder.metadata, static_cast<const Metadata*>(&tokenizer)}) {
     for (const auto& [key, value] : m->values()) writer.Add(key, value);
   }
@@ -469,7 +471,7 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out,
       }
       GYRE_RETURN_IF_ERROR(writer.Write({data, size}));
       done += t->bytes;
-      if (progress) progress(done, total);
+      if (options.progress) GYRE_RETURN_IF_ERROR(options.progress(done, total));
     }
   }
   return writer.Finish();
