@@ -110,7 +110,7 @@ class OpenedModel : public Model {
         const std::string foreign = DescribeForeignFile(bytes);
         if (!foreign.empty()) return InvalidArgument("{}", foreign);
         if (!absl::IsDataLoss(bin.status())) return bin.status();
-        return Annotate(bin.status(), "no GGUF file, and as a llama2.c .bin");
+        return Annotate(bin.status(), "neither a GGUF file nor a llama2.c .bin");
       }
       bin_ = *std::move(bin);
       spec_ = bin_.spec;
@@ -417,6 +417,12 @@ Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenO
   return absl::OkStatus();
 }
 
+// A file named so is not meant as another kind: kDataLoss or kInvalidArgument say what it is instead.
+Status CheckName(const std::string& path, std::span<const std::byte> bytes) {
+  if (!path.ends_with(".gguf") || IsGguf(bytes)) return absl::OkStatus();
+  return Gguf::Parse(bytes).status();
+}
+
 // A folder, or a .safetensors file in one; "" otherwise.
 std::string HfFolderOf(const std::string& path) {
   std::error_code error;
@@ -450,10 +456,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
     parts.push_back(*std::move(part));
   }
   if (names.size() > 1) GYRE_RETURN_IF_ERROR(Annotate(CheckTogether(parts), path));
-  // A file of this name can't be meant as another kind.
-  if (path.ends_with(".gguf") && !IsGguf(files[0]->bytes())) {
-    return Annotate(Gguf::Parse(files[0]->bytes()).status(), path);
-  }
+  GYRE_RETURN_IF_ERROR(Annotate(CheckName(path, files[0]->bytes()), path));
   auto model = std::make_shared<OpenedModel>();
   model->Keep(files, path);
   const std::span<const Gguf> further =
@@ -485,6 +488,7 @@ StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const st
 StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options) {
   if (!HfFolderOf(path).empty()) return OpenModel(path, options);
   GYRE_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+  GYRE_RETURN_IF_ERROR(Annotate(CheckName(path, file->bytes()), path));
   auto model = std::make_shared<OpenedModel>();
   model->Keep({file}, path);
   if (IsGguf(file->bytes())) {
