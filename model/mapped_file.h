@@ -37,4 +37,11 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// How bytes of a mapping, the whole or a part, are about to be read. Hints only: errors and any range are fine.
+enum class ReadHint {
+  kSequential,  // from the first to the last: the system reads far ahead and drops what was read first
+  kSoon,        // soon and whole: the system begins to read now, and the caller goes on
+};
+void HintRead(std::span<const std::byte> range, ReadHint hint);
+
 }  // namespace gyre

@@ -167,8 +167,11 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   Error sum;
   uint64_t done = 0;
   const auto threads = static_cast<uint64_t>(std::max(1, o.threads));
+  HintRead(file->bytes(), ReadHint::kSequential);
   for (size_t i = 0; i < order.size(); ++i) {
     const TensorView& t = *order[i].second;
+    // The next tensor is read from the disk while this one is quantized.
+    if (i + 1 < order.size()) HintRead({order[i + 1].second->data, order[i + 1].second->bytes}, ReadHint::kSoon);
     if (types[i] == t.type) {
       GYRE_RETURN_IF_ERROR(writer.Write({t.data, t.bytes}));
       report.bytes_after += t.bytes;

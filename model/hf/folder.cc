@@ -455,6 +455,7 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const Conve
                  kv_heads = stated == 0 ? heads : stated;
   for (const Item& item : items) {
     for (const TensorView* t : item.parts) {
+      HintRead({t->data, t->bytes}, ReadHint::kSoon);
       std::vector<std::byte> bytes;
       if (t->type == DType::kI8) bytes = AsBf16(*t);
       const std::byte* data = bytes.empty() ? t->data : bytes.data();
