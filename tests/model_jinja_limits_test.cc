@@ -210,6 +210,16 @@ TEST(JinjaLimitsTest, OneCharacterOfALongTextTakesNoMemoryOfItsSize) {
   }
 }
 
+TEST(JinjaLimitsTest, NoExpressionNestsDeeperThanTheStackHolds) {
+  for (const std::string link :
+       {"+ 1", "~ a", "* 2", "or a", "and a", "| abs", ".b", "[0]", "(1)", "if a", "is b", "| abs(x=a)"}) {
+    std::string chain = "{{ a";
+    for (int i = 0; i < 200000; ++i) chain += " " + link;
+    EXPECT_THAT(RenderLimited(chain + " }}"), HasSubstr("parse: line 1: an expression of more than 1000 parts"))
+        << link;
+  }
+}
+
 TEST(JinjaLimitsTest, NoValueNestsDeeperThanTheStackHolds) {
   const std::string begin = "{% set ns = namespace(a=1) %}{% for i in range(20000) %}", end = "{% endfor %}";
   for (const std::string deeper :

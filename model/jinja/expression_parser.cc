@@ -16,10 +16,10 @@ class ExpressionParser {
     ExprPtr first = conditions ? Expression() : Or();
     if (!c_.IsOp(",")) return first;
     ExprPtr tuple = c_.Make(Kind::kTuple);
-    tuple->children.push_back(std::move(first));
+    Add(*tuple, std::move(first));
     while (c_.TakeOp(",")) {
       if (EndsTuple()) break;
-      tuple->children.push_back(conditions ? Expression() : Or());
+      Add(*tuple, conditions ? Expression() : Or());
     }
     return tuple;
   }
@@ -30,9 +30,9 @@ class ExpressionParser {
     while (c_.IsName("if")) {
       ExprPtr choice = c_.Make(Kind::kCondition);
       c_.Take();
-      choice->children.push_back(std::move(e));
-      choice->children.push_back(Or());
-      choice->children.push_back(c_.TakeName("else") ? Expression() : nullptr);
+      Add(*choice, std::move(e));
+      Add(*choice, Or());
+      Add(*choice, c_.TakeName("else") ? Expression() : nullptr);
       e = std::move(choice);
     }
     return e;
@@ -41,7 +41,7 @@ class ExpressionParser {
     std::string name = c_.NeedName();
     while (c_.TakeOp(".")) name += "." + c_.NeedName();
     ExprPtr filter = c_.Make(Kind::kFilter, std::move(name));
-    filter->children.push_back(std::move(e));
+    Add(*filter, std::move(e));
     if (c_.IsOp("(")) CallArguments(filter.get());
     return filter;
   }
@@ -69,8 +69,8 @@ class ExpressionParser {
 
   ExprPtr Joined(Kind kind, std::string op, ExprPtr left, ExprPtr right) {
     ExprPtr e = c_.Make(kind, std::move(op));
-    e->children.push_back(std::move(left));
-    e->children.push_back(std::move(right));
+    Add(*e, std::move(left));
+    Add(*e, std::move(right));
     return e;
   }
   ExprPtr Or() {
@@ -88,7 +88,7 @@ class ExpressionParser {
     const TokenCursor::Deeper deeper(c_);
     ExprPtr e = c_.Make(Kind::kUnary, "not");
     c_.Take();
-    e->children.push_back(Not());
+    Add(*e, Not());
     return e;
   }
   ExprPtr Compare() {
@@ -110,10 +110,10 @@ class ExpressionParser {
       c_.Take();
       if (chain == nullptr) {
         chain = c_.Make(Kind::kCompare);
-        chain->children.push_back(std::move(first));
+        Add(*chain, std::move(first));
       }
       chain->operators.push_back(op);
-      chain->children.push_back(Sum());
+      Add(*chain, Sum());
     }
   }
   // Left-associative operators of one rank.
@@ -145,7 +145,7 @@ class ExpressionParser {
     if (c_.IsOp("-") || c_.IsOp("+")) {
       e = c_.Make(Kind::kUnary, c_.Now().text);
       c_.Take();
-      e->children.push_back(Unary(false));
+      Add(*e, Unary(false));
     } else {
       e = Primary();
     }
@@ -194,7 +194,7 @@ class ExpressionParser {
       while (!c_.IsOp("]")) {
         if (!e->children.empty()) c_.NeedOp(",");
         if (c_.IsOp("]")) break;
-        e->children.push_back(Expression());
+        Add(*e, Expression());
       }
       c_.NeedOp("]");
       return e;
@@ -204,9 +204,9 @@ class ExpressionParser {
       while (!c_.IsOp("}")) {
         if (!e->children.empty()) c_.NeedOp(",");
         if (c_.IsOp("}")) break;
-        e->children.push_back(Expression());
+        Add(*e, Expression());
         c_.NeedOp(":");
-        e->children.push_back(Expression());
+        Add(*e, Expression());
       }
       c_.NeedOp("}");
       return e;
@@ -237,19 +237,19 @@ class ExpressionParser {
       if (c_.TakeOp(".")) {
         if (c_.Now().kind == Token::Kind::kInt) {  // Jinja's x.0
           ExprPtr item = c_.Make(Kind::kItem);
-          item->children.push_back(std::move(e));
-          item->children.push_back(Number());
+          Add(*item, std::move(e));
+          Add(*item, Number());
           e = std::move(item);
           continue;
         }
         ExprPtr attribute = c_.Make(Kind::kAttribute, c_.NeedName());
-        attribute->children.push_back(std::move(e));
+        Add(*attribute, std::move(e));
         e = std::move(attribute);
       } else if (c_.TakeOp("[")) {
         e = Subscript(std::move(e));
       } else if (c_.IsOp("(")) {
         ExprPtr call = c_.Make(Kind::kCall);
-        call->children.push_back(std::move(e));
+        Add(*call, std::move(e));
         CallArguments(call.get());
         e = std::move(call);
       } else {
@@ -272,9 +272,9 @@ class ExpressionParser {
     }
     c_.NeedOp("]");
     ExprPtr out = c_.Make(slice ? Kind::kSlice : Kind::kItem);
-    out->children.push_back(std::move(e));
+    Add(*out, std::move(e));
     if (!slice && parts[0] == nullptr) Fail("line {}: expected an index between the brackets", c_.Now().line);
-    for (int i = 0; i < (slice ? 3 : 1); ++i) out->children.push_back(std::move(parts[i]));
+    for (int i = 0; i < (slice ? 3 : 1); ++i) Add(*out, std::move(parts[i]));
     return out;
   }
   // "(a, b=c)" into e's further children and named.
@@ -288,9 +288,9 @@ class ExpressionParser {
           c_.Ahead(1).text == "=") {
         std::string name = c_.NeedName();
         c_.NeedOp("=");
-        e->named.emplace_back(std::move(name), Expression());
+        Add(*e, Expression(), std::move(name));
       } else {
-        e->children.push_back(Expression());
+        Add(*e, Expression());
       }
     }
     c_.NeedOp(")");
@@ -299,7 +299,7 @@ class ExpressionParser {
   ExprPtr Test(ExprPtr e) {
     const bool negated = c_.TakeName("not");
     ExprPtr test = c_.Make(Kind::kTest, c_.NeedName());
-    test->children.push_back(std::move(e));
+    Add(*test, std::move(e));
     const Token& t = c_.Now();
     if (c_.IsOp("(")) {
       CallArguments(test.get());
@@ -308,12 +308,25 @@ class ExpressionParser {
                (t.kind == Token::Kind::kName && t.text != "else" && t.text != "or" && t.text != "and" &&
                 t.text != "is" && t.text != "if" && t.text != "in" && t.text != "not" && t.text != "recursive")) {
       const TokenCursor::Deeper deeper(c_);
-      test->children.push_back(Postfix(Primary()));
+      Add(*test, Postfix(Primary()));
     }
     if (!negated) return test;
     ExprPtr e2 = c_.Make(Kind::kUnary, "not");
-    e2->children.push_back(std::move(test));
+    Add(*e2, std::move(test));
     return e2;
+  }
+
+  // A further operand of e, by name where it has one. Chains as a.b.c nest without recursion here, but not where they
+  // are evaluated and destroyed.
+  static void Add(Expr& e, ExprPtr child, std::string name = "") {
+    constexpr int kMaxDepth = 1000;
+    if (child != nullptr) e.depth = std::max(e.depth, child->depth + 1);
+    if (e.depth > kMaxDepth) Fail("line {}: an expression of more than {} parts in a row", e.line, kMaxDepth);
+    if (name.empty()) {
+      e.children.push_back(std::move(child));
+    } else {
+      e.named.emplace_back(std::move(name), std::move(child));
+    }
   }
 
   TokenCursor& c_;
