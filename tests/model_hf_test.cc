@@ -268,6 +268,20 @@ TEST_F(HfTest, BlockFp8AndChannelInt8AreTheirProducts) {
   }
 }
 
+TEST_F(HfTest, AConversionOverwritesNoFileOfTheFolder) {
+  MakeFolder({"llama", "llama"}, testing::BuildTinyModel({}), 1);
+  const auto folder = OpenHfFolder(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  fs::create_hard_link(Path("model.safetensors"), Path("link.gguf"));
+  for (const char* own : {"model.safetensors", "link.gguf", "config.json"}) {
+    const auto size = fs::file_size(Path(own));
+    EXPECT_THAT(Message(ConvertToGguf(**folder, Path(own), {.overwrite = true})), HasSubstr("this is the source"));
+    EXPECT_EQ(fs::file_size(Path(own)), size);
+  }
+  ASSERT_TRUE(ConvertToGguf(**folder, Path("new.gguf"), {}).ok());
+  EXPECT_THAT(Message(ConvertToGguf(**folder, Path("new.gguf"), {})), HasSubstr("--force overwrites it"));
+}
+
 TEST_F(HfTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("the folder has no config.json"));
   const auto bytes = testing::BuildTinyModel({});

@@ -27,7 +27,7 @@ struct HfFolder {
   std::string chat_template;
   std::string config;  // its text
 
-  std::vector<std::shared_ptr<const MappedFile>> files;
+  std::vector<std::shared_ptr<const MappedFile>> files;  // all that it was read from
   std::deque<std::vector<float>> owned_floats;
   std::deque<std::vector<uint16_t>> owned_halves;
 };
