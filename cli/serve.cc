@@ -133,8 +133,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
                                  .kv_type = ring_options.kv_type,
                                  .exact = ring_options.exact,
                                  .open = ring_options.ForOpening()};
-  GYRE_ASSIGN_OR_RETURN(auto server,
-                        GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service()));
+  GYRE_ASSIGN_OR_RETURN(
+      auto server, GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service()));
   InterruptGuard::Begin();
   // For people, and for programs that started it with port 0.
   fmt::print("listening {}\n", server->address());
