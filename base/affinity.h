@@ -9,17 +9,17 @@
 
 namespace gyre {
 
-inline constexpr int kMostProcessors = 4096;
+inline constexpr int kMaxProcessors = 4096;
 
 // Of the calling thread, which those it starts begin with; empty where it can't be read.
 inline std::vector<int> AffinityMask() {
-  cpu_set_t* mask = CPU_ALLOC(kMostProcessors);
+  cpu_set_t* mask = CPU_ALLOC(kMaxProcessors);
   if (mask == nullptr) return {};
-  const size_t size = CPU_ALLOC_SIZE(kMostProcessors);
+  const size_t size = CPU_ALLOC_SIZE(kMaxProcessors);
   CPU_ZERO_S(size, mask);
   std::vector<int> out;
   if (sched_getaffinity(0, size, mask) == 0) {
-    for (int cpu = 0; cpu < kMostProcessors; ++cpu) {
+    for (int cpu = 0; cpu < kMaxProcessors; ++cpu) {
       if (CPU_ISSET_S(static_cast<size_t>(cpu), size, mask)) out.push_back(cpu);
     }
   }
@@ -28,11 +28,11 @@ inline std::vector<int> AffinityMask() {
 }
 
 // Keeps the calling thread on these processors from now on; false where the system refuses, and it stays where it is.
-// REQUIRES: each is in [0, kMostProcessors).
-inline bool StayOn(std::span<const int> cpus) {
-  cpu_set_t* mask = CPU_ALLOC(kMostProcessors);
+// REQUIRES: each is in [0, kMaxProcessors).
+inline bool PinThread(std::span<const int> cpus) {
+  cpu_set_t* mask = CPU_ALLOC(kMaxProcessors);
   if (mask == nullptr) return false;
-  const size_t size = CPU_ALLOC_SIZE(kMostProcessors);
+  const size_t size = CPU_ALLOC_SIZE(kMaxProcessors);
   CPU_ZERO_S(size, mask);
   for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), size, mask);
   const bool done = sched_setaffinity(0, size, mask) == 0;

@@ -42,7 +42,7 @@ int NodeOf(int cpu) {
 
 // Processors that the control groups' quotas pay for (cgroup v2), this process's own and those around it.
 double Quota() {
-  double least = kMostProcessors;
+  double least = kMaxProcessors;
   std::string group;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -98,8 +98,8 @@ StatusOr<std::vector<int>> ParseCpuList(std::string_view text) {
     begin = end + 1;
     const auto [first, last] = *range;
     if (last < first) return wrong(fmt::format("the range {}-{} is empty, {}", first, last, kForm));
-    if (last >= kMostProcessors)
-      return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMostProcessors));
+    if (last >= kMaxProcessors)
+      return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMaxProcessors));
     for (int cpu = first; cpu <= last; ++cpu) {
       if (std::find(out.begin(), out.end(), cpu) != out.end())
         return wrong(fmt::format("processor {} is there twice, expected each once", cpu));

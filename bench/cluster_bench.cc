@@ -38,7 +38,7 @@ struct Flags {
 
 std::atomic<bool> stopping{false};  // requests end with the ring, and that is no failure
 
-[[noreturn]] void Give(const std::string& why) {
+[[noreturn]] void Fail(const std::string& why) {
   fmt::print(stderr, "cluster_bench: {}\n", why);
   std::exit(1);
 }
@@ -52,7 +52,7 @@ class Ring {
         std::vector<std::string>{flags.gyre, "serve", flags.model, "--cluster", "127.0.0.1:0", "--no-local",
                                  "--min-workers", n, "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache"});
     const auto at = serve_->WaitFor("listening ");
-    if (!at) Give(serve_->output());
+    if (!at) Fail(serve_->output());
     address_ = *at;
     for (const auto& [cores, threads] : workers) {
       std::vector<std::string> command;
@@ -67,14 +67,14 @@ class Ring {
     for (int i = 0;; ++i) {
       const auto status = FetchStatus(address_);
       if (status.ok() && status->state() == "serving") break;
-      if (i > 12000) Give(serve_->output());
+      if (i > 12000) Fail(serve_->output());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
   const std::string& address() const { return address_; }
   v1::StatusReply status() const {
     auto status = FetchStatus(address_);
-    if (!status.ok()) Give(Message(status.status()));
+    if (!status.ok()) Fail(Message(status.status()));
     return *status;
   }
 
@@ -101,7 +101,7 @@ Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
   for (int s = 0; s < streams; ++s) {
     threads.emplace_back([&, s] {
       auto target = OpenRemote(address);
-      if (!target.ok()) Give(Message(target.status()));
+      if (!target.ok()) Fail(Message(target.status()));
       bool first = true;
       const Status status = (*target)->Run(Continue(prompt, n, (*target)->facts().vocab, s), [&](const Event& event) {
         if (std::holds_alternative<Finished>(event) && !done.exchange(true)) ended = now();
@@ -110,7 +110,7 @@ Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
         if (!first && started == streams && !done) ++tokens;
         first = false;
       });
-      if (!status.ok() && !stopping) Give(Message(status));
+      if (!status.ok() && !stopping) Fail(Message(status));
     });
   }
   for (auto& t : threads) t.join();
@@ -211,7 +211,7 @@ std::string Resize(const Flags& flags) {
     const double step = Seconds(Clock::now() - from) / std::max(tokens / 8, 1.0) * 1e3;
     const auto change =
         AskResize(ring.address(), i % 2 == 0 ? fmt::format("{}", half - quarter) : fmt::format("{}", half));
-    if (!change.ok()) Give(Message(change.status()));
+    if (!change.ok()) Fail(Message(change.status()));
     pause.push_back(ring.status().last_pause_ms());
     steps.push_back(pause.back() / step);
     took.push_back(change->took_ms());

@@ -118,7 +118,7 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
         const KvView& view = layers.front().pool->view();
         AlignedVector<float> q(rows * kHeads * 64), out(q.size());
         for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
-        const Arithmetic arithmetic = rows > 1 ? Arithmetic::kPrompt : Arithmetic::kGenerated;
+        const Arithmetic arithmetic = rows > 1 ? Arithmetic::kPrefill : Arithmetic::kDecode;
         for (Isa isa : levels) {
           auto backend = MakeBackend(isa, flags.threads);
           std::vector<double> seconds, bandwidths;
@@ -177,9 +177,9 @@ int Main(const Flags& flags) {
         return 1;
       }
       const auto w = backend->Pack({.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()});
-      for (const Arithmetic arithmetic : {Arithmetic::kGenerated, Arithmetic::kPrompt}) {
-        if (arithmetic == Arithmetic::kPrompt && backend->prefill_matches_decode()) continue;
-        const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrompt ? ", prompt" : "");
+      for (const Arithmetic arithmetic : {Arithmetic::kDecode, Arithmetic::kPrefill}) {
+        if (arithmetic == Arithmetic::kPrefill && backend->prefill_matches_decode()) continue;
+        const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrefill ? ", prompt" : "");
         const bench::Unit unit = bench::UnitOf(isa, arithmetic, type->block_elems == 1);
         for (size_t rows : flags.rows) {
           AlignedVector<float> x(rows * flags.k), out(rows * flags.n);

@@ -60,9 +60,9 @@ struct KvRow {
 // What a product may round.
 enum class Arithmetic : uint8_t {
   kExact,      // nothing: f32 products, of quantized weights too
-  kGenerated,  // as generated rows are: with quantized weights x to int8, 32 elements a scale
-  kPrompt,  // as prompt rows are: x (in attention queries and weights) and W to bf16 where the backend has tiles, else
-            // as kGenerated
+  kDecode,  // as generated rows are: with quantized weights x to int8, 32 elements a scale
+  kPrefill,  // as prompt rows are: x (in attention queries and weights) and W to bf16 where the backend has tiles, else
+            // as kDecode
 };
 
 struct AttentionParams {
@@ -70,7 +70,7 @@ struct AttentionParams {
   float scale = 0;                                 // applied to q.k
   float softcap = 0;                               // 0 = none; else cap * tanh(s / cap), before the mask
   int window = 0;                                  // 0 = none; else a row at p sees positions > p - window
-  Arithmetic arithmetic = Arithmetic::kGenerated;  // kPrompt: by tiles where the backend has them, unless a page is no
+  Arithmetic arithmetic = Arithmetic::kDecode;  // kPrefill: by tiles where the backend has them, unless a page is no
                                                    // multiple of 16 positions
 };
 
@@ -87,7 +87,7 @@ enum class Isa : uint8_t {
   kAvxVnni = 8
 };
 const char* IsaName(Isa isa);
-// Whether Arithmetic::kPrompt and kGenerated give equal bits.
+// Whether Arithmetic::kPrefill and kDecode give equal bits.
 constexpr bool PrefillMatchesDecode(Isa isa) { return isa != Isa::kAmx && isa != Isa::kAmxEmulated; }
 // Those that this build has, ref first, each better than the one before it.
 std::span<const Isa> BuiltIsas();
@@ -116,7 +116,7 @@ class Backend {
   // order along k is fixed.
   virtual void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) = 0;
   void MatMul(const float* x, size_t rows, const PackedWeight& w, float* out,
-              Arithmetic arithmetic = Arithmetic::kGenerated) {
+              Arithmetic arithmetic = Arithmetic::kDecode) {
     const Product one[] = {{w, out}};
     MatMul(x, rows, one, arithmetic);
   }

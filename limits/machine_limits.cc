@@ -185,7 +185,7 @@ double PeakOps(Isa, Unit, int) { return 0; }
 #endif
 
 Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights) {
-  if (arithmetic == Arithmetic::kPrompt && !PrefillMatchesDecode(isa)) return Unit::kTiles;
+  if (arithmetic == Arithmetic::kPrefill && !PrefillMatchesDecode(isa)) return Unit::kTiles;
   return float_weights || arithmetic == Arithmetic::kExact ? Unit::kFloat : Unit::kInteger;
 }
 

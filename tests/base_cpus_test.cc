@@ -35,7 +35,7 @@ TEST(CpusTest, CoresAreOfTheAffinityMask) {
   EXPECT_GE(DefaultThreads(), 1);
   // The mask is a thread's: one that may use a single processor sees a single core.
   std::thread([&] {
-    ASSERT_TRUE(StayOn({&mask.back(), 1}));
+    ASSERT_TRUE(PinThread({&mask.back(), 1}));
     EXPECT_THAT(UsableCores(), ElementsAre(mask.back()));
     EXPECT_EQ(DefaultThreads(), 1);
   }).join();
@@ -73,7 +73,7 @@ TEST(CpusTest, ATeamsThreadsStayOnTheirProcessors) {
     const std::vector<int> cpus{mask[1], mask[0]};
     const cpu::Team team(2, cpus);
     std::vector<std::vector<int>> seen(2);
-    team.ForOwners(2, 1, 1e9, [&](size_t begin, size_t) { seen[begin] = AffinityMask(); });
+    team.ForStatic(2, 1, 1e9, [&](size_t begin, size_t) { seen[begin] = AffinityMask(); });
     EXPECT_THAT(seen[0], ElementsAre(mask[0], mask[1]));
     EXPECT_THAT(seen[1], ElementsAre(cpus[1]));
   }).join();
@@ -88,7 +88,7 @@ TEST(CpusTest, ASmallerRegionEndsNoThread) {
   const cpu::Team team(4);
   const auto threads = [&](size_t items) {
     std::vector<pid_t> ids(items);
-    team.ForOwners(items, 1, 1e9, [&](size_t begin, size_t) { ids[begin] = gettid(); });
+    team.ForStatic(items, 1, 1e9, [&](size_t begin, size_t) { ids[begin] = gettid(); });
     return std::set<pid_t>(ids.begin(), ids.end());
   };
   const std::set<pid_t> before = threads(4);
@@ -127,7 +127,7 @@ TEST(CpusTest, EveryItemIsDoneOnce) {
           for (size_t i = begin; i < end; ++i) ++times[i];
         };
         team.For(items, grain, 1e9, once);
-        team.ForOwners(items, grain, 1e9, once);
+        team.ForStatic(items, grain, 1e9, once);
         for (size_t i = 0; i < items; ++i)
           ASSERT_EQ(times[i], 2) << threads << " " << grain << " " << items << " " << i;
       }

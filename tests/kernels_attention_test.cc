@@ -258,11 +258,11 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
                                .scale = 0.3f,
                                .softcap = window == 5 ? 20.0f : 0.0f,
                                .window = window,
-                               .arithmetic = Arithmetic::kPrompt};
+                               .arithmetic = Arithmetic::kPrefill};
         std::vector<float> all(q.size(), NAN), got(q.size());
         fast_->Attention(q.data(), rows, cache.view, params, all.data());
         if (fast_->prefill_matches_decode()) {
-          params.arithmetic = Arithmetic::kGenerated;
+          params.arithmetic = Arithmetic::kDecode;
           fast_->Attention(q.data(), rows, cache.view, params, got.data());
           EXPECT_EQ(all, got);
           continue;
@@ -332,7 +332,7 @@ TEST_P(PromptAttention, SequencesPagesAndGroups) {
       for (uint32_t p = from; p < from + n; ++p) rows.push_back({tables[sequence].data(), p});
     }
     const auto q = Random(rows.size() * width, 3);
-    const AttentionParams params{.heads = c.heads, .scale = 0.2f, .arithmetic = Arithmetic::kPrompt};
+    const AttentionParams params{.heads = c.heads, .scale = 0.2f, .arithmetic = Arithmetic::kPrefill};
     std::vector<float> together(q.size(), NAN), alone(width), expected(q.size());
     fast_->Attention(q.data(), rows, cache.view, params, together.data());
     for (size_t r = 0; r < rows.size(); r += 7) {
@@ -360,7 +360,7 @@ TEST_P(PromptAttention, ScoresOfAnySize) {
     q[290 * 32 + i] = NAN;
     q[299 * 32 + i] *= 1e12f;
   }
-  const AttentionParams params{.heads = 1, .scale = 1, .arithmetic = Arithmetic::kPrompt};
+  const AttentionParams params{.heads = 1, .scale = 1, .arithmetic = Arithmetic::kPrefill};
   std::vector<float> got(q.size(), NAN);
   fast_->Attention(q.data(), rows, cache.view, params, got.data());
   for (size_t r = 0; r < positions; ++r) {
@@ -385,7 +385,7 @@ TEST_P(PromptAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
     v[20 * kKvHeads * 32 + 5] = INFINITY;
     v[21 * kKvHeads * 32 + 6] = NAN;
     fast_->StoreKv(k.data(), v.data(), rows, cache.view);
-    const AttentionParams params{.heads = kHeads, .scale = 0.3f, .window = 4, .arithmetic = Arithmetic::kPrompt};
+    const AttentionParams params{.heads = kHeads, .scale = 0.3f, .window = 4, .arithmetic = Arithmetic::kPrefill};
     std::vector<float> together(q.size()), alone(width);
     fast_->Attention(q.data(), rows, cache.view, params, together.data());
     for (size_t p = 0; p < positions; ++p) {

@@ -21,7 +21,7 @@ namespace {
 
 using testing::Random;
 
-constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kGenerated, Arithmetic::kPrompt};
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kDecode, Arithmetic::kPrefill};
 constexpr DType kTypes[] = {DType::kF32,   DType::kF16,     DType::kBF16,  DType::kQ8_0,    DType::kQ4_0,
                             DType::kQ4_1,  DType::kQ5_0,    DType::kQ5_1,  DType::kQ2_K,    DType::kQ3_K,
                             DType::kQ4_K,  DType::kQ5_K,    DType::kQ6_K,  DType::kIQ4_NL,  DType::kIQ4_XS,
@@ -134,7 +134,7 @@ class Products : public testing::KernelTest {
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1,
-                  exact ? Arithmetic::kExact : Arithmetic::kGenerated);
+                  exact ? Arithmetic::kExact : Arithmetic::kDecode);
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     std::vector<float> wide(k);
     const size_t row_bytes = w.bytes.size() / n;
@@ -163,8 +163,8 @@ class Products : public testing::KernelTest {
     const std::vector<float> x = Random(rows * k, 5);
     std::vector<float> expected(rows * n), got(rows * n, NAN);
     if (fast_->prefill_matches_decode()) {
-      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kGenerated);
-      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kDecode);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrefill);
       EXPECT_EQ(expected, got) << Info(type).name;
       return;
     }
@@ -179,7 +179,7 @@ class Products : public testing::KernelTest {
         .type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
     ref_->MatMul(seen.data(), rows, *ref_->Pack(rounded), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
-    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrefill);
     size_t wrong = 0;
     for (size_t r = 0; r < rows; ++r) {
       for (size_t c = 0; c < n; ++c) {
@@ -407,7 +407,7 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
     if (fast_->prefill_matches_decode()) continue;
     // By tiles both factors are rounded to 8 bits.
     std::vector<float> prompt(rows * n);
-    fast_->MatMul(x.data(), rows, *packed, prompt.data(), Arithmetic::kPrompt);
+    fast_->MatMul(x.data(), rows, *packed, prompt.data(), Arithmetic::kPrefill);
     for (size_t i = 0; i < prompt.size(); ++i) {
       float magnitude = 0;
       for (size_t j = 0; j < k; ++j) {
@@ -425,7 +425,7 @@ TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
   for (DType type : kTypes) {
     const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, of floats a tail too
     for (const Arithmetic arithmetic : kArithmetics) {
-      if (arithmetic == Arithmetic::kPrompt && fast_->prefill_matches_decode()) continue;
+      if (arithmetic == Arithmetic::kPrefill && fast_->prefill_matches_decode()) continue;
       const Weights w = MakeWeights(type, n, k, 11);
       const std::vector<float> x = Random(rows * k, 12);
       std::vector<float> alone(rows * n);
@@ -471,7 +471,7 @@ TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
   if (fast_->prefill_matches_decode()) GTEST_SKIP() << "no tiles";
   const size_t k = 2304, n = 70, rows = testing::kSanitized ? 33 : 290;
   for (DType type : {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kIQ2_XS})
-    ExpectSameInChunks(*fast_, MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k)), rows, Arithmetic::kPrompt,
+    ExpectSameInChunks(*fast_, MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k)), rows, Arithmetic::kPrefill,
                        {1, 33, 257});
 }
 
@@ -480,13 +480,13 @@ TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
 TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
   const auto backend = MakeBackend(GetParam(), 2);
   for (DType type : kTypes)
-    ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kGenerated, {4, 5, 23, 24, 62, 63});
+    ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kDecode, {4, 5, 23, 24, 62, 63});
 }
 
 // More rows than AVX2 takes together, twice, and some.
 TEST_P(Products, RowsOfManyBlocksOfThem) {
   for (DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ6_K})
-    ExpectSameInChunks(*fast_, MakeWeights(type, 70, 768, 31), testing::kSanitized ? 523 : 1037, Arithmetic::kGenerated,
+    ExpectSameInChunks(*fast_, MakeWeights(type, 70, 768, 31), testing::kSanitized ? 523 : 1037, Arithmetic::kDecode,
                        {1, 61});
 }
 
@@ -495,7 +495,7 @@ TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
   for (DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
     for (size_t n : {21u, 53u, 93u}) {
       for (size_t k : {75u, 2100u, 4139u})
-        ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 35, 37});
+        ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kDecode, {1, 11, 12, 35, 37});
     }
   }
 }
@@ -504,7 +504,7 @@ TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
 TEST_P(Products, StripsDoNotDependOnThreads) {
   for (int threads : {1, 2, 3, 8}) {
     const auto backend = MakeBackend(GetParam(), threads);
-    for (const auto& [type, arithmetic] : {std::pair{DType::kBF16, Arithmetic::kGenerated},
+    for (const auto& [type, arithmetic] : {std::pair{DType::kBF16, Arithmetic::kDecode},
                                            {DType::kF32, Arithmetic::kExact},
                                            {DType::kQ4_K, Arithmetic::kExact}})
       ExpectSameInChunks(*backend, MakeWeights(type, 453, 512, 31), 70, arithmetic, {1, 35});
@@ -531,7 +531,7 @@ TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
       const WeightView view{.type = type, .n = n, .k = k, .data = bytes.data()};
       std::vector<float> expected(rows * n), got(rows * n, NAN);
       ref_->MatMul(x.data(), rows, *ref_->Pack(view), expected.data(), Arithmetic::kExact);
-      fast_->MatMul(x.data(), rows, *fast_->Pack(view), got.data(), Arithmetic::kPrompt);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(view), got.data(), Arithmetic::kPrefill);
       for (size_t i = 0; i < got.size(); ++i)
         ASSERT_NEAR(got[i], expected[i], 2e-3)
             << Info(type).name << " column " << column << " position " << at << " at " << i;

@@ -1,4 +1,4 @@
-// Attention of a few queries over one split of their context, on one thread: the arithmetic, by vectors.
+// Attention of a batch queries over one split of their context, on one thread: the arithmetic, by vectors.
 // attention_tiles.h does the same by matrix tiles, paged_attention.h shares out the work.
 #pragma once
 
@@ -60,16 +60,16 @@ struct AttentionCall {
 };
 
 // In memory that is the caller's.
-class AttentionPart : public AttentionSums {
+class AttentionPartial : public SoftmaxPartial {
  public:
   static size_t Bytes(size_t queries, size_t dim);
   // Of `most` queries at most: Bytes(most, dim) at `memory`.
-  AttentionPart(std::byte* memory, size_t most, size_t dim);
+  AttentionPartial(std::byte* memory, size_t most, size_t dim);
 
   // Of the first n queries.
   void Reset(size_t n);
-  void Copy(const AttentionPart& o, size_t n);
-  void Add(const IsaOps& ops, const AttentionPart& o, size_t n) { ops.add_sums(*this, o, n, dim_); }
+  void Copy(const AttentionPartial& o, size_t n);
+  void Add(const IsaOps& ops, const AttentionPartial& o, size_t n) { ops.combine_partials(*this, o, n, dim_); }
   // call.out of an item, whose queries saw something.
   void Finish(const AttentionCall& call, const AttentionItem& item) const;
 
@@ -78,19 +78,19 @@ class AttentionPart : public AttentionSums {
 };
 
 // The order in which splits [first, last] are added up, so that no bit depends on who adds them: two neighbours, two
-// such sums, and so on, where `split` / 2^n begins what becomes one sum; whoever has no neighbour waits for the next
-// round. Climbs from a split whose sum is known: meet(Pair, right) with the two sums of which this is one, `right` if
+// such acc, and so on, where `split` / 2^n begins what becomes one sum; whoever has no neighbour waits for the next
+// round. Climbs from a split whose sum is known: combine(SplitPair, right) with the two acc of which this is one, `right` if
 // it is the latter; false = the other has to come first. True where it ends with the sum of all.
-struct Pair {
+struct SplitPair {
   size_t left, right;  // the first split of each
 };
-template <typename Meet>
-bool Climb(size_t first, size_t last, size_t split, const Meet& meet) {
+template <typename Combine>
+bool CombineUp(size_t first, size_t last, size_t split, const Combine& combine) {
   for (size_t level = 0;; ++level) {
     const size_t at = split >> level, middle = (at | 1) << level;
     if (at << level <= first && (at + 1) << level > last) return true;
     if (middle <= first || middle > last) continue;
-    if (!meet(Pair{std::max(first, middle - (size_t{1} << level)), middle}, at % 2 == 1)) return false;
+    if (!combine(SplitPair{std::max(first, middle - (size_t{1} << level)), middle}, at % 2 == 1)) return false;
   }
 }
 
@@ -99,8 +99,8 @@ class SplitAttention {
   // What one of `most` queries at most needs for itself.
   static size_t Bytes(const AttentionCall& call, size_t most);
   SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory);
-  // *part = the item over that split.
-  void Attend(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  // *partial = the item over that split.
+  void Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
 
  private:
   struct Seen {
@@ -114,9 +114,9 @@ class SplitAttention {
   static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
 
   Seen Gather(const AttentionItem& item, size_t split) const;
-  void Soften(float* scores, Range range, float* max, double* total) const;
-  void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
-  void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  void ExpScores(float* scores, Range range, float* max, double* sum) const;
+  void AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
+  void AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
 
   const IsaOps& ops_;
   const AttentionCall& call_;

@@ -1,5 +1,5 @@
 // Attention of many queries over one split of their context by matrix tiles (IsaOps::tiles), on one thread: 16 queries
-// by 16 positions, then 16 queries by 16 elements. Queries and weights are rounded to bf16, keys and values become sums
+// by 16 positions, then 16 queries by 16 elements. Queries and weights are rounded to bf16, keys and values become acc
 // of two bf16.
 #pragma once
 
@@ -15,8 +15,8 @@ class TileAttention {
   static size_t Bytes(const AttentionCall& call, size_t most);
   // A page is a whole number of tiles' rows.
   TileAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory);
-  // *part = the item, which has one head, over that split.
-  void Attend(const AttentionItem& item, size_t split, AttentionPart* part);
+  // *partial = the item, which has one head, over that split.
+  void Attend(const AttentionItem& item, size_t split, AttentionPartial* partial);
 
  private:
   // Queries that pass over keys and values together, so that their scores stay in the cache.
@@ -40,15 +40,15 @@ class TileAttention {
   void ExpandKeys(const AttentionItem& item, Range any) const;
   void ExpandValues(const AttentionItem& item, Range any) const;
   void Score(const Block& block) const;
-  Range Weigh(const Block& block, size_t start, AttentionPart* part) const;
-  void AddValues(const Block& block, Range whole, AttentionPart* part) const;
+  Range ExpBlock(const Block& block, size_t start, AttentionPartial* partial) const;
+  void AddValues(const Block& block, Range whole, AttentionPartial* partial) const;
   // From tiles of keys or values to what rounding left of them; 0: nothing.
-  size_t Left(size_t depth) const { return two_ ? depth * kTileBytes : 0; }
+  size_t ResidualOffset(size_t depth) const { return has_residual_ ? depth * kTileBytes : 0; }
 
   const IsaOps& ops_;
   const AttentionCall& call_;
   const size_t depth_;  // tiles of an element's positions: dim / 32
-  const bool two_;      // keys and values are sums of two bf16
+  const bool has_residual_;      // keys and values are acc of two bf16
   Scratch scratch_;
   AttentionItem rounded_{};  // whose queries lie in scratch_.x; count 0: none
 };

@@ -57,7 +57,7 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
 constexpr size_t kRows = 4;
 // Of these rows, of both halves of a panel. Each by its name: gcc keeps arrays that live through a loop in memory.
 template <size_t R>
-struct Sums {
+struct Accumulators {
   __m256i low0, low1, low2, low3, low4, low5, high0, high1, high2, high3, high4, high5;
 
   template <typename Fn>
@@ -81,7 +81,7 @@ struct Sums {
 
 // dots = what `groups` groups of a block give, unpacked.
 template <size_t groups, size_t R>
-[[gnu::always_inline]] inline void SumGroups(const int16_t* q, const std::byte* codes, Sums<R>& dots) {
+[[gnu::always_inline]] inline void SumGroups(const int16_t* q, const std::byte* codes, Accumulators<R>& dots) {
   auto each = [&](size_t two, const auto& f) {
     const __m256i low = Load256(codes + 64 * two), high = Load256(codes + 64 * two + 32);
     dots.Rows([&](__m256i& a, __m256i& b, auto r) {
@@ -102,7 +102,7 @@ template <size_t groups, size_t R>
 }
 // dots += what groups [begin, end) give, bytes.
 template <typename L, size_t begin, size_t end>
-[[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Sums<kRows>& dots) {
+[[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Accumulators<kRows>& dots) {
   if constexpr (kVnni) {
 #pragma GCC unroll kUnrolled
     for (size_t g = begin; g < end; ++g) {
@@ -138,7 +138,7 @@ template <typename L, size_t begin, size_t end>
     return;
   }
   for (size_t run = begin; run < end; run += kRun) {
-    Sums<kRows> words;
+    Accumulators<kRows> words;
     auto each = [&](size_t g, const auto& f) {
       const __m256i low = Load256(codes + 64 * g), high = Load256(codes + 64 * g + 32);
       words.Rows([&](__m256i& a, __m256i& b, auto r) {
@@ -162,13 +162,13 @@ template <typename L, size_t begin, size_t end>
 // Asks for the share of one block of what is unpacked next: spread over the first rows' blocks, it comes from memory
 // while the others pass.
 template <typename L>
-void Ask(const std::byte* next, size_t block) {
+void Prefetch(const std::byte* next, size_t block) {
   constexpr size_t kBytes = L::kUnitBytes / L::kBlocks;
   for (size_t at = 0; next != nullptr && at < kBytes; at += 64) __builtin_prefetch(next + block * kBytes + at, 0, 2);
 }
 
 // The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of
-// what sums, [kRows][kPanel], holds where begin > 0. next: Ask's, or null.
+// what sums, [kRows][kPanel], holds where begin > 0. next: Prefetch's, or null.
 template <typename L>
 void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end,
                const std::byte* next, float* sums) {
@@ -178,11 +178,11 @@ void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t
   for (size_t h = 0; h < 2; ++h) LoadSums(sums + 8 * h, kPanel, 8, begin == 0, sum[h]);
   size_t at = x.At(row, begin);
   for (size_t b = begin; b < end; ++b, at += kRows, unpacked += U::kUnitBytes) {
-    Ask<L>(next, b - begin);
+    Prefetch<L>(next, b - begin);
     auto load = [&](size_t first) { return V8::Load(reinterpret_cast<const float*>(unpacked) + first); };
     constexpr size_t kMins = U::kMins / 4;
     Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
-      Sums<kRows> dots;
+      Accumulators<kRows> dots;
       dots.Rows([&](__m256i& low, __m256i& high, auto r) { low = high = Offset<L>(x, at + r(), s()); });
       AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(x.q + at * kBlock, unpacked + U::kHeader, dots);
       constexpr size_t low = s() * kPanel, high = low + 8;
@@ -213,10 +213,10 @@ template <typename L, size_t R>
   const int16_t* q = x.wide + at * kBlock;
   const float* scale = x.scale + at;
   for (size_t b = begin; b < end; ++b, q += kRowGroup * kBlock, scale += kRowGroup, unpacked += U::kUnitBytes) {
-    Ask<L>(next, b - begin);
+    Prefetch<L>(next, b - begin);
     for (size_t s = 0; s < kParts; ++s) {
       asm("" : "+r"(sums));  // read them from memory again
-      Sums<R> dots;
+      Accumulators<R> dots;
       SumGroups<kGroups>(q + 4 * kGroups * s, unpacked + U::kHeader + 2 * kGroup * kGroups * s, dots);
       const float* scales = reinterpret_cast<const float*>(unpacked) + s * kPanel;
       const __m256 low = V8::Load(scales), high = V8::Load(scales + 8);
@@ -239,7 +239,7 @@ static_assert(kRowBlock % kRowGroup == 0 && kRowBlock % kRows == 0);
 
 // Rows [from, to), at most kRowBlock, against up to kSlice panels.
 template <typename L>
-void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
+void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
                  float* out, size_t ldo) {
   constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows,
                    kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
@@ -294,7 +294,7 @@ void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   for (size_t p = 0; p < panels; p += slice) {
     for (size_t row = 0; row < rows; row += kRowBlock) {
       const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
-      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
+      MultiplySlice<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
                      columns < column ? 0 : columns - column, out + column, ldo);
     }
   }

@@ -13,7 +13,7 @@ namespace {
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/avx512_vector-inl.h"
 #include "kernels/cpu/float_kernels-inl.h"
-#include "kernels/cpu/float_strips-inl.h"
+#include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
 // AVX2's numbers, four blocks at a time: horizontal steps and divisions cost most of it.
@@ -71,9 +71,9 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 const IsaOps* Avx512Ops() {
   // Products are AVX2's, and so is how x lies for them.
   static const IsaOps kOps = {
-      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,      Scores<V16>,          Soften<V16>,
-      WeightedSum<V16>, AddSums<V16>,          SiluTimes<V16>,    GeluTimes<V16>,       Softcap<V16>,
-      RmsNorm<V16>,     ToHalf<V16>,           Strips<V16>::kOps, Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
+      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,      Scores<V16>,          ExpScores<V16>,
+      WeightedSum<V16>, CombinePartials<V16>,          SiluTimes<V16>,    GeluTimes<V16>,       Softcap<V16>,
+      RmsNorm<V16>,     ToHalf<V16>,           Gemm<V16>::kOps, Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
   return &kOps;
 }
 

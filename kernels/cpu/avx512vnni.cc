@@ -21,7 +21,7 @@ __m512i Four(const int8_t* q) {
 }
 
 // What lies `bytes` from what is read is asked for, in the panels whose bits are set.
-struct Ahead {
+struct PrefetchAhead {
   size_t bytes = 0;
   unsigned panels = 0;
 };
@@ -30,7 +30,7 @@ struct Ahead {
 // panels are several streams from memory, in different pages.
 template <typename L, size_t R, size_t P>
 [[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin,
-                                        size_t end, Ahead ahead, __m512 (&sum)[R][P]) {
+                                        size_t end, PrefetchAhead ahead, __m512 (&sum)[R][P]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
   const int8_t* q = x.q + at * kBlock;
@@ -97,7 +97,7 @@ struct Output {
 
 template <typename L, size_t R, size_t P>
 void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin,
-               size_t end, Ahead ahead, const Output& o) {
+               size_t end, PrefetchAhead ahead, const Output& o) {
   __m512 sum[R][P];
   auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
@@ -126,11 +126,11 @@ template <typename L, size_t P>
 void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end,
           size_t ahead, const Output& o) {
   // Small codes take long to unpack: the first rows ask for one panel, the next for the other.
-  const bool in_turns = P == 2 && L::kBits < 8 && rows > kRowGroup * 3 / 2;
+  const bool interleaved = P == 2 && L::kBits < 8 && rows > kRowGroup * 3 / 2;
   size_t r = 0;
   auto take = [&]<size_t R>() {
     for (; r + R <= rows; r += R) {
-      const unsigned panels = ahead == 0 || r > kRowGroup ? 0 : in_turns ? 1 + (r > 0) : r == 0 ? ~0u : 0;
+      const unsigned panels = ahead == 0 || r > kRowGroup ? 0 : interleaved ? 1 + (r > 0) : r == 0 ? ~0u : 0;
       StoreTile<L, R, P>(x, r, w, stride, panel, begin, end, {ahead, panels}, o);
     }
   };

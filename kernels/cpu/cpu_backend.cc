@@ -35,13 +35,13 @@ class CpuBackend : public Backend {
   }
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
-    quantized_as_.reset();
-    stripped_ = false;
+    quantized_layout_.reset();
+    rows_packed_ = false;
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
       if (!ByTiles(w, arithmetic)) {
-        float* out = p.add ? reinterpret_cast<float*>(sums_.Room(rows * w.n * sizeof(float))) : p.out;
+        float* out = p.add ? reinterpret_cast<float*>(sums_.EnsureCapacity(rows * w.n * sizeof(float))) : p.out;
         MatMulOne(x, rows, w, out, arithmetic == Arithmetic::kExact);
         if (p.add) AddInPlace(p.out, out, rows * w.n);
         continue;
@@ -58,11 +58,11 @@ class CpuBackend : public Backend {
                &down = static_cast<const CpuWeight&>(w.down);
     if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
       tile_product_->SetRows(x, rows, gate.k);
-      tile_product_->Gate(gate, up, act);
+      tile_product_->GatedLinearUnit(gate, up, act);
       return tile_product_->Multiply(down, out, add);
     }
     const size_t n = rows * gate.n;
-    auto* gates = reinterpret_cast<float*>(gated_.Room(2 * n * sizeof(float)));
+    auto* gates = reinterpret_cast<float*>(gated_.EnsureCapacity(2 * n * sizeof(float)));
     const Product both[] = {{gate, gates}, {up, gates + n}}, last[] = {{down, out, add}};
     MatMul(x, rows, both, arithmetic);
     GatedActivation(gates, gates + n, n, act, gates);
@@ -150,7 +150,7 @@ class CpuBackend : public Backend {
 
  private:
   bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const {
-    return arithmetic == Arithmetic::kPrompt && tile_product_ && TileProduct::Takes(w);
+    return arithmetic == Arithmetic::kPrefill && tile_product_ && TileProduct::Supports(w);
   }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
@@ -193,12 +193,12 @@ class CpuBackend : public Backend {
     const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
     if (w.panels != nullptr && !exact) {
       MatMulPanels(x, rows, w, ns, out);
-    } else if (const auto type = PlainType(w); type && rows >= ops_.strips.from) {
-      FillStrips(x, rows, w.k);
-      float* scratch = StripScratch();
-      team_.For(w.n, ops_.strips.columns, ns, [&](size_t begin, size_t end, size_t thread) {
-        ops_.strips.dot(strips(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
-                        scratch + ops_.strips.scratch * thread, out + begin, w.n);
+    } else if (const auto type = FloatTypeOf(w); type && rows >= ops_.float_gemm.min_rows) {
+      PackRows(x, rows, w.k);
+      float* scratch = GemmScratch();
+      team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
+        ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
+                        scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
       });
     } else if (type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
@@ -218,7 +218,7 @@ class CpuBackend : public Backend {
 
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
-    const size_t panels = Panels(w.n);
+    const size_t panels = PanelCount(w.n);
     team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns,
@@ -230,8 +230,8 @@ class CpuBackend : public Backend {
   void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
-    std::byte* scratch = low_bit_.Room(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
-    team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
+    std::byte* scratch = low_bit_.EnsureCapacity(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
+    team_.For(PanelCount(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
       std::byte* panels = scratch + 2 * w.panel_bytes * thread;
       for (size_t p = begin; p < end; p += 2) {
         ExpandPanels(w, p, panels);
@@ -261,8 +261,8 @@ class CpuBackend : public Backend {
     if (wide && wide_.size() < slots) wide_.resize(slots);
     const auto numbers = [&, wide = wide](size_t at) { return wide ? wide_[at].q : nullptr; };
     const Quantized out{q_.data()->q, scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots, numbers(0)};
-    if (quantized_as_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
-    quantized_as_.emplace(w.blocks, group, halves, times, wide);
+    if (quantized_layout_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
+    quantized_layout_.emplace(w.blocks, group, halves, times, wide);
     team_.For(rows, 1, Elems(rows * w.k) / 4,
               [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
                 for (size_t r = begin; r < end; ++r) {
@@ -285,19 +285,19 @@ class CpuBackend : public Backend {
 
   // Weights of any type, expanded to f32 some columns at a time; all rows use them while they are in the cache.
   void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    const bool many = rows >= ops_.strips.from;
-    const size_t columns = many ? ops_.strips.columns : 8, each = columns * w.k;
-    auto* room = reinterpret_cast<float*>(
-        expanded_.Room(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
-    float* scratch = many ? StripScratch() : nullptr;
-    if (many) FillStrips(x, rows, w.k);
+    const bool many = rows >= ops_.float_gemm.min_rows;
+    const size_t columns = many ? ops_.float_gemm.columns : 8, each = columns * w.k;
+    auto* expanded_all = reinterpret_cast<float*>(
+        expanded_.EnsureCapacity(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
+    float* scratch = many ? GemmScratch() : nullptr;
+    if (many) PackRows(x, rows, w.k);
     team_.For(w.n, columns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
-      float* expanded = room + each * thread;
+      float* expanded = expanded_all + each * thread;
       for (size_t c = begin; c < end; c += columns) {
         const size_t n = std::min(columns, end - c);
         for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
         if (many)
-          ops_.strips.dot(strips(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.strips.scratch * thread,
+          ops_.float_gemm.dot(row_panels(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.float_gemm.scratch * thread,
                           out + c, w.n);
         else
           ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
@@ -305,21 +305,21 @@ class CpuBackend : public Backend {
     });
   }
 
-  // x as strips(), valid until the next call; for all products of one MatMul.
-  void FillStrips(const float* x, size_t rows, size_t k) {
-    if (stripped_) return;
-    stripped_ = true;
-    const FloatStrips& s = ops_.strips;
+  // x as row_panels(), valid until the next call; for all products of one MatMul.
+  void PackRows(const float* x, size_t rows, size_t k) {
+    if (rows_packed_) return;
+    rows_packed_ = true;
+    const FloatGemm& s = ops_.float_gemm;
     const size_t count = (rows + s.rows - 1) / s.rows;
-    strips_.Room(count * s.Floats(k) * sizeof(float));
+    row_panels_.EnsureCapacity(count * s.Floats(k) * sizeof(float));
     team_.For(count, 1, Elems(rows * k) / 4, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i)
-        s.fill(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, strips() + i * s.Floats(k));
+        s.pack_rows(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, row_panels() + i * s.Floats(k));
     });
   }
-  float* strips() { return reinterpret_cast<float*>(strips_.data()); }
-  float* StripScratch() {
-    return reinterpret_cast<float*>(strip_scratch_.Room(ops_.strips.scratch * Size(threads()) * sizeof(float)));
+  float* row_panels() { return reinterpret_cast<float*>(row_panels_.data()); }
+  float* GemmScratch() {
+    return reinterpret_cast<float*>(gemm_scratch_.EnsureCapacity(ops_.float_gemm.scratch * Size(threads()) * sizeof(float)));
   }
 
   const Isa isa_;
@@ -335,13 +335,13 @@ class CpuBackend : public Backend {
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, size_t, bool, int, bool>>
-      quantized_as_;               // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
+      quantized_layout_;               // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
   Buffer gated_;                   // what gate and up make of the rows
   Buffer sums_;                    // of a product that is added to something
   Buffer low_bit_;                 // two panels of each thread
   Buffer expanded_;                // columns of each thread
-  Buffer strips_, strip_scratch_;  // activations as FloatStrips has them; what each thread needs then
-  bool stripped_ = false;          // in this MatMul
+  Buffer row_panels_, gemm_scratch_;  // activations as FloatGemm has them; what each thread needs then
+  bool rows_packed_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
 };

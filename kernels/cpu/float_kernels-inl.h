@@ -2,7 +2,7 @@
 // code of one ISA can be linked into another.
 //
 // V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kChain
-// (positions whose sums are in lanes before these are added), kPages (attention_kernels-inl.h), T (register), Zero,
+// (positions whose sums are in lanes before these are added), kPageStreams (attention_kernels-inl.h), T (register), Zero,
 // Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma,
 // Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail,
 // StoreHalf, Sum, Largest.
@@ -121,7 +121,7 @@ void ForAligned(size_t begin, size_t end, Fn f) {
 
 // Sums of weights are in lane (position % lanes): in an order that does not depend on where the run begins.
 template <typename V>
-float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
+float ExpScores(float* s, size_t begin, size_t end, float scale, float* max) {
   using T = typename V::T;
   constexpr float kLog2E = 1.44269504f;
   const T by = V::Broadcast(scale * kLog2E);
@@ -164,7 +164,7 @@ void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
 }
 
 template <typename V>
-void AddSums(const AttentionSums& to, const AttentionSums& from, size_t queries, size_t dim) {
+void CombinePartials(const SoftmaxPartial& to, const SoftmaxPartial& from, size_t queries, size_t dim) {
   using T = typename V::T;
   const T minus = V::Broadcast(-1.0f);
   for (size_t i = 0; i < queries; i += V::kLanes) {
@@ -176,10 +176,10 @@ void AddSums(const AttentionSums& to, const AttentionSums& from, size_t queries,
     V::Store(by, Exp<V>(V::Fma(top, minus, other)));
     for (size_t j = 0; j < n; ++j) {
       const size_t query = i + j;
-      if (!(from.total[query] > 0)) continue;
-      to.total[query] = to.total[query] * static_cast<double>(own[j]) + from.total[query] * static_cast<double>(by[j]);
+      if (!(from.sum[query] > 0)) continue;
+      to.sum[query] = to.sum[query] * static_cast<double>(own[j]) + from.sum[query] * static_cast<double>(by[j]);
       to.max[query] = tops[j];
-      ScaleAdd<V>(to.sums + query * dim, own[j], from.sums + query * dim, by[j], dim);
+      ScaleAdd<V>(to.acc + query * dim, own[j], from.acc + query * dim, by[j], dim);
     }
   }
 }

@@ -74,7 +74,7 @@ template <typename L, size_t R>
 // holds.
 template <typename Tiles, typename L, size_t R>
 void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std::byte* codes, size_t begin, size_t end,
-              const Corner& out) {
+              const OutputTile& out) {
   __m512 sum[R];
   EachRow<R>([&](auto r) {
     sum[r] = begin > 0 && r < out.rows ? _mm512_maskz_loadu_ps(out.mask(), out.out + r * out.ldo) : _mm512_setzero_ps();
@@ -107,7 +107,7 @@ void Int8Panels(const Quantized& x, size_t rows, const std::byte* w, size_t colu
       const size_t end = at + segment < units ? at + segment : units;
       PutSignedCodes<L>(w, at, end, codes);
       for (size_t r = 0; r < rows; r += kTileRows) {
-        const Corner part{out + r * ldo + column, ldo, rows - r, columns - column};
+        const OutputTile part{out + r * ldo + column, ldo, rows - r, columns - column};
         const auto add = part.rows > kTileRows / 2 ? AddUnits<Tiles, L, kTileRows> : AddUnits<Tiles, L, kTileRows / 2>;
         add(x, r, w, codes, at, end, part);
       }

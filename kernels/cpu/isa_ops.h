@@ -41,25 +41,25 @@ struct QuantizedRow {
   int32_t times;
 };
 
-// Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in strips of
+// Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in row_panels of
 // `rows`, k rounded up to `lanes` positions each, in an order of their own; missing rows and positions are zeros.
-struct FloatStrips {
+struct FloatGemm {
   size_t rows, lanes;
   size_t columns;  // products are made for as many at a time
-  size_t from;     // rows from which on this is faster
+  size_t min_rows;     // rows from which on this is faster
   size_t scratch;  // floats
-  // One strip, of `rows` rows or fewer.
-  void (*fill)(const float* x, size_t rows, size_t k, float* strip);
-  void (*dot)(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
+  // One row_panel, of `rows` rows or fewer.
+  void (*pack_rows)(const float* x, size_t rows, size_t k, float* row_panel);
+  void (*dot)(const float* row_panels, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
               float* out, size_t ldo);
-  size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // of a strip
+  size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // of a row_panel
 };
 
 // Of queries over some positions, relative to the largest exponent of a weight there.
-struct AttentionSums {
-  double* total = nullptr;  // [query], of weights; 0 = it saw nothing there
+struct SoftmaxPartial {
+  double* sum = nullptr;  // [query], of weights; 0 = it saw nothing there
   float* max = nullptr;     // [query], that exponent, -infinity where it saw nothing
-  float* sums = nullptr;    // [query][dim], of weighted values
+  float* acc = nullptr;    // [query][dim], of weighted values
 };
 
 struct IsaOps {
@@ -76,17 +76,17 @@ struct IsaOps {
   // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times
   // scales[d / 32 * stride + j] where there are scales. One chain along d. Of several pages the scores follow each
   // other.
-  void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+  void (*scores)(const float* q, size_t rows, const KvSpans& runs, size_t stride, size_t head_dim, float* scores,
                  size_t lds);
   // Scores become weights e^(scale s[i] - *max) for i of [begin, end), *max the largest exponent; their sum, in an
   // order that depends on i only. Relative error of a weight some 1e-7, and as much for each unit between its exponent
   // and the largest. REQUIRES: scale > 0.
-  float (*soften)(float* s, size_t begin, size_t end, float scale, float* max);
+  float (*exp_scores)(float* s, size_t begin, size_t end, float scale, float* max);
   // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim,
   // values[j] times scales[j] of head_dim / 32 where there are scales. Of several pages the weights follow each other.
-  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
+  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvSpans& runs, size_t head_dim, float* acc);
   // to += from for n queries, each with `dim` sums.
-  void (*add_sums)(const AttentionSums& to, const AttentionSums& from, size_t n, size_t dim);
+  void (*combine_partials)(const SoftmaxPartial& to, const SoftmaxPartial& from, size_t n, size_t dim);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
@@ -97,7 +97,7 @@ struct IsaOps {
   void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
   // f16, rounded to nearest even.
   void (*to_half)(const float* x, size_t n, uint16_t* out);
-  FloatStrips strips;
+  FloatGemm float_gemm;
   // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
   size_t row_group = kRowGroup;
   // From that many rows on dot_panels takes x as 16-bit numbers, for types whose codes stand for signed numbers of 8

@@ -124,13 +124,13 @@ void SetShape(CpuWeight* packed) {
 template <PanelType type>
 void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
   const WeightView& w = packed->source;
-  const size_t panels = Panels(w.n);
+  const size_t panels = PanelCount(w.n);
   SetShape<type>(packed);
   packed->bytes = panels * packed->panel_bytes;
   packed->panels = AlignedBytes(packed->bytes);
   // Each thread is the first to touch what it will read: on a machine of several NUMA nodes it comes to lie in that
   // thread's.
-  team.ForOwners(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
+  team.ForStatic(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
     constexpr size_t kPage = 4096;
     for (size_t at = begin * packed->panel_bytes; at < end * packed->panel_bytes; at += kPage)
       packed->panels[at] = std::byte{0};
@@ -215,19 +215,19 @@ std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes) {
   return out;
 }
 
-std::byte* Buffer::Room(size_t bytes) {
-  if (bytes > room_) {
-    room_ = 0;
+std::byte* Buffer::EnsureCapacity(size_t bytes) {
+  if (bytes > capacity_) {
+    capacity_ = 0;
     bytes_.reset();
     // A part of a huge page that is not small becomes a whole one.
     if (bytes > kHugePage / 4) bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
     bytes_ = AlignedBytes(bytes);
-    room_ = bytes;
+    capacity_ = bytes;
   }
   return bytes_.get();
 }
 
-std::optional<FloatType> PlainType(const CpuWeight& w) {
+std::optional<FloatType> FloatTypeOf(const CpuWeight& w) {
   switch (w.type) {
     case DType::kF32: return FloatType::kF32;
     case DType::kF16: return FloatType::kF16;

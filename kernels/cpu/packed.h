@@ -29,7 +29,7 @@ struct CpuWeight : PackedWeight {
 // Threads share out panels in groups of these, while packing as while multiplying.
 inline constexpr size_t kPanelGrain = 4;
 // Of n columns: an even number, so that tiles of two need no other.
-inline size_t Panels(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
+inline size_t PanelCount(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
 
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
                                             const std::function<void(size_t)>& progress);
@@ -41,14 +41,14 @@ std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes);
 class Buffer {
  public:
   // At least `bytes`, without a value once they grow.
-  std::byte* Room(size_t bytes);
+  std::byte* EnsureCapacity(size_t bytes);
   std::byte* data() const { return bytes_.get(); }
 
  private:
   std::unique_ptr<std::byte[], FreeDelete> bytes_;
-  size_t room_ = 0;
+  size_t capacity_ = 0;
 };
 // The type whose elements the kernels read as they lie, or nullopt.
-std::optional<FloatType> PlainType(const CpuWeight& w);
+std::optional<FloatType> FloatTypeOf(const CpuWeight& w);
 
 }  // namespace gyre::cpu

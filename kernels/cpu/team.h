@@ -31,51 +31,51 @@ class Team {
   }
   // The same, nobody takes over: for memory whose run's owner shall be the first to touch it.
   template <typename Fn>
-  void ForOwners(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
+  void ForStatic(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     Run<false>(items, grain, nanoseconds, f);
   }
 
  private:
   static constexpr double kWorthwhile = 20000;
-  static constexpr size_t kShares = 16;     // of a run at least, where it has as many grains
-  static constexpr size_t kMostRuns = 256;  // with more threads than that some begin with a neighbour's run
-  struct alignas(64) Taken {
+  static constexpr size_t kMinShares = 16;     // of a run at least, where it has as many grains
+  static constexpr size_t kMaxRuns = 256;  // with more threads than that some begin with a neighbour's run
+  struct alignas(64) ClaimedShares {
     size_t shares;  // of one run; by atomic_ref only
   };
 
-  template <bool take_over, typename Fn>
+  template <bool stealing, typename Fn>
   void Run(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     const size_t grains = (items + grain - 1) / grain, threads = std::min(static_cast<size_t>(threads_), grains);
     if (threads <= 1 || nanoseconds < kWorthwhile) {
-      Settle(0);
+      PinOnce(0);
       if (items > 0) Call(f, 0, items, 0);
       return;
     }
-    const size_t runs = take_over ? std::min(threads, kMostRuns) : threads;
-    Taken taken[take_over ? kMostRuns : 1];
-    for (size_t run = 0; take_over && run < runs; ++run) taken[run].shares = 0;
+    const size_t runs = stealing ? std::min(threads, kMaxRuns) : threads;
+    ClaimedShares claimed[stealing ? kMaxRuns : 1];
+    for (size_t run = 0; stealing && run < runs; ++run) claimed[run].shares = 0;
     auto first = [&](size_t run) { return grains * run / runs; };  // in grains
-    // The next share of a run; false where all are taken.
+    // The next share of a run; false where all are claimed.
     auto share = [&](size_t run, size_t thread) {
       const size_t begin = first(run), length = first(run + 1) - begin,
-                   each = take_over ? std::max<size_t>(1, length / kShares) : length;
+                   each = stealing ? std::max<size_t>(1, length / kMinShares) : length;
       size_t at = 0;
-      if constexpr (take_over) {
-        const std::atomic_ref shares(taken[run].shares);
+      if constexpr (stealing) {
+        const std::atomic_ref shares(claimed[run].shares);
         if (shares.load(std::memory_order_relaxed) * each >= length) return false;
         at = shares.fetch_add(1, std::memory_order_relaxed) * each;
         if (at >= length) return false;
       }
       Call(f, (begin + at) * grain, std::min(items, (begin + std::min(at + each, length)) * grain), thread);
-      return take_over;
+      return stealing;
     };
     // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the
     // next.
 #pragma omp parallel for num_threads(threads_) schedule(static, 1)
     for (int t = 0; t < threads_; ++t) {
       const auto i = static_cast<size_t>(t);
-      Settle(i);
-      if constexpr (take_over) {
+      PinOnce(i);
+      if constexpr (stealing) {
         const size_t own = threads > runs ? i * runs / static_cast<size_t>(threads_) : i;
         for (size_t k = 0; k < runs; ++k) {
           while (share((own + k) % runs, i)) {
@@ -96,13 +96,13 @@ class Team {
   }
 
   // Sends the calling thread, the team's number i, where it belongs, once.
-  void Settle(size_t i) const {
+  void PinOnce(size_t i) const {
     if (cpus_.empty()) return;
-    thread_local uint64_t settled = 0;
+    thread_local uint64_t pinned = 0;
     const uint64_t place = id_ << 16 | i;
-    if (settled == place) return;
-    settled = place;
-    StayOn(i == 0 ? std::span(cpus_) : std::span(cpus_).subspan(i % cpus_.size(), 1));
+    if (pinned == place) return;
+    pinned = place;
+    PinThread(i == 0 ? std::span(cpus_) : std::span(cpus_).subspan(i % cpus_.size(), 1));
   }
   static uint64_t NextId() {
     static std::atomic<uint64_t> last{0};

@@ -9,20 +9,20 @@
 namespace gyre::cpu {
 
 // Of positions that follow each other in a page, of one head.
-struct KvRun {
+struct KvSpan {
   KvType type;
   const std::byte* values;
   const std::byte* scales;  // f16; of q8_0 only
 };
 
 // Pages that IsaOps::scores and weighted_sum best take at once for few rows.
-inline constexpr size_t kPagesAtOnce = 4;
+inline constexpr size_t kPagesPerBatch = 4;
 
 // Several pages' runs, of n positions each.
-struct KvRuns {
-  const KvRun* at;
+struct KvSpans {
+  const KvSpan* at;
   size_t pages, n;
-  const KvRun* next =
+  const KvSpan* next =
       nullptr;  // as many of as many positions, of what is wanted afterwards: memory is asked for them meanwhile
 };
 
