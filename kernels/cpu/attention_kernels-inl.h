@@ -1,14 +1,16 @@
-// Attention's inner loops in terms of V, after float_kernels-inl.h. V::kPageStreams: so many pages' keys, or registers of
-// values, beside four queries: their sums are chains enough to keep the FMAs busy, and must fit the registers.
+// Attention's inner loops in terms of a vector class V; include after float_kernels-inl.h. V::kPageStreams is the
+// number of pages whose keys, or of registers of values, that are processed together for four queries: their
+// accumulators form enough independent FMA chains to hide the latency, and must fit the registers.
 
-// f(i, j) for all of A x B, constants: else gcc keeps arrays of sums in memory around the loops.
+// Calls f(i, j) for all i < A, j < B with compile-time constants: otherwise gcc keeps arrays of accumulators in memory
+// around the loops.
 template <size_t A, size_t B, typename Fn>
 [[gnu::always_inline]] inline void Unrolled(const Fn& f) {
   Each<0>(std::make_index_sequence<A * B>(),
           [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
 }
 
-// Up to a register of elements; of q8_0 without their scales.
+// Loads up to a register of elements; q8_0 elements are not yet scaled.
 template <typename V, KvType type, bool whole = true>
 typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) {
   if constexpr (type == KvType::kQ8_0) {
@@ -28,14 +30,14 @@ typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) 
   }
 }
 
-// Where what is read next_split begins: as far into it as into what is read now, that is ahead for. Pages are short, so the
-// hardware begins anew too often to run far enough ahead by itself. Without `next`, and by kernels that pass over the
-// pages several times, a little next_split in the same span.
+// Where to prefetch from: the next span, at the same offset that the current one is read at. Pages are short, so the
+// hardware prefetcher restarts too often to run far enough ahead. Without a next span, and in kernels that pass over
+// the pages several times, 512 bytes further in the same span.
 inline const std::byte* PrefetchFrom(const KvSpan& span, const KvSpan* next) {
   return next != nullptr ? next->values : span.values + 512;
 }
 
-// R queries against n positions from j on, a register of them at most, of P pages.
+// Scores of R queries against positions [j, j + n) of each of P pages; n is at most one register.
 template <typename V, KvType type, size_t R, size_t P, bool whole>
 void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, size_t n, size_t head_dim, float* scores,
                 size_t lds, size_t page, const KvSpan* next) {
@@ -78,15 +80,15 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
 }
 
 template <typename V, KvType type, size_t R, size_t P>
-void ScoresRows(const float* q, const KvSpan* spans, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds,
-                const KvSpan* next) {
+void ScoresRows(const float* q, const KvSpan* spans, size_t stride, size_t n, size_t head_dim, float* scores,
+                size_t lds, const KvSpan* next) {
   size_t j = 0;
   for (; j + V::kLanes <= n; j += V::kLanes)
     ScoresTile<V, type, R, P, true>(q, spans, stride, j, V::kLanes, head_dim, scores, lds, n, next);
   if (j < n) ScoresTile<V, type, R, P, false>(q, spans, stride, j, n - j, head_dim, scores, lds, n, next);
 }
 
-// All rows against P pages.
+// Scores of all rows against P pages.
 template <typename V, KvType type, size_t P>
 void ScoresPages(const float* q, size_t rows, const KvSpan* spans, size_t stride, size_t n, size_t head_dim,
                  float* scores, size_t lds, const KvSpan* next) {
@@ -117,14 +119,16 @@ void ScoresTyped(const float* q, size_t rows, const KvSpans& spans, size_t strid
 template <typename V>
 void Scores(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
             size_t lds) {
-  WithKvType(spans.at->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
+  WithKvType(spans.at->type,
+             [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
 }
 
-// `scales`: of q8_0, those of each position's blocks. interleaved: each position asks for a partial of the next page in turn,
-// as memory brings several streams faster than one.
+// acc += weights * values for R queries and C registers of elements. `scales` (q8_0 only): the f32 scales of the blocks
+// of each position. interleaved: successive positions prefetch from the next pages alternately, because memory serves
+// several streams faster than one.
 template <typename V, KvType type, size_t R, size_t C, bool interleaved>
-void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim, size_t at,
-                  float* acc) {
+void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim,
+                  size_t at, float* acc) {
   constexpr size_t kStreams = interleaved ? kPagesPerBatch : 1;
   const size_t n = spans.n, bytes = KvBytes(type, 1);
   typename V::T sum[R][C];
@@ -172,7 +176,7 @@ void WeightedRows(const float* weights, size_t ldw, const KvSpans& spans, const 
   }
   take.template operator()<P, false>();
   take.template operator()<1, false>();
-  if constexpr (type != KvType::kQ8_0) {  // whose blocks are whole registers
+  if constexpr (type != KvType::kQ8_0) {  // blocks of q8_0 fill whole registers
     const size_t tail = head_dim - i;
     if (tail == 0) return;
     for (size_t r = 0; r < R; ++r) {
@@ -199,7 +203,7 @@ void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvSpans&
 
 template <typename V>
 void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
-  // Scales as f32, of as many positions as there is room for: whole pages, or a partial of one.
+  // Scales are converted to f32 for as many positions as fit the array: several whole pages, or a part of one.
   constexpr size_t kScales = 256;
   static_assert(kScales % V::kLanes == 0 && kScales >= size_t{kMaxHeadDim} / kKvBlock);
   float scales[kScales];

@@ -5,11 +5,13 @@
 namespace gyre::cpu {
 namespace {
 
-constexpr uintptr_t kStream = 4096, kLine = 64;  // how far the hardware follows, what it reads at once
-constexpr size_t kFirstLines = 2;                // as many make it follow
-constexpr size_t kLinesPerPrefetch = 16;  // lines that memory brings while a query's scores of a split become weights, about
+// The hardware prefetcher does not cross a 4 KiB boundary; it reads lines of 64 bytes.
+constexpr uintptr_t kStream = 4096, kLine = 64;
+constexpr size_t kFirstLines = 2;  // so many sequential misses start the hardware prefetcher
+// About as many lines arrive from memory while one query's scores of a split are exponentiated.
+constexpr size_t kLinesPerPrefetch = 16;
 
-// Into the second-level cache.
+// Into the second-level cache, as these lines are read a step later.
 void PrefetchLine(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
 
 }  // namespace
@@ -44,7 +46,8 @@ KvSpan Pages::Values(const PageSpan& span, size_t head) const {
   return {kv_.type, at + span.in_page * dim_, at + block_ * dim_ + span.in_page * (dim_ / kKvBlock) * 2};
 }
 
-DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees, Range next_split)
+DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees,
+                                 Range next_split)
     : pages_(pages),
       row_(row),
       first_(head),
@@ -81,7 +84,8 @@ void DecodeReadOrder::Make() {
     step.n = before.n;
     for (size_t p = 0; p < step.count; ++p) step.spans[p] = pages_.NextHead(before.spans[p]);
   } else {
-    const Pages::PageBatch batch = pages_.BatchAt(row_, position_, reads_ == Reads::kNextSplit ? next_split_.to : sees_.to);
+    const Pages::PageBatch batch =
+        pages_.BatchAt(row_, position_, reads_ == Reads::kNextSplit ? next_split_.to : sees_.to);
     step.position = position_;
     step.count = batch.count;
     step.n = batch.n;

@@ -1,4 +1,4 @@
-// Where attention's keys and values lie, and in which order a row on its scratch reads them.
+// Where the keys and values of attention lie in the KV cache, and the order in which a decode row reads them.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,22 @@
 
 namespace gyre::cpu {
 
-// The cache's sizes, divided out once.
+// The layout of one layer's KV pages. Sizes are computed once, as every read needs them.
 class Pages {
  public:
-  // Positions of one page that follow each other.
+  // Consecutive positions within one page.
   struct PageSpan {
     size_t position, count;
     size_t in_page;
-    size_t page;  // where it begins in either pool
+    size_t page;  // byte offset of the page in the pool of keys and in that of values
   };
-  // Up to kPagesPerBatch whole pages, or a partial of one.
+  // Up to kPagesPerBatch whole pages, or a part of one page.
   struct PageBatch {
-    size_t count = 0, n = 0;  // pages, positions of each
+    size_t count = 0, n = 0;  // number of pages, positions of each
     PageSpan spans[kPagesPerBatch];
     size_t End() const { return spans->position + count * n; }
   };
-  // Keys or Values.
+  // &Pages::Keys or &Pages::Values.
   using Selector = KvSpan (Pages::*)(const PageSpan&, size_t head) const;
 
   explicit Pages(const KvView& kv);
@@ -34,18 +34,19 @@ class Pages {
   PageSpan At(const KvRow& row, size_t position, size_t count) const {
     return {position, count, position % block_, row.table[position / block_] * page_bytes_};
   }
-  // The first batch of positions [from, to) of a row; none where from >= to.
+  // Returns the first batch of positions [from, to) of a row; its count is 0 if from >= to.
   PageBatch BatchAt(const KvRow& row, size_t from, size_t to) const;
-  // f(spans, position) for [from, to) of a row, a batch pages after a batch pages; position: the spans' first.
+  // Calls f(spans, position) for each batch of positions [from, to) of a row; `position` is the first one of the batch.
   template <typename Fn>
   void ForEachBatch(const KvRow& row, size_t from, size_t to, size_t head, Selector selector, const Fn& f) const {
-    KvSpan spans[2][kPagesPerBatch];  // now and next
+    KvSpan spans[2][kPagesPerBatch];  // this batch and the next
     size_t now = 0;
     PageBatch batch = BatchAt(row, from, to), next;
     for (Fill(batch, head, selector, spans[now]); batch.count > 0; batch = next, now ^= 1) {
       next = BatchAt(row, batch.End(), to);
       Fill(next, head, selector, spans[now ^ 1]);
-      f(KvSpans{spans[now], batch.count, batch.n, next.count == batch.count && next.n == batch.n ? spans[now ^ 1] : nullptr},
+      f(KvSpans{spans[now], batch.count, batch.n,
+                next.count == batch.count && next.n == batch.n ? spans[now ^ 1] : nullptr},
         batch.spans->position);
     }
   }
@@ -57,7 +58,7 @@ class Pages {
   KvSpan NextHead(const KvSpan& span) const {
     return {span.type, span.values + head_bytes_, span.scales == nullptr ? nullptr : span.scales + head_bytes_};
   }
-  // Of keys or values of n positions of a head, without scales.
+  // Bytes of the keys or values of n positions of one head, without scales.
   size_t SpanBytes(size_t n) const { return n * dim_ * elem_bytes_; }
 
  private:
@@ -65,18 +66,19 @@ class Pages {
   const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
 };
 
-// What a row on its scratch reads of a split, step by step: the keys of a batch pages, head after head, as all heads of a
-// page lie side by side, those of the next batch, and so on; then the values; then, for asking only, what it sees of the
-// next split. While a step is computed, the kernels ask memory for all of the next one (KvSpans::next). The hardware
-// spans ahead of that by itself, but within 4 KB only: the first lines of each 4 KB are ahead for a step earlier.
+// The order in which a decode row reads one split. All heads of a page are contiguous, so it takes the keys of one
+// batch of pages head by head, then those of the next batch; then the values in the same way. After these it lists the
+// keys of the next split, which are only prefetched.
+// While the kernels compute a step they prefetch all of the next one (KvSpans::next). The hardware prefetcher follows a
+// stream only within its 4 KiB page, so this class prefetches the first lines of each 4 KiB one step earlier.
 class DecodeReadOrder {
  public:
   enum class Reads { kKeys, kValues, kNextSplit, kNothing };
   struct Step {
     Reads reads;
-    size_t head;      // counted from the first of the order
-    size_t position;  // of the spans' first
-    size_t count, n;  // pages, positions of each
+    size_t head;      // relative to the first head of this order
+    size_t position;  // first position of the spans
+    size_t count, n;  // number of pages, positions of each
     KvSpan spans[kPagesPerBatch];
     size_t End() const { return position + count * n; }
   };
@@ -85,7 +87,8 @@ class DecodeReadOrder {
   const Step& Now() const { return ring_[now_ % kRing]; }
   KvSpans Spans() const;
   void Advance();
-  // Asks for some lines more of the step after the next, for whoever has arithmetic to do that reads nothing.
+  // Prefetches some lines of the step after the next. Call it between computations that read no memory, such as the
+  // exponentials of scores: a core has few outstanding line fills, so small portions overlap best.
   void Prefetch();
 
  private:
@@ -95,13 +98,14 @@ class DecodeReadOrder {
   const Pages& pages_;
   const KvRow& row_;
   const size_t first_, heads_;
-  const bool prefetches_;  // q8_0 has so much arithmetic that asking earlier than the kernels do costs more than it brings
+  // False for q8_0: its arithmetic hides the reads, and earlier prefetches cost more than they gain.
+  const bool prefetches_;
   const Range sees_, next_split_;
-  Reads reads_ = Reads::kKeys;  // of the step that is made next, as are
+  Reads reads_ = Reads::kKeys;  // reads_, position_ and head_ describe the step that Make adds next
   size_t position_, head_ = 0;
   Step ring_[kRing];
   size_t made_ = 0, now_ = 0;
-  size_t prefetched_ = 0;  // bytes of each of the last step's spans
+  size_t prefetched_ = 0;  // bytes of each span of the newest step
 };
 
 }  // namespace gyre::cpu

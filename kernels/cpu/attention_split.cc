@@ -82,8 +82,9 @@ void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPa
     AttendRows(item, split, partial);
 }
 
-// Most scores have become weights when their values are read, the others between: arithmetic that reads nothing from
-// memory, so what comes is ahead for meanwhile, in small portions, as a core waits for batch lines at once.
+// The keys' scores are exponentiated in small groups between the last heads' keys and the first heads' values. This
+// arithmetic reads no memory, so the next step is prefetched meanwhile, a few lines at a time, because a core has few
+// outstanding line fills.
 void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
@@ -93,19 +94,20 @@ void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, At
   auto scores = [&](const DecodeReadOrder::Step& step) {
     return scratch_.scores + step.head * group * kSplit + (step.position - start);
   };
-  // Between the last scores of the first head and the first values of the last one lie 2 heads - 1 pauses.
+  // Between the scores of the first head and the values of the last one there are 2 * heads - 1 such pauses.
   const size_t count = call_.Queries(item), pauses = 2 * item.heads - 1;
   size_t done = 0;
   auto exp_scores_before = [&](size_t pause) {
     for (; done < count && done * pauses < pause * count; ++done) {
       order.Prefetch();
       ExpScores(scratch_.scores + done * kSplit, {sees.from - start, sees.to - start}, &partial->max[done],
-             &partial->sum[done]);
+                &partial->sum[done]);
     }
   };
   for (; order.Now().reads == DecodeReadOrder::Reads::kKeys; order.Advance()) {
     const DecodeReadOrder::Step& step = order.Now();
-    ops_.scores(queries + step.head * group * dim, group, order.Spans(), call_.pages.block(), dim, scores(step), kSplit);
+    ops_.scores(queries + step.head * group * dim, group, order.Spans(), call_.pages.block(), dim, scores(step),
+                kSplit);
     if (step.End() == sees.to) exp_scores_before(step.head + 1);
   }
   for (; order.Now().reads == DecodeReadOrder::Reads::kValues; order.Advance()) {
@@ -115,7 +117,7 @@ void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, At
   }
 }
 
-// The queries of several rows, and what each sees.
+// Copies the queries of several rows side by side and finds the positions that each attends to.
 SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t split) const {
   const size_t start = split * kSplit, end = start + kSplit;
   Seen seen{{end, start}, {start, end}};
@@ -129,21 +131,23 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
   return seen;
 }
 
-// The heads of one key-value head of several rows.
+// Several rows, the query heads of one key-value head.
 void SplitAttention::AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
   const size_t dim = call_.dim, group = call_.group, n = call_.Queries(item), start = split * kSplit;
-  const KvRow& row = call_.rows[item.row];  // all have this table
+  const KvRow& row = call_.rows[item.row];  // all rows of the item have this table
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
   const Pages& pages = call_.pages;
-  pages.ForEachBatch(row, seen.any.from, seen.any.to, item.head, &Pages::Keys, [&](const KvSpans& spans, size_t position) {
-    ops_.scores(scratch_.queries, n, spans, pages.block(), dim, scratch_.scores + (position - start), kSplit);
-  });
+  pages.ForEachBatch(
+      row, seen.any.from, seen.any.to, item.head, &Pages::Keys, [&](const KvSpans& spans, size_t position) {
+        ops_.scores(scratch_.queries, n, spans, pages.block(), dim, scratch_.scores + (position - start), kSplit);
+      });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to)
-      ExpScores(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &partial->max[i], &partial->sum[i]);
+      ExpScores(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &partial->max[i],
+                &partial->sum[i]);
   }
-  // What all see, together; before and after it each row its scratch.
+  // Positions that all queries attend to are summed for all rows at once; before and after them each row has its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
     pages.ForEachBatch(row, from, to, item.head, &Pages::Values, [&](const KvSpans& spans, size_t position) {
       ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, spans, dim,
@@ -155,7 +159,7 @@ void SplitAttention::AttendRows(const AttentionItem& item, size_t split, Attenti
   for (size_t i = 0; i < n; i += group) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, group);
 }
 
-// Scores become weights.
+// Replaces scores by exp(score - max) and returns their sum.
 void SplitAttention::ExpScores(float* scores, Range range, float* max, double* sum) const {
   const AttentionParams& params = call_.params;
   float scale = params.scale;

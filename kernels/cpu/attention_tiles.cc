@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kBlockQueries = 64;
 static_assert(kBlockQueries % (2 * kTileRows) == 0);
 constexpr size_t kSplitDepth = TileDepth(kSplit);
-// Not a power of two, which would put the rows of a tile into batch sets of the first-level cache.
+// Not a power of two: else the rows of a tile would compete for few sets of the first-level cache.
 constexpr size_t kScoreStride = kSplit + kTileRows;
 
 constexpr size_t Groups(size_t n) { return (n + kTileRows - 1) / kTileRows; }
@@ -72,7 +72,7 @@ void TileAttention::RoundQueries(const AttentionItem& item) {
   rounded_ = item;
 }
 
-// What some of the queries see.
+// The positions that at least one of the queries attends to.
 Range TileAttention::Any(size_t first, size_t count) const {
   Range any{SIZE_MAX, 0};
   for (const Range& sees : std::span(scratch_.sees + first, count)) {
@@ -81,17 +81,18 @@ Range TileAttention::Any(size_t first, size_t count) const {
   return any;
 }
 
-// Of whole tiles: keys that no query sees may be anything, as each position is a column of its scratch.
+// Expands whole tiles. Keys that no query attends to may hold anything, as each position is a column of its own.
 void TileAttention::ExpandKeys(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileRows * kTileRows; at < any.to; at += kTileRows) {
-    const Pages::PageSpan span = call_.pages.At(call_.rows[item.row], at, kTileRows);  // all rows have this table
+    // all rows of the item have this table
+    const Pages::PageSpan span = call_.pages.At(call_.rows[item.row], at, kTileRows);
     std::byte* to = scratch_.keys + at % kSplit / kTileRows * 2 * depth_ * kTileBytes;
     ops_.tiles->expand_keys(call_.pages.Keys(span, item.head), call_.pages.block(), call_.dim, to,
                             has_residual_ ? to + ResidualOffset(depth_) : nullptr);
   }
 }
 
-// Of whole tiles, zeros where no query sees anything.
+// Expands whole tiles, with zeros at positions that no query attends to: their weights are 0, but 0 * NaN is NaN.
 void TileAttention::ExpandValues(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileDepth * kTileDepth; at < any.to; at += kTileDepth) {
     for (size_t half = at; half < at + kTileDepth; half += kTileRows) {
@@ -115,14 +116,14 @@ void TileAttention::Score(const Block& block) const {
     const size_t columns = at + kTileRows < block.any.to ? 2 * kTileRows : kTileRows;
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.x + (block.first + i) / kTileRows * x_stride, x_stride, block.count - i,
-                           {scratch_.keys + at % kSplit / kTileRows * stride, stride, ResidualOffset(depth_)}, columns, depth_,
-                           true, scratch_.scores + i * kScoreStride + at % kSplit, kScoreStride);
+                           {scratch_.keys + at % kSplit / kTileRows * stride, stride, ResidualOffset(depth_)}, columns,
+                           depth_, true, scratch_.scores + i * kScoreStride + at % kSplit, kScoreStride);
     }
   }
 }
 
-// Scores become weights, those of what a query does not see 0; returns the positions of the tiles that they are in,
-// counted from the split's first.
+// Replaces scores by softmax weights in tiles; positions that a query does not attend to get the weight 0. Returns the
+// positions of the tiles that were written, relative to the split's first.
 Range TileAttention::ExpBlock(const Block& block, size_t start, AttentionPartial* partial) const {
   const AttentionParams& params = call_.params;
   const Range whole{(block.any.from - start) / kTileDepth * kTileDepth, TileDepth(block.any.to - start) * kTileDepth};
@@ -142,7 +143,8 @@ Range TileAttention::ExpBlock(const Block& block, size_t start, AttentionPartial
       scale = 1;
     }
     const size_t query = block.first + i;
-    partial->sum[query] = static_cast<double>(ops_.tiles->exp_scores(scores, whole, sees, scale, &partial->max[query], row));
+    partial->sum[query] =
+        static_cast<double>(ops_.tiles->exp_scores(scores, whole, sees, scale, &partial->max[query], row));
   }
   return whole;
 }
@@ -154,8 +156,8 @@ void TileAttention::AddValues(const Block& block, Range whole, AttentionPartial*
     const size_t columns = std::min(2 * kTileRows, call_.dim - column);
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.weights + i / kTileRows * x_stride + first, x_stride, block.count - i,
-                           {scratch_.values + column / kTileRows * stride + first, stride, ResidualOffset(kSplitDepth)}, columns,
-                           depth, true, partial->acc + (block.first + i) * call_.dim + column, call_.dim);
+                           {scratch_.values + column / kTileRows * stride + first, stride, ResidualOffset(kSplitDepth)},
+                           columns, depth, true, partial->acc + (block.first + i) * call_.dim + column, call_.dim);
     }
   }
 }

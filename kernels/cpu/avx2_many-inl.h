@@ -240,7 +240,7 @@ static_assert(kRowBlock % kRowGroup == 0 && kRowBlock % kRows == 0);
 // Rows [from, to), at most kRowBlock, against up to kSlice panels.
 template <typename L>
 void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
-                 float* out, size_t ldo) {
+                   float* out, size_t ldo) {
   constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows,
                    kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
   const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
@@ -295,7 +295,7 @@ void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels
     for (size_t row = 0; row < rows; row += kRowBlock) {
       const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
       MultiplySlice<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
-                     columns < column ? 0 : columns - column, out + column, ldo);
+                       columns < column ? 0 : columns - column, out + column, ldo);
     }
   }
 }

@@ -71,8 +71,8 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 const IsaOps* Avx512Ops() {
   // Products are AVX2's, and so is how x lies for them.
   static const IsaOps kOps = {
-      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,      Scores<V16>,          ExpScores<V16>,
-      WeightedSum<V16>, CombinePartials<V16>,          SiluTimes<V16>,    GeluTimes<V16>,       Softcap<V16>,
+      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,    Scores<V16>,          ExpScores<V16>,
+      WeightedSum<V16>, CombinePartials<V16>,  SiluTimes<V16>,  GeluTimes<V16>,       Softcap<V16>,
       RmsNorm<V16>,     ToHalf<V16>,           Gemm<V16>::kOps, Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
   return &kOps;
 }

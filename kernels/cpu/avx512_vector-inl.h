@@ -4,7 +4,8 @@
 struct V16 {
   using T = __m512;
   static constexpr size_t kLanes = 16;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 2048, kGemmRows = 8, kGemmVectors = 3, kPageStreams = 4;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 2048, kGemmRows = 8, kGemmVectors = 3,
+                          kPageStreams = 4;
   static T Zero() { return _mm512_setzero_ps(); }
   static T Load(const float* p) { return _mm512_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {

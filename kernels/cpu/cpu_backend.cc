@@ -17,7 +17,7 @@
 namespace gyre::cpu {
 namespace {
 
-// What a core does in a nanosecond, to decide whether a parallel region pays.
+// Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
 
 class CpuBackend : public Backend {
@@ -154,12 +154,13 @@ class CpuBackend : public Backend {
   }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
-  // A row's page of one head.
+  // The part of a row's page that belongs to one head.
   static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t head) {
     return pool + row.table[row.position / Size(kv.block_size)] * kv.PageBytes() + head * kv.HeadBytes();
   }
 
-  // One position's elements to head[at], head[at + step], ...; keys stand `block` apart, and so do their scales.
+  // Writes the elements of one position to head[at], head[at + step], ...; successive elements of a key, and its
+  // scales, are block_size apart.
   void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) const {
     const size_t dim = Size(kv.head_dim);
     if (kv.type == KvType::kQ8_0) {
@@ -198,7 +199,7 @@ class CpuBackend : public Backend {
       float* scratch = GemmScratch();
       team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
         ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
-                        scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
+                            scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
       });
     } else if (type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
@@ -226,11 +227,13 @@ class CpuBackend : public Backend {
     });
   }
 
-  // Two panels at a time are made from the file's bytes, in the second-level cache: memory holds no more than the file.
+  // Each thread expands two panels at a time from the file's bytes, in the second-level cache, so that memory holds no
+  // more than the file.
   void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
-    std::byte* scratch = low_bit_.EnsureCapacity(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
+    std::byte* scratch = low_bit_.EnsureCapacity(2 * w.panel_bytes *
+                                                 Size(threads()));  // here, as nothing may throw in a parallel region
     team_.For(PanelCount(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
       std::byte* panels = scratch + 2 * w.panel_bytes * thread;
       for (size_t p = begin; p < end; p += 2) {
@@ -241,8 +244,8 @@ class CpuBackend : public Backend {
     });
   }
 
-  // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken
-  // again.
+  // Quantizes the rows of x as the panels of w need them; valid until the next call. Products of one MatMul that need
+  // the same layout share the result.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
     const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
       using L = PanelLayout<type>;
@@ -270,7 +273,7 @@ class CpuBackend : public Backend {
                   ops_.quantize(
                       x + r * w.k, used,
                       {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
-                  for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
+                  for (size_t b = used; b < w.blocks; ++b) {  // zeros up to the end of the last unit
                     const size_t i = at + b * group;
                     q_[i] = {};
                     if (wide) wide_[i] = {};
@@ -283,12 +286,12 @@ class CpuBackend : public Backend {
     return out;
   }
 
-  // Weights of any type, expanded to f32 some columns at a time; all rows use them while they are in the cache.
+  // Weights of any type, dequantized to f32 some columns at a time; all rows use them while they are in the cache.
   void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const bool many = rows >= ops_.float_gemm.min_rows;
     const size_t columns = many ? ops_.float_gemm.columns : 8, each = columns * w.k;
-    auto* expanded_all = reinterpret_cast<float*>(
-        expanded_.EnsureCapacity(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
+    auto* expanded_all = reinterpret_cast<float*>(expanded_.EnsureCapacity(
+        each * Size(threads()) * sizeof(float)));  // here, as nothing may throw in a parallel region
     float* scratch = many ? GemmScratch() : nullptr;
     if (many) PackRows(x, rows, w.k);
     team_.For(w.n, columns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
@@ -297,15 +300,15 @@ class CpuBackend : public Backend {
         const size_t n = std::min(columns, end - c);
         for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
         if (many)
-          ops_.float_gemm.dot(row_panels(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.float_gemm.scratch * thread,
-                          out + c, w.n);
+          ops_.float_gemm.dot(row_panels(), rows, expanded, FloatType::kF32, n, w.k,
+                              scratch + ops_.float_gemm.scratch * thread, out + c, w.n);
         else
           ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
       }
     });
   }
 
-  // x as row_panels(), valid until the next call; for all products of one MatMul.
+  // Packs x into row_panels(), once for all products of one MatMul; valid until the next call.
   void PackRows(const float* x, size_t rows, size_t k) {
     if (rows_packed_) return;
     rows_packed_ = true;
@@ -319,13 +322,14 @@ class CpuBackend : public Backend {
   }
   float* row_panels() { return reinterpret_cast<float*>(row_panels_.data()); }
   float* GemmScratch() {
-    return reinterpret_cast<float*>(gemm_scratch_.EnsureCapacity(ops_.float_gemm.scratch * Size(threads()) * sizeof(float)));
+    return reinterpret_cast<float*>(
+        gemm_scratch_.EnsureCapacity(ops_.float_gemm.scratch * Size(threads()) * sizeof(float)));
   }
 
   const Isa isa_;
   const IsaOps& ops_;
   const Team team_;
-  // Activations as MatMul quantizes them; no block lies across cache lines.
+  // Quantized activations. The alignment keeps a block from crossing cache lines.
   template <typename T>
   struct alignas(kBlock * sizeof(T)) Block {
     T q[kBlock];
@@ -335,12 +339,12 @@ class CpuBackend : public Backend {
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
   std::optional<std::tuple<size_t, size_t, bool, int, bool>>
-      quantized_layout_;               // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
-  Buffer gated_;                   // what gate and up make of the rows
-  Buffer sums_;                    // of a product that is added to something
-  Buffer low_bit_;                 // two panels of each thread
-  Buffer expanded_;                // columns of each thread
-  Buffer row_panels_, gemm_scratch_;  // activations as FloatGemm has them; what each thread needs then
+      quantized_layout_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
+  Buffer gated_;          // outputs of gate and up
+  Buffer sums_;           // a product that is then added to the output
+  Buffer low_bit_;        // two panels per thread
+  Buffer expanded_;       // dequantized columns, per thread
+  Buffer row_panels_, gemm_scratch_;  // x packed for FloatGemm; scratch per thread
   bool rows_packed_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;

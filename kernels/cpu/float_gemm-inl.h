@@ -1,30 +1,31 @@
-// Products of many rows with float weights, in terms of a vector class V, included after float_kernels-inl.h: the bits
+// Products of many rows with float weights in terms of a vector class V, included after float_kernels-inl.h: the bits
 // of its DotRows, faster.
 //
-// In DotRows a register's lanes are positions: lane l sums positions l, l + kLanes, ..., and lanes are added when a
-// chain ends. Here they are columns, and all positions of lane 0 come first, then those of another lane, in the order
-// in which V::Sum adds lanes. So a weight is converted once for all rows, one that is loaded meets kGemmRows rows, and
-// no sum has to be taken across a register.
+// In DotRows the lanes of a register are positions: lane l sums positions l, l + kLanes, ..., and at the end of a chain
+// the lanes are added. Here the lanes are columns. All positions of lane 0 come first, then those of another lane, in
+// the order in which V::Sum adds lanes. So a weight is converted once for all rows, a loaded weight is multiplied with
+// kGemmRows rows, and there are no horizontal sums.
 //
-// V, besides: kGemmRows (of x, against kGemmVectors registers of columns), Transpose (kLanes registers).
+// V also has: kGemmRows (rows of x, against kGemmVectors registers of columns) and Transpose (kLanes registers).
 
 template <typename V>
 struct Gemm {
   using T = typename V::T;
   static constexpr size_t kRows = V::kGemmRows, kPanels = V::kGemmVectors, kColumns = kPanels * V::kLanes;
+  // Floats between the weights of successive lanes; the 16 keep them out of the same cache sets.
   static constexpr size_t kLaneStride =
       V::kChain * kPanels + 16;  // floats from a lane's weights to the next one's: not in the same sets of a cache
 
   static size_t StepsOf(size_t positions) { return (positions + V::kLanes - 1) / V::kLanes; }
 
-  // v[l] = position l of `rows` rows and zeros behind them; load(r) has positions in its lanes.
+  // v[l] = position l of `rows` rows, then zeros; load(r) returns a register with positions in its lanes.
   template <typename Fn>
   static void LoadTransposed(size_t rows, const Fn& load, T (&v)[V::kLanes]) {
     for (size_t r = 0; r < V::kLanes; ++r) v[r] = r < rows ? load(r) : V::Zero();
     V::Transpose(v);
   }
 
-  // FloatGemm::pack_rows: for each chain and each lane its positions, of all rows each.
+  // FloatGemm::pack_rows: for each chain and each lane its positions, with all rows of a position adjacent.
   static void PackRows(const float* x, size_t rows, size_t k, float* row_panel) {
     for (size_t begin = 0; begin < k; begin += V::kChain) {
       const size_t count = k - begin < V::kChain ? k - begin : V::kChain, steps = StepsOf(count);
@@ -47,8 +48,8 @@ struct Gemm {
     }
   }
 
-  // One chain of `columns` columns, the first weight of which is number `from`: for each lane its positions, of all
-  // columns each.
+  // Packs one chain of `columns` columns, whose first weight has index `from`: for each lane its positions, with all
+  // columns of a position adjacent.
   template <FloatType type>
   static void PackColumns(const void* w, size_t from, size_t columns, size_t k, size_t count, float* to) {
     for (size_t first = 0; first < kColumns; first += V::kLanes) {
@@ -67,15 +68,15 @@ struct Gemm {
     }
   }
 
-  // `rows` rows, at most R, of a row_panel by `columns` columns, at most P registers of them; one chain, the first or to be
-  // added.
+  // Multiplies `rows` rows of a row panel, at most R, by `columns` columns, at most P registers. One chain: the first
+  // one, or one that is added to out.
   template <size_t R, size_t P>
   static void Multiply(const float* x, size_t rows, const float* w, size_t columns, size_t steps, bool first,
                        float* out, size_t ldo) {
     constexpr size_t kLevels = std::bit_width(V::kLanes);
     alignas(64) float pending[kLevels][R][P][V::kLanes];  // sums of 1, 2, 4, ... lanes
     for (size_t index = 0; index < V::kLanes; ++index) {
-      size_t lane = 0;  // the bits of `index` in reverse: lanes that are added come one after the other
+      size_t lane = 0;  // `index` with its bits reversed: lanes that are added come in succession
       for (size_t bit = 1; bit < V::kLanes; bit *= 2) lane = 2 * lane + ((index & bit) != 0);
       const float *xs = x + lane * steps * kRows, *ws = w + lane * kLaneStride;
       T sum[R][P];
@@ -114,7 +115,7 @@ struct Gemm {
   }
   template <size_t P>
   static void MultiplyRowPanel(const float* x, size_t rows, const float* w, size_t columns, size_t steps, bool first,
-                            float* out, size_t ldo) {
+                               float* out, size_t ldo) {
     if constexpr (P > 1) {
       if (columns <= (P - 1) * V::kLanes) return MultiplyRowPanel<P - 1>(x, rows, w, columns, steps, first, out, ldo);
     }
@@ -125,8 +126,8 @@ struct Gemm {
   }
 
   template <FloatType type>
-  static void DotTyped(const float* row_panels, size_t rows, const void* w, size_t n, size_t k, float* scratch, float* out,
-                       size_t ldo) {
+  static void DotTyped(const float* row_panels, size_t rows, const void* w, size_t n, size_t k, float* scratch,
+                       float* out, size_t ldo) {
     const size_t row_panel = kOps.Floats(k);
     for (size_t column = 0; column < n; column += kColumns) {
       const size_t columns = n - column < kColumns ? n - column : kColumns;
@@ -134,14 +135,15 @@ struct Gemm {
         const size_t count = k - begin < V::kChain ? k - begin : V::kChain;
         PackColumns<type>(w, column * k + begin, columns, k, count, scratch);
         for (size_t r = 0; r < rows; r += kRows) {
-          MultiplyRowPanel<kPanels>(row_panels + r / kRows * row_panel + begin * kRows, rows - r < kRows ? rows - r : kRows,
-                                 scratch, columns, StepsOf(count), begin == 0, out + r * ldo + column, ldo);
+          MultiplyRowPanel<kPanels>(row_panels + r / kRows * row_panel + begin * kRows,
+                                    rows - r < kRows ? rows - r : kRows, scratch, columns, StepsOf(count), begin == 0,
+                                    out + r * ldo + column, ldo);
         }
       }
     }
   }
-  static void Dot(const float* row_panels, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
-                  float* out, size_t ldo) {
+  static void Dot(const float* row_panels, size_t rows, const void* w, FloatType type, size_t n, size_t k,
+                  float* scratch, float* out, size_t ldo) {
     switch (type) {
       case FloatType::kF32: return DotTyped<FloatType::kF32>(row_panels, rows, w, n, k, scratch, out, ldo);
       case FloatType::kF16: return DotTyped<FloatType::kF16>(row_panels, rows, w, n, k, scratch, out, ldo);
@@ -149,5 +151,6 @@ struct Gemm {
     }
   }
 
-  static constexpr FloatGemm kOps = {kRows, V::kLanes, kColumns, /*min_rows=*/32, V::kLanes* kLaneStride, PackRows, Dot};
+  static constexpr FloatGemm kOps = {kRows,    V::kLanes, kColumns, /*min_rows=*/32, V::kLanes* kLaneStride,
+                                     PackRows, Dot};
 };

@@ -1,5 +1,5 @@
-// Keys and values as attention's kernels read them. Included by every ISA's file, so inline templates of constants
-// only.
+// Keys and values as the attention kernels read them. Every ISA's file includes this, so it has only constants and
+// templates of constants.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,25 @@
 
 namespace gyre::cpu {
 
-// Of positions that follow each other in a page, of one head.
+// The keys or values of one head at consecutive positions of one page.
 struct KvSpan {
   KvType type;
   const std::byte* values;
-  const std::byte* scales;  // f16; of q8_0 only
+  const std::byte* scales;  // f16, q8_0 only
 };
 
-// Pages that IsaOps::scores and weighted_sum best take at once for few rows.
+// Pages that IsaOps::scores and weighted_sum read at once for few rows: memory serves several streams faster than one.
 inline constexpr size_t kPagesPerBatch = 4;
 
-// Several pages' runs, of n positions each.
+// Spans of several pages, n positions each.
 struct KvSpans {
   const KvSpan* at;
   size_t pages, n;
-  const KvSpan* next =
-      nullptr;  // as many of as many positions, of what is wanted afterwards: memory is asked for them meanwhile
+  // The spans that are read afterwards, as many and of as many positions: prefetched meanwhile. May be null.
+  const KvSpan* next = nullptr;
 };
 
-// f.template operator()<type>() for a type that is known at run time only.
+// Calls f.template operator()<type>() for a type that is known only at run time.
 template <typename Fn>
 void WithKvType(KvType type, const Fn& f) {
   switch (type) {

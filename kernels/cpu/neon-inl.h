@@ -6,7 +6,8 @@
 struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
   static constexpr size_t kLanes = 4;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 4096, kGemmRows = 8, kGemmVectors = 3, kPageStreams = 4;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 4096, kGemmRows = 8, kGemmVectors = 3,
+                          kPageStreams = 4;
   static T Zero() { return vdupq_n_f32(0); }
   static T Load(const float* p) { return vld1q_f32(p); }
   static T LoadHalf(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
@@ -245,6 +246,6 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>,         DotPanels,   QuantizeRow<Quantize>, Scores<V4>,    ExpScores<V4>,
+constexpr IsaOps kOps = {Dot<V4>,         DotPanels,           QuantizeRow<Quantize>, Scores<V4>,    ExpScores<V4>,
                          WeightedSum<V4>, CombinePartials<V4>, SiluTimes<V4>,         GeluTimes<V4>, Softcap<V4>,
-                         RmsNorm<V4>,     ToHalf<V4>,  Gemm<V4>::kOps};
+                         RmsNorm<V4>,     ToHalf<V4>,          Gemm<V4>::kOps};

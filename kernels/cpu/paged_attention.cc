@@ -9,10 +9,10 @@
 namespace gyre::cpu {
 namespace {
 
-// Queries that share keys and values, about: with fewer, a long prompt waits for memory. By tiles, which have to be
-// made of them, up to the latter, where there is enough for every thread then.
+// Queries that share one read of keys and values. With fewer than about 64 a long prefill is bound by memory. Tiles
+// first expand keys and values, so they take up to 256 where every thread still gets kItemsPerThread items.
 constexpr size_t kMinQueries = 64, kMaxQueries = 256, kItemsPerThread = 4;
-// A core in a nanosecond, to decide whether a parallel region pays.
+// Multiply-adds of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kAttentionMacsPerNs = 16;
 
 }  // namespace
@@ -24,10 +24,11 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
   const bool by_tiles =
       params.arithmetic == Arithmetic::kPrefill && ops_.tiles != nullptr && Size(kv.block_size) % kTileRows == 0;
   const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, by_tiles};
-  // Neighbours in one sequence read the same keys and values.
+  // Consecutive rows of one sequence share the keys and values that they read.
   const size_t threads = Size(team_.threads()),
                each = rows.size() * heads / (kItemsPerThread * threads) / kMinQueries * kMinQueries;
-  const size_t most = std::max<size_t>(1, (by_tiles ? std::clamp(each, kMinQueries, kMaxQueries) : kMinQueries) / group);
+  const size_t most =
+      std::max<size_t>(1, (by_tiles ? std::clamp(each, kMinQueries, kMaxQueries) : kMinQueries) / group);
   row_groups_.clear();
   single_rows_.clear();
   double single_row_macs = 0, row_group_macs = 0;
@@ -36,7 +37,7 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
     while (r + count < rows.size() && rows[r + count].table == rows[r].table &&
            rows[r + count].position == rows[r].position + count)
       ++count;
-    // Rows of a sequence on its scratch, as in decoding; a prompt's several at once.
+    // A decode row is alone in its sequence; a prefill chunk has several rows.
     const bool single = count == 1 && !by_tiles;
     const double macs = static_cast<double>(count) * static_cast<double>(rows[r + count - 1].position + 1) *
                         static_cast<double>(heads * dim) * 2;
@@ -60,8 +61,8 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
     RunItems<SplitAttention>(call, row_groups_, by_splits, row_group_macs);
 }
 
-// All heads of a page lie side by side, so a single row takes them together; where rows are fewer than `wanted`, some
-// each.
+// All heads of a page are contiguous, so a single row takes all of them in one item, unless there are fewer than
+// `wanted` rows: then each row becomes several items of some heads.
 void PagedAttention::PartitionHeads(size_t wanted, size_t kv_heads) {
   const size_t rows = single_rows_.size(),
                shares = team_.threads() > 1 ? std::clamp<size_t>((wanted + rows - 1) / rows, 1, kv_heads) : 1;
@@ -75,7 +76,7 @@ void PagedAttention::PartitionHeads(size_t wanted, size_t kv_heads) {
   }
 }
 
-// 1 where nothing can be shared.
+// Returns 1 with one thread, as there is nothing to divide.
 size_t PagedAttention::MaxSplits(const AttentionCall& call, std::span<const AttentionItem> items) const {
   size_t most = 1;
   for (const AttentionItem& item : items) most = std::max(most, call.LastSplit(item) - call.FirstSplit(item) + 1);
@@ -83,7 +84,8 @@ size_t PagedAttention::MaxSplits(const AttentionCall& call, std::span<const Atte
 }
 
 template <typename Kernel>
-void PagedAttention::RunItems(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs) {
+void PagedAttention::RunItems(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits,
+                              double macs) {
   size_t most = 0, deepest = 1;
   splits_.clear();
   first_splits_.clear();
@@ -94,7 +96,7 @@ void PagedAttention::RunItems(const AttentionCall& call, std::span<const Attenti
     for (size_t split = call.FirstSplit(items[i]); by_splits && split <= call.LastSplit(items[i]); ++split)
       splits_.push_back({i, split});
   }
-  // All memory here: nothing may throw within a region.
+  // All memory is allocated here, because nothing may throw inside a parallel region.
   const size_t partial_bytes = AttentionPartial::Bytes(most, call.dim), kernel_bytes = Kernel::Bytes(call, most),
                scratch_bytes = kernel_bytes + deepest * partial_bytes;
   std::byte* scratch = thread_scratch_.EnsureCapacity(scratch_bytes * Size(team_.threads()));
@@ -116,11 +118,11 @@ void PagedAttention::RunItems(const AttentionCall& call, std::span<const Attenti
                   CombineShared(call, items[splits_[i].item], splits_[i], &partial);
                   continue;
                 }
-                // A prompt's last rows cost most: one from the front, one from the back, so that every thread gets
-                // both.
+                // The last rows of a prefill cost most, so items are taken alternately from the front and the back:
+                // every thread gets cheap and expensive ones.
                 const AttentionItem& item = items[i % 2 == 0 ? i / 2 : items.size() - 1 - i / 2];
                 const size_t first = call.FirstSplit(item), last = call.LastSplit(item);
-                size_t depth = 0;  // sums that wait, before the current one
+                size_t depth = 0;  // partials that wait for their right sibling
                 for (size_t split = first; split <= last; ++split, ++depth) {
                   AttentionPartial partial = partial_at(depth);
                   attention.Attend(item, split, &partial);
@@ -134,12 +136,13 @@ void PagedAttention::RunItems(const AttentionCall& call, std::span<const Attenti
             });
 }
 
-// Of two threads that come to a pair at once, both leave what they have, and the second goes on.
-void PagedAttention::CombineShared(const AttentionCall& call, const AttentionItem& item, const Split& of, AttentionPartial* partial) {
+// If two threads reach a pair at the same time, both publish their partial, and the second one continues.
+void PagedAttention::CombineShared(const AttentionCall& call, const AttentionItem& item, const Split& of,
+                                   AttentionPartial* partial) {
   const size_t first = call.FirstSplit(item), queries = call.Queries(item), place = first_splits_[of.item] - first;
   const bool all = CombineUp(first, call.LastSplit(item), of.split, [&](const SplitPair& pair, bool right) {
     AttentionPartial &left_one = partials_[place + pair.left], &right_one = partials_[place + pair.right],
-                  &mine = right ? right_one : left_one;
+                     &mine = right ? right_one : left_one;
     const std::atomic_ref waiting(waiting_[place + pair.right]);
     if (waiting.load(std::memory_order_acquire) == 0) {
       if (partial != &mine) mine.Copy(*partial, queries);

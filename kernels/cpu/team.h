@@ -1,4 +1,4 @@
-// The threads of one backend: OpenMP, without a parallel region where the work is too small to pay for one.
+// The threads of one backend: OpenMP, but without a parallel region if the work is too small to pay for one.
 #pragma once
 
 #include <algorithm>
@@ -16,31 +16,31 @@ namespace gyre::cpu {
 
 class Team {
  public:
-  // `cpus`: of each thread; empty = the system moves them. Whoever calls For may use all of them, as what it starts
-  // begins with its mask; the other threads stay on one each.
+  // `cpus`: the processor of each thread; empty = the system schedules them. The calling thread may use all of them,
+  // because threads that it starts inherit its mask; the other threads are pinned to one each.
   explicit Team(int threads, std::vector<int> cpus = {}) : threads_(threads), cpus_(std::move(cpus)) {}
   int threads() const { return threads_; }
 
-  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items); boundaries are multiples of `grain`. Each
-  // thread has a run of its own, always the same, in shares; a thread that is done with it takes over what is left of
-  // others', as cores differ in speed and some are lent to somebody else. `nanoseconds`: what all of it takes on one
-  // thread, roughly; under kWorthwhile it stays on the caller's.
+  // Calls f(begin, end) or f(begin, end, thread) for parts of [0, items); boundaries are multiples of `grain`. Each
+  // thread has a fixed range, divided into shares. A thread that finishes its own range steals shares of others,
+  // because cores differ in speed and the host may run something else on some. `nanoseconds`: rough duration on one
+  // thread; below kWorthwhile all runs on the calling thread.
   template <typename Fn>
   void For(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     Run<true>(items, grain, nanoseconds, f);
   }
-  // The same, nobody takes over: for memory whose run's owner shall be the first to touch it.
+  // The same without stealing: for memory that the thread of a range shall be the first to touch.
   template <typename Fn>
   void ForStatic(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     Run<false>(items, grain, nanoseconds, f);
   }
 
  private:
-  static constexpr double kWorthwhile = 20000;
-  static constexpr size_t kMinShares = 16;     // of a run at least, where it has as many grains
-  static constexpr size_t kMaxRuns = 256;  // with more threads than that some begin with a neighbour's run
+  static constexpr double kWorthwhile = 20000;  // nanoseconds
+  static constexpr size_t kMinShares = 16;      // per range, if it has as many grains
+  static constexpr size_t kMaxRuns = 256;       // with more threads some begin with a neighbour's range
   struct alignas(64) ClaimedShares {
-    size_t shares;  // of one run; by atomic_ref only
+    size_t shares;  // of one range; accessed through std::atomic_ref
   };
 
   template <bool stealing, typename Fn>
@@ -54,8 +54,8 @@ class Team {
     const size_t runs = stealing ? std::min(threads, kMaxRuns) : threads;
     ClaimedShares claimed[stealing ? kMaxRuns : 1];
     for (size_t run = 0; stealing && run < runs; ++run) claimed[run].shares = 0;
-    auto first = [&](size_t run) { return grains * run / runs; };  // in grains
-    // The next share of a run; false where all are claimed.
+    auto first = [&](size_t run) { return grains * run / runs; };  // first grain of a range
+    // Computes the next share of a range; returns false if all are claimed.
     auto share = [&](size_t run, size_t thread) {
       const size_t begin = first(run), length = first(run + 1) - begin,
                    each = stealing ? std::max<size_t>(1, length / kMinShares) : length;
@@ -69,8 +69,8 @@ class Team {
       Call(f, (begin + at) * grain, std::min(items, (begin + std::min(at + each, length)) * grain), thread);
       return stealing;
     };
-    // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the
-    // next.
+    // All threads take part, even those without work: libgomp ends threads that a region leaves out and starts new ones
+    // for the next region.
 #pragma omp parallel for num_threads(threads_) schedule(static, 1)
     for (int t = 0; t < threads_; ++t) {
       const auto i = static_cast<size_t>(t);
@@ -95,7 +95,7 @@ class Team {
       f(begin, end);
   }
 
-  // Sends the calling thread, the team's number i, where it belongs, once.
+  // Pins the calling thread, number i of the team, to its processors the first time.
   void PinOnce(size_t i) const {
     if (cpus_.empty()) return;
     thread_local uint64_t pinned = 0;

@@ -8,15 +8,15 @@
 namespace gyre::cpu {
 namespace {
 
-// What shares the second-level cache (2 MiB on processors with tiles): the tiles of 256 rows and of 64 columns, 2,048
-// positions each (all of k with codebook types). A segment is a whole number of every layout's units.
+// The tiles of 256 rows and 64 columns over 2,048 positions (codebook types: over all of k) share the second-level
+// cache, which has 2 MiB on processors with tiles. A segment is a multiple of every layout's unit.
 constexpr size_t kRowBlock = 256, kSlice = 4, kSegment = 64;
 static_assert(kSlice == kPanelGrain);
 constexpr size_t kSharesPerThread = 4, kMaxSlices = 4, kGatedPanels = 8;
-// A core in a nanosecond, to decide whether a parallel region pays.
+// Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerNs = 4;
 
-// A codebook type, whose panels are made of the file's bytes each time.
+// True for codebook types: their panels are expanded from the file's bytes in each product.
 bool ExpandedPerCall(const CpuWeight& w) { return w.panels == nullptr && IsLowBit(w.type); }
 
 }  // namespace
@@ -39,8 +39,10 @@ void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
   });
 }
 
-// Tiles of a panel that are expanded at once. A panel of a codebook type is made whole, so it is used whole.
-size_t TileProduct::Segment(const CpuWeight& w) const { return ExpandedPerCall(w) ? depth_ : std::min(depth_, kSegment); }
+// Tiles of a panel that are expanded at once. Panels of codebook types are expanded whole, so they are used whole.
+size_t TileProduct::Segment(const CpuWeight& w) const {
+  return ExpandedPerCall(w) ? depth_ : std::min(depth_, kSegment);
+}
 
 size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
   return kSlice * Segment(w) * kTileBytes + (ExpandedPerCall(w) ? 2 * w.panel_bytes : 0);
@@ -50,13 +52,13 @@ TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) c
   return {memory, memory + kSlice * Segment(w) * kTileBytes};
 }
 
-// What is added to `out` is summed in the cache first: sums that wait for the next segment do so there, and no bit
-// depends on what they are added to.
+// With `add` the product is summed in the cache and then added to `out`: sums wait for the next segment in the cache,
+// and the bits do not depend on what they are added to.
 void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
   constexpr size_t kMaxPanels = kMaxSlices * kPanelGrain, kSums = kRowBlock * kMaxPanels * kPanel;
   const size_t tile_bytes = ScratchBytes(w), bytes = tile_bytes + (add ? kSums * sizeof(float) : 0),
                threads = static_cast<size_t>(team_.threads());
-  std::byte* scratch = scratch_.EnsureCapacity(bytes * threads);  // here: nothing may throw within a region
+  std::byte* scratch = scratch_.EnsureCapacity(bytes * threads);  // here, as nothing may throw in a parallel region
   ForBlocks(w.n, w.n * w.k, kMaxPanels, [&](Range panel_range, Range rows, size_t thread) {
     std::byte* mine = scratch + bytes * thread;
     const size_t column = panel_range.from * kPanel, columns = std::min(w.n - column, panel_range.size() * kPanel);
@@ -70,15 +72,15 @@ void TileProduct::Multiply(const CpuWeight& w, float* out, bool add) {
   });
 }
 
-// f(panels, rows, thread) for all of W and x in blocks, of up to `most` panels and kRowBlock rows; `weights`: how many
-// that are.
+// Calls f(panels, rows, thread) for blocks of up to `most` panels and kRowBlock rows that cover W and x. `weights`:
+// number of weights.
 template <typename Fn>
 void TileProduct::ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const {
   const size_t panels = PanelCount(n),
                each = panels / (kSharesPerThread * static_cast<size_t>(team_.threads())) / kPanelGrain * kPanelGrain;
   const double ns =
       static_cast<double>(weights) * (static_cast<double>(rows_) / kTileMacsPerNs + 1 / kTileExpandedPerNs);
-  // Every share reads x anew: several slices each, where there are enough of them for all threads.
+  // Every share reads all of x, so a share has several slices if there are enough slices for all threads.
   team_.For(panels, std::clamp(each, kPanelGrain, most), ns, [&](size_t begin, size_t end, size_t thread) {
     end = std::min(end, (n + kPanel - 1) / kPanel);
     tiles_.begin();
@@ -90,15 +92,15 @@ void TileProduct::ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) 
   });
 }
 
-// The sums of gate and up stay in the cache until the rows of the next product are made of them, a tile of 32 columns
-// after the other.
+// The sums of gate and up stay in the cache until they become rows of the next product, 32 columns (one tile) at a
+// time.
 void TileProduct::GatedLinearUnit(const CpuWeight& gate, const CpuWeight& up, Activation act) {
   constexpr size_t kSums = kRowBlock * kGatedPanels * kPanel;
   const size_t n = gate.n, depth = TileDepth(n), threads = static_cast<size_t>(team_.threads());
   const size_t tile_bytes = std::max(ScratchBytes(gate), ScratchBytes(up)),
                bytes = tile_bytes + 2 * kSums * sizeof(float);
   next_.EnsureCapacity((rows_ + kTileRows - 1) / kTileRows * depth * kTileBytes);
-  std::byte* scratch = scratch_.EnsureCapacity(bytes * threads);  // here: nothing may throw within a region
+  std::byte* scratch = scratch_.EnsureCapacity(bytes * threads);  // here, as nothing may throw in a parallel region
   const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
   ForBlocks(n, 2 * n * k_, kGatedPanels, [&](Range panel_range, Range rows, size_t thread) {
     std::byte* mine = scratch + bytes * thread;
@@ -109,7 +111,8 @@ void TileProduct::GatedLinearUnit(const CpuWeight& gate, const CpuWeight& up, Ac
     MultiplyBlock(up, panel_range, rows, Carve(up, mine), ups, width);
     for (size_t row = rows.from; row < rows.to; row += kTileRows) {
       const size_t count = std::min(kTileRows, rows.to - row), at = (row - rows.from) * width;
-      times(gates + at, ups + at, count * width, gates + at);  // behind the last column of W too, where anything is
+      // also computes the columns after the last one of W, which hold anything
+      times(gates + at, ups + at, count * width, gates + at);
       for (size_t column = 0; column < width; column += kTileDepth) {
         const size_t first = panel_range.from * kPanel + column;
         tiles_.round_rows(gates + at + column, width, count, std::min(kTileDepth, n - first),
@@ -135,10 +138,11 @@ void TileProduct::MultiplyBlock(const CpuWeight& w, Range panel_range, Range row
         for (size_t row = rows.from; row < rows.to; row += 2 * kTileRows) {
           const std::byte* x = x_.data() + Group(row) + at * kTileBytes;
           for (size_t p = 0; p < panels; p += 2) {
-            // The last panel of an odd number stands alone.
+            // With an odd number of panels the last one is multiplied alone.
             const size_t columns = std::min((panels - p) * kPanel, w.n - (slice + p) * kPanel);
             tiles_.multiply(x, depth_ * kTileBytes, rows.to - row, {scratch.tiles + p * stride, stride}, columns, depth,
-                            at + part == 0, out + (row - rows.from) * ldo + (slice + p - panel_range.from) * kPanel, ldo);
+                            at + part == 0, out + (row - rows.from) * ldo + (slice + p - panel_range.from) * kPanel,
+                            ldo);
           }
         }
       }
@@ -157,7 +161,7 @@ bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
     } else if (plain) {
       const size_t column = panel * kPanel;
       residual |= tiles_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.residual,
-                                   std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
+                                       std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
     } else {
       if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
       tiles_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);
