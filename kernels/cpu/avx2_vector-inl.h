@@ -1,5 +1,5 @@
-// Eight floats of AVX2 for the kernels that are written for any vector class, included by each file that uses them
-// inside its anonymous namespace, after common-inl.h.
+// Eight floats of AVX2 as a vector class V; each file that uses it includes it inside its anonymous namespace, after
+// common-inl.h.
 
 struct V8 : CopiedTails<V8, 8> {
   using T = __m256;

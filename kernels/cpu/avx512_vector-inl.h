@@ -1,5 +1,4 @@
-// Sixteen floats of AVX-512 for the kernels that are written for any vector class, included by each file that uses them
-// inside its anonymous namespace.
+// Sixteen floats of AVX-512 as a vector class V; each file that uses it includes it inside its anonymous namespace.
 
 struct V16 {
   using T = __m512;
