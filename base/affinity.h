@@ -1,4 +1,5 @@
-// Linux's affinity masks: which processors the calling thread may use. Standard library and system only.
+// Linux affinity masks: which processors the calling thread may use. Includes only the standard library and system
+// headers.
 #pragma once
 
 #include <sched.h>
@@ -11,7 +12,8 @@ namespace gyre {
 
 inline constexpr int kMaxProcessors = 4096;
 
-// Of the calling thread, which those it starts begin with; empty where it can't be read.
+// The processors that the calling thread may use, rising; threads that it starts inherit them. Empty if the system does
+// not tell.
 inline std::vector<int> AffinityMask() {
   cpu_set_t* mask = CPU_ALLOC(kMaxProcessors);
   if (mask == nullptr) return {};
@@ -27,7 +29,7 @@ inline std::vector<int> AffinityMask() {
   return out;
 }
 
-// Keeps the calling thread on these processors from now on; false where the system refuses, and it stays where it is.
+// Restricts the calling thread to these processors. Returns false if the system refuses; then nothing changes.
 // REQUIRES: each is in [0, kMaxProcessors).
 inline bool PinThread(std::span<const int> cpus) {
   cpu_set_t* mask = CPU_ALLOC(kMaxProcessors);

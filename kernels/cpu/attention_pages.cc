@@ -7,7 +7,7 @@ namespace {
 
 // The hardware prefetcher does not cross a 4 KiB boundary; it reads lines of 64 bytes.
 constexpr uintptr_t kStream = 4096, kLine = 64;
-constexpr size_t kFirstLines = 2;  // so many sequential misses start the hardware prefetcher
+constexpr size_t kFirstLines = 2;  // two sequential misses start the hardware prefetcher
 // About as many lines arrive from memory while one query's scores of a split are exponentiated.
 constexpr size_t kLinesPerPrefetch = 16;
 

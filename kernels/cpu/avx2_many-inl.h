@@ -248,11 +248,11 @@ void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* 
                    kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
   const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
   alignas(64) std::byte unpacked[kSlice * kUnpacked];
-  // Between segments beside each other: in `out`, where rows are often a power of two apart, they fall on few lines of
-  // a cache.
+  // Sums wait here between segments, side by side: in `out` rows are often a power of two apart and would compete for
+  // few cache sets.
   alignas(64) float sums[kRowBlock * kSlice * kPanel];
   auto sums_of = [&](size_t row, size_t p) { return sums + ((row - from) * kSlice + p * kTogether) * kPanel; };
-  // f(to, sums, n): where the sums of each of a group's rows go, and how many exist.
+  // Calls f(to, sums, n) for each row of a group and each panel: where its sums go, and how many columns exist.
   auto for_each_row = [&](size_t first, auto f) {
     for (size_t row = first; row < to && row < first + kTogether; ++row) {
       for (size_t p = 0, column = 0; p < panels && column < columns; ++p, column += kPanel)

@@ -338,12 +338,12 @@ class CpuBackend : public Backend {
   std::vector<Block<int16_t>> wide_;
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
-  std::optional<std::tuple<size_t, size_t, bool, int, bool>>
-      quantized_layout_;  // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
-  Buffer gated_;          // outputs of gate and up
-  Buffer sums_;           // a product that is then added to the output
-  Buffer low_bit_;        // two panels per thread
-  Buffer expanded_;       // dequantized columns, per thread
+  // How x is quantized in this MatMul: blocks, rows per group, scales per half block, factor of the sums, wide.
+  std::optional<std::tuple<size_t, size_t, bool, int, bool>> quantized_layout_;
+  Buffer gated_;                      // outputs of gate and up
+  Buffer sums_;                       // a product that is then added to the output
+  Buffer low_bit_;                    // two panels per thread
+  Buffer expanded_;                   // dequantized columns, per thread
   Buffer row_panels_, gemm_scratch_;  // x packed for FloatGemm; scratch per thread
   bool rows_packed_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;

@@ -13,8 +13,7 @@ struct Gemm {
   using T = typename V::T;
   static constexpr size_t kRows = V::kGemmRows, kPanels = V::kGemmVectors, kColumns = kPanels * V::kLanes;
   // Floats between the weights of successive lanes; the 16 keep them out of the same cache sets.
-  static constexpr size_t kLaneStride =
-      V::kChain * kPanels + 16;  // floats from a lane's weights to the next one's: not in the same sets of a cache
+  static constexpr size_t kLaneStride = V::kChain * kPanels + 16;
 
   static size_t StepsOf(size_t positions) { return (positions + V::kLanes - 1) / V::kLanes; }
 
