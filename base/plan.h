@@ -1,4 +1,4 @@
-// Which member owns which layers. A plan is immutable and numbered by its epoch.
+// A plan: the layers that each member owns. Immutable and numbered by its epoch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which processors a process may use, and that threads stay where they are sent.
+// The processors that a process may use, pinned threads, and how a team divides work.
 #include "base/cpus.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ TEST(CpusTest, CoresAreOfTheAffinityMask) {
   for (const int cpu : cores) EXPECT_THAT(mask, ::testing::Contains(cpu));
   EXPECT_LE(DefaultThreads(), static_cast<int>(cores.size()));
   EXPECT_GE(DefaultThreads(), 1);
-  // The mask is a thread's: one that may use a single processor sees a single core.
+  // The mask belongs to a thread: one that may use a single processor sees a single core.
   std::thread([&] {
     ASSERT_TRUE(PinThread({&mask.back(), 1}));
     EXPECT_THAT(UsableCores(), ElementsAre(mask.back()));
@@ -97,7 +97,7 @@ TEST(CpusTest, ASmallerRegionEndsNoThread) {
   EXPECT_EQ(threads(4), before);
 }
 
-// Whoever has the first item waits until all others are done: somebody takes over the rest of his run.
+// The thread with the first item waits until all others are done, so the rest of its range must be stolen.
 TEST(CpusTest, ASlowThreadsWorkIsTakenOver) {
   const cpu::Team team(3);
   constexpr size_t kItems = 100;
@@ -115,7 +115,7 @@ TEST(CpusTest, ASlowThreadsWorkIsTakenOver) {
   for (size_t i = 0; i < kItems; ++i) EXPECT_EQ(times[i], 1) << i;
 }
 
-// Every item once, for any number of threads and any grain.
+// For any number of threads and any grain.
 TEST(CpusTest, EveryItemIsDoneOnce) {
   for (const int threads : {1, 2, 3, 8, 70}) {
     const cpu::Team team(threads);
@@ -135,12 +135,12 @@ TEST(CpusTest, EveryItemIsDoneOnce) {
   }
 }
 
-// What the loader packed with does not keep a stage's threads from waiting actively.
-TEST(TeamTest, ThreadsOfWhoIsDoneEnd) {
+// The threads with which the loader packed must not keep a stage's threads from spinning.
+TEST(TeamTest, EndTeamThreadsEndsThem) {
 #ifdef __clang__
   GTEST_SKIP() << "libgomp only";
 #endif
-  constexpr char kName[] = "who is done";
+  constexpr char kName[] = "team thread";
   auto threads = [&] { return testing::ThreadsCalled(kName); };
   std::thread([&] {
     pthread_setname_np(pthread_self(), kName);
