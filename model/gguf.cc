@@ -233,8 +233,10 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_tensors, in.Number<uint64_t>("the tensor count"));
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_values, in.Number<uint64_t>("the metadata count"));
   // A value takes at least 13 bytes, a tensor 33: counts beyond that can't be true.
-  if (n_values > file.size() / 13) return DataLoss("offset 16: {} metadata values in {} bytes: is the file whole?", n_values, file.size());
-  if (n_tensors > file.size() / 33) return DataLoss("offset 8: {} tensors in {} bytes: is the file whole?", n_tensors, file.size());
+  if (n_values > file.size() / 13)
+    return DataLoss("offset 16: {} metadata values in {} bytes: is the file whole?", n_values, file.size());
+  if (n_tensors > file.size() / 33)
+    return DataLoss("offset 8: {} tensors in {} bytes: is the file whole?", n_tensors, file.size());
   for (uint64_t i = 0; i < n_values; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string key, ReadName(in, "a metadata key"));
     GYRE_ASSIGN_OR_RETURN(const GgufValue value, ReadValue(in, key));
@@ -258,9 +260,8 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
       return DataLoss("tensor {}: offset {} is no multiple of {}", Printable(name), t.offset, align);
     if (g.data_offset_ > file.size() || t.offset > file.size() - g.data_offset_ ||
         t.view.bytes > file.size() - g.data_offset_ - t.offset) {
-      return DataLoss(
-          "tensor {}: {} bytes at {} of the data end past the file of {} bytes: is it whole?",
-          Printable(name), t.view.bytes, t.offset, file.size());
+      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes: is it whole?",
+                      Printable(name), t.view.bytes, t.offset, file.size());
     }
     t.view.data = file.data() + g.data_offset_ + t.offset;
     GYRE_RETURN_IF_ERROR(g.tensors_.Add(std::move(name), std::move(t.view)));

@@ -9,8 +9,8 @@
 
 #include <unistd.h>
 
-#include "model/mapped_file.h"
 #include "model/chat_template.h"
+#include "model/mapped_file.h"
 #include "model/tokenizer.h"
 #include "model/unicode_form.h"
 #include "model/weights.h"
