@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <utility>
 #include <system_error>
+#include <utility>
 
 namespace gyre {
 namespace {
