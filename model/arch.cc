@@ -14,7 +14,7 @@ namespace {
 
 enum class Bias { kNone, kOptional, kRequired };
 
-// What the metadata leaves unsaid. A row is an architecture.
+// One architecture: what its metadata does not say.
 struct Architecture {
   const char* name;
   RopePairing pairing;
@@ -22,12 +22,12 @@ struct Architecture {
   Bias qkv_bias = Bias::kNone;
   bool qk_norm = false;
   bool post_norms = false;
-  bool scaled_embedding = false;  // times sqrt(dim)
-  bool softcaps = false;          // of attention and logits, from the metadata
+  bool scaled_embedding = false;  // the embedding is multiplied by sqrt(dim)
+  bool softcaps = false;          // attention and logits have softcaps, which the metadata gives
   int global_every = 0;           // n: layers n, 2n, ... attend to everything, the others in a window. 0: all are alike
-  double local_rope_base = 0;     // of windowed layers, which then have no scaling either; 0: as all
+  double local_rope_base = 0;     // windowed layers have this base and no scaling; 0: they rotate as all others
   int wide_layers = 0;            // a model of so many layers scales by dim / heads in place of the head's size
-  bool experts = false;           // there can be some
+  bool experts = false;           // a file may have experts
   bool normalize_experts = true;
 };
 
@@ -72,7 +72,7 @@ StatusOr<T> Required(StatusOr<std::optional<T>> value, const std::string& key) {
   return **value;
 }
 
-// Keys below "<architecture>.".
+// Reads keys that begin with "<architecture>.".
 class Keys {
  public:
   Keys(const Gguf& gguf, std::string arch) : gguf_(gguf), arch_(std::move(arch)) {}
@@ -171,7 +171,7 @@ StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int contex
     s.kind = RopeScalingKind::kYarn;
   } else if (kind == "llama3") {
     s.kind = RopeScalingKind::kLlama3;
-  } else if (kind != "longrope") {  // whose factors are tensors
+  } else if (kind != "longrope") {  // longrope has its factors in tensors
     return Unimplemented("{} is \"{}\", known are none, linear, ntk, yarn, llama3 and longrope",
                          keys.Name("rope.scaling.type"), Printable(kind));
   }
@@ -190,7 +190,7 @@ StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int contex
   return s;
 }
 
-// Rotation of layers that attend to everything. `context`: positions that are wanted.
+// The rotation of layers without a window. `context`: the positions that the caller wants.
 StatusOr<RopeSpec> ReadRope(const Gguf& gguf, const Keys& keys, const Architecture& arch, int head_dim, int trained,
                             int context) {
   RopeSpec rope;
@@ -230,7 +230,7 @@ StatusOr<ExpertSpec> ReadExperts(const Gguf& gguf, const Keys& keys, const Archi
   return e;
 }
 
-// Any of the three: the lookup then names the one that is missing.
+// True if one of the three is there: the lookup then names the one that is missing.
 bool HasBias(const Gguf& gguf, size_t layer) {
   for (const char* which : {"q", "k", "v"}) {
     if (gguf.tensors().Has(fmt::format("blk.{}.attn_{}.bias", layer, which))) return true;

@@ -18,7 +18,7 @@ using PieceMap = absl::flat_hash_map<absl::string_view, TokenId>;
 
 absl::string_view Key(std::string_view text) { return {text.data(), text.size()}; }
 
-// Normal pieces by their bytes; of equal ones the first.
+// Normal pieces by their bytes; the first of equal ones counts.
 PieceMap MapPieces(const Vocabulary& v) {
   PieceMap ids;
   ids.reserve(v.size());
@@ -114,7 +114,7 @@ class BpeTokenizer : public VocabularyTokenizer {
     Merge(text, symbols);
     for (const MergeSymbol& s : *symbols) {
       const TokenId id = s.id >= 0 ? s.id : unknown_;
-      if (id >= 0) out->push_back(id);  // a vocabulary without that byte cannot say it
+      if (id >= 0) out->push_back(id);  // a byte that the vocabulary lacks is dropped
     }
   }
 

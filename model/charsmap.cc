@@ -8,8 +8,8 @@
 namespace gyre {
 namespace {
 
-constexpr size_t kMaxReplacement = 256;  // the longest of Unicode's takes 33
-constexpr size_t kMaxKey = 64;           // an array with a cycle would else walk the whole text from every place
+constexpr size_t kMaxReplacement = 256;  // Unicode's longest replacement takes 33
+constexpr size_t kMaxKey = 64;           // a damaged array with a cycle would walk the whole text from every place
 
 // A unit of the array: a node's label with where its children lie, or, behind a node that ends a string, a value.
 bool HasValue(uint32_t unit) { return (unit >> 8 & 1) != 0; }
@@ -33,7 +33,7 @@ StatusOr<Charsmap> Charsmap::Parse(std::string_view bytes) {
   map.texts_ = bytes.substr(sizeof size + size);
   if (map.texts_.empty() || map.texts_.back() != '\0') return DataLoss("the last replacement has no end");
 
-  // Whatever can be reached from the root, each node once.
+  // Checks every node that can be reached from the root, each once.
   const size_t n = map.units_.size();
   std::vector<bool> seen(n);
   std::vector<uint32_t> open{Offset(map.units_[0])};  // where a node's children are counted from

@@ -39,7 +39,7 @@ constexpr Format kFormats[] = {
      "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}"
      "{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}"
      "{% else %}{{ '[INST] ' + ns.system + m.content + ' [/INST]' }}{% set ns.system = '' %}{% endif %}{% endfor %}"},
-    // For models that only continue text: what was said, nothing between but a line's end behind each reply.
+    // For models that only continue text: the messages follow each other, and a newline ends each reply.
     {"plain", "", "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ '\n' if m.role != 'user' }}{% endfor %}"},
 };
 
@@ -55,14 +55,15 @@ bool IsToken(const Tokenizer& t, std::string_view text) {
   return ids.size() == 1 && t.Text(ids[0]) == text;
 }
 
-// Puts the guard behind the first character of each control token that stands in a string of the value.
+// Marks control tokens that messages spell: the guard goes behind the first character of each, in every string of a
+// value, so that the tokenizer does not recognise it.
 class Guard {
  public:
   Guard(const Tokenizer& tokenizer, const Conversation& c) {
     for (TokenId id = 0; id < tokenizer.size(); ++id) {
       if (tokenizer.type(id) == TokenType::kControl) control_.Add(tokenizer.Text(id), id);
     }
-    // A character that stands for nothing, and that nobody wrote.
+    // The sign is a noncharacter of Unicode that the conversation does not contain.
     const std::string all = json::serialize(c.messages) + json::serialize(c.tools) + json::serialize(c.extra);
     char32_t sign = 0xFDD0;
     do {

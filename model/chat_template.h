@@ -1,4 +1,4 @@
-// A conversation as the text, and the token ids, that a model continues.
+// Turns a conversation into the text, and the token ids, that a model continues.
 #pragma once
 
 #include <memory>
@@ -27,11 +27,11 @@ struct Conversation {
 
 // A conversation, ready to be continued.
 struct ChatPrompt {
-  std::vector<TokenId> ids, stop_ids;  // stop_ids: beside the tokenizer's own ends
+  std::vector<TokenId> ids, stop_ids;  // stop_ids: end tokens that the tokenizer itself does not know as such
   std::string format;                  // "model", or the built-in template that was taken
 };
 
-// By the template that ChatTemplate::ForModel gives. Its errors and those of Encode.
+// Uses the template that ChatTemplate::ForModel chooses. Errors: those of ForModel and Encode.
 StatusOr<ChatPrompt> MakeChatPrompt(const Model& model, const std::string& format, const Conversation& conversation);
 
 // Immutable, thread-safe.
@@ -39,8 +39,9 @@ class ChatTemplate {
  public:
   // kInvalidArgument: not a template. bos, eos: the texts of these tokens.
   static StatusOr<ChatTemplate> Parse(std::string_view source, std::string bos, std::string eos);
-  // `format` "" is the model's own template, or where it has none that can be read, the built-in one whose marker its
-  // template or its vocabulary shows; else a built-in one by name. kFailedPrecondition: the model has no tokenizer.
+  // `format` names a built-in template. "" takes the model's own template; if that is missing or can't be read, the
+  // built-in one whose marker stands in the model's template or vocabulary. kFailedPrecondition: the model has no
+  // tokenizer; kInvalidArgument: no such format.
   static StatusOr<ChatTemplate> ForModel(const Model& model, const std::string& format = "");
   static const std::vector<std::string>& BuiltIn();  // names
 
@@ -48,7 +49,8 @@ class ChatTemplate {
   const std::string& name() const { return name_; }
   // kInvalidArgument: the template refuses the conversation, in its words.
   StatusOr<std::string> Render(const Conversation& conversation, const std::tm* now = nullptr) const;
-  // Control tokens count as such where the template wrote them, and are text where a message has their spelling.
+  // Control tokens that the template writes become their ids. Text in a message that spells one stays text.
+  // Errors as Render.
   StatusOr<std::vector<TokenId>> Encode(const Conversation& conversation, const Tokenizer& tokenizer) const;
   // The control token that the template puts behind a reply, beside the tokenizer's own ends; -1: none.
   TokenId EndOfTurn(const Tokenizer& tokenizer) const;

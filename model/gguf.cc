@@ -41,7 +41,7 @@ T Read(std::span<const std::byte> bytes, size_t at = 0) {
   return value;
 }
 
-// A cursor that says where it stopped.
+// Reads forward; its errors name the offset.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -173,7 +173,7 @@ StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& tensor_name) {
   return t;
 }
 
-// Two tensors over the same bytes: a table that was put together wrongly.
+// Two tensors that share bytes show that the table is damaged.
 Status CheckOverlap(const TensorTable& table) {
   using Entry = std::pair<const std::string, TensorView>;
   std::vector<const Entry*> order;
@@ -232,7 +232,7 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   }
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_tensors, in.Number<uint64_t>("the tensor count"));
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_values, in.Number<uint64_t>("the metadata count"));
-  // A value takes at least 13 bytes, a tensor 33: counts beyond that can't be true.
+  // A value takes at least 13 bytes and a tensor 33, so larger counts are damaged.
   if (n_values > file.size() / 13)
     return DataLoss("offset 16: {} metadata values in {} bytes: is the file whole?", n_values, file.size());
   if (n_tensors > file.size() / 33)
@@ -244,7 +244,7 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
       return DataLoss("key {} stands in the file twice", Printable(key));
     }
   }
-  // A deque: no table in one piece, whose size a count of tiny entries could drive past the file's.
+  // A deque, as a vector's one allocation could become larger than the file.
   std::deque<std::pair<std::string, PendingTensor>> pending;
   for (uint64_t i = 0; i < n_tensors; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string name, ReadName(in, "a tensor's name"));

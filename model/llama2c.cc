@@ -17,7 +17,7 @@ struct Config {
   int32_t dim, hidden, layers, heads, kv_heads, vocab, seq_len;
 };
 
-// Where one tensor's elements lie, one layer after the other.
+// One tensor of the file; a layer's tensor is stored for all layers, one after the other.
 struct Slot {
   const char* name;  // {} = the layer
   uint64_t n, k;     // k = 0: a vector of n
@@ -104,7 +104,7 @@ class Parser {
     l.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(l.head_dim)));
     l.rope.dims = l.head_dim;
     l.rope.base = options_.rope_base > 0 ? options_.rope_base : (c.vocab == kLlama3Vocab ? 500000.0 : 10000.0);
-    // Before the layers are made, the file must be large enough to hold as many.
+    // The layer count is checked against the file's size before layers are allocated.
     layer_ = l;
   }
 

@@ -21,8 +21,8 @@ struct PairRank {
   TokenId id = -1;  // of the two as one; -1: they don't merge
 };
 
-// Stretches up to this are searched, longer ones kept in a heap, so that a word costs little and a megabyte is not
-// quadratic.
+// Texts of up to this many symbols are searched for the best pair; longer ones use a heap. So a word costs little and
+// a megabyte does not take quadratic time.
 inline constexpr size_t kMergeBySearch = 24;
 
 // `find(left, right)` -> PairRank of two neighbouring symbols. What is left afterwards is in `symbols`, in order.
@@ -53,7 +53,7 @@ void MergePairs(std::vector<MergeSymbol>* symbols, Find find, size_t by_search =
     return;
   }
   constexpr uint32_t kEnd = std::numeric_limits<uint32_t>::max();
-  struct Merge {  // a megabyte has a million of them: small ones
+  struct Merge {  // kept small, as a megabyte of text has a million of them
     float rank;
     uint32_t left;
     TokenId id;

@@ -1,4 +1,4 @@
-// OpenModel: whatever the format, one spec, one table of tensors, one tokenizer.
+// OpenModel: every format becomes one spec, one table of tensors and one tokenizer.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -28,10 +28,10 @@ namespace {
 
 bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
 
-// The header whole, and the beginning of each tensor: what tells two files of the same shapes apart.
+// Hashes the whole header and the beginning of each tensor, which tells two files of the same shapes apart.
 uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
   constexpr size_t kSample = 64 << 10;
-  // By name: expanded tensors lie wherever the heap put them.
+  // In the order of names, as the addresses of expanded tensors change from run to run.
   std::map<std::string_view, const TensorView*> order;
   for (const auto& [name, t] : tensors.all()) order.emplace(name, &t);
   const uint64_t size = bytes.size();
@@ -106,7 +106,7 @@ class OpenedModel : public Model {
     return absl::OkStatus();
   }
 
-  // A folder of Hugging Face's.
+  // Opens a folder of Hugging Face's format.
   Status Open(std::unique_ptr<HfFolder> folder, const OpenOptions& options) {
     hf_ = std::move(folder);
     gguf_ = Gguf::FromParts(hf_->metadata.values(), hf_->tensors);
@@ -164,7 +164,7 @@ class OpenedModel : public Model {
     files_ = std::move(files);
     path_ = std::move(path);
   }
-  // A GGUF file for its tokenizer only.
+  // Reads only the tokenizer of a GGUF file.
   Status OpenOnlyTokenizer(std::span<const std::byte> bytes) {
     GYRE_ASSIGN_OR_RETURN(Gguf gguf, Gguf::Parse(bytes));
     gguf_ = std::move(gguf);
@@ -172,7 +172,7 @@ class OpenedModel : public Model {
   }
 
  private:
-  // Which of two there are in effect depends on the context that is wanted.
+  // A file may have two sets of factors, and the context that is wanted decides which one is used.
   void MixInRopeFactors() {
     if (!tensors().Has("rope_factors_long.weight")) return;
     const auto& factors = spec_.layers[0].rope.frequency_factors;
@@ -194,7 +194,7 @@ class OpenedModel : public Model {
   std::string tokenizer_note_ = "the file has no tokenizer";
 };
 
-// tokenizer.bin, or the only tok*.bin, beside a .bin model.
+// The path of tokenizer.bin, or of the only tok*.bin, beside a .bin model; "" if there is none.
 std::string FindTokenizerBin(const std::string& model_path) {
   namespace fs = std::filesystem;
   const fs::path dir = fs::path(model_path).parent_path();
@@ -218,18 +218,18 @@ Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenO
   GYRE_ASSIGN_OR_RETURN(const auto bytes, MappedFile::Open(file));
   const Status status = Annotate(model.OpenBinTokenizer(bytes->bytes()), file);
   if (status.ok() || !options.tokenizer_path.empty()) return status;
-  // Found, not asked for: it may belong to another model.
+  // The user did not name this file, and it may belong to another model: it is no error.
   model.NoTokenizer(Message(status));
   return absl::OkStatus();
 }
 
-// A file named so is not meant as another kind: kDataLoss or kInvalidArgument say what it is instead.
+// An error unless a file whose name ends in .gguf is one; it says what the file is instead.
 Status CheckName(const std::string& path, std::span<const std::byte> bytes) {
   if (!path.ends_with(".gguf") || IsGguf(bytes)) return absl::OkStatus();
   return Gguf::Parse(bytes).status();
 }
 
-// A folder, or a .safetensors file in one; "" otherwise.
+// The folder that `path` names, itself or by a .safetensors file in it; "" if it is neither.
 std::string HfFolderOf(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return path;

@@ -31,7 +31,7 @@ std::string Lowercase(std::string_view text) {
     if (c < 0x80) {
       out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
     } else if (c == 0x130) {
-      out += "i\xCC\x87";  // the one letter that becomes two
+      out += "i\xCC\x87";  // the only letter whose lower case is two characters
     } else if (c == 0xFFFFFFFF) {
       out += bytes;
     } else {

@@ -1,5 +1,5 @@
-// What is done to text before it is cut into pieces: steps, one after the other, as tokenizer.json states them and as
-// SentencePiece does by itself.
+// Normalizes text before it is cut into pieces: a list of steps, as tokenizer.json states them and as SentencePiece
+// does by itself.
 #pragma once
 
 #include <memory>

@@ -30,7 +30,8 @@ constexpr std::string_view kDeepSeekV3 =
     R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 constexpr std::string_view kDeepSeekLetters =
     R"re(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)re";
-constexpr std::string_view kBloom = R"re( ?[^(\s|.,!?…。，、।۔،)]+)re";  // its nested class as a plain one
+constexpr std::string_view kBloom =
+    R"re( ?[^(\s|.,!?…。，、।۔،)]+)re";  // the publisher's nested class, written as a plain one
 constexpr std::string_view kCjk = "[一-龥ࠀ-一가-\\x{D7FF}]+";
 constexpr std::string_view kKana = "[一-龥぀-ゟ゠-ヿ]+";
 
@@ -154,7 +155,7 @@ struct PreSplit::Pattern {
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
   ~Pattern() { pcre2_code_free(code); }
-  // Whether a match may begin with some byte of the text.
+  // True if a match may begin with some byte of the text.
   bool MayMatch(std::string_view text) const {
     return std::any_of(text.begin(), text.end(), [&](char c) { return begins[static_cast<uint8_t>(c)]; });
   }
@@ -190,7 +191,7 @@ StatusOr<PreSplit> PreSplit::Compile(const std::vector<std::string>& patterns) {
       for (unsigned b = 0; b < 256; ++b) p.begins[b] = (first[b / 8] >> b % 8 & 1) != 0;
       p.any = p.begins['e'] || p.begins[' '];
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is none, pcre2_match interprets
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if it fails, pcre2_match interprets the pattern
   }
   return split;
 }
@@ -221,7 +222,7 @@ void PreSplit::Split(std::string_view text, std::vector<size_t>* ends) const {
                                       0, scratch.data, nullptr);
         if (found < 0) break;  // no further match, or a limit: the rest is one stretch
         const PCRE2_SIZE* match = pcre2_get_ovector_pointer(scratch.data);
-        if (match[1] <= match[0]) {  // an empty one says nothing
+        if (match[1] <= match[0]) {  // an empty match is skipped
           from = std::max(from, match[1]) + Utf8Length(stretch, std::max(from, match[1]));
           continue;
         }

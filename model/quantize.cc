@@ -16,7 +16,7 @@ namespace {
 struct Mix {
   const char* name;
   DType base;
-  DType finer;         // of values, the way down and the output
+  DType finer;         // type of attn_v, ffn_down and the output matrix
   bool in_part;        // `finer` in some layers only (_M), else in none (_S)
   uint32_t file_type;  // general.file_type
 };
@@ -31,7 +31,7 @@ constexpr Mix kMixes[] = {
     {"Q6_K", DType::kQ6_K, DType::kQ6_K, false, 18},
 };
 
-// By its name in either case.
+// Upper and lower case count the same.
 const Mix* FindMix(std::string name) {
   for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   for (const Mix& m : kMixes) {
@@ -51,14 +51,14 @@ int LayerOf(const std::string& name) {
   return layer;
 }
 
-// The layers that matter most, by the custom of the field: the first and last eighth, and every third between.
+// llama.cpp's choice of the layers that matter most: the first and the last eighth, and every third between.
 bool Finer(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
 bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
 
-// Rows that don't divide into blocks of 256 take the nearest type of 32, and others stay as they are.
+// `type`, or for rows that don't divide into its blocks of 256 the nearest type with blocks of 32, or else F16.
 DType Fitting(DType type, const TensorView& t) {
   if (t.dims[0] % Info(type).block_elems == 0) return type;
   const DType small = type == DType::kQ4_K   ? DType::kQ5_0
@@ -72,7 +72,7 @@ struct Error {
   double squared = 0, values = 0;
 };
 
-// Rows [begin, end) of k elements.
+// Quantizes rows [begin, end) of k elements and returns the error that this makes.
 Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end, std::byte* out) {
   Error sum;
   std::vector<float> row(k), back(k);
@@ -92,7 +92,7 @@ Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint6
   return sum;
 }
 
-constexpr uint64_t kChunkBytes = 16 << 20;  // of f32 that are in work at once, a thread
+constexpr uint64_t kChunkBytes = 16 << 20;  // f32 values that a thread works on at once
 
 }  // namespace
 

@@ -23,17 +23,16 @@ struct QuantizeOptions {
 
 struct QuantizeReport {
   uint64_t bytes_before = 0, bytes_after = 0;  // of all tensors
-  double relative_error = 0;                   // of what was quantized: root of squared error over squared values
+  double relative_error = 0;  // over all quantized tensors: sqrt(sum of squared errors / sum of squared values)
   // Tensors whose rows don't divide into the type's blocks, by the type that they got instead.
   std::map<DType, int> fallbacks;
 };
 
-// "Q8_0", "Q4_K_M", ...: the names that the field gives to mixes of tensor types.
+// "Q8_0", "Q4_K_M", ...: the usual names of mixes of tensor types.
 const std::vector<std::string>& QuantizeTypes();
 
-// The type that a mix gives a tensor: matrices of the layers and of the ends; vectors, routers and what is no float
-// stay. Mixes as they are usual: the attention's values and the feed-forward's way down get a finer type in a part of
-// the layers, the output matrix always. REQUIRES: a known type.
+// The type that a mix gives a tensor. Vectors, routers and integer tensors keep theirs. As is usual, attn_v and
+// ffn_down get a finer type in some layers, and the output matrix always does. REQUIRES: a known type.
 DType TypeFor(const std::string& type, const std::string& name, const TensorView& tensor, int layers, bool tied);
 
 // Reads `in` (a GGUF file) and writes `out`. kInvalidArgument: an unknown type, quantized weights without requantize,

@@ -1,4 +1,4 @@
-// Names from strangers' files, fit for a message.
+// Makes names and sentences from untrusted files fit for a message.
 #pragma once
 
 #include <string>

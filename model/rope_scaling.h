@@ -1,5 +1,5 @@
-// Rotary embeddings stretched beyond the context that a model was trained on. Whatever the method, it ends as divisors
-// of the frequencies and a factor on the rotated pairs, which is all that the forward pass knows.
+// Rotary embeddings stretched beyond the context that a model was trained on. Every method results in divisors of the
+// frequencies and a factor on the rotated pairs; the forward pass knows nothing else.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct RopeScaling {
   double factor = 1;
   double original_context = 0;                                 // yarn, llama3
   double beta_fast = 32, beta_slow = 1;                        // yarn
-  double attention_factor = 1;                                 // times what the method takes
+  double attention_factor = 1;                                 // multiplies the method's own factor
   double extrapolation = 1;                                    // yarn: share of the ramp; 0 = linear
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3
 };

@@ -72,7 +72,7 @@ class SpmTokenizer : public SentencePieceTokenizer {
     return it == ids_.end() ? -1 : it->second;
   }
 
-  // What no piece joins to its neighbours, so that it is merged by itself as it would be among them.
+  // A word is a stretch that no piece joins to its neighbours, so it merges by itself as it would within the text.
   void EncodeWord(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
     const TokenId whole = word.size() <= longest_ ? IdOf(word) : -1;
     if (whole >= 0 && whole_.Is(whole, [&] {

@@ -23,7 +23,7 @@ struct TensorView {
 
 std::string DescribeDims(const std::vector<uint64_t>& dims);
 
-// Not thread-safe while lookups are being counted (Open); afterwards read-only through views.
+// Not thread-safe while tensors are added; read-only and thread-safe afterwards.
 class TensorTable {
  public:
   // kDataLoss: the name is there already.

@@ -15,7 +15,8 @@ enum class TokenType : uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 struct EncodeOptions {
   bool add_special = false;    // BOS/EOS as the model's file asks
   bool parse_special = false;  // recognise control tokens in the text; off, so that user text can't forge them
-  // Taken out of the text once control tokens were found: what it stands in is none. "" = nothing.
+  // A sign that keeps text from being a control token: text that contains it is not recognised as one, and the sign is
+  // then removed. "" = no sign.
   std::string_view guard = {};
 };
 

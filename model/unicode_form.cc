@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kMaxMarks = 1000;
 
-// What takes part in the ordering of marks. Three letters of Tibetan are none, but two marks each when taken apart.
+// True for characters that the ordering of marks may move. Three Tibetan letters have class 0 but decompose into two
+// marks each.
 bool IsMark(char32_t c) {
   if (c < 0x300) return false;
   return c == 0xF73 || c == 0xF75 || c == 0xF81 ||
@@ -36,7 +37,7 @@ void AppendNormal(std::string_view text, UnicodeForm form, std::string* out) {
   std::free(normal);
 }
 
-// As Normalize, of characters that all may change or change others.
+// Normalizes a text in which every character may change or change others.
 void NormalizeRun(std::string_view text, UnicodeForm form, std::string* result) {
   std::string& out = *result;
   size_t begin = 0;        // of the valid stretch that is not yet put out
@@ -80,7 +81,7 @@ void NormalizeRun(std::string_view text, UnicodeForm form, std::string* result) 
   flush(text.size());
 }
 
-// Neither changed by form C, nor changes what stands before it.
+// True for characters that form C does not change and that do not change the character before them.
 bool StaysInNfc(char32_t c) {
   if (c < 0x300) return true;
   if (c >= 0x1100 && c < 0x1200) return false;  // letters that become a syllable

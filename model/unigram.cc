@@ -11,8 +11,8 @@
 namespace gyre {
 namespace {
 
-constexpr double kUnknownPenalty = 10;  // below the worst piece
-constexpr size_t kMaxPiece = 1024;      // bytes: each place of a text may be looked at as often
+constexpr double kUnknownPenalty = 10;  // how far an unknown character scores below the worst piece
+constexpr size_t kMaxPiece = 1024;      // bytes; the time per byte of text grows with it
 
 class UnigramTokenizer : public SentencePieceTokenizer {
  public:
@@ -51,7 +51,7 @@ class UnigramTokenizer : public SentencePieceTokenizer {
 
  private:
   static constexpr TokenId kNothing = -2, kUnknown = -1;
-  // The best way to the end of a piece.
+  // The best cut of the text up to the end of a piece.
   struct Best {
     double score = 0;
     uint32_t length = 0;  // of the piece
@@ -157,7 +157,7 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeUnigramTokenizer(Vocabulary v, UnigramO
 StatusOr<std::unique_ptr<Tokenizer>> UnigramFromGguf(const Gguf& gguf) {
   GYRE_ASSIGN_OR_RETURN(Vocabulary v, VocabularyFromGguf(gguf, false));
   if (v.scores.empty() && v.size() > 0) return DataLoss("key tokenizer.ggml.scores is missing");
-  // These models end their texts where the file does not say.
+  // These models add the end token unless the file says otherwise.
   GYRE_ASSIGN_OR_RETURN(const auto says_eos, gguf.Bool("tokenizer.ggml.add_eos_token"));
   v.add_eos = says_eos.value_or(true);
   const int64_t last = static_cast<int64_t>(v.size()) - 1;

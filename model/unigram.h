@@ -1,4 +1,4 @@
-// Unigram tokenizers: of all ways to cut the text into pieces the one whose scores add up to the most.
+// Unigram tokenizers: they cut the text into the pieces with the highest sum of scores.
 // Source: Kudo 2018 ("Subword Regularization"), and SentencePiece's published treatment of white space and of
 // characters that no piece has.
 #pragma once
@@ -16,7 +16,7 @@ namespace gyre {
 struct UnigramOptions {
   enum class Prefix : uint8_t { kNone, kSpace, kSpaceUnlessThere };
   std::vector<NormalizerStep> steps;
-  Prefix prefix = Prefix::kSpace;  // what is put before a text that the steps left something of
+  Prefix prefix = Prefix::kSpace;  // what is put before a text that is not empty after normalization
   bool prefix_first_only = false;  // not after special tokens
   bool split_words = false;        // no piece reaches over the beginning of a word
 };

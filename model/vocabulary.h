@@ -28,7 +28,7 @@ struct Vocabulary {
   std::string_view piece(size_t id) const {
     return std::string_view(text).substr(offsets[id], offsets[id + 1] - offsets[id]);
   }
-  // So that no buffer grows past what a file's size accounts for.
+  // Reserves memory in proportion to the file's size.
   void Reserve(size_t text_bytes, size_t pieces) {
     text.reserve(text_bytes);
     offsets.reserve(pieces + 1);
@@ -44,7 +44,7 @@ struct Vocabulary {
   Status Validate() const;
 };
 
-// A control token by whose name a turn or a text ends, in the vocabularies seen so far.
+// True for names that control tokens at the end of a turn or text have in known vocabularies.
 bool EndsByName(std::string_view piece);
 
 // tokenizer.ggml.tokens, token_type, scores if there are, and the special ids; `add_bos` where the file does not say.
@@ -71,13 +71,13 @@ class VocabularyTokenizer : public Tokenizer {
 
  protected:
   bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
-  // What the special tokens are searched in.
+  // The text in which special tokens are searched.
   virtual std::string Prepare(std::string_view text) const { return std::string(text); }
   // A stretch without special tokens, not empty; lives as long as the scratch. `first`: no special token is before it.
   virtual void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
                            std::vector<TokenId>* out) const = 0;
 
-  Vocabulary v_;  // the constructor's only; immutable after it
+  Vocabulary v_;  // immutable after the constructor
 
  private:
   SpecialTrie user_defined_;  // recognised always

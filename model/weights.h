@@ -1,4 +1,4 @@
-// Checked views of a model's tensors, by layer. Whatever the format, the same slots.
+// Checked views of a model's tensors, by layer; every file format fills the same slots.
 #pragma once
 
 #include <functional>
@@ -66,14 +66,14 @@ class Model {
   virtual StatusOr<HeadWeights> Head() const = 0;
   // Null where the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
   virtual const Tokenizer* tokenizer() const = 0;
-  // Why tokenizer() is null, a sentence's end: "the file has no tokenizer"; "" where it is not.
+  // Why tokenizer() is null, as "the file has no tokenizer"; "" if there is one.
   virtual const std::string& tokenizer_note() const = 0;
   // tokenizer.chat_template, or "".
   virtual const std::string& chat_template() const = 0;
   virtual const TensorTable& tensors() const = 0;
   // Keys and values for people, in the file's order of keys; empty for .bin files.
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
-  // The weights are all F32, F16 or BF16, so no product of theirs is one of integers.
+  // True if all weights are F32, F16 or BF16, so that kernels multiply no integers.
   virtual bool float_weights() const = 0;
 };
 

@@ -1,4 +1,5 @@
-// Which pieces merging makes of their own text: most words of a text are such a piece, and need no merging then.
+// Remembers which pieces result from merging their own text. Most words of a text are such a piece and then need no
+// merging.
 #pragma once
 
 #include <atomic>
@@ -9,7 +10,7 @@
 
 namespace gyre {
 
-// Found out piece by piece as they are met. Thread-safe: whoever finds out finds the same.
+// Each piece is tried when it is first met. Thread-safe: every thread gets the same result.
 class WholePieces {
  public:
   explicit WholePieces(size_t pieces) : known_(pieces) {}

@@ -1,4 +1,4 @@
-// The words of one text, each encoded once: prose says most of its words again and again.
+// Encodes each word of a text once, as prose repeats most of its words.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class WordCache {
   }
 
  private:
-  static constexpr size_t kLongest = 64;  // bytes; what is longer hardly comes twice
+  static constexpr size_t kLongest = 64;  // bytes; longer words rarely repeat
   struct Word {
     const char* text = nullptr;
     size_t begin = 0;  // of its ids

@@ -33,7 +33,7 @@ constexpr Row kRows[] = {
     {"phi3", "phi3"},
 };
 
-// Looks into config.json; what is null counts as absent.
+// Reads values of config.json; null counts as absent.
 class Config {
  public:
   explicit Config(const json::object& o) : o_(o) {}
@@ -131,7 +131,7 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
                        Printable(type));
 }
 
-// Which layers have a window: layer_types, or Gemma 3's period.
+// Says which layers have a window: by layer_types, or by Gemma 3's period.
 Status ReadPattern(const Config& config, const json::object& o, const std::string& p, uint32_t layers, Metadata* out) {
   GYRE_ASSIGN_OR_RETURN(const auto period, config.Uint("sliding_window_pattern"));
   if (period) out->Set(p + "attention.sliding_window_pattern", *period);
@@ -195,7 +195,7 @@ void Metadata::SetBools(const std::string& key, const std::vector<bool>& v) {
 }
 
 StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) {
-  // Models that see have their language part one level down.
+  // Vision models have the language model's settings one level down.
   const json::value* inner = whole.if_contains("text_config");
   const json::object& o = inner != nullptr && inner->is_object() ? inner->get_object() : whole;
   const Config config(o);

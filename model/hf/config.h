@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// Metadata that lies in memory. Values stay where they are while the object lives.
+// Metadata in memory. Values keep their address while the object lives.
 class Metadata {
  public:
   void Set(const std::string& key, std::string_view text);
@@ -35,8 +35,8 @@ class Metadata {
 
 struct HfArchitecture {
   std::string name;       // GGUF's
-  bool gemma = false;     // norms have one added, and stand elsewhere
-  bool permuted = false;  // GGUF stores queries and keys of it for the other pairing of rotated elements
+  bool gemma = false;     // norm weights are stored minus one, and norms have other places
+  bool permuted = false;  // GGUF stores its queries and keys for the other pairing of rotated elements
   std::vector<float> rope_long, rope_short;  // divisors of a longrope
 };
 

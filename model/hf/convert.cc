@@ -22,7 +22,7 @@ void Permute(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_by
   }
 }
 
-// Rows of int8 with a scale each as bf16.
+// Int8 rows, each with its own scale, as bf16.
 std::vector<std::byte> AsBf16(const TensorView& t) {
   const uint64_t k = t.dims[0], n = t.bytes / k;
   const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
@@ -41,7 +41,7 @@ struct Item {
   std::vector<const TensorView*> parts;
 };
 
-// By name. kDataLoss: an expert is missing, or they differ.
+// All tensors of the file, sorted by name. kDataLoss: an expert is missing, or the experts differ.
 StatusOr<std::vector<Item>> OrderItems(const TensorTable& tensors) {
   std::map<std::string, std::map<int, const TensorView*>> experts;
   std::vector<Item> items;

@@ -133,11 +133,10 @@ class Loader {
           "the type {}, known are F32, F16, BF16, F8_E4M3 with weight_scale_inv and I8 with weight_scale",
           Printable(t.dtype));
     }
-    // Bytes of a mapped file need not lie where a float may.
     return f_.tensors.Add(renamed, std::move(v));
   }
 
-  // Gemma's norms are stored as what is added to one.
+  // Gemma stores norm weights minus one.
   Status AddOne(const SafeTensor& t, TensorView* v) {
     GYRE_ASSIGN_OR_RETURN(std::vector<float> values, ToFloats(t));
     for (float& f : values) f += 1;
@@ -176,7 +175,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // compressed-tensors: weight_scale has a factor a row. Read as they lie.
+  // The compressed-tensors format: weight_scale has a factor for each row. The integers are used as they are.
   Status ChannelInt8(const std::string& name, const SafeTensor& t, TensorView* v) {
     const auto it = all_.find(name + "_scale");
     if (t.shape.size() != 2 || it == all_.end()) return Unimplemented("8-bit integers without {}_scale", name);
@@ -212,7 +211,7 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
   if (fs::exists(dir / "chat_template.jinja", error)) {
     GYRE_ASSIGN_OR_RETURN(f->chat_template, Slurp(dir / "chat_template.jinja"));
   } else if (const json::value* t = settings.if_contains("chat_template")) {
-    // One text, or several with names.
+    // chat_template is a text, or a list of texts with names.
     for (const json::value& one : t->is_array() ? t->get_array() : json::array{}) {
       const json::object* o = one.if_object();
       const json::value* text = o != nullptr ? o->if_contains("template") : nullptr;
@@ -229,7 +228,7 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
     return absl::OkStatus();
   }
   GYRE_ASSIGN_OR_RETURN(const json::object tokenizer, ReadJson(dir / "tokenizer.json"));
-  json::object generation;  // knows more ends than config.json
+  json::object generation;  // it may list more end tokens than config.json
   if (fs::exists(dir / "generation_config.json", error)) {
     GYRE_ASSIGN_OR_RETURN(generation, ReadJson(dir / "generation_config.json"));
   }
@@ -275,7 +274,7 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   }
   Loader loader(f.get());
   GYRE_RETURN_IF_ERROR(Annotate(loader.Files(dir), path));
-  // Gemma ties unless it says otherwise.
+  // Gemma ties its embeddings unless config.json says otherwise.
   const bool is_tied = tied != nullptr && tied->is_bool() ? tied->get_bool() : f->architecture.gemma;
   GYRE_RETURN_IF_ERROR(Annotate(loader.Tensors(is_tied), path));
   // The JSON files were read already; they are kept as what may not be overwritten.

@@ -1,4 +1,4 @@
-// What reading Hugging Face's JSON files takes: values that may be absent or of another kind.
+// Helpers to read Hugging Face's JSON files, whose values may be absent or of another kind.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace gyre {
 
-// "" where it is no text.
+// The text of a value; "" if it is not a string.
 inline std::string Text(const boost::json::value* v) {
   return v != nullptr && v->is_string() ? std::string(v->get_string().data(), v->get_string().size()) : std::string();
 }

@@ -8,7 +8,7 @@ namespace {
 struct Rename {
   const char* hf;
   const char* gguf;
-  const char* gemma = nullptr;  // where it is another
+  const char* gemma = nullptr;  // Gemma's name if it differs
 };
 constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"},
                             {"norm.weight", "output_norm.weight"},
@@ -39,7 +39,7 @@ constexpr Rename kLayer[] = {
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
 };
-// Of an expert: "experts.3." before, and GGUF's older names, one by one.
+// An expert's matrices, after "experts.3."; GGUF's older names have one tensor for each expert.
 constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"},
                               {"down_proj.weight", "ffn_down"}, {"w1.weight", "ffn_gate"},
                               {"w3.weight", "ffn_up"},          {"w2.weight", "ffn_down"}};

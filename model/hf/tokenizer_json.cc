@@ -68,7 +68,7 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
   return absl::OkStatus();
 }
 
-// Whether the post-processor puts this token first or last.
+// True if the post-processor puts this token first (or last).
 bool Adds(const json::object* post, const std::string& token, bool first) {
   bool adds = false;
   (void)ForEachStep(post, "processors", [&](const json::object& step) -> Status {
@@ -97,7 +97,7 @@ struct Entry {
   float score = 0;
 };
 
-// Takes entries by id, each of which must be one that the model has a row for.
+// Collects entries by id; each id must have a row in the model's embedding.
 class EntryTable {
  public:
   // `rows`: of the model's embedding, 0 = not known; `pieces`: in the tokenizer's vocabulary.
@@ -292,7 +292,7 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
     t.merges = reader.Take();
     t.pre_name = PreTokenizerName(t.pre);
   } else {
-    // A longer piece that no merge gives is never what two become.
+    // A longer piece that no merge makes must never be made by merging.
     for (size_t i = 0; i < v.size(); ++i) {
       if (!scored[i] && v.types[i] == TokenType::kNormal && Utf8Length(v.piece(i), 0) < v.piece(i).size())
         v.types[i] = TokenType::kUnused;
@@ -315,7 +315,7 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
   std::vector<int32_t> types;
   for (size_t i = 0; i < v.size(); ++i) {
     const std::string piece(v.piece(i));
-    // Unused rows need a text of their own.
+    // Each unused row gets a text of its own, as texts must differ.
     pieces.push_back(v.types[i] == TokenType::kUnused                   ? fmt::format("[PAD{}]", i)
                      : t.byte_level && v.types[i] == TokenType::kNormal ? SpellingOfBytes(piece)
                                                                         : piece);

@@ -18,12 +18,12 @@ namespace gyre {
 
 struct HfTokenizer {
   Vocabulary vocabulary;         // byte-level: pieces as bytes
-  bool byte_level = false;       // else of SentencePiece's kinds, with scores
+  bool byte_level = false;       // false: a SentencePiece kind, with scores
   std::vector<BpeMerge> merges;  // byte-level
   PreTokenizer pre;              // byte-level
   std::string pre_name;          // its row of the table, "" = none has these expressions
   SpmOptions spm;
-  std::optional<UnigramOptions> unigram;  // where it is of that kind
+  std::optional<UnigramOptions> unigram;  // set if it is a unigram tokenizer
 };
 
 // `settings` is tokenizer_config.json with config.json's token ids beside (empty: neither). kUnimplemented: a model,

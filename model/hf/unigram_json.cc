@@ -14,7 +14,7 @@ namespace json = boost::json;
 using StepKind = NormalizerStep::Kind;
 using Prefix = UnigramOptions::Prefix;
 
-// What a text may grow by is bounded: a step puts out at most this for a byte of the text.
+// A step's output is at most this many times as long as its input.
 constexpr size_t kMaxContent = 256;
 
 StatusOr<std::string> Content(const json::object& step, const char* key) {
@@ -138,7 +138,7 @@ Status WriteUnigramOptions(const UnigramOptions& options, const Vocabulary& v, s
   auto is = [&](size_t i, StepKind kind) { return i < steps.size() && steps[i].kind == kind; };
   size_t at = 0;
   if (is(at, StepKind::kCharsmap)) out->SetBytes("tokenizer.ggml.precompiled_charsmap", steps[at++].charsmap->Bytes());
-  // GGUF collapses spaces only; what other white space there is a map of SentencePiece's makes spaces of.
+  // GGUF collapses spaces only; SentencePiece's map turns other white space into spaces first.
   const bool mapped = at > 0;
   bool collapses = false;
   if (is(at, StepKind::kCollapseSpaces) || (mapped && is(at, StepKind::kCollapseWhiteSpace))) {

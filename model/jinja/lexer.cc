@@ -84,7 +84,7 @@ class Lexer {
     line_begins_ = false;
     if (sign == '-') {
       while (at_ < text_.size() && Blank(text_[at_])) Advance(1);
-      // What begins a line after this stands there still.
+      // The text that follows still begins its line.
       line_begins_ = at_ > 0 && text_[at_ - 1] == '\n';
     } else if (block && sign != '+' && Peek() == '\n') {
       Advance(1);

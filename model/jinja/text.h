@@ -49,7 +49,7 @@ bool Digit(char32_t c);
 std::string Title(const std::string& s, bool (*after)(char32_t));
 
 enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
-// Without the characters at its ends that `chars` has; null, none or undefined: white space.
+// Removes the characters of `chars` from its ends; null, none or undefined: white space.
 std::string Strip(Interpreter& i, std::string_view s, const Value* chars, Side side);
 // `count` < 0: all of them. Charged for.
 std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to,
