@@ -1,6 +1,5 @@
 // Addresses, and connections to them that can be given up at any time.
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -11,6 +10,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
