@@ -6,7 +6,6 @@
 #include <random>
 #include <thread>
 
-#include "tests/testing/largest_allocation.h"
 #include "tests/testing/ring_ports.h"
 #include "tests/testing/tcp_pair.h"
 #include "transport/admission.h"
@@ -281,18 +280,6 @@ TEST(HostileTest, ALinkWithoutAnEventIsAnError) {
     EXPECT_EQ(MakeTcpLink(server, "it", {}).status().code(), absl::StatusCode::kResourceExhausted);
   }
   EXPECT_TRUE(Closed(client, seconds(20))) << "its socket was closed";
-  close(client);
-}
-
-// The memory of a payload is taken as it comes in.
-TEST(HostileTest, AnAnnouncedLengthTakesNoMemory) {
-  const auto [client, server] = testing::ConnectedSockets();
-  auto link = *MakeTcpLink(server, "the client", {});
-  testing::Put(client, EncodeHeader({.kind = FrameKind::kTokens, .length = kMaxPayload}));
-  testing::Put(client, std::vector<std::byte>(1000));
-  const size_t largest = testing::LargestAllocation(
-      [&] { EXPECT_TRUE(absl::IsDeadlineExceeded(link->Recv(After(milliseconds(100))).status())); });
-  EXPECT_LE(largest, size_t{2} << 20);
   close(client);
 }
 

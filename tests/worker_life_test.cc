@@ -11,6 +11,8 @@
 namespace gyre {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::testing::HasSubstr;
 
 class WorkerLife : public testing::WorkerStates {

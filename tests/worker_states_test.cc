@@ -256,11 +256,20 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
 TEST_F(WorkerStates, ACommitOfALostCoordinatorIsVoid) {
   Prepare(1);
   ASSERT_EQ(Next(1), "ready");
+  // The loader is busy, too, so it drops the prepared stage later.
+  std::atomic<bool> in_sink{false}, go_on{false};
+  control().SetEventSink([&](const StageEvent&) {
+    in_sink = true;
+    while (!go_on) std::this_thread::sleep_for(milliseconds(1));
+  });
+  control().Move(E(1), {});
+  while (!in_sink) std::this_thread::sleep_for(milliseconds(1));
   HoldStageThread();
   control().Commit(E(1));
-  // The next coordinator's first plan may be loaded before the old Commit's turn comes.
   worker_->Reset();
   ReleaseStageThread();
+  std::this_thread::sleep_for(milliseconds(50));  // for the Commit's turn
+  go_on = true;
   for (int t = 0; t < 5000 && PagePool::Live() > 0; ++t) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_EQ(PagePool::Live(), 0u) << "pages of a term that is over";
   EXPECT_EQ(worker_->weight_bytes(), 0u);

@@ -9,7 +9,8 @@ namespace gyre {
 
 class Fd {
  public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
   ~Fd() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -26,7 +27,7 @@ class Fd {
   int release() { return std::exchange(fd_, -1); }
 
  private:
-  int fd_;
+  int fd_ = -1;
 };
 
 }  // namespace gyre

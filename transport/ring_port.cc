@@ -1,33 +1,17 @@
 #include "transport/ring_port.h"
 
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <list>
+#include <atomic>
 #include <map>
-#include <optional>
-#include <vector>
 
 #include "base/log.h"
 #include "base/mutex.h"
 #include "transport/hello_reader.h"
 #include "transport/inproc_link.h"
 #include "transport/pages.h"
+#include "transport/unclaimed_links.h"
 
 namespace gyre {
 namespace {
-
-// A hop's receiving end that nobody has claimed yet.
-struct UnclaimedLink {
-  uint64_t id = 0;
-  Hello hello;
-  Caller caller;
-  bool verified = false;  // its key is the term's
-  Deadline since = Clock::now();
-  Fd socket;
-  std::unique_ptr<Link> link;  // of a hop within this process, instead of the socket
-};
 
 std::string Describe(const Hello& h) {
   return h.role == LinkRole::kRing ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
@@ -40,15 +24,14 @@ Status SendReply(Link& link, const HelloReply& reply) {
   return link.Send({.kind = FrameKind::kHello}, parts, After(std::chrono::seconds(1)));
 }
 
-// A dialer that waits to be claimed sends nothing: what can be read is its end, or garbage.
-bool StillWaits(int fd) {
-  char byte;
-  return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-}
-
 class Port : public RingPort {
  public:
-  explicit Port(const RingPortOptions& options) : options_(options) {}
+  explicit Port(const RingPortOptions& options)
+      : options_(options),
+        unclaimed_({.timeout = options.unclaimed_timeout,
+                    .unverified = options.unverified,
+                    .max_verified = options.max_unclaimed,
+                    .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); }}) {}
   ~Port() override { reader_ = nullptr; }
 
   Status Listen();
@@ -60,21 +43,13 @@ class Port : public RingPort {
     return Guarded([&] { return TryAccept(expected, deadline); });
   }
   void SetBulkHandler(const std::string& name, BulkHandler handler) override;
-  void SetKey(uint64_t term, const RingKey& key) override;
-  void Cancel(Epoch epoch) override;
+  void SetKey(uint64_t term, const RingKey& key) override { unclaimed_.SetKey(term, key); }
+  void Cancel(Epoch epoch) override { unclaimed_.Cancel(epoch); }
   RingPortStats stats() const override {
-    MutexLock lock(&mutex_);
-    RingPortStats stats = stats_;
-    stats.waiting = unclaimed_.size();
-    return stats;
+    return {.accepted = accepted_, .refused = refused_, .waiting = unclaimed_.size()};
   }
 
  private:
-  using Unclaimed = std::list<UnclaimedLink>;
-  struct Key {
-    uint64_t term;
-    RingKey key;
-  };
   struct Bulk {
     BulkHandler handler;
     int calls = 0;
@@ -90,37 +65,23 @@ class Port : public RingPort {
   }
   StatusOr<std::unique_ptr<Link>> TryDial(const std::string& address, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> TryAccept(const Hello& expected, Deadline deadline);
-  StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
   TcpOptions Tcp(LinkRole role) const;
 
   // On the port's thread.
   void OnHello(Fd fd, const Caller& caller, const Hello& hello);
-  void KeepUnclaimed(UnclaimedLink u);
   void OnBulk(Fd fd, const Caller& caller, const Hello& hello);
-  void DropDead();
 
-  // False: nobody of that name is here. Hands the link over otherwise; `link` is only asked for then.
+  // kNotFound: nobody of that name is here; `link` is not called. Hands over what it returns otherwise.
   Status HandOver(const std::string& to, const std::function<StatusOr<std::unique_ptr<Link>>()>& link);
   void Refused(const Caller& caller, const std::string& why);
-  bool Cancelled(Epoch epoch) const {
-    MutexLock lock(&mutex_);
-    return CancelledLocked(epoch);
-  }
-  bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
-    return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
-  }
 
   const RingPortOptions options_;
   std::string address_;
 
-  mutable Mutex mutex_;
-  CondVar changed_;
-  Unclaimed unclaimed_ GYRE_GUARDED_BY(mutex_);  // the oldest first
-  uint64_t next_id_ GYRE_GUARDED_BY(mutex_) = 1;
-  Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
-  std::optional<Key> key_ GYRE_GUARDED_BY(mutex_);
-  RingPortStats stats_ GYRE_GUARDED_BY(mutex_);
-  Deadline last_log_ GYRE_GUARDED_BY(mutex_) = Deadline::min();
+  std::atomic<uint64_t> accepted_{0}, refused_{0};
+  Mutex log_mutex_;
+  Deadline last_log_ GYRE_GUARDED_BY(log_mutex_) = Deadline::min();
+  UnclaimedLinks unclaimed_;
 
   Mutex bulk_mutex_;
   CondVar bulk_called_;
@@ -139,7 +100,7 @@ Status Port::Listen() {
            .limits = options_.unverified,
            .on_hello = [this](Fd fd, const Caller& caller, const Hello& h) { OnHello(std::move(fd), caller, h); },
            .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); },
-           .on_tick = [this] { DropDead(); }}));
+           .on_tick = [this] { unclaimed_.DropDead(); }}));
   const std::string& host = options_.advertise_host;
   // At all addresses: others know best how they reach this machine.
   const bool any = host.empty() && reader_->any_address();
@@ -154,95 +115,21 @@ TcpOptions Port::Tcp(LinkRole role) const {
 }
 
 void Port::OnHello(Fd fd, const Caller& caller, const Hello& hello) {
-  bool known = false, right = false;
-  {
-    MutexLock lock(&mutex_);
-    known = key_ && hello.epoch.term == key_->term;
-    right = known && SameKey(hello.key, key_->key);
-  }
-  if (known && !right) return Refused(caller, "its hello has a wrong key");
+  const KeyCheck check = unclaimed_.Check(hello);
+  if (check == KeyCheck::kWrong) return Refused(caller, "its hello has a wrong key");
   if (hello.role == LinkRole::kBulk) {
-    if (!known) return Refused(caller, "its hello has a term whose key is not known here");
-    return OnBulk(std::move(fd), caller, hello);
+    if (check == KeyCheck::kRight) return OnBulk(std::move(fd), caller, hello);
+    return Refused(caller, "its hello has a term whose key is not known here");
   }
   // Before the key of a term is known here its hellos wait.
-  UnclaimedLink u;
-  u.hello = hello;
-  u.caller = caller;
-  u.verified = right;
-  u.socket = std::move(fd);
-  KeepUnclaimed(std::move(u));
-}
-
-void Port::KeepUnclaimed(UnclaimedLink u) {
-  DropDead();
-  Unclaimed displaced;
-  {
-    MutexLock lock(&mutex_);
-    if (CancelledLocked(u.hello.epoch)) return;
-    // The key may have come meanwhile.
-    if (key_ && u.hello.epoch.term == key_->term) u.verified = SameKey(u.hello.key, key_->key);
-    std::vector<std::string> addresses;
-    std::vector<Unclaimed::iterator> unverified;
-    size_t verified = 0;
-    for (auto it = unclaimed_.begin(); it != unclaimed_.end(); ++it) {
-      verified += it->verified ? 1 : 0;
-      if (it->verified) continue;
-      addresses.push_back(it->caller.address);
-      unverified.push_back(it);
-    }
-    if (u.verified && verified >= options_.max_unclaimed) {
-      displaced.push_back(std::move(u));
-    } else {
-      if (!u.verified) {
-        if (const auto i = GivesWay(addresses, u.caller.address, options_.unverified)) {
-          displaced.splice(displaced.end(), unclaimed_, unverified[*i]);
-        }
-      }
-      ++stats_.accepted;
-      u.id = next_id_++;
-      unclaimed_.push_back(std::move(u));
-      changed_.SignalAll();
-    }
-  }
-  for (const UnclaimedLink& d : displaced) Refused(d.caller, "too many links wait to be claimed");
-}
-
-// Those whose dialer has gone, and those that nobody gave a key in time.
-void Port::DropDead() {
-  std::vector<std::pair<uint64_t, int>> sockets;
-  const Deadline limit = Clock::now() - options_.unclaimed_timeout;
-  {
-    MutexLock lock(&mutex_);
-    for (const UnclaimedLink& u : unclaimed_) {
-      if (u.socket.ok()) sockets.emplace_back(u.id, u.socket.get());
-    }
-  }
-  // A socket that is claimed meanwhile may be another one by now; then its id is gone.
-  std::erase_if(sockets, [](const auto& s) { return StillWaits(s.second); });
-  Unclaimed gone, late;
-  {
-    MutexLock lock(&mutex_);
-    for (auto it = unclaimed_.begin(); it != unclaimed_.end();) {
-      const auto next = std::next(it);
-      const bool dead = std::any_of(sockets.begin(), sockets.end(), [&it](const auto& s) { return s.first == it->id; });
-      if (dead) {
-        gone.splice(gone.end(), unclaimed_, it);
-      } else if (!it->verified && it->since < limit) {
-        late.splice(late.end(), unclaimed_, it);
-      }
-      it = next;
-    }
-  }
-  for (const UnclaimedLink& u : late) Refused(u.caller, "its hello has a term whose key did not come in time");
+  if (unclaimed_.Add({.hello = hello, .caller = caller, .socket = std::move(fd)})) ++accepted_;
 }
 
 // One line for the first, then a line a minute with their number.
 void Port::Refused(const Caller& caller, const std::string& why) {
-  uint64_t refused = 0;
+  const uint64_t refused = ++refused_;
   {
-    MutexLock lock(&mutex_);
-    refused = ++stats_.refused;
+    MutexLock lock(&log_mutex_);
     const Deadline now = Clock::now();
     if (last_log_ != Deadline::min() && now < last_log_ + std::chrono::minutes(1)) return;
     last_log_ = now;
@@ -252,16 +139,13 @@ void Port::Refused(const Caller& caller, const std::string& why) {
 }
 
 void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
-  if (Cancelled(hello.epoch)) return;
+  if (unclaimed_.Cancelled(hello.epoch)) return;
   TcpOptions tcp = Tcp(LinkRole::kBulk);
   tcp.max_payload = kMaxPullRequest;
   StatusOr<std::unique_ptr<Link>> link =
       MakeTcpLink(fd.release(), fmt::format("{} ({})", hello.from, caller.peer), tcp);
   if (!link.ok()) return Refused(caller, Message(link.status()));
-  {
-    MutexLock lock(&mutex_);
-    ++stats_.accepted;
-  }
+  ++accepted_;
   const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
     GYRE_RETURN_IF_ERROR(SendReply(**link, {}));
     return std::move(*link);
@@ -299,42 +183,9 @@ void Port::SetBulkHandler(const std::string& name, BulkHandler handler) {
   while (!bulk.handler && bulk.calls > 0) bulk_called_.Wait(&bulk_mutex_);
 }
 
-void Port::SetKey(uint64_t term, const RingKey& key) {
-  Unclaimed wrong;
-  {
-    MutexLock lock(&mutex_);
-    key_ = Key{.term = term, .key = key};
-    for (auto it = unclaimed_.begin(); it != unclaimed_.end();) {
-      const auto next = std::next(it);
-      const bool was = it->verified;
-      if (it->link == nullptr) it->verified = it->hello.epoch.term == term && SameKey(it->hello.key, key);
-      const bool drop = it->hello.epoch.term == term || was;
-      if (!it->verified && drop) wrong.splice(wrong.end(), unclaimed_, it);
-      it = next;
-    }
-  }
-  for (const UnclaimedLink& u : wrong) Refused(u.caller, "its hello has a wrong key");
-}
-
-StatusOr<UnclaimedLink> Port::Claim(const Hello& expected, Deadline deadline) {
-  MutexLock lock(&mutex_);
-  for (;;) {
-    if (CancelledLocked(expected.epoch)) return absl::CancelledError("the plan was given up");
-    for (auto it = unclaimed_.begin(); it != unclaimed_.end(); ++it) {
-      if (it->hello.epoch != expected.epoch || it->hello.hop != expected.hop) continue;
-      UnclaimedLink found = std::move(*it);
-      unclaimed_.erase(it);
-      return found;
-    }
-    if (!changed_.WaitUntil(&mutex_, deadline) && Clock::now() >= deadline) {
-      return DeadlineExceeded("{}: nobody dialed it", Describe(expected));
-    }
-  }
-}
-
 StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline deadline) {
   for (;;) {
-    GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, Claim(expected, deadline));
+    GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, unclaimed_.Claim(expected, deadline));
     if (found.link != nullptr) return std::move(found.link);
     if (!StillWaits(found.socket.get())) continue;  // its dialer gave up meanwhile
     const std::string peer = fmt::format("{} ({})", found.hello.from, found.caller.peer);
@@ -357,27 +208,20 @@ StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline 
 
 StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const Hello& hello, Deadline deadline) {
   const Status given_up = absl::CancelledError("the plan was given up");
-  if (Cancelled(hello.epoch)) return given_up;
+  if (unclaimed_.Cancelled(hello.epoch)) return given_up;
   if (address == address_) {
     auto [here, there] = MakeInprocLinkPair({});
     if (hello.role == LinkRole::kBulk) {
       std::unique_ptr<Link> end = std::move(there);
       GYRE_RETURN_IF_ERROR(HandOver(hello.to, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
     } else {
-      UnclaimedLink u;
-      u.hello = hello;
-      u.verified = true;
-      u.link = std::move(there);
-      MutexLock lock(&mutex_);
-      if (CancelledLocked(hello.epoch)) return given_up;
-      u.id = next_id_++;
-      ++stats_.accepted;
-      unclaimed_.push_back(std::move(u));
-      changed_.SignalAll();
+      if (!unclaimed_.Add({.hello = hello, .link = std::move(there)})) return given_up;
+      ++accepted_;
     }
     return std::move(here);
   }
-  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(address, deadline, [this, &hello] { return Cancelled(hello.epoch); }));
+  GYRE_ASSIGN_OR_RETURN(const int fd,
+                        ConnectTcp(address, deadline, [this, &hello] { return unclaimed_.Cancelled(hello.epoch); }));
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(fd, address, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
@@ -394,20 +238,8 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return Annotate(frame.status(), Describe(hello));
     if (Clock::now() >= deadline) return DeadlineExceeded("{}: {} was not answered", address, Describe(hello));
-    if (Cancelled(hello.epoch)) return given_up;
+    if (unclaimed_.Cancelled(hello.epoch)) return given_up;
   }
-}
-
-void Port::Cancel(Epoch epoch) {
-  Unclaimed dropped;
-  MutexLock lock(&mutex_);
-  if (cancelled_.term != epoch.term || cancelled_.number < epoch.number) cancelled_ = epoch;
-  for (auto it = unclaimed_.begin(); it != unclaimed_.end();) {
-    const auto next = std::next(it);
-    if (CancelledLocked(it->hello.epoch)) dropped.splice(dropped.end(), unclaimed_, it);
-    it = next;
-  }
-  changed_.SignalAll();
 }
 
 }  // namespace

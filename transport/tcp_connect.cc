@@ -1,6 +1,5 @@
 // Addresses, and connections to them that can be given up at any time.
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,6 +9,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 

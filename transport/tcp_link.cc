@@ -1,5 +1,6 @@
 #include "transport/tcp_link.h"
 
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -1,0 +1,156 @@
+#include "transport/unclaimed_links.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <vector>
+
+namespace gyre {
+
+bool StillWaits(int socket) {
+  char byte;
+  return ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+KeyCheck UnclaimedLinks::Check(const Hello& hello) const {
+  MutexLock lock(&mutex_);
+  return CheckLocked(hello);
+}
+
+KeyCheck UnclaimedLinks::CheckLocked(const Hello& hello) const {
+  if (!key_ || hello.epoch.term != key_->term) return KeyCheck::kUnknownTerm;
+  return SameKey(hello.key, key_->key) ? KeyCheck::kRight : KeyCheck::kWrong;
+}
+
+bool UnclaimedLinks::Add(UnclaimedLink link) {
+  if (link.link == nullptr) DropDead();
+  Links displaced;
+  bool wrong = false, full = false;
+  const Caller caller = link.caller;
+  {
+    MutexLock lock(&mutex_);
+    if (CancelledLocked(link.hello.epoch)) return false;
+    const KeyCheck check = CheckLocked(link.hello);
+    link.verified = link.link != nullptr || check == KeyCheck::kRight;
+    wrong = !link.verified && check == KeyCheck::kWrong;
+    if (!wrong && link.link == nullptr) {
+      displaced = MakeRoom(link);
+      const auto verified = std::count_if(links_.begin(), links_.end(), [](const auto& l) { return l.verified; });
+      full = link.verified && static_cast<size_t>(verified) >= options_.max_verified;
+    }
+    if (!wrong && !full) {
+      link.id = next_id_++;
+      link.since = Clock::now();
+      links_.push_back(std::move(link));
+      changed_.SignalAll();
+    }
+  }
+  Refuse(displaced, "too many links wait for the key of their term");
+  if (wrong) options_.on_refused(caller, "its hello has a wrong key");
+  if (full) options_.on_refused(caller, "too many links wait to be claimed");
+  return !wrong && !full;
+}
+
+// Links whose key is right are displaced by nobody.
+UnclaimedLinks::Links UnclaimedLinks::MakeRoom(const UnclaimedLink& newcomer) {
+  if (newcomer.verified) return {};
+  std::vector<std::string> addresses;
+  std::vector<uint64_t> ids;
+  for (const UnclaimedLink& l : links_) {
+    if (l.verified) continue;
+    addresses.push_back(l.caller.address);
+    ids.push_back(l.id);
+  }
+  const auto i = GivesWay(addresses, newcomer.caller.address, options_.unverified);
+  if (!i) return {};
+  return Take([id = ids[*i]](const UnclaimedLink& l) { return l.id == id; });
+}
+
+UnclaimedLinks::Links UnclaimedLinks::Take(const std::function<bool(const UnclaimedLink&)>& which) {
+  Links taken;
+  for (auto it = links_.begin(); it != links_.end();) {
+    const auto next = std::next(it);
+    if (which(*it)) taken.splice(taken.end(), links_, it);
+    it = next;
+  }
+  return taken;
+}
+
+void UnclaimedLinks::Refuse(const Links& links, const char* why) {
+  for (const UnclaimedLink& l : links) options_.on_refused(l.caller, why);
+}
+
+void UnclaimedLinks::DropDead() {
+  std::vector<std::pair<uint64_t, int>> sockets;
+  {
+    MutexLock lock(&mutex_);
+    for (const UnclaimedLink& l : links_) {
+      if (l.socket.ok()) sockets.emplace_back(l.id, l.socket.get());
+    }
+  }
+  // A socket that is claimed meanwhile may be another one by now; then its id is gone from the list.
+  std::set<uint64_t> dead;
+  for (const auto& [id, socket] : sockets) {
+    if (!StillWaits(socket)) dead.insert(id);
+  }
+  const Deadline limit = Clock::now() - options_.timeout;
+  Links gone, late;
+  {
+    MutexLock lock(&mutex_);
+    gone = Take([&dead](const UnclaimedLink& l) { return dead.count(l.id) > 0; });
+    late = Take([limit](const UnclaimedLink& l) { return !l.verified && l.since < limit; });
+  }
+  Refuse(late, "its hello has a term whose key did not come in time");
+}
+
+void UnclaimedLinks::SetKey(uint64_t term, const RingKey& key) {
+  Links wrong;
+  {
+    MutexLock lock(&mutex_);
+    key_ = Key{.term = term, .key = key};
+    wrong = Take([&](const UnclaimedLink& l) {
+      if (l.link != nullptr) return false;
+      return l.hello.epoch.term == term ? !SameKey(l.hello.key, key) : l.verified;
+    });
+    for (UnclaimedLink& l : links_) l.verified = l.link != nullptr || CheckLocked(l.hello) == KeyCheck::kRight;
+  }
+  Refuse(wrong, "its hello has a wrong key");
+}
+
+StatusOr<UnclaimedLink> UnclaimedLinks::Claim(const Hello& expected, Deadline deadline) {
+  MutexLock lock(&mutex_);
+  for (;;) {
+    if (CancelledLocked(expected.epoch)) return absl::CancelledError("the plan was given up");
+    for (auto it = links_.begin(); it != links_.end(); ++it) {
+      if (it->hello.epoch != expected.epoch || it->hello.hop != expected.hop) continue;
+      UnclaimedLink found = std::move(*it);
+      links_.erase(it);
+      return found;
+    }
+    if (!changed_.WaitUntil(&mutex_, deadline) && Clock::now() >= deadline) {
+      return DeadlineExceeded("hop {} of plan {}: nobody dialed it", expected.hop, expected.epoch.number);
+    }
+  }
+}
+
+void UnclaimedLinks::Cancel(Epoch epoch) {
+  Links dropped;  // they close without the lock
+  MutexLock lock(&mutex_);
+  if (cancelled_.term != epoch.term || cancelled_.number < epoch.number) cancelled_ = epoch;
+  dropped = Take([&](const UnclaimedLink& l) GYRE_NO_ANALYSIS { return CancelledLocked(l.hello.epoch); });
+  changed_.SignalAll();
+}
+
+bool UnclaimedLinks::Cancelled(Epoch epoch) const {
+  MutexLock lock(&mutex_);
+  return CancelledLocked(epoch);
+}
+
+size_t UnclaimedLinks::size() const {
+  MutexLock lock(&mutex_);
+  return links_.size();
+}
+
+}  // namespace gyre

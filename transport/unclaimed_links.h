@@ -1,0 +1,90 @@
+// The receiving ends of hops that were dialed and that nobody has claimed yet: who may wait, for how long, and with
+// what key.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/admission.h"
+#include "transport/fd.h"
+#include "transport/hello.h"
+#include "transport/hello_reader.h"
+#include "transport/link.h"
+
+namespace gyre {
+
+struct UnclaimedLink {
+  Hello hello;
+  Caller caller;
+  Fd socket;
+  std::unique_ptr<Link> link;  // of a hop within this process, instead of the socket
+
+  // Set by UnclaimedLinks.
+  uint64_t id = 0;
+  bool verified = false;  // its key is the term's
+  Deadline since{};
+};
+
+// A dialer that waits to be claimed sends nothing: what can be read is its end, or garbage.
+bool StillWaits(int socket);
+
+enum class KeyCheck { kUnknownTerm, kWrong, kRight };
+
+// Thread-safe. `on_refused` is called without a lock, by the thread that found the reason.
+class UnclaimedLinks {
+ public:
+  struct Options {
+    Duration timeout;            // for links whose term has no known key
+    AdmissionLimits unverified;  // for the same ones
+    size_t max_verified = 0;     // links whose key is right
+    std::function<void(const Caller&, const std::string& why)> on_refused;
+  };
+  explicit UnclaimedLinks(Options options) : options_(std::move(options)) {}
+
+  KeyCheck Check(const Hello& hello) const;
+  // False: its plan was given up, its key is wrong, or too many wait.
+  bool Add(UnclaimedLink link);
+  // Waits for the hop that `expected` names. kDeadlineExceeded, kCancelled.
+  StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
+  // Drops those with another key of this term, and those that were verified by another term's.
+  void SetKey(uint64_t term, const RingKey& key);
+  // Ends waits for a hop of this epoch or an older one of the term, and drops its links.
+  void Cancel(Epoch epoch);
+  bool Cancelled(Epoch epoch) const;
+  // Drops those whose dialer has gone, and those that waited too long for the key of their term.
+  void DropDead();
+  size_t size() const;
+
+ private:
+  using Links = std::list<UnclaimedLink>;
+  struct Key {
+    uint64_t term;
+    RingKey key;
+  };
+
+  KeyCheck CheckLocked(const Hello& hello) const GYRE_REQUIRES(mutex_);
+  bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
+    return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
+  }
+  // Moves the links for which `which` holds out of the list.
+  Links Take(const std::function<bool(const UnclaimedLink&)>& which) GYRE_REQUIRES(mutex_);
+  Links MakeRoom(const UnclaimedLink& newcomer) GYRE_REQUIRES(mutex_);
+  void Refuse(const Links& links, const char* why);
+
+  const Options options_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Links links_ GYRE_GUARDED_BY(mutex_);  // the oldest first
+  uint64_t next_id_ GYRE_GUARDED_BY(mutex_) = 1;
+  Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
+  std::optional<Key> key_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gyre
