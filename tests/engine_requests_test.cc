@@ -106,7 +106,7 @@ TEST_F(EngineRequests, RequestsBeyondTheLimitsAreRefusedWithTheNumbers) {
 }
 
 TEST_F(EngineRequests, AHeldRequestStandsStillAndGoesOn) {
-  const std::vector<Request> requests{Greedy(6), Greedy(12, 3, 20)};
+  const std::vector<Request> requests{Greedy(40), Greedy(12, 3, 20)};
   const auto expected = Undisturbed(requests);
   Start();
   Runner runner(*engine_);
