@@ -44,7 +44,7 @@ struct EngineOptions {
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block. Empty: all requests fail.
   std::function<void(Epoch, const Status&)> on_broken;
-  NowFn now;  // for deadlines, timeouts and usage; empty = Clock::now
+  NowFn now;  // for deadlines, timeouts and usage; thread-safe. Empty = Clock::now
 };
 
 struct SequenceStats {

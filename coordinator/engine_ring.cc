@@ -114,7 +114,7 @@ void Engine::Impl::OnLose(const Status& why) {
   scheduler_ = std::make_unique<Scheduler>(options);
 }
 
-// REQUIRES: no caller goes on with a sequence or the ring: without on_broken all sequences end here.
+// REQUIRES: the caller does not go on with a sequence or the ring: without on_broken all sequences end here.
 void Engine::Impl::Break(const Status& why) {
   if (ring_.from_last == nullptr) return;
   Log(LogLevel::kWarn, "plan {}: {}", ring_.epoch.number, Message(why));
@@ -124,6 +124,7 @@ void Engine::Impl::Break(const Status& why) {
   ring_.to_first = ring_.from_last = nullptr;
   broke_ = why;
   stash_.clear();
+  if (stopping_) return;  // everything ends in Cancelled
   if (options_.on_broken) {
     options_.on_broken(epoch, why);
   } else {

@@ -54,7 +54,7 @@ struct Failed {
 struct Cancelled {};
 
 using Event = std::variant<TokenEvent, LogitsEvent, Finished, Failed, Cancelled>;
-// Called on the engine's thread; must not block. It may call Submit and Cancel.
+// Called on the engine's thread; must not block. It may call Submit, Cancel, Hold and Unhold.
 using EventSink = std::function<void(SeqId, const Event&)>;
 
 // What a request may ask for, and how many may wait. Submit refuses what goes beyond, with the numbers.

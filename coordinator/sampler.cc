@@ -14,8 +14,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kMaxTemperature = 100;
 constexpr float kMaxRepetitionPenalty = 100;
 constexpr float kMaxBias = 1e6f;
-// How far the mass known by log-sum-exps may lie from the mass summed over full logits, relative. A decision that
-// could turn out otherwise within it is left to the full logits, so that both paths always draw the same token.
+// Relative error allowed between the mass that log-sum-exps give and the mass summed over full logits. A decision that
+// could differ within this margin is left to the full logits, so that both paths always draw the same token.
 constexpr double kMassMargin = 1e-9;
 constexpr size_t kFirstSorted = 256;
 
@@ -29,7 +29,7 @@ Status CheckPositive(std::string_view field, double value, double high) {
   return InvalidArgument("{} is {}, it must be above 0 and at most {}", field, value, high);
 }
 
-// What bias and penalties do to one id.
+// The changes that bias and penalties make to one id's logit.
 struct Adjustment {
   TokenId id = 0;
   double bias = 0;
@@ -37,7 +37,7 @@ struct Adjustment {
   bool repeated = false;   // within the repetition penalty's reach
 };
 
-// By rising id, only ids that are changed.
+// Only the ids that are changed, by rising id.
 std::vector<Adjustment> Adjustments(const SamplingParams& params, const TokenHistory& history) {
   std::unordered_map<TokenId, Adjustment> by_id;
   for (const auto& [id, bias] : params.logit_bias) by_id[id].bias += bias;
@@ -78,7 +78,7 @@ bool Allowed(std::span<const uint64_t> mask, TokenId id) {
   return word < mask.size() && (mask[word] >> (id % 64) & 1) != 0;
 }
 
-// Masked ids aside, what can be drawn at all: NaN and -inf can't.
+// An id with a logit of NaN or -inf can't be drawn.
 bool Drawable(float logit) { return logit > -kInfinity; }
 
 bool Before(const TokenLogit& a, const TokenLogit& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
@@ -103,8 +103,8 @@ struct Ranked {
   double mass_high = std::numeric_limits<double>::infinity();
 };
 
-// How many ids of the list the filters keep, where that is sure. `sums` are running sums of the weights of the first
-// sums.size() entries, behind which nothing is left if `closed`.
+// The number of ids of the list that the filters keep; nullopt: the list does not tell. `sums` are running sums of the
+// weights of the first sums.size() entries; `closed`: no other id can be drawn.
 std::optional<size_t> CountKept(const SamplingParams& params, std::span<const double> weights,
                                 std::span<const double> sums, bool closed, double mass) {
   constexpr size_t kBeyond = std::numeric_limits<size_t>::max();
@@ -122,8 +122,8 @@ std::optional<size_t> CountKept(const SamplingParams& params, std::span<const do
   return kept;
 }
 
-// nullopt: the list does not decide it. What it decides, every longer list decides alike: running sums run over the
-// same weights in the same order, and what hangs on the mass must hold at both its bounds. REQUIRES: temperature > 0,
+// nullopt: the list does not decide the draw. A longer list never changes a decision: running sums add the same weights
+// in the same order, and a decision that depends on the mass must hold at both its bounds. REQUIRES: temperature > 0,
 // the list isn't empty.
 std::optional<Draw> DrawRanked(const SamplingParams& params, size_t top_k, double u, const Ranked& ranked) {
   const bool top_k_closes = top_k > 0 && top_k <= ranked.list.size();
@@ -159,7 +159,7 @@ std::optional<Draw> DrawRanked(const SamplingParams& params, size_t top_k, doubl
   return draw(std::min<size_t>(drawn - sums.begin(), *kept - 1), mass);
 }
 
-// REQUIRES: rising ids. So the sum does not depend on how many of them were sorted by logit.
+// REQUIRES: rising ids, so that the sum does not depend on how many of them were sorted by logit.
 double MassOf(std::span<const TokenLogit> ids, float best, float temperature) {
   double mass = 0;
   for (const TokenLogit& entry : ids) mass += Weight(entry.logit, best, temperature);
@@ -170,7 +170,7 @@ Status NothingLeft(uint32_t position) {
   return Internal("no token can be drawn at position {}: every logit is masked, banned or not a number", position);
 }
 
-// Takes the adjustments made for a row; they must be what its request was made with.
+// `adjustments` must be those that the row's request was made with.
 Status CheckAnswer(const RowRequest& request, const RowAnswer& answer, std::span<const Adjustment> adjustments,
                    int vocab) {
   if (answer.mode != request.mode) {
@@ -219,7 +219,8 @@ bool HoldsAllOthers(const RowRequest& request, const RowAnswer& answer, int voca
   return answer.top.size() >= others;
 }
 
-// The mass of all that can be drawn, from the answer's log-sum-exp: left open where that does not tell.
+// Sets the bounds of the mass of all ids that can be drawn, from the answer's log-sum-exp; leaves them open where it
+// does not tell.
 void BoundMass(const SamplingParams& params, const RowRequest& request, const RowAnswer& answer,
                std::span<const TokenLogit> touched, Ranked* ranked) {
   double rest = 0;
@@ -313,7 +314,7 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
   Ranked ranked;
   ranked.complete = HoldsAllOthers(request, answer, vocab);
   if (!ranked.complete) {
-    // Below the last of the top, others that did not come may stand between touched ids.
+    // Below the last of the top, unknown ids may stand between touched ids.
     list.erase(std::upper_bound(list.begin(), list.end(), answer.top.back(), Before), list.end());
   }
   ranked.list = list;
@@ -349,7 +350,7 @@ StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& hist
   Ranked ranked;
   if (top_k == 0) ranked.mass_low = ranked.mass_high = MassOf(list, best.logit, params.temperature);
   const double u = UniformAt(params.seed, position);
-  // Most draws need few of the best: sort no more than it takes.
+  // Most draws need only a few of the best ids, so few are sorted at first.
   size_t sorted = 0;
   for (size_t want = top_k > 0 ? top_k : kFirstSorted;; want *= 8) {
     want = std::min(want, list.size());

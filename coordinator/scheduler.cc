@@ -122,8 +122,7 @@ Status Scheduler::Add(SeqId id, SequenceParams params) {
     return InvalidArgument("sequence {} has {} tokens, of at most {} positions", static_cast<uint64_t>(id),
                            params.tokens.size(), params.max_positions);
   }
-  const uint64_t room = uint64_t{o.num_blocks} * o.block_size;
-  if (params.max_positions > room) {
+  if (params.max_positions > uint64_t{o.num_blocks} * o.block_size) {
     return ResourceExhausted("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
                              o.block_size);
   }
@@ -188,7 +187,7 @@ void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool pre
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
-  // What is generated so far will be replayed as such, so it must not be published as a prompt's.
+  // Generated rows will be replayed as such, so their blocks must not be published as a prompt's.
   if (rep_->options.prefill_matches_decode && !prefill_matches_decode) {
     for (auto& [id, s] : rep_->sequences)
       std::fill(s->classes.begin() + s->prompt, s->classes.end(), RowClass::kGenerated);
@@ -209,13 +208,14 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   r.options.num_blocks = num_blocks;
   r.unfit = nullptr;
   ++r.changes;
-  const auto room = static_cast<uint32_t>(std::min<uint64_t>(uint64_t{num_blocks} * r.options.block_size, UINT32_MAX));
+  const auto capacity =
+      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{num_blocks} * r.options.block_size, UINT32_MAX));
   std::vector<SeqId> too_large;
   for (auto& [id, s] : r.sequences) {
-    if (s->size() > room) {
+    if (s->size() > capacity) {
       too_large.push_back(id);
     } else {
-      s->params.max_positions = std::min(s->params.max_positions, room);
+      s->params.max_positions = std::min(s->params.max_positions, capacity);
     }
   }
   return too_large;

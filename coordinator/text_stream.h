@@ -9,8 +9,8 @@
 
 namespace gyre {
 
-// Finds the first end of any stop string in a stream cut at any place (Knuth-Morris-Pratt, once per stop string). Of
-// two that end together the longer one counts. Not thread-safe.
+// Finds the first end of any stop string in a stream cut at any place (Knuth-Morris-Pratt, once per stop string). Where
+// two end together the longer one counts. Not thread-safe.
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);  // empty strings are ignored

@@ -82,7 +82,7 @@ TEST_F(EngineTest, GeneratedRowsServeTheNextPromptWhereBothAreComputedAlike) {
       Request turn = Ask(1, 20, 8);
       const Outcome first = RunOne(ring->engine(), turn);
       turn.prompt.insert(turn.prompt.end(), first.tokens.begin(), first.tokens.end());
-      // Of 28 tokens; the last row is always computed.
+      // The prompt has 28 tokens; the last row is always computed.
       EXPECT_EQ(RunOne(ring->engine(), turn).usage.cached_tokens, exact || PrefillMatchesDecode(isa) ? 24u : 8u)
           << IsaName(isa) << " exact " << exact;
     }

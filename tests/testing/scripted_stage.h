@@ -39,15 +39,15 @@ class ScriptedStage {
   };
 
   // The links of the next plan; those before it stay as they are, and are not read any more.
-  Ring NewRing(uint64_t salt = 0) {
-    auto [to_first, first] = MakeInprocLinkPair();
+  Ring NewRing(uint64_t salt = 0, uint32_t stages = 1, const InprocOptions& to_first_options = {}) {
+    auto [to_first, first] = MakeInprocLinkPair(to_first_options);
     auto [last, from_last] = MakeInprocLinkPair();
     first_ = std::move(first);
     last_ = std::move(last);
     old_.push_back(first_);
     old_.push_back(last_);
     return {.epoch = {.term = 1, .number = ++number_},
-            .stages = 1,
+            .stages = stages,
             .prefill_matches_decode = true,
             .salt = salt,
             .to_first = std::move(to_first),
