@@ -155,10 +155,13 @@ Action AddQuantize(CLI::App* app) {
   auto o = std::make_shared<QuantizeCommandOptions>();
   app->add_option("IN", o->in, "the GGUF file to read")->required()->type_name("FILE");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
-  app->add_option("TYPE", o->type, "type of the new weights")->required()->check(CLI::IsMember(QuantizeTypes()));
+  app->add_option("TYPE", o->type, "type of the new weights")
+      ->required()
+      ->check(CLI::IsMember(QuantizeTypes(), CLI::ignore_case));
   app->add_option("-t,--threads", o->threads, "threads (default: one per core)")->check(Whole(1, 4096))->type_name("N");
   app->add_flag("--requantize", o->requantize, "also read weights that are quantized (lost quality stays lost)");
   AddQuietFlag(app, &o->quiet);
+  app->add_flag("--force", o->force, "overwrite an existing file; the source never is");
   return [o] { return QuantizeCommand(*o); };
 }
 
@@ -169,6 +172,7 @@ Action AddConvert(CLI::App* app) {
       ->type_name("FOLDER");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
   AddQuietFlag(app, &o->quiet);
+  app->add_flag("--force", o->force, "overwrite an existing file; a source never is");
   return [o] { return ConvertCommand(*o); };
 }
 

@@ -71,12 +71,14 @@ struct QuantizeCommandOptions {
   std::string in, out, type;
   int threads = 0;
   bool requantize = false, quiet = false;
+  bool force = false;  // an existing file is overwritten
 };
 Status QuantizeCommand(const QuantizeCommandOptions& options);
 
 struct ConvertOptions {
   std::string folder, out;
   bool quiet = false;
+  bool force = false;  // an existing file is overwritten
 };
 Status ConvertCommand(const ConvertOptions& options);
 
