@@ -1,4 +1,4 @@
-// Vectors of numbers that kernels read in whole registers.
+// Vectors of numbers that kernels read a whole register at a time.
 #pragma once
 
 #include <boost/align/aligned_allocator.hpp>
@@ -7,7 +7,7 @@
 
 namespace gyre {
 
-// Begins at a multiple of 64, the widest register and a line of the caches, so that no read touches two lines.
+// Aligned to 64 bytes, the widest register and a cache line, so that no read touches two lines.
 template <typename T>
 using AlignedVector = std::vector<T, boost::alignment::aligned_allocator<T, 64>>;
 

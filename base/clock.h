@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 
 namespace gyre {
 
@@ -10,6 +11,7 @@ using Deadline = Clock::time_point;
 using Duration = Clock::duration;
 
 inline constexpr Deadline kNoDeadline = Deadline::max();
+using NowFn = std::function<Deadline()>;  // the clock, as tests replace it
 inline Deadline After(Duration d) { return Clock::now() + d; }
 
 }  // namespace gyre

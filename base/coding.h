@@ -34,6 +34,7 @@ class Encoder {
   }
   // u32 count, then the elements.
   template <Number T>
+  // Puts the count as u32, then the elements.
   void PutVector(std::span<const T> values) {
     Put(static_cast<uint32_t>(values.size()));
     PutBytes(values.data(), values.size_bytes());
@@ -44,6 +45,7 @@ class Encoder {
   }
   // Overwrites a number put before.
   template <Number T>
+  // Overwrites a number that was put before.
   void Patch(size_t at, T value) {
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
@@ -52,7 +54,7 @@ class Encoder {
   std::vector<std::byte> bytes_;
 };
 
-// After the first read past the end every read fails and gives zeros; ok() says so once at the end.
+// After the first read past the end all reads return zeros and ok() is false, so callers check once at the end.
 class Decoder {
  public:
   explicit Decoder(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -60,7 +62,7 @@ class Decoder {
   bool ok() const { return ok_; }
   size_t remaining() const { return bytes_.size() - at_; }
   size_t position() const { return at_; }
-  // ok, and nothing is left over.
+  // Whether all reads succeeded and nothing remains.
   bool Done() const { return ok_ && remaining() == 0; }
   void Fail() { ok_ = false; }
 
@@ -80,6 +82,7 @@ class Decoder {
   }
   // The count is checked against the bytes that are left before anything is allocated.
   template <Number T>
+  // Checks the count against the remaining bytes before it allocates.
   void GetVector(std::vector<T>* out) {
     const uint32_t n = Get<uint32_t>();
     out->clear();
@@ -95,7 +98,7 @@ class Decoder {
     GetVector(&chars);
     return {chars.begin(), chars.end()};
   }
-  // A count of things that each take at least min_bytes.
+  // Reads a count of items that take at least min_bytes each; fails if they can't fit in the remaining bytes.
   uint32_t GetCount(size_t min_bytes) {
     const uint32_t n = Get<uint32_t>();
     if (!ok_ || n > remaining() / min_bytes) {

@@ -25,10 +25,10 @@ std::string FirstLine(const std::string& path) {
 
 std::string Topology(int cpu) { return fmt::format("/sys/devices/system/cpu/cpu{}/", cpu); }
 
-// The threads of its core; "" where that isn't told.
+// The hardware threads of its core; "" if the system does not tell.
 std::string Siblings(int cpu) { return FirstLine(Topology(cpu) + "topology/thread_siblings_list"); }
 
-// A processor's folder has a link node<N>.
+// The NUMA node of a processor, from the link node<N> in its folder; 0 if there is none.
 int NodeOf(int cpu) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(Topology(cpu), error), end; !error && at != end; at.increment(error)) {
@@ -40,9 +40,10 @@ int NodeOf(int cpu) {
   return 0;
 }
 
-// Processors that the control groups' quotas pay for (cgroup v2), this process's own and those around it.
+// The number of processors that CPU quotas allow (cgroup v2), those of this process's control group and of the groups
+// around it.
 double Quota() {
-  double least = kMostProcessors;
+  double least = kMaxProcessors;
   std::string group;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -60,7 +61,7 @@ double Quota() {
 }  // namespace
 
 std::vector<int> UsableCores() {
-  std::map<std::pair<int, std::string>, int> cores;  // (node, siblings): the first of them
+  std::map<std::pair<int, std::string>, int> cores;  // (node, siblings) -> first processor of the core
   for (const int cpu : AffinityMask()) {
     const std::string siblings = Siblings(cpu);
     cores.try_emplace({NodeOf(cpu), siblings.empty() ? fmt::format("{}", cpu) : siblings}, cpu);
@@ -98,8 +99,8 @@ StatusOr<std::vector<int>> ParseCpuList(std::string_view text) {
     begin = end + 1;
     const auto [first, last] = *range;
     if (last < first) return wrong(fmt::format("the range {}-{} is empty, {}", first, last, kForm));
-    if (last >= kMostProcessors)
-      return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMostProcessors));
+    if (last >= kMaxProcessors)
+      return wrong(fmt::format("there is no processor {}, expected numbers below {}", last, kMaxProcessors));
     for (int cpu = first; cpu <= last; ++cpu) {
       if (std::find(out.begin(), out.end(), cpu) != out.end())
         return wrong(fmt::format("processor {} is there twice, expected each once", cpu));
@@ -129,7 +130,7 @@ StatusOr<TeamCpus> ChooseCpus(int threads, std::string_view cpus) {
   }
   if (threads > 0) return TeamCpus{.threads = threads, .cpus = {}};
   TeamCpus out{.threads = DefaultThreads(), .cpus = {}};
-  std::vector<int> cores = UsableCores();  // by node: the first and the last tell whether there are several
+  std::vector<int> cores = UsableCores();  // sorted by node: the first and the last tell whether there are several
   if (NodeOf(cores.front()) != NodeOf(cores.back()) && out.threads == static_cast<int>(cores.size()))
     out.cpus = std::move(cores);
   return out;

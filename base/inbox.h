@@ -13,7 +13,7 @@ namespace gyre {
 template <typename T>
 class Inbox {
  public:
-  // Never blocks on the consumer. After Close the item is dropped.
+  // Never waits for the consumer. After Close the item is dropped.
   void Push(T item) {
     {
       MutexLock lock(&mutex_);
@@ -31,7 +31,7 @@ class Inbox {
     return item;
   }
 
-  // The oldest item; nullopt when the deadline passed, or closed and empty.
+  // Returns the oldest item; nullopt if the deadline passed, or if the queue is closed and empty.
   std::optional<T> Pop(Deadline deadline) {
     for (;;) {
       if (std::optional<T> item = TryPop()) return item;
@@ -40,7 +40,7 @@ class Inbox {
     }
   }
 
-  // Items pushed before can still be popped.
+  // Items that were pushed before can still be popped.
   void Close() {
     {
       MutexLock lock(&mutex_);

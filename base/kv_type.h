@@ -1,4 +1,4 @@
-// What the elements of the KV cache are kept as.
+// The element types of the KV cache.
 #pragma once
 
 #include <array>
@@ -8,12 +8,13 @@
 
 namespace gyre {
 
-// Numbers are those of the wire (gyre/v1/cluster.proto). q8_0: int8 with an f16 scale for each 32 elements of a head.
+// The numbers are those of the wire format (gyre/v1/cluster.proto). q8_0: int8 with one f16 scale for each 32 elements
+// of a head.
 enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kQ8_0 = 3 };
 
 inline constexpr std::array<std::string_view, 4> kKvTypeNames = {"f32", "f16", "bf16", "q8_0"};
 inline constexpr uint64_t kKvBlock = 32;  // elements that share a scale in q8_0
-inline constexpr int kMaxHeadDim = 4096;  // elements of a head; models with more are refused
+inline constexpr int kMaxHeadDim = 4096;  // elements of a head; models with larger heads are refused
 
 constexpr std::string_view KvTypeName(KvType type) { return kKvTypeNames[static_cast<size_t>(type)]; }
 constexpr std::optional<KvType> ParseKvType(std::string_view name) {
@@ -22,7 +23,7 @@ constexpr std::optional<KvType> ParseKvType(std::string_view name) {
   }
   return std::nullopt;
 }
-// Of that many elements; whole blocks where the type has them.
+// Bytes of so many elements. REQUIRES for q8_0: whole blocks.
 constexpr uint64_t KvBytes(KvType type, uint64_t elems) {
   switch (type) {
     case KvType::kF32: return elems * 4;

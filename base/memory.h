@@ -1,13 +1,13 @@
-// This machine's memory, as the kernel tells it.
+// This machine's memory, as the operating system reports it.
 #pragma once
 
 #include <cstdint>
 
 namespace gyre {
 
-// Bytes that could still be allocated without swapping (MemAvailable of /proc/meminfo); 0 = unknown.
+// Bytes that can be allocated without swapping (MemAvailable in /proc/meminfo); 0 = unknown.
 uint64_t AvailableMemory();
-// Bytes of this process that lie in memory; 0 = unknown.
+// Bytes of this process in physical memory; 0 = unknown.
 uint64_t ResidentBytes();
 
 }  // namespace gyre

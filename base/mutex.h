@@ -1,4 +1,4 @@
-// std::mutex with Clang's thread-safety annotations. No lock is held over I/O.
+// std::mutex with Clang's thread-safety annotations. Rule for all users: no lock is held over I/O.
 #pragma once
 
 #include <condition_variable>
@@ -45,13 +45,13 @@ class GYRE_SCOPED_CAPABILITY MutexLock {
 
 class CondVar {
  public:
-  // Spurious wakeups happen: wait in a loop over the condition.
+  // Spurious wakeups happen, so callers wait in a loop over the condition.
   void Wait(Mutex* mutex) GYRE_REQUIRES(mutex) GYRE_NO_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     cv_.wait(lock);
     lock.release();
   }
-  // False once the deadline has passed. kNoDeadline waits for ever.
+  // Returns false once the deadline has passed. kNoDeadline waits without a limit.
   bool WaitUntil(Mutex* mutex, Deadline deadline) GYRE_REQUIRES(mutex) GYRE_NO_ANALYSIS {
     if (deadline == kNoDeadline) {
       Wait(mutex);

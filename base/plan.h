@@ -1,4 +1,4 @@
-// Who owns which layers: immutable, numbered by epoch.
+// A plan: the layers that each member owns. Immutable and numbered by its epoch.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-// One member's share of a stage. shard i of n; n is 1 until tensor parallelism comes.
+// One member's share of a stage: shard i of n. n is always 1, as there is no tensor parallelism yet.
 struct StageMember {
   std::string worker;
   std::string address;  // of its ring port; "" = in the coordinator's process
@@ -37,19 +37,20 @@ struct Plan {
   int num_layers = 0;
   std::string coordinator_address;  // of its ring port; "" without sockets
   RingKey key{};
-  WireType wire = WireType::kF32;  // of the activations between its stages
+  WireType wire = WireType::kF32;  // type of the activations between stages
   std::vector<StagePlan> stages;   // ring order = layer order
 
-  // kInvalidArgument unless the ranges tile [0, num_layers) in order, none empty, first and last set right, no
-  // worker has two, and wire is a type of activations.
+  // kInvalidArgument unless the ranges tile [0, num_layers) in order, no range is empty, `first` and `last` are set
+  // correctly, every worker has one stage, and `wire` is a type of activations.
   Status Validate() const;
-  // Index of the worker's stage, or -1.
+  // The index of the worker's stage, or -1.
   int StageOf(const std::string& worker) const;
-  // Where hop `hop` ends: hop i leads from stage i-1 to stage i, hop 0 from and hop n to the coordinator.
+  // The address at which a hop ends: hop i leads from stage i - 1 to stage i; hop 0 begins and hop n ends at the
+  // coordinator.
   const std::string& HopAddress(size_t hop) const;
 };
 
-// One worker's range, as plans are made of.
+// The layer range of one worker, from which plans are made.
 struct Assignment {
   std::string worker;
   std::string address;
@@ -57,10 +58,10 @@ struct Assignment {
   bool operator==(const Assignment&) const = default;
 };
 
-// The stages of a plan from ranges in ring order; not yet validated.
+// The stages of a plan from ranges in ring order. Does not validate them.
 std::vector<StagePlan> MakeStages(const std::vector<Assignment>& assignments);
 
-// "0-7,8-11,12-15": both ends inclusive, as users write it.
+// "0-7,8-11,12-15": both ends inclusive, as users write ranges.
 std::string FormatRanges(const Plan& plan);
 std::string FormatRange(LayerRange range);
 

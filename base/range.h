@@ -1,4 +1,4 @@
-// Numbers and ranges as people type them: of layers, of processors.
+// Numbers and ranges that users type, of layers or processors.
 #pragma once
 
 #include <optional>
@@ -6,17 +6,18 @@
 
 namespace gyre {
 
-// From 0 on, digits alone.
+// A number from 0 on, written in digits only; otherwise nullopt.
 std::optional<int> ParseNumber(std::string_view text);
 
-// Both ends belong to it.
+// A range that includes both ends.
 struct ClosedRange {
   int first = 0;
   int last = 0;
   bool operator==(const ClosedRange&) const = default;
 };
 
-// "A-B", or "A" for A-A. One that ends before it begins is read too: callers have a sentence for it.
+// Parses "A-B", or "A" as A-A. Accepts ranges that end before they begin, because callers report these in their own
+// words.
 std::optional<ClosedRange> ParseRange(std::string_view text);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// How the coordinator drives one worker's stage. In-process adapter: worker/worker.h.
+// How the coordinator controls one worker's stage. The adapter for stages in this process is worker/worker.h.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// Layers whose KV pages another member has in the running plan.
+// Layers whose KV pages another member holds in the running plan.
 struct LayerSource {
   LayerRange layers;
   std::string worker;
@@ -21,17 +21,17 @@ struct LayerSource {
   bool operator==(const LayerSource&) const = default;
 };
 
-// What a worker is to make ready: its stage of `plan`, and the page pool, the same on every stage.
+// What a worker shall prepare: its stage of `plan` and the page pool, which has the same size on every stage.
 struct PrepareRequest {
   Plan plan;
-  int stage = 0;  // -1: it has layers in the running plan, none in this one
+  int stage = 0;  // -1: it has layers in the running plan but none in this one
   int block_size = 16;
   uint32_t num_blocks = 0;
   KvType kv_type = KvType::kF16;
-  std::vector<LayerSource> sources;  // of layers of this stage that the worker does not run itself
+  std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
 };
 
-struct StageProgress {  // loading and packing; bytes of weights
+struct StageProgress {  // loading and packing, in bytes of weights
   uint64_t done = 0;
   uint64_t total = 0;
 };
@@ -39,10 +39,14 @@ struct StageReady {};
 struct StageMoved {
   uint64_t pages = 0;  // of all layers, in all rounds
   uint64_t bytes = 0;
-  uint64_t last_pages = 0;  // of those, in the round after the drain
+  uint64_t last_pages = 0;  // those in the round after the drain
 };
 struct StageCommitted {};
 struct StageAborted {};
+// A stage that could not make one of its links begins its message with one of these, so that the cluster can tell which
+// neighbor is at fault.
+inline constexpr char kLinkToNextStage[] = "the link to the next stage";
+inline constexpr char kLinkFromStageBefore[] = "the link from the stage before";
 struct StageFault {
   Status status;
 };
@@ -53,26 +57,26 @@ struct StageEvent {
   std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault> what;
 };
 
-// Calls return at once; what came of them arrives as events on a thread of the implementation. Thread-safe.
+// Calls return at once; their results arrive as events on a thread of the implementation. Thread-safe.
 class StageControl {
  public:
   using EventSink = std::function<void(StageEvent)>;
   virtual ~StageControl() = default;
   virtual const std::string& name() const = 0;
-  // Replaces the sink; called before any other call. The sink must not block and must not call back.
+  // Replaces the sink. Call it before any other function. The sink must not block and must not call back.
   virtual void SetEventSink(EventSink sink) = 0;
-  // Loads weights, allocates pages, wires the plan's links and starts to copy KV pages, all beside the running stage; a
-  // new Prepare replaces a prepared stage. Ends in StageReady or StageFault.
+  // Loads weights, allocates pages, connects the plan's links and starts to copy KV pages, all beside the running
+  // stage. A new Prepare replaces a prepared stage. Ends with StageReady or StageFault.
   virtual void Prepare(const PrepareRequest& request) = 0;
-  // After the drain: copies what was written since the last round. `blocks`: those in use or cached, rising; each must
-  // have its last value here afterwards. Ends in StageMoved or StageFault.
+  // After the drain: copies the pages that were written since the last round. `blocks`: those in use or cached, rising;
+  // each of them must have its last value here afterwards. Ends with StageMoved or StageFault.
   virtual void Move(Epoch epoch, const std::vector<BlockId>& blocks) = 0;
-  // The prepared stage becomes the running one, between steps; the one before is kept until Release. Ends in
+  // Makes the prepared stage the running one, between two steps; keeps the previous one until Release. Ends with
   // StageCommitted or StageFault.
   virtual void Commit(Epoch epoch) = 0;
-  // Every participant has committed: the stage before, its pages and its links go.
+  // Every participant has committed: frees the previous stage, its pages and its links.
   virtual void Release(Epoch epoch) = 0;
-  // Drops a prepared stage. Idempotent. Ends in StageAborted.
+  // Drops a prepared stage. Idempotent. Ends with StageAborted.
   virtual void Abort(Epoch epoch) = 0;
 };
 

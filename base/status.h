@@ -1,4 +1,5 @@
-// Errors across folders: absl::Status made with fmt. A message says what, where and what was expected.
+// Errors across folders: absl::Status with messages made by fmt. A message says what failed, where, and what was
+// expected.
 #pragma once
 
 #include <string>
@@ -13,9 +14,9 @@ namespace gyre {
 using absl::Status;
 using absl::StatusOr;
 
-// The code is the answer to "whose fault": kInvalidArgument (input), kDataLoss (corrupt bytes), kNotFound,
-// kResourceExhausted (does not fit), kFailedPrecondition (state), kUnavailable (peer gone), kDeadlineExceeded,
-// kUnimplemented (a valid input that Gyre does not know), kInternal (our bug).
+// The code tells whose fault it was: kInvalidArgument (input), kDataLoss (corrupt bytes), kNotFound, kResourceExhausted
+// (does not fit), kFailedPrecondition (state), kUnavailable (peer gone), kDeadlineExceeded, kUnimplemented (valid input
+// that Gyre does not support), kInternal (a bug in Gyre).
 template <typename... Args>
 Status MakeStatus(absl::StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);
@@ -38,12 +39,12 @@ GYRE_STATUS_MAKER(Unimplemented, kUnimplemented)
 GYRE_STATUS_MAKER(Internal, kInternal)
 #undef GYRE_STATUS_MAKER
 
-// The message alone, as a std::string that fmt can print.
+// The message as a std::string, which fmt can print.
 inline std::string Message(const Status& status) {
   return std::string(status.message().data(), status.message().size());
 }
 
-// The same status with "where: " in front of its message; OK stays OK.
+// The same status with "where: " before its message; OK stays OK.
 Status Annotate(const Status& status, const std::string& where);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// A step: one ragged batch that goes once round the ring, and what comes back. Plain data; bytes in step_codec.h.
+// A step: one ragged batch that passes once round the ring, and its answer. Plain data; step_codec.h has its bytes.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ struct SeqRows {
   bool operator==(const SeqRows&) const = default;
 };
 
-// The descriptor that travels with every frame of a step. Row data (token ids, then hidden states) follows it in
-// the order of `seqs`.
+// The descriptor in every frame of a step. The rows' data (token ids, then hidden states) follows it in the order of
+// `seqs`.
 struct StepBatch {
   std::vector<SeqRows> seqs;
   uint32_t TotalRows() const {
@@ -84,7 +84,7 @@ struct StepAnswer {
   bool operator==(const StepAnswer&) const = default;
 };
 
-// Asks the last stage for the full logits of a row whose candidates did not decide the draw.
+// Requests the full logits of a row from the last stage, because its candidates did not decide the sampled token.
 struct LogitsQuestion {
   SeqId seq{};
   uint32_t incarnation = 0;
@@ -93,14 +93,14 @@ struct LogitsQuestion {
   bool operator==(const LogitsQuestion&) const = default;
 };
 
-// Empty logits: the hidden state is gone, send the row again.
+// Empty logits: the hidden state is no longer kept, so the row has to be sent again.
 struct LogitsAnswer {
   LogitsQuestion question;
   std::vector<float> logits;
   bool operator==(const LogitsAnswer&) const = default;
 };
 
-// What a stage puts in the place of a step that it could not compute.
+// What a stage sends instead of a step that it could not compute.
 struct StepError {
   uint32_t stage = 0;
   std::string message;

@@ -1,4 +1,4 @@
-// An event for one thread that waits on several things.
+// An event for one thread that waits for several things.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,15 @@
 
 namespace gyre {
 
-// Set from any thread, Wait from one. What was written before Set is seen after the Wait that it ended.
+// Any thread calls Set, one thread calls Wait. Writes before Set are visible after the Wait that it ended.
 class WakeUp {
  public:
-  // A waiter spins for `spin`, giving its core away after the first moments, before it sleeps: waking a sleeping
-  // thread costs tens of microseconds on a virtual machine, as much as a small model's step.
+  // A waiter spins for `spin` before it sleeps, and yields its core after the first moments: on a virtual machine
+  // waking a sleeping thread takes tens of microseconds, as long as a step of a small model.
   explicit WakeUp(Duration spin = std::chrono::microseconds(20)) : spin_(spin) {}
 
   void Set();
-  // True: Set was called since the last Wait returned true (it is cleared). False: the deadline passed.
+  // Returns true if Set was called since the last Wait that returned true, and clears it; false if the deadline passed.
   bool Wait(Deadline deadline);
 
  private:

@@ -1,4 +1,4 @@
-// The types of rows in frames: docs/wire.md.
+// The types of the rows in frames: docs/wire.md.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace gyre {
 
-// Never renumbered.
+// The numbers are part of the wire format and never change.
 enum class WireType : uint8_t { kNone = 0, kI32 = 1, kF32 = 2, kF16 = 3, kQ8 = 4 };
 
-// A type that activations may travel as. Only kF32 keeps every bit.
+// Whether activations may have this type in frames. Only kF32 keeps every bit.
 constexpr bool IsActivations(WireType type) { return type >= WireType::kF32 && type <= WireType::kQ8; }
 
-// A set of types, a bit each, as members say which they take part with.
+// A set of types, one bit each, in which members say what they support.
 using WireTypes = uint32_t;
 constexpr WireTypes Only(WireType type) { return WireTypes{1} << static_cast<uint32_t>(type); }
 constexpr bool Has(WireTypes types, WireType type) { return (types & Only(type)) != 0; }
@@ -22,9 +22,9 @@ inline constexpr WireTypes kAllActivations = Only(WireType::kF32) | Only(WireTyp
 
 // "f32", "f16", "q8"; "int32", "none"; "type 9".
 std::string WireTypeName(WireType type);
-// "f16 or q8"; "nothing known" where no type of activations is in it.
+// "f16 or q8"; "nothing known" if the set has no type of activations.
 std::string WireTypeNames(WireTypes types);
-// Of activations, by name. kInvalidArgument.
+// A type of activations by its name; kInvalidArgument if there is none.
 StatusOr<WireType> ParseWireType(const std::string& name);
 
 }  // namespace gyre

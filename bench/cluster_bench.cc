@@ -1,9 +1,9 @@
-// A ring of processes on loopback: what a token costs outside the kernels, what two one-core workers reach against one
-// process, and how long a resize holds the engine. Medians; one JSON object on stdout.
+// A ring of processes on loopback: what a token costs outside the kernels, what two one-core workers reach compared
+// with one process, and how long a resize pauses the engine. Prints medians as one JSON object on stdout.
 //
 //   cluster_bench overhead MODEL      3 workers, one stream
-//   cluster_bench pair MODEL          2 workers of a core each, against one process on one core and on both
-//   cluster_bench resize MODEL        8 sequences of 1,000 tokens, a quarter of the layers moved to and fro
+//   cluster_bench pair MODEL          2 workers with one core each, against one process on one core and on both
+//   cluster_bench resize MODEL        8 sequences of 1,000 tokens, a quarter of the layers moved back and forth
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -36,23 +36,23 @@ struct Flags {
   int runs = 5;
 };
 
-std::atomic<bool> stopping{false};  // requests end with the ring, and that is no failure
+std::atomic<bool> stopping{false};  // requests end with the ring, which is no failure then
 
-[[noreturn]] void Give(const std::string& why) {
+[[noreturn]] void Fail(const std::string& why) {
   fmt::print(stderr, "cluster_bench: {}\n", why);
   std::exit(1);
 }
 
 class Ring {
  public:
-  // `cores`: for each worker the list that taskset takes, and its number of threads.
+  // `workers`: for each worker the core list for taskset ("" = all cores) and its number of threads.
   Ring(const Flags& flags, const std::vector<std::pair<std::string, int>>& workers) {
     const std::string n = std::to_string(workers.size());
     serve_ = std::make_unique<Process>(
         std::vector<std::string>{flags.gyre, "serve", flags.model, "--cluster", "127.0.0.1:0", "--no-local",
                                  "--min-workers", n, "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache"});
     const auto at = serve_->WaitFor("listening ");
-    if (!at) Give(serve_->output());
+    if (!at) Fail(serve_->output());
     address_ = *at;
     for (const auto& [cores, threads] : workers) {
       std::vector<std::string> command;
@@ -67,14 +67,14 @@ class Ring {
     for (int i = 0;; ++i) {
       const auto status = FetchStatus(address_);
       if (status.ok() && status->state() == "serving") break;
-      if (i > 12000) Give(serve_->output());
+      if (i > 12000) Fail(serve_->output());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
   const std::string& address() const { return address_; }
   v1::StatusReply status() const {
     auto status = FetchStatus(address_);
-    if (!status.ok()) Give(Message(status.status()));
+    if (!status.ok()) Fail(Message(status.status()));
     return *status;
   }
 
@@ -84,11 +84,11 @@ class Ring {
   std::string address_;
 };
 
-// Streams of one length each, at once.
+// Streams of equal length that run at the same time.
 struct Rates {
   double prefill = 0;    // prompt tokens/s until the last stream's first token
   double decode = 0;     // tokens/s while all streams decode
-  double per_token = 0;  // seconds a token of one stream
+  double per_token = 0;  // seconds per token of one stream
 };
 Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
   std::vector<std::thread> threads;
@@ -101,7 +101,7 @@ Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
   for (int s = 0; s < streams; ++s) {
     threads.emplace_back([&, s] {
       auto target = OpenRemote(address);
-      if (!target.ok()) Give(Message(target.status()));
+      if (!target.ok()) Fail(Message(target.status()));
       bool first = true;
       const Status status = (*target)->Run(Continue(prompt, n, (*target)->facts().vocab, s), [&](const Event& event) {
         if (std::holds_alternative<Finished>(event) && !done.exchange(true)) ended = now();
@@ -110,7 +110,7 @@ Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
         if (!first && started == streams && !done) ++tokens;
         first = false;
       });
-      if (!status.ok() && !stopping) Give(Message(status));
+      if (!status.ok() && !stopping) Fail(Message(status));
     });
   }
   for (auto& t : threads) t.join();
@@ -126,7 +126,7 @@ std::string Overhead(const Flags& flags) {
   std::vector<double> total, outside;
   for (int run = 0; run < flags.runs; ++run) {
     const v1::StatusReply before = ring.status();
-    // Several sequences of the same lengths, one after the other, longer than a few heartbeats.
+    // Several sequences of equal length in succession, for longer than a few heartbeats.
     std::vector<double> wall;
     for (const Deadline end = After(std::chrono::seconds(2)); Clock::now() < end;) {
       wall.push_back(Stream(ring.address(), 1, 8, 400).per_token * 1e6);
@@ -149,7 +149,7 @@ std::string Pair(const Flags& flags) {
   struct Result {
     std::vector<double> one, eight, many, prefill, busy_first, busy_last;
   };
-  // Two stages have half of the streams in each step: the same rows are half as many streams in one process.
+  // With two stages each step has half of the streams, so one process gets half as many streams for the same rows.
   auto measure = [&](const std::vector<std::pair<std::string, int>>& workers, Result* r) {
     Ring ring(flags, workers);
     const int share = workers.size() == 2 ? 1 : 2;
@@ -202,7 +202,7 @@ std::string Resize(const Flags& flags) {
   std::vector<double> pause, steps, took;
   double pages = 0;
   for (int i = 0; i < std::max(flags.runs, 20) && !done; ++i) {
-    // A decode step of all eight, right before.
+    // Measures a decode step of all eight streams directly before the resize.
     const v1::StatusReply a = ring.status();
     const Deadline from = Clock::now();
     std::this_thread::sleep_for(std::chrono::milliseconds(800));
@@ -211,14 +211,14 @@ std::string Resize(const Flags& flags) {
     const double step = Seconds(Clock::now() - from) / std::max(tokens / 8, 1.0) * 1e3;
     const auto change =
         AskResize(ring.address(), i % 2 == 0 ? fmt::format("{}", half - quarter) : fmt::format("{}", half));
-    if (!change.ok()) Give(Message(change.status()));
+    if (!change.ok()) Fail(Message(change.status()));
     pause.push_back(ring.status().last_pause_ms());
     steps.push_back(pause.back() / step);
     took.push_back(change->took_ms());
     pages = static_cast<double>(change->pages_moved());
   }
   const double longest = *std::max_element(steps.begin(), steps.end());
-  stopping = true;  // the streams have minutes to go
+  stopping = true;  // the streams would run for minutes
   owned.reset();
   streams.join();
   return fmt::format(

@@ -1,10 +1,11 @@
 // Each kernel alone: products of rows with a quantized or float matrix, for every type, number of rows and instruction
-// set, beside what the processor could do, measured between them. Medians and the best tenth; a table, or JSON.
+// set, next to the processor's peak, which is measured between the runs. Prints medians and the best run as a table or
+// JSON.
 //
 //   kernel_bench [--types Q8_0,Q4_K] [--rows 1,16,512] [--isa LEVEL] [--threads N] [--n 2048 --k 2048] [--json]
 //
-// With --depths instead: attention of one row, or of --rows of one prompt, behind that many positions, in the shape of
-// a 1B Llama (16 layers, 32 heads, 8 of keys and values, 64 elements), beside the bandwidth at which memory is read.
+// With --depths instead: attention of one decode row, or of --rows rows of one prefill, after so many positions, in the
+// shape of a 1B Llama (16 layers, 32 query heads, 8 key-value heads, 64 elements), next to the memory bandwidth.
 //
 //   kernel_bench --depths 1024,8192 [--rows 256] [--kv-types f16,q8_0] [--isa LEVEL] [--threads N] [--runs N]
 #include <algorithm>
@@ -45,7 +46,7 @@ struct Flags {
   bool json = false;
 };
 
-// n rows, the first 64 random and quantized, the others as these: speed does not depend on the values.
+// Quantizes 64 random rows and repeats them up to n: speed does not depend on the values.
 std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
   const DTypeInfo& info = Info(type);
   const size_t row = k / info.block_elems * info.block_bytes, distinct = std::min<size_t>(n, 64);
@@ -55,7 +56,7 @@ std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
   for (float& v : values) v = normal(random);
   std::vector<std::byte> bytes(n * row);
   if (!Quantize(type, values.data(), bytes.data(), distinct * k)) {
-    // No quantizer: any bytes, but none that make a scale infinite.
+    // There is no quantizer for this type: any bytes do, except those that make a scale infinite.
     for (size_t i = 0; i < distinct * row; ++i) bytes[i] = static_cast<std::byte>(random() & 0x3F);
   }
   for (size_t r = distinct; r < n; ++r)
@@ -64,7 +65,7 @@ std::vector<std::byte> RandomWeights(DType type, size_t n, size_t k) {
   return bytes;
 }
 
-// Seconds of one call, of as many calls as take some 20 ms.
+// Seconds per call, over as many calls as take about 20 ms.
 template <typename Fn>
 double Time(const Fn& f) {
   int calls = 1;
@@ -77,7 +78,7 @@ double Time(const Fn& f) {
   }
 }
 
-// The KV cache of one layer, its pages in order, as a sequence alone gets them.
+// The KV cache of one layer with its pages in order, as a single sequence gets them.
 struct LayerCache {
   std::unique_ptr<PagePool> pool;
   std::vector<BlockId> table;
@@ -94,7 +95,7 @@ LayerCache MakeCache(KvType type, uint32_t positions) {
   }
   cache.pool = *std::move(pool);
   std::iota(cache.table.begin(), cache.table.end(), BlockId{0});
-  // Halves of about a thousandth: no denormal numbers, no infinities.
+  // Fills it with f16 values of about a thousandth: no denormal numbers, no infinities.
   const KvView& v = cache.pool->view();
   std::memset(v.k, 0x14, cache.table.size() * v.PageBytes());
   std::memset(v.v, 0x14, cache.table.size() * v.PageBytes());
@@ -118,7 +119,7 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
         const KvView& view = layers.front().pool->view();
         AlignedVector<float> q(rows * kHeads * 64), out(q.size());
         for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));
-        const Arithmetic arithmetic = rows > 1 ? Arithmetic::kPrompt : Arithmetic::kGenerated;
+        const Arithmetic arithmetic = rows > 1 ? Arithmetic::kPrefill : Arithmetic::kDecode;
         for (Isa isa : levels) {
           auto backend = MakeBackend(isa, flags.threads);
           std::vector<double> seconds, bandwidths;
@@ -177,9 +178,9 @@ int Main(const Flags& flags) {
         return 1;
       }
       const auto w = backend->Pack({.type = type->type, .n = flags.n, .k = flags.k, .data = bytes.data()});
-      for (const Arithmetic arithmetic : {Arithmetic::kGenerated, Arithmetic::kPrompt}) {
-        if (arithmetic == Arithmetic::kPrompt && backend->prefill_matches_decode()) continue;
-        const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrompt ? ", prompt" : "");
+      for (const Arithmetic arithmetic : {Arithmetic::kDecode, Arithmetic::kPrefill}) {
+        if (arithmetic == Arithmetic::kPrefill && backend->prefill_matches_decode()) continue;
+        const std::string label = std::string(IsaName(isa)) + (arithmetic == Arithmetic::kPrefill ? ", prompt" : "");
         const bench::Unit unit = bench::UnitOf(isa, arithmetic, type->block_elems == 1);
         for (size_t rows : flags.rows) {
           AlignedVector<float> x(rows * flags.k), out(rows * flags.n);

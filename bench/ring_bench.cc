@@ -1,8 +1,8 @@
-// The ring inside one process: what a token costs outside the stages, how busy the stages are, and what share of the
-// memory bandwidth a decode reaches. Medians; one JSON object on stdout.
+// A ring in one process: what a token costs outside the stages, how busy the stages are, and what share of the memory
+// bandwidth decode reaches. Prints medians as one JSON object on stdout.
 //
 //   ring_bench overhead MODEL                     1 and 3 stages, one stream
-//   ring_bench busy MODEL [--streams 8]           2 stages of one thread each
+//   ring_bench busy MODEL [--streams 8]           2 stages with one thread each
 //   ring_bench decode MODEL [--threads N]         one stage, one stream
 #include <algorithm>
 #include <cstdio>
@@ -49,7 +49,7 @@ std::unique_ptr<Runtime> OpenRing(const Flags& flags, int stages, int threads) {
   return *std::move(ring);
 }
 
-// Seconds of decode and of busy stages for `n` tokens of one stream.
+// Seconds that n tokens of one stream take, and seconds of them in which stages computed.
 struct Decode {
   double wall = 0, busy = 0;
 };
@@ -92,7 +92,8 @@ std::string Busy(const Flags& flags) {
   for (int run = 0; run < flags.runs; ++run) {
     testing::Runner runner(ring->engine());
     const int vocab = ring->model().spec().vocab;
-    // Busy shares are taken while every stream decodes: from the last first token to the first last one.
+    // The busy share is measured while every stream decodes: from the moment all have their first token until one has
+    // its last.
     std::vector<size_t> got(static_cast<size_t>(flags.streams), 0);
     size_t started = 0;
     bool measuring = false, done = false;
@@ -130,7 +131,7 @@ std::string DecodeShare(const Flags& flags) {
   auto ring = OpenRing(flags, 1, threads);
   const double bytes = static_cast<double>(ring->workers()[0]->weight_bytes());
   DecodeOnce(*ring, 8);
-  // The limit and the decode alternate, so that both see the same neighbours on a shared host.
+  // Bandwidth and decode are measured alternately, so that other load on a shared host affects both.
   std::vector<double> share, rate, limit;
   for (int run = 0; run < flags.runs; ++run) {
     const double bandwidth = bench::ReadBandwidth(threads);

@@ -1,10 +1,11 @@
-// How fast tokenizers are: megabytes of English prose a second on one core, and the texts that are quadratic where
-// something is done wrong. Medians of the thread's own time, as the machine may do other things; one JSON object.
+// Speed of the tokenizers: megabytes of English prose per second on one core, and texts on which a faulty algorithm
+// takes quadratic time. Prints medians of the thread's CPU time, as other programs may run on the machine, as one JSON
+// object.
 //
 //   tokenizer_bench [TOKENIZER...] [--text FILE] [--mb 4] [--runs 5] [--only-prose]
 //
-// TOKENIZER: a GGUF file or a folder with tokenizer.json; without one, a vocabulary of the text's own words in each
-// kind. Text: a file, or the paragraphs of docs/*.md and README.md in a seeded order again and again.
+// TOKENIZER: a GGUF file or a folder with tokenizer.json; without any, vocabularies of the text's own words, one of
+// each kind. The text is a file, or the paragraphs of docs/*.md and README.md repeated in a seeded order.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -32,7 +33,7 @@ std::string ReadFile(const std::filesystem::path& path) {
   return std::string((std::istreambuf_iterator<char>(in)), {});
 }
 
-// Code, tables and lists are no prose: paragraphs that begin with a letter and have no bar.
+// Only paragraphs that begin with a letter and have no bar: code, tables and lists are no prose.
 std::string Prose(size_t bytes) {
   std::vector<std::filesystem::path> files{std::filesystem::path(GYRE_SOURCE_DIR) / "README.md"};
   for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(GYRE_SOURCE_DIR) / "docs")) {
@@ -56,7 +57,7 @@ std::string Prose(size_t bytes) {
   return out.substr(0, bytes);
 }
 
-// The text's most frequent words, with a space before them, and all their beginnings; how often each is seen.
+// The words of the text, with a space before them, and all their prefixes; each with its number of occurrences.
 std::vector<std::pair<std::string, double>> Pieces(const std::string& text) {
   std::map<std::string, double> words, pieces;
   std::string word = " ";
@@ -118,7 +119,7 @@ Speed Measure(const Tokenizer& t, const std::string& text, int runs) {
   return s;
 }
 
-// Seconds for a megabyte each.
+// Seconds per megabyte of each text.
 std::string Quadratic(const Tokenizer& t) {
   constexpr size_t kBytes = 1000000;
   std::mt19937 random(2);
@@ -133,7 +134,7 @@ std::string Quadratic(const Tokenizer& t) {
 
 std::string Describe(const std::string& name, const Tokenizer& t, const std::string& text, int runs, bool only_prose) {
   const Speed all = Measure(t, text, runs);
-  // A chat's message: what a cache that is filled anew for each text can't help.
+  // Texts as short as a chat message, for which a cache that each text fills again is of no use.
   std::vector<double> rates;
   for (int i = 0; i < runs; ++i) {
     const double begin = testing::ThreadSeconds();

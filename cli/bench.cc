@@ -168,7 +168,7 @@ class ModelBench {
     if (run == 0) return absl::OkStatus();
     const double limit =
         bench::PeakOps(isa_,
-                       bench::UnitOf(isa_, ring_options_.exact ? Arithmetic::kExact : Arithmetic::kPrompt,
+                       bench::UnitOf(isa_, ring_options_.exact ? Arithmetic::kExact : Arithmetic::kPrefill,
                                      ring_->model().float_weights()),
                        threads_);
     const double rate = r->point.tokens / t.first;

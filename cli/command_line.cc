@@ -161,7 +161,7 @@ Action AddQuantize(CLI::App* app) {
   app->add_option("-t,--threads", o->threads, "threads (default: one per core)")->check(Whole(1, 4096))->type_name("N");
   app->add_flag("--requantize", o->requantize, "also read weights that are quantized (lost quality stays lost)");
   AddQuietFlag(app, &o->quiet);
-  app->add_flag("--force", o->force, "overwrite an existing file; the source never is");
+  app->add_flag("--force", o->force, "overwrite OUT if it exists; IN itself is never overwritten");
   return [o] { return QuantizeCommand(*o); };
 }
 
@@ -172,7 +172,7 @@ Action AddConvert(CLI::App* app) {
       ->type_name("FOLDER");
   app->add_option("OUT", o->out, "the file to write")->required()->type_name("FILE");
   AddQuietFlag(app, &o->quiet);
-  app->add_flag("--force", o->force, "overwrite an existing file; a source never is");
+  app->add_flag("--force", o->force, "overwrite OUT if it exists; a file of DIR is never overwritten");
   return [o] { return ConvertCommand(*o); };
 }
 

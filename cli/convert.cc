@@ -1,6 +1,8 @@
 // gyre convert: a folder of safetensors as one GGUF file.
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/progress.h"
+#include "cli/session.h"
 #include "fmt/core.h"
 #include "model/hf/folder.h"
 #include "model/weights.h"
@@ -13,11 +15,16 @@ Status ConvertCommand(const ConvertOptions& options) {
     fmt::print(stderr, "the file will have no tokenizer: {}\n", folder->tokenizer_note);
   }
   Progress progress("converting", options.quiet);
-  const Status status =
-      ConvertToGguf(*folder, options.out, [&](uint64_t done, uint64_t total) { progress.Update(done, total); });
+  const InterruptGuard guard(kExitInterrupted);
+  InterruptGuard::Begin();
+  const Status status = ConvertToGguf(
+      *folder, options.out, {.overwrite = options.force, .progress = [&](uint64_t done, uint64_t total) {
+                               progress.Update(done, total);
+                               return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();
+                             }});
   progress.Finish();
   GYRE_RETURN_IF_ERROR(status);
-  // What was written is a model, or it is no use.
+  // A file that doesn't open as a model would be of no use.
   return OpenModel(options.out).status();
 }
 

@@ -2,27 +2,49 @@
 #include "model/quantize.h"
 #include "base/cpus.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/progress.h"
+#include "cli/session.h"
 #include "fmt/core.h"
 
 namespace gyre {
+namespace {
+
+// "57 tensors stored as Q5_0, 2 as Q8_0": rows that the wanted type's blocks don't divide.
+std::string DescribeFallbacks(const std::map<DType, int>& fallbacks) {
+  std::string text;
+  for (const auto& [type, count] : fallbacks) {
+    text += text.empty() ? fmt::format("{} tensors stored as {}", count, Info(type).name)
+                         : fmt::format(", {} as {}", count, Info(type).name);
+  }
+  return text;
+}
+
+}  // namespace
 
 Status QuantizeCommand(const QuantizeCommandOptions& options) {
   Progress progress("quantizing", options.quiet);
+  const InterruptGuard guard(kExitInterrupted);
+  InterruptGuard::Begin();
   const StatusOr<QuantizeReport> report =
       QuantizeFile(options.in, options.out,
                    {.type = options.type,
                     .threads = options.threads > 0 ? options.threads : DefaultThreads(),
                     .requantize = options.requantize,
-                    .progress = [&](uint64_t done, uint64_t total) { progress.Update(done, total); }});
+                    .overwrite = options.force,
+                    .progress = [&](uint64_t done, uint64_t total) {
+                      progress.Update(done, total);
+                      return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();
+                    }});
   progress.Finish();
   GYRE_RETURN_IF_ERROR(report.status());
-  for (const std::string& f : report->fallbacks) fmt::print(stderr, "rows that are no multiple of 256: {}\n", f);
-  if (!options.quiet) {
-    fmt::print(stderr, "{}: {:.1f} MiB, was {:.1f}; relative error of the weights {:.3g}\n", options.out,
-               static_cast<double>(report->bytes_after) / (1 << 20),
-               static_cast<double>(report->bytes_before) / (1 << 20), report->relative_error);
+  if (options.quiet) return absl::OkStatus();
+  if (!report->fallbacks.empty()) {
+    fmt::print(stderr, "{}: row length not divisible by 256\n", DescribeFallbacks(report->fallbacks));
   }
+  fmt::print(stderr, "{}: {:.1f} MiB, was {:.1f}; relative error of the weights {:.3g}\n", options.out,
+             static_cast<double>(report->bytes_after) / (1 << 20),
+             static_cast<double>(report->bytes_before) / (1 << 20), report->relative_error);
   return absl::OkStatus();
 }
 

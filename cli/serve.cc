@@ -18,7 +18,7 @@
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/session.h"
-#include "coordinator/door.h"
+#include "coordinator/grpc_server.h"
 #include "fmt/core.h"
 #include "runtime/runtime.h"
 #include "transport/tcp_link.h"
@@ -126,25 +126,26 @@ Status ServeCommand(const ServeCommandOptions& options) {
   auto opened = Runtime::Open(ring_options);
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
-  DoorOptions door_options{.address = serve.cluster,
-                           .term = ring->term(),
-                           .version = options.version,
-                           .context = ring->context(),
-                           .kv_type = ring_options.kv_type,
-                           .exact = ring_options.exact,
-                           .open = ring_options.ForOpening()};
-  GYRE_ASSIGN_OR_RETURN(auto door, Door::Open(door_options, ring->model(), ring->engine(), ring->cluster()));
+  GrpcServerOptions grpc_options{.address = serve.cluster,
+                                 .term = ring->term(),
+                                 .version = options.version,
+                                 .context = ring->context(),
+                                 .kv_type = ring_options.kv_type,
+                                 .exact = ring_options.exact,
+                                 .open = ring_options.ForOpening()};
+  GYRE_ASSIGN_OR_RETURN(
+      auto server, GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service()));
   InterruptGuard::Begin();
   // For people, and for programs that started it with port 0.
-  fmt::print("listening {}\n", door->address());
+  fmt::print("listening {}\n", server->address());
   std::fflush(stdout);
   if (!ring_options.quiet) {
-    fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, door->address());
+    fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, server->address());
   }
   ServeUntilStopped(ring.get());
   // No more plans, then no more calls, then the rest.
   ring->cluster().Stop();
-  door->Stop();
+  server->Stop();
   return absl::OkStatus();
 }
 

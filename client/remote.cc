@@ -9,31 +9,13 @@
 
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
-#include "proto/convert.h"
+#include "proto/channel.h"
 
 namespace gyre {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-std::shared_ptr<grpc::Channel> Connect(const std::string& cluster) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  return grpc::CreateCustomChannel(cluster, grpc::InsecureChannelCredentials(), arguments);
-}
-
-// A failure to reach the coordinator at all is told with its address.
-Status Explain(const grpc::Status& status, const std::string& cluster) {
-  const Status out = FromGrpc(status);
-  if (absl::IsUnavailable(out) && status.error_message().rfind("failed to connect", 0) == 0) {
-    return Unavailable("no coordinator answers at {}: {}", cluster, Cause(status));
-  }
-  return out;
-}
 
 void SetDeadline(grpc::ClientContext* context, Duration d) {
   context->set_deadline(std::chrono::system_clock::now() +
@@ -51,7 +33,7 @@ class RemoteTarget : public Target {
     grpc::ClientContext context;
     SetDeadline(&context, seconds(5));
     v1::ModelReply reply;
-    GYRE_RETURN_IF_ERROR(Explain(stub_->Model(&context, {}, &reply), cluster_));
+    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Model(&context, {}, &reply), cluster_));
     facts_ = {.model = reply.path(),
               .architecture = reply.architecture(),
               .kv_type = reply.kv_type(),
@@ -73,7 +55,7 @@ class RemoteTarget : public Target {
     request.set_add_special(options.add_special);
     request.set_parse_special(options.parse_special);
     v1::TokenizeReply reply;
-    GYRE_RETURN_IF_ERROR(Explain(stub_->Tokenize(&context, request, &reply), cluster_));
+    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Tokenize(&context, request, &reply), cluster_));
     return std::vector<TokenId>(reply.ids().begin(), reply.ids().end());
   }
 
@@ -84,7 +66,7 @@ class RemoteTarget : public Target {
     request.set_messages(boost::json::serialize(messages));
     request.set_format(format);
     v1::PromptReply reply;
-    GYRE_RETURN_IF_ERROR(Explain(stub_->Prompt(&context, request, &reply), cluster_));
+    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Prompt(&context, request, &reply), cluster_));
     return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
                       .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
                       .format = reply.format()};
@@ -109,7 +91,7 @@ class RemoteTarget : public Target {
       on_event(Cancelled{});
       return absl::OkStatus();
     }
-    return Explain(status, cluster_);
+    return FromGrpcAt(status, cluster_);
   }
 
   StatusOr<v1::StatusReply> FetchStatus() override { return gyre::FetchStatus(cluster_); }
@@ -177,37 +159,41 @@ class RemoteTarget : public Target {
 }  // namespace
 
 StatusOr<std::unique_ptr<Target>> OpenRemote(const std::string& cluster) {
-  auto target = std::make_unique<RemoteTarget>(cluster, Connect(cluster));
+  GYRE_ASSIGN_OR_RETURN(auto channel, MakeChannel(cluster));
+  auto target = std::make_unique<RemoteTarget>(cluster, std::move(channel));
   GYRE_RETURN_IF_ERROR(target->FetchFacts());
   return std::unique_ptr<Target>(std::move(target));
 }
 
 StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster) {
-  const auto stub = v1::Admin::NewStub(Connect(cluster));
+  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
+  const auto stub = v1::Admin::NewStub(channel);
   grpc::ClientContext context;
   SetDeadline(&context, seconds(5));
   v1::StatusReply reply;
-  GYRE_RETURN_IF_ERROR(Explain(stub->Status(&context, {}, &reply), cluster));
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Status(&context, {}, &reply), cluster));
   return reply;
 }
 
 StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges) {
-  const auto stub = v1::Admin::NewStub(Connect(cluster));
+  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
+  const auto stub = v1::Admin::NewStub(channel);
   grpc::ClientContext context;
   v1::ResizeRequest request;
   request.set_ranges(ranges);
   v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(Explain(stub->Resize(&context, request, &reply), cluster));
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Resize(&context, request, &reply), cluster));
   return reply;
 }
 
 StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker) {
-  const auto stub = v1::Admin::NewStub(Connect(cluster));
+  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
+  const auto stub = v1::Admin::NewStub(channel);
   grpc::ClientContext context;
   v1::DrainRequest request;
   request.set_worker(worker);
   v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(Explain(stub->Drain(&context, request, &reply), cluster));
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Drain(&context, request, &reply), cluster));
   return reply;
 }
 

@@ -1,89 +1,27 @@
 // Who is there, who has which layers, and how that changes: membership, plans, and the engine's ring. One thread does
-// it all: Cluster::Loop. Knows workers only through StageControl, so that it is the same over gRPC and in one process.
+// it all: Cluster::Impl::Loop, around the pure ClusterState. It knows workers only through StageControl, so that it is
+// the same over gRPC and in one process.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "base/plan.h"
+#include "base/clock.h"
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "coordinator/cluster_types.h"
 #include "coordinator/engine.h"
-#include "coordinator/plan_change.h"
-#include "coordinator/planner.h"
 #include "transport/ring_port.h"
 
 namespace gyre {
 
-struct MemberInfo {
-  std::string name;     // wanted; a number is put behind it where it is taken
-  std::string address;  // of its ring port
-  std::string host;     // for people
-  bool local = false;   // the coordinator's own: serves where workers don't, and last
-  uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
-  int threads = 0;
-  std::string isa;
-  bool prefill_matches_decode = true;  // it computes prompt rows as generated ones; all do with --exact
-  uint64_t model_hash = 0;
-  WireTypes wire_types = kAllActivations;  // of activations that it takes part with
-  std::optional<LayerRange> wish;
-};
-
-// What a member says of itself from time to time.
-struct MemberLoad {
-  double busy = 0;  // share of the time since the last report
-  uint64_t steps = 0;
-  uint64_t resident_bytes = 0;
-  uint64_t busy_us = 0;         // spent in steps, since the start
-  uint64_t rows_sent = 0;       // of activations to the next stage, since the start
-  uint64_t row_bytes_sent = 0;  // of the frames that carried them
-};
-
-struct ClusterOptions {
-  uint64_t term = 0;
-  RingKey key{};
-  uint32_t model = 0;
-  uint64_t model_hash = 0;
-  ModelSizes sizes;
-  int block_size = 16;
-  uint32_t num_blocks = 0;
-  KvType kv_type = KvType::kF16;
-  int min_workers = 1;             // members that are not local, for the first plan
-  std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
-  bool exact = false;              // every member multiplies in f32, so that all have one class
-  WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
-  ChangeTimeouts timeouts;
-  Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
-  Duration retry = std::chrono::seconds(2);                // after a first plan that failed
+struct ClusterOptions : ClusterPolicy {
   std::function<void(uint64_t done, uint64_t total)> progress;  // weights of the first plan; on the cluster's thread
-};
-
-struct MemberStatus {
-  MemberInfo info;
-  MemberLoad load;
-  std::optional<LayerRange> layers;
-  uint64_t weight_bytes = 0, kv_bytes = 0;
-};
-
-struct ChangeReport {
-  Epoch epoch;
-  std::string ranges;
-  uint64_t pages_moved = 0, last_pages = 0;
-  Duration took{};
-};
-
-struct ClusterStatus {
-  std::optional<Plan> plan;
-  std::string state;                  // "serving", "preparing plan 3", or why nothing runs
-  std::vector<MemberStatus> members;  // those with layers in ring order, then the others in join order
-  uint64_t plans = 0, aborted = 0, lost = 0;
-  std::optional<ChangeReport> last_change;
-  WireType wire = WireType::kF32;
+  NowFn now;                                                    // empty: Clock::now
+  // The cluster's thread ended, with these last words: no plan is made any more. On that thread.
+  std::function<void(const Status&)> on_fatal;
 };
 
 class Cluster {
@@ -92,21 +30,24 @@ class Cluster {
   explicit Cluster(ClusterOptions options);
   ~Cluster();
   void Start(Engine* engine, RingPort* port);
-  // No plan change goes on; members are not told. Idempotent.
+  // No plan change goes on; members are not told, those who asked for something are. Idempotent.
   void Stop();
 
   // All of these are thread-safe.
-  // The name it has from now on. kFailedPrecondition: another model, instruction set or type of activations;
-  // kInvalidArgument: nonsense.
-  StatusOr<std::string> Join(MemberInfo info, std::shared_ptr<StageControl> control);
-  // A member is gone: if it has layers, every running request ends with `why`.
-  void Leave(const std::string& name, const Status& why);
+  // The name that it has from now on. A known MemberInfo::instance that is a member already keeps its name, and that
+  // membership ends. kFailedPrecondition: another model, instruction set or type of activations; kInvalidArgument:
+  // nonsense; kUnavailable: the cluster has stopped.
+  StatusOr<Membership> Join(MemberInfo info, std::shared_ptr<StageControl> control);
+  // A member is gone: if it has layers, every running request ends with `why`. Nothing happens if the membership ended
+  // before.
+  void Leave(const Membership& member, const Status& why);
   void Report(const std::string& name, const MemberLoad& load);
   // From the engine's on_broken.
   void OnRingBroken(Epoch epoch, const Status& why);
 
   using Done = std::function<void(StatusOr<ChangeReport>)>;
-  // See ParseResize. `done` is called once, on the cluster's thread or the caller's.
+  // See ParseResize. `done` is called exactly once, on the cluster's thread or the caller's, also when the cluster
+  // stops.
   void Resize(const std::string& text, Done done);
   // Moves all layers of a member to the others that have some.
   void Drain(const std::string& name, Done done);

@@ -1,115 +1,223 @@
-// What a cluster keeps. For cluster*.cc only.
+// Membership, plans, and how one follows another, as a pure state machine: events and a clock value in, actions out.
+// It has no clock, thread, lock, I/O or callback; cluster.cc has those. docs/resize.md says what it is to do.
 #pragma once
 
-#include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <thread>
+#include <variant>
 #include <vector>
 
-#include "base/inbox.h"
-#include "base/mutex.h"
-#include "coordinator/cluster.h"
+#include "base/log.h"
+#include "base/stage_control.h"
+#include "coordinator/cluster_types.h"
 #include "coordinator/plan_change.h"
 
 namespace gyre {
 
-class Cluster::Impl {
- public:
-  explicit Impl(ClusterOptions options) : options_(std::move(options)) {}
-  void Start(Engine* engine, RingPort* port);
-  void Stop();
+// Actions, to be done in the order in which they are given. `member` is a Membership's id.
+struct PrepareMember {
+  uint64_t member = 0;
+  PrepareRequest request;
+};
+struct MoveMember {
+  uint64_t member = 0;
+  Epoch epoch;
+  std::vector<BlockId> blocks;
+};
+struct TellMember {
+  enum What : uint8_t { kCommit, kRelease, kAbort };
+  uint64_t member = 0;
+  What what = kAbort;
+  Epoch epoch;
+};
+// It is no member any more: its name is free, and nothing that it says counts.
+struct ForgetMember {
+  Membership member;
+};
+// Make the coordinator's two links of the plan, and report to Wired.
+struct WireEnds {
+  Plan plan;
+};
+struct CancelWiring {
+  Epoch epoch;
+};
+// Engine::Drain, and report to Drained.
+struct DrainEngine {
+  Epoch epoch;
+};
+struct ResumeOldRing {};
+// Engine::Resume over the links that WireEnds made.
+struct ResumeNewRing {
+  Epoch epoch;
+  uint32_t stages = 1;
+  bool prefill_matches_decode = true;
+  uint64_t salt = 0;
+};
+struct ShrinkCache {
+  uint32_t num_blocks = 0;
+};
+// Engine::Lose: running requests end and new ones are refused, both with `why`.
+struct LoseRing {
+  Status why;
+};
+struct AnswerCaller {
+  uint64_t ask = 0;
+  StatusOr<ChangeReport> answer;
+};
+struct WriteLog {
+  LogLevel level = LogLevel::kInfo;
+  std::string line;
+};
+// Weights that are loaded for the plan that is being made.
+struct ShowProgress {
+  StageProgress loaded;
+};
+using ClusterAction =
+    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
+                 ResumeOldRing, ResumeNewRing, ShrinkCache, LoseRing, AnswerCaller, WriteLog, ShowProgress>;
 
-  // Any thread.
-  StatusOr<std::string> Join(MemberInfo info, std::shared_ptr<StageControl> control);
-  void Leave(const std::string& name, const Status& why);
-  void Report(const std::string& name, const MemberLoad& load);
-  void OnRingBroken(Epoch epoch, const Status& why);
-  void Resize(const std::string& text, Done done);
-  void Drain(const std::string& name, Done done);
+// Not thread-safe.
+class ClusterState {
+ public:
+  using Actions = std::vector<ClusterAction>;
+  // `ring_address`: of the coordinator's ring port, as plans have it.
+  ClusterState(ClusterPolicy policy, std::string ring_address);
+
+  // Why such a member can't join; it depends on nothing that changes.
+  static Status CheckMember(const ClusterPolicy& policy, const MemberInfo& info);
+
+  // A member with this name that is there already is replaced, and keeps its place in the join order.
+  Actions Joined(MemberInfo info, uint64_t id, Deadline now);
+  // Nothing happens if this membership has ended before.
+  Actions Left(const Membership& member, const Status& why, Deadline now);
+  void Reported(const std::string& name, const MemberLoad& load);
+  Actions Said(uint64_t member, StageEvent event, Deadline now);
+  Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
+  Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);
+  Actions RingBroken(Epoch epoch, const Status& why, Deadline now);
+  // Both end in one AnswerCaller{ask}. `ask` is not 0.
+  Actions AskedToResize(uint64_t ask, const std::string& text, Deadline now);
+  Actions AskedToDrain(uint64_t ask, const std::string& name, Deadline now);
+  Actions Ticked(Deadline now);
+
+  // When Ticked is due.
+  Deadline deadline() const;
   ClusterStatus status() const;
-  Status WaitForPlan(Deadline deadline);
+  bool serving() const { return plan_.has_value() && !broken_; }
+  // Plan changes that failed, and why the last one did.
+  uint64_t failures() const { return failures_; }
+  const Status& failure() const { return failure_; }
 
  private:
+  // Layers that the member gets in a plan that was lost while it was being committed.
+  struct LateCommit {
+    Epoch epoch;
+    LayerRange layers;
+  };
+  // The member is told to drop what it holds of a lost plan: it prepares and commits a stage without layers.
+  struct Drop {
+    Epoch epoch;
+    Deadline until{};
+    bool failed = false;
+  };
   struct Member {
     MemberInfo info;
-    std::shared_ptr<StageControl> control;
+    uint64_t id = 0;
     uint64_t order = 0;  // of joining
     MemberLoad load;
+    LayerRange holds;  // layers that it runs: of the plan, or of one that was lost
+    std::optional<LateCommit> late_commit;
+    std::optional<Drop> drop;
+    Status left_out;  // a plan failed because of it, or it has too little memory
+    Deadline left_out_until{};
+    Duration pause{};
   };
+  enum class Why : uint8_t { kAsked, kAutomatic, kRepair };
   // The plan change that is under way.
   struct Change {
     Plan plan;
     PlanChange transaction;
-    Deadline started = Clock::now();
-    Done done;
-    bool automatic = false;  // nobody asked for it
+    Why why = Why::kAutomatic;
+    uint64_t ask = 0;
+    Deadline started{};
     uint32_t num_blocks = 0;
-    std::shared_ptr<Link> to_first, from_last;
-    std::vector<std::shared_ptr<StageControl>> controls;  // of participants; a member may leave meanwhile
-    std::map<std::string, StageControl*> by_name;
+    std::map<std::string, uint64_t> ids;  // of participants; a member may leave and join again meanwhile
+  };
+  struct Draft {
+    Plan plan;
+    uint32_t num_blocks = 0;
+    std::vector<Shortage> shortages;  // without what members hold of a lost plan
+    std::vector<Shortage> held;       // members that have room only when they have dropped that
   };
 
-  // Any thread.
-  void Post(std::function<void()> event) { inbox_.Push(std::move(event)); }
-  void PostOr(const Done& done, std::function<void()> event);
+  // Events (cluster_state.cc).
+  Actions Settle(Deadline now);
+  void Remove(const std::string& name, const Status& why, Deadline now);
+  void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
+  void Log(LogLevel level, std::string line);
+  template <typename T>
+  void Do(T action) {
+    actions_.push_back(std::move(action));
+  }
 
-  // The loop, members, what is asked and told (cluster.cc).
-  void Loop();
-  Deadline NextDeadline() const;
-  void OnLeave(const std::string& name, const Status& why);
-  void OnBroken(Epoch epoch, const Status& why);
-  void OnResize(const std::string& text, const Done& done);
-  void OnDrain(const std::string& name, const Done& done);
-  Status Busy() const;
-  std::vector<PlanMember> PlanMembers(bool workers_only) const;
-  std::vector<const Member*> ByOrder() const;
-  void Publish();
+  // Plans that are chosen and begun (cluster_plans.cc).
+  void MaybePlan(Deadline now);
+  bool PlanWorkers(Deadline now);
+  void PlanLocal(Deadline now);
+  void Repair(Deadline now);
+  void Asked(uint64_t ask, const StatusOr<std::vector<Assignment>>& assignments, Deadline now);
+  StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, bool automatic) const;
+  void Begin(const Draft& draft, Why why, uint64_t ask, Deadline now);
+  PrepareRequest RequestFor(const std::string& worker) const;
+  Epoch NextEpoch() { return {.term = policy_.term, .number = next_number_++}; }
+  Plan EmptyPlan(Epoch epoch) const;
+  void StartDrop(Member& m, Deadline now);
+  void OnDropEvent(Member& m, const StageEvent& event);
+  void LeaveOut(Member& m, const Status& why, Deadline now);
+  std::vector<PlanMember> PlanMembers(bool with_stale = true) const;
+  bool IsStale(const Member& m) const;
+
+  // A plan change from its actions to its end (cluster_change.cc).
+  void Apply(const PlanChange::Actions& actions, Deadline now);
+  void Serve();
+  void MaybeFinish(Deadline now);
+  void Failed(const Change& change, Deadline now);
+  void LosePlan(const Status& why, const std::string& because_of);
+  uint64_t SaltOf(const Plan& plan) const;
+
+  // What people read (cluster_state.cc).
   std::string Describe() const;
+  std::string LeftOut() const;
+  Status Refusal() const;
+  std::vector<const Member*> ByOrder() const;
+  Member* Find(uint64_t id);
 
-  // A plan from its beginning to its end (cluster_change.cc).
-  void MaybePlan();
-  Status Begin(std::vector<Assignment> assignments, Done done, bool automatic);
-  PrepareRequest RequestFor(const Change& change, const std::string& worker) const;
-  void WireEnds(const Plan& plan);
-  void OnWired(Epoch epoch, StatusOr<std::unique_ptr<Link>> to_first, StatusOr<std::unique_ptr<Link>> from_last);
-  void Apply(const PlanChange::Actions& actions);
-  void MaybeFinish();
-  void LosePlan(const Status& why);
+  const ClusterPolicy policy_;
+  const std::string ring_address_;
+  ModelSizes sizes_;                 // its pages are those of num_blocks_
+  uint32_t num_blocks_;              // shrinks once, with the first plan over workers
+  bool on_workers_ = false;          // a plan over workers has served
+  std::set<std::string> seen_isas_;  // instruction sets that blocks of the cache may have been computed with
 
-  const ClusterOptions options_;
-  ModelSizes sizes_ = options_.sizes;          // its pages are of num_blocks_
-  uint32_t num_blocks_ = options_.num_blocks;  // shrinks once, with the first plan over workers
-  bool on_workers_ = false;                    // a plan over workers has served
-  Engine* engine_ = nullptr;
-  RingPort* port_ = nullptr;
-  std::atomic<bool> stopping_{false};
-  Inbox<std::function<void()>> inbox_;
-  std::thread thread_, wiring_;
-
-  // Owned by the loop's thread.
   std::map<std::string, Member> members_;
-  std::optional<Plan> plan_;  // what runs
+  std::optional<Plan> plan_;  // it runs
   std::unique_ptr<Change> change_;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
-  bool broken_ = false;    // the running plan's ring ended
+  bool broken_ = false;    // the plan's ring is not to be used any more
   Deadline repair_at_ = kNoDeadline;
   Deadline retry_at_{};
-  Status lost_;  // why there is no plan any more
+  Duration retry_pause_{};
+  Status trouble_;  // why there is no plan any more
+  std::string trouble_with_;
+  std::string refusal_told_;  // to the engine
   uint64_t next_number_ = 1;
+  uint64_t failures_ = 0;
+  Status failure_;
   ClusterStatus counts_;
-
-  std::atomic<uint64_t> next_order_{1};
-  mutable Mutex mutex_;
-  CondVar changed_;
-  ClusterStatus status_ GYRE_GUARDED_BY(mutex_);
-  bool serving_ GYRE_GUARDED_BY(mutex_) = false;
-  uint64_t failures_ GYRE_GUARDED_BY(mutex_) = 0;  // of first plans
-  Status failure_ GYRE_GUARDED_BY(mutex_);
-  std::map<std::string, int> names_ GYRE_GUARDED_BY(mutex_);  // of living members
+  Actions actions_;  // of the event that is being handled
 };
 
 }  // namespace gyre

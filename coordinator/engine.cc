@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <future>
 #include <utility>
 
@@ -10,6 +11,12 @@
 #include "coordinator/engine_state.h"
 
 namespace gyre {
+namespace {
+
+// The list of sequences is copied no more often than this: with a thousand requests it costs more than a step.
+constexpr Duration kListInterval = std::chrono::milliseconds(50);
+
+}  // namespace
 
 // The main loop.
 void Engine::Impl::Loop() {
@@ -17,6 +24,8 @@ void Engine::Impl::Loop() {
     RunCommands();
     TakeResults();
     ExpireDeadlines();
+    CheckSilence();
+    SendQuestions();
     CheckDrained();
     Launch();
     HandOver();
@@ -31,6 +40,7 @@ void Engine::Impl::RunCommands() {
     MutexLock lock(&mutex_);
     commands.swap(commands_);
   }
+  sequences_stale_ |= !commands.empty();
   for (auto& command : commands) command();
 }
 
@@ -52,36 +62,12 @@ void Engine::Impl::TakeResults() {
   }
 }
 
-void Engine::Impl::ExpireDeadlines() {
-  if (with_deadline_ > 0) {
-    const Deadline now = Clock::now();
-    std::vector<Sequence*> late;
-    for (auto& [id, s] : sequences_) {
-      if (s->request.deadline <= now) late.push_back(s.get());
-    }
-    for (Sequence* s : late) Fail(*s, DeadlineExceeded("the request's deadline passed"));
-  }
-  for (const auto& [step, deadline] : watchdogs_) {
-    if (deadline > Clock::now()) continue;
-    Break(Unavailable("step {} did not come back round the ring in time", static_cast<uint64_t>(step)));
-    break;
-  }
-}
-
-void Engine::Impl::CheckDrained() {
-  if (!draining_ || !drained_ || ring_.from_last == nullptr || scheduler_->stats().in_flight > 0) return;
-  for (const auto& [id, s] : sequences_) {
-    if (s->question) return;
-  }
-  const auto drained = std::move(drained_);
-  drained_ = {};
-  drained(scheduler_->LiveBlocks());
-}
-
 void Engine::Impl::Launch() {
   while (serving()) {
     std::optional<StepPlan> plan = scheduler_->Next();
+    DropStaleQuestions();  // of sequences that were preempted for the step
     if (!plan) return;
+    sequences_stale_ = true;
     if (Status status = SendStep(*plan); !status.ok()) Break(Annotate(status, "the ring"));
   }
 }
@@ -94,24 +80,34 @@ void Engine::Impl::HandOver() {
 
 void Engine::Impl::PublishStats() {
   counts_.scheduler = scheduler_->stats();
-  counts_.sequences.clear();
-  for (const auto& [id, s] : sequences_) {
-    counts_.sequences.push_back({.id = id,
-                                 .state = scheduler_->State(id).value_or(SeqState::kWaiting),
-                                 .prompt = static_cast<uint32_t>(s->request.prompt.size()),
-                                 .generated = s->generated()});
+  std::vector<SequenceStats> list;
+  const Deadline now = Clock::now();
+  const bool lists = sequences_stale_ && now - sequences_published_ >= kListInterval;
+  if (lists) {
+    list.reserve(sequences_.size());
+    for (const auto& [id, s] : sequences_) {
+      list.push_back({.id = id,
+                      .state = scheduler_->State(id).value_or(SeqState::kWaiting),
+                      .prompt = static_cast<uint32_t>(s->request.prompt.size()),
+                      .generated = s->generated()});
+    }
+    sequences_stale_ = false;
+    sequences_published_ = now;
   }
   MutexLock lock(&mutex_);
+  if (!lists) list.swap(snapshot_.sequences);
   snapshot_ = counts_;
+  snapshot_.sequences.swap(list);
 }
 
 // For a result, a command, or a deadline.
 void Engine::Impl::Wait() {
+  Deadline deadline = RealTime(NextDeadline());
+  if (sequences_stale_) deadline = std::min(deadline, sequences_published_ + kListInterval);
   if (ring_.from_last == nullptr) {
-    wake_.Wait(NextDeadline());
+    wake_.Wait(deadline);
     return;
   }
-  Deadline deadline = NextDeadline();
   {
     MutexLock lock(&mutex_);
     if (!commands_.empty()) return;
@@ -134,23 +130,22 @@ Deadline Engine::Impl::NextDeadline() const {
   if (with_deadline_ > 0) {
     for (const auto& [id, s] : sequences_) next = std::min(next, s->request.deadline);
   }
-  for (const auto& [step, deadline] : watchdogs_) next = std::min(next, deadline);
+  if (ring_.from_last != nullptr && OwesResults()) next = std::min(next, SilenceDeadline());
   return next;
 }
 
 void Engine::Impl::Start() {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "engine");
-    // The edge of the thread: whatever escapes ends every request with a sentence instead of the process.
+    // The edge of the thread: without it the process would look alive and answer nobody.
     try {
       Loop();
+      RunCommands();
+      EndAll(Cancelled{});
     } catch (const std::exception& e) {
-      const Status why = Internal("the engine stopped: {}", e.what());
-      Refuse(why);
-      OnLose(why);
+      Log(LogLevel::kError, "the engine's thread failed, so this process ends: {}", e.what());
+      std::abort();
     }
-    RunCommands();
-    EndAll(Cancelled{});
     ring_ = {};
   });
 }
@@ -171,98 +166,6 @@ void Engine::Impl::Post(std::function<void()> command) {
   wake_.Set();
 }
 
-void Engine::Impl::Refuse(const Status& why) {
-  MutexLock lock(&mutex_);
-  refusing_ = why;
-}
-
-StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
-  {
-    MutexLock lock(&mutex_);
-    GYRE_RETURN_IF_ERROR(refusing_);
-  }
-  if (request.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
-  for (TokenId id : request.prompt) {
-    if (id < 0 || id >= options_.vocab) {
-      return InvalidArgument("token id {} of the prompt is out of range, the vocabulary has 0-{}", id,
-                             options_.vocab - 1);
-    }
-  }
-  GYRE_RETURN_IF_ERROR(request.sampling.Validate(options_.vocab));
-  const uint64_t room = Room();
-  if (request.prompt.size() > room) {
-    return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
-                             room);
-  }
-  const SeqId seq{next_seq_++};
-  auto s =
-      std::make_shared<std::unique_ptr<Sequence>>(std::make_unique<Sequence>(seq, std::move(request), std::move(sink)));
-  Post([this, s] {
-    Sequence& sequence = **s;
-    Status refused;
-    {
-      MutexLock lock(&mutex_);
-      refused = refusing_;
-    }
-    if (!refused.ok()) return Deliver(sequence, Failed{refused});
-    ++counts_.requests;
-    const Request& r = sequence.request;
-    const uint64_t room = Room();  // it may have shrunk meanwhile
-    SequenceParams params{.tokens = sequence.tokens,
-                          .max_positions = static_cast<uint32_t>(std::max<uint64_t>(
-                              r.prompt.size(), std::min<uint64_t>(room, uint64_t{r.prompt.size()} + r.max_new_tokens))),
-                          .needs_all_rows = r.prompt_logits,
-                          .priority = r.priority,
-                          .salt = options_.salt};
-    const SeqId id = sequence.id;
-    sequences_[id] = std::move(*s);
-    if (r.deadline != kNoDeadline) ++with_deadline_;
-    if (Status status = scheduler_->Add(id, std::move(params)); !status.ok()) Fail(sequence, status);
-  });
-  return seq;
-}
-
-void Engine::Impl::Cancel(SeqId seq) {
-  Post([this, seq] {
-    if (Sequence* s = Find(seq)) End(*s, Cancelled{});
-  });
-}
-
-void Engine::Impl::Drain(std::function<void(std::vector<BlockId>)> drained) {
-  Post([this, drained = std::move(drained)] {
-    drain_started_ = Clock::now();
-    drained_ = drained;
-    draining_ = true;
-  });
-}
-
-void Engine::Impl::Shrink(uint32_t num_blocks) {
-  num_blocks_ = num_blocks;
-  Post([this, num_blocks] {
-    for (SeqId id : scheduler_->Shrink(num_blocks)) {
-      Fail(*sequences_.at(id),
-           ResourceExhausted("the KV cache was made smaller for the workers, to {} tokens, and holds these {} no more",
-                             uint64_t{num_blocks} * options_.scheduler.block_size, sequences_.at(id)->tokens.size()));
-    }
-  });
-}
-
-// What Submit says changes at once, so that a request after Resume is never refused.
-void Engine::Impl::Resume(std::optional<Ring> ring) {
-  if (ring) Refuse(absl::OkStatus());
-  Post([this, ring = std::move(ring)] { OnResume(ring); });
-}
-
-void Engine::Impl::Lose(const Status& why) {
-  Refuse(why);
-  {
-    // A stage that takes nothing in must not hold the loop up in a Send.
-    MutexLock lock(&mutex_);
-    if (sending_ != nullptr) sending_->Close();
-  }
-  Post([this, why] { OnLose(why); });
-}
-
 EngineStats Engine::Impl::stats() const {
   MutexLock lock(&mutex_);
   return snapshot_;
@@ -273,94 +176,6 @@ Status Engine::Impl::CheckIntegrity() {
   auto future = answer->get_future();
   Post([this, answer] { answer->set_value(scheduler_->CheckIntegrity()); });
   return future.get();
-}
-
-void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
-  const bool was_broken = ring_.from_last == nullptr;
-  if (ring) {
-    ring_ = *ring;
-    stash_.clear();
-    {
-      MutexLock lock(&mutex_);
-      sending_ = ring_.to_first;
-    }
-    // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
-    scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode);
-    if (was_broken) {
-      scheduler_->LoseFlights();
-      watchdogs_.clear();
-      // What was asked is sent again with the row: its hidden state may be gone.
-      for (auto& [id, s] : sequences_) {
-        if (!s->question) continue;
-        s->question.reset();
-        s->wants_full_logits = true;
-        scheduler_->Repeat(id);
-      }
-    }
-  }
-  if (draining_) {
-    ++counts_.pauses;
-    counts_.last_pause = Clock::now() - drain_started_;
-    counts_.longest_pause = std::max(counts_.longest_pause, counts_.last_pause);
-    for (const auto& [id, s] : sequences_) {
-      const uint32_t positions = scheduler_->Positions(id);
-      counts_.held_in_prefill += positions > 0 && scheduler_->State(id) == SeqState::kPrefill;
-      counts_.held_in_partial_block += positions % options_.scheduler.block_size != 0;
-    }
-  }
-  draining_ = false;
-  drained_ = {};
-}
-
-void Engine::Impl::OnLose(const Status& why) {
-  {
-    MutexLock lock(&mutex_);
-    sending_ = nullptr;
-  }
-  ring_ = {};
-  stash_.clear();
-  watchdogs_.clear();
-  draining_ = false;
-  drained_ = {};
-  EndAll(Failed{why});
-  scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
-}
-
-void Engine::Impl::Break(const Status& why) {
-  if (ring_.from_last == nullptr) return;
-  Log(LogLevel::kWarn, "plan {}: {}", ring_.epoch.number, Message(why));
-  const Epoch epoch = ring_.epoch;
-  ring_.to_first->Close();
-  ring_.from_last->Close();
-  ring_.to_first = ring_.from_last = nullptr;
-  stash_.clear();
-  watchdogs_.clear();
-  if (options_.on_broken) {
-    options_.on_broken(epoch, why);
-  } else {
-    Refuse(why);
-    OnLose(why);
-  }
-}
-
-void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
-  ++counts_.finished;
-  End(s, s.MakeFinished(reason, scheduler_->CachedPositions(s.id)));
-}
-
-void Engine::Impl::End(Sequence& s, const Event& terminal) {
-  if (std::holds_alternative<Failed>(terminal)) ++counts_.failed;
-  if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
-  if (s.request.deadline != kNoDeadline) --with_deadline_;
-  scheduler_->Remove(s.id);
-  const auto node = sequences_.extract(s.id);  // `s` lives to the end of this function
-  Deliver(s, terminal);
-}
-
-void Engine::Impl::EndAll(const Event& terminal) {
-  while (!sequences_.empty()) End(*sequences_.begin()->second, terminal);
-  HandOver();
-  PublishStats();
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -375,6 +190,9 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options) {
     return InvalidArgument("the engine needs KV blocks, got {} of {} positions", options.scheduler.num_blocks,
                            options.scheduler.block_size);
   }
+  if (options.step_timeout <= Duration::zero()) {
+    return InvalidArgument("the engine needs a step timeout above 0, got {} ns", options.step_timeout.count());
+  }
   auto impl = std::make_unique<Impl>(std::move(options));
   impl->Start();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -384,7 +202,9 @@ StatusOr<SeqId> Engine::Submit(Request request, EventSink sink) {
   return impl_->Submit(std::move(request), std::move(sink));
 }
 void Engine::Cancel(SeqId seq) { impl_->Cancel(seq); }
-void Engine::Drain(std::function<void(std::vector<BlockId>)> drained) { impl_->Drain(std::move(drained)); }
+void Engine::Hold(SeqId seq) { impl_->Hold(seq); }
+void Engine::Unhold(SeqId seq) { impl_->Unhold(seq); }
+void Engine::Drain(std::function<void(std::vector<BlockId> live)> drained) { impl_->Drain(std::move(drained)); }
 void Engine::Shrink(uint32_t num_blocks) { impl_->Shrink(num_blocks); }
 void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }
 void Engine::Lose(const Status& why) { impl_->Lose(why); }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -29,6 +30,8 @@ class Engine::Impl {
   // Any thread.
   StatusOr<SeqId> Submit(Request request, EventSink sink);
   void Cancel(SeqId seq);
+  void Hold(SeqId seq);
+  void Unhold(SeqId seq);
   void Drain(std::function<void(std::vector<BlockId>)> drained);
   void Shrink(uint32_t num_blocks);
   void Resume(std::optional<Ring> ring);
@@ -42,21 +45,29 @@ class Engine::Impl {
     SeqId seq{};
     Event event;
   };
+  // Asks the last stage for the full logits of a row whose candidates did not decide the draw.
+  struct OpenQuestion {
+    LogitsQuestion question;
+    bool sent = false;
+  };
 
   // Any thread.
   void Post(std::function<void()> command);
   void Refuse(const Status& why);
   // Positions of a sequence at most.
-  uint64_t Room() const {
+  uint64_t ContextLimit() const {
     return std::min<uint64_t>(options_.context, uint64_t{num_blocks_} * options_.scheduler.block_size);
+  }
+  Deadline Now() const { return options_.now ? options_.now() : Clock::now(); }
+  // The same moment on the clock that threads wait on.
+  Deadline RealTime(Deadline d) const {
+    return !options_.now || d == kNoDeadline ? d : Clock::now() + (d - options_.now());
   }
 
   // The loop and what it does in turn (engine.cc).
   void Loop();
   void RunCommands();
   void TakeResults();
-  void ExpireDeadlines();
-  void CheckDrained();
   void Launch();
   void HandOver();
   void PublishStats();
@@ -64,10 +75,9 @@ class Engine::Impl {
   Deadline NextDeadline() const;
   bool serving() const { return ring_.from_last != nullptr && !draining_; }
 
-  // Rings that come and go, sequences that end (engine.cc).
-  void OnResume(const std::optional<Ring>& ring);
-  void OnLose(const Status& why);
-  void Break(const Status& why);
+  // Requests from their beginning to their end (engine_requests.cc).
+  void OnSubmit(std::unique_ptr<Sequence> sequence);
+  void ExpireDeadlines();
   Sequence* Find(SeqId seq) {
     auto it = sequences_.find(seq);
     return it == sequences_.end() ? nullptr : it->second.get();
@@ -79,32 +89,56 @@ class Engine::Impl {
   void End(Sequence& s, const Event& terminal);
   void EndAll(const Event& terminal);
 
+  // Rings that come, go and fall silent (engine_ring.cc).
+  void CheckDrained();
+  void OnShrink(uint32_t num_blocks);
+  void OnResume(const std::optional<Ring>& ring);
+  void OnLose(const Status& why);
+  void Break(const Status& why);
+  void LoseFlights(const Status& why);
+  void CheckSilence();
+  bool OwesResults() const { return scheduler_->in_flight() > 0 || !questions_.empty(); }
+  // When a ring that owes results and gives none counts as broken.
+  Deadline SilenceDeadline() const {
+    const bool never = options_.step_timeout > kNoDeadline - quiet_since_;
+    return never ? kNoDeadline : quiet_since_ + options_.step_timeout;
+  }
+
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
   RowRequest RequestFor(Sequence& s, const StepItem& item);
+  void SendQuestions();
+  void DropStaleQuestions();
   void StashResults();
   void OnFrame(const Frame& frame);
   void OnStepLanded(StepId step, const StepAnswer& answer);
   void OnStepFailed(StepId step, const StepError& error);
   void OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer);
-  void Ask(Sequence& s, uint32_t position);
-  void OnLogitsAnswer(LogitsAnswer answer);
+  void Ask(const Sequence& s, uint32_t position);
+  void OnLogitsAnswer(const LogitsAnswer& answer);
+  void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
   void Emit(Sequence& s, const Draw& draw);
+  Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
 
   const EngineOptions options_;
   std::atomic<uint32_t> num_blocks_{options_.scheduler.num_blocks};
+  std::atomic<uint64_t> accepted_{0};  // requests that have not ended
 
   // Owned by the loop's thread.
   Ring ring_;                // without links: there is none, or it broke
+  Status broke_;             // why the last ring broke; OK: it did not
+  Deadline quiet_since_{};   // the last result, or the last moment when none was owed
   std::deque<Frame> stash_;  // results that came while a Send waited
   bool draining_ = false;
   std::function<void(std::vector<BlockId>)> drained_;
   Deadline drain_started_{};
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
-  std::unordered_map<StepId, Deadline> watchdogs_;  // only with a step timeout
+  std::map<SeqId, OpenQuestion> questions_;  // of running sequences' current incarnations
   size_t with_deadline_ = 0;
-  EngineStats counts_;
+  EngineStats counts_;            // without `sequences`
+  bool sequences_stale_ = false;  // snapshot_.sequences may differ from what there is
+  Deadline sequences_published_{};
   std::vector<Delivery> events_;
   StepBatch batch_;
   std::vector<TokenId> ids_;

@@ -45,7 +45,6 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
     ids_.insert(ids_.end(), first, first + item.count);
     batch_.seqs.push_back(std::move(rows));
   }
-  if (options_.step_timeout != Duration::max()) watchdogs_[plan.step] = After(options_.step_timeout);
   encoder_.Reset();
   EncodeStepPrefix(batch_, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
@@ -54,7 +53,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                                .epoch = ring_.epoch,
                                .step = plan.step,
                                .rows = static_cast<uint32_t>(ids_.size())},
-                              parts, kNoDeadline, [this] { StashResults(); });
+                              parts, RealTime(SilenceDeadline()), [this] { StashResults(); });
 }
 
 // A ring whose hops all wait to send stands still, so results are taken in while a Send waits.
@@ -72,6 +71,8 @@ void Engine::Impl::OnFrame(const Frame& frame) {
     ++counts_.discarded_results;
     return;
   }
+  quiet_since_ = Now();
+  sequences_stale_ = true;
   switch (h.kind) {
     case FrameKind::kAnswer: {
       StatusOr<StepAnswer> answer = DecodeStepAnswer(frame.payload);
@@ -86,7 +87,7 @@ void Engine::Impl::OnFrame(const Frame& frame) {
     case FrameKind::kLogitsAnswer: {
       StatusOr<LogitsAnswer> answer = DecodeLogitsAnswer(frame.payload);
       if (!answer.ok()) return Break(Annotate(answer.status(), "a logits answer"));
-      return OnLogitsAnswer(*std::move(answer));
+      return OnLogitsAnswer(*answer);
     }
     default:
       return Break(DataLoss("the last stage sent a frame of kind {}, which is no answer", static_cast<int>(h.kind)));
@@ -94,7 +95,6 @@ void Engine::Impl::OnFrame(const Frame& frame) {
 }
 
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
-  watchdogs_.erase(step);
   const LandedStep landed = scheduler_->Land(step, true);
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
@@ -115,7 +115,6 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
 
 void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
   ++counts_.step_errors;
-  watchdogs_.erase(step);
   Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
   for (SeqId seq : scheduler_->Land(step, false).failed) {
     if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
@@ -125,6 +124,7 @@ void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
 void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
   const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
   if (s.request.prompt_logits && item.row_class == RowClass::kPrompt && answer.position == s.scored) {
+    if (const Status status = CheckFull(answer.values, answer.position); !status.ok()) return Fail(s, status);
     ++s.scored;
     Deliver(s, LogitsEvent{.position = answer.position, .logits = answer.values});
   }
@@ -132,8 +132,7 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
   if (s.request.max_new_tokens == 0) return Finish(s, FinishReason::kLength);
   if (answer.mode == RowMode::kFullLogits) {
     s.wants_full_logits = false;
-    StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, answer.values, answer.position);
-    return draw.ok() ? Emit(s, *draw) : Fail(s, draw.status());
+    return SampleFrom(s, answer.values, answer.position);
   }
   StatusOr<std::optional<Draw>> draw =
       SampleCandidates(s.request.sampling, s.History(), s.row_request, answer, options_.vocab);
@@ -141,39 +140,67 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
   return draw->has_value() ? Emit(s, **draw) : Ask(s, answer.position);
 }
 
-void Engine::Impl::Ask(Sequence& s, uint32_t position) {
+// Sent by SendQuestions: an answer is taken in without anything that could break the ring.
+void Engine::Impl::Ask(const Sequence& s, uint32_t position) {
   ++counts_.full_logits_questions;
-  s.question = LogitsQuestion{
+  questions_[s.id].question = {
       .seq = s.id, .incarnation = scheduler_->Incarnation(s.id), .model = options_.model, .position = position};
-  encoder_.Reset();
-  EncodeLogitsQuestion(*s.question, &encoder_);
-  const ByteSpan parts[] = {encoder_.bytes()};
-  Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = ring_.epoch}, parts, kNoDeadline,
-                                       [this] { StashResults(); });
-  if (!status.ok()) Break(Annotate(status, "the ring"));
 }
 
-void Engine::Impl::OnLogitsAnswer(LogitsAnswer answer) {
-  Sequence* s = Find(answer.question.seq);
-  // Of a sequence that ended or was preempted meanwhile: its replay samples the row again.
-  if (s == nullptr || s->question != answer.question ||
-      scheduler_->Incarnation(answer.question.seq) != answer.question.incarnation) {
+void Engine::Impl::SendQuestions() {
+  for (auto& [id, open] : questions_) {
+    if (open.sent) continue;
+    if (ring_.to_first == nullptr) return;
+    open.sent = true;
+    encoder_.Reset();
+    EncodeLogitsQuestion(open.question, &encoder_);
+    const ByteSpan parts[] = {encoder_.bytes()};
+    const Status status = ring_.to_first->Send({.kind = FrameKind::kLogitsQuestion, .epoch = ring_.epoch}, parts,
+                                               RealTime(SilenceDeadline()), [this] { StashResults(); });
+    if (!status.ok()) return Break(Annotate(status, "the ring"));
+  }
+}
+
+// A preempted sequence does not wait for its answer: its replay samples the row again.
+void Engine::Impl::DropStaleQuestions() {
+  std::erase_if(questions_, [this](const auto& entry) {
+    return entry.second.question.incarnation != scheduler_->Incarnation(entry.first);
+  });
+}
+
+void Engine::Impl::OnLogitsAnswer(const LogitsAnswer& answer) {
+  // An answer to a sequence that ended or was preempted meanwhile has no question any more.
+  const auto open = questions_.find(answer.question.seq);
+  if (open == questions_.end() || open->second.question != answer.question) {
     ++counts_.discarded_results;
     return;
   }
-  s->question.reset();
+  questions_.erase(open);
+  Sequence& s = *sequences_.at(answer.question.seq);
   if (answer.logits.empty()) {
-    s->wants_full_logits = true;
-    scheduler_->Repeat(s->id);
+    s.wants_full_logits = true;
+    scheduler_->Repeat(s.id);
     return;
   }
-  StatusOr<Draw> draw = SampleFull(s->request.sampling, s->History(), {}, answer.logits, answer.question.position);
-  return draw.ok() ? Emit(*s, *draw) : Fail(*s, draw.status());
+  SampleFrom(s, answer.logits, answer.question.position);
+}
+
+Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t position) const {
+  if (logits.size() == static_cast<size_t>(options_.vocab)) return absl::OkStatus();
+  return Internal("the last stage sent {} logits for position {}, the vocabulary has {}", logits.size(), position,
+                  options_.vocab);
+}
+
+// From every logit of the row.
+void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position) {
+  if (const Status status = CheckFull(logits, position); !status.ok()) return Fail(s, status);
+  const StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, logits, position);
+  return draw.ok() ? Emit(s, *draw) : Fail(s, draw.status());
 }
 
 void Engine::Impl::Emit(Sequence& s, const Draw& draw) {
   ++counts_.tokens_generated;
-  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer);
+  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer, Now());
   Deliver(s, TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
   if (accepted.stopped) return Finish(s, FinishReason::kStop);
   if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);

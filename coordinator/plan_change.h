@@ -2,7 +2,10 @@
 // docs/resize.md has the states; before the decision any failure aborts and the old plan goes on.
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +33,8 @@ struct ChangeTimeouts {
   Duration drain = std::chrono::seconds(60);
   Duration move = std::chrono::seconds(60);
   Duration commit = std::chrono::seconds(10);
+  // A link that fails makes its neighbors fail: so long the fault that began it is waited for.
+  Duration blame = std::chrono::milliseconds(500);
 };
 
 struct ChangeAction {
@@ -39,8 +44,8 @@ struct ChangeAction {
     kCommit,
     kRelease,
     kAbort,        // to `worker`
-    kDrainEngine,  // and tell OnDrained
-    kResumeOld,    // the engine goes on as before
+    kDrainEngine,  // and call OnDrained
+    kResumeOld,    // the engine goes on as before: the old plan's ring is whole
     kResumeNew,    // the engine goes on over the new plan's links
   } kind{};
   std::string worker;
@@ -50,47 +55,69 @@ struct ChangeAction {
 
 struct Participant {
   std::string worker;
-  bool in_old = false, in_new = false;
-  bool copies = false;  // pulls pages from others
+  bool in_old = false;  // it has layers in the plan that runs
+  int stage = -1;       // in the new plan; -1: it has no layers there
+  bool copies = false;  // it pulls pages from others
+  bool in_new() const { return stage >= 0; }
 };
 
 // Not thread-safe.
 class PlanChange {
  public:
-  // `engine_runs`: the old plan serves and must be drained; else there is nothing to drain.
+  // `engine_runs`: the old plan serves and must be drained; otherwise there is nothing to drain.
   PlanChange(Epoch epoch, std::vector<Participant> participants, bool engine_runs, const ChangeTimeouts& timeouts);
 
   using Actions = std::vector<ChangeAction>;
   Actions Start(Deadline now);
-  // Of any epoch; what is not about this change is ignored.
+  // An event of another epoch, or of a worker that takes no part, is ignored.
   Actions OnEvent(const StageEvent& event, Deadline now);
-  // The coordinator's own links of the new plan are up, or can't be made.
-  Actions OnWired(const Status& status, Deadline now);
+  // The coordinator's own two links of the new plan are there, or one of them can't be made.
+  Actions OnWired(const Status& to_first, const Status& from_last, Deadline now);
   Actions OnDrained(std::vector<BlockId> live, Deadline now);
-  // A participant is gone, or the running ring broke ("" then).
+  // A member is gone. `why` names it. One that takes no part is no loss.
   Actions OnLost(const std::string& worker, const Status& why, Deadline now);
+  // The ring of the plan that runs is broken.
+  Actions OnRingBroken(const Status& why);
   Actions OnTick(Deadline now);
 
   ChangeState state() const { return state_; }
   bool over() const { return state_ >= ChangeState::kDone; }
   bool decided() const { return state_ >= ChangeState::kCommitting && state_ != ChangeState::kAborted; }
   const Status& status() const { return status_; }  // why it was aborted or faulted
+  // The worker that it failed because of; "" where that is not known.
+  const std::string& culprit() const { return culprit_; }
   Epoch epoch() const { return epoch_; }
-  Deadline deadline() const { return deadline_; }
-  // Aborted because a step in flight did not land.
+  Deadline deadline() const { return std::min(deadline_, blame_at_); }
+  // It was aborted because a step in flight did not land: the old plan's ring is not to be used any more.
   bool drain_expired() const { return drain_expired_; }
   const std::vector<Participant>& participants() const { return participants_; }
-  // Of weights, over all participants.
+  // The worker has answered Commit.
+  bool committed(const std::string& worker) const { return committed_.count(worker) > 0; }
+  // The weights that are loaded, over all participants.
   StageProgress progress() const;
   uint64_t pages_moved() const { return pages_moved_; }
   uint64_t last_pages() const { return last_pages_; }
 
  private:
+  struct LinkFault {
+    int hop = 0;  // the link that could not be made
+    Status why;
+    std::string culprit;
+  };
+
   Actions ToAll(ChangeAction::Kind kind) const;
-  Actions Abort(const Status& why);
+  const Participant* Find(const std::string& worker) const;
+  std::string StageName(int stage) const;
+  Actions Abort(const Status& why, const std::string& culprit, bool ring_whole);
+  Actions OnFault(const Participant& from, const Status& why, Deadline now);
+  Actions OnLinkFault(int hop, const Status& why, const std::string& reporter, Deadline now);
+  Actions Fail(const Status& why, const std::string& culprit);
   Actions MaybeReady(Deadline now);
   Actions Decide(Deadline now);
-  std::string Missing() const;
+  Actions Done();
+  Actions OnLate(Deadline now);
+  std::vector<std::string> Missing() const;
+  std::string Suspect() const;
   bool Answered(const std::string& worker);
 
   const Epoch epoch_;
@@ -99,10 +126,14 @@ class PlanChange {
   const ChangeTimeouts timeouts_;
   ChangeState state_ = ChangeState::kPreparing;
   Status status_;
+  std::string culprit_;
   Deadline deadline_ = kNoDeadline;
+  Deadline blame_at_ = kNoDeadline;
+  std::optional<LinkFault> link_fault_;  // the one farthest down the ring
   bool wired_ = false;
   bool drain_expired_ = false;
-  std::map<std::string, bool> waiting_;  // whose answer to the current command is missing
+  std::map<std::string, bool> waiting_;  // true: its answer to the current command is missing
+  std::set<std::string> committed_;
   std::map<std::string, StageProgress> progress_;
   uint64_t pages_moved_ = 0, last_pages_ = 0;
 };

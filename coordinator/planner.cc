@@ -124,6 +124,9 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
 
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
                                               const std::vector<PlanMember>& members) {
+  if (text.size() > kMaxResizeText) {
+    return InvalidArgument("the ranges take {} bytes, at most {} are read", text.size(), kMaxResizeText);
+  }
   const int layers = sizes.num_layers();
   std::vector<Part> parts;
   std::set<std::string> named;
@@ -190,57 +193,61 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
 
 namespace {
 
-// What a member has to hold while `old` gives way to `next`.
-struct Holding {
-  LayerRange now, before;
-  uint64_t weights = 0;
-  uint64_t layers = 0;  // with pages
+// What a member has to hold while `next` takes the place of what it holds.
+struct Need {
+  LayerRange next;
+  uint64_t weights = 0;  // bytes
+  uint64_t layers = 0;   // with pages
 };
-Holding HoldingOf(const ModelSizes& sizes, const std::string& member, const Plan* old, const Plan& next) {
-  Holding h;
-  const int stage = next.StageOf(member), old_stage = old == nullptr ? -1 : old->StageOf(member);
-  if (stage >= 0) h.now = next.stages[static_cast<size_t>(stage)].layers;
-  if (old_stage >= 0) h.before = old->stages[static_cast<size_t>(old_stage)].layers;
+Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
+  Need need;
+  const LayerRange held = member.holds;
+  const int stage = next.StageOf(member.name);
+  if (stage >= 0) need.next = next.stages[static_cast<size_t>(stage)].layers;
   const int layers = sizes.num_layers();
   for (int i = 0; i < layers; ++i) {
-    if (!(i >= h.now.begin && i < h.now.end) && !(i >= h.before.begin && i < h.before.end)) continue;
-    h.weights += sizes.layers[static_cast<size_t>(i)];
-    ++h.layers;
+    if (!(i >= need.next.begin && i < need.next.end) && !(i >= held.begin && i < held.end)) continue;
+    need.weights += sizes.layers[static_cast<size_t>(i)];
+    ++need.layers;
   }
-  const bool first = (stage >= 0 && h.now.begin == 0) || (old_stage >= 0 && h.before.begin == 0);
-  const bool last = h.now.end == layers || h.before.end == layers;
-  h.weights += first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0;
-  return h;
+  auto is_first = [](LayerRange r) { return r.size() > 0 && r.begin == 0; };
+  auto is_last = [layers](LayerRange r) { return r.size() > 0 && r.end == layers; };
+  const bool first = is_first(need.next) || is_first(held), last = is_last(need.next) || is_last(held);
+  need.weights += first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0;
+  return need;
 }
 
 }  // namespace
 
-uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next,
+uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
                    uint32_t num_blocks) {
   const uint64_t page = std::max<uint64_t>(1, sizes.kv_per_layer / num_blocks);  // of a layer
   uint64_t fit = num_blocks;
   for (const PlanMember& m : members) {
     if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
-    const Holding h = HoldingOf(sizes, m.name, old, next);
-    const uint64_t more = (static_cast<uint64_t>(h.now.size()) + 3) / 4;
-    const uint64_t weights = h.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
-    fit = std::min(fit, weights >= m.memory ? 0 : (m.memory - weights) / (page * (h.layers + more)));
+    const Need need = NeedOf(sizes, m, next);
+    const uint64_t more = (static_cast<uint64_t>(need.next.size()) + 3) / 4;
+    const uint64_t weights = need.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
+    fit = std::min(fit, weights >= m.memory ? 0 : (m.memory - weights) / (page * (need.layers + more)));
   }
   return static_cast<uint32_t>(fit);
 }
 
-Status CheckMemory(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next) {
+std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {
+  std::vector<Shortage> out;
   for (const PlanMember& m : members) {
     if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
-    const Holding h = HoldingOf(sizes, m.name, old, next);
-    const uint64_t pages = h.layers * sizes.kv_per_layer;
-    if (h.weights + pages <= m.memory) continue;
-    return ResourceExhausted("{} needs {} for layers {}{} ({} of weights, {} of KV cache) and has {}", m.name,
-                             Gib(h.weights + pages), FormatRange(h.now),
-                             h.before.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(h.before)) : "",
-                             Gib(h.weights), Gib(pages), Gib(m.memory));
+    const Need need = NeedOf(sizes, m, next);
+    const uint64_t pages = need.layers * sizes.kv_per_layer;
+    if (need.weights + pages <= m.memory) continue;
+    out.push_back(
+        {m.name, m.memory,
+         ResourceExhausted("{} needs {} for layers {}{} ({} of weights, {} of KV cache) and has {}", m.name,
+                           Gib(need.weights + pages), FormatRange(need.next),
+                           m.holds.size() > 0 ? fmt::format(" beside {} meanwhile", FormatRange(m.holds)) : "",
+                           Gib(need.weights), Gib(pages), Gib(m.memory))});
   }
-  return absl::OkStatus();
+  return out;
 }
 
 }  // namespace gyre

@@ -23,7 +23,7 @@ struct ModelSizes {
   int num_layers() const { return static_cast<int>(layers.size()); }
 };
 
-// Of a model's matrices as they lie in the file, and of the pages of `num_blocks` blocks.
+// The sizes of a model's matrices as they lie in the file, and those of the pages of `num_blocks` blocks.
 StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type);
 
 struct PlanMember {
@@ -32,9 +32,13 @@ struct PlanMember {
   bool local = false;
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
+  LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
 };
 
-// Weights that a range keeps.
+// A resize text is at most this long, in bytes.
+inline constexpr size_t kMaxResizeText = 64 << 10;
+
+// Bytes of the weights that a range keeps.
 uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 
 // Contiguous ranges for `members`, in their order, so that the largest share of bytes read per token is smallest; the
@@ -44,18 +48,23 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
 
 // What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at
 // which a range begins. Unnamed ranges go to members that are not named, in join order, local ones last.
-// kInvalidArgument, kNotFound (a name) with the sentence. The result is not yet checked for gaps (Plan::Validate).
+// kInvalidArgument (also a text that is too long), kNotFound (a name) with the sentence. The result is not yet checked
+// for gaps (Plan::Validate).
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
                                               const std::vector<PlanMember>& members);
 
 // The largest number of KV blocks, up to `num_blocks` (which sizes.kv_per_layer is for), that every member holds beside
-// what it has in `old` (may be null) and gets in `next`, and beside room for a quarter more layers, without which no
-// resize would fit. 0: not one.
-uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next,
+// what it holds already and gets in `next`, and beside room for a quarter more layers, without which no resize would
+// fit. 0: not one.
+uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
                    uint32_t num_blocks);
 
-// Every member holds the union of what it has in `old` (may be null) and gets in `next`: weights and pages.
-// kResourceExhausted with the numbers of the first that doesn't.
-Status CheckMemory(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan* old, const Plan& next);
+struct Shortage {
+  std::string worker;
+  uint64_t memory = 0;  // bytes that it has
+  Status why;           // kResourceExhausted with the numbers
+};
+// Members of `next` that can't hold the union of what they hold already and what they get: weights and pages.
+std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

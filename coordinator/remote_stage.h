@@ -7,11 +7,11 @@
 
 #include "base/mutex.h"
 #include "base/stage_control.h"
-#include "gyre/v1/cluster.pb.h"
+#include "proto/control_codec.h"
 
 namespace gyre {
 
-// Thread-safe. The stream's side feeds it events and takes its commands.
+// Thread-safe. The stream's side hands events in and takes commands out.
 class RemoteStage : public StageControl {
  public:
   explicit RemoteStage(std::string name) : name_(std::move(name)) {}
@@ -26,13 +26,13 @@ class RemoteStage : public StageControl {
 
   // From the stream's side. `write` hands one command to the stream, which calls Written when it may have the next; it
   // never blocks. `welcome` goes first; commands that were given before Open follow it.
-  void Open(std::function<void(const v1::Command*)> write, v1::Command welcome);
+  void Open(std::function<void(const v1::Command*)> write, const Welcome& welcome);
   void Written();
   void Close();
-  void OnEvent(const v1::WorkerEvent& event);
+  void OnEvent(StageEvent event);
 
  private:
-  void Send(v1::Command command);
+  void Send(const WorkerCommand& command);
 
   const std::string name_;
   Mutex mutex_;

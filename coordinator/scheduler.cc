@@ -36,13 +36,13 @@ void Scheduler::Rep::ReleaseTable(std::vector<BlockId>* table) {
 }
 
 // Publishes the full blocks whose rows all landed. A row that may be sent again (Repeat) is held back: what is shared
-// is never written again.
+// is never written again. After a change of salt the rows of a sequence that runs on are of both rings.
 void Scheduler::Rep::PublishLanded(Sequence* s) {
-  if (!options.prefix_cache) return;
+  if (!options.prefix_cache || s->ring_salts != ring_salts) return;
   const uint32_t full = (s->landed - (s->sample_owed() ? 1 : 0)) / options.block_size;
   for (; s->published < full; ++s->published) {
     const size_t begin = size_t{s->published} * options.block_size;
-    s->chain = blocks.Publish(s->params.salt, s->chain, s->blocks[s->published],
+    s->chain = blocks.Publish(s->salt, s->chain, s->blocks[s->published],
                               std::span(s->params.tokens).subspan(begin, options.block_size),
                               std::span(s->classes).subspan(begin, options.block_size));
     ++changes;
@@ -81,19 +81,20 @@ void Scheduler::Rep::Settle(Sequence* s) {
   if (s->stage == Stage::kRemoved) sequences.erase(s->id);
 }
 
-void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, LandedStep* landed) {
+void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed) {
   --s->in_flight;
   const bool left = !s->running();
   if (ok && !s->poisoned) {
     s->landed = item.first_position + item.count;
     PublishLanded(s);
     if (!left) {
-      s->errors = 0;
+      s->errors = s->losses = 0;
+      s->suspect = false;
       landed->valid.push_back(std::move(item));
     }
   } else if (!ok && !s->poisoned) {
-    s->poisoned = true;
-    if (!left && ++s->errors >= 2) {
+    s->poisoned = s->suspect = true;
+    if (!left && alone && ++s->errors >= 2) {
       landed->failed.push_back(s->id);
       return Leave(s, Stage::kFailed);
     }
@@ -142,19 +143,48 @@ LandedStep Scheduler::Land(StepId step, bool ok) {
   if (rep_->flights.empty() || rep_->flights.front().step != step) return landed;
   Rep::Flight flight = std::move(rep_->flights.front());
   rep_->flights.pop_front();
-  for (auto& [s, item] : flight.items) rep_->LandItem(s, std::move(item), ok, &landed);
+  const bool alone = flight.items.size() == 1;
+  for (auto& [s, item] : flight.items) rep_->LandItem(s, std::move(item), ok, alone, &landed);
   return landed;
 }
 
-void Scheduler::LoseFlights() {
+std::vector<SeqId> Scheduler::LoseFlights(bool ring_broke) {
+  std::set<SeqId> lost;
   while (!rep_->flights.empty()) {
     const Rep::Flight flight = std::move(rep_->flights.front());
     rep_->flights.pop_front();
-    for (const auto& [s, item] : flight.items) rep_->LoseItem(s);
+    for (const auto& [s, item] : flight.items) {
+      if (s->running()) lost.insert(s->id);
+      rep_->LoseItem(s);
+    }
   }
+  std::vector<SeqId> failed;
+  if (!ring_broke) return failed;
+  for (SeqId id : lost) {
+    ScheduledSequence* s = rep_->Find(id);
+    if (++s->losses < 3) continue;
+    failed.push_back(id);
+    rep_->Leave(s, Rep::Stage::kFailed);
+  }
+  return failed;
 }
 
-void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode) {
+void Scheduler::Hold(SeqId id) {
+  ScheduledSequence* s = rep_->Find(id);
+  if (s == nullptr) return;
+  s->held = true;
+  if (rep_->starved == s) rep_->starved = nullptr;
+  ++rep_->changes;
+}
+
+void Scheduler::Unhold(SeqId id) {
+  ScheduledSequence* s = rep_->Find(id);
+  if (s == nullptr) return;
+  s->held = false;
+  ++rep_->changes;
+}
+
+void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode, uint64_t salt) {
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
@@ -165,6 +195,8 @@ void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool pre
   }
   o.prefill_matches_decode = prefill_matches_decode;
   rep_->options = Sane(o);
+  rep_->ring_salts += salt != rep_->ring_salt ? 1 : 0;
+  rep_->ring_salt = salt;
 }
 
 std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
@@ -238,12 +270,17 @@ uint32_t Scheduler::CachedPositions(SeqId id) const {
   return s == nullptr || !s->running() ? 0 : s->cached;
 }
 
+uint32_t Scheduler::in_flight() const { return static_cast<uint32_t>(rep_->flights.size()); }
+
 bool Scheduler::idle() const { return rep_->sequences.empty() && rep_->flights.empty(); }
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = rep_->counts;
   stats.waiting = static_cast<uint32_t>(rep_->waiting.size());
-  for (const ScheduledSequence* s : rep_->running) ++(s->decoding() ? stats.decode : stats.prefill);
+  for (const ScheduledSequence* s : rep_->running) {
+    ++(s->decoding() ? stats.decode : stats.prefill);
+    stats.held += s->held ? 1 : 0;
+  }
   stats.in_flight = static_cast<uint32_t>(rep_->flights.size());
   stats.blocks_available = rep_->blocks.available();
   stats.blocks_cached = rep_->blocks.cached();

@@ -37,7 +37,7 @@ struct SequenceParams {
   uint32_t max_positions = 0;   // prompt and generated together; at most num_blocks * block_size
   bool needs_all_rows = false;  // answers for prompt rows are wanted: nothing is taken from the prefix cache
   int priority = 0;             // higher first; among equals, older first
-  uint64_t salt = 0;            // model, adapter, KV type
+  uint64_t salt = 0;            // of the prefix cache: model, adapter, KV type
 };
 
 // One sequence's rows in a step.
@@ -60,14 +60,14 @@ struct StepPlan {
 
 enum class SeqState : uint8_t { kWaiting, kPrefill, kDecode };
 
-// What of a landed step still counts: not of a removed, preempted or failed incarnation.
+// The part of a landed step that still counts: nothing of a removed, preempted or failed incarnation.
 struct LandedStep {
   std::vector<StepItem> valid;  // items as launched; where sample_last, the caller owes Append or Remove
-  std::vector<SeqId> failed;    // their error repeated without progress: the caller must Remove them
+  std::vector<SeqId> failed;    // they failed twice in a step of their own: the caller must Remove them
 };
 
 struct SchedulerStats {
-  uint32_t waiting = 0, prefill = 0, decode = 0, in_flight = 0;
+  uint32_t waiting = 0, prefill = 0, decode = 0, held = 0, in_flight = 0;
   uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;
 };
@@ -84,21 +84,29 @@ class Scheduler {
   // The next step, counted as in flight, or nullopt: nothing to run, or max_in_flight reached.
   std::optional<StepPlan> Next();
   // A step came back, in any state. Steps land in the order they were launched. ok = false: a stage failed it; its
-  // sequences' later steps in flight are worthless too and all their rows are scheduled again, once these landed.
+  // sequences' later steps in flight are worthless too and all their rows are scheduled again, once these landed: each
+  // sequence in a step of its own until a row of it lands, so that one bad sequence does not fail those beside it.
   LandedStep Land(StepId step, bool ok);
   // The token drawn after the sequence's last landed row. REQUIRES: a sample is owed (see LandedStep).
   // kResourceExhausted: max_positions is reached, the sequence must be removed (finish reason "length").
   Status Append(SeqId seq, TokenId token);
   // The last landed row is scheduled once more, with sample_last: its answer is gone. REQUIRES: a sample is owed.
   void Repeat(SeqId seq);
-  // No step in flight will ever land: their rows are scheduled again, and nobody is blamed.
-  void LoseFlights();
+  // A held sequence keeps its blocks and gets no rows until Unhold; what is in flight still lands. When blocks or
+  // places run out it is preempted before any other. Unknown ids are ignored.
+  void Hold(SeqId seq);
+  void Unhold(SeqId seq);
+  // No step in flight will ever land: their rows are scheduled again. `ring_broke`: they may have broken the ring. A
+  // sequence that lost its rows so twice, without a landed row in between, runs with nothing else in flight. Returns
+  // those that lost them a third time: the caller must Remove them.
+  std::vector<SeqId> LoseFlights(bool ring_broke);
   // The ring is another one. What is cached stays: after a change of prefill_matches_decode it was computed the other
-  // way.
-  void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode);
-  // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and who
-  // wants more positions than there are now ends at them. Returns those whose tokens have no room at all: the caller
-  // must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= what there is.
+  // way. `salt` names everything of the ring that changes a row's bits: sequences that are admitted from now on find
+  // only blocks that were computed wholly under the same salt.
+  void SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool prefill_matches_decode, uint64_t salt = 0);
+  // Keeps only the first `num_blocks` blocks: all sequences are preempted, everything cached is forgotten, and a
+  // sequence that wants more positions than there are now ends at them. Returns those whose tokens no longer fit: the
+  // caller must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= the present number.
   std::vector<SeqId> Shrink(uint32_t num_blocks);
 
   // The blocks that are in use or cached, rising: the pages that a layer's new owner needs.
@@ -113,7 +121,8 @@ class Scheduler {
   uint32_t Positions(SeqId seq) const;
   // The rows of the sequence that come from the prefix cache in its current incarnation.
   uint32_t CachedPositions(SeqId seq) const;
-  bool idle() const;  // no sequence and nothing in flight
+  uint32_t in_flight() const;  // steps
+  bool idle() const;           // no sequence and nothing in flight
   SchedulerStats stats() const;
   // kInternal with the first contradiction: references, tables, counts, in-flight lists.
   Status CheckIntegrity() const;

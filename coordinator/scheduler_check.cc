@@ -62,6 +62,7 @@ Status Scheduler::Rep::CheckLists() const {
     return Internal("{} sequences run, {} listed; {} wait, {} listed; {} drain, {} counted", runs, running.size(),
                     waits, waiting.size(), drains, draining);
   }
+  if (starved != nullptr && starved->held) return Internal("the starved sequence is held");
   if (starved != nullptr && std::find(running.begin(), running.end(), starved) == running.end()) {
     return Internal("the starved sequence does not run");
   }

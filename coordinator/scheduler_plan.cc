@@ -4,11 +4,44 @@
 #include "coordinator/scheduler_state.h"
 
 namespace gyre {
+namespace {
 
-// The worst-ranked sequence below `needy` leaves, rather one with nothing in flight, as its blocks come back at once.
-// False: there is none, or blocks are on their way back already, so that nothing more needs to be thrown away.
+// The prefix cache's salt of a sequence in a ring (SplitMix64's finalizer).
+uint64_t MixSalts(uint64_t sequence, uint64_t ring) {
+  uint64_t x = sequence + ring * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+// The held sequence to preempt first: the worst-ranked, rather one with nothing in flight. Null: there is none.
+Scheduler::Rep::Sequence* Scheduler::Rep::HeldVictim() const {
+  Sequence* victim = nullptr;
+  for (auto it = running.rbegin(); it != running.rend(); ++it) {
+    if (!(*it)->held) continue;
+    if (victim == nullptr) victim = *it;
+    if ((*it)->in_flight == 0) return *it;
+  }
+  return victim;
+}
+
+// False: no sequence is held, or blocks are on their way back already.
+bool Scheduler::Rep::PreemptHeld() {
+  Sequence* victim = draining > 0 ? nullptr : HeldVictim();
+  if (victim == nullptr) return false;
+  ++counts.preemptions;
+  Leave(victim, Stage::kWaiting);
+  return true;
+}
+
+// A held sequence leaves, else the worst-ranked one below `needy`, rather one with nothing in flight, as its blocks
+// come back at once. False: there is none, or blocks are on their way back already, so that nothing more needs to be
+// thrown away.
 bool Scheduler::Rep::PreemptBelow(const Sequence* needy) {
   if (draining > 0) return false;
+  if (PreemptHeld()) return true;
   Sequence* victim = nullptr;
   for (size_t i = running.size(); i > 0 && running[i - 1] != needy; --i) {
     Sequence* s = running[i - 1];
@@ -63,6 +96,28 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
   draft->plan.items.push_back(std::move(item));
 }
 
+// A step for the best-ranked sequence that must run alone. False: no other step may be launched now.
+bool Scheduler::Rep::PlanAlone(Draft* draft) {
+  if (!flights.empty() && flights.back().items.front().first->needs_ring()) return false;
+  Sequence* next = nullptr;
+  for (Sequence* s : running) {
+    if (!s->launchable() || !s->needs_step() || s->in_flight > 0) continue;
+    if (s->needs_ring()) {
+      if (!flights.empty()) return false;
+      next = s;
+      break;
+    }
+    if (next == nullptr) next = s;
+  }
+  if (next == nullptr) return true;
+  if (next->decoding()) {
+    if (Grow(next, next->size(), next->size()) == next->size()) Launch(next, 1, draft);
+  } else {
+    LaunchPrefill(next, draft);
+  }
+  return true;
+}
+
 void Scheduler::Rep::PlanDecodes(Draft* draft) {
   // A further step beside those of all groups would take the few rows that came back last, and stay small for ever:
   // each step costs a pass over the weights. Waiting for the next group to land evens the groups out.
@@ -73,11 +128,14 @@ void Scheduler::Rep::PlanDecodes(Draft* draft) {
   uint32_t left = (decoding + options.decode_groups - 1) / options.decode_groups;
   // The best-ranked sequence always gets on: decode rows leave room for a row of its prompt.
   const Sequence* best = running.empty() ? nullptr : running.front();
-  const bool best_has_prompt = best != nullptr && !best->decoding() && best->launchable();
+  const bool best_has_prompt = best != nullptr && !best->decoding() && best->launchable() && !best->needs_step();
   left = std::min(left, options.max_rows - (best_has_prompt ? 1 : 0));
-  for (size_t i = 0; i < running.size() && left > 0; ++i) {  // only later ones are preempted on the way
+  for (size_t i = 0; i < running.size() && left > 0; ++i) {
     Sequence* s = running[i];
-    if (!s->decoding() || !s->launchable() || Grow(s, s->size(), s->size()) < s->size()) continue;
+    if (!s->decoding() || !s->launchable() || s->needs_step()) continue;
+    const bool fits = Grow(s, s->size(), s->size()) == s->size();
+    while (running[i] != s) --i;  // held ones before it were preempted
+    if (!fits) continue;
     Launch(s, 1, draft);
     draft->flight.decodes = true;
     --left;
@@ -110,15 +168,18 @@ void Scheduler::Rep::LaunchPrefill(Sequence* s, Draft* draft) {
 void Scheduler::Rep::PlanPrefills(Draft* draft) {
   for (size_t i = 0; i < running.size() && draft->rows < options.max_rows; ++i) {
     Sequence* s = running[i];
-    if (!s->decoding() && s->launchable()) LaunchPrefill(s, draft);
+    if (s->decoding() || !s->launchable() || s->needs_step()) continue;
+    LaunchPrefill(s, draft);
+    while (running[i] != s) --i;  // held ones before it were preempted
   }
 }
 
 bool Scheduler::Rep::TryAdmit(Sequence* s) {
   BlockManager::Prefix prefix;
+  const uint64_t salt = MixSalts(s->params.salt, ring_salt);
   if (!s->params.needs_all_rows) {
     // At least the last row is computed, so that a shared block gets no new rows and there is something to sample.
-    prefix = blocks.TakePrefix(s->params.salt, s->params.tokens, s->classes, s->size() - 1);
+    prefix = blocks.TakePrefix(salt, s->params.tokens, s->classes, s->size() - 1);
   }
   const uint32_t cached = static_cast<uint32_t>(prefix.blocks.size()) * options.block_size;
   // A preempted sequence comes back when all its tokens fit: else it would be thrown out again, its rows lost.
@@ -134,6 +195,8 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
   waiting.erase(s);
   running.insert(std::upper_bound(running.begin(), running.end(), s, ByRank()), s);
   s->stage = Stage::kRunning;
+  s->salt = salt;
+  s->ring_salts = ring_salts;
   s->blocks = std::move(prefix.blocks);
   s->chain = prefix.chain;
   s->published = static_cast<uint32_t>(s->blocks.size());
@@ -144,16 +207,26 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
 }
 
 void Scheduler::Rep::Admit(Draft* draft) {
-  if (starved != nullptr || (!options.continuous_batching && !running.empty())) return;
-  while (!waiting.empty() && running.size() < options.max_sequences) {
+  const bool none_runs = std::all_of(running.begin(), running.end(), [](const Sequence* s) { return s->held; });
+  if (starved != nullptr || (!options.continuous_batching && !none_runs)) return;
+  for (;;) {
     // Without continuous batching those that get no row in this step come along in the next ones.
     if (options.continuous_batching && draft->rows >= options.max_rows) return;
-    Sequence* s = *waiting.begin();
+    const auto first = std::find_if(waiting.begin(), waiting.end(), [](const Sequence* s) { return !s->held; });
+    if (first == waiting.end()) return;
+    Sequence* s = *first;
     if (s->in_flight > 0 || (unfit == s && unfit_at == changes)) return;
-    if (!TryAdmit(s)) {
+    if (running.size() >= options.max_sequences && !PreemptHeld()) return;
+    while (!TryAdmit(s)) {
+      if (PreemptHeld()) continue;
       unfit = s;
       unfit_at = changes;
       return;
+    }
+    if (s->needs_step()) {
+      // Beside others it gets no row: the next step is its own.
+      if (!draft->plan.items.empty() || (s->needs_ring() && !flights.empty())) continue;
+      return LaunchPrefill(s, draft);
     }
     if (draft->rows < options.max_rows) LaunchPrefill(s, draft);
   }
@@ -164,9 +237,12 @@ std::optional<StepPlan> Scheduler::Next() {
   if (r.flights.size() >= r.options.max_in_flight) return std::nullopt;
   Rep::Draft draft;
   if (r.starved != nullptr && r.blocks.available() == 0) r.PreemptBelow(r.starved);
-  r.PlanDecodes(&draft);
-  r.PlanPrefills(&draft);
-  r.Admit(&draft);
+  if (!r.PlanAlone(&draft)) return std::nullopt;
+  if (draft.plan.items.empty()) {
+    r.PlanDecodes(&draft);
+    r.PlanPrefills(&draft);
+    r.Admit(&draft);
+  }
   if (draft.plan.items.empty()) return std::nullopt;
   draft.plan.step = draft.flight.step = StepId{r.next_step++};
   r.flights.push_back(std::move(draft.flight));

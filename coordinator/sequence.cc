@@ -4,28 +4,28 @@
 
 namespace gyre {
 
-Sequence::Sequence(SeqId id, Request r, EventSink sink)
+Sequence::Sequence(SeqId id, Request r, EventSink sink, Deadline now)
     : id(id),
       request(std::move(r)),
       tokens(request.prompt),
       sink_(std::make_shared<const EventSink>(std::move(sink))),
-      stream_(request.stops) {}
+      stream_(request.stops),
+      submitted_(now) {}
 
-Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer) {
-  if (!first_token_) first_token_ = Clock::now();
+Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now) {
+  if (!first_token_) first_token_ = now;
   const TokenId previous = tokens.back();
   tokens.push_back(draw.token);
-  if (tokenizer == nullptr) return {};
+  bool ends = std::find(request.stop_ids.begin(), request.stop_ids.end(), draw.token) != request.stop_ids.end();
   // A drawn BOS begins another document, so it ends this one.
-  const bool ends = tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos() ||
-                    std::find(request.stop_ids.begin(), request.stop_ids.end(), draw.token) != request.stop_ids.end();
+  if (tokenizer != nullptr) ends |= tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos();
   if (ends && !request.ignore_end) return {.text = "", .stopped = true};
+  if (tokenizer == nullptr) return {};
   TextStream::Result result = stream_.Push(tokenizer->Piece(draw.token, previous == tokenizer->bos()));
   return {.text = std::move(result.text), .stopped = result.stopped};
 }
 
-Finished Sequence::MakeFinished(FinishReason reason, uint32_t cached_tokens) {
-  const Deadline now = Clock::now();
+Finished Sequence::MakeFinished(FinishReason reason, uint32_t cached_tokens, Deadline now) {
   return {.reason = reason,
           .text = stream_.Flush(),
           .usage = {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),

@@ -10,8 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/step.h"
-#include "coordinator/engine.h"
-#include "coordinator/sampler.h"
+#include "coordinator/request.h"
 #include "coordinator/text_stream.h"
 #include "model/tokenizer.h"
 
@@ -20,15 +19,15 @@ namespace gyre {
 // Not thread-safe: the engine's loop owns it. The scheduler keeps the rest (blocks, positions, state).
 class Sequence {
  public:
-  Sequence(SeqId id, Request request, EventSink sink);
+  Sequence(SeqId id, Request request, EventSink sink, Deadline now);
 
   struct Accepted {
     std::string text;      // may be shown now
     bool stopped = false;  // an end-of-generation id or a stop string
   };
-  // Takes in a drawn token. `tokenizer` may be null.
-  Accepted Accept(const Draw& draw, const Tokenizer* tokenizer);
-  Finished MakeFinished(FinishReason reason, uint32_t cached_tokens);
+  // Takes in a drawn token. `tokenizer` may be null: then only stop_ids end the text.
+  Accepted Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now);
+  Finished MakeFinished(FinishReason reason, uint32_t cached_tokens, Deadline now);
   // For whoever hands the event over.
   const std::shared_ptr<const EventSink>& sink() const { return sink_; }
 
@@ -37,16 +36,15 @@ class Sequence {
 
   const SeqId id;
   const Request request;
-  std::vector<TokenId> tokens;             // prompt, then generated
-  RowRequest row_request;                  // of the row that is sampled next
-  std::optional<LogitsQuestion> question;  // full logits asked for and not yet answered
+  std::vector<TokenId> tokens;     // prompt, then generated
+  RowRequest row_request;          // of the row that is sampled next
   uint32_t scored = 0;             // prompt rows whose LogitsEvent was handed over: a replay computes them again
   bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
 
  private:
   const std::shared_ptr<const EventSink> sink_;
   TextStream stream_;
-  Deadline submitted_ = Clock::now();
+  const Deadline submitted_;
   std::optional<Deadline> first_token_;
 };
 

@@ -1,6 +1,7 @@
 #include "coordinator/status_reply.h"
 
 #include "gyre/v1/admin.pb.h"
+#include "model/quoted.h"
 
 namespace gyre {
 namespace {
@@ -11,13 +12,13 @@ double Millis(Duration d) { return std::chrono::duration<double, std::milli>(d).
 
 void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply) {
   reply->set_version(of.version);
-  reply->set_state(c.state);
+  reply->set_state(PrintableSentence(c.state));
   if (c.plan) {
     reply->mutable_epoch()->set_term(c.plan->epoch.term);
     reply->mutable_epoch()->set_number(c.plan->epoch.number);
     reply->set_ranges(FormatRanges(*c.plan));
   }
-  reply->set_model(of.model.path());
+  reply->set_model(PrintableSentence(of.model.path()));
   reply->set_num_layers(static_cast<int>(of.model.spec().layers.size()));
   reply->set_context(of.context);
   for (const gyre::MemberStatus& m : c.members) {

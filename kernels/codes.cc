@@ -10,7 +10,7 @@ namespace {
 unsigned Byte(const std::byte* p, size_t i) { return static_cast<uint8_t>(p[i]); }
 float F(int v) { return static_cast<float>(v); }
 
-// [d] [m] [high bits] [nibbles]. Element i has the low nibble of byte i, element i + 16 the high one.
+// Layout: [d] [m] [high bits] [nibbles]. Element i is in the low nibble of byte i, element i + 16 in the high one.
 void Unpack32(const std::byte* b, bool has_min, bool has_high, CodeBlock* out) {
   out->d = LoadUnaligned<uint16_t>(b);
   out->m = has_min ? LoadUnaligned<uint16_t>(b + 2) : uint16_t{0};
@@ -26,7 +26,7 @@ void Unpack32(const std::byte* b, bool has_min, bool has_high, CodeBlock* out) {
   }
 }
 
-// The 6-bit scale and minimum number j of Q4_K and Q5_K, packed into 12 bytes.
+// The 6-bit scale and minimum j of Q4_K and Q5_K, which are packed into 12 bytes.
 void ScaleMin(const std::byte* s, size_t j, CodeBlock* out) {
   if (j < 4) {
     out->scale[j] = static_cast<int8_t>(Byte(s, j) & 63);
@@ -53,7 +53,7 @@ void UnpackQ45K(const std::byte* b, bool has_high, CodeBlock* out) {
   }
 }
 
-// Four codes of two bits a byte, 32 elements apart, in two halves.
+// A byte has four 2-bit codes, 32 elements apart; each half of the block has its own 32 bytes.
 unsigned TwoBits(const std::byte* b, size_t element) {
   return Byte(b, element / 128 * 32 + element % 32) >> (element / 32 % 4 * 2) & 3;
 }
@@ -68,12 +68,12 @@ void UnpackQ2K(const std::byte* b, CodeBlock* out) {
   for (size_t i = 0; i < 256; ++i) out->q[i] = static_cast<uint8_t>(TwoBits(b + 16, i));
 }
 
-// [high bits: bit i / 32 of byte i % 32] [two low bits] [scales] [d]
+// Layout: [high bits: bit i / 32 of byte i % 32] [two low bits] [scales] [d].
 void UnpackQ3K(const std::byte* b, CodeBlock* out) {
   const std::byte* scales = b + 96;
   out->d = LoadUnaligned<uint16_t>(b + 108);
   for (size_t sub = 0; sub < 16; ++sub) {
-    // Four low bits: a nibble of the first 8 bytes; two high ones: a pair of bits of the last 4.
+    // A scale has four low bits in a nibble of the first 8 bytes, and two high bits in the last 4 bytes.
     const unsigned low = Byte(scales, sub % 8) >> (sub / 8 * 4) & 15;
     const unsigned top = Byte(scales, 8 + sub % 4) >> (sub / 4 * 2) & 3;
     out->scale[sub] = static_cast<int8_t>(static_cast<int>(low | top << 4) - 32);
@@ -82,7 +82,7 @@ void UnpackQ3K(const std::byte* b, CodeBlock* out) {
     out->q[i] = static_cast<uint8_t>(TwoBits(b + 32, i) | (Byte(b, i % 32) >> (i / 32) & 1) << 2);
 }
 
-// The low nibbles of 16 bytes, then the high ones.
+// Unpacks the low nibbles of 16 bytes, then the high ones.
 void Nibbles(const std::byte* b, uint8_t* q) {
   for (size_t i = 0; i < 16; ++i) {
     q[i] = static_cast<uint8_t>(Byte(b, i) & 15);
@@ -175,7 +175,7 @@ void UnpackCodes(DType type, const std::byte* b, CodeBlock* out) {
     case DType::kIQ4_NL: out->d = LoadUnaligned<uint16_t>(b); return Nibbles(b + 2, out->q);
     case DType::kIQ4_XS: return UnpackIq4Xs(b, out);
     case DType::kMXFP4:
-      // The exponent alone, biased by 127; the table is doubled.
+      // A power of two with a bias of 127; it is halved because the table is doubled.
       out->wide_d = static_cast<float>(std::ldexp(0.5, static_cast<int>(Byte(b, 0)) - 127));
       return Nibbles(b + 1, out->q);
     default: return;

@@ -1,5 +1,5 @@
-// Blocks of those quantized types whose weights are small whole numbers times a scale: w = d * scale * (q - zero) +
-// min, or w = d * scale * table[q]. The one place that knows where a file keeps their bits.
+// Quantized types whose weights are small integer codes times a scale: w = d * scale * (q - zero) + min, or w = d *
+// scale * table[q]. This is the only place that knows the bit layout of these blocks in a file.
 #pragma once
 
 #include <cstddef>
@@ -9,28 +9,32 @@
 
 namespace gyre {
 
-// What the codes of IQ4_NL and IQ4_XS stand for, and twice what those of MXFP4 do (OCP Microscaling Formats 1.0).
+// The values of the 16 codes of IQ4_NL and IQ4_XS, and twice those of MXFP4 (OCP Microscaling Formats 1.0).
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t kFp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// One block: 32 elements (Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4) or 256 (Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS).
+// One unpacked block: 32 elements (Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4) or 256 (Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS).
 struct CodeBlock {
   uint8_t q[256];
-  uint16_t d = 0;    // f16
+  uint16_t d = 0;  // f16
+  // f16. Blocks of 32: the minimum (Q4_1, Q5_1). Blocks of 256: the scale of the minima, which are subtracted (Q2_K,
+  // Q4_K, Q5_K).
   uint16_t m = 0;    // f16: of 32, the minimum (Q4_1, Q5_1); of 256, what the minima are multiplied by and taken off
                      // (Q2_K, Q4_K, Q5_K)
-  float wide_d = 0;  // MXFP4: in place of d, a power of two that f16 may not hold
-  int8_t scale[16];  // of 256 only: of each 32 elements (Q4_K, Q5_K, IQ4_XS) or 16 (Q2_K, Q3_K, Q6_K)
-  uint8_t min[16];   // of each 32 (Q4_K, Q5_K) or 16 (Q2_K)
+  float wide_d = 0;  // MXFP4 only, instead of d: a power of two that may exceed f16
+  int8_t scale[16];  // blocks of 256 only: per 32 elements (Q4_K, Q5_K, IQ4_XS) or per 16 (Q2_K, Q3_K, Q6_K)
+  uint8_t min[16];   // per 32 elements (Q4_K, Q5_K) or per 16 (Q2_K)
 };
 
+// Whether the type is one of these.
 bool HasCodes(DType type);
-// The code that stands for 0; of types with a table 0. REQUIRES: HasCodes(type).
+// The code that means 0; 0 for types with a table. REQUIRES: HasCodes(type).
 int CodeZero(DType type);
-// What the 16 codes stand for, or null.
+// The values of the 16 codes, or nullptr if the type has no table.
 const int8_t* CodeTable(DType type);
+// REQUIRES: HasCodes(type).
 void UnpackCodes(DType type, const std::byte* block, CodeBlock* out);
-// The block's elements. REQUIRES: HasCodes(type).
+// Writes the elements of one block as f32. REQUIRES: HasCodes(type).
 void DequantizeCodes(DType type, const std::byte* block, float* out);
 
 }  // namespace gyre

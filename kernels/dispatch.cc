@@ -1,4 +1,4 @@
-// Which backend: what this CPU and this build have.
+// Chooses a backend from what this CPU and this build support.
 #include <omp.h>
 
 #include <cstdlib>
@@ -33,14 +33,14 @@ const cpu::IsaOps* OpsOf(Isa isa) {
   return nullptr;
 }
 
-// The builtin asks the operating system too (XCR0).
+// __builtin_cpu_supports also checks that the operating system saves the registers (XCR0).
 bool CpuHas(Isa isa) {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   switch (isa) {
-    case Isa::kAvx2: return avx2;  // every CPU with AVX2 has F16C
+    case Isa::kAvx2: return avx2;  // every CPU with AVX2 also has F16C
     case Isa::kAvxVnni: return avx2 && cpu::HasAvxVnni();
     case Isa::kAvx512: return avx512;
     case Isa::kAvx512Vnni: return avx512 && __builtin_cpu_supports("avx512vnni");
@@ -101,7 +101,7 @@ std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus
 }
 
 void EndTeamThreads() {
-  // Of LLVM's runtime it would send everybody's threads to sleep.
+  // LLVM's OpenMP runtime would stop the threads of all callers, not only of this one.
 #ifndef __clang__
   omp_pause_resource_all(omp_pause_soft);
 #endif

@@ -1,9 +1,13 @@
-// Every op, declared once. ref/ is the scalar oracle, cpu/ the fast paths; a Backend is one implementation of all.
+// The ops of a forward pass, each declared once. A Backend is one implementation of all of them: ref/ is the scalar
+// reference, cpu/ has the fast kernels.
 //
-// Contract of every op: a row's result depends on that row's own inputs only, never on the rows beside it, on the
-// number of threads or on how a prompt was chunked (batch invariance; docs/structure.md). Tensors are dense, row-major
-// and f32 unless said otherwise. Wrong shapes are our bug: asserted, not reported. Outputs may not alias inputs
-// unless said. Not thread-safe: one thread drives one Backend (it spreads the work over its own team).
+// Every op is batch-invariant (docs/structure.md): the result of a row depends on that row's inputs only, never on the
+// other rows, on the number of threads or on how a prompt was chunked. Tensors are dense, row-major f32 unless said
+// otherwise. Outputs must not alias inputs unless said otherwise.
+//
+// Errors: shapes and ids are preconditions, which the callers guarantee; ops report no errors. Only memory allocation
+// throws (std::bad_alloc), before an op starts its threads. Threads: one thread at a time drives a Backend, which
+// spreads the work over its own team; a PackedWeight may be shared by all threads.
 #pragma once
 
 #include <cstddef>
@@ -20,23 +24,25 @@
 
 namespace gyre {
 
-// A weight in the layout that a backend's kernels want. May point into the file mapping (then the mapping must
-// outlive it). Immutable; shared between threads.
+// A weight matrix W[n][k] in the layout that a backend's kernels read. Immutable, so threads may share it. It may point
+// into the source bytes, which then must outlive it.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
-  size_t n = 0;
-  size_t k = 0;
+  size_t n = 0;  // outputs
+  size_t k = 0;  // inputs
   DType type = DType::kF32;
-  size_t bytes = 0;  // read per full pass: what decode streams from memory
+  size_t bytes = 0;  // that one product reads: what decoding streams from memory per token
 };
 
-enum class RopePairing : uint8_t { kInterleaved, kHalves };  // (2i, 2i+1) | (i, i + d/2)
-enum class Activation : uint8_t { kSilu, kGeluTanh };        // exact (no tables)
+enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)
+enum class Activation : uint8_t { kSilu, kGeluTanh };        // both exact, without tables
 
-// K and V of one layer. Page p: K at k + p * PageBytes(), of each key-value head [head_dim][block_size], V the same
-// with [block_size][head_dim]: scores go over positions, sums over elements. In q8_0 a head's bytes are followed by
-// their f16 scales, [head_dim / 32][block_size] and [block_size][head_dim / 32].
+// The KV cache of one layer: pools of pages of block_size positions. Page p has its keys at k + p * PageBytes() and its
+// values at v + p * PageBytes(). In a page the heads are contiguous, keys as [head_dim][block_size], as scores are
+// computed for several positions at once, and values as [block_size][head_dim], as sums are computed for several
+// elements at once. In q8_0 each head's int8 elements are followed by its f16 scales, one per 32 elements: [head_dim /
+// 32][block_size] for keys and [block_size][head_dim / 32] for values.
 struct KvView {
   KvType type = KvType::kF16;
   std::byte* k = nullptr;
@@ -51,30 +57,34 @@ struct KvView {
   size_t HeadBytes() const { return PageBytes() / static_cast<size_t>(kv_heads); }
 };
 
-// One row's place: its sequence's block table and its position.
+// The place of one row: its position in a sequence, and the block table of that sequence.
 struct KvRow {
-  const BlockId* table = nullptr;  // [position / block_size]; kNoBlock is never read
+  const BlockId* table = nullptr;  // [position / block_size]; entries of kNoBlock are never read
   uint32_t position = 0;
 };
 
-// What a product may round.
+// What a product or attention may round. The bits of a row depend on it, so a row keeps its arithmetic on replay.
 enum class Arithmetic : uint8_t {
-  kExact,      // nothing: f32 products, of quantized weights too
-  kGenerated,  // as generated rows are: with quantized weights x to int8, 32 elements a scale
-  kPrompt,  // as prompt rows are: x (in attention queries and weights) and W to bf16 where the backend has tiles, else
-            // as kGenerated
+  // Nothing is rounded: f32 products, of dequantized weights too.
+  kExact,
+  // For generated rows: with quantized weights x is rounded to int8 with one scale per 32 elements.
+  kDecode,
+  // For rows of a prompt: if the backend has matrix tiles, x and quantized weights (in attention: queries and softmax
+  // weights) are rounded to bf16, and other weights become sums of two bf16; otherwise as kDecode.
+  kPrefill,
 };
 
 struct AttentionParams {
-  int heads = 0;                                   // a multiple of kv.kv_heads
-  float scale = 0;                                 // applied to q.k
-  float softcap = 0;                               // 0 = none; else cap * tanh(s / cap), before the mask
-  int window = 0;                                  // 0 = none; else a row at p sees positions > p - window
-  Arithmetic arithmetic = Arithmetic::kGenerated;  // kPrompt: by tiles where the backend has them, unless a page is no
-                                                   // multiple of 16 positions
+  int heads = 0;      // query heads, a multiple of kv.kv_heads
+  float scale = 0;    // factor of q . k
+  float softcap = 0;  // 0 = none; otherwise scores become softcap * tanh(score / softcap) before the mask
+  int window = 0;     // 0 = none; otherwise a row at position p attends to positions > p - window
+  // kPrefill uses tiles if the backend has them and block_size is a multiple of 16.
+  Arithmetic arithmetic = Arithmetic::kDecode;
 };
 
-// kAmxEmulated computes as kAmx does, slowly, on any processor with AVX-512: for tests. It is never chosen by itself.
+// Instruction set levels. kAmxEmulated computes the same as kAmx on any processor with AVX-512, slowly: it is for tests
+// and is never chosen automatically.
 enum class Isa : uint8_t {
   kRef = 0,
   kAvx2 = 1,
@@ -87,13 +97,13 @@ enum class Isa : uint8_t {
   kAvxVnni = 8
 };
 const char* IsaName(Isa isa);
-// Whether Arithmetic::kPrompt and kGenerated give equal bits.
+// Whether Arithmetic::kPrefill and kDecode give the same bits.
 constexpr bool PrefillMatchesDecode(Isa isa) { return isa != Isa::kAmx && isa != Isa::kAmxEmulated; }
-// Those that this build has, ref first, each better than the one before it.
+// The levels in this build: kRef first, each better than the one before it.
 std::span<const Isa> BuiltIsas();
-// The best of them that this CPU has. GYRE_ISA (a name) caps it.
+// The best built level that this CPU supports. The environment variable GYRE_ISA (a name) limits it.
 Isa DetectIsa();
-// "" or why this CPU can't run `isa`.
+// "" if this CPU can run `isa`, otherwise the reason why it can't.
 std::string IsaMissing(Isa isa);
 
 class Backend {
@@ -102,7 +112,8 @@ class Backend {
   virtual Isa isa() const = 0;
   virtual int threads() const = 0;
 
-  // Packs W. `progress(bytes)` as source bytes are done; may be empty. Slow; spread over the team.
+  // Packs W [n][k], spread over the team. Slow: it reads all of W. Calls progress(bytes), if given, with the number of
+  // source bytes done since the last call, on the calling thread. Throws std::bad_alloc.
   virtual std::shared_ptr<const PackedWeight> Pack(const WeightView& w,
                                                    const std::function<void(size_t)>& progress = {}) = 0;
 
@@ -110,57 +121,63 @@ class Backend {
   struct Product {
     const PackedWeight& w;
     float* out;
-    bool add = false;  // to what out holds
+    bool add = false;  // add to the contents of out instead of replacing them
   };
-  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], for several W of one k, so that x is rounded once. Per (r, n) the
-  // order along k is fixed.
+  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], x [rows][k], out [rows][n]. Takes several W with the same k, so
+  // that x is rounded once. For each (r, n) the order of additions along k is fixed.
   virtual void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) = 0;
   void MatMul(const float* x, size_t rows, const PackedWeight& w, float* out,
-              Arithmetic arithmetic = Arithmetic::kGenerated) {
+              Arithmetic arithmetic = Arithmetic::kDecode) {
     const Product one[] = {{w, out}};
     MatMul(x, rows, one, arithmetic);
   }
   struct Ffn {
     const PackedWeight &gate, &up, &down;
   };
-  // out[r] (+)= down(act(gate x[r]) * (up x[r])), products as MatMul's.
+  // out[r] (+)= down(act(gate x[r]) * (up x[r])): x [rows][gate.k], out [rows][down.n]; gate.n = up.n = down.k. Gives
+  // the bits of the separate products.
   virtual void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
                            bool add = false) = 0;
-  // Rows of the embedding table: out[r] = W[ids[r]]. REQUIRES: 0 <= id < n.
+  // out[r] = row ids[r] of W as f32, out [rows][k]. REQUIRES: 0 <= id < n.
   virtual void Embed(const TokenId* ids, size_t rows, const PackedWeight& w, float* out) = 0;
 
-  // out = x / sqrt(mean(x^2) + eps) * w, over `rows` vectors of `dim`. May be in place. w may be null (all ones).
+  // out = x / sqrt(mean(x^2) + eps) * w for `rows` vectors of `dim` elements. w may be null, which means all ones. May
+  // be in place.
   virtual void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) = 0;
-  // x[r][h][head_dim], in place, rotates the first 2*half elements of each head by cos/sin [r][half].
+  // Rotates the first 2 * half elements of each head of x [rows][heads][head_dim] in place, by the angles with cos, sin
+  // [rows][half].
   virtual void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,
                     RopePairing pairing) = 0;
-  // Writes k, v [r][kv_heads][head_dim] to each row's page, rounded to nearest even; q8_0 as DType::kQ8_0 is quantized,
-  // which needs heads of a multiple of 32.
+  // Writes k, v [rows][kv_heads][head_dim] to the page of each row, rounded to nearest even; q8_0 is quantized like
+  // DType::kQ8_0. REQUIRES for q8_0: head_dim is a multiple of 32.
   virtual void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) = 0;
-  // q, out [r][heads][head_dim]. Positions [max(0, p - window + 1), p]; fixed splits of 256 positions counted from 0.
+  // Softmax attention of each row to positions [max(0, p - window + 1), p] of its sequence; q, out
+  // [rows][heads][head_dim]. The context is summed in splits of 256 positions counted from 0.
   virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
                          float* out) = 0;
-  // out[i] = act(gate[i]) * up[i]. May be in place on gate.
+  // out[i] = act(gate[i]) * up[i] for n elements. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
   virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                 // x += y
   virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;  // x[r] += bias
   virtual void Scale(float* x, size_t n, float by) = 0;                            // x *= by
   virtual void SoftcapInPlace(float* x, size_t n, float cap) = 0;                  // cap * tanh(x / cap)
-  // The k best ids of logits[vocab] that are allowed by `mask` (empty = all) and not in `skip` (strictly rising):
-  // logit falling, then id rising; fewer if fewer are left. NaN ranks below everything.
+  // Writes the k best ids of logits [vocab] that `mask` allows (bit id % 64 of word id / 64; empty = all) and that are
+  // not in `skip` (strictly rising) to *ids: by falling logit, then by rising id. Fewer if fewer remain. NaN ranks
+  // last.
   virtual void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,
                     std::span<const uint64_t> mask, std::vector<TokenId>* ids) = 0;
-  // log(sum(exp(logit * inv_temperature))) over the same ids, in double, fixed order; -inf if none is left.
+  // log(sum(exp(logit * inv_temperature))) over the same ids, in double, in a fixed order; -inf if none remains.
   virtual double LogSumExp(const float* logits, size_t vocab, double inv_temperature, std::span<const TokenId> skip,
                            std::span<const uint64_t> mask) = 0;
 };
 
-// REQUIRES: IsaMissing(isa) is empty, threads >= 1. `threads` is the team that this backend may use.
+// A backend that uses `threads` threads. `cpus`: the processor of each thread; empty = the system schedules them.
+// REQUIRES: IsaMissing(isa) is empty, threads >= 1.
 std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus = {});
 
-// Ends the threads that a backend's calls from this thread have started; the next call starts them anew. For who has
-// done its share for long: while a process has more such threads than processors, idle ones counted, libgomp lets all
-// of them sleep between two products, which costs a decoding stage a sixth of its speed.
+// Ends the OpenMP threads that backends have started from the calling thread; the next op starts them again. Call after
+// one-off work: with more OpenMP threads than CPUs, idle ones included, libgomp stops spinning between parallel
+// regions, and decode loses a sixth of its speed.
 void EndTeamThreads();
 
 }  // namespace gyre

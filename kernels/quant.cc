@@ -53,7 +53,7 @@ void DequantizeBlock(DType type, const std::byte* b, float* y) {
   if (IsLowBit(type)) DequantizeLowBitBlock(type, b, y);
 }
 
-// Rounds to the nearest of `levels` steps; ties away from zero do not matter to any bound.
+// Clamps to [lo, hi] after rounding to the nearest integer (ties to even).
 int Level(float v, int lo, int hi) { return std::clamp(static_cast<int>(std::lrint(v)), lo, hi); }
 
 void Store16(std::byte* p, uint16_t v) { std::memcpy(p, &v, 2); }

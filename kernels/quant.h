@@ -1,5 +1,6 @@
-// Tensor types and their block layouts, as GGUF defines them (ggml's block formats; little-endian), and scalar
-// quantize/dequantize. Standard library only; included by model/ and by every kernel.
+// Tensor types and their block layouts, as GGUF defines them (ggml's block formats, little-endian), and scalar
+// quantization and dequantization. Standard library only: model/ and every kernel include it. All functions are
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace gyre {
 
-// Values are GGUF's type numbers, so that a file's number is checked and cast.
+// The values are GGUF's type numbers, so a number from a file is checked and cast.
 enum class DType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -48,41 +49,42 @@ enum class DType : uint32_t {
 struct DTypeInfo {
   DType type;
   const char* name;
-  uint32_t block_elems;  // elements a block
-  uint32_t block_bytes;  // bytes a block
-  bool dequantizes;      // Dequantize below knows it
+  uint32_t block_elems;  // elements per block
+  uint32_t block_bytes;  // bytes per block
+  bool dequantizes;      // whether Dequantize supports it
 };
 
-// All that GGUF defines, by number.
+// All types that GGUF defines, in the order of their numbers.
 std::span<const DTypeInfo> DTypes();
-// nullptr for a number or a name that GGUF does not define.
+// nullptr if GGUF does not define such a number or name.
 const DTypeInfo* FindDType(uint32_t gguf_type);
 const DTypeInfo* FindDType(std::string_view name);
-// REQUIRES: a defined type.
+// REQUIRES: GGUF defines the type.
 const DTypeInfo& Info(DType type);
 
-// REQUIRES: elems is a multiple of the type's block, src has elems / block_elems * block_bytes bytes,
-// Info(type).dequantizes.
+// Writes `elems` elements to dst as f32. REQUIRES: elems is a multiple of the type's block, src has elems / block_elems
+// * block_bytes bytes, Info(type).dequantizes.
 void Dequantize(DType type, const std::byte* src, float* dst, size_t elems);
 
-// To the nearest of a type's values: F32 F16 BF16; blocks of 32 round to nearest: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1; blocks of
-// 256 search for the scales with the least squared error: Q4_K Q5_K Q6_K. False: another type.
+// F32, F16 and BF16, and the types with blocks of 32 (Q8_0 Q4_0 Q4_1 Q5_0 Q5_1), round to nearest. The types with
+// blocks of 256 (Q4_K Q5_K Q6_K) search for the scales with the least squared error. Returns false for any other type.
+// REQUIRES: sizes as for Dequantize.
 bool Quantize(DType type, const float* src, std::byte* dst, size_t elems);
 
-// A weight matrix W[n][k] as it lies in the file: n rows of k elements.
+// A weight matrix W[n][k] as it is in the file: n rows of k elements. Does not own the bytes.
 struct WeightView {
   DType type = DType::kF32;
   size_t n = 0;  // outputs
   size_t k = 0;  // inputs; a multiple of the type's block
   const std::byte* data = nullptr;
-  // kI8 only (llama2.c v2): an f32 scale, at any address, for each `group` elements of the flattened matrix.
+  // Only for kI8 (llama2.c version 2): one f32 scale, unaligned, for each `group` elements of the flattened matrix.
   const std::byte* scales = nullptr;
   size_t group = 0;
 
   size_t row_bytes() const { return k / Info(type).block_elems * Info(type).block_bytes; }
   size_t bytes() const { return n * row_bytes(); }  // without scales
 };
-// Rows [begin, begin + n) as a matrix of their own. REQUIRES: they are there.
+// Rows [begin, begin + n) as a matrix. REQUIRES: begin + n <= w.n.
 inline WeightView RowsOf(const WeightView& w, size_t begin, size_t n) {
   WeightView part = w;
   part.n = n;
@@ -90,7 +92,7 @@ inline WeightView RowsOf(const WeightView& w, size_t begin, size_t n) {
   if (w.scales != nullptr) part.scales = w.scales + begin * w.k / w.group * sizeof(float);
   return part;
 }
-// Row `row` as f32. REQUIRES: Info(type).dequantizes, or kI8 with scales.
+// Writes row `row` as k floats. REQUIRES: Info(type).dequantizes, or kI8 with scales.
 void DequantizeRow(const WeightView& w, size_t row, float* out);
 
 float HalfToFloat(uint16_t h);

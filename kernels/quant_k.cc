@@ -15,8 +15,8 @@ void StoreHalf(float v, std::byte* to) {
   std::memcpy(to, &h, 2);
 }
 float Rounded(float v) { return HalfToFloat(FloatToHalf(v)); }
-// To the nearest whole number, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike
-// nearbyint it is no call.
+// Rounds to the nearest integer, ties to even, for |v| < 2^22: adding 1.5 * 2^23 shifts the fraction out. Unlike
+// nearbyint it needs no call.
 float Whole(float v) { return (v + 12582912.0f) - 12582912.0f; }
 int Nearest(float v, int lo, int hi) {
   return static_cast<int>(Whole(std::clamp(v, static_cast<float>(lo), static_cast<float>(hi))));
@@ -26,7 +26,8 @@ struct Affine {
   float scale = 0, min = 0;  // x ~ scale * q - min, both >= 0
 };
 
-// The scale and minimum with the least squared error that a search over nearby grids finds; q in 0 .. top.
+// Searches grids near [min, max] of the 32 values for the scale and minimum with the least squared error; q is in 0 ..
+// top.
 Affine FitAffine(const float* x, int top) {
   constexpr size_t n = 32;
   float lo = 0, hi = x[0];
@@ -51,7 +52,7 @@ Affine FitAffine(const float* x, int top) {
     const float count = static_cast<float>(n), det = count * sqq - sq * sq;
     Affine a{.scale = 0, .min = -1};
     if (det > 0) a = {.scale = (count * sxq - sx * sq) / det, .min = -(sqq * sx - sq * sxq) / det};
-    if (a.min < 0 && sqq > 0) a = {.scale = sxq / sqq, .min = 0};  // all above zero
+    if (a.min < 0 && sqq > 0) a = {.scale = sxq / sqq, .min = 0};  // all values are above zero
     if (!(a.scale > 0)) continue;
     float error = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -66,7 +67,7 @@ Affine FitAffine(const float* x, int top) {
   return best;
 }
 
-// The signed scale for q in -32 .. 31.
+// Searches for the signed scale of 16 values with the least squared error; q is in -32 .. 31.
 float FitSymmetric(const float* x) {
   constexpr size_t n = 16;
   float extreme = 0;
@@ -83,7 +84,7 @@ float FitSymmetric(const float* x) {
       sxq += x[i] * q;
       sqq += q * q;
     }
-    // With the best scale sxq / sqq this much of the squared sum is explained.
+    // With the best scale, sxq / sqq, this much of the squared sum is explained.
     if (sqq > 0 && sxq * sxq / sqq > best_gain) {
       best_gain = sxq * sxq / sqq;
       best = sxq / sqq;
@@ -92,7 +93,7 @@ float FitSymmetric(const float* x) {
   return best;
 }
 
-// Q4_K and Q5_K: eight sub-blocks of 32, scales and minimums of 6 bits.
+// Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima.
 void Affines(const float* x, bool five, std::byte* b) {
   const int top = five ? 31 : 15;
   Affine fit[8];
@@ -129,7 +130,7 @@ void Affines(const float* x, bool five, std::byte* b) {
   }
 }
 
-// Q6_K: sixteen sub-blocks of 16, scales of 8 bits.
+// Q6_K: sixteen sub-blocks of 16 with 8-bit scales.
 void Symmetric(const float* x, std::byte* b) {
   float fit[16];
   float extreme = 0;
@@ -147,7 +148,7 @@ void Symmetric(const float* x, std::byte* b) {
     const float step = d * static_cast<float>(scale);
     for (size_t i = 0; i < 16; ++i) {
       const int q = step != 0 ? Nearest(x[16 * s + i] / step, -32, 31) + 32 : 32;
-      // Halves of 128; of their quarters the first two share the low nibbles of 64 bytes, the others the high ones.
+      // A half has 128 elements. Its first two quarters take the low nibbles of 64 bytes, the other two the high ones.
       const size_t at = 16 * s + i, half = at / 128, quarter = at % 128 / 32, column = at % 32;
       b[half * 64 + quarter % 2 * 32 + column] |= static_cast<std::byte>((q & 15) << (quarter / 2 * 4));
       b[128 + half * 32 + column] |= static_cast<std::byte>(q >> 4 << (2 * quarter));

@@ -1,4 +1,5 @@
-// Quantizing to Q4_K, Q5_K and Q6_K: blocks of 256 in sub-blocks with scales of few bits, each fitted by least squares.
+// Quantization to Q4_K, Q5_K and Q6_K: blocks of 256 in sub-blocks with scales of few bits, each fitted by least
+// squares.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace gyre {
 
-// 256 floats to one block; false: another type.
+// Quantizes 256 floats to one block. Returns false for any other type.
 bool QuantizeKBlock(DType type, const float* x, std::byte* block);
 
 }  // namespace gyre

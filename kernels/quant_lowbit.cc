@@ -14,17 +14,17 @@ namespace {
 unsigned U8(const std::byte* p) { return static_cast<uint8_t>(*p); }
 float Half(const std::byte* p) { return HalfToFloat(LoadUnaligned<uint16_t>(p)); }
 
-// A byte in every byte of a word.
+// Repeats a byte in every byte of a word.
 constexpr uint64_t kOnes = 0x0101010101010101;
 constexpr uint64_t Every(uint64_t byte) { return byte * kOnes; }
 
-// The codebooks' points with a byte a coordinate, and what makes their coordinates negative.
+// The codebooks expanded to one byte per coordinate, and the masks that negate coordinates.
 struct Points {
   uint64_t iq2_xxs[256], iq2_xs[512], iq2_s[1024];
   uint64_t iq1[2048];  // 8 c + 128
   uint32_t iq3_xxs[256], iq3_s[512];
-  uint64_t negative[256];  // 0xFF where the bit is set
-  uint64_t even[128];      // of seven bits; the eighth makes their number even
+  uint64_t negative[256];  // 0xFF in the bytes whose bit is set
+  uint64_t even[128];      // the same for seven sign bits; the eighth makes the number of set bits even
 
   Points() {
     using namespace codebooks;
@@ -63,11 +63,11 @@ const Points& ThePoints() {
   return kPoints;
 }
 
-// Coordinates of 1 to 127 with their signs, 128 added. A byte's negative is its complement plus 1, which carries out of
-// 0 only.
+// Applies signs to coordinates of 1 to 127 and adds 128. The negative of a byte is its complement plus 1, which carries
+// only out of 0.
 uint64_t Signed(uint64_t point, uint64_t negative) { return ((point ^ negative) + (negative & kOnes)) ^ Every(0x80); }
 
-// d[2], then 64 bytes in which 4 weights share a byte, 32 apart.
+// Layout: 64 bytes with four weights each, 32 elements apart, then d.
 void Ternary2(const Points&, const std::byte* b, LowBitBlock* out) {
   std::fill_n(out->scale, 16, Half(b + 64));
   for (size_t half = 0; half < 2; ++half) {
@@ -80,7 +80,7 @@ void Ternary2(const Points&, const std::byte* b, LowBitBlock* out) {
   }
 }
 
-// Five ternary digits a byte, read as the top of byte * 3^n.
+// A byte packs five ternary digits; digit n is the top of byte * 3^n modulo 256.
 void Ternary1(const Points&, const std::byte* b, LowBitBlock* out) {
   std::fill_n(out->scale, 16, Half(b + 52));
   uint8_t codes[256];
@@ -97,7 +97,7 @@ void Ternary1(const Points&, const std::byte* b, LowBitBlock* out) {
   std::memcpy(out->q, codes, sizeof codes);
 }
 
-// The scales of two halves of 32 weights: (s + 1/2) * d / 4.
+// The scales of both halves of 32 weights: (s + 1/2) * d / 4.
 void Scales2(float d, unsigned nibbles, float* scale) {
   scale[0] = d * static_cast<float>(2 * (nibbles & 15) + 1);
   scale[1] = d * static_cast<float>(2 * (nibbles >> 4) + 1);
@@ -164,7 +164,7 @@ void Iq3S(const Points& p, const std::byte* b, LowBitBlock* out) {
   }
 }
 
-// Eight weights of an IQ1 point, all moved by an eighth of the scale.
+// Eight weights of an IQ1 codebook point, shifted up or down by an eighth of the scale.
 uint64_t Point1(const Points& p, unsigned index, bool down) {
   return down ? p.iq1[index] - kOnes : p.iq1[index] + kOnes;
 }
@@ -181,7 +181,7 @@ void Iq1S(const Points& p, const std::byte* b, LowBitBlock* out) {
 
 void Iq1M(const Points& p, const std::byte* b, LowBitBlock* out) {
   const std::byte* scales = b + 48;
-  unsigned bits = 0;  // the block's scale lies in the top nibbles of four words
+  unsigned bits = 0;  // the scale of the block is spread over the top nibbles of four words
   for (unsigned i = 0; i < 4; ++i) bits |= (LoadUnaligned<uint16_t>(scales + 2 * i) >> 12 & 15u) << (4 * i);
   const float d = HalfToFloat(static_cast<uint16_t>(bits)) * 0.125f;
   for (size_t sub = 0; sub < 8; ++sub) {
@@ -197,7 +197,7 @@ void Iq1M(const Points& p, const std::byte* b, LowBitBlock* out) {
 
 using Expand = void (*)(const Points& points, const std::byte* block, LowBitBlock* out);
 
-// Null: another type.
+// nullptr for any other type.
 Expand ExpandOf(DType type) {
   switch (type) {
     case DType::kIQ2_XXS: return Iq2Xxs;

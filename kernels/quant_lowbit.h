@@ -1,5 +1,5 @@
-// Blocks of few bits a weight that point into codebooks or pack ternary digits: IQ1 to IQ3 and TQ. Layouts: ggml's
-// block formats.
+// Types with few bits per weight whose blocks index codebooks or pack ternary digits: IQ1 to IQ3 and TQ. Layouts:
+// ggml's block formats.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace gyre {
 
-// 256 weights as small whole numbers times a factor: a byte each, 128 added, eight a word with the first in the lowest
-// byte; a factor for each 16. The products are exact in f32.
+// 256 weights as small integers times a scale. An integer takes one byte with 128 added, eight per word, the first one
+// in the lowest byte; each 16 have one scale. Integer times scale is exact in f32.
 struct LowBitBlock {
   uint64_t q[32];
   float scale[16];
@@ -19,7 +19,7 @@ struct LowBitBlock {
 bool IsLowBit(DType type);
 // REQUIRES: IsLowBit(type).
 void ExpandLowBit(DType type, const std::byte* block, LowBitBlock* out);
-// One block as f32. REQUIRES: IsLowBit(type).
+// Writes the 256 elements of one block as f32. REQUIRES: IsLowBit(type).
 void DequantizeLowBitBlock(DType type, const std::byte* block, float* out);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// A number out of bytes that lie anywhere; little-endian, as files and processors are.
+// Loads a number from bytes at any address; little-endian, as files and supported processors are.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ std::string DescribeMachine() {
 
 namespace {
 
-// Both sum four streams that lie in different pages, as the decode kernels read.
+// Both functions sum four streams in different pages, as the decode kernels read.
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) uint64_t ReadStreamsAvx2(const uint64_t* data, size_t words) {
   constexpr size_t kStreams = 4, kLine = 8;
@@ -92,7 +92,7 @@ double ReadBandwidth(int threads) {
 #pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(static)
     for (int t = 0; t < threads; ++t) sum += ReadStreams(buffer.data() + static_cast<size_t>(t) * part, part);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    // The sum keeps the reads alive.
+    // Using the sum keeps the compiler from removing the reads.
     if (sum > 0) best = std::max(best, static_cast<double>(part) * static_cast<double>(threads) * 8 / seconds);
   }
   EndTeamThreads();
@@ -102,7 +102,7 @@ double ReadBandwidth(int threads) {
 #if defined(__x86_64__)
 namespace {
 
-// Loops over registers, ten sums at a time. The empty asm keeps the compiler from seeing that the sums are thrown away.
+// Loops over registers with ten accumulators. The empty asm hides from the compiler that the sums are not used.
 #define GYRE_STEP(V, STEP)      \
   {                             \
     auto& v = V;                \
@@ -136,7 +136,7 @@ GYRE_REGISTER_LOOP("avx512f,avx512vnni", IntegerVnni, _mm512_setzero_si512(), _m
 #undef GYRE_REGISTER_LOOP
 #undef GYRE_STEP
 
-// Four sums, as the kernels have. All tiles are zeros of 16 rows of 64 bytes.
+// Four accumulators, as in the kernels. All tiles are zeros, 16 rows of 64 bytes.
 void BfloatTiles(size_t steps) {
   const cpu::TileConfig config;
   asm volatile("ldtilecfg %0" ::"m"(config));
@@ -151,7 +151,7 @@ void BfloatTiles(size_t steps) {
 }  // namespace
 
 double PeakOps(Isa isa, Unit unit, int threads) {
-  // Products in one pass of the loop: vectors x lanes, an addition each.
+  // Products in one pass of the loop: accumulators x lanes, with one addition each.
   if (isa == Isa::kRef || isa == Isa::kAmxEmulated) return 0;
   void (*loop)(size_t) = FloatAvx2;
   double products = 10 * 8;
@@ -174,7 +174,7 @@ double PeakOps(Isa isa, Unit unit, int threads) {
     loop = FloatAvx512;
     products = 10 * 16;
   }
-  // The first pass starts threads, while those of whoever worked before still wait actively.
+  // Several passes: the first one starts the threads while those of earlier work may still spin.
   double best = 0;
   for (int pass = 0; pass < 4; ++pass) {
     const auto start = std::chrono::steady_clock::now();
@@ -191,7 +191,7 @@ double PeakOps(Isa, Unit, int) { return 0; }
 #endif
 
 Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights) {
-  if (arithmetic == Arithmetic::kPrompt && !PrefillMatchesDecode(isa)) return Unit::kTiles;
+  if (arithmetic == Arithmetic::kPrefill && !PrefillMatchesDecode(isa)) return Unit::kTiles;
   return float_weights || arithmetic == Arithmetic::kExact ? Unit::kFloat : Unit::kInteger;
 }
 

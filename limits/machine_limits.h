@@ -1,4 +1,4 @@
-// What a measurement was made on, and the limits that it is held against.
+// Describes the machine of a measurement and measures the limits that results are compared with.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ namespace gyre::bench {
 // A JSON object: processor, cores, ISA level, compiler.
 std::string DescribeMachine();
 
-// Bytes a second that `threads` threads read from memory in several streams each; the best of a few passes over a
+// Bytes per second that `threads` threads read from memory, several streams each: the best of a few passes over a
 // buffer far larger than the caches. Takes about a second.
 double ReadBandwidth(int threads);
 
-// What does the multiplying: f32 FMAs, int8 dots (dpbusd, or maddubs and madd), or tiles of bf16.
+// The hardware that multiplies: f32 FMAs, int8 dots (dpbusd, or maddubs and madd), or bf16 tiles.
 enum class Unit { kFloat, kInteger, kTiles };
-// The unit that multiplies rows by weights of a kind.
+// The unit that multiplies rows by weights with this arithmetic.
 Unit UnitOf(Isa isa, Arithmetic arithmetic, bool float_weights);
-// Multiplications and additions a second of `threads` threads that work in registers only, the best of a few passes.
-// Takes some 40 ms. 0 where it is not known.
+// Multiplications and additions per second of `threads` threads that use registers only: the best of a few passes.
+// Takes about 40 ms. Returns 0 if it is not known.
 double PeakOps(Isa isa, Unit unit, int threads);
 
 }  // namespace gyre::bench

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/coding.h"
+#include "model/foreign_file.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -54,7 +55,7 @@ class Reader {
   }
   StatusOr<std::span<const std::byte>> Take(uint64_t n, const char* what) {
     if (n > left()) {
-      return DataLoss("offset {}: {} takes {} bytes, the file has {} left", at_, what, n, left());
+      return DataLoss("offset {}: {} takes {} bytes, the file has {} left: is it whole?", at_, what, n, left());
     }
     const auto out = bytes_.subspan(at_, static_cast<size_t>(n));
     at_ += static_cast<size_t>(n);
@@ -219,7 +220,11 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   Reader in(file);
   Gguf g;
   GYRE_ASSIGN_OR_RETURN(const uint32_t magic, in.Number<uint32_t>("the magic"));
-  if (magic != kGgufMagic) return DataLoss("offset 0: magic {:#010x}, expected GGUF", magic);
+  if (magic != kGgufMagic) {
+    const std::string foreign = DescribeForeignFile(file);
+    if (!foreign.empty()) return InvalidArgument("{}", foreign);
+    return DataLoss("not a GGUF file: offset 0 has the magic {:#010x}, expected GGUF", magic);
+  }
   GYRE_ASSIGN_OR_RETURN(g.version_, in.Number<uint32_t>("the version"));
   if (g.version_ == 0x02000000 || g.version_ == 0x03000000) return Unimplemented("a big-endian GGUF file");
   if (g.version_ != 2 && g.version_ != 3) {
@@ -228,8 +233,10 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_tensors, in.Number<uint64_t>("the tensor count"));
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_values, in.Number<uint64_t>("the metadata count"));
   // A value takes at least 13 bytes, a tensor 33: counts beyond that can't be true.
-  if (n_values > file.size() / 13) return DataLoss("offset 16: {} metadata values in {} bytes", n_values, file.size());
-  if (n_tensors > file.size() / 33) return DataLoss("offset 8: {} tensors in {} bytes", n_tensors, file.size());
+  if (n_values > file.size() / 13)
+    return DataLoss("offset 16: {} metadata values in {} bytes: is the file whole?", n_values, file.size());
+  if (n_tensors > file.size() / 33)
+    return DataLoss("offset 8: {} tensors in {} bytes: is the file whole?", n_tensors, file.size());
   for (uint64_t i = 0; i < n_values; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string key, ReadName(in, "a metadata key"));
     GYRE_ASSIGN_OR_RETURN(const GgufValue value, ReadValue(in, key));
@@ -253,8 +260,8 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
       return DataLoss("tensor {}: offset {} is no multiple of {}", Printable(name), t.offset, align);
     if (g.data_offset_ > file.size() || t.offset > file.size() - g.data_offset_ ||
         t.view.bytes > file.size() - g.data_offset_ - t.offset) {
-      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes", Printable(name),
-                      t.view.bytes, t.offset, file.size());
+      return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes: is it whole?",
+                      Printable(name), t.view.bytes, t.offset, file.size());
     }
     t.view.data = file.data() + g.data_offset_ + t.offset;
     GYRE_RETURN_IF_ERROR(g.tensors_.Add(std::move(name), std::move(t.view)));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,20 +9,18 @@
 
 #include "base/status.h"
 #include "model/gguf.h"
+#include "model/new_file.h"
 
 namespace gyre {
 
 // First all metadata, then all tensors' names, then Begin, then each tensor's bytes in that order, then Finish. The
-// file appears under its name only when it is whole.
+// file is a NewFile: an unfinished one is removed.
 class GgufWriter {
  public:
-  // kUnavailable: the file can't be made.
-  static StatusOr<GgufWriter> Create(const std::string& path);
-  GgufWriter(GgufWriter&& other) noexcept;
-  GgufWriter& operator=(GgufWriter&&) = delete;
-  ~GgufWriter();  // an unfinished file is removed
+  // Errors of NewFile::Create.
+  static StatusOr<GgufWriter> Create(const std::string& path, const NewFileOptions& options);
 
-  // As it was read.
+  // A value of any type, as Gguf::Parse gives it.
   void Add(std::string_view key, const GgufValue& value);
   void Add(std::string_view key, uint32_t value);
   void Add(std::string_view key, std::string_view value);
@@ -35,7 +32,7 @@ class GgufWriter {
   Status Finish();
 
  private:
-  GgufWriter() = default;
+  explicit GgufWriter(NewFile file) : file_(std::move(file)) {}
   void Put(const void* data, size_t bytes);
   template <typename T>
   void Number(T v) {
@@ -43,14 +40,13 @@ class GgufWriter {
   }
   void Text(std::string_view s);
   Status PadTo(uint64_t alignment);
-  Status Raw(const void* data, size_t bytes);
 
   static constexpr uint64_t kAlignment = 32;
-  std::string path_, partial_;
-  std::FILE* file_ = nullptr;
-  std::string values_, infos_;
-  std::string* out_ = &values_;
-  uint64_t n_values_ = 0, offset_ = 0, written_ = 0;
+  enum class Part { kHead, kValues, kInfos };
+  NewFile file_;
+  std::string head_, values_, infos_;
+  Part part_ = Part::kValues;  // what Put appends to
+  uint64_t n_values_ = 0, offset_ = 0;
   std::vector<uint64_t> sizes_;
   size_t current_ = 0;         // tensor that is being written
   uint64_t current_done_ = 0;  // bytes of it

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
+#include <utility>
 
 namespace gyre {
 namespace {
@@ -49,6 +51,21 @@ StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& 
 MappedFile::~MappedFile() {
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   close(fd_);
+}
+
+void HintRead(std::span<const std::byte> range, ReadHint hint) {
+  if (range.empty()) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(range.data()), begin = first / page * page;
+  (void)madvise(reinterpret_cast<void*>(begin), first + range.size() - begin,
+                hint == ReadHint::kSequential ? MADV_SEQUENTIAL : MADV_WILLNEED);
+}
+
+bool MappedFile::SameAs(const std::string& path) const {
+  struct stat own {
+  }, other{};
+  return fstat(fd_, &own) == 0 && stat(path.c_str(), &other) == 0 && own.st_dev == other.st_dev &&
+         own.st_ino == other.st_ino;
 }
 
 Status MappedFile::CheckSize() const {

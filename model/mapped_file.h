@@ -23,6 +23,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Does `path`, by whatever name or link, lead to this very file?
+  bool SameAs(const std::string& path) const;
   // kDataLoss where the file no longer has the size that was mapped.
   Status CheckSize() const;
 
@@ -34,5 +36,12 @@ class MappedFile {
   int fd_;
   std::span<const std::byte> bytes_;
 };
+
+// How bytes of a mapping, the whole or a part, are about to be read. Hints only: errors and any range are fine.
+enum class ReadHint {
+  kSequential,  // from the first to the last: the system reads far ahead and drops what was read first
+  kSoon,        // soon and whole: the system begins to read now, and the caller goes on
+};
+void HintRead(std::span<const std::byte> range, ReadHint hint);
 
 }  // namespace gyre

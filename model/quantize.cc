@@ -31,7 +31,9 @@ constexpr Mix kMixes[] = {
     {"Q6_K", DType::kQ6_K, DType::kQ6_K, false, 18},
 };
 
-const Mix* FindMix(const std::string& name) {
+// By its name in either case.
+const Mix* FindMix(std::string name) {
+  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   for (const Mix& m : kMixes) {
     if (name == m.name) return &m;
   }
@@ -141,17 +143,18 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   for (const auto& [name, t] : order) {
     const DType type = TypeFor(o.type, name, *t, layers, tied);
     if (type != t->type && !IsFloat(t->type) && !o.requantize) {
-      return InvalidArgument("{}: tensor {} is {} already; --requantize does it all the same, with what was lost lost",
-                             in, name, Info(t->type).name);
+      return InvalidArgument(
+          "{}: tensor {} is {} already; --requantize quantizes it again, and quality already lost is not recovered", in,
+          name, Info(t->type).name);
     }
     if (type != t->type && Info(mix->base).block_elems == 256 && Info(type).block_elems != 256) {
-      report.fallbacks.push_back(fmt::format("{} ({} columns): {}", name, t->dims[0], Info(type).name));
+      ++report.fallbacks[type];
     }
     types.push_back(type);
     total += t->bytes;
   }
 
-  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out));
+  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out, {.overwrite = o.overwrite, .sources = {file}}));
   for (const auto& [key, value] : gguf.metadata()) {
     if (key != "general.file_type" && key != "general.quantization_version" && key != "general.alignment")
       writer.Add(key, value);
@@ -164,8 +167,11 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
   Error sum;
   uint64_t done = 0;
   const auto threads = static_cast<uint64_t>(std::max(1, o.threads));
+  HintRead(file->bytes(), ReadHint::kSequential);
   for (size_t i = 0; i < order.size(); ++i) {
     const TensorView& t = *order[i].second;
+    // The next tensor is read from the disk while this one is quantized.
+    if (i + 1 < order.size()) HintRead({order[i + 1].second->data, order[i + 1].second->bytes}, ReadHint::kSoon);
     if (types[i] == t.type) {
       GYRE_RETURN_IF_ERROR(writer.Write({t.data, t.bytes}));
       report.bytes_after += t.bytes;
@@ -191,11 +197,11 @@ StatusOr<QuantizeReport> QuantizeFile(const std::string& in, const std::string& 
         for (const Error& e : errors) sum.squared += e.squared, sum.values += e.values;
         GYRE_RETURN_IF_ERROR(writer.Write(bytes));
         report.bytes_after += bytes.size();
-        if (o.progress) o.progress(done + t.bytes * end / rows, total);
+        if (o.progress) GYRE_RETURN_IF_ERROR(o.progress(done + t.bytes * end / rows, total));
       }
     }
     done += t.bytes;
-    if (o.progress) o.progress(done, total);
+    if (o.progress) GYRE_RETURN_IF_ERROR(o.progress(done, total));
   }
   GYRE_RETURN_IF_ERROR(writer.Finish());
   report.bytes_before = total;

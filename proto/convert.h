@@ -1,4 +1,4 @@
-// Between Gyre's types and their messages. What comes in is bounded here.
+// Statuses between Gyre and gRPC.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -6,14 +6,25 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "gyre/v1/cluster.pb.h"
 
 namespace gyre {
+
+// The first `most` bytes, without half a character at their end, and "..." behind them where something was cut.
+inline std::string CutUtf8(const std::string& text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
+  return text.substr(0, end) + "...";
+}
+
+// gRPC drops a status text that does not fit into its 8 KiB of metadata; every byte that is not ASCII takes three
+// there.
+inline constexpr size_t kMaxStatusText = 2000;
 
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
-                      std::string(status.message().data(), status.message().size()));
+                      CutUtf8(std::string(status.message().data(), status.message().size()), kMaxStatusText));
 }
 
 inline absl::Status FromGrpc(const grpc::Status& status) {
@@ -22,7 +33,7 @@ inline absl::Status FromGrpc(const grpc::Status& status) {
                       absl::string_view(status.error_message().data(), status.error_message().size()));
 }
 
-// The end of gRPC's chain of causes: "Connection refused".
+// The last cause in gRPC's chain of causes: "Connection refused".
 inline std::string Cause(const grpc::Status& status) {
   const std::string& text = status.error_message();
   const size_t at = text.rfind(": ");

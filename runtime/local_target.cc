@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/inbox.h"
 #include "coordinator/status_reply.h"
 #include "gyre/v1/admin.pb.h"
 
@@ -27,35 +26,17 @@ class LocalTarget : public Target {
 
   Status Run(Request request, const std::function<void(const Event&)>& on_event,
              const std::function<bool()>& interrupted) override {
-    Engine& engine = runtime_->engine();
-    auto events = std::make_shared<Inbox<Event>>();
-    GYRE_ASSIGN_OR_RETURN(const SeqId seq,
-                          engine.Submit(std::move(request), [events](SeqId, const Event& e) { events->Push(e); }));
-    for (bool cancelled = false;;) {
-      const std::optional<Event> event = events->Pop(After(std::chrono::milliseconds(50)));
-      if (!cancelled && interrupted()) {
-        engine.Cancel(seq);
-        cancelled = true;
-      }
-      if (!event) continue;
-      on_event(*event);
-      if (const auto* failed = std::get_if<Failed>(&*event)) return failed->status;
-      if (std::holds_alternative<Finished>(*event) || std::holds_alternative<Cancelled>(*event)) {
-        return absl::OkStatus();
-      }
-    }
+    return runtime_->service().Run(std::move(request), on_event, interrupted);
   }
 
   StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) override {
-    const Tokenizer* t = runtime_->model().tokenizer();
-    if (t == nullptr) return FailedPrecondition("{}: {}", facts_.model, facts_.tokenizer_note);
-    return t->Encode(text, options);
+    return runtime_->service().Tokenize(text, options);
   }
 
   StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
-    Conversation conversation;
-    conversation.messages = messages;
-    return MakeChatPrompt(runtime_->model(), format, conversation);
+    ChatInput chat{.format = format};
+    chat.conversation.messages = messages;
+    return runtime_->service().Prompt(chat);
   }
 
   StatusOr<v1::StatusReply> FetchStatus() override {

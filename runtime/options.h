@@ -9,6 +9,8 @@
 
 namespace gyre {
 
+struct ChangeTimeouts;
+
 // Which model, and how its file is read.
 struct ModelOptions {
   std::string model;  // path
@@ -56,9 +58,10 @@ struct ServeOptions {
 };
 
 struct RuntimeOptions : ModelOptions, ComputeOptions {
-  const ServeOptions* serve = nullptr;  // null: a ring within the process. Outlives Runtime::Open
-  bool tcp = false;                     // a ring within the process whose links are TCP all the same (tests)
-  bool quiet = false;                   // no warnings
+  const ServeOptions* serve = nullptr;       // null: a ring within the process. Outlives Runtime::Open
+  bool tcp = false;                          // a ring within the process whose links are TCP all the same (tests)
+  const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own. Outlives Runtime::Open
+  bool quiet = false;                        // no warnings
   // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has
   // done == total, unless the plan fails. May be empty.
   std::function<void(uint64_t done, uint64_t total)> on_load;

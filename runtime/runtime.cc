@@ -139,6 +139,7 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   c.progress = o.on_load;
+  if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;
@@ -156,6 +157,7 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   e.candidates_path = !o.no_candidates;
   e.on_broken = [cluster = cluster_.get()](Epoch epoch, const Status& why) { cluster->OnRingBroken(epoch, why); };
   GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));
+  service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_);
   cluster_->Start(engine_.get(), port_.get());
   return absl::OkStatus();
 }
@@ -205,6 +207,7 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members) {
 
 Runtime::~Runtime() {
   if (cluster_ != nullptr) cluster_->Stop();
+  service_.reset();
   engine_.reset();
   for (auto& worker : workers_) worker->Stop();
   cluster_.reset();

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "coordinator/cluster.h"
 #include "coordinator/engine.h"
+#include "coordinator/service.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
 #include "runtime/options.h"
@@ -28,6 +29,7 @@ class Runtime {
   Engine& engine() { return *engine_; }
   Cluster& cluster() { return *cluster_; }
   RingPort& port() { return *port_; }
+  Service& service() { return *service_; }
   const std::shared_ptr<const Model>& model_ptr() const { return model_; }
   const Model& model() const { return *model_; }
   uint32_t context() const { return context_; }
@@ -48,6 +50,7 @@ class Runtime {
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Service> service_;
   std::vector<std::unique_ptr<RingPort>> worker_ports_;  // of a ring within the process over TCP
   std::vector<std::shared_ptr<Worker>> workers_;
 };

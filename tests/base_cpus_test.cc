@@ -1,4 +1,4 @@
-// Which processors a process may use, and that threads stay where they are sent.
+// The processors that a process may use, pinned threads, and how a team divides work.
 #include "base/cpus.h"
 
 #include <gmock/gmock.h>
@@ -33,9 +33,9 @@ TEST(CpusTest, CoresAreOfTheAffinityMask) {
   for (const int cpu : cores) EXPECT_THAT(mask, ::testing::Contains(cpu));
   EXPECT_LE(DefaultThreads(), static_cast<int>(cores.size()));
   EXPECT_GE(DefaultThreads(), 1);
-  // The mask is a thread's: one that may use a single processor sees a single core.
+  // The mask belongs to a thread: one that may use a single processor sees a single core.
   std::thread([&] {
-    ASSERT_TRUE(StayOn({&mask.back(), 1}));
+    ASSERT_TRUE(PinThread({&mask.back(), 1}));
     EXPECT_THAT(UsableCores(), ElementsAre(mask.back()));
     EXPECT_EQ(DefaultThreads(), 1);
   }).join();
@@ -73,7 +73,7 @@ TEST(CpusTest, ATeamsThreadsStayOnTheirProcessors) {
     const std::vector<int> cpus{mask[1], mask[0]};
     const cpu::Team team(2, cpus);
     std::vector<std::vector<int>> seen(2);
-    team.ForOwners(2, 1, 1e9, [&](size_t begin, size_t) { seen[begin] = AffinityMask(); });
+    team.ForStatic(2, 1, 1e9, [&](size_t begin, size_t) { seen[begin] = AffinityMask(); });
     EXPECT_THAT(seen[0], ElementsAre(mask[0], mask[1]));
     EXPECT_THAT(seen[1], ElementsAre(cpus[1]));
   }).join();
@@ -88,7 +88,7 @@ TEST(CpusTest, ASmallerRegionEndsNoThread) {
   const cpu::Team team(4);
   const auto threads = [&](size_t items) {
     std::vector<pid_t> ids(items);
-    team.ForOwners(items, 1, 1e9, [&](size_t begin, size_t) { ids[begin] = gettid(); });
+    team.ForStatic(items, 1, 1e9, [&](size_t begin, size_t) { ids[begin] = gettid(); });
     return std::set<pid_t>(ids.begin(), ids.end());
   };
   const std::set<pid_t> before = threads(4);
@@ -97,7 +97,7 @@ TEST(CpusTest, ASmallerRegionEndsNoThread) {
   EXPECT_EQ(threads(4), before);
 }
 
-// Whoever has the first item waits until all others are done: somebody takes over the rest of his run.
+// The thread with the first item waits until all others are done, so the rest of its range must be stolen.
 TEST(CpusTest, ASlowThreadsWorkIsTakenOver) {
   const cpu::Team team(3);
   constexpr size_t kItems = 100;
@@ -115,7 +115,7 @@ TEST(CpusTest, ASlowThreadsWorkIsTakenOver) {
   for (size_t i = 0; i < kItems; ++i) EXPECT_EQ(times[i], 1) << i;
 }
 
-// Every item once, for any number of threads and any grain.
+// For any number of threads and any grain.
 TEST(CpusTest, EveryItemIsDoneOnce) {
   for (const int threads : {1, 2, 3, 8, 70}) {
     const cpu::Team team(threads);
@@ -127,7 +127,7 @@ TEST(CpusTest, EveryItemIsDoneOnce) {
           for (size_t i = begin; i < end; ++i) ++times[i];
         };
         team.For(items, grain, 1e9, once);
-        team.ForOwners(items, grain, 1e9, once);
+        team.ForStatic(items, grain, 1e9, once);
         for (size_t i = 0; i < items; ++i)
           ASSERT_EQ(times[i], 2) << threads << " " << grain << " " << items << " " << i;
       }
@@ -135,12 +135,12 @@ TEST(CpusTest, EveryItemIsDoneOnce) {
   }
 }
 
-// What the loader packed with does not keep a stage's threads from waiting actively.
-TEST(TeamTest, ThreadsOfWhoIsDoneEnd) {
+// The threads with which the loader packed must not keep a stage's threads from spinning.
+TEST(TeamTest, EndTeamThreadsEndsThem) {
 #ifdef __clang__
   GTEST_SKIP() << "libgomp only";
 #endif
-  constexpr char kName[] = "who is done";
+  constexpr char kName[] = "team thread";
   auto threads = [&] { return testing::ThreadsCalled(kName); };
   std::thread([&] {
     pthread_setname_np(pthread_self(), kName);

@@ -1,4 +1,4 @@
-// Numbers and ranges as people type them.
+// Numbers and ranges as users type them.
 #include "base/range.h"
 
 #include <gtest/gtest.h>

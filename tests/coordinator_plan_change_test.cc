@@ -7,8 +7,6 @@
 #include <map>
 #include <random>
 
-#include "coordinator/planner.h"
-
 namespace gyre {
 namespace {
 
@@ -21,9 +19,9 @@ const Deadline kStart = Deadline{} + std::chrono::hours(1);
 
 // a: from the old plan into the new; b: only in the old; c: new, and pulls pages.
 std::vector<Participant> Three() {
-  return {{.worker = "a", .in_old = true, .in_new = true, .copies = false},
-          {.worker = "b", .in_old = true, .in_new = false, .copies = false},
-          {.worker = "c", .in_old = false, .in_new = true, .copies = true}};
+  return {{.worker = "a", .in_old = true, .stage = 0, .copies = false},
+          {.worker = "b", .in_old = true, .stage = -1, .copies = false},
+          {.worker = "c", .in_old = false, .stage = 1, .copies = true}};
 }
 
 // The rest of the world: participants that answer at once unless they are told otherwise, an engine, a clock.
@@ -56,6 +54,10 @@ class World {
     Do(change_.OnLost(worker, Unavailable("{} died", worker), now_));
     Pump();
   }
+  void BreakRing() {
+    Do(change_.OnRingBroken(Unavailable("a link ended")));
+    Pump();
+  }
 
   // What a worker does instead of answering `kind`.
   std::map<std::pair<std::string, Kind>, std::function<void()>> instead;
@@ -82,7 +84,7 @@ class World {
         case Kind::kPrepare:
           todo_.push_back([this, w] { Say(w, StageProgress{1, 2}); });
           todo_.push_back([this, w] { Say(w, StageReady{}); });
-          if (w == "a" && links_come) todo_.push_back([this] { Do(change_.OnWired(links, now_)); });
+          if (w == "a" && links_come) todo_.push_back([this] { Do(change_.OnWired(links, links, now_)); });
           break;
         case Kind::kMove:
           moved_blocks = a.blocks;
@@ -162,6 +164,7 @@ TEST(PlanChangeTest, EveryFailureBeforeTheDecisionAborts) {
       EXPECT_FALSE(w.change().decided());
       EXPECT_EQ(w.count("", Kind::kResumeNew), 0);
       EXPECT_EQ(w.count("", Kind::kResumeOld), kind == Kind::kMove ? 1 : 0) << "only what was stopped goes on again";
+      EXPECT_EQ(w.change().culprit(), name);
       for (const char* p : {"a", "b", "c"}) {
         EXPECT_EQ(w.count(p, Kind::kAbort), 1);
         EXPECT_EQ(w.count(p, Kind::kCommit), 0);
@@ -201,7 +204,109 @@ TEST(PlanChangeTest, ADrainThatDoesNotEndAbortsAndSaysSo) {
   w.Elapse(seconds(61));
   EXPECT_EQ(w.change().state(), ChangeState::kAborted);
   EXPECT_TRUE(w.change().drain_expired());
-  EXPECT_EQ(w.count("", Kind::kResumeOld), 1);
+  EXPECT_EQ(w.count("", Kind::kResumeOld), 0) << "a step of the old ring is lost: it must not go on";
+  EXPECT_EQ(w.change().culprit(), "");
+}
+
+TEST(PlanChangeTest, ABrokenRingDoesNotGoOn) {
+  World w;
+  w.instead[{"c", Kind::kMove}] = [&w] { w.BreakRing(); };
+  w.Run();
+  EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+  EXPECT_EQ(w.count("", Kind::kResumeOld), 0);
+  // After the decision the old ring is not needed.
+  World late;
+  late.instead[{"c", Kind::kCommit}] = [&late] { late.BreakRing(); };
+  late.Run();
+  late.Say("c", StageCommitted{});
+  EXPECT_EQ(late.change().state(), ChangeState::kDone);
+}
+
+TEST(PlanChangeTest, AMemberThatTakesNoPartIsNoLoss) {
+  for (Kind when : {Kind::kPrepare, Kind::kMove, Kind::kCommit}) {
+    World w;
+    w.instead[{"c", when}] = [&w] { w.Lose("zoe"); };
+    w.Run();
+    EXPECT_FALSE(w.change().over());
+    w.Say("c", StageReady{});
+    w.Say("c", StageMoved{});
+    w.Say("c", StageCommitted{});
+    EXPECT_EQ(w.change().state(), ChangeState::kDone);
+  }
+}
+
+// One that only has to give layers up is not waited for when the others serve already.
+TEST(PlanChangeTest, ACommitThatOnlyTheOldOwnerMissesIsDone) {
+  for (bool faults : {false, true}) {
+    World w;
+    w.instead[{"b", Kind::kCommit}] = [&w, faults] {
+      if (faults) w.Say("b", StageFault{Internal("stuck")});
+    };
+    w.Run();
+    w.Elapse(seconds(11));
+    EXPECT_EQ(w.change().state(), ChangeState::kDone);
+    EXPECT_FALSE(w.change().committed("b"));
+    EXPECT_TRUE(w.change().committed("c"));
+  }
+}
+
+// A stage that no drain has stopped may be in the middle of a long step.
+TEST(PlanChangeTest, WithoutADrainACommitMayTakeAStep) {
+  World w(false);
+  w.instead[{"c", Kind::kCommit}] = [] {};
+  w.Run();
+  w.Elapse(seconds(50));
+  EXPECT_EQ(w.change().state(), ChangeState::kCommitting);
+  w.Elapse(seconds(21));
+  EXPECT_EQ(w.change().state(), ChangeState::kFaulted);
+  EXPECT_EQ(w.change().culprit(), "c");
+}
+
+// The ring fails from a link upwards, and whoever is quickest speaks first. The link farthest down is the cause.
+TEST(PlanChangeTest, AFaultOfALinkIsItsReceivers) {
+  const Status closed = Unavailable("{}: hop 1 of plan 2: the peer closed it", kLinkToNextStage);
+  const Status unreachable = Unavailable("{}: 10.0.0.9:1: Connection refused", kLinkToNextStage);
+  World w;
+  w.links_come = false;
+  for (const char* name : {"a", "c"}) w.instead[{name, Kind::kPrepare}] = [] {};
+  w.Run();
+  w.Say("a", StageFault{unreachable});
+  EXPECT_FALSE(w.change().over()) << "somebody farther down may have more to say";
+  w.Elapse(seconds(1));
+  EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+  EXPECT_EQ(w.change().culprit(), "c");
+  EXPECT_EQ(Message(w.change().status()), "the link from a to c failed: 10.0.0.9:1: Connection refused");
+
+  World up;
+  up.links_come = false;
+  for (const char* name : {"a", "c"}) up.instead[{name, Kind::kPrepare}] = [] {};
+  up.Run();
+  up.Say("a", StageFault{closed});
+  up.Say("c", StageFault{unreachable});
+  up.Elapse(seconds(1));
+  EXPECT_EQ(up.change().culprit(), "c") << "it can't reach the coordinator";
+  EXPECT_THAT(Message(up.change().status()), HasSubstr("the link from c to the coordinator failed: 10.0.0.9"));
+
+  // A fault that is no link's says more than one that is.
+  World memory;
+  memory.links_come = false;
+  for (const char* name : {"a", "c"}) memory.instead[{name, Kind::kPrepare}] = [] {};
+  memory.Run();
+  memory.Say("c", StageFault{unreachable});
+  memory.Say("a", StageFault{ResourceExhausted("no memory")});
+  EXPECT_EQ(memory.change().culprit(), "a");
+  EXPECT_EQ(Message(memory.change().status()), "a: no memory");
+}
+
+// SYNs that are dropped: both ends of the link wait.
+TEST(PlanChangeTest, ALinkThatNeverComesIsItsReceiversToo) {
+  World w;
+  w.links_come = false;
+  for (const char* name : {"a", "c"}) w.instead[{name, Kind::kPrepare}] = [] {};
+  w.Run();
+  w.Elapse(seconds(121));
+  EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+  EXPECT_EQ(w.change().culprit(), "c");
 }
 
 TEST(PlanChangeTest, ProgressKeepsASlowLoaderAlive) {
@@ -245,8 +350,26 @@ TEST(PlanChangeTest, LinksThatCanNotBeMadeAbort) {
   World w;
   w.links = Unavailable("no route");
   w.Run();
+  w.Elapse(seconds(1));
   EXPECT_EQ(w.change().state(), ChangeState::kAborted);
-  EXPECT_THAT(Message(w.change().status()), HasSubstr("no route"));
+  EXPECT_EQ(w.change().culprit(), "c");
+  EXPECT_EQ(Message(w.change().status()), "the link from c to the coordinator failed: no route");
+
+  World threads;  // what this process lacks is no worker's fault
+  threads.links = Internal("too many open files");
+  threads.Run();
+  threads.Elapse(seconds(1));
+  EXPECT_EQ(threads.change().state(), ChangeState::kAborted);
+  EXPECT_EQ(threads.change().culprit(), "");
+  EXPECT_EQ(Message(threads.change().status()), "too many open files");
+
+  World descriptors;
+  descriptors.links_come = false;
+  for (const char* name : {"a", "c"}) descriptors.instead[{name, Kind::kPrepare}] = [] {};
+  descriptors.Run();
+  descriptors.Say("a", StageFault{ResourceExhausted("{}: too many open files", kLinkToNextStage)});
+  descriptors.Elapse(seconds(1));
+  EXPECT_EQ(descriptors.change().culprit(), "a");
 }
 
 // Random orders of everything: one end, reached at most once, and never both plans at once.
@@ -291,76 +414,6 @@ TEST(PlanChangeTest, RandomEventsEndInTheOldOrTheNewPlan) {
     ++ends[w.change().state() == ChangeState::kDone ? 0 : w.change().state() == ChangeState::kAborted ? 1 : 2];
   }
   for (int n : ends) EXPECT_GT(n, 50);
-}
-
-ModelSizes Sizes(int layers) {
-  ModelSizes s;
-  s.layers.assign(static_cast<size_t>(layers), 100);
-  s.first = 400;
-  s.last = 400;
-  s.both = 400;
-  s.kv_per_layer = 10;
-  return s;
-}
-
-TEST(PlannerTest, TheHeadCountsWhereItSits) {
-  const auto two = BalanceLayers(Sizes(16), {{.name = "a"}, {.name = "b"}});
-  ASSERT_TRUE(two.ok()) << two.status();
-  EXPECT_EQ((*two)[0].layers, (LayerRange{0, 10}));
-  EXPECT_EQ((*two)[1].layers, (LayerRange{10, 16}));
-  EXPECT_FALSE(BalanceLayers(Sizes(2), {{.name = "a"}, {.name = "b"}, {.name = "c"}}).ok());
-  const auto wishes =
-      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{3, 4}}, {.name = "b", .wish = LayerRange{0, 3}}});
-  ASSERT_TRUE(wishes.ok()) << wishes.status();
-  EXPECT_EQ((*wishes)[0].worker, "b");
-  EXPECT_FALSE(
-      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
-}
-
-TEST(PlannerTest, UnnamedRangesGoToWorkersInJoinOrderLocalLast) {
-  const std::vector<PlanMember> members{{.name = "local", .local = true}, {.name = "w1"}, {.name = "w2"}};
-  const auto plan = ParseResize("0-1,2-3,w1=4-7", Sizes(8), members);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ((*plan)[0].worker, "w2");
-  EXPECT_EQ((*plan)[1].worker, "local");
-  EXPECT_EQ((*plan)[2].worker, "w1");
-  const auto cuts = ParseResize("2 5", Sizes(8), members);
-  ASSERT_TRUE(cuts.ok());
-  EXPECT_EQ((*cuts)[0].worker, "w1");
-  EXPECT_EQ((*cuts)[2].layers, (LayerRange{5, 8}));
-  for (const char* bad :
-       {"", ",", "-", "1-", "-1", "a=", "=1-2", "3-1", "0-8", "w1=-x", "0-3;4-7", "99999999999-3", "5 2", "0", "8"}) {
-    const auto parsed = ParseResize(bad, Sizes(8), members);
-    const bool valid = parsed.ok() && Plan{.num_layers = 8, .stages = MakeStages(*parsed)}.Validate().ok();
-    EXPECT_FALSE(valid) << bad;
-  }
-}
-
-TEST(PlannerTest, MemoryHoldsTheUnionOfBothPlans) {
-  const ModelSizes sizes = Sizes(8);
-  Plan old{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
-  Plan next{.num_layers = 8, .stages = MakeStages({{"b", "", {0, 4}}, {"a", "", {4, 8}}})};
-  // a: 8 layers of 100 + 10, and the tied matrix once.
-  EXPECT_TRUE(CheckMemory(sizes, {{.name = "a", .memory = 1280}}, &old, next).ok());
-  const Status tight = CheckMemory(sizes, {{.name = "a", .memory = 1279}}, &old, next);
-  EXPECT_TRUE(absl::IsResourceExhausted(tight));
-  EXPECT_THAT(Message(tight), HasSubstr("beside 0-3"));
-  EXPECT_TRUE(CheckMemory(sizes, {{.name = "a", .memory = 840}}, nullptr, next).ok());
-}
-
-TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
-  const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
-  const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
-  auto fit = [&](uint64_t memory) {
-    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, nullptr, next, 10);
-  };
-  const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
-  EXPECT_EQ(fit(weights + 5 * 10), 10u);
-  EXPECT_EQ(fit(weights + 5 * 10 - 1), 9u);
-  EXPECT_EQ(fit(weights + 5), 1u);
-  EXPECT_EQ(fit(weights + 4), 0u);
-  EXPECT_EQ(fit(10), 0u);
-  EXPECT_EQ(fit(0), 10u) << "unknown";
 }
 
 }  // namespace

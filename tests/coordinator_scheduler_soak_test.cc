@@ -1,4 +1,6 @@
 // Random events against a scheduler with few blocks, checked after every one.
+#include <array>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/scheduler_world.h"
@@ -27,20 +29,27 @@ WorldOptions RandomOptions(uint64_t seed) {
   o.chunked_prefill = pick(0, 4) > 0;
   o.continuous_batching = pick(0, 4) > 0;
   o.prefill_matches_decode = pick(0, 1) > 0;
-  return {
-      .scheduler = o, .seed = seed, .error_rate = pick(0, 2) > 0 ? 0.05 : 0, .repeat_rate = pick(0, 2) > 0 ? 0.05 : 0};
+  return {.scheduler = o,
+          .seed = seed,
+          .error_rate = pick(0, 2) > 0 ? 0.05 : 0,
+          .repeat_rate = pick(0, 2) > 0 ? 0.05 : 0,
+          .hold_percent = pick(0, 1) > 0 ? 6 : 0,
+          .ring_percent = std::array{0, 2, 12}[pick(0, 2)]};
 }
 
 // What is not reached is not tested: the events of all seeds together must have caused plenty of each.
 TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
-  uint64_t events = 0;
+  uint64_t events = 0, holds = 0, lost = 0, failed = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     SchedulerWorld world(RandomOptions(seed));
     for (int i = 0; i < 600; ++i) world.RandomEvent();
     world.RunDry();
     ASSERT_EQ(world.problem(), "") << "seed " << seed;
     events += world.events();
+    holds += world.holds();
+    lost += world.lost();
+    failed += world.failed();
     const SchedulerStats stats = world.stats();
     sum.preemptions += stats.preemptions;
     sum.cached_positions += stats.cached_positions;
@@ -52,6 +61,9 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   EXPECT_GE(sum.preemptions, 1000u);
   EXPECT_GE(sum.cached_positions, 10000u);
   EXPECT_GE(sum.replayed_rows, 10000u);
+  EXPECT_GE(holds, 2000u);
+  EXPECT_GE(lost, 5u);
+  EXPECT_GE(failed, 20u);
   RecordProperty("events", std::to_string(events));
   RecordProperty("preemptions", std::to_string(sum.preemptions));
   RecordProperty("cached_positions", std::to_string(sum.cached_positions));

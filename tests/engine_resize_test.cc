@@ -53,32 +53,46 @@ class ResizeTest : public ::testing::TestWithParam<const char*> {
     for (int i = 0; i < n; ++i) out.push_back(RunOne(ring->engine(), Ask(i)).tokens);
     return out;
   }
-  // Streams until `stop`: each that ends is followed by the next.
-  struct Load {
-    Load(Engine& engine, std::atomic<bool>& stop) : engine_(engine), stop_(stop), runner_(engine) {}
-    void Start(int streams) {
-      for (int i = 0; i < streams; ++i) Next();
-    }
-    void Next() {
-      const int seed = next_++;
-      seeds_.push_back(seed % kTexts);
-      runner_.Add(Ask(seed % kTexts), [this](SeqId, size_t n) {
-        ++tokens_;
+  // A request that is also asked for the logits of its prompt, which tell when it is in the middle of it.
+  static Request AskScored(int seed) {
+    Request r = Ask(seed);
+    while (r.prompt.size() < 120) r.prompt.push_back(static_cast<TokenId>(r.prompt.size() % 60));
+    r.prompt_logits = true;
+    return r;
+  }
+  // Requests that stand still in the middle until GoOn: what a test does meanwhile never comes too late.
+  class Standing {
+   public:
+    explicit Standing(Engine& engine) : engine_(engine), runner_(engine) {}
+    // Stands still soon after `at` tokens; 0: soon after the first row of logits of its prompt.
+    void Add(const Request& request, size_t at) {
+      wait_for_ = at < kTokens ? wait_for_ + 1 : wait_for_;
+      runner_.Add(request, [this, at, held = false](SeqId seq, size_t n) mutable {
+        if (n == at && !held) {
+          held = true;
+          engine_.Hold(seq);
+          ++standing_;
+        }
         if (n == kTokens) ++ended_;
       });
+      ++added_;
     }
-    // Keeps that many running, eight at most; on the test's thread.
-    void Refill(int streams) {
-      while (!stop_ && next_ - ended_ < streams) Next();
+    void Wait() const {
+      while (standing_ < wait_for_) std::this_thread::sleep_for(milliseconds(1));
     }
-    static constexpr int kTexts = 16;
+    void GoOn() {
+      for (size_t i = 0; i < added_; ++i) engine_.Unhold(runner_.id(i));
+    }
+    void WaitUntilAtMostRun(size_t n) const {
+      while (added_ - ended_ > n) std::this_thread::sleep_for(milliseconds(1));
+    }
+    std::vector<Outcome> Outcomes() { return runner_.Wait(); }
+
+   private:
     Engine& engine_;
-    std::atomic<bool>& stop_;
-    Runner runner_;
-    std::vector<int> seeds_;
-    int next_ = 0;
-    std::atomic<int> ended_{0};
-    std::atomic<uint64_t> tokens_{0};
+    size_t added_ = 0, wait_for_ = 0;
+    std::atomic<size_t> standing_{0}, ended_{0};
+    Runner runner_;  // its sinks use the others
   };
 
   testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
@@ -105,39 +119,38 @@ std::string RandomResize(std::mt19937& random, int layers) {
 }
 
 TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
-  const auto expected = Alone(Load::kTexts);
+  constexpr int kTexts = 16;
+  auto alone = OpenRing(Options(1));
+  ASSERT_NE(alone, nullptr);
   auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
   const int layers = static_cast<int>(ring->model().spec().layers.size());
-  std::atomic<bool> stop{false};
-  Load load(ring->engine(), stop);
-  load.Start(7);
+  Standing streams(ring->engine());
+  std::vector<Request> requests;
   std::mt19937 random(3);
   uint64_t pages = 0;
-  // Until enough was met on the way to prove something.
-  auto met = [&] {
-    const EngineStats stats = ring->engine().stats();
-    return (stats.held_in_prefill > 0 || !Tcp()) && stats.held_in_partial_block > 0 && load.next_ > 8 && pages > 100;
-  };
-  for (int i = 0; i < (testing::kSanitized ? 8 : 24) || (!met() && i < 100); ++i) {
-    const uint64_t before = load.tokens_;
-    while (load.tokens_ < before + 20 + random() % 60) {
-      load.Refill(7);
-      std::this_thread::sleep_for(milliseconds(1));
+  const int rounds = testing::kSanitized ? 8 : 24;
+  for (int i = 0; i < rounds; ++i) {
+    // Those of the rounds before run on while these are brought to a stand, two in their texts, one in its prompt.
+    streams.WaitUntilAtMostRun(6);
+    for (const Request& r : {Ask(2 * i % kTexts), Ask((2 * i + 1) % kTexts), AskScored(i % 4)}) {
+      requests.push_back(r);
+      streams.Add(r, r.prompt_logits ? 0 : 5 + random() % 50);
     }
-    load.Refill(8);  // a prompt is on its way when the ring pauses, with luck
+    streams.Wait();
     const std::string text = RandomResize(random, layers);
     const auto report = ring->cluster().ResizeAndWait(text);
     ASSERT_TRUE(report.ok()) << text << ": " << report.status();
     pages += report->pages_moved;
     EXPECT_TRUE(ring->engine().CheckIntegrity().ok()) << ring->engine().CheckIntegrity();
+    streams.GoOn();
   }
-  stop = true;
-  const auto outcomes = load.runner_.Wait();
-  ASSERT_GT(outcomes.size(), 8u);
+  const auto outcomes = streams.Outcomes();
   for (size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome expected = RunOne(alone->engine(), requests[i]);
     EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
-    EXPECT_EQ(outcomes[i].tokens, expected[static_cast<size_t>(load.seeds_[i])]) << "stream " << i;
+    EXPECT_EQ(outcomes[i].tokens, expected.tokens) << "stream " << i;
+    EXPECT_TRUE(outcomes[i].logits == expected.logits) << "stream " << i;
     EXPECT_EQ(outcomes[i].terminals, 1);
   }
   const EngineStats stats = ring->engine().stats();
@@ -145,25 +158,23 @@ TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   EXPECT_EQ(stats.step_errors, 0u);
   // What would make all this empty.
   EXPECT_GT(pages, 100u);
-  if (Tcp()) EXPECT_GT(stats.held_in_prefill, 0u);
+  EXPECT_GE(stats.held_in_prefill, static_cast<uint64_t>(rounds));
   EXPECT_GT(stats.held_in_partial_block, 0u);
-  EXPECT_GT(stats.pauses, 0u);
+  EXPECT_EQ(stats.pauses, static_cast<uint64_t>(rounds));
 }
 
 TEST_P(ResizeTest, WithoutTheMoveTheTextsWouldChange) {
   const auto expected = Alone(8);
   auto ring = OpenRing(Options(2));
   ASSERT_NE(ring, nullptr);
-  Runner runner(ring->engine());
-  std::atomic<uint64_t> tokens{0};
-  for (int i = 0; i < 8; ++i) {
-    runner.Add(Ask(i), [&](SeqId, size_t) { ++tokens; });
-  }
-  while (tokens < 100) std::this_thread::sleep_for(milliseconds(1));
+  Standing streams(ring->engine());
+  for (int i = 0; i < 8; ++i) streams.Add(Ask(i), 12);
+  streams.Wait();
   for (const auto& w : ring->workers()) w->SkipCopyingForTest();
   ASSERT_TRUE(ring->cluster().ResizeAndWait("local-2=0-2,local-1=3-5").ok());
+  streams.GoOn();
   int different = 0;
-  const auto outcomes = runner.Wait();
+  const auto outcomes = streams.Outcomes();
   for (size_t i = 0; i < 8; ++i) different += outcomes[i].tokens != expected[i];
   EXPECT_GT(different, 0);
 }
@@ -198,14 +209,14 @@ TEST_P(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
   const auto expected = Alone(6);
   auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
-  Runner runner(ring->engine());
-  std::atomic<uint64_t> tokens{0};
-  for (int i = 0; i < 6; ++i) {
-    runner.Add(Ask(i), [&](SeqId, size_t) { ++tokens; });
-  }
-  while (tokens < 60) std::this_thread::sleep_for(milliseconds(1));
+  Standing streams(ring->engine());
+  // Some stand still, some have rows in the ring that breaks.
+  for (int i = 0; i < 6; ++i) streams.Add(Ask(i), i % 2 == 0 ? 10 : kTokens + 1);
+  streams.Wait();
   ring->workers()[1]->BreakLinksForTest();
-  const auto outcomes = runner.Wait();
+  while (ring->cluster().status().plan->epoch.number < 2) std::this_thread::sleep_for(milliseconds(1));
+  streams.GoOn();
+  const auto outcomes = streams.Outcomes();
   for (size_t i = 0; i < 6; ++i) {
     EXPECT_TRUE(outcomes[i].finished) << outcomes[i].status;
     EXPECT_EQ(outcomes[i].tokens, expected[i]);
@@ -216,15 +227,12 @@ TEST_P(ResizeTest, ABrokenLinkIsRepairedAndNothingIsLost) {
 TEST_P(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
   auto ring = OpenRing(Options(3));
   ASSERT_NE(ring, nullptr);
-  Runner runner(ring->engine());
-  std::atomic<uint64_t> tokens{0};
-  for (int i = 0; i < 6; ++i) {
-    runner.Add(Ask(i), [&](SeqId, size_t) { ++tokens; });
-  }
-  while (tokens < 60) std::this_thread::sleep_for(milliseconds(1));
+  Standing streams(ring->engine());
+  for (int i = 0; i < 6; ++i) streams.Add(Ask(i), 10);
+  streams.Wait();
   ring->workers()[1]->Stop();
-  ring->cluster().Leave("local-2", Unavailable("its process ended"));
-  for (const Outcome& o : runner.Wait()) {
+  ring->cluster().Leave({.name = "local-2"}, Unavailable("its process ended"));
+  for (const Outcome& o : streams.Outcomes()) {
     EXPECT_EQ(o.terminals, 1);
     EXPECT_TRUE(absl::IsUnavailable(o.status)) << o.status;
     EXPECT_THAT(Message(o.status), ::testing::HasSubstr("local-2 with layers 2-3"));

@@ -1,4 +1,4 @@
-// Attention of every instruction set against the reference, and a row's bits whoever shares the work.
+// Attention of every instruction set against the reference; and that a row keeps its bits however the work is divided.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t pos
   Cache c;
   c.view = {.type = type, .k = nullptr, .v = nullptr, .block_size = block, .kv_heads = kv_heads, .head_dim = head_dim};
   const uint32_t blocks = (positions + static_cast<uint32_t>(block) - 1) / static_cast<uint32_t>(block);
-  // NaN in all that is not written: what leaks shows.
+  // NaN in everything that is not written, so that a stray read shows.
   c.k.assign((blocks + 2) * c.view.PageBytes(), std::byte{0xFF});
   c.v = c.k;
   c.view.k = c.k.data();
@@ -59,14 +59,14 @@ TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
             .heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
         std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
         fast_->Attention(q.data(), rows, cache.view, params, got.data());
-        // A score is one chain of up to 64 additions of size 10: some 1e-6, which the weights hand on.
+        // A score is one chain of up to 64 additions of size 10: an error of about 1e-6, which the weights pass on.
         for (const auto& [from, n] : {std::pair<size_t, size_t>{0, 24}, {248, 16}, {504, 16}, {690, 10}}) {
           ref_->Attention(&q[from * 4 * dim], std::span(rows).subspan(from, n), cache.view, params,
                           &expected[from * 4 * dim]);
           for (size_t i = from * 4 * dim; i < (from + n) * 4 * dim; ++i)
             ASSERT_NEAR(got[i], expected[i], 1e-5) << i << " of " << KvTypeName(type);
         }
-        // Alone it has too few heads for two or eight threads, which share its splits.
+        // A single row has too few heads for two or eight threads, so these divide its splits.
         for (Backend* backend : {fast_.get(), one.get(), eight.get()}) {
           for (uint32_t p : {0u, 1u, 15u, 16u, 255u, 256u, 257u, 699u}) {
             backend->Attention(&q[p * 4 * dim], std::span(rows).subspan(p, 1), cache.view, params, alone.data());
@@ -79,8 +79,8 @@ TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
   }
 }
 
-// Rows of different sequences: where they are fewer than the threads want, each takes some of the heads, not always as
-// many.
+// Rows of different sequences: if they are fewer than the threads need, each becomes items of some heads, not always
+// equally many.
 TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
   const int heads = 10, kv_heads = 5, head_dim = 32;
   Cache cache = MakeCache(KvType::kF16, kv_heads, head_dim, 16, 400);
@@ -89,7 +89,7 @@ TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
   fast_->StoreKv(Random(400 * 160, 1).data(), Random(400 * 160, 2).data(), stored, cache.view);
   const AttentionParams params{.heads = heads, .scale = 0.3f};
   const auto q = Random(3 * 320, 3);
-  std::vector<std::vector<BlockId>> tables(3, cache.table);  // sequences of their own
+  std::vector<std::vector<BlockId>> tables(3, cache.table);  // one per sequence
   for (size_t count : {1u, 2u, 3u}) {
     for (uint32_t last : {30u, 399u}) {
       std::vector<KvRow> rows;
@@ -106,7 +106,7 @@ TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
   }
 }
 
-// Pages of other sizes, and heads so wide that a page's q8_0 scales are taken in parts.
+// Pages of other sizes, and heads so wide that the q8_0 scales of a page are converted in parts.
 TEST_P(Attention, PagesOfAnySize) {
   for (const auto& [block, head_dim] :
        {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}, {16, 96}, {16, 128}, {16, 256}}) {
@@ -134,8 +134,8 @@ TEST_P(Attention, PagesOfAnySize) {
   }
 }
 
-// Many splits, which are added in pairs by whoever comes second: the same bits alone and in company, for every number
-// of threads, whatever comes first.
+// Many splits are combined in pairs by the thread that finishes second. The bits are the same for a row alone and in a
+// batch, for every number of threads and every order of arrival.
 TEST_P(Attention, SplitsAreAddedInOneOrder) {
   const uint32_t positions = 2600;  // 11 splits
   const size_t dim = 32, width = 4 * dim;
@@ -171,7 +171,7 @@ TEST_P(Attention, SplitsAreAddedInOneOrder) {
   }
 }
 
-// Scores of a thousand that differ by little: weights hang on the differences, which are exact.
+// Scores of a thousand that differ by little: the weights depend on the differences, which are exact.
 TEST_P(Attention, WeightsOfLargeScores) {
   const uint32_t positions = 300, dim = 32;
   Cache cache = MakeCache(KvType::kF32, 1, dim, 16, positions);
@@ -188,7 +188,7 @@ TEST_P(Attention, WeightsOfLargeScores) {
   for (size_t i = 0; i < dim; ++i) EXPECT_NEAR(got[i], expected[i], 5e-7) << i;
 }
 
-// An element as the cache keeps it.
+// The elements as the cache stores them.
 std::vector<float> Kept(KvType type, const std::vector<float>& v) {
   std::vector<float> out(v.size());
   const DType as = type == KvType::kF16    ? DType::kF16
@@ -201,10 +201,11 @@ std::vector<float> Kept(KvType type, const std::vector<float>& v) {
   return out;
 }
 
-class PromptAttention : public testing::KernelTest {
+class PrefillAttention : public testing::KernelTest {
  protected:
   static constexpr size_t kHeads = 6, kKvHeads = 2;
-  // One query in plain code: itself and its weights rounded to bf16, these relative to the largest of 256 positions.
+  // One query in plain code, with the rounding of tiles: the query to bf16, and the weights to bf16 relative to the
+  // largest of their 256 positions.
   static std::vector<double> Attend(const float* q, const float* k, const float* v, size_t dim, size_t p,
                                     const AttentionParams& params) {
     const size_t from = params.window > 0 && p + 1 > static_cast<size_t>(params.window)
@@ -239,7 +240,7 @@ class PromptAttention : public testing::KernelTest {
   }
 };
 
-TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
+TEST_P(PrefillAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
   for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
     for (int head_dim : {20, 64}) {
       if (type == KvType::kQ8_0 && head_dim % 32 != 0) continue;
@@ -258,11 +259,11 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
                                .scale = 0.3f,
                                .softcap = window == 5 ? 20.0f : 0.0f,
                                .window = window,
-                               .arithmetic = Arithmetic::kPrompt};
+                               .arithmetic = Arithmetic::kPrefill};
         std::vector<float> all(q.size(), NAN), got(q.size());
         fast_->Attention(q.data(), rows, cache.view, params, all.data());
         if (fast_->prefill_matches_decode()) {
-          params.arithmetic = Arithmetic::kGenerated;
+          params.arithmetic = Arithmetic::kDecode;
           fast_->Attention(q.data(), rows, cache.view, params, got.data());
           EXPECT_EQ(all, got);
           continue;
@@ -285,7 +286,7 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
         for (const auto& [threads, chunk] : {std::pair<int, size_t>{1, 333}, {2, 1}, {2, 64}, {8, 7}}) {
           const auto backend = MakeBackend(GetParam(), threads);
           std::fill(got.begin(), got.end(), NAN);
-          const size_t first = chunk == 1 ? 505 : 0;  // they take long one by one
+          const size_t first = chunk == 1 ? 505 : 0;  // one by one, all rows would take long
           for (size_t r = first; r < positions; r += chunk) {
             const size_t n = std::min<size_t>(chunk, positions - r);
             backend->Attention(&q[r * width], std::span(rows).subspan(r, n), cache.view, params, &got[r * width]);
@@ -294,7 +295,7 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
               << threads << " threads, chunks of " << chunk;
         }
         if (window == 0) continue;
-        // Blocks behind the window are given back.
+        // Blocks that are out of the window are freed.
         std::vector<BlockId> table = cache.table;
         std::vector<KvRow> last(rows.end() - 16, rows.end());
         for (KvRow& row : last) row.table = table.data();
@@ -306,9 +307,9 @@ TEST_P(PromptAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
   }
 }
 
-// Several sequences and rows that do not follow each other in one call, pages of several sizes, groups that fill tiles
-// in part.
-TEST_P(PromptAttention, SequencesPagesAndGroups) {
+// Several sequences and rows that are not consecutive in one call, pages of several sizes, groups that fill tiles in
+// part.
+TEST_P(PrefillAttention, SequencesPagesAndGroups) {
   struct Case {
     int block, heads, kv_heads, head_dim;
   };
@@ -326,13 +327,13 @@ TEST_P(PromptAttention, SequencesPagesAndGroups) {
       for (uint32_t p = 0; p < positions; ++p) all.push_back({table.data(), p});
     }
     fast_->StoreKv(Random(all.size() * kv_width, 1).data(), Random(all.size() * kv_width, 2).data(), all, cache.view);
-    std::vector<KvRow> rows;  // of one, of the other, again of the one, behind what it had
+    std::vector<KvRow> rows;  // of one sequence, of the other, and later ones of each
     for (const auto& [sequence, from, n] :
          {std::tuple<size_t, uint32_t, uint32_t>{0, 100, 90}, {1, 0, 75}, {0, 240, 20}, {1, 200, 1}}) {
       for (uint32_t p = from; p < from + n; ++p) rows.push_back({tables[sequence].data(), p});
     }
     const auto q = Random(rows.size() * width, 3);
-    const AttentionParams params{.heads = c.heads, .scale = 0.2f, .arithmetic = Arithmetic::kPrompt};
+    const AttentionParams params{.heads = c.heads, .scale = 0.2f, .arithmetic = Arithmetic::kPrefill};
     std::vector<float> together(q.size(), NAN), alone(width), expected(q.size());
     fast_->Attention(q.data(), rows, cache.view, params, together.data());
     for (size_t r = 0; r < rows.size(); r += 7) {
@@ -340,15 +341,15 @@ TEST_P(PromptAttention, SequencesPagesAndGroups) {
       EXPECT_EQ(std::memcmp(alone.data(), &together[r * width], width * 4), 0)
           << "row " << r << ", pages of " << c.block;
       ref_->Attention(&q[r * width], std::span(rows).subspan(r, 1), cache.view, params, &expected[r * width]);
-      // Queries are rounded; elsewhere in the cache are numbers of size 1.
+      // Queries are rounded; a read of other pages would give errors of size 1.
       for (size_t i = r * width; i < (r + 1) * width; ++i)
         ASSERT_NEAR(together[i], expected[i], 4e-2) << "row " << r << ", pages of " << c.block;
     }
   }
 }
 
-// What is no number stays visible, and scores however large leave weights.
-TEST_P(PromptAttention, ScoresOfAnySize) {
+// NaN stays visible, and scores of any size leave valid weights.
+TEST_P(PrefillAttention, ScoresOfAnySize) {
   const uint32_t positions = 300;
   Cache cache = MakeCache(KvType::kF32, 1, 32, 16, positions);
   std::vector<KvRow> rows;
@@ -360,7 +361,7 @@ TEST_P(PromptAttention, ScoresOfAnySize) {
     q[290 * 32 + i] = NAN;
     q[299 * 32 + i] *= 1e12f;
   }
-  const AttentionParams params{.heads = 1, .scale = 1, .arithmetic = Arithmetic::kPrompt};
+  const AttentionParams params{.heads = 1, .scale = 1, .arithmetic = Arithmetic::kPrefill};
   std::vector<float> got(q.size(), NAN);
   fast_->Attention(q.data(), rows, cache.view, params, got.data());
   for (size_t r = 0; r < positions; ++r) {
@@ -372,8 +373,8 @@ TEST_P(PromptAttention, ScoresOfAnySize) {
     EXPECT_LE(std::fabs(got[i]), std::fabs(*std::max_element(v.begin(), v.end(), most)) * 1.01f);
 }
 
-// A query's weights of what it does not see are 0, and 0 times infinity is no number.
-TEST_P(PromptAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
+// A query has the weight 0 for positions it does not attend to, and 0 times infinity is NaN.
+TEST_P(PrefillAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
   const uint32_t positions = 40;
   for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kQ8_0}) {
     Cache cache = MakeCache(type, kKvHeads, 32, 16, positions);
@@ -385,7 +386,7 @@ TEST_P(PromptAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
     v[20 * kKvHeads * 32 + 5] = INFINITY;
     v[21 * kKvHeads * 32 + 6] = NAN;
     fast_->StoreKv(k.data(), v.data(), rows, cache.view);
-    const AttentionParams params{.heads = kHeads, .scale = 0.3f, .window = 4, .arithmetic = Arithmetic::kPrompt};
+    const AttentionParams params{.heads = kHeads, .scale = 0.3f, .window = 4, .arithmetic = Arithmetic::kPrefill};
     std::vector<float> together(q.size()), alone(width);
     fast_->Attention(q.data(), rows, cache.view, params, together.data());
     for (size_t p = 0; p < positions; ++p) {
@@ -398,7 +399,7 @@ TEST_P(PromptAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Attention, ::testing::ValuesIn(testing::FastIsas()), testing::IsaTestName);
-INSTANTIATE_TEST_SUITE_P(Isa, PromptAttention, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Isa, PrefillAttention, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
 
 }  // namespace
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// Types of few bits a weight: against an independent implementation, bit for bit.
+// Types with few bits per weight against an independent implementation, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,9 +29,9 @@ TEST(LowBitTest, EveryTypeGivesTheKnownValues) {
     std::vector<float> values(info->block_elems);
     Dequantize(info->type, bytes.data(), values.data(), values.size());
     for (size_t i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(values[7 * i], block.values[i]) << block.type << " " << 7 * i;
-    for (float& v : values) v += 0.0f;  // one zero
+    for (float& v : values) v += 0.0f;  // turns -0 into 0
     EXPECT_EQ(Crc32c(std::as_bytes(std::span(values))), block.crc32c) << block.type;
-    // A flipped bit shows.
+    // A flipped bit must be noticed.
     bytes[bytes.size() / 2] ^= std::byte{1};
     std::vector<float> other(values.size());
     Dequantize(info->type, bytes.data(), other.data(), other.size());

@@ -1,4 +1,4 @@
-// The small ops of every instruction set against the reference, and types that become floats.
+// The small ops of every instruction set against the reference, and the quantized types' values.
 #include "kernels/ops.h"
 #include "tests/testing/kernel_test.h"
 
@@ -96,9 +96,9 @@ TEST_P(Ops, KeysAndValuesAreRoundedAsTheReferenceDoes) {
   }
 }
 
-TEST_P(Ops, WhatIsLargeOrNoNumberGoesThroughActivations) {
+TEST_P(Ops, LargeNumbersAndNanPassThroughActivations) {
   const float inf = INFINITY;
-  for (size_t n : {1u, 3u, 16u, 37u}) {  // tails and whole registers
+  for (size_t n : {1u, 3u, 16u, 37u}) {  // partial and whole registers
     auto all = [&](float value) { return std::vector<float>(n, value); };
     auto is = [&](const std::vector<float>& got, float want) {
       for (float v : got)
@@ -142,7 +142,7 @@ TEST_P(Ops, TopKAndLogSumExpMatchTheReference) {
         ref_->TopK(logits.data(), vocab, k, skip, m, &a);
         fast_->TopK(logits.data(), vocab, k, skip, m, &b);
         EXPECT_EQ(a, b) << vocab << " " << k;
-        if (vocab > 100) continue;  // NaN make sums meaningless
+        if (vocab > 100) continue;  // these have NaN, with which sums mean nothing
         for (double t : {1.0, 0.5, 3.0}) {
           const double x = ref_->LogSumExp(logits.data(), vocab, t, skip, m);
           const double y = fast_->LogSumExp(logits.data(), vocab, t, skip, m);
@@ -172,7 +172,7 @@ TEST(QuantTest, HalfsRoundTripAndRoundToEven) {
 }
 
 TEST(QuantTest, BlocksDequantizeToHandMadeValues) {
-  // d = 2, m = 0.5 where there is one.
+  // d = 2; m = 0.5 in the types that have it.
   const uint16_t two = FloatToHalf(2), half = FloatToHalf(0.5f);
   std::vector<std::byte> b(256);
   auto put = [&](size_t at, uint16_t v) { std::memcpy(&b[at], &v, 2); };

@@ -1,115 +1,29 @@
-// Products of every instruction set against the reference and each other, and the promise that a row never depends on
-// its company.
-#include "kernels/codes.h"
-#include "kernels/ops.h"
-#include "kernels/quant_lowbit.h"
-#include "tests/testing/kernel_test.h"
-#include "tests/testing/sanitized.h"
-
+// Products of every instruction set against the reference and against each other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <random>
-#include <tuple>
+
+#include "kernels/ops.h"
+#include "tests/testing/kernel_test.h"
+#include "tests/testing/products.h"
+#include "tests/testing/sanitized.h"
 
 namespace gyre {
 namespace {
 
+using testing::IsInteger;
+using testing::kArithmetics;
+using testing::kTypes;
+using testing::MakeWeights;
 using testing::Random;
+using testing::RandomCodes;
+using testing::Weights;
 
-constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kGenerated, Arithmetic::kPrompt};
-constexpr DType kTypes[] = {DType::kF32,   DType::kF16,     DType::kBF16,  DType::kQ8_0,    DType::kQ4_0,
-                            DType::kQ4_1,  DType::kQ5_0,    DType::kQ5_1,  DType::kQ2_K,    DType::kQ3_K,
-                            DType::kQ4_K,  DType::kQ5_K,    DType::kQ6_K,  DType::kIQ4_NL,  DType::kIQ4_XS,
-                            DType::kMXFP4, DType::kIQ1_S,   DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS,
-                            DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S, DType::kTQ1_0,   DType::kTQ2_0};
-// Types whose products are of whole numbers.
-bool IsInteger(DType type) { return HasCodes(type) || IsLowBit(type); }
-
-// A quantized block but for its f16 scales (MXFP4: the exponent), which random bytes would make infinite.
-struct Codes {
-  size_t begin, end;
-};
-Codes CodesOf(DType type) {
-  switch (type) {
-    case DType::kQ2_K: return {0, 80};
-    case DType::kQ3_K: return {0, 108};
-    case DType::kQ6_K: return {0, 208};
-    case DType::kMXFP4: return {1, 17};
-    case DType::kIQ1_M: return {0, 56};
-    case DType::kTQ1_0: return {0, 52};
-    case DType::kTQ2_0: return {0, 64};
-    case DType::kQ8_0:
-    case DType::kQ4_0:
-    case DType::kQ5_0:
-    case DType::kIQ4_NL:
-    case DType::kIQ4_XS:
-    case DType::kIQ1_S:
-    case DType::kIQ2_XXS:
-    case DType::kIQ2_XS:
-    case DType::kIQ2_S:
-    case DType::kIQ3_XXS:
-    case DType::kIQ3_S: return {2, Info(type).block_bytes};
-    default: return {4, Info(type).block_bytes};
-  }
-}
-// Blocks with random codes; scales as `bytes` has them.
-void RandomCodes(DType type, uint32_t seed, std::vector<std::byte>* bytes) {
-  std::mt19937 random(seed);
-  const Codes codes = CodesOf(type);
-  for (size_t at = 0; at < bytes->size(); at += Info(type).block_bytes) {
-    for (size_t i = codes.begin; i < codes.end; ++i) (*bytes)[at + i] = static_cast<std::byte>(random());
-    if (type != DType::kIQ1_M) continue;
-    for (size_t i = 0; i < 4; ++i) {  // the scale 0x2A66, a nibble a word
-      std::byte& high = (*bytes)[at + 49 + 2 * i];
-      high = (high & std::byte{15}) | static_cast<std::byte>((0x2A66 >> (4 * i) & 15) << 4);
-    }
-  }
-}
-
-struct Weights {
-  std::vector<std::byte> bytes;
-  WeightView view;
-};
-// Made once each: searching for the scales of blocks of 256 takes longer than most tests.
-Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
-  static std::map<std::tuple<DType, size_t, size_t, uint32_t>, std::vector<std::byte>> made;
-  const DTypeInfo& info = Info(type);
-  Weights w;
-  std::vector<std::byte>& known = made[{type, n, k, seed}];
-  if (!known.empty()) {
-    w.bytes = known;
-    w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
-    return w;
-  }
-  w.bytes.resize(n * k / info.block_elems * info.block_bytes);
-  if (!Quantize(type, Random(n * k, seed).data(), w.bytes.data(), n * k)) {
-    // No quantizer for this one: scales about 1/16, the minima's too.
-    std::mt19937 random(seed + 1);
-    const Codes codes = CodesOf(type);
-    for (size_t at = 0; at < w.bytes.size(); at += info.block_bytes) {
-      if (type == DType::kMXFP4) {
-        w.bytes[at] = static_cast<std::byte>(120 + random() % 8);
-        continue;
-      }
-      for (size_t i = 0; i + 1 < info.block_bytes; i += 2) {
-        if (i >= codes.begin && i < codes.end) continue;
-        const uint16_t half = FloatToHalf(0.05f + 0.0001f * static_cast<float>(random() % 256));
-        std::memcpy(&w.bytes[at + i], &half, 2);
-      }
-    }
-    RandomCodes(type, seed, &w.bytes);
-  }
-  known = w.bytes;
-  w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
-  return w;
-}
-
-// x as int8 per 32 sees it: what the integer kernels multiply, in plain code.
+// x after quantization to int8 in blocks of 32, as the integer kernels multiply it, in plain code.
 std::vector<float> Rounded(const std::vector<float>& x) {
   std::vector<float> out(x.size());
   for (size_t b = 0; b < x.size(); b += 32) {
@@ -123,7 +37,8 @@ std::vector<float> Rounded(const std::vector<float>& x) {
 
 class Products : public testing::KernelTest {
  protected:
-  // |sum| differs by at most eps * k * sum of |products|.
+  // Each sum may differ by at most eps * k * sum of |products|.
+  // `flip`: a byte of W of which a bit is flipped, so that the test has to notice it.
   void ExpectProducts(DType type, size_t rows, size_t n, size_t k, bool exact, int flip = -1) {
     Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
     const std::vector<float> x = Random(rows * k + 1, 5);
@@ -134,7 +49,7 @@ class Products : public testing::KernelTest {
     ref_->MatMul(seen.data(), rows, *ref_->Pack(w.view), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     fast_->MatMul(x.data() + 1, rows, *fast_->Pack(w.view), got.data() + 1,
-                  exact ? Arithmetic::kExact : Arithmetic::kGenerated);
+                  exact ? Arithmetic::kExact : Arithmetic::kDecode);
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
     std::vector<float> wide(k);
     const size_t row_bytes = w.bytes.size() / n;
@@ -158,13 +73,13 @@ class Products : public testing::KernelTest {
     }
   }
 
-  void ExpectPromptProducts(DType type, size_t rows, size_t n, size_t k, int flip = -1) {
+  void ExpectPrefillProducts(DType type, size_t rows, size_t n, size_t k, int flip = -1) {
     Weights w = MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k));
     const std::vector<float> x = Random(rows * k, 5);
     std::vector<float> expected(rows * n), got(rows * n, NAN);
     if (fast_->prefill_matches_decode()) {
-      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kGenerated);
-      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), expected.data(), Arithmetic::kDecode);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrefill);
       EXPECT_EQ(expected, got) << Info(type).name;
       return;
     }
@@ -174,12 +89,13 @@ class Products : public testing::KernelTest {
     std::vector<float> seen = x, wide(n * k);
     Dequantize(type, w.bytes.data(), wide.data(), n * k);
     round(&seen);
-    if (type != DType::kF16 && type != DType::kF32) round(&wide);  // those are sums of two bf16: 16 bits at least
+    if (type != DType::kF16 && type != DType::kF32)
+      round(&wide);  // f16 and f32 become sums of two bf16 with at least 16 bits
     const WeightView rounded{
         .type = DType::kF32, .n = n, .k = k, .data = reinterpret_cast<const std::byte*>(wide.data())};
     ref_->MatMul(seen.data(), rows, *ref_->Pack(rounded), expected.data());
     if (flip >= 0) w.bytes[static_cast<size_t>(flip)] ^= std::byte{0x40};
-    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrompt);
+    fast_->MatMul(x.data(), rows, *fast_->Pack(w.view), got.data(), Arithmetic::kPrefill);
     size_t wrong = 0;
     for (size_t r = 0; r < rows; ++r) {
       for (size_t c = 0; c < n; ++c) {
@@ -189,7 +105,7 @@ class Products : public testing::KernelTest {
           norm += product;
           largest = std::max(largest, product);
         }
-        // A weight is a sum that is rounded before: two of these may be on the other side of a tie.
+        // A weight is scaled before it is rounded: two of them may be rounded to the other side of a tie.
         const double bound = (6e-8 * (4 + static_cast<double>(k) / 8) + (type == DType::kF32 ? 1e-5 : 0)) * norm +
                              (IsInteger(type) ? largest / 128 : 1e-30);
         const double error = std::fabs(static_cast<double>(got[r * n + c]) - static_cast<double>(expected[r * n + c]));
@@ -209,7 +125,7 @@ TEST_P(Products, ProductsMatchTheReference) {
     const size_t block = Info(type).block_elems;
     for (size_t k : {block, 2 * block, 3 * block, size_t{96}, size_t{2048}}) {
       if (k % block != 0) continue;
-      if (testing::kSanitized && k == 2048) continue;  // the same loops, only longer
+      if (testing::kSanitized && k == 2048) continue;  // runs the same loops, only longer
       for (size_t n : {1u, 7u, 16u, 33u, 65u}) {
         if (testing::kSanitized && (n == 1 || n == 16)) continue;
         for (size_t rows : {1u, 2u, 3u, 4u, 9u, 17u}) {
@@ -228,21 +144,22 @@ TEST_P(Products, AFlippedBitIsCaught) {
   for (DType type : kTypes) ExpectProducts(type, 2, 17, std::max<size_t>(64, Info(type).block_elems), false, 5);
 }
 
-// Tiles round both factors to bf16; without tiles a prompt's rows are as generated ones.
-TEST_P(Products, PromptProductsMatchTheReference) {
+// Tiles round both factors to bf16; without tiles prefill has the bits of decode.
+TEST_P(Products, PrefillProductsMatchTheReference) {
   for (DType type : kTypes) {
     const size_t block = Info(type).block_elems;
-    // Over a segment of k, a slice of columns, a block of rows (sanitized, over the segment only).
-    ExpectPromptProducts(type, testing::kSanitized ? 17 : 290, testing::kSanitized ? 33 : 70, block == 1 ? 2093 : 2304);
+    // More than a segment of k, a slice of columns and a block of rows (with sanitizers only the segment).
+    ExpectPrefillProducts(type, testing::kSanitized ? 17 : 290, testing::kSanitized ? 33 : 70,
+                          block == 1 ? 2093 : 2304);
     for (size_t k : {block, size_t{96}}) {
       for (size_t n : {1u, 16u, 33u}) {
         if (testing::kSanitized && n != 33) continue;
         for (size_t rows : {1u, 16u, 17u, 33u}) {
-          if (k % block == 0 && (!fast_->prefill_matches_decode() || n == 33)) ExpectPromptProducts(type, rows, n, k);
+          if (k % block == 0 && (!fast_->prefill_matches_decode() || n == 33)) ExpectPrefillProducts(type, rows, n, k);
         }
       }
     }
-    ExpectPromptProducts(type, 2, 17, std::max<size_t>(64, block), 7);
+    ExpectPrefillProducts(type, 2, 17, std::max<size_t>(64, block), 7);
   }
 }
 
@@ -279,7 +196,7 @@ TEST_P(Products, SeveralProductsAtOnceAreThoseOfEach) {
   }
 }
 
-// By tiles nothing of it is in memory between; no bit may tell.
+// With tiles no intermediate result reaches memory, which must not change a bit.
 TEST_P(Products, FeedForwardIsItsProductsAndActivation) {
   struct Case {
     DType gate, up, down;
@@ -340,16 +257,16 @@ TEST_P(Products, Int8ActivationsStayWithinTheirRounding) {
   EXPECT_LT(std::sqrt(error / norm), 0.012);  // steps of amax/127, amax about 2.7 sigma: 0.6 percent
 }
 
-// The exact integer sums and the one order of the rest leave nothing to differ, with few rows or in groups for tiles.
+// Integer sums are exact and everything else has one order, so few rows and groups for tiles give the same bits.
 TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
   const Isa first = testing::FastIsas().front();
   if (GetParam() == first) GTEST_SKIP() << "the others are compared with it";
   auto simplest = MakeBackend(first, 1);
-  const size_t n = 33;  // a panel of one column, and one of none
+  const size_t n = 33;  // one panel with one column, and an empty one
   auto expect_same = [&](const WeightView& w) {
     for (size_t rows : {5u, 13u, 53u, 69u, 77u}) {
       const std::vector<float> x = Random(rows * w.k, 22);
-      // Behind the rows lies what must stay.
+      // The memory after the rows must not change.
       std::vector<float> expected((rows + 16) * n, NAN), got = expected;
       simplest->MatMul(x.data(), rows, *simplest->Pack(w), expected.data());
       fast_->MatMul(x.data(), rows, *fast_->Pack(w), got.data());
@@ -359,7 +276,7 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
   for (DType type : kTypes) {
     if (!IsInteger(type)) continue;
     Weights w = MakeWeights(type, n, Info(type).block_elems == 32 ? 1312 : 1280, 21);  // three segments, half a unit
-    // Codes that no quantizer writes, as -128 of Q8_0.
+    // Includes codes that no quantizer writes, such as -128 in Q8_0.
     RandomCodes(type, 4, &w.bytes);
     expect_same(w.view);
   }
@@ -375,7 +292,7 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
                .group = 32});
 }
 
-// llama2.c's int8 with an f32 scale a group: in panels where each 32 positions have one scale, else expanded.
+// llama2.c's int8 with one f32 scale per group: packed into panels if each 32 positions share a scale, else expanded.
 TEST_P(Products, Int8WithGroupsOfAnySize) {
   for (const auto& [group, k] :
        {std::pair<size_t, size_t>{32, 96}, {64, 128}, {128, 64}, {64, 352}, {24, 96}, {16, 80}}) {
@@ -405,9 +322,9 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
       ASSERT_NEAR(exact[i], expected_exact[i], 1e-4f * (1 + std::fabs(expected_exact[i])));
     }
     if (fast_->prefill_matches_decode()) continue;
-    // By tiles both factors are rounded to 8 bits.
+    // Tiles round both factors to the 8 bits of a bf16.
     std::vector<float> prompt(rows * n);
-    fast_->MatMul(x.data(), rows, *packed, prompt.data(), Arithmetic::kPrompt);
+    fast_->MatMul(x.data(), rows, *packed, prompt.data(), Arithmetic::kPrefill);
     for (size_t i = 0; i < prompt.size(); ++i) {
       float magnitude = 0;
       for (size_t j = 0; j < k; ++j) {
@@ -420,99 +337,8 @@ TEST_P(Products, Int8WithGroupsOfAnySize) {
   }
 }
 
-TEST_P(Products, ARowDoesNotDependOnItsCompanyOrOnThreads) {
-  const size_t n = 70, rows = testing::kSanitized ? 8 : 24;
-  for (DType type : kTypes) {
-    const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, of floats a tail too
-    for (const Arithmetic arithmetic : kArithmetics) {
-      if (arithmetic == Arithmetic::kPrompt && fast_->prefill_matches_decode()) continue;
-      const Weights w = MakeWeights(type, n, k, 11);
-      const std::vector<float> x = Random(rows * k, 12);
-      std::vector<float> alone(rows * n);
-      const auto one = MakeBackend(GetParam(), 1);
-      for (size_t r = 0; r < rows; ++r) one->MatMul(&x[r * k], 1, *one->Pack(w.view), &alone[r * n], arithmetic);
-      for (int threads = 1; threads <= 8; ++threads) {
-        if (testing::kSanitized && threads != 1 && threads != 3 && threads != 8) continue;
-        auto backend = MakeBackend(GetParam(), threads);
-        const auto packed = backend->Pack(w.view);
-        for (size_t chunk : {1u, 3u, 7u, 17u, 24u}) {
-          if (threads > 4 && chunk != 7 && chunk != 24) continue;
-          std::vector<float> got(rows * n, NAN);
-          for (size_t r = 0; r < rows; r += chunk) {
-            backend->MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
-          }
-          ASSERT_EQ(std::memcmp(got.data(), alone.data(), got.size() * 4), 0)
-              << Info(type).name << " threads " << threads << " chunk " << chunk << " arithmetic "
-              << static_cast<int>(arithmetic);
-        }
-      }
-    }
-  }
-}
-
-// Rows in one product have the bits of the same rows in chunks.
-void ExpectSameInChunks(Backend& backend, const Weights& w, size_t rows, Arithmetic arithmetic,
-                        std::initializer_list<size_t> chunks) {
-  const size_t n = w.view.n, k = w.view.k;
-  const std::vector<float> x = Random(rows * k, 32);
-  std::vector<float> all(rows * n, NAN);
-  const auto packed = backend.Pack(w.view);
-  backend.MatMul(x.data(), rows, *packed, all.data(), arithmetic);
-  for (size_t chunk : chunks) {
-    std::vector<float> got(rows * n, NAN);
-    for (size_t r = 0; r < rows; r += chunk)
-      backend.MatMul(&x[r * k], std::min(chunk, rows - r), *packed, &got[r * n], arithmetic);
-    ASSERT_EQ(std::memcmp(got.data(), all.data(), got.size() * 4), 0) << Info(w.view.type).name << " chunk " << chunk;
-  }
-}
-
-// Sums that wait in the output between segments of k, and several blocks of rows.
-TEST_P(Products, TilesKeepARowsBitsOverSegmentsAndBlocks) {
-  if (fast_->prefill_matches_decode()) GTEST_SKIP() << "no tiles";
-  const size_t k = 2304, n = 70, rows = testing::kSanitized ? 33 : 290;
-  for (DType type : {DType::kF32, DType::kBF16, DType::kQ4_K, DType::kIQ2_XS})
-    ExpectSameInChunks(*fast_, MakeWeights(type, n, k, static_cast<uint32_t>(n * 31 + k)), rows, Arithmetic::kPrompt,
-                       {1, 33, 257});
-}
-
-// VNNI unpacks codes for 24 rows and more, hardware takes int8 tiles from 64 on for codes of 8 bits, every rest of rows
-// has a loop of its own.
-TEST_P(Products, ManyGeneratedRowsDoNotDependOnTheirNumber) {
-  const auto backend = MakeBackend(GetParam(), 2);
-  for (DType type : kTypes)
-    ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kGenerated, {4, 5, 23, 24, 62, 63});
-}
-
-// More rows than AVX2 takes together, twice, and some.
-TEST_P(Products, RowsOfManyBlocksOfThem) {
-  for (DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ6_K})
-    ExpectSameInChunks(*fast_, MakeWeights(type, 70, 768, 31), testing::kSanitized ? 523 : 1037, Arithmetic::kGenerated,
-                       {1, 61});
-}
-
-// Strips and rows by themselves: over chains of k, with every rest of rows and of columns.
-TEST_P(Products, FloatsDoNotDependOnTheNumberOfRows) {
-  for (DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
-    for (size_t n : {21u, 53u, 93u}) {
-      for (size_t k : {75u, 2100u, 4139u})
-        ExpectSameInChunks(*fast_, MakeWeights(type, n, k, 31), 70, Arithmetic::kGenerated, {1, 11, 12, 35, 37});
-    }
-  }
-}
-
-// The same by several threads, and of quantized weights that become f32.
-TEST_P(Products, StripsDoNotDependOnThreads) {
-  for (int threads : {1, 2, 3, 8}) {
-    const auto backend = MakeBackend(GetParam(), threads);
-    for (const auto& [type, arithmetic] : {std::pair{DType::kBF16, Arithmetic::kGenerated},
-                                           {DType::kF32, Arithmetic::kExact},
-                                           {DType::kQ4_K, Arithmetic::kExact}})
-      ExpectSameInChunks(*backend, MakeWeights(type, 453, 512, 31), 70, arithmetic, {1, 35});
-  }
-}
-
-// What rounding weights to bf16 leaves is added wherever it is, and a slice of weights without any takes one product.
-TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
+// The bf16 residual of a weight is added wherever it is; a slice of weights without residuals takes one product only.
+TEST_P(Products, TheBf16ResidualOfAWeightIsAdded) {
   if (fast_->prefill_matches_decode()) GTEST_SKIP() << "no tiles";
   const size_t n = 70, k = 2307, rows = 33;  // two segments and a tail, slices of 4 and 1 panels
   const std::vector<float> values = Random(n * k, 41), small = Random(rows * k, 42);
@@ -523,7 +349,7 @@ TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
       for (size_t i = 0; i < weights.size(); ++i) weights[i] = to_bf16(values[i]);
       for (size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(small[i]);
       if (column < n) {
-        weights[column * k + at] = 1 + 0x1p-10f;  // no bf16
+        weights[column * k + at] = 1 + 0x1p-10f;  // not a bf16
         for (size_t r = 0; r < rows; ++r) x[r * k + at] = 64;
       }
       std::vector<std::byte> bytes(weights.size() * Info(type).block_bytes);
@@ -531,7 +357,7 @@ TEST_P(Products, WhatBf16LeavesOfAWeightIsAdded) {
       const WeightView view{.type = type, .n = n, .k = k, .data = bytes.data()};
       std::vector<float> expected(rows * n), got(rows * n, NAN);
       ref_->MatMul(x.data(), rows, *ref_->Pack(view), expected.data(), Arithmetic::kExact);
-      fast_->MatMul(x.data(), rows, *fast_->Pack(view), got.data(), Arithmetic::kPrompt);
+      fast_->MatMul(x.data(), rows, *fast_->Pack(view), got.data(), Arithmetic::kPrefill);
       for (size_t i = 0; i < got.size(); ++i)
         ASSERT_NEAR(got[i], expected[i], 2e-3)
             << Info(type).name << " column " << column << " position " << at << " at " << i;

@@ -327,6 +327,15 @@ TEST(ArchTest, RopeScalingsStretchTheFrequencies) {
     w.Uint("llama.rope.scaling.original_context_length", 128);
   });
   EXPECT_NEAR(yarn.magnitude, 0.1 * std::log(4.0) + 1, 1e-6);
+  const RopeSpec stronger = rope([](GgufWriter& w) {
+    w.String("llama.rope.scaling.type", "yarn");
+    w.Float("llama.rope.scaling.factor", 4);
+    w.Uint("llama.rope.scaling.original_context_length", 128);
+    w.Float("llama.rope.scaling.attn_factor", 1.5f);
+    w.Float("llama.rope.scaling.yarn_attn_factor", 2);
+  });
+  EXPECT_NEAR(stronger.magnitude, 3 * (0.1 * std::log(4.0) + 1), 1e-6);
+  EXPECT_EQ(stronger.frequency_factors, yarn.frequency_factors);
   for (size_t i = 0; i < 4; ++i) {
     const double theta = std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
     auto dim = [](double turns) {

@@ -168,6 +168,29 @@ TEST(BadInputTest, TokenizerJsonOfEveryKind) {
   EXPECT_THAT(Message(OpenTokenizerJson("[1]")), HasSubstr("no JSON object, expected one at byte 0 of 3"));
 }
 
+TEST(BadInputTest, OtherFilesGivenAsModelsAreNamed) {
+  auto said = [](std::string_view text) {
+    return Message(OpenModelFromBytes(std::as_bytes(std::span(text.data(), text.size())), {}, {}).status());
+  };
+  const std::string page = "\xEF\xBB\xBF\n <!DOCTYPE HTML><title>404</title>" + std::string(9000, ' ');
+  EXPECT_EQ(said(page), "looks like an HTML page, not a model file: download it again");
+  EXPECT_THAT(said("<html></html>"), HasSubstr("HTML page"));
+  EXPECT_THAT(said("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>"), HasSubstr("XML answer"));
+  EXPECT_THAT(said("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+              HasSubstr("is a Git LFS pointer"));
+  EXPECT_THAT(said("{\"error\": \"Repository not found, and more than twenty-eight bytes of it\"}"),
+              HasSubstr("looks like JSON"));
+  EXPECT_THAT(said("Entry not found"), HasSubstr("looks like plain text"));
+  EXPECT_THAT(said("PK\x03\x04" + std::string(100, '\x08')), HasSubstr("zip archive, as PyTorch's"));
+  EXPECT_THAT(said("\x80\x02}q\x01(" + std::string(100, '\x08')), HasSubstr("Python pickle"));
+  EXPECT_THAT(said("\x1F\x8B\x08" + std::string(100, '\x08')), HasSubstr("gzip archive"));
+  EXPECT_THAT(said("tjgg" + std::string(100, '\x01')), HasSubstr("before GGUF"));
+  EXPECT_THAT(said(std::string("\x40\0\0\0\0\0\0\0", 8) + "{\"a\": {\"dtype\": \"F32\"}}" + std::string(99, ' ')),
+              HasSubstr("safetensors"));
+  EXPECT_THAT(said(std::string(5000, '\0')), HasSubstr("begins with zeros only"));
+  EXPECT_THAT(said(std::string("GGUF\x03\0\0\0\x01\0\0\0", 12)), HasSubstr("offset 8: the tensor count"));
+}
+
 TEST(BadInputTest, ChatTemplates) {
   const std::string good =
       R"({%- macro turn(m) -%}<|{{ m.role }}|>{{ m['content'] | trim }}{%- endmacro -%}

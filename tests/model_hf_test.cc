@@ -205,7 +205,7 @@ TEST_F(HfTest, EveryArchitectureGivesTheLogitsOfItsGguf) {
     EXPECT_LT(Difference(Logits(folder_), expected), 2e-5);
     const auto folder = OpenHfFolder(folder_);
     ASSERT_TRUE(folder.ok()) << folder.status();
-    const Status converted = ConvertToGguf(**folder, Path("converted.gguf"), {});
+    const Status converted = ConvertToGguf(**folder, Path("converted.gguf"), {.overwrite = true});
     ASSERT_TRUE(converted.ok()) << converted;
     EXPECT_LT(Difference(Logits(Path("converted.gguf")), expected), 2e-5);
     shards = shards == 1 ? 3 : 1;
@@ -268,8 +268,22 @@ TEST_F(HfTest, BlockFp8AndChannelInt8AreTheirProducts) {
   }
 }
 
+TEST_F(HfTest, AConversionOverwritesNoFileOfTheFolder) {
+  MakeFolder({"llama", "llama"}, testing::BuildTinyModel({}), 1);
+  const auto folder = OpenHfFolder(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  fs::create_hard_link(Path("model.safetensors"), Path("link.gguf"));
+  for (const char* own : {"model.safetensors", "link.gguf", "config.json"}) {
+    const auto size = fs::file_size(Path(own));
+    EXPECT_THAT(Message(ConvertToGguf(**folder, Path(own), {.overwrite = true})), HasSubstr("this is the source"));
+    EXPECT_EQ(fs::file_size(Path(own)), size);
+  }
+  ASSERT_TRUE(ConvertToGguf(**folder, Path("new.gguf"), {}).ok());
+  EXPECT_THAT(Message(ConvertToGguf(**folder, Path("new.gguf"), {})), HasSubstr("--force overwrites it"));
+}
+
 TEST_F(HfTest, WhatIsWrongIsNamed) {
-  EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("config.json is missing"));
+  EXPECT_THAT(Message(OpenModel(folder_).status()), HasSubstr("the folder has no config.json"));
   const auto bytes = testing::BuildTinyModel({});
   MakeFolder({"llama", "llama"}, bytes, 2);
   fs::remove(Path("part1.safetensors"));

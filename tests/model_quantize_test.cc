@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -98,6 +102,16 @@ class QuantizeFileTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  std::string Read(const std::string& name) const {
+    std::ifstream in(Path(name), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
   void Write(const std::string& name, const std::vector<std::byte>& bytes) const {
     std::ofstream(Path(name), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
@@ -109,14 +123,16 @@ TEST_F(QuantizeFileTest, EveryTypeGivesAModelOfThatType) {
   for (const std::string& type : QuantizeTypes()) {
     if (testing::kSanitized && type != "Q8_0" && type != "Q4_K_M") continue;
     uint64_t last = 0;
-    const auto report = QuantizeFile(Path("in.gguf"), Path("out.gguf"),
-                                     {.type = type, .threads = 3, .progress = [&](uint64_t done, uint64_t total) {
-                                        EXPECT_GE(done, last);
-                                        EXPECT_LE(done, total);
-                                        last = done;
-                                      }});
+    const auto report = QuantizeFile(
+        Path("in.gguf"), Path("out.gguf"),
+        {.type = type, .threads = 3, .overwrite = true, .progress = [&](uint64_t done, uint64_t total) -> Status {
+           EXPECT_GE(done, last);
+           EXPECT_LE(done, total);
+           last = done;
+           return absl::OkStatus();
+         }});
     ASSERT_TRUE(report.ok()) << type << ": " << report.status();
-    EXPECT_FALSE(std::filesystem::exists(Path("out.gguf.partial")));
+    EXPECT_EQ(Files(), (std::vector<std::string>{"in.gguf", "out.gguf"}));
     const auto model = OpenModel(Path("out.gguf"));
     ASSERT_TRUE(model.ok()) << type << ": " << model.status();
     const std::string base = Info((*model)->Layer(2)->q.type).name;
@@ -135,7 +151,9 @@ TEST_F(QuantizeFileTest, EveryTypeGivesAModelOfThatType) {
 TEST_F(QuantizeFileTest, TheNumberOfThreadsChangesNothing) {
   std::vector<std::string> files;
   for (int threads : {1, 2, testing::kSanitized ? 2 : 5}) {
-    ASSERT_TRUE(QuantizeFile(Path("in.gguf"), Path("out.gguf"), {.type = "Q5_K_M", .threads = threads}).ok());
+    ASSERT_TRUE(
+        QuantizeFile(Path("in.gguf"), Path("out.gguf"), {.type = "Q5_K_M", .threads = threads, .overwrite = true})
+            .ok());
     std::ifstream in(Path("out.gguf"), std::ios::binary);
     files.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   }
@@ -148,18 +166,92 @@ TEST_F(QuantizeFileTest, WhatCannotBeDoneIsSaid) {
   EXPECT_THAT(Message(QuantizeFile(Path("in.gguf"), Path("no/such/o"), {.type = "Q8_0"}).status()),
               HasSubstr("No such file"));
   ASSERT_TRUE(QuantizeFile(Path("in.gguf"), Path("q8.gguf"), {.type = "Q8_0"}).ok());
-  EXPECT_THAT(Message(QuantizeFile(Path("q8.gguf"), Path("o"), {.type = "Q4_0"}).status()), HasSubstr("--requantize"));
+  EXPECT_THAT(Message(QuantizeFile(Path("q8.gguf"), Path("o"), {.type = "Q4_0"}).status()),
+              HasSubstr("--requantize quantizes it again, and quality already lost is not recovered"));
   EXPECT_FALSE(std::filesystem::exists(Path("o")));
   EXPECT_TRUE(QuantizeFile(Path("q8.gguf"), Path("o"), {.type = "Q4_0", .requantize = true}).ok());
   // Rows of 64 don't divide into blocks of 256.
   testing::TinyOptions small;
   small.ffn = 64;
   Write("small.gguf", testing::BuildTinyModel(small));
-  const auto report = QuantizeFile(Path("small.gguf"), Path("o"), {.type = "Q4_K_M"});
+  const auto report = QuantizeFile(Path("small.gguf"), Path("o"), {.type = "q4_k_m", .overwrite = true});
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_FALSE(report->fallbacks.empty());
-  EXPECT_THAT(report->fallbacks[0], HasSubstr("Q5_0"));
+  EXPECT_GT(report->fallbacks.at(DType::kQ5_0), 4);
   EXPECT_TRUE(OpenModel(Path("o")).ok()) << OpenModel(Path("o")).status();
+}
+
+TEST_F(QuantizeFileTest, TheSourceIsNeverOverwritten) {
+  const std::string before = Read("in.gguf");
+  std::filesystem::create_symlink("in.gguf", Path("symbolic.gguf"));
+  std::filesystem::create_hard_link(Path("in.gguf"), Path("hard.gguf"));
+  for (const std::string out : {"in.gguf", "symbolic.gguf", "hard.gguf", "./in.gguf"}) {
+    for (const bool overwrite : {false, true}) {
+      const Status status = QuantizeFile(Path("in.gguf"), Path(out), {.type = "Q8_0", .overwrite = overwrite}).status();
+      EXPECT_THAT(Message(status), HasSubstr("this is the source itself")) << out;
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << out;
+    }
+  }
+  // The source under the name of a link, and the link's target as the output.
+  EXPECT_FALSE(QuantizeFile(Path("symbolic.gguf"), Path("in.gguf"), {.type = "Q8_0", .overwrite = true}).ok());
+  EXPECT_EQ(Read("in.gguf"), before);
+  EXPECT_EQ(Files(), (std::vector<std::string>{"hard.gguf", "in.gguf", "symbolic.gguf"}));
+}
+
+TEST_F(QuantizeFileTest, AnExistingFileIsOverwrittenOnlyWhereThatIsAskedFor) {
+  std::ofstream(Path("out.gguf")) << "mine";
+  const Status refused = QuantizeFile(Path("in.gguf"), Path("out.gguf"), {.type = "Q8_0"}).status();
+  EXPECT_THAT(Message(refused), HasSubstr("out.gguf: the file exists already; --force overwrites it"));
+  EXPECT_EQ(Read("out.gguf"), "mine");
+  // A link to nowhere is a name that is taken, too.
+  std::filesystem::create_symlink("nowhere.gguf", Path("dangling.gguf"));
+  EXPECT_FALSE(QuantizeFile(Path("in.gguf"), Path("dangling.gguf"), {.type = "Q8_0"}).ok());
+  EXPECT_THAT(Message(QuantizeFile(Path("in.gguf"), folder_, {.type = "Q8_0", .overwrite = true}).status()),
+              HasSubstr("a folder, expected a file's name"));
+  EXPECT_THAT(Message(QuantizeFile(Path("in.gguf"), "/dev/full", {.type = "Q8_0", .overwrite = true}).status()),
+              HasSubstr("/dev/full: not a regular file"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+  // It appears while the new one is written.
+  const Status late = QuantizeFile(Path("in.gguf"), Path("late.gguf"),
+                                   {.type = "Q8_0",
+                                    .progress =
+                                        [&](auto, auto) {
+                                          std::ofstream(Path("late.gguf")) << "mine";
+                                          return absl::OkStatus();
+                                        }})
+                          .status();
+  EXPECT_THAT(Message(late), HasSubstr("exists already"));
+  EXPECT_EQ(Read("late.gguf"), "mine");
+  EXPECT_TRUE(QuantizeFile(Path("in.gguf"), Path("out.gguf"), {.type = "Q8_0", .overwrite = true}).ok());
+  EXPECT_TRUE(OpenModel(Path("out.gguf")).ok());
+  EXPECT_EQ(Files(), (std::vector<std::string>{"dangling.gguf", "in.gguf", "late.gguf", "out.gguf"}));
+}
+
+TEST_F(QuantizeFileTest, AWriteThatFailsOrIsStoppedLeavesNothingBehind) {
+  const Status stopped =
+      QuantizeFile(Path("in.gguf"), Path("out.gguf"),
+                   {.type = "Q8_0", .progress = [](auto, auto) { return absl::CancelledError("stopped"); }})
+          .status();
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  EXPECT_EQ(Files(), (std::vector<std::string>{"in.gguf"}));
+  // As a full disk does, a limit on file sizes makes writes fail.
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small{.rlim_cur = 1 << 20, .rlim_max = limit.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status full = QuantizeFile(Path("in.gguf"), Path("out.gguf"), {.type = "F32"}).status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_TRUE(absl::IsUnavailable(full)) << full;
+  EXPECT_THAT(Message(full), HasSubstr("out.gguf: can't write: File too large"));
+  EXPECT_EQ(Files(), (std::vector<std::string>{"in.gguf"}));
+}
+
+TEST_F(QuantizeFileTest, ANewFileHasTheRightsThatTheUmaskLeaves) {
+  const mode_t mask = umask(027);
+  EXPECT_TRUE(QuantizeFile(Path("in.gguf"), Path("out.gguf"), {.type = "Q8_0"}).ok());
+  umask(mask);
+  EXPECT_EQ(static_cast<unsigned>(std::filesystem::status(Path("out.gguf")).permissions()), 0640u);
 }
 
 }  // namespace

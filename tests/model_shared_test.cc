@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "model/chat_template.h"
+#include "model/mapped_file.h"
 #include "model/tokenizer.h"
 #include "model/unicode_form.h"
 #include "model/weights.h"
@@ -222,6 +223,35 @@ TEST_F(SharedTest, ConversationsCannotForgeControlTokens) {
   }
 }
 
+TEST(MappedFileTest, HintsTakeAnyRange) {
+  char path[] = "/tmp/gyre-hints-XXXXXX";
+  const int fd = mkstemp(path);
+  ASSERT_GE(fd, 0);
+  const std::string text(3 * 4096 + 17, 'x');
+  ASSERT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(fd);
+  const auto file = MappedFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto bytes = (*file)->bytes();
+  const std::vector<std::byte> elsewhere(100);
+  for (const ReadHint hint : {ReadHint::kSequential, ReadHint::kSoon}) {
+    errno = 0;
+    HintRead(bytes, hint);
+    HintRead(bytes.subspan(5, 1), hint);
+    HintRead(bytes.subspan(4095, 2), hint);
+    HintRead(bytes.last(1), hint);
+    EXPECT_EQ(errno, 0);
+    HintRead(bytes.first(0), hint);
+    HintRead({}, hint);
+    HintRead(elsewhere, hint);
+  }
+  EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{'x'}; }));
+  EXPECT_TRUE((*file)->SameAs(path));
+  EXPECT_FALSE((*file)->SameAs("/dev/null"));
+  unlink(path);
+  EXPECT_FALSE((*file)->SameAs(path));
+}
+
 TEST(MappedFileTest, FilesThatAreNoneSaySo) {
   EXPECT_TRUE(absl::IsNotFound(OpenModel("/nonexistent/model.gguf").status()));
   EXPECT_THAT(Message(OpenModel("/").status()), HasSubstr("folder"));
@@ -231,7 +261,7 @@ TEST(MappedFileTest, FilesThatAreNoneSaySo) {
   ASSERT_GE(fd, 0);
   EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("empty"));
   std::ofstream(path) << "This is a text and no model at all, as anyone can see.";
-  EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("no GGUF file"));
+  EXPECT_THAT(Message(OpenModel(path).status()), HasSubstr("looks like plain text, not a model file"));
   unlink(path);
 }
 

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -14,6 +13,7 @@
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
+#include "proto/control_codec.h"
 #include "proto/convert.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
@@ -28,6 +28,7 @@ using std::chrono::seconds;
 using testing::Ask;
 using testing::Clients;
 using ::testing::HasSubstr;
+using testing::OpenFiles;
 using testing::Process;
 using testing::Ring;
 
@@ -44,7 +45,7 @@ struct Stranger {
   // All that is asked of a worker.
   void Hello(uint64_t model_hash) {
     v1::WorkerHello* h = event.mutable_hello();
-    h->set_protocol(2);
+    h->set_protocol(kControlProtocol);
     h->set_name("mallory");
     h->set_ring_address("127.0.0.1:1");
     h->set_model_hash(model_hash);
@@ -163,13 +164,6 @@ TEST_F(RefusalsTest, AHostilePeerOnTheRingPortChangesNothing) {
   }
 }
 
-size_t OpenFiles(pid_t pid) {
-  size_t n = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
-    ++n;
-  return n;
-}
-
 TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
@@ -205,7 +199,7 @@ TEST_F(RefusalsTest, AbsurdAttachesAreRefusedAndLoggedOnce) {
   for (const auto& t : clients.Stop()) EXPECT_TRUE(t.status.ok()) << t.status;
 }
 
-// Of a process, in bytes: the least of a second, as what a call took may come back a little later.
+// The memory of a process in bytes: the least of a second, as what a call took may come back a little later.
 uint64_t ResidentBytes(pid_t pid) {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < 20; ++i) {
@@ -228,7 +222,7 @@ class HostileCaller {
   // A stranger's hello with an endless name, over a connection of its own.
   void AttachWithEndlessName() {
     Stranger stranger(address_);
-    stranger.event.mutable_hello()->set_protocol(2);
+    stranger.event.mutable_hello()->set_protocol(kControlProtocol);
     stranger.event.mutable_hello()->set_name(big_);
     EXPECT_THAT(stranger.Refused(), HasSubstr("1 to 64 characters"));
   }
@@ -272,13 +266,22 @@ class HostileCaller {
     request.mutable_ids()->Add(5);
     request.set_max_new_tokens(400);
     request.set_ignore_end(true);
-    request.add_stops(big_);
     grpc::ClientContext context;
     const auto reader = inference_->Generate(&context, request);
     v1::GenerateEvent event;
     EXPECT_TRUE(reader->Read(&event));
     context.TryCancel();
     EXPECT_FALSE(reader->Finish().ok());
+  }
+  void GenerateWithAnEndlessStop() {
+    v1::GenerateRequest request;
+    request.mutable_ids()->Add(5);
+    request.add_stops(big_);
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, request);
+    v1::GenerateEvent event;
+    EXPECT_FALSE(reader->Read(&event));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }
   void ScoreAnEndlessPrompt() {
     v1::ScoreRequest request;
@@ -350,6 +353,7 @@ TEST_F(RefusalsTest, HostileCallsLeaveNoMemoryBehind) {
       caller.AttachAndSayNothing();
       caller.GenerateFromAnEndlessPrompt();
       caller.GenerateAndLeave();
+      caller.GenerateWithAnEndlessStop();
       caller.ScoreAnEndlessPrompt();
       caller.ResizeToNonsense();
       caller.SpeakGarbage();

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "proto/control_codec.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {
@@ -30,10 +31,14 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   // Joined with the worker, there are no other readers.
   const std::vector<v1::WorkerEvent>& events() const { return events_; }
   bool done() const { return done_; }
+  // The hellos of all workers that attached, in order.
+  const std::vector<v1::WorkerHello>& hellos() const { return hellos_; }
+  // So many streams end at once, before the commands are given.
+  void EndFirst(int streams) { end_first_ = streams; }
 
  private:
   grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::ClusterInfo* info) override {
-    info->set_protocol(2);
+    info->set_protocol(kControlProtocol);
     info->set_term(7);
     info->set_model_path(model_);
     info->set_model_hash((*OpenModel(model_))->content_hash());
@@ -42,6 +47,8 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   grpc::Status Attach(grpc::ServerContext*, grpc::ServerReaderWriter<v1::Command, v1::WorkerEvent>* stream) override {
     v1::WorkerEvent event;
     if (done_ || !stream->Read(&event)) return grpc::Status::OK;
+    hellos_.push_back(event.hello());
+    if (static_cast<int>(hellos_.size()) <= end_first_) return {grpc::StatusCode::UNAVAILABLE, "come again"};
     v1::Command welcome;
     welcome.mutable_welcome()->set_name("w");
     welcome.mutable_welcome()->set_term(7);
@@ -57,6 +64,8 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   const std::string model_;
   const std::vector<v1::Command> commands_;
   std::vector<v1::WorkerEvent> events_;
+  std::vector<v1::WorkerHello> hellos_;
+  int end_first_ = 0;
   std::atomic<bool> done_{false};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -94,6 +103,36 @@ TEST(NodeTest, APlanThatCannotBeReadIsAFaultAtOnce) {
     EXPECT_EQ(event.epoch().number(), i + 1);
     EXPECT_THAT(event.fault().message(), HasSubstr(said[i]));
   }
+}
+
+TEST(NodeTest, AWorkerIsTheSameInstanceWhenItComesBackAndAnotherWhenItStartsAgain) {
+  const testing::TinyModelFile model;
+  std::vector<uint64_t> instances;
+  for (int process = 0; process < 2; ++process) {
+    ScriptedCoordinator coordinator(model.path(), {Prepare(1, [](v1::Prepare* p) { p->set_kv_type(9); })});
+    coordinator.EndFirst(1);
+    NodeOptions options;
+    options.join = coordinator.address();
+    options.name = "w";
+    const auto began = std::chrono::steady_clock::now();
+    auto stopped = [&] {
+      return coordinator.done() || std::chrono::steady_clock::now() - began > std::chrono::seconds(30);
+    };
+    EXPECT_TRUE(RunNode(options, stopped).ok());
+    ASSERT_EQ(coordinator.hellos().size(), 2u);
+    EXPECT_EQ(coordinator.hellos()[0].instance(), coordinator.hellos()[1].instance());
+    instances.push_back(coordinator.hellos()[0].instance());
+  }
+  EXPECT_NE(instances[0], 0u);
+  EXPECT_NE(instances[0], instances[1]);
+}
+
+TEST(NodeTest, AnAddressThatIsNoneIsRefusedAtOnce) {
+  NodeOptions options;
+  options.join = "127.0.0.1:99999";
+  const Status status = RunNode(options, [] { return false; });
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(Message(status), HasSubstr("the port is 99999"));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -142,26 +141,6 @@ StatusOr<int> Connect(const std::string& address, Deadline deadline, const std::
 }
 
 }  // namespace
-
-StatusOr<HostPort> ParseHostPort(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  HostPort out;
-  if (colon == std::string::npos) return InvalidArgument("'{}': expected HOST:PORT", text);
-  out.host = text.substr(0, colon);
-  if (out.host.size() >= 2 && out.host.front() == '[' && out.host.back() == ']') {
-    out.host = out.host.substr(1, out.host.size() - 2);
-  } else if (out.host.find(':') != std::string::npos) {
-    return InvalidArgument("'{}': an IPv6 address stands in brackets, [ADDRESS]:PORT", text);
-  }
-  const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data() + colon + 1, end, out.port);
-  if (error != std::errc() || at != end || out.host.empty()) return InvalidArgument("'{}': expected HOST:PORT", text);
-  return out;
-}
-
-std::string FormatHostPort(const std::string& host, uint16_t port) {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
-}
 
 bool IsLoopback(const std::string& host) {
   in_addr v4{};

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/host_port.h"
 #include "base/status.h"
 #include "transport/link.h"
 
@@ -24,13 +25,6 @@ struct TcpOptions {
 // kResourceExhausted: no descriptor is left.
 StatusOr<std::unique_ptr<Link>> MakeTcpLink(int socket, std::string peer, const TcpOptions& options = {});
 
-// "HOST:PORT", "[::1]:PORT".
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-StatusOr<HostPort> ParseHostPort(const std::string& text);
-std::string FormatHostPort(const std::string& host, uint16_t port);
 // Whether the host is this machine's loopback, by number or as "localhost".
 bool IsLoopback(const std::string& host);
 

@@ -106,9 +106,9 @@ template <typename Fn>
 void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
   size_t rows = 0;
   for (const ClassRun& run : runs) rows += run.rows;
-  if (exact_ || backend_.prefill_matches_decode()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
+  if (exact_ || backend_.prefill_matches_decode()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
   for (const ClassRun& run : runs)
-    f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrompt : Arithmetic::kGenerated);
+    f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrefill : Arithmetic::kDecode);
 }
 
 void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
@@ -229,7 +229,7 @@ void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, float eps
 }
 
 void Forward::Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits) {
-  backend_.MatMul(hidden, rows, *ends.output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kGenerated);
+  backend_.MatMul(hidden, rows, *ends.output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
   if (softcap > 0) backend_.SoftcapInPlace(logits, rows * ends.output->n, softcap);
 }
 

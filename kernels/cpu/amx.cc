@@ -1,4 +1,4 @@
-// AMX: prompts by tiles of bf16, many generated rows with codes of 8 bits by tiles of int8, all else by VNNI.
+// The ISA level AMX: prefill by bf16 tiles, many decode rows with 8-bit codes by int8 tiles, everything else by VNNI.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -18,10 +18,10 @@ namespace {
 #include "kernels/cpu/tile_kernels-inl.h"
 #include "kernels/cpu/int8_tiles-inl.h"
 
-// The compiler's intrinsics take a tile's number as a literal only, in gcc not as a template's constant; so these are
-// instructions. A tile's registers cannot be named as clobbered: what is written here uses no others.
+// The compilers' intrinsics accept only a literal as the number of a tile, in gcc not even a template argument; so
+// these functions contain the instructions. Tile registers cannot be named as clobbers; the code here uses no others.
 struct Amx {
-  // The thread's until Release.
+  // The configuration belongs to the calling thread until Release.
   static void Configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
   static void Release() { asm volatile("tilerelease"); }
   template <int t>
@@ -45,8 +45,8 @@ struct Amx {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
   }
 
-  // Of four codes (bytes) of 16 columns, positions 2 pair and 2 pair + 1 of the first or second 8 columns, as Mantissa
-  // says.
+  // Takes the codes (bytes) of four positions of 16 columns; returns positions 2 pair and 2 pair + 1 of the first or
+  // second 8 columns as Mantissa describes.
   template <size_t bits, size_t pair, size_t half>
   static __m512 Floats(__m512i codes) {
     using M = Mantissa<bits>;
@@ -68,7 +68,7 @@ const IsaOps* AmxOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512VnniOps();
     ops.dot_panels = DotPanels<Amx, Avx512VnniOps>;
-    ops.tile_rows_from = 64;  // VNNI is faster with fewer (docs/performance.md)
+    ops.tile_rows_from = 64;  // with fewer rows VNNI is faster (docs/performance.md)
     ops.tiles = &kTileOps<Amx>;
     return ops;
   }();

@@ -1,5 +1,5 @@
-// AMX's tiles in AVX-512, slowly: the same kernels and, but for denormal numbers, the same bits on a processor without
-// them. For tests.
+// AMX tiles emulated in AVX-512, slowly, for tests: the same kernels and, except for denormal numbers, the same bits on
+// a processor without AMX.
 #include <immintrin.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ thread_local Tile tiles[8];
 thread_local bool configured = false;
 
 struct Emulated {
-  // Tiles begin with what a mistake would show.
+  // Fills the tiles with bytes that make a mistake visible.
   static void Configure(const TileConfig& config) {
     configured = true;
     std::memset(tiles, 0xFF, sizeof tiles);
@@ -100,7 +100,7 @@ struct Emulated {
   }
 
  private:
-  // What traps here is a fault on hardware too.
+  // Everything that traps here is a fault on the hardware too.
   static Tile& Get(int t) {
     if (!configured) __builtin_trap();
     return tiles[t];
@@ -115,7 +115,7 @@ struct Emulated {
       __builtin_trap();
     return all;
   }
-  // Four bytes for every column.
+  // Broadcasts four bytes to every column.
   static __m512i Broadcast(const std::byte* p) {
     int32_t four;
     std::memcpy(&four, p, 4);
@@ -127,7 +127,7 @@ struct Emulated {
   static __m512 High(__m512i pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
   }
-  // The upper half of each lane is bf16 to the nearest even, the lower is left over. NaN stay NaN.
+  // The upper half of each lane becomes bf16, rounded to nearest even; the lower half is meaningless. NaN stays NaN.
   static __m512i RoundUp(__m512 v) {
     const __m512i bits = _mm512_castps_si512(v),
                   odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -142,7 +142,7 @@ const IsaOps* AmxEmulatedOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512Ops();
     ops.dot_panels = DotPanels<Emulated, Avx512Ops>;
-    ops.tile_rows_from = kTileRows;  // that small tests meet them
+    ops.tile_rows_from = kTileRows;  // low, so that small tests use them
     ops.tiles = &kTileOps<Emulated>;
     return ops;
   }();

@@ -1,18 +1,20 @@
-// Attention's inner loops in terms of V, after float_kernels-inl.h. V::kPages: so many pages' keys, or registers of
-// values, beside four queries: their sums are chains enough to keep the FMAs busy, and must fit the registers.
+// Attention's inner loops in terms of a vector class V; include after float_kernels-inl.h. V::kPageStreams is the
+// number of pages whose keys, or of registers of values, that are processed together for four queries: their
+// accumulators form enough independent FMA chains to hide the latency, and must fit the registers.
 
-// f(i, j) for all of A x B, constants: else gcc keeps arrays of sums in memory around the loops.
+// Calls f(i, j) for all i < A, j < B with compile-time constants: otherwise gcc keeps arrays of accumulators in memory
+// around the loops.
 template <size_t A, size_t B, typename Fn>
 [[gnu::always_inline]] inline void Unrolled(const Fn& f) {
   Each<0>(std::make_index_sequence<A * B>(),
           [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
 }
 
-// Up to a register of elements; of q8_0 without their scales.
+// Loads up to a register of elements; q8_0 elements are not yet scaled.
 template <typename V, KvType type, bool whole = true>
-typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
+typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) {
   if constexpr (type == KvType::kQ8_0) {
-    const auto* from = reinterpret_cast<const int8_t*>(run.values) + at;
+    const auto* from = reinterpret_cast<const int8_t*>(span.values) + at;
     if constexpr (whole)
       return V::LoadInt8(from);
     else
@@ -22,32 +24,32 @@ typename V::T LoadElements(const KvRun& run, size_t at, size_t n = V::kLanes) {
                              : type == KvType::kF16 ? FloatType::kF16
                                                     : FloatType::kBf16;
     if constexpr (whole)
-      return LoadWeights<V, as>(run.values, at);
+      return LoadWeights<V, as>(span.values, at);
     else
-      return LoadWeightsTail<V, as>(run.values, at, n);
+      return LoadWeightsTail<V, as>(span.values, at, n);
   }
 }
 
-// Where what is read later begins: as far into it as into what is read now, that is asked for. Pages are short, so the
-// hardware begins anew too often to run far enough ahead by itself. Without `next`, and by kernels that pass over the
-// pages several times, a little later in the same run.
-inline const std::byte* Asked(const KvRun& run, const KvRun* next) {
-  return next != nullptr ? next->values : run.values + 512;
+// Where to prefetch from: the next span, at the same offset that the current one is read at. Pages are short, so the
+// hardware prefetcher restarts too often to run far enough ahead. Without a next span, and in kernels that pass over
+// the pages several times, 512 bytes further in the same span.
+inline const std::byte* PrefetchFrom(const KvSpan& span, const KvSpan* next) {
+  return next != nullptr ? next->values : span.values + 512;
 }
 
-// R queries against n positions from j on, a register of them at most, of P pages.
+// Scores of R queries against positions [j, j + n) of each of P pages; n is at most one register.
 template <typename V, KvType type, size_t R, size_t P, bool whole>
-void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size_t n, size_t head_dim, float* scores,
-                size_t lds, size_t page, const KvRun* next) {
+void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, size_t n, size_t head_dim, float* scores,
+                size_t lds, size_t page, const KvSpan* next) {
   typename V::T sum[P][R];
   Unrolled<P, R>([&](auto p, auto r) { sum[p][r] = V::Zero(); });
-  const std::byte* asked[P];
-  for (size_t p = 0; p < P; ++p) asked[p] = Asked(runs[p], next != nullptr ? next + p : nullptr);
+  const std::byte* ahead[P];
+  for (size_t p = 0; p < P; ++p) ahead[p] = PrefetchFrom(spans[p], next != nullptr ? next + p : nullptr);
   for (size_t b = 0; b < head_dim; b += kKvBlock) {
     [[maybe_unused]] typename V::T scale[P];
     if constexpr (type == KvType::kQ8_0) {
       for (size_t p = 0; p < P; ++p) {
-        const uint16_t* from = reinterpret_cast<const uint16_t*>(runs[p].scales) + b / kKvBlock * stride + j;
+        const uint16_t* from = reinterpret_cast<const uint16_t*>(spans[p].scales) + b / kKvBlock * stride + j;
         if constexpr (whole)
           scale[p] = V::LoadHalf(from);
         else
@@ -58,9 +60,9 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
     for (size_t d = b; d < end; ++d) {
       typename V::T k[P];
       for (size_t p = 0; p < P; ++p) {
-        k[p] = LoadElements<V, type, whole>(runs[p], d * stride + j, n);
+        k[p] = LoadElements<V, type, whole>(spans[p], d * stride + j, n);
         if constexpr (type == KvType::kQ8_0) k[p] = V::Mul(k[p], scale[p]);
-        if constexpr (P > 1) __builtin_prefetch(asked[p] + (d * stride + j) * KvBytes(type, 1));
+        if constexpr (P > 1) __builtin_prefetch(ahead[p] + (d * stride + j) * KvBytes(type, 1));
       }
       for (size_t r = 0; r < R; ++r) {
         const typename V::T x = V::Broadcast(q[r * head_dim + d]);
@@ -78,22 +80,22 @@ void ScoresTile(const float* q, const KvRun* runs, size_t stride, size_t j, size
 }
 
 template <typename V, KvType type, size_t R, size_t P>
-void ScoresRows(const float* q, const KvRun* runs, size_t stride, size_t n, size_t head_dim, float* scores, size_t lds,
-                const KvRun* next) {
+void ScoresRows(const float* q, const KvSpan* spans, size_t stride, size_t n, size_t head_dim, float* scores,
+                size_t lds, const KvSpan* next) {
   size_t j = 0;
   for (; j + V::kLanes <= n; j += V::kLanes)
-    ScoresTile<V, type, R, P, true>(q, runs, stride, j, V::kLanes, head_dim, scores, lds, n, next);
-  if (j < n) ScoresTile<V, type, R, P, false>(q, runs, stride, j, n - j, head_dim, scores, lds, n, next);
+    ScoresTile<V, type, R, P, true>(q, spans, stride, j, V::kLanes, head_dim, scores, lds, n, next);
+  if (j < n) ScoresTile<V, type, R, P, false>(q, spans, stride, j, n - j, head_dim, scores, lds, n, next);
 }
 
-// All rows against P pages.
+// Scores of all rows against P pages.
 template <typename V, KvType type, size_t P>
-void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, size_t n, size_t head_dim,
-                 float* scores, size_t lds, const KvRun* next) {
+void ScoresPages(const float* q, size_t rows, const KvSpan* spans, size_t stride, size_t n, size_t head_dim,
+                 float* scores, size_t lds, const KvSpan* next) {
   size_t r = 0;
   auto take = [&]<size_t R>() {
     for (; r + R <= rows; r += R)
-      ScoresRows<V, type, R, P>(q + r * head_dim, runs, stride, n, head_dim, scores + r * lds, lds, next);
+      ScoresRows<V, type, R, P>(q + r * head_dim, spans, stride, n, head_dim, scores + r * lds, lds, next);
   };
   if constexpr (P == 1) take.template operator()<8>();
   take.template operator()<4>();
@@ -102,46 +104,48 @@ void ScoresPages(const float* q, size_t rows, const KvRun* runs, size_t stride, 
 }
 
 template <typename V, KvType type>
-void ScoresTyped(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+void ScoresTyped(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
                  size_t lds) {
-  constexpr size_t P = V::kPages;
+  constexpr size_t P = V::kPageStreams;
   size_t p = 0;
-  for (; p + P <= runs.pages; p += P) {
-    const KvRun* next = P == kPagesAtOnce && runs.next != nullptr ? runs.next + p : nullptr;
-    ScoresPages<V, type, P>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, next);
+  for (; p + P <= spans.pages; p += P) {
+    const KvSpan* next = P == kPagesPerBatch && spans.next != nullptr ? spans.next + p : nullptr;
+    ScoresPages<V, type, P>(q, rows, spans.at + p, stride, spans.n, head_dim, scores + p * spans.n, lds, next);
   }
-  for (; p < runs.pages; ++p)
-    ScoresPages<V, type, 1>(q, rows, runs.at + p, stride, runs.n, head_dim, scores + p * runs.n, lds, nullptr);
+  for (; p < spans.pages; ++p)
+    ScoresPages<V, type, 1>(q, rows, spans.at + p, stride, spans.n, head_dim, scores + p * spans.n, lds, nullptr);
 }
 
 template <typename V>
-void Scores(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+void Scores(const float* q, size_t rows, const KvSpans& spans, size_t stride, size_t head_dim, float* scores,
             size_t lds) {
-  WithKvType(runs.at->type, [&]<KvType type>() { ScoresTyped<V, type>(q, rows, runs, stride, head_dim, scores, lds); });
+  WithKvType(spans.at->type,
+             [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
 }
 
-// `scales`: of q8_0, those of each position's blocks. in_turns: each position asks for a part of the next page in turn,
-// as memory brings several streams faster than one.
-template <typename V, KvType type, size_t R, size_t C, bool in_turns>
-void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim, size_t at,
-                  float* acc) {
-  constexpr size_t kTurns = in_turns ? kPagesAtOnce : 1;
-  const size_t n = runs.n, bytes = KvBytes(type, 1);
+// acc += weights * values for R queries and C registers of elements. `scales` (q8_0 only): the f32 scales of the blocks
+// of each position. interleaved: successive positions prefetch from the next pages alternately, because memory serves
+// several streams faster than one.
+template <typename V, KvType type, size_t R, size_t C, bool interleaved>
+void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim,
+                  size_t at, float* acc) {
+  constexpr size_t kStreams = interleaved ? kPagesPerBatch : 1;
+  const size_t n = spans.n, bytes = KvBytes(type, 1);
   typename V::T sum[R][C];
   Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
-  const std::byte* asked[kTurns];
-  for (size_t i = 0; in_turns && i < kTurns; ++i) asked[i] = runs.next[i].values + at * bytes;
-  for (size_t p = 0; p < runs.pages; ++p, weights += n) {
-    if constexpr (!in_turns) asked[0] = Asked(runs.at[p], nullptr) + at * bytes;
-    for (size_t first = 0; first < n; first += kTurns) {
-      Each<0>(std::make_index_sequence<kTurns>(), [&](auto i) {
+  const std::byte* ahead[kStreams];
+  for (size_t i = 0; interleaved && i < kStreams; ++i) ahead[i] = spans.next[i].values + at * bytes;
+  for (size_t p = 0; p < spans.pages; ++p, weights += n) {
+    if constexpr (!interleaved) ahead[0] = PrefetchFrom(spans.at[p], nullptr) + at * bytes;
+    for (size_t first = 0; first < n; first += kStreams) {
+      Each<0>(std::make_index_sequence<kStreams>(), [&](auto i) {
         const size_t j = first + i;
-        for (size_t line = 0; line < C * V::kLanes * bytes; line += 64) __builtin_prefetch(asked[i] + line);
-        asked[i] += head_dim * bytes;
+        for (size_t line = 0; line < C * V::kLanes * bytes; line += 64) __builtin_prefetch(ahead[i] + line);
+        ahead[i] += head_dim * bytes;
         typename V::T v[C];
         for (size_t c = 0; c < C; ++c) {
           const size_t element = j * head_dim + at + c * V::kLanes;
-          v[c] = LoadElements<V, type>(runs.at[p], element);
+          v[c] = LoadElements<V, type>(spans.at[p], element);
           if constexpr (type == KvType::kQ8_0)
             v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
         }
@@ -156,31 +160,31 @@ void WeightedTile(const float* weights, size_t ldw, const KvRuns& runs, const fl
 }
 
 template <typename V, KvType type, size_t R>
-void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const float* scales, size_t head_dim,
+void WeightedRows(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim,
                   float* acc) {
-  constexpr size_t P = V::kPages;
+  constexpr size_t P = V::kPageStreams;
   size_t i = 0;
-  auto take = [&]<size_t C, bool in_turns>() {
+  auto take = [&]<size_t C, bool interleaved>() {
     for (; i + C * V::kLanes <= head_dim; i += C * V::kLanes)
-      WeightedTile<V, type, R, C, in_turns>(weights, ldw, runs, scales, head_dim, i, acc);
+      WeightedTile<V, type, R, C, interleaved>(weights, ldw, spans, scales, head_dim, i, acc);
   };
-  if constexpr (P == kPagesAtOnce) {
-    if (runs.next != nullptr && runs.pages == P && runs.n % P == 0) {
+  if constexpr (P == kPagesPerBatch) {
+    if (spans.next != nullptr && spans.pages == P && spans.n % P == 0) {
       take.template operator()<P, true>();
       take.template operator()<1, true>();
     }
   }
   take.template operator()<P, false>();
   take.template operator()<1, false>();
-  if constexpr (type != KvType::kQ8_0) {  // whose blocks are whole registers
+  if constexpr (type != KvType::kQ8_0) {  // blocks of q8_0 fill whole registers
     const size_t tail = head_dim - i;
     if (tail == 0) return;
     for (size_t r = 0; r < R; ++r) {
       typename V::T sum = V::LoadTail(acc + r * head_dim + i, tail);
-      for (size_t p = 0; p < runs.pages; ++p) {
-        for (size_t j = 0; j < runs.n; ++j) {
-          sum = V::Fma(V::Broadcast(weights[r * ldw + p * runs.n + j]),
-                       LoadElements<V, type, false>(runs.at[p], j * head_dim + i, tail), sum);
+      for (size_t p = 0; p < spans.pages; ++p) {
+        for (size_t j = 0; j < spans.n; ++j) {
+          sum = V::Fma(V::Broadcast(weights[r * ldw + p * spans.n + j]),
+                       LoadElements<V, type, false>(spans.at[p], j * head_dim + i, tail), sum);
         }
       }
       V::StoreTail(acc + r * head_dim + i, sum, tail);
@@ -189,24 +193,24 @@ void WeightedRows(const float* weights, size_t ldw, const KvRuns& runs, const fl
 }
 
 template <typename V, KvType type>
-void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, const float* scales,
+void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, const float* scales,
                    size_t head_dim, float* acc) {
   size_t r = 0;
   for (; r + 4 <= rows; r += 4)
-    WeightedRows<V, type, 4>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
-  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, runs, scales, head_dim, acc + r * head_dim);
+    WeightedRows<V, type, 4>(weights + r * ldw, ldw, spans, scales, head_dim, acc + r * head_dim);
+  for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, spans, scales, head_dim, acc + r * head_dim);
 }
 
 template <typename V>
-void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc) {
-  // Scales as f32, of as many positions as there is room for: whole pages, or a part of one.
+void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
+  // Scales are converted to f32 for as many positions as fit the array: several whole pages, or a part of one.
   constexpr size_t kScales = 256;
   static_assert(kScales % V::kLanes == 0 && kScales >= size_t{kMaxHeadDim} / kKvBlock);
   float scales[kScales];
-  const size_t n = runs.n, pages = runs.pages, blocks = head_dim / kKvBlock, room = kScales / blocks,
+  const size_t n = spans.n, pages = spans.pages, blocks = head_dim / kKvBlock, room = kScales / blocks,
                several = room / n;
-  auto put = [&](const KvRun& run, size_t position, size_t count, float* to) {
-    const uint16_t* from = reinterpret_cast<const uint16_t*>(run.scales) + position * blocks;
+  auto put = [&](const KvSpan& span, size_t position, size_t count, float* to) {
+    const uint16_t* from = reinterpret_cast<const uint16_t*>(span.scales) + position * blocks;
     size_t i = 0;
     for (; i + V::kLanes <= count * blocks; i += V::kLanes) V::Store(to + i, V::LoadHalf(from + i));
     for (; i < count * blocks; i += V::kLanes)
@@ -214,26 +218,26 @@ void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvRuns& 
   };
   for (size_t p = 0; several > 0 && p < pages; p += several) {
     const size_t now = pages - p < several ? pages - p : several;
-    for (size_t i = 0; i < now; ++i) put(runs.at[p + i], 0, n, scales + i * n * blocks);
+    for (size_t i = 0; i < now; ++i) put(spans.at[p + i], 0, n, scales + i * n * blocks);
     WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows,
-                                    {runs.at + p, now, n, runs.next != nullptr ? runs.next + p : nullptr}, scales,
+                                    {spans.at + p, now, n, spans.next != nullptr ? spans.next + p : nullptr}, scales,
                                     head_dim, acc);
   }
   for (size_t i = 0; several == 0 && i < pages * n;) {
     const size_t j = i % n, count = n - j < room ? n - j : room;
-    put(runs.at[i / n], j, count, scales);
-    const KvRun part{KvType::kQ8_0, runs.at[i / n].values + j * head_dim, nullptr};
-    WeightedTyped<V, KvType::kQ8_0>(weights + i, ldw, rows, {&part, 1, count}, scales, head_dim, acc);
+    put(spans.at[i / n], j, count, scales);
+    const KvSpan partial{KvType::kQ8_0, spans.at[i / n].values + j * head_dim, nullptr};
+    WeightedTyped<V, KvType::kQ8_0>(weights + i, ldw, rows, {&partial, 1, count}, scales, head_dim, acc);
     i += count;
   }
 }
 
 template <typename V>
-void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc) {
-  WithKvType(runs.at->type, [&]<KvType type>() {
+void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
+  WithKvType(spans.at->type, [&]<KvType type>() {
     if constexpr (type == KvType::kQ8_0)
-      WeightedSumQ8<V>(weights, ldw, rows, runs, head_dim, acc);
+      WeightedSumQ8<V>(weights, ldw, rows, spans, head_dim, acc);
     else
-      WeightedTyped<V, type>(weights, ldw, rows, runs, nullptr, head_dim, acc);
+      WeightedTyped<V, type>(weights, ldw, rows, spans, nullptr, head_dim, acc);
   });
 }

@@ -5,12 +5,14 @@
 namespace gyre::cpu {
 namespace {
 
-constexpr uintptr_t kStream = 4096, kLine = 64;  // how far the hardware follows, what it reads at once
-constexpr size_t kFirstLines = 2;                // as many make it follow
-constexpr size_t kAskedAtOnce = 16;  // lines that memory brings while a query's scores of a split become weights, about
+// The hardware prefetcher does not cross a 4 KiB boundary; it reads lines of 64 bytes.
+constexpr uintptr_t kStream = 4096, kLine = 64;
+constexpr size_t kFirstLines = 2;  // two sequential misses start the hardware prefetcher
+// About as many lines arrive from memory while one query's scores of a split are exponentiated.
+constexpr size_t kLinesPerPrefetch = 16;
 
-// Into the second-level cache.
-void AskFor(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
+// Into the second-level cache, as these lines are read a step later.
+void PrefetchLine(const std::byte* line) { __builtin_prefetch(line, 0, 2); }
 
 }  // namespace
 
@@ -22,76 +24,78 @@ Pages::Pages(const KvView& kv)
       head_bytes_(kv.HeadBytes()),
       elem_bytes_(KvBytes(kv.type, 1)) {}
 
-Pages::Few Pages::FewAt(const KvRow& row, size_t from, size_t to) const {
-  Few few;
-  if (from >= to) return few;
+Pages::PageBatch Pages::BatchAt(const KvRow& row, size_t from, size_t to) const {
+  PageBatch batch;
+  if (from >= to) return batch;
   const size_t in_page = from % block_, whole = in_page == 0 ? (to - from) / block_ : 0;
-  few.count = std::clamp<size_t>(whole, 1, kPagesAtOnce);
-  few.n = whole > 0 ? block_ : std::min(block_ - in_page, to - from);
-  for (size_t p = 0; p < few.count; ++p) few.runs[p] = At(row, from + p * few.n, few.n);
-  return few;
+  batch.count = std::clamp<size_t>(whole, 1, kPagesPerBatch);
+  batch.n = whole > 0 ? block_ : std::min(block_ - in_page, to - from);
+  for (size_t p = 0; p < batch.count; ++p) batch.spans[p] = At(row, from + p * batch.n, batch.n);
+  return batch;
 }
 
-KvRun Pages::Keys(const Run& run, size_t head) const {
-  const std::byte* at = kv_.k + run.page + head * head_bytes_;
-  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * elem_bytes_, nullptr};
-  return {kv_.type, at + run.in_page, at + block_ * dim_ + run.in_page * 2};
+KvSpan Pages::Keys(const PageSpan& span, size_t head) const {
+  const std::byte* at = kv_.k + span.page + head * head_bytes_;
+  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + span.in_page * elem_bytes_, nullptr};
+  return {kv_.type, at + span.in_page, at + block_ * dim_ + span.in_page * 2};
 }
 
-KvRun Pages::Values(const Run& run, size_t head) const {
-  const std::byte* at = kv_.v + run.page + head * head_bytes_;
-  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + run.in_page * dim_ * elem_bytes_, nullptr};
-  return {kv_.type, at + run.in_page * dim_, at + block_ * dim_ + run.in_page * (dim_ / kKvBlock) * 2};
+KvSpan Pages::Values(const PageSpan& span, size_t head) const {
+  const std::byte* at = kv_.v + span.page + head * head_bytes_;
+  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + span.in_page * dim_ * elem_bytes_, nullptr};
+  return {kv_.type, at + span.in_page * dim_, at + block_ * dim_ + span.in_page * (dim_ / kKvBlock) * 2};
 }
 
-Walk::Walk(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees, Range later)
+DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees,
+                                 Range next_split)
     : pages_(pages),
       row_(row),
       first_(head),
       heads_(heads),
-      asks_(pages.type() != KvType::kQ8_0),
+      prefetches_(pages.type() != KvType::kQ8_0),
       sees_(sees),
-      later_(later),
+      next_split_(next_split),
       position_(sees.from) {
   if (sees.size() == 0) reads_ = Reads::kNothing;
   for (size_t i = 0; i < 3; ++i) Make();
 }
 
-void Walk::Advance() {
+void DecodeReadOrder::Advance() {
   ++now_;
   Make();
 }
 
-KvRuns Walk::Runs() const {
+KvSpans DecodeReadOrder::Spans() const {
   const Step &now = Now(), &next = ring_[(now_ + 1) % kRing];
   const bool alike = next.reads != Reads::kNothing && next.count == now.count && next.n == now.n;
-  return {now.runs, now.count, now.n, alike ? next.runs : nullptr};
+  return {now.spans, now.count, now.n, alike ? next.spans : nullptr};
 }
 
-void Walk::Make() {
+void DecodeReadOrder::Make() {
   const Step& before = ring_[(made_ + kRing - 1) % kRing];
   Step& step = ring_[made_++ % kRing];
   step.reads = reads_;
-  asked_ = 0;
+  prefetched_ = 0;
   if (reads_ == Reads::kNothing) return;
   step.head = head_;
   if (head_ > 0) {
     step.position = before.position;
     step.count = before.count;
     step.n = before.n;
-    for (size_t p = 0; p < step.count; ++p) step.runs[p] = pages_.NextHead(before.runs[p]);
+    for (size_t p = 0; p < step.count; ++p) step.spans[p] = pages_.NextHead(before.spans[p]);
   } else {
-    const Pages::Few few = pages_.FewAt(row_, position_, reads_ == Reads::kLater ? later_.to : sees_.to);
+    const Pages::PageBatch batch =
+        pages_.BatchAt(row_, position_, reads_ == Reads::kNextSplit ? next_split_.to : sees_.to);
     step.position = position_;
-    step.count = few.count;
-    step.n = few.n;
-    pages_.Fill(few, first_, reads_ == Reads::kValues ? &Pages::Values : &Pages::Keys, step.runs);
+    step.count = batch.count;
+    step.n = batch.n;
+    pages_.Fill(batch, first_, reads_ == Reads::kValues ? &Pages::Values : &Pages::Keys, step.spans);
   }
-  const size_t bytes = pages_.RunBytes(step.n);
-  const auto at = reinterpret_cast<uintptr_t>(step.runs->values), stream = (at + kStream - 1) / kStream * kStream;
-  if (asks_ && stream < at + bytes) {
+  const size_t bytes = pages_.SpanBytes(step.n);
+  const auto at = reinterpret_cast<uintptr_t>(step.spans->values), stream = (at + kStream - 1) / kStream * kStream;
+  if (prefetches_ && stream < at + bytes) {
     for (size_t line = 0; line < kFirstLines; ++line) {
-      for (size_t p = 0; p < step.count; ++p) AskFor(step.runs[p].values + (stream - at) + line * kLine);
+      for (size_t p = 0; p < step.count; ++p) PrefetchLine(step.spans[p].values + (stream - at) + line * kLine);
     }
   }
   if (++head_ < heads_) return;
@@ -101,19 +105,19 @@ void Walk::Make() {
     reads_ = Reads::kValues;
     position_ = sees_.from;
   } else if (reads_ == Reads::kValues && position_ == sees_.to) {
-    reads_ = later_.size() > 0 ? Reads::kLater : Reads::kNothing;
-    position_ = later_.from;
-  } else if (reads_ == Reads::kLater && position_ == later_.to) {
+    reads_ = next_split_.size() > 0 ? Reads::kNextSplit : Reads::kNothing;
+    position_ = next_split_.from;
+  } else if (reads_ == Reads::kNextSplit && position_ == next_split_.to) {
     reads_ = Reads::kNothing;
   }
 }
 
-void Walk::Ask() {
+void DecodeReadOrder::Prefetch() {
   const Step& last = ring_[(made_ - 1) % kRing];
-  if (last.reads == Reads::kNothing || !asks_) return;
-  const size_t until = std::min(pages_.RunBytes(last.n), asked_ + kAskedAtOnce / last.count * kLine);
-  for (; asked_ < until; asked_ += kLine) {
-    for (size_t p = 0; p < last.count; ++p) AskFor(last.runs[p].values + asked_);
+  if (last.reads == Reads::kNothing || !prefetches_) return;
+  const size_t until = std::min(pages_.SpanBytes(last.n), prefetched_ + kLinesPerPrefetch / last.count * kLine);
+  for (; prefetched_ < until; prefetched_ += kLine) {
+    for (size_t p = 0; p < last.count; ++p) PrefetchLine(last.spans[p].values + prefetched_);
   }
 }
 

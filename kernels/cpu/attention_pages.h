@@ -1,92 +1,95 @@
-// Where attention's keys and values lie, and in which order a row on its own reads them.
+// Where the keys and values of attention lie in the KV cache, and the order in which a decode row reads them.
 #pragma once
 
 #include <cstddef>
 
-#include "kernels/cpu/kv_run.h"
+#include "kernels/cpu/kv_span.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/ops.h"
 
 namespace gyre::cpu {
 
-// The cache's sizes, divided out once.
+// The layout of one layer's KV pages. Sizes are computed once, as every read needs them.
 class Pages {
  public:
-  // Positions of one page that follow each other.
-  struct Run {
+  // Consecutive positions within one page.
+  struct PageSpan {
     size_t position, count;
     size_t in_page;
-    size_t page;  // where it begins in either pool
+    size_t page;  // byte offset of the page in the pool of keys and in that of values
   };
-  // Up to kPagesAtOnce whole pages, or a part of one.
-  struct Few {
-    size_t count = 0, n = 0;  // pages, positions of each
-    Run runs[kPagesAtOnce];
-    size_t End() const { return runs->position + count * n; }
+  // Up to kPagesPerBatch whole pages, or a part of one page.
+  struct PageBatch {
+    size_t count = 0, n = 0;  // number of pages, positions of each
+    PageSpan spans[kPagesPerBatch];
+    size_t End() const { return spans->position + count * n; }
   };
-  // Keys or Values.
-  using Kind = KvRun (Pages::*)(const Run&, size_t head) const;
+  // &Pages::Keys or &Pages::Values.
+  using Selector = KvSpan (Pages::*)(const PageSpan&, size_t head) const;
 
   explicit Pages(const KvView& kv);
 
   size_t block() const { return block_; }
   KvType type() const { return kv_.type; }
-  Run At(const KvRow& row, size_t position, size_t count) const {
+  PageSpan At(const KvRow& row, size_t position, size_t count) const {
     return {position, count, position % block_, row.table[position / block_] * page_bytes_};
   }
-  // The first few of positions [from, to) of a row; none where from >= to.
-  Few FewAt(const KvRow& row, size_t from, size_t to) const;
-  // f(runs, position) for [from, to) of a row, a few pages after a few pages; position: the runs' first.
+  // Returns the first batch of positions [from, to) of a row; its count is 0 if from >= to.
+  PageBatch BatchAt(const KvRow& row, size_t from, size_t to) const;
+  // Calls f(spans, position) for each batch of positions [from, to) of a row; `position` is the first one of the batch.
   template <typename Fn>
-  void ForEachFew(const KvRow& row, size_t from, size_t to, size_t head, Kind kind, const Fn& f) const {
-    KvRun runs[2][kPagesAtOnce];  // now and next
+  void ForEachBatch(const KvRow& row, size_t from, size_t to, size_t head, Selector selector, const Fn& f) const {
+    KvSpan spans[2][kPagesPerBatch];  // this batch and the next
     size_t now = 0;
-    Few few = FewAt(row, from, to), next;
-    for (Fill(few, head, kind, runs[now]); few.count > 0; few = next, now ^= 1) {
-      next = FewAt(row, few.End(), to);
-      Fill(next, head, kind, runs[now ^ 1]);
-      f(KvRuns{runs[now], few.count, few.n, next.count == few.count && next.n == few.n ? runs[now ^ 1] : nullptr},
-        few.runs->position);
+    PageBatch batch = BatchAt(row, from, to), next;
+    for (Fill(batch, head, selector, spans[now]); batch.count > 0; batch = next, now ^= 1) {
+      next = BatchAt(row, batch.End(), to);
+      Fill(next, head, selector, spans[now ^ 1]);
+      f(KvSpans{spans[now], batch.count, batch.n,
+                next.count == batch.count && next.n == batch.n ? spans[now ^ 1] : nullptr},
+        batch.spans->position);
     }
   }
-  void Fill(const Few& few, size_t head, Kind kind, KvRun* runs) const {
-    for (size_t p = 0; p < few.count; ++p) runs[p] = (this->*kind)(few.runs[p], head);
+  void Fill(const PageBatch& batch, size_t head, Selector selector, KvSpan* spans) const {
+    for (size_t p = 0; p < batch.count; ++p) spans[p] = (this->*selector)(batch.spans[p], head);
   }
-  KvRun Keys(const Run& run, size_t head) const;
-  KvRun Values(const Run& run, size_t head) const;
-  KvRun NextHead(const KvRun& run) const {
-    return {run.type, run.values + head_bytes_, run.scales == nullptr ? nullptr : run.scales + head_bytes_};
+  KvSpan Keys(const PageSpan& span, size_t head) const;
+  KvSpan Values(const PageSpan& span, size_t head) const;
+  KvSpan NextHead(const KvSpan& span) const {
+    return {span.type, span.values + head_bytes_, span.scales == nullptr ? nullptr : span.scales + head_bytes_};
   }
-  // Of keys or values of n positions of a head, without scales.
-  size_t RunBytes(size_t n) const { return n * dim_ * elem_bytes_; }
+  // Bytes of the keys or values of n positions of one head, without scales.
+  size_t SpanBytes(size_t n) const { return n * dim_ * elem_bytes_; }
 
  private:
   const KvView& kv_;
   const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
 };
 
-// What a row on its own reads of a split, step by step: the keys of a few pages, head after head, as all heads of a
-// page lie side by side, those of the next few, and so on; then the values; then, for asking only, what it sees of the
-// next split. While a step is computed, the kernels ask memory for all of the next one (KvRuns::next). The hardware
-// runs ahead of that by itself, but within 4 KB only: the first lines of each 4 KB are asked for a step earlier.
-class Walk {
+// The order in which a decode row reads one split. All heads of a page are contiguous, so it takes the keys of one
+// batch of pages head by head, then those of the next batch; then the values in the same way. After these it lists the
+// keys of the next split, which are only prefetched.
+// While the kernels compute a step they prefetch all of the next one (KvSpans::next). The hardware prefetcher follows a
+// stream only within its 4 KiB page, so this class prefetches the first lines of each 4 KiB one step earlier.
+class DecodeReadOrder {
  public:
-  enum class Reads { kKeys, kValues, kLater, kNothing };
+  enum class Reads { kKeys, kValues, kNextSplit, kNothing };
   struct Step {
     Reads reads;
-    size_t head;      // counted from the first of the walk
-    size_t position;  // of the runs' first
-    size_t count, n;  // pages, positions of each
-    KvRun runs[kPagesAtOnce];
+    size_t head;      // relative to the first head of this order
+    size_t position;  // first position of the spans
+    size_t count, n;  // number of pages, positions of each
+    KvSpan spans[kPagesPerBatch];
     size_t End() const { return position + count * n; }
   };
-  Walk(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees, Range later);
+  DecodeReadOrder(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees, Range next_split);
 
   const Step& Now() const { return ring_[now_ % kRing]; }
-  KvRuns Runs() const;
+  KvSpans Spans() const;
   void Advance();
-  // Asks for some lines more of the step after the next, for whoever has arithmetic to do that reads nothing.
-  void Ask();
+  // Prefetches some lines of the step after the next. Call it between computations that read no memory, such as the
+  // exponentials of scores: a core has few outstanding line fills, so small portions overlap best.
+  void Prefetch();
 
  private:
   static constexpr size_t kRing = 4;
@@ -95,13 +98,14 @@ class Walk {
   const Pages& pages_;
   const KvRow& row_;
   const size_t first_, heads_;
-  const bool asks_;  // q8_0 has so much arithmetic that asking earlier than the kernels do costs more than it brings
-  const Range sees_, later_;
-  Reads reads_ = Reads::kKeys;  // of the step that is made next, as are
+  // False for q8_0: its arithmetic hides the reads, and earlier prefetches cost more than they gain.
+  const bool prefetches_;
+  const Range sees_, next_split_;
+  Reads reads_ = Reads::kKeys;  // reads_, position_ and head_ describe the step that Make adds next
   size_t position_, head_ = 0;
   Step ring_[kRing];
   size_t made_ = 0, now_ = 0;
-  size_t asked_ = 0;  // bytes of each of the last step's runs
+  size_t prefetched_ = 0;  // bytes of each span of the newest step
 };
 
 }  // namespace gyre::cpu

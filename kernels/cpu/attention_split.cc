@@ -21,7 +21,7 @@ Range AttentionCall::Sees(const KvRow& row, size_t split) const {
   return {from, std::clamp(size_t{row.position} + 1, from, (split + 1) * kSplit)};
 }
 
-size_t AttentionPart::Bytes(size_t queries, size_t dim) {
+size_t AttentionPartial::Bytes(size_t queries, size_t dim) {
   Carver carver{nullptr};
   carver.Take<double>(queries);
   carver.Take<float>(queries);
@@ -29,30 +29,30 @@ size_t AttentionPart::Bytes(size_t queries, size_t dim) {
   return carver.used;
 }
 
-AttentionPart::AttentionPart(std::byte* memory, size_t most, size_t dim) : dim_(dim) {
+AttentionPartial::AttentionPartial(std::byte* memory, size_t most, size_t dim) : dim_(dim) {
   Carver carver{memory};
-  total = carver.Take<double>(most);
+  sum = carver.Take<double>(most);
   max = carver.Take<float>(most);
-  sums = carver.Take<float>(most * dim);
+  acc = carver.Take<float>(most * dim);
 }
 
-void AttentionPart::Reset(size_t n) {
-  std::fill_n(total, n, 0.0);
+void AttentionPartial::Reset(size_t n) {
+  std::fill_n(sum, n, 0.0);
   std::fill_n(max, n, -kInfinity);
-  std::fill_n(sums, n * dim_, 0.0f);
+  std::fill_n(acc, n * dim_, 0.0f);
 }
 
-void AttentionPart::Copy(const AttentionPart& o, size_t n) {
-  std::copy_n(o.total, n, total);
+void AttentionPartial::Copy(const AttentionPartial& o, size_t n) {
+  std::copy_n(o.sum, n, sum);
   std::copy_n(o.max, n, max);
-  std::copy_n(o.sums, n * dim_, sums);
+  std::copy_n(o.acc, n * dim_, acc);
 }
 
-void AttentionPart::Finish(const AttentionCall& call, const AttentionItem& item) const {
+void AttentionPartial::Finish(const AttentionCall& call, const AttentionItem& item) const {
   for (size_t i = 0; i < call.Queries(item); ++i) {
-    const auto by = static_cast<float>(1 / total[i]);
+    const auto by = static_cast<float>(1 / sum[i]);
     float* out = call.out + call.At(item, i);
-    for (size_t d = 0; d < dim_; ++d) out[d] = sums[i * dim_ + d] * by;
+    for (size_t d = 0; d < dim_; ++d) out[d] = acc[i * dim_ + d] * by;
   }
 }
 
@@ -74,48 +74,50 @@ SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, siz
   Carve(call, most, memory, &scratch_);
 }
 
-void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) const {
-  part->Reset(call_.Queries(item));
+void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
+  partial->Reset(call_.Queries(item));
   if (item.count == 1)
-    AttendLone(item, split, part);
+    AttendDecodeRow(item, split, partial);
   else
-    AttendTogether(item, split, part);
+    AttendRows(item, split, partial);
 }
 
-// Most scores have become weights when their values are read, the others between: arithmetic that reads nothing from
-// memory, so what comes is asked for meanwhile, in small portions, as a core waits for few lines at once.
-void SplitAttention::AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const {
+// The keys' scores are exponentiated in small groups between the last heads' keys and the first heads' values. This
+// arithmetic reads no memory, so the next step is prefetched meanwhile, a few lines at a time, because a core has few
+// outstanding line fills.
+void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
   const KvRow& row = call_.rows[item.row];
   const size_t start = split * kSplit, group = call_.group, dim = call_.dim;
   const Range sees = call_.Sees(row, split);
   const float* queries = call_.Query(item, 0);
-  Walk walk(call_.pages, row, item.head, item.heads, sees, call_.Sees(row, split + 1));
-  auto scores = [&](const Walk::Step& step) {
+  DecodeReadOrder order(call_.pages, row, item.head, item.heads, sees, call_.Sees(row, split + 1));
+  auto scores = [&](const DecodeReadOrder::Step& step) {
     return scratch_.scores + step.head * group * kSplit + (step.position - start);
   };
-  // Between the last scores of the first head and the first values of the last one lie 2 heads - 1 pauses.
+  // Between the scores of the first head and the values of the last one there are 2 * heads - 1 such pauses.
   const size_t count = call_.Queries(item), pauses = 2 * item.heads - 1;
-  size_t softened = 0;
-  auto soften = [&](size_t pause) {
-    for (; softened < count && softened * pauses < pause * count; ++softened) {
-      walk.Ask();
-      Soften(scratch_.scores + softened * kSplit, {sees.from - start, sees.to - start}, &part->max[softened],
-             &part->total[softened]);
+  size_t done = 0;
+  auto exp_scores_before = [&](size_t pause) {
+    for (; done < count && done * pauses < pause * count; ++done) {
+      order.Prefetch();
+      ExpScores(scratch_.scores + done * kSplit, {sees.from - start, sees.to - start}, &partial->max[done],
+                &partial->sum[done]);
     }
   };
-  for (; walk.Now().reads == Walk::Reads::kKeys; walk.Advance()) {
-    const Walk::Step& step = walk.Now();
-    ops_.scores(queries + step.head * group * dim, group, walk.Runs(), call_.pages.block(), dim, scores(step), kSplit);
-    if (step.End() == sees.to) soften(step.head + 1);
+  for (; order.Now().reads == DecodeReadOrder::Reads::kKeys; order.Advance()) {
+    const DecodeReadOrder::Step& step = order.Now();
+    ops_.scores(queries + step.head * group * dim, group, order.Spans(), call_.pages.block(), dim, scores(step),
+                kSplit);
+    if (step.End() == sees.to) exp_scores_before(step.head + 1);
   }
-  for (; walk.Now().reads == Walk::Reads::kValues; walk.Advance()) {
-    const Walk::Step& step = walk.Now();
-    ops_.weighted_sum(scores(step), kSplit, group, walk.Runs(), dim, part->sums + step.head * group * dim);
-    if (step.position == sees.from) soften(item.heads + step.head + 1);
+  for (; order.Now().reads == DecodeReadOrder::Reads::kValues; order.Advance()) {
+    const DecodeReadOrder::Step& step = order.Now();
+    ops_.weighted_sum(scores(step), kSplit, group, order.Spans(), dim, partial->acc + step.head * group * dim);
+    if (step.position == sees.from) exp_scores_before(item.heads + step.head + 1);
   }
 }
 
-// The queries of several rows, and what each sees.
+// Copies the queries of several rows side by side and finds the positions that each attends to.
 SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t split) const {
   const size_t start = split * kSplit, end = start + kSplit;
   Seen seen{{end, start}, {start, end}};
@@ -129,25 +131,27 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
   return seen;
 }
 
-// The heads of one key-value head of several rows.
-void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const {
+// Several rows, the query heads of one key-value head.
+void SplitAttention::AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
   const size_t dim = call_.dim, group = call_.group, n = call_.Queries(item), start = split * kSplit;
-  const KvRow& row = call_.rows[item.row];  // all have this table
+  const KvRow& row = call_.rows[item.row];  // all rows of the item have this table
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;
   const Pages& pages = call_.pages;
-  pages.ForEachFew(row, seen.any.from, seen.any.to, item.head, &Pages::Keys, [&](const KvRuns& runs, size_t position) {
-    ops_.scores(scratch_.queries, n, runs, pages.block(), dim, scratch_.scores + (position - start), kSplit);
-  });
+  pages.ForEachBatch(
+      row, seen.any.from, seen.any.to, item.head, &Pages::Keys, [&](const KvSpans& spans, size_t position) {
+        ops_.scores(scratch_.queries, n, spans, pages.block(), dim, scratch_.scores + (position - start), kSplit);
+      });
   for (size_t i = 0; i < n; ++i) {
     if (sees[i].from < sees[i].to)
-      Soften(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &part->max[i], &part->total[i]);
+      ExpScores(scratch_.scores + i * kSplit, {sees[i].from - start, sees[i].to - start}, &partial->max[i],
+                &partial->sum[i]);
   }
-  // What all see, together; before and after it each row its own.
+  // Positions that all queries attend to are summed for all rows at once; before and after them each row has its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    pages.ForEachFew(row, from, to, item.head, &Pages::Values, [&](const KvRuns& runs, size_t position) {
-      ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, runs, dim,
-                        part->sums + first * dim);
+    pages.ForEachBatch(row, from, to, item.head, &Pages::Values, [&](const KvSpans& spans, size_t position) {
+      ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, spans, dim,
+                        partial->acc + first * dim);
     });
   };
   for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);
@@ -155,15 +159,15 @@ void SplitAttention::AttendTogether(const AttentionItem& item, size_t split, Att
   for (size_t i = 0; i < n; i += group) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, group);
 }
 
-// Scores become weights.
-void SplitAttention::Soften(float* scores, Range range, float* max, double* total) const {
+// Replaces scores by exp(score - max) and returns their sum.
+void SplitAttention::ExpScores(float* scores, Range range, float* max, double* sum) const {
   const AttentionParams& params = call_.params;
   float scale = params.scale;
   if (params.softcap > 0) {
     ops_.softcap(scores + range.from, range.to - range.from, scale, params.softcap);
     scale = 1;
   }
-  *total = static_cast<double>(ops_.soften(scores, range.from, range.to, scale, max));
+  *sum = static_cast<double>(ops_.exp_scores(scores, range.from, range.to, scale, max));
 }
 
 }  // namespace gyre::cpu

@@ -1,5 +1,5 @@
-// Attention of a few queries over one split of their context, on one thread: the arithmetic, by vectors.
-// attention_tiles.h does the same by matrix tiles, paged_attention.h shares out the work.
+// Attention of a few queries over one split of their context with vector instructions, on one thread. attention_tiles.h
+// does the same with matrix tiles; paged_attention.h divides the work among threads.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ namespace gyre::cpu {
 
 inline size_t Size(int v) { return static_cast<size_t>(v); }
 
-inline constexpr size_t kSplit = 256;  // positions, counted from 0
+inline constexpr size_t kSplit = 256;  // positions; split s covers [s * kSplit, (s + 1) * kSplit)
 
-// Takes pieces of whole cache lines from memory; without any it only counts.
+// Hands out cache-line-aligned arrays from one block of memory. With memory == nullptr it only counts the bytes.
 struct Carver {
   std::byte* memory;
   size_t used = 0;
@@ -28,8 +28,8 @@ struct Carver {
   }
 };
 
-// Rows that follow each other in one sequence, which share what they read, by heads of keys and values: one row by
-// several or several by one.
+// A unit of work: consecutive rows of one sequence times some key-value heads. Either one row with several heads, or
+// several rows with one head, which share the keys and values they read.
 struct AttentionItem {
   size_t row, count;
   size_t head, heads;
@@ -41,17 +41,17 @@ struct AttentionCall {
   Pages pages;
   const AttentionParams& params;
   float* out;
-  size_t heads, group, dim;  // group: heads that share keys and values
-  bool by_tiles;             // IsaOps::tiles; a page is a whole number of them
+  size_t heads, group, dim;  // group: query heads per key-value head (GQA)
+  bool by_tiles;             // use IsaOps::tiles; then a page holds a multiple of kTileRows positions
 
   size_t Queries(const AttentionItem& item) const { return item.count * item.heads * group; }
-  // The first position that a row sees.
+  // The first position that the row attends to.
   size_t First(const KvRow& row) const;
   size_t FirstSplit(const AttentionItem& item) const { return First(rows[item.row]) / kSplit; }
   size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
-  // What a row sees of a split; from == to: nothing.
+  // The positions of a split that the row attends to; empty if there are none.
   Range Sees(const KvRow& row, size_t split) const;
-  // Where query i of an item is in q and out.
+  // Offset of query i of an item in q and in out.
   size_t At(const AttentionItem& item, size_t i) const {
     const size_t of_row = item.heads * group;
     return ((item.row + i / of_row) * heads + item.head * group + i % of_row) * dim;
@@ -59,52 +59,55 @@ struct AttentionCall {
   const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i); }
 };
 
-// In memory that is the caller's.
-class AttentionPart : public AttentionSums {
+// A SoftmaxPartial in memory that the caller owns.
+class AttentionPartial : public SoftmaxPartial {
  public:
   static size_t Bytes(size_t queries, size_t dim);
-  // Of `most` queries at most: Bytes(most, dim) at `memory`.
-  AttentionPart(std::byte* memory, size_t most, size_t dim);
+  // Takes Bytes(most, dim) bytes at `memory`, enough for `most` queries.
+  AttentionPartial(std::byte* memory, size_t most, size_t dim);
 
-  // Of the first n queries.
+  // Reset, Copy and Add work on the first n queries.
   void Reset(size_t n);
-  void Copy(const AttentionPart& o, size_t n);
-  void Add(const IsaOps& ops, const AttentionPart& o, size_t n) { ops.add_sums(*this, o, n, dim_); }
-  // call.out of an item, whose queries saw something.
+  void Copy(const AttentionPartial& o, size_t n);
+  void Add(const IsaOps& ops, const AttentionPartial& o, size_t n) { ops.combine_partials(*this, o, n, dim_); }
+  // Writes acc / sum to call.out. REQUIRES: every query attended to at least one position.
   void Finish(const AttentionCall& call, const AttentionItem& item) const;
 
  private:
   size_t dim_ = 0;
 };
 
-// The order in which splits [first, last] are added up, so that no bit depends on who adds them: two neighbours, two
-// such sums, and so on, where `split` / 2^n begins what becomes one sum; whoever has no neighbour waits for the next
-// round. Climbs from a split whose sum is known: meet(Pair, right) with the two sums of which this is one, `right` if
-// it is the latter; false = the other has to come first. True where it ends with the sum of all.
-struct Pair {
-  size_t left, right;  // the first split of each
+// Two partials that are to be combined: the first split that each of them covers.
+struct SplitPair {
+  size_t left, right;
 };
-template <typename Meet>
-bool Climb(size_t first, size_t last, size_t split, const Meet& meet) {
+// Combines the partials of splits [first, last] as a binary tree over split numbers: 2i with 2i + 1, then these sums,
+// and so on; a node without a sibling moves up a level. The tree depends on `first` and `last` only, so the result has
+// the same bits whichever threads compute it.
+// Call it with a `split` whose partial is complete. It walks up and calls combine(pair, right) for each pair that
+// contains this partial; `right` tells whether it is the right one. combine returns false to stop because the sibling
+// is not complete. Returns true when the partial covers all splits.
+template <typename Combine>
+bool CombineUp(size_t first, size_t last, size_t split, const Combine& combine) {
   for (size_t level = 0;; ++level) {
     const size_t at = split >> level, middle = (at | 1) << level;
     if (at << level <= first && (at + 1) << level > last) return true;
     if (middle <= first || middle > last) continue;
-    if (!meet(Pair{std::max(first, middle - (size_t{1} << level)), middle}, at % 2 == 1)) return false;
+    if (!combine(SplitPair{std::max(first, middle - (size_t{1} << level)), middle}, at % 2 == 1)) return false;
   }
 }
 
 class SplitAttention {
  public:
-  // What one of `most` queries at most needs for itself.
+  // Scratch bytes that one thread needs for items of at most `most` queries.
   static size_t Bytes(const AttentionCall& call, size_t most);
   SplitAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory);
-  // *part = the item over that split.
-  void Attend(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  // *partial = attention of the item over this split.
+  void Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
 
  private:
   struct Seen {
-    Range any, all;  // what some or all queries see
+    Range any, all;  // positions that at least one query, or every query, attends to
   };
   struct Scratch {
     Range* sees;     // [query]
@@ -114,9 +117,9 @@ class SplitAttention {
   static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
 
   Seen Gather(const AttentionItem& item, size_t split) const;
-  void Soften(float* scores, Range range, float* max, double* total) const;
-  void AttendLone(const AttentionItem& item, size_t split, AttentionPart* part) const;
-  void AttendTogether(const AttentionItem& item, size_t split, AttentionPart* part) const;
+  void ExpScores(float* scores, Range range, float* max, double* sum) const;
+  void AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
+  void AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
 
   const IsaOps& ops_;
   const AttentionCall& call_;

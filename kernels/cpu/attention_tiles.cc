@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kBlockQueries = 64;
 static_assert(kBlockQueries % (2 * kTileRows) == 0);
 constexpr size_t kSplitDepth = TileDepth(kSplit);
-// Not a power of two, which would put the rows of a tile into few sets of the first-level cache.
+// Not a power of two: else the rows of a tile would compete for few sets of the first-level cache.
 constexpr size_t kScoreStride = kSplit + kTileRows;
 
 constexpr size_t Groups(size_t n) { return (n + kTileRows - 1) / kTileRows; }
@@ -37,13 +37,13 @@ size_t TileAttention::Bytes(const AttentionCall& call, size_t most) {
 }
 
 TileAttention::TileAttention(const IsaOps& ops, const AttentionCall& call, size_t most, std::byte* memory)
-    : ops_(ops), call_(call), depth_(TileDepth(call.dim)), two_(call.pages.type() != KvType::kBf16) {
+    : ops_(ops), call_(call), depth_(TileDepth(call.dim)), has_residual_(call.pages.type() != KvType::kBf16) {
   Carve(call, most, memory, &scratch_);
 }
 
-void TileAttention::Attend(const AttentionItem& item, size_t split, AttentionPart* part) {
+void TileAttention::Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) {
   const size_t n = call_.Queries(item);
-  part->Reset(n);
+  partial->Reset(n);
   for (size_t i = 0; i < n; ++i) scratch_.sees[i] = call_.Sees(call_.rows[item.row + i / call_.group], split);
   const Range any = Any(0, n);
   if (any.from >= any.to) return;
@@ -56,7 +56,7 @@ void TileAttention::Attend(const AttentionItem& item, size_t split, AttentionPar
     const Block block{first, count, Any(first, count)};
     if (block.any.from >= block.any.to) continue;
     Score(block);
-    AddValues(block, Weigh(block, split * kSplit, part), part);
+    AddValues(block, ExpBlock(block, split * kSplit, partial), partial);
   }
   ops_.tiles->end();
 }
@@ -72,7 +72,7 @@ void TileAttention::RoundQueries(const AttentionItem& item) {
   rounded_ = item;
 }
 
-// What some of the queries see.
+// The positions that at least one of the queries attends to.
 Range TileAttention::Any(size_t first, size_t count) const {
   Range any{SIZE_MAX, 0};
   for (const Range& sees : std::span(scratch_.sees + first, count)) {
@@ -81,29 +81,30 @@ Range TileAttention::Any(size_t first, size_t count) const {
   return any;
 }
 
-// Of whole tiles: keys that no query sees may be anything, as each position is a column of its own.
+// Expands whole tiles. Keys that no query attends to may hold anything, as each position is a column of its own.
 void TileAttention::ExpandKeys(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileRows * kTileRows; at < any.to; at += kTileRows) {
-    const Pages::Run run = call_.pages.At(call_.rows[item.row], at, kTileRows);  // all rows have this table
+    // all rows of the item have this table
+    const Pages::PageSpan span = call_.pages.At(call_.rows[item.row], at, kTileRows);
     std::byte* to = scratch_.keys + at % kSplit / kTileRows * 2 * depth_ * kTileBytes;
-    ops_.tiles->expand_keys(call_.pages.Keys(run, item.head), call_.pages.block(), call_.dim, to,
-                            two_ ? to + Left(depth_) : nullptr);
+    ops_.tiles->expand_keys(call_.pages.Keys(span, item.head), call_.pages.block(), call_.dim, to,
+                            has_residual_ ? to + ResidualOffset(depth_) : nullptr);
   }
 }
 
-// Of whole tiles, zeros where no query sees anything.
+// Expands whole tiles, with zeros at positions that no query attends to: their weights are 0, but 0 * NaN is NaN.
 void TileAttention::ExpandValues(const AttentionItem& item, Range any) const {
   for (size_t at = any.from / kTileDepth * kTileDepth; at < any.to; at += kTileDepth) {
     for (size_t half = at; half < at + kTileDepth; half += kTileRows) {
       const size_t from = std::clamp(any.from, half, half + kTileRows),
                    count = std::clamp(any.to, from, half + kTileRows) - from;
-      KvRun values{};
+      KvSpan values{};
       if (count > 0) values = call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head);
       std::byte* to =
           scratch_.values + at % kSplit / kTileDepth * kTileBytes + (half - at) / kTileRows * (kTileBytes / 2);
       for (size_t column = 0; column < call_.dim; column += kTileRows, to += 2 * kSplitDepth * kTileBytes) {
         ops_.tiles->expand_values(values, from - half, count, call_.dim, column, to,
-                                  two_ ? to + Left(kSplitDepth) : nullptr);
+                                  has_residual_ ? to + ResidualOffset(kSplitDepth) : nullptr);
       }
     }
   }
@@ -115,15 +116,15 @@ void TileAttention::Score(const Block& block) const {
     const size_t columns = at + kTileRows < block.any.to ? 2 * kTileRows : kTileRows;
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.x + (block.first + i) / kTileRows * x_stride, x_stride, block.count - i,
-                           {scratch_.keys + at % kSplit / kTileRows * stride, stride, Left(depth_)}, columns, depth_,
-                           true, scratch_.scores + i * kScoreStride + at % kSplit, kScoreStride);
+                           {scratch_.keys + at % kSplit / kTileRows * stride, stride, ResidualOffset(depth_)}, columns,
+                           depth_, true, scratch_.scores + i * kScoreStride + at % kSplit, kScoreStride);
     }
   }
 }
 
-// Scores become weights, those of what a query does not see 0; returns the positions of the tiles that they are in,
-// counted from the split's first.
-Range TileAttention::Weigh(const Block& block, size_t start, AttentionPart* part) const {
+// Replaces scores by softmax weights in tiles; positions that a query does not attend to get the weight 0. Returns the
+// positions of the tiles that were written, relative to the split's first.
+Range TileAttention::ExpBlock(const Block& block, size_t start, AttentionPartial* partial) const {
   const AttentionParams& params = call_.params;
   const Range whole{(block.any.from - start) / kTileDepth * kTileDepth, TileDepth(block.any.to - start) * kTileDepth};
   for (size_t i = 0; i < Groups(block.count) * kTileRows; ++i) {
@@ -142,20 +143,21 @@ Range TileAttention::Weigh(const Block& block, size_t start, AttentionPart* part
       scale = 1;
     }
     const size_t query = block.first + i;
-    part->total[query] = static_cast<double>(ops_.tiles->soften(scores, whole, sees, scale, &part->max[query], row));
+    partial->sum[query] =
+        static_cast<double>(ops_.tiles->exp_scores(scores, whole, sees, scale, &partial->max[query], row));
   }
   return whole;
 }
 
-void TileAttention::AddValues(const Block& block, Range whole, AttentionPart* part) const {
+void TileAttention::AddValues(const Block& block, Range whole, AttentionPartial* partial) const {
   const size_t first = whole.from / kTileDepth * kTileBytes, depth = TileDepth(whole.to - whole.from),
                x_stride = kSplitDepth * kTileBytes, stride = 2 * x_stride;
   for (size_t column = 0; column < call_.dim; column += 2 * kTileRows) {
     const size_t columns = std::min(2 * kTileRows, call_.dim - column);
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.weights + i / kTileRows * x_stride + first, x_stride, block.count - i,
-                           {scratch_.values + column / kTileRows * stride + first, stride, Left(kSplitDepth)}, columns,
-                           depth, true, part->sums + (block.first + i) * call_.dim + column, call_.dim);
+                           {scratch_.values + column / kTileRows * stride + first, stride, ResidualOffset(kSplitDepth)},
+                           columns, depth, true, partial->acc + (block.first + i) * call_.dim + column, call_.dim);
     }
   }
 }

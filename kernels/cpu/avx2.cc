@@ -1,4 +1,4 @@
-// AVX2, FMA, F16C.
+// The ISA level AVX2 with FMA and F16C.
 #include <immintrin.h>
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/avx2_vector-inl.h"
 #include "kernels/cpu/float_kernels-inl.h"
-#include "kernels/cpu/float_strips-inl.h"
+#include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 #include "kernels/cpu/avx2_panels-inl.h"
 #include "kernels/cpu/avx2_products-inl.h"
@@ -37,7 +37,7 @@ inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]
   for (int half = 0; half < 2; ++half) {
     const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * half], inverse));
     const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * half + 1], inverse));
-    // Packing works within 128-bit lanes: elements 0-3 8-11 | 4-7 12-15.
+    // Packing works within 128-bit lanes: it gives elements 0-3 8-11 | 4-7 12-15.
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16 * half), bytes);
@@ -67,9 +67,9 @@ void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>,         DotPanels,   QuantizeX,        Scores<V8>,    Soften<V8>,
-                                  WeightedSum<V8>, AddSums<V8>, SiluTimes<V8>,    GeluTimes<V8>, Softcap<V8>,
-                                  RmsNorm<V8>,     ToHalf<V8>,  Strips<V8>::kOps, kRows,         kManySigned};
+  static constexpr IsaOps kOps = {Dot<V8>,         DotPanels,           QuantizeX,      Scores<V8>,    ExpScores<V8>,
+                                  WeightedSum<V8>, CombinePartials<V8>, SiluTimes<V8>,  GeluTimes<V8>, Softcap<V8>,
+                                  RmsNorm<V8>,     ToHalf<V8>,          Gemm<V8>::kOps, kRows,         kManySigned};
   return &kOps;
 }
 

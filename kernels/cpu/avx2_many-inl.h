@@ -1,15 +1,15 @@
-// Products of many rows with panels by 256-bit vectors, included by avx2_products-inl.h: what weights are is unpacked,
-// a segment of 512 positions of one panel or four at a time, and all rows pass over it, a few together.
+// Products of many rows with panels by 256-bit vectors, included by avx2_products-inl.h. Weights are unpacked for a
+// segment of 512 positions of one panel, or of four, and then all rows pass over it, a few at a time.
 //
-// Bound by the number of vector operations, on busy cores by that of reads: so codes are unpacked and scales become f32
-// once for all rows, and as many rows are taken together as registers hold sums of.
+// The number of vector operations is the limit, on busy cores that of reads. So codes are unpacked and scales become
+// f32 once for all rows, and as many rows are taken at a time as there are registers for accumulators.
 
-// Signed numbers have 16 bits: two products of bytes would not fit a sum of 16 bits, and splitting signs off costs more
-// for each row.
+// Signed numbers are unpacked to 16 bits: two products of bytes would saturate a 16-bit sum, and splitting off the
+// signs costs more for each row.
 template <typename L>
 using Unpacked = UnpackedOf<L, kSigned<L> ? 2 : 1>;
 
-// Even and odd bytes, as 16-bit numbers.
+// The even and the odd bytes as 16-bit numbers.
 struct Widened {
   explicit Widened(__m256i bytes)
       : even(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)), odd(_mm256_srai_epi16(bytes, 8)) {}
@@ -17,8 +17,8 @@ struct Widened {
 };
 void Store256(std::byte* to, __m256i v) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), v); }
 
-// Units [begin, end) of a panel: for each group of four positions 16 columns' bytes, or their even and then their odd
-// ones.
+// Unpacks units [begin, end) of a panel: for each group of four positions the bytes of 16 columns, or the even and then
+// the odd ones as 16-bit numbers.
 template <typename L>
 void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
   using U = Unpacked<L>;
@@ -52,12 +52,14 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, std::byte* to) {
   }
 }
 
-// The rows that pass over a segment together: twice as many sums leave registers enough for codes and activations.
-// Bytes need as many for sums of 16 bits; of signed numbers it is a group of x, in the last what is there of it.
+// Rows that pass over a segment together. Twice as many accumulators leave enough registers for codes and activations;
+// byte codes need as many again for 16-bit sums. Signed numbers take a group of x, and in the last group the rows that
+// exist.
 constexpr size_t kRows = 4;
-// Of these rows, of both halves of a panel. Each by its name: gcc keeps arrays that live through a loop in memory.
+// Accumulators for these rows and both halves of a panel. Each has its own name, because gcc keeps arrays that live
+// through a loop in memory.
 template <size_t R>
-struct Sums {
+struct Accumulators {
   __m256i low0, low1, low2, low3, low4, low5, high0, high1, high2, high3, high4, high5;
 
   template <typename Fn>
@@ -69,26 +71,27 @@ struct Sums {
     if constexpr (R > 4)
       f(low4, high4, std::integral_constant<size_t, 4>()), f(low5, high5, std::integral_constant<size_t, 5>());
   }
-  // In registers, here: keeps the compiler from computing products far ahead, for whose sums no register is left.
+  // Forces them into registers here: otherwise the compiler computes products far ahead, for which no registers are
+  // left.
   [[gnu::always_inline]] void Pin() {
     Rows([](__m256i& low, __m256i& high, auto) {
-      __m256i a = low, b = high;  // of its own: an asm on its members would leave the whole in memory
+      __m256i a = low, b = high;  // copies: an asm on the members would keep the whole struct in memory
       asm("" : "+x"(a), "+x"(b));
       low = a, high = b;
     });
   }
 };
 
-// dots = what `groups` groups of a block give, unpacked.
+// dots = the sums over `groups` unpacked groups of a block.
 template <size_t groups, size_t R>
-[[gnu::always_inline]] inline void SumGroups(const int16_t* q, const std::byte* codes, Sums<R>& dots) {
+[[gnu::always_inline]] inline void SumGroups(const int16_t* q, const std::byte* codes, Accumulators<R>& dots) {
   auto each = [&](size_t two, const auto& f) {
     const __m256i low = Load256(codes + 64 * two), high = Load256(codes + 64 * two + 32);
     dots.Rows([&](__m256i& a, __m256i& b, auto r) {
       int32_t pair;
       __builtin_memcpy(&pair, q + r() * kBlock + 2 * two, 4);
       __m256i pairs = _mm256_set1_epi32(pair), one = f(a, _mm256_madd_epi16(low, pairs));
-      asm("" : "+x"(one), "+x"(pairs));  // before the other product: no register is left for both
+      asm("" : "+x"(one), "+x"(pairs));  // before the other product: there is no register for both
       a = one;
       one = f(b, _mm256_madd_epi16(high, pairs));
       asm("" : "+x"(one), "+r"(q));
@@ -100,9 +103,9 @@ template <size_t groups, size_t R>
   for (size_t two = 1; two < 2 * groups; ++two)
     each(two, [](__m256i to, __m256i v) { return _mm256_add_epi32(to, v); });
 }
-// dots += what groups [begin, end) give, bytes.
+// dots += the sums over groups [begin, end) of byte codes.
 template <typename L, size_t begin, size_t end>
-[[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Sums<kRows>& dots) {
+[[gnu::always_inline]] inline void AddGroups(const int8_t* q, const std::byte* codes, Accumulators<kRows>& dots) {
   if constexpr (kVnni) {
 #pragma GCC unroll kUnrolled
     for (size_t g = begin; g < end; ++g) {
@@ -118,7 +121,7 @@ template <typename L, size_t begin, size_t end>
   }
   constexpr size_t kRun = kSafe<L> < end - begin ? kSafe<L> : end - begin;
   const __m256i ones = _mm256_set1_epi16(1);
-  if constexpr (kRun == 2) {  // a row at a time: registers are left for few words beside all dots
+  if constexpr (kRun == 2) {  // one row at a time: all dots leave registers for few 16-bit sums
 #pragma GCC unroll kUnrolled
     for (size_t g = begin; g < end; g += 2) {
       const std::byte* two = codes + 64 * g;
@@ -138,7 +141,7 @@ template <typename L, size_t begin, size_t end>
     return;
   }
   for (size_t run = begin; run < end; run += kRun) {
-    Sums<kRows> words;
+    Accumulators<kRows> words;
     auto each = [&](size_t g, const auto& f) {
       const __m256i low = Load256(codes + 64 * g), high = Load256(codes + 64 * g + 32);
       words.Rows([&](__m256i& a, __m256i& b, auto r) {
@@ -159,16 +162,16 @@ template <typename L, size_t begin, size_t end>
   }
 }
 
-// Asks for the share of one block of what is unpacked next: spread over the first rows' blocks, it comes from memory
-// while the others pass.
+// Prefetches one block's share of what is unpacked next. Spread over the blocks of the first rows, it arrives while the
+// other rows pass.
 template <typename L>
-void Ask(const std::byte* next, size_t block) {
+void Prefetch(const std::byte* next, size_t block) {
   constexpr size_t kBytes = L::kUnitBytes / L::kBlocks;
   for (size_t at = 0; next != nullptr && at < kBytes; at += 64) __builtin_prefetch(next + block * kBytes + at, 0, 2);
 }
 
-// The rows of one group, the first of which is `row`, against blocks [begin, end) of one panel, unpacked, on top of
-// what sums, [kRows][kPanel], holds where begin > 0. next: Ask's, or null.
+// The rows of one group from `row` on against blocks [begin, end) of one unpacked panel, added to `sums`
+// [kRows][kPanel] if begin > 0. `next` is what Prefetch takes, or null.
 template <typename L>
 void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end,
                const std::byte* next, float* sums) {
@@ -178,11 +181,11 @@ void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t
   for (size_t h = 0; h < 2; ++h) LoadSums(sums + 8 * h, kPanel, 8, begin == 0, sum[h]);
   size_t at = x.At(row, begin);
   for (size_t b = begin; b < end; ++b, at += kRows, unpacked += U::kUnitBytes) {
-    Ask<L>(next, b - begin);
+    Prefetch<L>(next, b - begin);
     auto load = [&](size_t first) { return V8::Load(reinterpret_cast<const float*>(unpacked) + first); };
     constexpr size_t kMins = U::kMins / 4;
     Each<0>(std::make_index_sequence<kParts>(), [&](auto s) {
-      Sums<kRows> dots;
+      Accumulators<kRows> dots;
       dots.Rows([&](__m256i& low, __m256i& high, auto r) { low = high = Offset<L>(x, at + r(), s()); });
       AddGroups<L, s() * kGroups, (s() + 1) * kGroups>(x.q + at * kBlock, unpacked + U::kHeader, dots);
       constexpr size_t low = s() * kPanel, high = low + 8;
@@ -201,8 +204,8 @@ void AddBlocks(const Quantized& x, size_t row, const std::byte* unpacked, size_t
   for (size_t h = 0; h < 2; ++h) StoreSums(sum[h], 8, sums + 8 * h, kPanel);
 }
 
-// The same of signed numbers and the first R rows of a group. Their sums, [R][kPanel], stay in memory, as the dots take
-// all registers.
+// The same for signed numbers and the first R rows of a group. Their sums [R][kPanel] stay in memory, because the dots
+// take all registers.
 template <typename L, size_t R>
 [[gnu::noinline]] void AddSigned(const Quantized& x, size_t row, const std::byte* unpacked, size_t begin, size_t end,
                                  const std::byte* next, float* sums) {
@@ -213,10 +216,10 @@ template <typename L, size_t R>
   const int16_t* q = x.wide + at * kBlock;
   const float* scale = x.scale + at;
   for (size_t b = begin; b < end; ++b, q += kRowGroup * kBlock, scale += kRowGroup, unpacked += U::kUnitBytes) {
-    Ask<L>(next, b - begin);
+    Prefetch<L>(next, b - begin);
     for (size_t s = 0; s < kParts; ++s) {
-      asm("" : "+r"(sums));  // read them from memory again
-      Sums<R> dots;
+      asm("" : "+r"(sums));  // makes the compiler read the sums from memory again
+      Accumulators<R> dots;
       SumGroups<kGroups>(q + 4 * kGroups * s, unpacked + U::kHeader + 2 * kGroup * kGroups * s, dots);
       const float* scales = reinterpret_cast<const float*>(unpacked) + s * kPanel;
       const __m256 low = V8::Load(scales), high = V8::Load(scales + 8);
@@ -232,24 +235,24 @@ template <typename L, size_t R>
   }
 }
 
-// How many rows pass over a segment before the next is unpacked: whole groups, and what an ordinary step of a prompt
+// Rows that pass over a segment before the next one is unpacked: whole groups, and as many as an ordinary prefill step
 // has.
 constexpr size_t kRowBlock = 516;
 static_assert(kRowBlock % kRowGroup == 0 && kRowBlock % kRows == 0);
 
 // Rows [from, to), at most kRowBlock, against up to kSlice panels.
 template <typename L>
-void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
-                 float* out, size_t ldo) {
+void MultiplySlice(const Quantized& x, size_t from, size_t to, const std::byte* w, size_t panels, size_t columns,
+                   float* out, size_t ldo) {
   constexpr size_t kTogether = kSigned<L> ? kRowGroup : kRows,
                    kUnpacked = kCodesSegment / kBlock * Unpacked<L>::kUnitBytes;  // of a panel
   const size_t units = x.blocks / L::kBlocks, segment = kCodesSegment / L::kUnit, stride = units * L::kUnitBytes;
   alignas(64) std::byte unpacked[kSlice * kUnpacked];
-  // Between segments beside each other: in `out`, where rows are often a power of two apart, they fall on few lines of
-  // a cache.
+  // Sums wait here between segments, side by side: in `out` rows are often a power of two apart and would compete for
+  // few cache sets.
   alignas(64) float sums[kRowBlock * kSlice * kPanel];
   auto sums_of = [&](size_t row, size_t p) { return sums + ((row - from) * kSlice + p * kTogether) * kPanel; };
-  // f(to, sums, n): where the sums of each of a group's rows go, and how many exist.
+  // Calls f(to, sums, n) for each row of a group and each panel: where its sums go, and how many columns exist.
   auto for_each_row = [&](size_t first, auto f) {
     for (size_t row = first; row < to && row < first + kTogether; ++row) {
       for (size_t p = 0, column = 0; p < panels && column < columns; ++p, column += kPanel)
@@ -262,7 +265,7 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
     for (size_t p = 0; p < panels; ++p) Unpack<L>(w + p * stride, begin, end, unpacked + p * kUnpacked);
     const std::byte* next = end < units ? w + end * L::kUnitBytes : w + panels * stride;
     for (size_t row = from; row < to; row += kTogether) {
-      // Asked for while it is computed, as such lines come from far.
+      // Prefetches the output during the last segment, as these lines come from far.
       if (end == units) for_each_row(row, [](float* at, const float*, size_t) { __builtin_prefetch(at, 1); });
       auto add = AddBlocks<L>;
       if constexpr (kSigned<L>) {
@@ -284,18 +287,18 @@ void SliceOfRows(const Quantized& x, size_t from, size_t to, const std::byte* w,
   }
 }
 
-// REQUIRES: signed: x.wide, in groups of kRowGroup; others: rows a multiple of kRows, x.group == kRows.
+// REQUIRES: for signed numbers x.wide in groups of kRowGroup; otherwise x.group == kRows and `rows` a multiple of it.
 template <typename L>
 void ManyRows(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out,
               size_t ldo) {
   const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
-  // Few rows and one unpacked panel stay in the first-level cache; many read x less often with several.
+  // Few rows and one unpacked panel stay in the first-level cache; with many rows, several panels read x less often.
   const size_t slice = rows < 48 ? 1 : kSlice;
   for (size_t p = 0; p < panels; p += slice) {
     for (size_t row = 0; row < rows; row += kRowBlock) {
       const size_t column = p * kPanel, to = rows - row < kRowBlock ? rows : row + kRowBlock;
-      SliceOfRows<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
-                     columns < column ? 0 : columns - column, out + column, ldo);
+      MultiplySlice<L>(x, row, to, w + p * stride, panels - p < slice ? panels - p : slice,
+                       columns < column ? 0 : columns - column, out + column, ldo);
     }
   }
 }

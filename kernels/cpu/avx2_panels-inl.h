@@ -1,7 +1,7 @@
-// How 256-bit vectors read panels, included by avx2.cc and avxvnni.cc inside their anonymous namespaces: codes, scales
-// and minima of half a panel, eight columns, a lane a column.
+// How 256-bit vectors read panels: codes, scales and minima of half a panel, eight columns, one lane per column.
+// avx2.cc and avxvnni.cc include this inside their anonymous namespaces.
 
-// dpbusd: the sums of four products of unsigned with signed bytes, added to 32-bit sums.
+// dpbusd adds the sums of four products of unsigned and signed bytes to 32-bit sums.
 #ifdef __AVXVNNI__
 constexpr bool kVnni = true;
 __m256i AddDots(__m256i sums, __m256i codes, __m256i fours) { return _mm256_dpbusd_avx_epi32(sums, codes, fours); }
@@ -14,11 +14,11 @@ __m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast
 __m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 __m128i Load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
 
-// Whether products are of signed numbers, not of codes to which their zero is added.
+// Whether products multiply signed numbers, rather than codes from which kZero is not yet subtracted.
 template <typename L>
 inline constexpr bool kSigned = !kVnni && L::kSigned;
 
-// Group g of a block for half a panel, eight columns: unsigned codes, or signed numbers where kSigned.
+// Group g of a block for half a panel, eight columns: unsigned codes, or signed numbers if kSigned.
 template <typename L>
 __m256i Codes(const std::byte* block, size_t g) {
   if constexpr (L::kBits == 8) {
@@ -54,7 +54,7 @@ __m256i Codes(const std::byte* block, size_t g) {
   }
 }
 
-// Eight columns' scales of part s of block b, and their minima; `first` is the first column.
+// The scales of part s of block b for eight columns from `first` on; below, their minima.
 template <typename L>
 __m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
   if constexpr (L::kWide)

@@ -1,22 +1,22 @@
-// Products with panels by 256-bit vectors, included inside an anonymous namespace by avx2.cc and, with dpbusd (kVnni),
-// by avxvnni.cc.
+// Products with panels by 256-bit vectors; avx2.cc and, with dpbusd (kVnni), avxvnni.cc include this inside their
+// anonymous namespaces.
 
-// How many products of a code and an activation, twice, a 16-bit sum holds.
+// Number of pairs of products (a code times an activation) that a 16-bit sum holds without saturating.
 template <typename L>
 constexpr size_t kSafe = kSigned<L>      ? 1
                          : L::kBits == 6 ? 2
                          : L::kBits == 5 ? 4
                                          : 8;
 
-// Four activations for every column.
+// Broadcasts four activations to every column.
 __m256i Four(const int8_t* q) {
   int32_t four;
   __builtin_memcpy(&four, q, 4);
   return _mm256_set1_epi32(four);
 }
 
-// sum[r] += part s of a block, for eight columns: the exact dots, converted, times the weights' scales, times the
-// activations'; kHalfMin: and its minima.
+// sum[r] += part s of a block for eight columns: the exact dots, converted, times the weights' scales, times the scales
+// of the activations. With kHalfMin also the part's minima.
 template <typename L, size_t R>
 [[gnu::always_inline]] inline void AddPart(const Quantized& x, size_t at, size_t s, __m256 scales, const auto& mins,
                                            const __m256i (&dots)[R], __m256 (&sum)[R]) {
@@ -32,7 +32,7 @@ template <typename L, size_t R>
     });
   }
 }
-// kMin: the same of a block's minima.
+// With kMin: adds the minima of a block in the same way.
 template <typename L, size_t R>
 [[gnu::always_inline]] inline void AddMins(const Quantized& x, size_t at, const auto& mins, __m256 (&sum)[R]) {
   if constexpr (L::kMin) {
@@ -41,7 +41,7 @@ template <typename L, size_t R>
             [&](auto r) { sum[r] = _mm256_fmadd_ps(m, _mm256_set1_ps(x.sum[at + r]), sum[r]); });
   }
 }
-// What an integer sum begins with: the codes' zero, taken off.
+// The start value of an integer sum, which subtracts the codes' zero.
 template <typename L>
 __m256i Offset(const Quantized& x, size_t at, size_t s) {
   return kSigned<L> || L::kHalfMin ? _mm256_setzero_si256() : _mm256_set1_epi32(x.offset[s * x.parts + at]);
@@ -62,12 +62,12 @@ void StoreSums(const __m256 (&sum)[R], size_t n, float* out, size_t ldo) {
       V8::StoreTail(out + r * ldo, sum[r], n);
   }
 }
-// Of eight columns, how many exist.
+// How many of eight columns exist.
 size_t Columns(size_t column, size_t columns) {
   return columns < column ? 0 : columns - column < 8 ? columns - column : 8;
 }
 
-// Sanitized, what is unrolled takes a compiler minutes.
+// With sanitizers, unrolled code takes minutes to compile.
 #ifdef GYRE_FEW_TILES
 constexpr bool kEveryShape = false;
 constexpr int kHalves = 1, kUnrolled = 1;
@@ -76,8 +76,8 @@ constexpr bool kEveryShape = true;
 constexpr int kHalves = 2, kUnrolled = 16;
 #endif
 
-// Few rows, as codes come from memory. R rows of one group, from `row` on, against up to kSlice panels, which are
-// several streams, in different pages.
+// For few rows, which are bound by reading the codes from memory: R rows of one group, from `row` on, against up to
+// kSlice panels, which are separate streams in different pages.
 constexpr size_t kSlice = 4;
 template <typename L, size_t R>
 void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns,
@@ -137,7 +137,8 @@ template <typename L>
 void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels,
              size_t columns, float* out, size_t ldo) {
   for (size_t row = begin; row < end;) {
-    const size_t rest = x.group - row % x.group, one = end - row < rest ? end - row : rest;  // of one group
+    // rows that are left in this group
+    const size_t rest = x.group - row % x.group, one = end - row < rest ? end - row : rest;
     const size_t rows = !kEveryShape ? 1 : one > 3 && !kVnni ? 2 : one;
     auto stream = StreamTile<L, 1>;
     if constexpr (kEveryShape) stream = rows == 1 ? StreamTile<L, 1> : rows == 2 ? StreamTile<L, 2> : StreamTile<L, 3>;
@@ -147,7 +148,7 @@ void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, s
   }
 }
 
-// From how many rows on unpacking pays.
+// Number of rows from which on unpacking pays.
 constexpr size_t kManySigned = 8;
 template <typename L>
 constexpr size_t kMany = kVnni || kSigned<L> ? kManySigned : kRows;

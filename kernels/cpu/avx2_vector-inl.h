@@ -1,10 +1,11 @@
-// Eight floats of AVX2 for the kernels that are written for any vector class, included by each file that uses them
-// inside its anonymous namespace, after common-inl.h.
+// Eight floats of AVX2 as a vector class V; each file that uses it includes it inside its anonymous namespace, after
+// common-inl.h.
 
 struct V8 : CopiedTails<V8, 8> {
   using T = __m256;
   static constexpr size_t kLanes = 8;
-  static constexpr size_t kTileRows = 3, kTileColumns = 4, kChain = 4096, kStripRows = 6, kStripPanels = 2, kPages = 2;
+  static constexpr size_t kTileRows = 3, kTileColumns = 4, kChain = 4096, kGemmRows = 6, kGemmVectors = 2,
+                          kPageStreams = 2;
   static T Zero() { return _mm256_setzero_ps(); }
   static T Load(const float* p) { return _mm256_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }

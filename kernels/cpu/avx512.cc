@@ -1,4 +1,4 @@
-// AVX-512 F, BW, DQ, VL. Integer products are AVX2's: without VNNI wider registers gain little.
+// The ISA level AVX-512 F, BW, DQ, VL. Integer products are those of AVX2: without VNNI wider registers gain little.
 #include <immintrin.h>
 
 #include <bit>
@@ -13,23 +13,23 @@ namespace {
 #include "kernels/cpu/common-inl.h"
 #include "kernels/cpu/avx512_vector-inl.h"
 #include "kernels/cpu/float_kernels-inl.h"
-#include "kernels/cpu/float_strips-inl.h"
+#include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
-// AVX2's numbers, four blocks at a time: horizontal steps and divisions cost most of it.
+// Gives the same numbers as AVX2's function, four blocks at a time, because horizontal steps and divisions cost most.
 void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
   if (to.wide != nullptr) return Avx2Ops()->quantize(x, blocks, to);
-  // Packing works within 128 bits: elements 0 to 3 and 16 to 19 of a block, then of the next.
+  // Packing works within 128-bit lanes: it gives elements 0 to 3 and 16 to 19 of a block, then those of the next.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (size_t b = 0; b < blocks; b += 4) {
     const size_t n = blocks - b < 4 ? blocks - b : 4;
     __m512 v[4][2], max[4];
-    Each<0>(std::make_index_sequence<4>(), [&](auto i) {  // constants: v stays in registers
+    Each<0>(std::make_index_sequence<4>(), [&](auto i) {  // constants, so that v stays in registers
       for (size_t j = 0; j < 2; ++j)
         v[i][j] = i < n ? _mm512_loadu_ps(x + (b + i) * kBlock + 16 * j) : _mm512_setzero_ps();
       max[i] = _mm512_max_ps(_mm512_abs_ps(v[i][0]), _mm512_abs_ps(v[i][1]));
     });
-    // Element i of each 128 bits: block i's.
+    // Element i of each 128-bit lane belongs to block i.
     auto both = [](__m512 a, __m512 c) { return _mm512_max_ps(_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c)); };
     const __m512 first = both(max[0], max[1]), second = both(max[2], max[3]);
     __m512 all = _mm512_max_ps(_mm512_shuffle_ps(first, second, 0x44), _mm512_shuffle_ps(first, second, 0xEE));
@@ -50,7 +50,7 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
       const __m512i bytes =
           _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words(std::integral_constant<size_t, i>()),
                                                              words(std::integral_constant<size_t, i + 1>())));
-      alignas(64) int64_t eights[8];  // sums of eight bytes each, 128 added to each of these
+      alignas(64) int64_t eights[8];  // sums of eight bytes each, with 128 added to each byte
       _mm512_store_si512(eights,
                          _mm512_sad_epu8(_mm512_xor_si512(bytes, _mm512_set1_epi8(-128)), _mm512_setzero_si512()));
       for (size_t j = 0; j < 2 && i + j < n; ++j) {
@@ -69,11 +69,11 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 }  // namespace
 
 const IsaOps* Avx512Ops() {
-  // Products are AVX2's, and so is how x lies for them.
+  // The products are those of AVX2, and therefore also the layout of x.
   static const IsaOps kOps = {
-      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,      Scores<V16>,          Soften<V16>,
-      WeightedSum<V16>, AddSums<V16>,          SiluTimes<V16>,    GeluTimes<V16>,       Softcap<V16>,
-      RmsNorm<V16>,     ToHalf<V16>,           Strips<V16>::kOps, Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
+      Dot<V16>,         Avx2Ops()->dot_panels, QuantizeFour,    Scores<V16>,          ExpScores<V16>,
+      WeightedSum<V16>, CombinePartials<V16>,  SiluTimes<V16>,  GeluTimes<V16>,       Softcap<V16>,
+      RmsNorm<V16>,     ToHalf<V16>,           Gemm<V16>::kOps, Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
   return &kOps;
 }
 

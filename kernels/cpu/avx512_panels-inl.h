@@ -1,10 +1,10 @@
-// How AVX-512 reads panels, included by each file that does inside its anonymous namespace: codes, scales and minima of
-// 16 columns, a lane a column.
+// How AVX-512 reads panels: codes, scales and minima of 16 columns, one lane per column. Each file that uses it
+// includes it inside its anonymous namespace.
 
 __m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 __m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 
-// A table of 16 signed values, kZero added, once in each 128 bits.
+// A table of 16 signed values with kZero added, repeated in each 128-bit lane.
 template <typename L>
 __m512i Table() {
   const int8_t* values = L::kIq4 ? kIq4Values : kFp4Doubled;
@@ -46,7 +46,7 @@ __m512i Codes(const std::byte* block, size_t g) {
   }
 }
 
-// The weights' scales of part s of block b, and the minima of block b.
+// The weights' scales of part s of block b; below, the minima.
 template <typename L>
 __m512 Scales(const std::byte* unit, size_t b, size_t s) {
   if constexpr (L::kWide) return _mm512_loadu_ps(unit + (b * L::kScalesPerBlock + s) * kPanel * 4);

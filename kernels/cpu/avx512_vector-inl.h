@@ -1,10 +1,10 @@
-// Sixteen floats of AVX-512 for the kernels that are written for any vector class, included by each file that uses them
-// inside its anonymous namespace.
+// Sixteen floats of AVX-512 as a vector class V; each file that uses it includes it inside its anonymous namespace.
 
 struct V16 {
   using T = __m512;
   static constexpr size_t kLanes = 16;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 2048, kStripRows = 8, kStripPanels = 3, kPages = 4;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 2048, kGemmRows = 8, kGemmVectors = 3,
+                          kPageStreams = 4;
   static T Zero() { return _mm512_setzero_ps(); }
   static T Load(const float* p) { return _mm512_loadu_ps(p); }
   static T LoadHalf(const uint16_t* p) {

@@ -1,4 +1,4 @@
-// AVX-512 VNNI: panels by dpbusd, a lane a column, no horizontal adds.
+// The ISA level AVX-512 VNNI: panels by dpbusd, one lane per column, so no horizontal adds.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -13,24 +13,24 @@ namespace {
 #include "kernels/cpu/avx512_panels-inl.h"
 #include "kernels/cpu/common-inl.h"
 
-// Four activations for every column.
+// Broadcasts four activations to every column.
 __m512i Four(const int8_t* q) {
   int32_t four;
   __builtin_memcpy(&four, q, 4);
   return _mm512_set1_epi32(four);
 }
 
-// What lies `bytes` from what is read is asked for, in the panels whose bits are set.
-struct Ahead {
+// Prefetches at this distance from the current reads, in the panels whose bits are set.
+struct PrefetchAhead {
   size_t bytes = 0;
   unsigned panels = 0;
 };
 
-// R rows of one group against P panels, units [begin, end), of which w is the first, on top of what sum holds. Several
-// panels are several streams from memory, in different pages.
+// R rows of one group against P panels, units [begin, end), the first of which is at w; added to `sum`. Several panels
+// are several streams from memory, in different pages.
 template <typename L, size_t R, size_t P>
 [[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t begin,
-                                        size_t end, Ahead ahead, __m512 (&sum)[R][P]) {
+                                        size_t end, PrefetchAhead ahead, __m512 (&sum)[R][P]) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const size_t at = x.At(row, begin * L::kBlocks), group = x.group;
   const int8_t* q = x.q + at * kBlock;
@@ -97,7 +97,7 @@ struct Output {
 
 template <typename L, size_t R, size_t P>
 void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panel, size_t begin,
-               size_t end, Ahead ahead, const Output& o) {
+               size_t end, PrefetchAhead ahead, const Output& o) {
   __m512 sum[R][P];
   auto each = [&](auto f) {
     for (size_t p = 0; p < P; ++p) {
@@ -113,24 +113,24 @@ void StoreTile(const Quantized& x, size_t row, const std::byte* w, size_t stride
   each([](__m512& v, float* to, __mmask16 mask) { _mm512_mask_storeu_ps(to, mask, v); });
 }
 
-// Sanitized, the tiles take a compiler minutes; the largest and the smallest will do there.
+// With sanitizers, all tile shapes take minutes to compile; the largest and the smallest suffice there.
 #ifdef GYRE_FEW_TILES
 constexpr bool kEveryShape = false;
 #else
 constexpr bool kEveryShape = true;
 #endif
 
-// All rows against units [begin, end) of P panels from `panel` on, of which w is the first unit. The first of them ask
-// for what lies `ahead`.
+// All rows against units [begin, end) of P panels from `panel` on; w points to the first of these units. The first rows
+// prefetch at the distance `ahead`.
 template <typename L, size_t P>
 void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t begin, size_t end,
           size_t ahead, const Output& o) {
-  // Small codes take long to unpack: the first rows ask for one panel, the next for the other.
-  const bool in_turns = P == 2 && L::kBits < 8 && rows > kRowGroup * 3 / 2;
+  // Small codes take long to unpack, so the first rows prefetch for one panel and the next rows for the other.
+  const bool interleaved = P == 2 && L::kBits < 8 && rows > kRowGroup * 3 / 2;
   size_t r = 0;
   auto take = [&]<size_t R>() {
     for (; r + R <= rows; r += R) {
-      const unsigned panels = ahead == 0 || r > kRowGroup ? 0 : in_turns ? 1 + (r > 0) : r == 0 ? ~0u : 0;
+      const unsigned panels = ahead == 0 || r > kRowGroup ? 0 : interleaved ? 1 + (r > 0) : r == 0 ? ~0u : 0;
       StoreTile<L, R, P>(x, r, w, stride, panel, begin, end, {ahead, panels}, o);
     }
   };
@@ -146,7 +146,7 @@ void Pass(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
   take.template operator()<1>();
 }
 
-// Units [begin, end) of a panel, for many rows; as many from `next` on are asked for.
+// Unpacks units [begin, end) of a panel for many rows, and prefetches as many units from `next` on.
 template <typename L>
 void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* next, std::byte* to) {
   using U = UnpackedOf<L>;
@@ -165,9 +165,9 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
   }
 }
 
-// All rows against P of the panels, a segment of k after the other; the first that read a segment ask for the next, so
-// that it comes while the others use this one. Where many rows pass, codes of less than 8 bits are unpacked for all of
-// them; with few that costs more than it saves.
+// All rows against P of the panels, one segment of k after another. The first rows that read a segment prefetch the
+// next one, which arrives while the others use this one. For many rows, codes of less than 8 bits are unpacked once for
+// all; for few rows that costs more than it saves.
 template <typename L, size_t P>
 void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, size_t panel, size_t panels,
           const Output& o) {
@@ -196,7 +196,7 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
     if (segment < units) {
       pass(at, end, end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0));
     } else {
-      // The ends of the panels ask for where the next ones begin.
+      // Near the end of the panels it prefetches where the next ones begin.
       constexpr size_t kAhead = 2048, kLast = (kAhead + L::kUnitBytes - 1) / L::kUnitBytes;
       const size_t last = end > kLast ? end - kLast : 0;
       if (last > 0) pass(0, last, kAhead);

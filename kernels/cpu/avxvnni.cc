@@ -1,4 +1,5 @@
-// AVX-VNNI: dpbusd on 256 bits, of processors without AVX-512 (Intel's from Alder Lake on, 2021). The rest is AVX2's.
+// The ISA level AVX-VNNI: dpbusd on 256 bits, for processors without AVX-512 (Intel's since Alder Lake, 2021).
+// Everything else is as for AVX2.
 #include <immintrin.h>
 
 #include <cassert>

@@ -1,13 +1,13 @@
-// What the files of several instruction sets share, included by each inside its anonymous namespace, so that no code of
-// one can be linked into another.
+// Shared by the files of several instruction sets; each includes it inside its anonymous namespace, so that no code of
+// one ISA can be linked into another.
 
-// f(g) for each g of the sequence, g a constant.
+// Calls f(g) for each g of the sequence, as a compile-time constant.
 template <size_t first, size_t... g, typename Fn>
 [[gnu::always_inline]] inline void Each(std::index_sequence<g...>, const Fn& f) {
   (f(std::integral_constant<size_t, first + g>()), ...);
 }
 
-// A block's scale and what follows from it and the sums of q over each 16 elements.
+// Stores the scale of a block and what depends on it and on the sums of q over each 16 elements.
 inline void PutScale(const QuantizedRow& to, size_t at, float scale, const int32_t (&sums)[2]) {
   to.scale[at] = scale;
   to.sum[at] = scale * static_cast<float>(sums[0] + sums[1]);
@@ -15,7 +15,7 @@ inline void PutScale(const QuantizedRow& to, size_t at, float scale, const int32
   if (to.halves) to.offset[to.parts + at] = to.times * sums[1];
 }
 
-// IsaOps::quantize, by a function of one block.
+// IsaOps::quantize by means of a function for one block.
 template <void (*block)(const float* x, int8_t* q, float* scale, int32_t (&sums)[2])>
 void QuantizeRow(const float* x, size_t blocks, const QuantizedRow& to) {
   for (size_t b = 0, at = 0; b < blocks; ++b, at += to.step) {
@@ -26,7 +26,7 @@ void QuantizeRow(const float* x, size_t blocks, const QuantizedRow& to) {
   }
 }
 
-// The tails of a vector class V without masked loads: by way of a whole register of zeros.
+// Partial loads and stores for a vector class V without masked loads: through a full register of zeros.
 template <typename V, size_t lanes>
 struct CopiedTails {
   static auto LoadTail(const float* p, size_t n) { return V::Load(Padded<float>(p, n).all); }

@@ -17,7 +17,7 @@
 namespace gyre::cpu {
 namespace {
 
-// What a core does in a nanosecond, to decide whether a parallel region pays.
+// Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
 
 class CpuBackend : public Backend {
@@ -35,13 +35,13 @@ class CpuBackend : public Backend {
   }
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
-    quantized_as_.reset();
-    stripped_ = false;
+    quantized_layout_.reset();
+    rows_packed_ = false;
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
       if (!ByTiles(w, arithmetic)) {
-        float* out = p.add ? reinterpret_cast<float*>(sums_.Room(rows * w.n * sizeof(float))) : p.out;
+        float* out = p.add ? reinterpret_cast<float*>(sums_.EnsureCapacity(rows * w.n * sizeof(float))) : p.out;
         MatMulOne(x, rows, w, out, arithmetic == Arithmetic::kExact);
         if (p.add) AddInPlace(p.out, out, rows * w.n);
         continue;
@@ -58,11 +58,11 @@ class CpuBackend : public Backend {
                &down = static_cast<const CpuWeight&>(w.down);
     if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
       tile_product_->SetRows(x, rows, gate.k);
-      tile_product_->Gate(gate, up, act);
+      tile_product_->GatedLinearUnit(gate, up, act);
       return tile_product_->Multiply(down, out, add);
     }
     const size_t n = rows * gate.n;
-    auto* gates = reinterpret_cast<float*>(gated_.Room(2 * n * sizeof(float)));
+    auto* gates = reinterpret_cast<float*>(gated_.EnsureCapacity(2 * n * sizeof(float)));
     const Product both[] = {{gate, gates}, {up, gates + n}}, last[] = {{down, out, add}};
     MatMul(x, rows, both, arithmetic);
     GatedActivation(gates, gates + n, n, act, gates);
@@ -150,16 +150,17 @@ class CpuBackend : public Backend {
 
  private:
   bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const {
-    return arithmetic == Arithmetic::kPrompt && tile_product_ && TileProduct::Takes(w);
+    return arithmetic == Arithmetic::kPrefill && tile_product_ && TileProduct::Supports(w);
   }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
-  // A row's page of one head.
+  // The part of a row's page that belongs to one head.
   static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t head) {
     return pool + row.table[row.position / Size(kv.block_size)] * kv.PageBytes() + head * kv.HeadBytes();
   }
 
-  // One position's elements to head[at], head[at + step], ...; keys stand `block` apart, and so do their scales.
+  // Writes the elements of one position to head[at], head[at + step], ...; successive elements of a key, and its
+  // scales, are block_size apart.
   void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) const {
     const size_t dim = Size(kv.head_dim);
     if (kv.type == KvType::kQ8_0) {
@@ -193,12 +194,12 @@ class CpuBackend : public Backend {
     const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
     if (w.panels != nullptr && !exact) {
       MatMulPanels(x, rows, w, ns, out);
-    } else if (const auto type = PlainType(w); type && rows >= ops_.strips.from) {
-      FillStrips(x, rows, w.k);
-      float* scratch = StripScratch();
-      team_.For(w.n, ops_.strips.columns, ns, [&](size_t begin, size_t end, size_t thread) {
-        ops_.strips.dot(strips(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
-                        scratch + ops_.strips.scratch * thread, out + begin, w.n);
+    } else if (const auto type = FloatTypeOf(w); type && rows >= ops_.float_gemm.min_rows) {
+      PackRows(x, rows, w.k);
+      float* scratch = GemmScratch();
+      team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
+        ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
+                            scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
       });
     } else if (type) {
       team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
@@ -218,7 +219,7 @@ class CpuBackend : public Backend {
 
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
-    const size_t panels = Panels(w.n);
+    const size_t panels = PanelCount(w.n);
     team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns,
@@ -226,12 +227,14 @@ class CpuBackend : public Backend {
     });
   }
 
-  // Two panels at a time are made from the file's bytes, in the second-level cache: memory holds no more than the file.
+  // Each thread expands two panels at a time from the file's bytes, in the second-level cache, so that memory holds no
+  // more than the file.
   void MatMulLowBit(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
     const Quantized quantized = QuantizeRows(x, rows, w);
     const double expand = static_cast<double>(w.n * w.k) / kExpandedPerNs;
-    std::byte* scratch = low_bit_.Room(2 * w.panel_bytes * Size(threads()));  // here: nothing may throw within a region
-    team_.For(Panels(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
+    std::byte* scratch = low_bit_.EnsureCapacity(2 * w.panel_bytes *
+                                                 Size(threads()));  // here, as nothing may throw in a parallel region
+    team_.For(PanelCount(w.n), 2, ns + expand, [&](size_t begin, size_t end, size_t thread) {
       std::byte* panels = scratch + 2 * w.panel_bytes * thread;
       for (size_t p = begin; p < end; p += 2) {
         ExpandPanels(w, p, panels);
@@ -241,8 +244,8 @@ class CpuBackend : public Backend {
     });
   }
 
-  // The rows of x as the panels of w want them; valid until the next call. What one MatMul has of them already is taken
-  // again.
+  // Quantizes the rows of x as the panels of w need them; valid until the next call. Products of one MatMul that need
+  // the same layout share the result.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
     const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
       using L = PanelLayout<type>;
@@ -261,8 +264,8 @@ class CpuBackend : public Backend {
     if (wide && wide_.size() < slots) wide_.resize(slots);
     const auto numbers = [&, wide = wide](size_t at) { return wide ? wide_[at].q : nullptr; };
     const Quantized out{q_.data()->q, scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots, numbers(0)};
-    if (quantized_as_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
-    quantized_as_.emplace(w.blocks, group, halves, times, wide);
+    if (quantized_layout_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
+    quantized_layout_.emplace(w.blocks, group, halves, times, wide);
     team_.For(rows, 1, Elems(rows * w.k) / 4,
               [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
                 for (size_t r = begin; r < end; ++r) {
@@ -270,7 +273,7 @@ class CpuBackend : public Backend {
                   ops_.quantize(
                       x + r * w.k, used,
                       {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
-                  for (size_t b = used; b < w.blocks; ++b) {  // what fills the last unit
+                  for (size_t b = used; b < w.blocks; ++b) {  // zeros up to the end of the last unit
                     const size_t i = at + b * group;
                     q_[i] = {};
                     if (wide) wide_[i] = {};
@@ -283,49 +286,50 @@ class CpuBackend : public Backend {
     return out;
   }
 
-  // Weights of any type, expanded to f32 some columns at a time; all rows use them while they are in the cache.
+  // Weights of any type, dequantized to f32 some columns at a time; all rows use them while they are in the cache.
   void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    const bool many = rows >= ops_.strips.from;
-    const size_t columns = many ? ops_.strips.columns : 8, each = columns * w.k;
-    auto* room = reinterpret_cast<float*>(
-        expanded_.Room(each * Size(threads()) * sizeof(float)));  // here: nothing may throw within a region
-    float* scratch = many ? StripScratch() : nullptr;
-    if (many) FillStrips(x, rows, w.k);
+    const bool many = rows >= ops_.float_gemm.min_rows;
+    const size_t columns = many ? ops_.float_gemm.columns : 8, each = columns * w.k;
+    auto* expanded_all = reinterpret_cast<float*>(expanded_.EnsureCapacity(
+        each * Size(threads()) * sizeof(float)));  // here, as nothing may throw in a parallel region
+    float* scratch = many ? GemmScratch() : nullptr;
+    if (many) PackRows(x, rows, w.k);
     team_.For(w.n, columns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
-      float* expanded = room + each * thread;
+      float* expanded = expanded_all + each * thread;
       for (size_t c = begin; c < end; c += columns) {
         const size_t n = std::min(columns, end - c);
         for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
         if (many)
-          ops_.strips.dot(strips(), rows, expanded, FloatType::kF32, n, w.k, scratch + ops_.strips.scratch * thread,
-                          out + c, w.n);
+          ops_.float_gemm.dot(row_panels(), rows, expanded, FloatType::kF32, n, w.k,
+                              scratch + ops_.float_gemm.scratch * thread, out + c, w.n);
         else
           ops_.dot(x, rows, expanded, FloatType::kF32, n, w.k, out + c, w.n);
       }
     });
   }
 
-  // x as strips(), valid until the next call; for all products of one MatMul.
-  void FillStrips(const float* x, size_t rows, size_t k) {
-    if (stripped_) return;
-    stripped_ = true;
-    const FloatStrips& s = ops_.strips;
+  // Packs x into row_panels(), once for all products of one MatMul; valid until the next call.
+  void PackRows(const float* x, size_t rows, size_t k) {
+    if (rows_packed_) return;
+    rows_packed_ = true;
+    const FloatGemm& s = ops_.float_gemm;
     const size_t count = (rows + s.rows - 1) / s.rows;
-    strips_.Room(count * s.Floats(k) * sizeof(float));
+    row_panels_.EnsureCapacity(count * s.Floats(k) * sizeof(float));
     team_.For(count, 1, Elems(rows * k) / 4, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i)
-        s.fill(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, strips() + i * s.Floats(k));
+        s.pack_rows(x + i * s.rows * k, std::min(s.rows, rows - i * s.rows), k, row_panels() + i * s.Floats(k));
     });
   }
-  float* strips() { return reinterpret_cast<float*>(strips_.data()); }
-  float* StripScratch() {
-    return reinterpret_cast<float*>(strip_scratch_.Room(ops_.strips.scratch * Size(threads()) * sizeof(float)));
+  float* row_panels() { return reinterpret_cast<float*>(row_panels_.data()); }
+  float* GemmScratch() {
+    return reinterpret_cast<float*>(
+        gemm_scratch_.EnsureCapacity(ops_.float_gemm.scratch * Size(threads()) * sizeof(float)));
   }
 
   const Isa isa_;
   const IsaOps& ops_;
   const Team team_;
-  // Activations as MatMul quantizes them; no block lies across cache lines.
+  // Quantized activations. The alignment keeps a block from crossing cache lines.
   template <typename T>
   struct alignas(kBlock * sizeof(T)) Block {
     T q[kBlock];
@@ -334,14 +338,14 @@ class CpuBackend : public Backend {
   std::vector<Block<int16_t>> wide_;
   std::vector<float> scale_, sum_;
   std::vector<int32_t> offset_;
-  std::optional<std::tuple<size_t, size_t, bool, int, bool>>
-      quantized_as_;               // in this MatMul: blocks, rows in a group, scales for halves, times the sums, wide
-  Buffer gated_;                   // what gate and up make of the rows
-  Buffer sums_;                    // of a product that is added to something
-  Buffer low_bit_;                 // two panels of each thread
-  Buffer expanded_;                // columns of each thread
-  Buffer strips_, strip_scratch_;  // activations as FloatStrips has them; what each thread needs then
-  bool stripped_ = false;          // in this MatMul
+  // How x is quantized in this MatMul: blocks, rows per group, scales per half block, factor of the sums, wide.
+  std::optional<std::tuple<size_t, size_t, bool, int, bool>> quantized_layout_;
+  Buffer gated_;                      // outputs of gate and up
+  Buffer sums_;                       // a product that is then added to the output
+  Buffer low_bit_;                    // two panels per thread
+  Buffer expanded_;                   // dequantized columns, per thread
+  Buffer row_panels_, gemm_scratch_;  // x packed for FloatGemm; scratch per thread
+  bool rows_packed_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
 };

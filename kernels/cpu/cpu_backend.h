@@ -1,4 +1,4 @@
-// The fast CPU backends: one driver, a table of inner loops an ISA.
+// The fast CPU backends: one driver for all, with a table of inner loops per ISA.
 #pragma once
 
 #include <memory>

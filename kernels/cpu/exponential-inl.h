@@ -1,5 +1,5 @@
-// Exponential functions in terms of a vector class V (float_kernels-inl.h), included inside an anonymous namespace.
-// Their polynomials have the smallest largest relative error, found by Remez' exchange.
+// Exponential functions in terms of a vector class V (float_kernels-inl.h), included inside an anonymous namespace. The
+// polynomials minimize the largest relative error (Remez exchange).
 
 // c[0] x^n + c[1] x^(n-1) + ... + c[n]
 template <typename V, size_t n>
@@ -9,20 +9,21 @@ typename V::T Polynomial(typename V::T x, const float (&c)[n]) {
   return p;
 }
 
-// e to the x for x <= 88; what is under the smallest normal number becomes 0 or nearly. Relative error about 1e-7: x =
-// n ln 2 + r, |r| <= ln(2) / 2, and of e^r the polynomial 1 + r + ... of degree 6.
+// exp(x) for x <= 88; results below the smallest normal number become 0 or nearly 0. Relative error about 1e-7: x = n
+// ln 2 + r with |r| <= ln(2) / 2, and exp(r) is the polynomial 1 + r + ... of degree 6.
 template <typename V>
 typename V::T Exp(typename V::T x) {
   x = V::Max(x, V::Broadcast(-87.3f));
   const typename V::T n = V::Round(V::Mul(x, V::Broadcast(1.44269504f)));
-  typename V::T r = V::Fma(n, V::Broadcast(-0.693359375f), x);  // ln 2 in two parts, the first exact in few bits
+  // ln 2 in two parts, the first exact in few bits (Cody and Waite)
+  typename V::T r = V::Fma(n, V::Broadcast(-0.693359375f), x);
   r = V::Fma(n, V::Broadcast(2.12194440e-4f), r);
   return V::TimesPowerOf2(
       Polynomial<V>(r, {0x1.6A2352p-10f, 0x1.123A6Cp-7f, 0x1.5558F4p-5f, 0x1.555490p-3f, 0x1.FFFFFCp-2f, 1, 1}), n);
 }
 
-// 2 to the x for x from -126 to 0, relative error 1.6e-7, exact for 0: of 2^f, f in [0, 1), the polynomial 1 + f ... of
-// degree 5.
+// 2^x for x in [-126, 0], relative error 1.6e-7, exact for 0: 2^f for f in [0, 1) is the polynomial 1 + f ... of degree
+// 5.
 template <typename V>
 typename V::T PowerOf2(typename V::T x) {
   const typename V::T n = V::Floor(x), f = V::Fma(n, V::Broadcast(-1.0f), x);

@@ -1,11 +1,11 @@
-// The inner loops in terms of a vector class V, included by one file an ISA inside an anonymous namespace, so that no
-// code of one ISA can be linked into another.
+// The inner loops in terms of a vector class V. The file of each ISA includes this inside an anonymous namespace, so
+// that no code of one ISA can be linked into another.
 //
-// V: kLanes, kTileRows and kTileColumns (a tile's sums, its rows of x and one column must fit the registers), kChain
-// (positions whose sums are in lanes before these are added), kPages (attention_kernels-inl.h), T (register), Zero,
-// Load(f32), LoadHalf, LoadBf16, LoadInt8, the same with Tail (n < kLanes elements, zeros behind them), Broadcast, Fma,
-// Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor, TimesPowerOf2 (whole n in float), Store, StoreTail,
-// StoreHalf, Sum, Largest.
+// V has: kLanes; kTileRows and kTileColumns (a tile's accumulators, its rows of x and one column must fit the
+// registers); kChain (positions that are summed per lane before the lanes are added); kPageStreams
+// (attention_kernels-inl.h); T (a register); Zero, Load (f32), LoadHalf, LoadBf16, LoadInt8, and the same with Tail (n
+// < kLanes elements, then zeros); Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor,
+// TimesPowerOf2 (the exponent is an integer in float), Store, StoreTail, StoreHalf, Sum, Largest.
 
 #include "kernels/cpu/exponential-inl.h"
 
@@ -23,8 +23,8 @@ typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
   if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
 }
 
-// R rows of x by C columns of w, `count` positions, on top of the sums that acc[(r * C + c) * lanes] holds unless they
-// are the first. Rows of x and columns of w are k apart, the first weight is number `at`.
+// R rows of x by C columns of w over `count` positions, added to the lanes' sums in acc[(r * C + c) * lanes] unless
+// they are the first. Rows of x and columns of w are k elements apart; `at` is the index of the first weight.
 template <typename V, FloatType type, size_t R, size_t C>
 void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, bool first, float* acc) {
   typename V::T sum[R][C];
@@ -53,8 +53,8 @@ void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, b
   }
 }
 
-// Segments of k in which R rows of x stay in the first-level cache while the columns pass; the lanes' sums wait in
-// `acc` between them, until a chain is complete. One row is short: it stays there anyway.
+// R rows of x over a segment of k stay in the first-level cache while the columns pass; between segments the lanes'
+// sums wait in `acc` until a chain is complete. A single row always fits.
 constexpr size_t kSegment = 512, kSliceColumns = 64;
 
 template <typename V, FloatType type, size_t R, size_t C>
@@ -108,8 +108,8 @@ void Dot(const float* x, size_t rows, const void* w, FloatType type, size_t n, s
   }
 }
 
-// f(at, n) for whole registers, n their lanes, that cover [begin, end) from a multiple of the lanes on; the first and
-// the last in part: lanes [skip, skip + n).
+// Calls f(at, skip, n) for registers that cover [begin, end) and begin at multiples of the lanes; of the first and the
+// last one only lanes [skip, skip + n) belong to the range.
 template <typename V, typename Fn>
 void ForAligned(size_t begin, size_t end, Fn f) {
   for (size_t at = begin; at < end;) {
@@ -119,9 +119,9 @@ void ForAligned(size_t begin, size_t end, Fn f) {
   }
 }
 
-// Sums of weights are in lane (position % lanes): in an order that does not depend on where the run begins.
+// Weights are summed in lane (position % lanes), so the order does not depend on where the range begins.
 template <typename V>
-float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
+float ExpScores(float* s, size_t begin, size_t end, float scale, float* max) {
   using T = typename V::T;
   constexpr float kLog2E = 1.44269504f;
   const T by = V::Broadcast(scale * kLog2E);
@@ -131,7 +131,7 @@ float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
   float top = V::Largest(tops);
   for (; i < end; ++i) top = s[i] > top ? s[i] : top;
   const T less = V::Broadcast(-top), least = V::Broadcast(-126.0f);
-  // Differences first: those of large scores are exact, their products are not.
+  // The difference is taken before the product: differences of large scores are exact, their products are not.
   auto weigh = [&](T scores) { return PowerOf2<V>(V::Max(V::Mul(V::Add(scores, less), by), least)); };
   float lanes[V::kLanes] = {};
   T sum = V::Zero();
@@ -153,7 +153,7 @@ float Soften(float* s, size_t begin, size_t end, float scale, float* max) {
   return V::Sum(V::Add(sum, V::Load(lanes)));
 }
 
-// to = own to + by from
+// to = own * to + by * from
 template <typename V>
 void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
   const typename V::T a = V::Broadcast(own), b = V::Broadcast(by);
@@ -164,7 +164,7 @@ void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
 }
 
 template <typename V>
-void AddSums(const AttentionSums& to, const AttentionSums& from, size_t queries, size_t dim) {
+void CombinePartials(const SoftmaxPartial& to, const SoftmaxPartial& from, size_t queries, size_t dim) {
   using T = typename V::T;
   const T minus = V::Broadcast(-1.0f);
   for (size_t i = 0; i < queries; i += V::kLanes) {
@@ -176,15 +176,15 @@ void AddSums(const AttentionSums& to, const AttentionSums& from, size_t queries,
     V::Store(by, Exp<V>(V::Fma(top, minus, other)));
     for (size_t j = 0; j < n; ++j) {
       const size_t query = i + j;
-      if (!(from.total[query] > 0)) continue;
-      to.total[query] = to.total[query] * static_cast<double>(own[j]) + from.total[query] * static_cast<double>(by[j]);
+      if (!(from.sum[query] > 0)) continue;
+      to.sum[query] = to.sum[query] * static_cast<double>(own[j]) + from.sum[query] * static_cast<double>(by[j]);
       to.max[query] = tops[j];
-      ScaleAdd<V>(to.sums + query * dim, own[j], from.sums + query * dim, by[j], dim);
+      ScaleAdd<V>(to.acc + query * dim, own[j], from.acc + query * dim, by[j], dim);
     }
   }
 }
 
-// out[i] = f(vectors at i of each of the arrays).
+// out[i] = f(element i of each of the arrays), a register at a time.
 template <typename V, typename Fn, typename... Arrays>
 void Map(size_t n, float* out, const Fn& f, const Arrays*... x) {
   size_t i = 0;
@@ -192,8 +192,7 @@ void Map(size_t n, float* out, const Fn& f, const Arrays*... x) {
   if (i < n) V::StoreTail(out + i, f(V::LoadTail(x + i, n - i)...), n - i);
 }
 
-// 1 + e to the -x, of x below -80 to the 80th: what is divided by it is no denormal number then, and hardly differs
-// from 0.
+// 1 + exp(-x), with x clamped to at least -80: a quotient by it is then no denormal number and differs hardly from 0.
 template <typename V>
 typename V::T OnePlusExpMinus(typename V::T x) {
   return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(80.0f))), V::Broadcast(1.0f));
@@ -206,7 +205,7 @@ void SiluTimes(const float* gate, const float* up, size_t n, float* out) {
       n, out, [](T g, T u) { return V::Mul(V::Div(g, OnePlusExpMinus<V>(g)), u); }, gate, up);
 }
 
-// (1 + tanh(t)) / 2 = 1 / (1 + e to the -2 t)
+// (1 + tanh(t)) / 2 = 1 / (1 + exp(-2 t))
 template <typename V>
 void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
   using T = typename V::T;
@@ -218,13 +217,14 @@ void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
   Map<V>(n, out, one, gate, up);
 }
 
-// tanh(t) = 2 / (1 + e to the -2 t) - 1, to 1e-7 of 1
+// tanh(t) = 2 / (1 + exp(-2 t)) - 1, with an absolute error of 1e-7
 template <typename V>
 void Softcap(float* x, size_t n, float scale, float cap) {
   using T = typename V::T;
   auto one = [scale, cap](T v) {
     const T most = V::Broadcast(0x1.FFFFFEp127f), least = V::Broadcast(-0x1.FFFFFEp127f);
-    // The same but for NaN: then their difference is infinite, times 0 NaN again.
+    // Both clamp v to the finite range, but differ for NaN: their difference is then infinite, and times 0 gives NaN
+    // again.
     const T bounded = V::Min(V::Max(v, least), most), other = V::Max(V::Min(v, most), least);
     const T nothing = V::Mul(V::Fma(other, V::Broadcast(-1.0f), bounded), V::Zero());
     const T tanh =
@@ -235,7 +235,7 @@ void Softcap(float* x, size_t n, float scale, float cap) {
   Map<V>(n, x, one, x);
 }
 
-// The squares are exact; lane i % 16 sums them.
+// The squares are exact in double; lane i % 16 sums them.
 template <typename V>
 void RmsNorm(const float* x, size_t n, const float* w, float eps, float* out) {
   using Floats [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(4)]] = float;

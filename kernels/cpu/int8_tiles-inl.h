@@ -1,18 +1,19 @@
-// Quantized rows by tiles of int8, for codes of 8 bits (others go faster by VNNI), in terms of a class Tiles
-// (Configure, Release, Zero<t>, Load<t>, Store<t>, DotInt8<c, a, b>), included by the hardware's and the emulation's
-// file inside an anonymous namespace. A tile product makes the exact dots of 16 rows and 16 columns over what has one
-// scale; what is done with them is done as in avx512vnni.cc, in that order, so the bits are the same.
+// Products of quantized rows by int8 tiles for 8-bit codes (other codes are faster with VNNI), in terms of a class
+// Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotInt8<c, a, b>). The files of the hardware and of the
+// emulation include this inside an anonymous namespace. A tile product computes the exact dots of 16 rows and 16
+// columns over the positions that share one scale. Scaling and adding them is done as in avx512vnni.cc, in the same
+// order, so the bits are the same.
 
-// Sums are tiles 0 and 1; x, 16 rows of what has one scale, 4; codes, groups of four positions of it, 6. Few, as
-// MultiplyStep says.
+// Tiles 0 and 1 are sums; tile 4 is x: 16 rows of the positions that share one scale; tile 6 is their codes in groups
+// of four positions. Few tiles are used for the reason given at MultiplyStep.
 template <typename L>
 constexpr TileConfig Int8Config() {
   constexpr uint8_t kBytes = kBlock / L::kScalesPerBlock, kRows = kBytes / 4;
   return {.row_bytes = {64, 64, 0, 0, kBytes, 0, 64}, .rows = {16, 16, 0, 0, 16, 0, kRows}};
 }
 
-// The codes of units [begin, end) of a panel, kZero taken off: signed ones, whose dots need no offset. Meanwhile what
-// is unpacked next is asked for: it comes from memory while the rows pass over these.
+// Unpacks the codes of units [begin, end) of a panel and subtracts kZero: dots of signed codes need no offset.
+// Meanwhile it prefetches what is unpacked next, which arrives while the rows pass over these codes.
 template <typename L>
 void PutSignedCodes(const std::byte* panel, size_t begin, size_t end, std::byte* codes) {
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(L::kZero));
@@ -27,11 +28,11 @@ void PutSignedCodes(const std::byte* panel, size_t begin, size_t end, std::byte*
   }
 }
 
-// The dots of 16 rows over each part of a block that has one scale.
+// The dots of 16 rows, for each part of a block that has its own scale.
 template <typename L>
 using BlockDots = int32_t[L::kScalesPerBlock][kTileRows * kPanel];
 
-// Of two blocks.
+// The dots of two blocks.
 template <typename Tiles, typename L>
 [[gnu::always_inline]] inline void DotPair(const int8_t* q, const std::byte* codes, BlockDots<L>* dots) {
   constexpr size_t kParts = L::kScalesPerBlock, kBytes = kBlock / kParts;
@@ -46,17 +47,17 @@ template <typename Tiles, typename L>
   });
 }
 
-// f(r) for each of R rows, r a constant: sums stay in registers.
+// Calls f(r) for each of R rows with a compile-time constant, so that sums stay in registers.
 template <size_t R, typename Fn>
 [[gnu::always_inline]] inline void EachRow(const Fn& f) {
-#ifdef GYRE_FEW_TILES  // sanitized, what is unrolled takes a compiler minutes
+#ifdef GYRE_FEW_TILES  // with sanitizers, unrolled code takes minutes to compile
   for (size_t r = 0; r < R; ++r) f(r);
 #else
   Each<0>(std::make_index_sequence<R>(), f);
 #endif
 }
 
-// sum[r] += block b's part of the product of row r; `at` is the first row's number in x.
+// sum[r] += the product of row r with block b; `at` is the index of the first row in x.
 template <typename L, size_t R>
 [[gnu::always_inline]] inline void AddBlock(const Quantized& x, size_t at, const std::byte* unit, size_t b,
                                             const BlockDots<L>& dots, __m512 (&sum)[R]) {
@@ -70,11 +71,11 @@ template <typename L, size_t R>
   });
 }
 
-// Up to R rows of a group of 16 against units [begin, end) of one panel, whose codes are unpacked, on top of what `out`
-// holds.
+// Up to R rows of a group of 16 against units [begin, end) of one panel with unpacked codes, added to the contents of
+// `out`.
 template <typename Tiles, typename L, size_t R>
 void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std::byte* codes, size_t begin, size_t end,
-              const Corner& out) {
+              const OutputTile& out) {
   __m512 sum[R];
   EachRow<R>([&](auto r) {
     sum[r] = begin > 0 && r < out.rows ? _mm512_maskz_loadu_ps(out.mask(), out.out + r * out.ldo) : _mm512_setzero_ps();
@@ -86,7 +87,7 @@ void AddUnits(const Quantized& x, size_t row, const std::byte* panel, const std:
   };
   multiply(0);
   for (size_t p = 0; p < pairs; ++p) {
-    if (p + 1 < pairs) multiply(p + 1);  // on its way while these are added
+    if (p + 1 < pairs) multiply(p + 1);  // the tiles compute the next pair while this one is added
     for (size_t b = 2 * p; b < 2 * p + 2; ++b) {
       AddBlock<L, R>(x, at + b * kTileRows, panel + (begin + b / L::kBlocks) * L::kUnitBytes, b % L::kBlocks,
                      dots[p % 2][b % 2], sum);
@@ -107,7 +108,7 @@ void Int8Panels(const Quantized& x, size_t rows, const std::byte* w, size_t colu
       const size_t end = at + segment < units ? at + segment : units;
       PutSignedCodes<L>(w, at, end, codes);
       for (size_t r = 0; r < rows; r += kTileRows) {
-        const Corner part{out + r * ldo + column, ldo, rows - r, columns - column};
+        const OutputTile part{out + r * ldo + column, ldo, rows - r, columns - column};
         const auto add = part.rows > kTileRows / 2 ? AddUnits<Tiles, L, kTileRows> : AddUnits<Tiles, L, kTileRows / 2>;
         add(x, r, w, codes, at, end, part);
       }
@@ -116,7 +117,7 @@ void Int8Panels(const Quantized& x, size_t rows, const std::byte* w, size_t colu
   Tiles::Release();
 }
 
-// IsaOps::dot_panels; `few` are the ops for x in smaller groups.
+// IsaOps::dot_panels; `few` returns the ops that take x in smaller groups.
 template <typename Tiles, const IsaOps* (*few)()>
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
                float* out, size_t ldo) {
@@ -126,6 +127,6 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
     if constexpr (L::kBits == 8)
       Int8Panels<Tiles, L>(x, rows, w, columns, out, ldo);
     else
-      __builtin_trap();  // IsaOps::LayoutOf
+      __builtin_trap();  // IsaOps::LayoutOf never asks for tiles here
   });
 }

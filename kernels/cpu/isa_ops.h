@@ -1,4 +1,4 @@
-// What differs between instruction sets: a few inner loops, behind one table of function pointers an ISA.
+// The inner loops that differ between instruction sets, as one table of function pointers per ISA.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace gyre::cpu {
 
-// The rows of x that a product's inner loop takes at most, with 32 vector registers; x lies in groups of as many, so
-// that these have one address and constant offsets.
+// Rows of x that the inner loop of a product takes at most, with 32 vector registers. x is stored in groups of so many
+// rows, so that a group has one address and constant offsets.
 inline constexpr size_t kRowGroup = 6;
 
-// x quantized per 32 to int8: x = q * scale. Row r, block b has the number At(r, b). Rows are padded with zeros to
-// `blocks` blocks.
+// x quantized to int8 in blocks of 32: x = q * scale. Block b of row r has index At(r, b). Rows are padded with zeros
+// to `blocks` blocks.
 struct Quantized {
   const int8_t* q;        // [At][32]
   const float* scale;     // [At]
@@ -29,87 +29,88 @@ struct Quantized {
   size_t At(size_t row, size_t block) const { return (row / group * blocks + block) * group + row % group; }
 };
 
-// Where a row of Quantized goes: block b to number b * step of each; offset = times * the sum of q.
+// Where IsaOps::quantize writes one row of Quantized: block b at index b * step of each array; offset = times * (sum of
+// q).
 struct QuantizedRow {
   int8_t* q;
-  int16_t* wide;  // in place of q, or null
+  int16_t* wide;  // written instead of q, unless null
   float* scale;
   float* sum;
   int32_t* offset;
   size_t step, parts;
-  bool halves;  // two scales a block
+  bool halves;  // sum and offset separately for both halves of a block (two weight scales)
   int32_t times;
 };
 
-// Products of many rows with float weights, the same bits as IsaOps::dot at more speed. Rows of x lie in strips of
-// `rows`, k rounded up to `lanes` positions each, in an order of their own; missing rows and positions are zeros.
-struct FloatStrips {
+// Products of many rows with float weights: the same bits as IsaOps::dot, faster. x is packed into row panels of `rows`
+// rows (BLIS's micro-panels), k padded to a multiple of `lanes`; missing rows and positions are zeros.
+struct FloatGemm {
   size_t rows, lanes;
-  size_t columns;  // products are made for as many at a time
-  size_t from;     // rows from which on this is faster
-  size_t scratch;  // floats
-  // One strip, of `rows` rows or fewer.
-  void (*fill)(const float* x, size_t rows, size_t k, float* strip);
-  void (*dot)(const float* strips, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
+  size_t columns;   // columns of the output per pass
+  size_t min_rows;  // with fewer rows IsaOps::dot is faster
+  size_t scratch;   // floats that each thread needs
+  // Packs one row panel from at most `rows` rows of x.
+  void (*pack_rows)(const float* x, size_t rows, size_t k, float* row_panel);
+  void (*dot)(const float* row_panels, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* scratch,
               float* out, size_t ldo);
-  size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // of a strip
+  size_t Floats(size_t k) const { return rows * ((k + lanes - 1) / lanes * lanes); }  // floats per row panel
 };
 
-// Of queries over some positions, relative to the largest exponent of a weight there.
-struct AttentionSums {
-  double* total = nullptr;  // [query], of weights; 0 = it saw nothing there
-  float* max = nullptr;     // [query], that exponent, -infinity where it saw nothing
-  float* sums = nullptr;    // [query][dim], of weighted values
+// The online-softmax state of some queries over a part of their context. Weights are relative to exp(max).
+struct SoftmaxPartial {
+  double* sum = nullptr;  // [query]: sum of the weights; 0 = the query attends to nothing here
+  float* max = nullptr;   // [query]: largest scaled score, the exponent of the largest weight; -infinity where sum is 0
+  float* acc = nullptr;   // [query][dim]: sum of weight * value
 };
 
 struct IsaOps {
-  // out[r * ldo + c] = sum over k of x[r * k + i] * w[c * k + i], for columns [0, n). One accumulator vector for some
-  // thousands of positions of a (row, column), its lanes added in a fixed order, and these sums in order: the same bits
-  // for any number of rows.
+  // out[r * ldo + c] = sum over i of x[r * k + i] * w[c * k + i], for columns [0, n). Each (row, column) has one
+  // accumulator vector for a chain of some thousand positions; its lanes are added in a fixed order, then the chains in
+  // order: the same bits for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
-  // The same against `panels` panels that follow each other, an even number; the order of docs/kernels.md. `columns`:
-  // how many of the panels' columns exist.
+  // The same for `panels` consecutive panels, an even number; the order of additions is in docs/kernels.md. `columns`:
+  // how many columns of these panels exist.
   void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
                      float* out, size_t ldo);
-  // The blocks of one row.
+  // Quantizes one row of `blocks` blocks.
   void (*quantize)(const float* x, size_t blocks, const QuantizedRow& to);
-  // scores[r * lds + j] = q[r] . keys[j], for rows of q and n keys; element d of key j is keys[d * stride + j], times
-  // scales[d / 32 * stride + j] where there are scales. One chain along d. Of several pages the scores follow each
-  // other.
-  void (*scores)(const float* q, size_t rows, const KvRuns& runs, size_t stride, size_t head_dim, float* scores,
+  // scores[r * lds + j] = q[r] . keys[j] for `rows` queries and n keys per page. Element d of key j is keys[d * stride
+  // + j], times scales[d / 32 * stride + j] if there are scales. One chain of additions along d. The scores of several
+  // pages are consecutive.
+  void (*scores)(const float* q, size_t rows, const KvSpans& runs, size_t stride, size_t head_dim, float* scores,
                  size_t lds);
-  // Scores become weights e^(scale s[i] - *max) for i of [begin, end), *max the largest exponent; their sum, in an
-  // order that depends on i only. Relative error of a weight some 1e-7, and as much for each unit between its exponent
-  // and the largest. REQUIRES: scale > 0.
-  float (*soften)(float* s, size_t begin, size_t end, float scale, float* max);
-  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in order of j; values[j] and acc[r] of head_dim,
-  // values[j] times scales[j] of head_dim / 32 where there are scales. Of several pages the weights follow each other.
-  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvRuns& runs, size_t head_dim, float* acc);
-  // to += from for n queries, each with `dim` sums.
-  void (*add_sums)(const AttentionSums& to, const AttentionSums& from, size_t n, size_t dim);
+  // Replaces s[i] by exp(scale * s[i] - *max) for i in [begin, end), where *max is the largest exponent. Returns their
+  // sum, added in an order that depends on i only. Relative error of a weight: about 1e-7, and as much again for each
+  // unit between its exponent and the largest. REQUIRES: scale > 0.
+  float (*exp_scores)(float* s, size_t begin, size_t end, float scale, float* max);
+  // acc[r] += sum over j of weights[r * ldw + j] * values[j], in the order of j; values[j] and acc[r] have head_dim
+  // elements, and values[j] is times scales[j] (head_dim / 32 of them) if there are scales. The weights of several
+  // pages are consecutive.
+  void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvSpans& runs, size_t head_dim, float* acc);
+  // Combines the partial `from` into `to`, for n queries of `dim` elements.
+  void (*combine_partials)(const SoftmaxPartial& to, const SoftmaxPartial& from, size_t n, size_t dim);
   // out = gate / (1 + exp(-gate)) * up
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
   void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
-  // x = cap * tanh(scale * x / cap); NaN stays NaN. Error about cap * 1e-7.
+  // x = cap * tanh(scale * x / cap); NaN stays NaN. Absolute error about cap * 1e-7.
   void (*softcap)(float* x, size_t n, float scale, float cap);
-  // Backend::RmsNorm of one row: the same bits everywhere.
+  // Backend::RmsNorm of one row. Gives the same bits on every ISA.
   void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
-  // f16, rounded to nearest even.
+  // Converts to f16, rounded to nearest even.
   void (*to_half)(const float* x, size_t n, uint16_t* out);
-  FloatStrips strips;
-  // The rows in a group that dot_panels wants; a table that takes another's dot_panels takes this too.
+  FloatGemm float_gemm;
+  // Rows per group of x that dot_panels needs. A table that borrows dot_panels from another borrows this too.
   size_t row_group = kRowGroup;
-  // From that many rows on dot_panels takes x as 16-bit numbers, for types whose codes stand for signed numbers of 8
-  // bits.
+  // From this number of rows on dot_panels takes x as 16-bit numbers, for types whose codes are signed 8-bit numbers.
   size_t wide_rows_from = SIZE_MAX;
-  // Matrix tiles for prompts, or null.
+  // Matrix tiles for prefill, or null.
   const TileOps* tiles = nullptr;
-  // From that many rows on dot_panels uses tiles too, for codes of 8 bits.
+  // From this number of rows on dot_panels also uses tiles, for 8-bit codes.
   size_t tile_rows_from = SIZE_MAX;
 
-  // How x of dot_panels has to lie: for tiles and as 16-bit numbers in whole groups, whose missing rows may be
-  // anything.
+  // How dot_panels needs x: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the groups are
+  // whole; rows that do not exist may hold anything.
   struct Layout {
     size_t group;
     bool wide;
@@ -121,7 +122,7 @@ struct IsaOps {
   }
 };
 
-// Each in builds for its processors only.
+// Each exists only in builds for its processors.
 const IsaOps* Avx2Ops();
 const IsaOps* AvxVnniOps();
 const IsaOps* Avx512Ops();

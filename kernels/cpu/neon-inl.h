@@ -1,12 +1,13 @@
-// NEON, included by one file an ISA inside an anonymous namespace with DotFour defined: acc + the sums of four
-// neighbouring products of signed bytes.
+// The kernels for NEON. The file of each ISA includes this inside an anonymous namespace and defines DotFour before it:
+// acc + the sums of four neighbouring products of signed bytes.
 
 #include "kernels/cpu/common-inl.h"
 
 struct V4 : CopiedTails<V4, 4> {
   using T = float32x4_t;
   static constexpr size_t kLanes = 4;
-  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 4096, kStripRows = 8, kStripPanels = 3, kPages = 4;
+  static constexpr size_t kTileRows = 6, kTileColumns = 4, kChain = 4096, kGemmRows = 8, kGemmVectors = 3,
+                          kPageStreams = 4;
   static T Zero() { return vdupq_n_f32(0); }
   static T Load(const float* p) { return vld1q_f32(p); }
   static T LoadHalf(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
@@ -21,7 +22,7 @@ struct V4 : CopiedTails<V4, 4> {
   static T Add(T a, T b) { return vaddq_f32(a, b); }
   static T Mul(T a, T b) { return vmulq_f32(a, b); }
   static T Div(T a, T b) { return vdivq_f32(a, b); }
-  // Of NaN and b: b, as x86 has it.
+  // Max and Min of NaN and b are b, as on x86.
   static T Max(T a, T b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static T Min(T a, T b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
   static T Round(T a) { return vrndnq_f32(a); }
@@ -47,7 +48,7 @@ struct V4 : CopiedTails<V4, 4> {
 };
 
 #include "kernels/cpu/float_kernels-inl.h"
-#include "kernels/cpu/float_strips-inl.h"
+#include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
 inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]) {
@@ -83,7 +84,7 @@ uint8x16_t Shifted(uint8x16_t v) {
   return v;
 }
 
-// Group g of a block for four columns; `block` begins at the first of them.
+// Group g of a block for four columns; `block` points to the first of them.
 template <typename L, size_t g>
 int8x16_t Codes(const std::byte* block) {
   if constexpr (L::kBits == 8) {
@@ -121,7 +122,7 @@ uint32x4_t UnsignedBytes(const std::byte* p) {
   return vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
 }
 
-// Four columns' scales of part s of block b, and their minima; `first` is the first column.
+// The scales of part s of block b for four columns from `first` on; below, their minima.
 template <typename L>
 float32x4_t Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
   if constexpr (L::kWide) {
@@ -147,7 +148,7 @@ float32x4_t Mins(const std::byte* unit, size_t first, size_t b) {
                    vcvtq_f32_u32(UnsignedBytes(unit + L::kByteMins + b * kPanel + first)));
 }
 
-// R rows of one group against C times four columns from `first` on, units [begin, end), on top of what sum holds.
+// R rows of one group against C times four columns from `first` on, units [begin, end), added to `sum`.
 template <typename L, size_t R, size_t C>
 [[gnu::always_inline]] inline void Tile(const Quantized& x, size_t row, const std::byte* w, size_t first, size_t begin,
                                         size_t end, float32x4_t (&sum)[R][C]) {
@@ -245,6 +246,6 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>,         DotPanels,   QuantizeRow<Quantize>, Scores<V4>,    Soften<V4>,
-                         WeightedSum<V4>, AddSums<V4>, SiluTimes<V4>,         GeluTimes<V4>, Softcap<V4>,
-                         RmsNorm<V4>,     ToHalf<V4>,  Strips<V4>::kOps};
+constexpr IsaOps kOps = {Dot<V4>,         DotPanels,           QuantizeRow<Quantize>, Scores<V4>,    ExpScores<V4>,
+                         WeightedSum<V4>, CombinePartials<V4>, SiluTimes<V4>,         GeluTimes<V4>, Softcap<V4>,
+                         RmsNorm<V4>,     ToHalf<V4>,          Gemm<V4>::kOps};

@@ -1,4 +1,4 @@
-// ARM's 64-bit baseline.
+// The ISA level NEON: the baseline of 64-bit ARM.
 #include <arm_neon.h>
 
 #include <bit>

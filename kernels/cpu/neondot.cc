@@ -1,4 +1,4 @@
-// ARM with the dot product extension (ARMv8.2).
+// The ISA level NEON with the dot product extension (ARMv8.2).
 #include <arm_neon.h>
 
 #include <bit>

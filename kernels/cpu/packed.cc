@@ -29,7 +29,7 @@ std::optional<PanelType> PanelTypeOf(const WeightView& w) {
     case DType::kIQ4_NL: return PanelType::kIq4Nl;
     case DType::kIQ4_XS: return PanelType::kIq4Xs;
     case DType::kMXFP4: return PanelType::kFp4;
-    case DType::kI8:  // a block of a panel has one scale
+    case DType::kI8:  // a block of a panel has one scale, so a group has to be a multiple of blocks
       if (w.scales != nullptr && w.group % kBlock == 0 && w.k % kBlock == 0) return PanelType::kI8;
       return std::nullopt;
     default: return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<PanelType> PanelTypeOf(const WeightView& w) {
 
 void Store16(std::byte* to, uint16_t v) { std::memcpy(to, &v, 2); }
 
-// One column's 32 codes into a block of the panel.
+// Writes one column's 32 codes into a block of the panel.
 template <typename L>
 void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
   for (size_t g = 0; g < kBlock / 4; ++g) {
@@ -60,14 +60,14 @@ void PutCodes(const uint8_t* q, size_t column, std::byte* block) {
   }
 }
 
-// Elements [at, at + 32) of a row of kI8 as a block of their own.
+// Reads elements [at, at + 32) of a row of kI8 as one block.
 void UnpackInt8(const WeightView& w, size_t row, size_t at, CodeBlock* c) {
   for (size_t i = 0; i < kBlock; ++i)
     c->q[i] = static_cast<uint8_t>(static_cast<uint8_t>(w.data[row * w.k + at + i]) ^ 0x80);
   std::memcpy(&c->wide_d, w.scales + (row * w.k + at) / w.group * sizeof(float), sizeof(float));
 }
 
-// Columns and blocks that do not exist weigh nothing: all their bytes are 0, the scales too.
+// Columns and blocks that do not exist contribute nothing: all their bytes are 0, including the scales.
 template <PanelType type>
 void PackPanel(const WeightView& w, size_t panel, std::byte* out) {
   using L = PanelLayout<type>;
@@ -124,18 +124,18 @@ void SetShape(CpuWeight* packed) {
 template <PanelType type>
 void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
   const WeightView& w = packed->source;
-  const size_t panels = Panels(w.n);
+  const size_t panels = PanelCount(w.n);
   SetShape<type>(packed);
   packed->bytes = panels * packed->panel_bytes;
   packed->panels = AlignedBytes(packed->bytes);
-  // Each thread is the first to touch what it will read: on a machine of several NUMA nodes it comes to lie in that
-  // thread's.
-  team.ForOwners(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
+  // First touch: on a machine with several NUMA nodes the panels are placed in the memory of the thread that will read
+  // them.
+  team.ForStatic(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
     constexpr size_t kPage = 4096;
     for (size_t at = begin * packed->panel_bytes; at < end * packed->panel_bytes; at += kPage)
       packed->panels[at] = std::byte{0};
   });
-  // In slices, so that progress is seen within a large matrix.
+  // In slices, so that `progress` is called several times for a large matrix.
   const size_t slice = std::max<size_t>(1, (size_t{32} << 20) / std::max<size_t>(packed->panel_bytes, 1));
   for (size_t at = 0; at < panels; at += slice) {
     const size_t n = std::min(slice, panels - at);
@@ -147,7 +147,7 @@ void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(si
   }
 }
 
-// Word i of every column: two groups.
+// Writes word i of every column: two groups.
 void PutWords(const LowBitBlock (&blocks)[kPanel], size_t i, std::byte* to) {
   using Four = uint32_t __attribute__((vector_size(16)));
   using Two = uint64_t __attribute__((vector_size(16)));
@@ -187,7 +187,7 @@ void ExpandPanels(const CpuWeight& weight, size_t first, std::byte* out) {
   LowBitBlock blocks[kPanel];
   const WeightView& w = weight.source;
   const size_t block_bytes = Info(w.type).block_bytes, elems = Info(w.type).block_elems, row_bytes = w.row_bytes();
-  // Block after block, so that what the columns write stays in the first-level cache.
+  // Block by block, so that what the columns write stays in the first-level cache.
   for (size_t panel = 0; panel < 2; ++panel, out += weight.panel_bytes) {
     const size_t row = (first + panel) * kPanel, columns = row < w.n ? std::min(kPanel, w.n - row) : 0;
     for (size_t column = columns; column < kPanel; ++column) blocks[column] = {};
@@ -215,19 +215,19 @@ std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes) {
   return out;
 }
 
-std::byte* Buffer::Room(size_t bytes) {
-  if (bytes > room_) {
-    room_ = 0;
+std::byte* Buffer::EnsureCapacity(size_t bytes) {
+  if (bytes > capacity_) {
+    capacity_ = 0;
     bytes_.reset();
-    // A part of a huge page that is not small becomes a whole one.
+    // Rounds up to whole huge pages unless that wastes much.
     if (bytes > kHugePage / 4) bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
     bytes_ = AlignedBytes(bytes);
-    room_ = bytes;
+    capacity_ = bytes;
   }
   return bytes_.get();
 }
 
-std::optional<FloatType> PlainType(const CpuWeight& w) {
+std::optional<FloatType> FloatTypeOf(const CpuWeight& w) {
   switch (w.type) {
     case DType::kF32: return FloatType::kF32;
     case DType::kF16: return FloatType::kF16;

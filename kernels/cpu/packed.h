@@ -1,5 +1,5 @@
-// Weights as the CPU backend holds them: in panels where the type has codes, everything else as it lies in the file; of
-// that, codebook types are made into panels each time, a few at once.
+// Weights as the CPU backend holds them: packed into panels if the type has codes, otherwise as in the file. Codebook
+// types stay as in the file and become panels during each product, a few at a time.
 #pragma once
 
 #include <cstdlib>
@@ -19,36 +19,37 @@ struct FreeDelete {
 
 struct CpuWeight : PackedWeight {
   WeightView source;  // in the file
-  // Panel after panel, or null. Of codebook types what follows is of panels that ExpandPanels makes.
+  // Consecutive panels, or null. For codebook types the fields below describe the panels that ExpandPanels writes.
   std::unique_ptr<std::byte[], FreeDelete> panels;
   PanelType panel_type = PanelType::kQ8;
-  size_t blocks = 0;       // of a panel, padded to whole units
-  size_t panel_bytes = 0;  // from one panel to the next
+  size_t blocks = 0;       // per panel, padded to whole units
+  size_t panel_bytes = 0;  // distance between panels
 };
 
-// Threads share out panels in groups of these, while packing as while multiplying.
+// Threads divide panels in groups of this size, in packing as in multiplying.
 inline constexpr size_t kPanelGrain = 4;
-// Of n columns: an even number, so that tiles of two need no other.
-inline size_t Panels(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
+// Panels for n columns: an even number, so that kernels for two panels need no special case.
+inline size_t PanelCount(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
 
 std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
                                             const std::function<void(size_t)>& progress);
-// Panels [first, first + 2) of a codebook type into 2 * panel_bytes. REQUIRES: IsLowBit(w.type).
+// Expands panels first and first + 1 of a codebook type to 2 * panel_bytes bytes. REQUIRES: IsLowBit(w.type).
 void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
-// Without a value, at a multiple of 64, in huge pages where they fill some: fewer walks of the page table.
+// Uninitialized bytes, aligned to 64; blocks of a huge page or more are aligned to huge pages and use them, for fewer
+// page table walks. Throws std::bad_alloc.
 std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes);
-// Bytes at a multiple of 64, large ones in huge pages, that grow to the largest that was asked for and stay.
+// A reusable aligned buffer that only grows. Large ones use huge pages.
 class Buffer {
  public:
-  // At least `bytes`, without a value once they grow.
-  std::byte* Room(size_t bytes);
+  // Returns at least `bytes` bytes. Contents are lost when it grows. Throws std::bad_alloc.
+  std::byte* EnsureCapacity(size_t bytes);
   std::byte* data() const { return bytes_.get(); }
 
  private:
   std::unique_ptr<std::byte[], FreeDelete> bytes_;
-  size_t room_ = 0;
+  size_t capacity_ = 0;
 };
-// The type whose elements the kernels read as they lie, or nullopt.
-std::optional<FloatType> PlainType(const CpuWeight& w);
+// The float type of weights that kernels read directly; nullopt for all others.
+std::optional<FloatType> FloatTypeOf(const CpuWeight& w);
 
 }  // namespace gyre::cpu

@@ -13,9 +13,9 @@
 
 namespace gyre::cpu {
 
-// A row's context is summed in splits of 256 positions, counted from 0, that are added in an order of their own
-// (Climb): so its bits depend on its context only, not on how the work is shared. One thread drives it; it spreads the
-// work over the team.
+// The context is divided into splits of 256 positions, counted from position 0, and their partials are combined in a
+// fixed tree (CombineUp). So the bits of a row depend on its context only, not on how the work is divided. One thread
+// drives it; it spreads the work over the team.
 class PagedAttention {
  public:
   PagedAttention(const IsaOps& ops, const Team& team) : ops_(ops), team_(team) {}
@@ -26,23 +26,28 @@ class PagedAttention {
   struct Split {
     size_t item, split;
   };
-  void CutHeads(size_t wanted, size_t kv_heads);
-  size_t MostSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
-  // By SplitAttention or TileAttention. by_splits: the splits of few items are shared out too.
+  void PartitionHeads(size_t wanted, size_t kv_heads);
+  size_t MaxSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
+  // Kernel: SplitAttention or TileAttention. by_splits: threads also divide the splits of one item, because there are
+  // too few items for all threads.
   template <typename Kernel>
-  void Sum(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs);
-  // Hands on the sum of a split, the caller's own until then: whoever comes second to a pair of sums adds it.
-  void Share(const AttentionCall& call, const AttentionItem& item, const Split& of, AttentionPart* part);
+  void RunItems(const AttentionCall& call, std::span<const AttentionItem> items, bool by_splits, double macs);
+  // Publishes the partial of a split, which the caller owns until then. Of two siblings the thread that finishes second
+  // combines both.
+  void CombineShared(const AttentionCall& call, const AttentionItem& item, const Split& of, AttentionPartial* partial);
 
   const IsaOps& ops_;
   const Team& team_;
-  std::vector<AttentionItem> lone_, together_;
-  std::vector<Split> splits_;         // in order, where they are shared out
-  std::vector<size_t> first_splits_;  // where each item's begin
-  std::vector<AttentionPart> parts_;  // of each split; a sum that waits for its neighbour is at its first one
+  std::vector<AttentionItem> single_rows_, row_groups_;
+  std::vector<Split> splits_;         // filled with by_splits only, in order
+  std::vector<size_t> first_splits_;  // index in splits_ of each item's first split
+  // One per entry of splits_; a partial that covers several splits is stored at its first one.
+  std::vector<AttentionPartial> partials_;
+  // One per entry of splits_ that begins the right half of a pair: nonzero once one half is published. Accessed through
+  // std::atomic_ref.
   std::vector<uint32_t>
       waiting_;  // of each split that begins the right sum of a pair: not 0 = one of the two waits; by atomic_ref
-  Buffer own_, shared_;  // of threads; of parts_
+  Buffer thread_scratch_, partial_memory_;  // of threads; of partials_
 };
 
 }  // namespace gyre::cpu

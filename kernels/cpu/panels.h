@@ -1,5 +1,5 @@
-// Quantized weights as the CPU kernels read them: panels of 16 columns, see docs/kernels.md. Included by every ISA's
-// file, so constants and inline templates of constants only.
+// Quantized weights as the CPU kernels read them: panels of 16 columns, see docs/kernels.md. Every ISA's file includes
+// this, so it has only constants and templates of constants.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,9 @@
 namespace gyre::cpu {
 
 inline constexpr size_t kPanel = 16;          // columns
-inline constexpr size_t kBlock = 32;          // positions along k with a scale of the activations
-inline constexpr size_t kGroup = kPanel * 4;  // bytes of 4 positions of all columns, a byte a code
+inline constexpr size_t kBlock = 32;          // positions along k that share a scale of the activations
+inline constexpr size_t kGroup = kPanel * 4;  // bytes for 4 positions of all columns, one byte per code
+// How the weights of a panel are coded. kExpanded: codebook types, whose panels are made during a product.
 enum class PanelType : uint8_t {
   kQ8,
   kQ4,
@@ -28,9 +29,8 @@ enum class PanelType : uint8_t {
   kExpanded
 };
 
-// kExpanded: what codebook types become while they are used.
-// The layout of a unit: header (scales, minima), then the blocks' codes: nibbles, pairs of bits or bytes, then planes
-// of higher bits.
+// The layout of a unit: a header (scales, minima), then the blocks' codes: nibbles, bit pairs or bytes, then planes of
+// the higher bits.
 template <PanelType type>
 struct PanelLayout {
   using T = PanelType;
@@ -42,10 +42,10 @@ struct PanelLayout {
                                   : type == T::kQ3K                 ? 3
                                   : type == T::kQ2K                 ? 2
                                                                     : 4;
-  // What codes stand for: their difference from kZero, or a table's value, to which kZero is added where codes must not
+  // A code means its difference from kZero, or the value in a table; kZero is added to table values where they must not
   // be negative.
   static constexpr bool kIq4 = Any(T::kIq4Nl, T::kIq4Xs), kTable = kIq4 || type == T::kFp4;
-  static constexpr bool kSigned = kBits == 8 || kTable;  // numbers of 8 bits, not small codes
+  static constexpr bool kSigned = kBits == 8 || kTable;  // signed 8-bit numbers, not small unsigned codes
   static constexpr int kZero = kSigned           ? 128
                                : type == T::kQ4  ? 8
                                : type == T::kQ5  ? 16
@@ -53,14 +53,15 @@ struct PanelLayout {
                                : type == T::kQ3K ? 4
                                                  : 0;
   static constexpr bool kSuper = Any(T::kQ2K, T::kQ3K, T::kQ4K, T::kQ5K, T::kQ6K, T::kIq4Xs);
-  static constexpr bool kMin = Any(T::kQ4Min, T::kQ5Min, T::kQ4K, T::kQ5K);  // of each block
-  static constexpr bool kHalfMin = type == T::kQ2K;                  // of each half: high nibbles of the scales' bytes
-  static constexpr bool kWide = Any(T::kFp4, T::kI8, T::kExpanded);  // f32 scales
+  static constexpr bool kMin = Any(T::kQ4Min, T::kQ5Min, T::kQ4K, T::kQ5K);  // one minimum per block
+  // one minimum per half block, in the high nibbles of the scales' bytes
+  static constexpr bool kHalfMin = type == T::kQ2K;
+  static constexpr bool kWide = Any(T::kFp4, T::kI8, T::kExpanded);  // scales are f32
   static constexpr size_t kScalesPerBlock = Any(T::kQ2K, T::kQ3K, T::kQ6K, T::kExpanded) ? 2 : 1;
-  static constexpr size_t kBlocks = kSuper ? 8 : 2;  // a unit
-  // Offsets within the header; of super-blocks d, then -dmin, then bytes.
-  static constexpr size_t kScaleBytes = kWide ? 4 : 2;  // one scale of one column; not of super-blocks
-  static constexpr size_t kMins = 64;                   // f16 minima; of super-blocks where the bytes begin
+  static constexpr size_t kBlocks = kSuper ? 8 : 2;  // blocks per unit
+  // Offsets within the header. Super-blocks have d, then -dmin, then bytes.
+  static constexpr size_t kScaleBytes = kWide ? 4 : 2;  // one scale of one column; not for super-blocks
+  static constexpr size_t kMins = 64;                   // the f16 minima; for super-blocks the start of the bytes
   static constexpr size_t kByteMins = 64 + 8 * kPanel;
   static constexpr size_t kHeader = type == T::kIq4Xs ? 64 + 8 * kPanel
                                     : kSuper          ? 64 + 16 * kPanel
@@ -75,8 +76,8 @@ struct PanelLayout {
   static constexpr size_t kUnit = kBlocks * kBlock;  // positions
 };
 
-// What many rows pass over: a segment of a panel, unpacked for all of them. Codes of `bytes` bytes, f32 scales and
-// minima, a unit a block.
+// A segment of a panel, unpacked once for many rows: codes of `bytes` bytes, f32 scales and minima; a unit is one
+// block.
 template <size_t bytes, size_t scales, bool min, bool half_min>
 struct UnpackedLayout {
   static constexpr bool kTable = false, kSuper = false, kWide = true, kMin = min, kHalfMin = half_min;
@@ -88,11 +89,11 @@ struct UnpackedLayout {
 template <typename L, size_t bytes = 1>
 using UnpackedOf = UnpackedLayout<bytes, L::kScalesPerBlock, L::kMin, L::kHalfMin>;
 
-// Positions of a panel whose unpacked codes and scales stay in a cache while all rows pass over them; a whole number of
-// every layout's units.
+// Positions of a panel whose unpacked codes and scales stay in a cache while all rows pass over them; a multiple of
+// every layout's unit.
 inline constexpr size_t kCodesSegment = 512;
 
-// f.template operator()<type>() for a type that is known at run time only.
+// Calls f.template operator()<type>() for a type that is known only at run time.
 template <typename Fn>
 auto WithPanelType(PanelType type, const Fn& f) {
   switch (type) {

@@ -11,7 +11,7 @@ bool Allowed(size_t id, std::span<const uint64_t> mask) {
   return mask.empty() || (id / 64 < mask.size() && (mask[id / 64] >> (id % 64) & 1) != 0);
 }
 
-// f(id) for ids of [begin, end) that are allowed and not skipped, rising.
+// Calls f(id) for the ids of [begin, end) that are allowed and not skipped, in rising order.
 template <typename Fn>
 void ForEachOther(size_t begin, size_t end, std::span<const TokenId> skip, std::span<const uint64_t> mask, Fn f) {
   auto next = std::lower_bound(skip.begin(), skip.end(), static_cast<TokenId>(begin));
@@ -32,17 +32,18 @@ void SelectTop(const float* logits, size_t vocab, uint32_t k, std::span<const To
   if (k == 0) return;
   auto better = [logits](TokenId a, TokenId b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    if (std::isnan(x) || std::isnan(y)) {  // below everything
+    if (std::isnan(x) || std::isnan(y)) {  // NaN ranks below everything
       if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
       return a < b;
     }
     return x != y ? x > y : a < b;
   };
-  // A heap of the best so far, the worst on top. Ids rise, so an equal logit never displaces one that is in.
+  // A heap of the best ids so far with the worst on top. Ids rise, so an equal logit never displaces one that is in the
+  // heap.
   float worst = -std::numeric_limits<float>::infinity();
   bool full = false;
   ForEachOther(0, vocab, skip, mask, [&](size_t id) {
-    if (full && logits[id] <= worst) return;  // not for NaN: the comparison below ranks these
+    if (full && logits[id] <= worst) return;  // false for NaN, which `better` ranks
     const auto token = static_cast<TokenId>(id);
     if (full && !better(token, ids->front())) return;
     if (full) {
@@ -64,7 +65,7 @@ double SumExp(const float* logits, size_t vocab, double inv_temperature, std::sp
   float max = -std::numeric_limits<float>::infinity();
   ForEachOther(0, vocab, skip, mask, [&](size_t id) { max = std::max(max, logits[id]); });
   if (std::isinf(max)) return static_cast<double>(max);
-  // Parts of a fixed size, added in order: the same bits on any number of threads.
+  // Parts of a fixed size, added in order, give the same bits for any number of threads.
   constexpr size_t kPart = 4096;
   const size_t parts = (vocab + kPart - 1) / kPart;
   std::vector<double> sums(parts, 0.0);

@@ -1,4 +1,4 @@
-// Top-K and log-sum-exp over a row of logits.
+// Top-K and log-sum-exp over a row of logits: Backend::TopK and Backend::LogSumExp.
 #pragma once
 
 #include <cstdint>

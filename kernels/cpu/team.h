@@ -1,4 +1,4 @@
-// The threads of one backend: OpenMP, without a parallel region where the work is too small to pay for one.
+// The threads of one backend: OpenMP, but without a parallel region if the work is too small to pay for one.
 #pragma once
 
 #include <algorithm>
@@ -16,66 +16,66 @@ namespace gyre::cpu {
 
 class Team {
  public:
-  // `cpus`: of each thread; empty = the system moves them. Whoever calls For may use all of them, as what it starts
-  // begins with its mask; the other threads stay on one each.
+  // `cpus`: the processor of each thread; empty = the system schedules them. The calling thread may use all of them,
+  // because threads that it starts inherit its mask; the other threads are pinned to one each.
   explicit Team(int threads, std::vector<int> cpus = {}) : threads_(threads), cpus_(std::move(cpus)) {}
   int threads() const { return threads_; }
 
-  // Calls f(begin, end), or f(begin, end, thread), over parts of [0, items); boundaries are multiples of `grain`. Each
-  // thread has a run of its own, always the same, in shares; a thread that is done with it takes over what is left of
-  // others', as cores differ in speed and some are lent to somebody else. `nanoseconds`: what all of it takes on one
-  // thread, roughly; under kWorthwhile it stays on the caller's.
+  // Calls f(begin, end) or f(begin, end, thread) for parts of [0, items); boundaries are multiples of `grain`. Each
+  // thread has a fixed range, divided into shares. A thread that finishes its own range steals shares of others,
+  // because cores differ in speed and the host may run something else on some. `nanoseconds`: rough duration on one
+  // thread; below kWorthwhile all runs on the calling thread.
   template <typename Fn>
   void For(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     Run<true>(items, grain, nanoseconds, f);
   }
-  // The same, nobody takes over: for memory whose run's owner shall be the first to touch it.
+  // The same without stealing: for memory that the thread of a range shall be the first to touch.
   template <typename Fn>
-  void ForOwners(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
+  void ForStatic(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     Run<false>(items, grain, nanoseconds, f);
   }
 
  private:
-  static constexpr double kWorthwhile = 20000;
-  static constexpr size_t kShares = 16;     // of a run at least, where it has as many grains
-  static constexpr size_t kMostRuns = 256;  // with more threads than that some begin with a neighbour's run
-  struct alignas(64) Taken {
-    size_t shares;  // of one run; by atomic_ref only
+  static constexpr double kWorthwhile = 20000;  // nanoseconds
+  static constexpr size_t kMinShares = 16;      // per range, if it has as many grains
+  static constexpr size_t kMaxRuns = 256;       // with more threads some begin with a neighbour's range
+  struct alignas(64) ClaimedShares {
+    size_t shares;  // of one range; accessed through std::atomic_ref
   };
 
-  template <bool take_over, typename Fn>
+  template <bool stealing, typename Fn>
   void Run(size_t items, size_t grain, double nanoseconds, const Fn& f) const {
     const size_t grains = (items + grain - 1) / grain, threads = std::min(static_cast<size_t>(threads_), grains);
     if (threads <= 1 || nanoseconds < kWorthwhile) {
-      Settle(0);
+      PinOnce(0);
       if (items > 0) Call(f, 0, items, 0);
       return;
     }
-    const size_t runs = take_over ? std::min(threads, kMostRuns) : threads;
-    Taken taken[take_over ? kMostRuns : 1];
-    for (size_t run = 0; take_over && run < runs; ++run) taken[run].shares = 0;
-    auto first = [&](size_t run) { return grains * run / runs; };  // in grains
-    // The next share of a run; false where all are taken.
+    const size_t runs = stealing ? std::min(threads, kMaxRuns) : threads;
+    ClaimedShares claimed[stealing ? kMaxRuns : 1];
+    for (size_t run = 0; stealing && run < runs; ++run) claimed[run].shares = 0;
+    auto first = [&](size_t run) { return grains * run / runs; };  // first grain of a range
+    // Computes the next share of a range; returns false if all are claimed.
     auto share = [&](size_t run, size_t thread) {
       const size_t begin = first(run), length = first(run + 1) - begin,
-                   each = take_over ? std::max<size_t>(1, length / kShares) : length;
+                   each = stealing ? std::max<size_t>(1, length / kMinShares) : length;
       size_t at = 0;
-      if constexpr (take_over) {
-        const std::atomic_ref shares(taken[run].shares);
+      if constexpr (stealing) {
+        const std::atomic_ref shares(claimed[run].shares);
         if (shares.load(std::memory_order_relaxed) * each >= length) return false;
         at = shares.fetch_add(1, std::memory_order_relaxed) * each;
         if (at >= length) return false;
       }
       Call(f, (begin + at) * grain, std::min(items, (begin + std::min(at + each, length)) * grain), thread);
-      return take_over;
+      return stealing;
     };
-    // All threads, also where some get nothing: libgomp ends those that a region leaves out, and starts others for the
-    // next.
+    // All threads take part, even those without work: libgomp ends threads that a region leaves out and starts new ones
+    // for the next region.
 #pragma omp parallel for num_threads(threads_) schedule(static, 1)
     for (int t = 0; t < threads_; ++t) {
       const auto i = static_cast<size_t>(t);
-      Settle(i);
-      if constexpr (take_over) {
+      PinOnce(i);
+      if constexpr (stealing) {
         const size_t own = threads > runs ? i * runs / static_cast<size_t>(threads_) : i;
         for (size_t k = 0; k < runs; ++k) {
           while (share((own + k) % runs, i)) {
@@ -95,14 +95,14 @@ class Team {
       f(begin, end);
   }
 
-  // Sends the calling thread, the team's number i, where it belongs, once.
-  void Settle(size_t i) const {
+  // Pins the calling thread, number i of the team, to its processors the first time.
+  void PinOnce(size_t i) const {
     if (cpus_.empty()) return;
-    thread_local uint64_t settled = 0;
+    thread_local uint64_t pinned = 0;
     const uint64_t place = id_ << 16 | i;
-    if (settled == place) return;
-    settled = place;
-    StayOn(i == 0 ? std::span(cpus_) : std::span(cpus_).subspan(i % cpus_.size(), 1));
+    if (pinned == place) return;
+    pinned = place;
+    PinThread(i == 0 ? std::span(cpus_) : std::span(cpus_).subspan(i % cpus_.size(), 1));
   }
   static uint64_t NextId() {
     static std::atomic<uint64_t> last{0};

@@ -1,7 +1,7 @@
-// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Joined, Floats),
-// included by the hardware's and the emulation's file inside an anonymous namespace. AVX-512 throughout.
+// TileOps in terms of a class Tiles (Configure, Release, Zero<t>, Load<t>, Store<t>, DotBf16<c, a, b>, Joined, Floats).
+// The files of the hardware and of the emulation include this inside an anonymous namespace. All of it uses AVX-512.
 
-// A float whose mantissa a byte can be put into, at byte `at` of it: Value() + code, exactly, without a conversion.
+// A float whose mantissa takes a code as its byte `at`: the result is Value() + code exactly, without a conversion.
 template <size_t bits>
 struct Mantissa {
   static constexpr size_t at = bits == 8 ? 1 : 2;
@@ -9,8 +9,8 @@ struct Mantissa {
   static float Value() { return bits == 8 ? 32768.0f : 128.0f; }
 };
 
-// Each of 8 columns twice, the first or the second 8: what the lanes of a row of a tile are about before they are
-// rounded.
+// Repeats each of 8 columns, the first or the second 8: each lane pair of a tile's row belongs to one column before it
+// is rounded.
 template <size_t half>
 __m512 Twice(__m512 columns) {
   return _mm512_permutexvar_ps(
@@ -18,7 +18,7 @@ __m512 Twice(__m512 columns) {
       columns);
 }
 
-// How far before they are expanded codes are asked for.
+// Prefetch distance in bytes for codes that are expanded.
 constexpr size_t kAhead = 2048;
 
 template <typename Tiles, PanelType type>
@@ -55,7 +55,7 @@ void ExpandPanel(PanelType type, const std::byte* panel, size_t begin, size_t en
   WithPanelType(type, [&]<PanelType t>() { ExpandTyped<Tiles, t>(panel, begin, end, tiles); });
 }
 
-// 16 elements from `at` on, of which `mask` exist; of q8_0 without their scales.
+// Loads 16 elements from `at` on, as far as `mask` says that they exist; q8_0 elements are not yet scaled.
 template <KvType type>
 __m512 Load16(const std::byte* values, size_t at, __mmask16 mask) {
   const std::byte* from = values + at * KvBytes(type, 1);
@@ -66,9 +66,9 @@ __m512 Load16(const std::byte* values, size_t at, __mmask16 mask) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, from)));
 }
 
-// 32 elements from `at` on, of which n exist, in bf16, or what that leaves of them; `seen` collects the bits of what is
-// rounded.
-template <typename Tiles, FloatType type, bool left = false>
+// Rounds 32 elements from `at` on, of which n exist, to bf16, or returns the residuals. `seen` collects the bits of all
+// elements, to find out whether rounding left anything.
+template <typename Tiles, FloatType type, bool residual = false>
 __m512i Rounded(const void* w, size_t at, size_t n, __m512i* seen = nullptr) {
   const auto whole = static_cast<__mmask32>(n >= 32 ? ~0u : (1u << n) - 1);
   if constexpr (type == FloatType::kBf16) {
@@ -83,7 +83,7 @@ __m512i Rounded(const void* w, size_t at, size_t n, __m512i* seen = nullptr) {
       *seen =
           _mm512_ternarylogic_epi32(*seen, _mm512_castps_si512(first), _mm512_castps_si512(second), 0xFE);  // a | b | c
     const __m512i rounded = Tiles::Joined(first, second);
-    if constexpr (!left) return rounded;
+    if constexpr (!residual) return rounded;
     auto rest = [](__m512 v, __m256i near) {
       return _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(near), 16)));
     };
@@ -102,14 +102,14 @@ void RoundRows(const float* x, size_t ldx, size_t rows, size_t k, std::byte* til
   }
 }
 
-// r[i][j] becomes r[j][i].
+// Transposes: r[i][j] becomes r[j][i].
 inline void Transpose16(__m512i (&r)[16]) {
   __m512i t[16];
   for (size_t i = 0; i < 16; i += 2) {
     t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
     t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
   }
-  for (size_t i = 0; i < 16; i += 4) {  // r[i + c], lane l: column 4 l + c of rows i to i + 3
+  for (size_t i = 0; i < 16; i += 4) {  // then lane l of r[i + c] has column 4 l + c of rows i to i + 3
     r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
     r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
     r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
@@ -129,36 +129,36 @@ inline void Transpose16(__m512i (&r)[16]) {
   }
 }
 
-template <typename Tiles, FloatType type, bool left>
+template <typename Tiles, FloatType type, bool residual>
 bool ExpandRows(const void* w, size_t columns, size_t k, size_t begin, size_t end, std::byte* tiles) {
   __m512i seen = _mm512_setzero_si512();
   for (size_t at = begin * kTileDepth; at < end * kTileDepth; at += kTileDepth, tiles += kTileBytes) {
     __m512i rows[16];
     for (size_t c = 0; c < 16; ++c)
-      rows[c] = c < columns ? Rounded<Tiles, type, left>(w, c * k + at, k - at, &seen) : _mm512_setzero_si512();
+      rows[c] = c < columns ? Rounded<Tiles, type, residual>(w, c * k + at, k - at, &seen) : _mm512_setzero_si512();
     Transpose16(rows);
     for (size_t i = 0; i < 16; ++i) _mm512_store_si512(tiles + 64 * i, rows[i]);
   }
-  return !left && _mm512_test_epi32_mask(seen, _mm512_set1_epi32(0xFFFF)) != 0;
+  return !residual && _mm512_test_epi32_mask(seen, _mm512_set1_epi32(0xFFFF)) != 0;
 }
 
 template <typename Tiles>
-bool ExpandFloats(const void* w, FloatType type, bool left, size_t columns, size_t k, size_t begin, size_t end,
+bool ExpandFloats(const void* w, FloatType type, bool residual, size_t columns, size_t k, size_t begin, size_t end,
                   std::byte* tiles) {
   constexpr FloatType kF32 = FloatType::kF32, kF16 = FloatType::kF16, kBf16 = FloatType::kBf16;
   const auto expand = type == kBf16  ? ExpandRows<Tiles, kBf16, false>
-                      : type == kF16 ? (left ? ExpandRows<Tiles, kF16, true> : ExpandRows<Tiles, kF16, false>)
-                                     : (left ? ExpandRows<Tiles, kF32, true> : ExpandRows<Tiles, kF32, false>);
+                      : type == kF16 ? (residual ? ExpandRows<Tiles, kF16, true> : ExpandRows<Tiles, kF16, false>)
+                                     : (residual ? ExpandRows<Tiles, kF32, true> : ExpandRows<Tiles, kF32, false>);
   return expand(w, columns, k, begin, end, tiles);
 }
 
-// Rows of tiles: row i is row(2 i) and row(2 i + 1) in bf16, in `left` what is left over then. Of f16 that is exact
-// however it is cut in two, of others to 16 bits if rounded.
-template <KvType type, bool two, typename Fn>
-void PutPairs(size_t count, const Fn& row, std::byte* rows, std::byte* left) {
+// Writes rows of tiles: row i has row(2i) and row(2i + 1) as bf16, and `residual` gets what that leaves over. f16 is
+// exact either way, so it is truncated; other types are rounded, to keep 16 bits.
+template <KvType type, bool with_residual, typename Fn>
+void PutPairs(size_t count, const Fn& row, std::byte* rows, std::byte* residual) {
   constexpr bool kExact = type == KvType::kF16 || type == KvType::kBf16;
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-  auto near = [](__m512 v) {  // its upper half
+  auto near = [](__m512 v) {  // rounds to the upper half
     const __m512i bits = _mm512_castps_si512(v);
     if constexpr (kExact) return bits;
     return _mm512_mask_add_epi32(bits, _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), bits, _mm512_set1_epi32(0x8000));
@@ -169,36 +169,37 @@ void PutPairs(size_t count, const Fn& row, std::byte* rows, std::byte* left) {
   for (size_t i = 0; i < count; ++i, rows += 64) {
     const __m512 low = row(2 * i), high = row(2 * i + 1);
     put(near(low), near(high), rows);
-    if constexpr (two) {
+    if constexpr (with_residual) {
       auto rest = [&](__m512 v) {
         return near(_mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_and_si512(near(v), upper))));
       };
-      put(rest(low), rest(high), left);
-      left += 64;
+      put(rest(low), rest(high), residual);
+      residual += 64;
     }
   }
 }
 
-template <KvType type, bool two>
-void ExpandKeysTyped(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left) {
+template <KvType type, bool with_residual>
+void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* residual) {
   auto row = [&](size_t d) {
     if (d >= head_dim) return _mm512_setzero_ps();
     const __m512 key = Load16<type>(keys.values, d * stride, 0xFFFF);
     if constexpr (type != KvType::kQ8_0) return key;
     return _mm512_mul_ps(key, Load16<KvType::kF16>(keys.scales, d / kKvBlock * stride, 0xFFFF));
   };
-  PutPairs<type, two>(TileDepth(head_dim) * kTileRows, row, tiles, left);
+  PutPairs<type, with_residual>(TileDepth(head_dim) * kTileRows, row, tiles, residual);
 }
 
-// What is not is the largest bf16 there is: times the weight 0 of a query that does not see it, it has to be 0.
+// Replaces infinity and NaN by the largest bf16: a query that does not attend to the position has the weight 0, and 0 *
+// infinity is NaN.
 inline __m512 Finite(__m512 v) {
   const __m512 largest = _mm512_set1_ps(0x1.FEp127f);
   return _mm512_max_ps(_mm512_min_ps(v, largest), _mm512_sub_ps(_mm512_setzero_ps(), largest));
 }
 
-template <KvType type, bool two>
-void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
-                       std::byte* left) {
+template <KvType type, bool with_residual>
+void ExpandValuesTyped(const KvSpan& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
+                       std::byte* residual) {
   const size_t columns = head_dim - column;
   const auto mask = static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1);
   auto row = [&](size_t position) {
@@ -209,33 +210,33 @@ void ExpandValuesTyped(const KvRun& values, size_t skip, size_t n, size_t head_d
     __builtin_memcpy(&scale, values.scales + ((position - skip) * head_dim + column) / kKvBlock * 2, 2);
     return Finite(_mm512_mul_ps(value, _mm512_set1_ps(_cvtsh_ss(scale))));
   };
-  PutPairs<type, two>(kTileRows / 2, row, rows, left);
+  PutPairs<type, with_residual>(kTileRows / 2, row, rows, residual);
 }
 
-inline void ExpandKeys(const KvRun& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* left) {
+inline void ExpandKeys(const KvSpan& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* residual) {
   WithKvType(keys.type, [&]<KvType type>() {
-    if (left != nullptr)
-      ExpandKeysTyped<type, true>(keys, stride, head_dim, tiles, left);
+    if (residual != nullptr)
+      ExpandKeysTyped<type, true>(keys, stride, head_dim, tiles, residual);
     else
-      ExpandKeysTyped<type, false>(keys, stride, head_dim, tiles, left);
+      ExpandKeysTyped<type, false>(keys, stride, head_dim, tiles, residual);
   });
 }
 
-inline void ExpandValues(const KvRun& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
-                         std::byte* left) {
+inline void ExpandValues(const KvSpan& values, size_t skip, size_t n, size_t head_dim, size_t column, std::byte* rows,
+                         std::byte* residual) {
   WithKvType(values.type, [&]<KvType type>() {
-    if (left != nullptr)
-      ExpandValuesTyped<type, true>(values, skip, n, head_dim, column, rows, left);
+    if (residual != nullptr)
+      ExpandValuesTyped<type, true>(values, skip, n, head_dim, column, rows, residual);
     else
-      ExpandValuesTyped<type, false>(values, skip, n, head_dim, column, rows, left);
+      ExpandValuesTyped<type, false>(values, skip, n, head_dim, column, rows, residual);
   });
 }
 
 template <typename Tiles>
-float SoftenRow(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row) {
+float ExpScoresRow(const float* scores, Range whole, Range seen, float scale, float* max, std::byte* row) {
   constexpr float kLog2E = 1.44269504f;
   const __m512 by = _mm512_set1_ps(scale * kLog2E);
-  // f(position, which of 16 are seen, which of the next 16).
+  // Calls f(position, mask of the 16 positions, mask of the next 16).
   auto each = [&](auto f) {
     auto upTo = [](size_t position, size_t at) {
       return position <= at ? 0 : position >= at + 16 ? 0xFFFFu : (1u << (position - at)) - 1;
@@ -268,8 +269,8 @@ float SoftenRow(const float* scores, Range whole, Range seen, float scale, float
   return _mm512_reduce_add_ps(sum);
 }
 
-// A tile of sums and its place in the output, of which not all need exist.
-struct Corner {
+// The place of a tile of sums in the output, which may end within the tile.
+struct OutputTile {
   float* out;
   size_t ldo, rows, columns;
   bool whole() const { return rows >= kTileRows && columns >= kTileRows; }
@@ -277,7 +278,7 @@ struct Corner {
 };
 
 template <typename Tiles, int t>
-void LoadSums(const Corner& c, bool first) {
+void LoadSums(const OutputTile& c, bool first) {
   if (first) return Tiles::template Zero<t>();
   if (c.whole()) return Tiles::template Load<t>(c.out, c.ldo * sizeof(float));
   alignas(64) float part[kTileRows * kTileRows] = {};
@@ -287,7 +288,7 @@ void LoadSums(const Corner& c, bool first) {
 }
 
 template <typename Tiles, int t>
-void StoreSums(const Corner& c) {
+void StoreSums(const OutputTile& c) {
   if (c.whole()) return Tiles::template Store<t>(c.out, c.ldo * sizeof(float));
   alignas(64) float part[kTileRows * kTileRows];
   Tiles::template Store<t>(part, 64);
@@ -295,10 +296,10 @@ void StoreSums(const Corner& c) {
     _mm512_mask_storeu_ps(c.out + r * c.ldo, c.mask(), _mm512_load_ps(part + r * kTileRows));
 }
 
-// One tile of k onto R x C tiles of sums, numbers 0 to 3. A core whose other hardware thread runs something has half
-// its physical tile registers for each; if all named ones held something, none would be left to load into before the
-// products are done. So a's and b's take turns in three, and what is no longer needed becomes zero, which takes no
-// register (docs/performance.md).
+// One tile of k onto R x C tiles of sums, numbers 0 to 3. If the other hardware thread of a core is busy, each has half
+// of the physical tile registers. If all eight named ones held values, no physical one would be free to load into
+// before the products finish. Therefore a and b share three numbers, and tiles that are no longer needed are zeroed, as
+// zeros need no physical register (docs/performance.md).
 template <typename Tiles, size_t R, size_t C>
 [[gnu::always_inline]] inline void MultiplyStep(const std::byte* a, size_t a_stride, const std::byte* b,
                                                 size_t b_stride) {
@@ -324,11 +325,11 @@ template <typename Tiles, size_t R, size_t C>
 
 template <typename Tiles, size_t R, size_t C>
 void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, size_t depth, bool first,
-                   const Corner& all) {
+                   const OutputTile& all) {
   constexpr auto kSums = std::make_index_sequence<R * C>();
   auto corner = [&](size_t sum) {
     const size_t row = sum / C * kTileRows, column = sum % C * kTileRows;
-    return Corner{all.out + row * all.ldo + column, all.ldo, all.rows - row, all.columns - column};
+    return OutputTile{all.out + row * all.ldo + column, all.ldo, all.rows - row, all.columns - column};
   };
   Each<0>(kSums, [&](auto sum) { LoadSums<Tiles, sum()>(corner(sum()), first); });
   auto add = [&](const std::byte* tiles) {
@@ -336,14 +337,14 @@ void MultiplyTiles(const std::byte* a, size_t a_stride, const TileColumns& b, si
       MultiplyStep<Tiles, R, C>(a + at, a_stride, tiles + at, b.stride);
   };
   add(b.tiles);
-  if (b.left > 0) add(b.tiles + b.left);
+  if (b.residual > 0) add(b.tiles + b.residual);
   Each<0>(kSums, [&](auto sum) { StoreSums<Tiles, sum()>(corner(sum())); });
 }
 
 template <typename Tiles>
 void Multiply(const std::byte* a, size_t a_stride, size_t rows, const TileColumns& b, size_t columns, size_t depth,
               bool first, float* out, size_t ldo) {
-  const Corner all{out, ldo, rows, columns};
+  const OutputTile all{out, ldo, rows, columns};
   const bool tall = rows > kTileRows, wide = columns > kTileRows;
   for (size_t r = 0; tall && wide && depth > 8 && r < 2 * kTileRows && r < rows;
        ++r) {  // where sums go: they come while products are made
@@ -356,6 +357,6 @@ void Multiply(const std::byte* a, size_t a_stride, size_t rows, const TileColumn
 }
 
 template <typename Tiles>
-constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>, ExpandFloats<Tiles>, ExpandKeys,
-                              ExpandValues,     SoftenRow<Tiles>,   Multiply<Tiles>,     [] { Tiles::Configure({}); },
+constexpr TileOps kTileOps = {RoundRows<Tiles>, ExpandPanel<Tiles>,  ExpandFloats<Tiles>, ExpandKeys,
+                              ExpandValues,     ExpScoresRow<Tiles>, Multiply<Tiles>,     [] { Tiles::Configure({}); },
                               Tiles::Release};

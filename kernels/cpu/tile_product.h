@@ -1,4 +1,4 @@
-// Products of many rows by matrix tiles: weights are expanded to bf16 in the second-level cache, a few panels at a
+// Products of many rows with matrix tiles: weights are expanded to bf16 in the second-level cache, a few panels at a
 // time.
 #pragma once
 
@@ -16,46 +16,48 @@ class TileProduct {
  public:
   // REQUIRES: ops.tiles.
   TileProduct(const IsaOps& ops, const Team& team) : ops_(ops), tiles_(*ops.tiles), team_(team) {}
-  static bool Takes(const CpuWeight& w);
+  // Whether the type of the weights can be expanded to tiles.
+  static bool Supports(const CpuWeight& w);
 
-  // x [rows][k], to be multiplied from now on.
+  // Rounds x [rows][k]; the products that follow multiply it.
   void SetRows(const float* x, size_t rows, size_t k);
-  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], rounded as tiles.h says. REQUIRES: Takes(w), w.k is that of the
-  // rows.
+  // out[r][n] (+)= sum over k of x[r][k] * W[n][k], rounded as tiles.h describes. REQUIRES: Supports(w), w.k is the k
+  // of SetRows.
   void Multiply(const CpuWeight& w, float* out, bool add);
-  // x becomes act(gate x) * (up x), [rows][gate.n], which is rounded as it is made. REQUIRES: as Multiply; up.n ==
-  // gate.n.
-  void Gate(const CpuWeight& gate, const CpuWeight& up, Activation act);
+  // Replaces x by act(gate x) * (up x), [rows][gate.n], rounded to bf16 tiles as it is computed. REQUIRES: as for
+  // Multiply; up.n == gate.n.
+  void GatedLinearUnit(const CpuWeight& gate, const CpuWeight& up, Activation act);
 
  private:
   struct Scratch {
     std::byte* tiles;   // kSlice panels, a segment of each
-    std::byte* panels;  // two, of codebook types
+    std::byte* panels;  // two panels, for codebook types
   };
   struct Part {
-    size_t panel, count;  // panels
-    size_t begin, end;    // tiles of each
+    size_t panel, count;  // first panel and number of panels
+    size_t begin, end;    // tiles of each panel
     size_t stride;        // bytes from one panel's tiles to the next's
-    bool left;            // what rounding left over
+    bool residual;        // expand what rounding left over
   };
   size_t Segment(const CpuWeight& w) const;
   size_t ScratchBytes(const CpuWeight& w) const;
   Scratch Carve(const CpuWeight& w, std::byte* memory) const;
   template <typename Fn>
   void ForBlocks(size_t n, size_t weights, size_t most, const Fn& f) const;
-  // Some panels' columns of up to kRowBlock rows; `out` is where the first of both goes.
+  // The columns of some panels for up to kRowBlock rows; `out` points to the first row and column of the block.
   void MultiplyBlock(const CpuWeight& w, Range panels, Range rows, const Scratch& scratch, float* out,
                      size_t ldo) const;
-  // Whether rounding left something to be added.
+  // Returns whether rounding left a residual that has to be added.
   bool Expand(const CpuWeight& w, const Part& part, const Scratch& scratch) const;
-  size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }  // where a row's tiles begin
+  // offset of the tiles of a row's group
+  size_t Group(size_t row) const { return row / kTileRows * depth_ * kTileBytes; }
 
   const IsaOps& ops_;
   const TileOps& tiles_;
   const Team& team_;
-  Buffer x_;        // group of rows after group
-  Buffer next_;     // what x becomes
-  Buffer scratch_;  // of all threads
+  Buffer x_;        // tiles, one row group after another
+  Buffer next_;     // x of the next product
+  Buffer scratch_;  // for all threads
   size_t rows_ = 0, k_ = 0, depth_ = 0;
 };
 

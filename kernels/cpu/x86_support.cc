@@ -18,18 +18,18 @@ Leaf CpuId(unsigned leaf, unsigned sub) {
   __get_cpuid_count(leaf, sub, &l.a, &l.b, &l.c, &l.d);
   return l;
 }
-// Of leaf 7, what its second page says, where there is one.
+// Register eax of leaf 7, subleaf 1; 0 if there is no such subleaf.
 unsigned Extended() { return CpuId(7, 0).a >= 1 ? CpuId(7, 1).a : 0; }
 bool Has(unsigned bits, unsigned bit) { return (bits >> bit & 1) != 0; }
 
-// The registers that the system saves for us. REQUIRES: OSXSAVE.
+// The register sets that the operating system saves (XCR0). REQUIRES: OSXSAVE.
 unsigned SavedState() {
   unsigned low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low;
 }
 
-// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18; Linux,
+// Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18; Linux,
 // Documentation/arch/x86/xstate.rst.
 std::string Missing() {
   const unsigned seven = CpuId(7, 0).d;

@@ -1,11 +1,11 @@
-// What the compiler's own question, __builtin_cpu_supports, does not answer of an x86-64 processor. Thread-safe.
+// What __builtin_cpu_supports does not tell about an x86-64 processor. Thread-safe.
 #pragma once
 
 #include <string>
 
 namespace gyre::cpu {
 
-// "" or what is missing. Asks the system for leave to use the tiles, the first time.
+// "" or the reason why AMX can't be used. The first call asks the system for permission to use the tiles.
 const std::string& AmxMissing();
 bool HasAvxVnni();
 

@@ -1,4 +1,5 @@
-// The oracle: every op in plain loops, sums in double. Always built; what the fast paths are compared with.
+// The reference backend: every op as plain loops with sums in double. Always built; tests compare the fast backends
+// with it.
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -18,7 +19,7 @@ bool Allowed(size_t id, std::span<const uint64_t> mask) {
   return mask.empty() || (id / 64 < mask.size() && (mask[id / 64] >> (id % 64) & 1) != 0);
 }
 
-// Calls f(id) for each id that is allowed and not skipped, rising.
+// Calls f(id) for each id that is allowed and not skipped, in rising order.
 template <typename Fn>
 void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const uint64_t> mask, Fn f) {
   size_t next = 0;
@@ -31,7 +32,8 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
   }
 }
 
-// Where element d of a position's key or value lies in a head's part of a page, and its scale's number.
+// Where element d of a key or value is: the part of the page that belongs to the head, and the indices of the element
+// and its scale in it.
 struct Element {
   std::byte* head;
   size_t at, scale;
@@ -65,7 +67,7 @@ float LoadKv(const KvView& kv, const Element& e) {
   return HalfToFloat(h) * static_cast<float>(static_cast<int8_t>(e.head[e.at]));
 }
 
-// Where(d): where element d goes.
+// Where: a function from d to the Element that stores it.
 template <typename Where>
 void SaveKv(const KvView& kv, const float* from, const Where& where) {
   for (size_t d = 0; d < static_cast<size_t>(kv.head_dim); ++d) {
@@ -213,7 +215,7 @@ class RefBackend : public Backend {
       const float v = logits[static_cast<size_t>(id)];
       return std::isnan(v) ? -std::numeric_limits<float>::infinity() : v;
     };
-    // NaN below everything, -inf included: compared first.
+    // NaN ranks below everything, including -inf, so it is compared first.
     auto is_nan = [logits](TokenId id) { return std::isnan(logits[static_cast<size_t>(id)]); };
     std::sort(ids->begin(), ids->end(), [&](TokenId a, TokenId b) {
       if (is_nan(a) != is_nan(b)) return is_nan(b);

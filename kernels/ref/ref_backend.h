@@ -1,4 +1,4 @@
-// The scalar oracle behind MakeBackend(Isa::kRef, ...).
+// The scalar reference behind MakeBackend(Isa::kRef, ...).
 #pragma once
 
 #include <memory>

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "kernels/quant.h"
-#include "model/gguf_writer.h"
 #include "model/hf/json.h"
 #include "model/hf/safetensors.h"
+#include "model/hf/tensor_names.h"
 #include "model/quoted.h"
 
 namespace gyre {
@@ -35,87 +35,6 @@ StatusOr<json::object> ParseJson(const std::string& text, const fs::path& path) 
 StatusOr<json::object> ReadJson(const fs::path& path) {
   GYRE_ASSIGN_OR_RETURN(const std::string text, Slurp(path));
   return ParseJson(text, path);
-}
-
-struct Rename {
-  const char* hf;
-  const char* gguf;
-  const char* gemma = nullptr;  // where it is another
-};
-constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"},
-                            {"norm.weight", "output_norm.weight"},
-                            {"lm_head.weight", "output.weight"}};
-constexpr Rename kLayer[] = {
-    {"input_layernorm.weight", "attn_norm.weight"},
-    {"post_attention_layernorm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
-    {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
-    {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
-    {"self_attn.q_proj.weight", "attn_q.weight"},
-    {"self_attn.k_proj.weight", "attn_k.weight"},
-    {"self_attn.v_proj.weight", "attn_v.weight"},
-    {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
-    {"self_attn.o_proj.weight", "attn_output.weight"},
-    {"self_attn.q_proj.bias", "attn_q.bias"},
-    {"self_attn.k_proj.bias", "attn_k.bias"},
-    {"self_attn.v_proj.bias", "attn_v.bias"},
-    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
-    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
-    {"mlp.gate_proj.weight", "ffn_gate.weight"},
-    {"mlp.up_proj.weight", "ffn_up.weight"},
-    {"mlp.gate_up_proj.weight", "ffn_up.weight"},
-    {"mlp.down_proj.weight", "ffn_down.weight"},
-    {"mlp.gate.weight", "ffn_gate_inp.weight"},
-    {"block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
-    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
-    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
-    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
-    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
-};
-// Of an expert: "experts.3." before, and GGUF's older names, one by one.
-constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"},
-                              {"down_proj.weight", "ffn_down"}, {"w1.weight", "ffn_gate"},
-                              {"w3.weight", "ffn_up"},          {"w2.weight", "ffn_down"}};
-
-bool Eat(std::string_view* s, std::string_view prefix) {
-  if (s->substr(0, prefix.size()) != prefix) return false;
-  s->remove_prefix(prefix.size());
-  return true;
-}
-std::optional<int> EatNumber(std::string_view* s) {
-  size_t n = 0;
-  int v = 0;
-  while (n < s->size() && n < 6 && (*s)[n] >= '0' && (*s)[n] <= '9') v = 10 * v + ((*s)[n++] - '0');
-  if (n == 0 || n >= s->size() || (*s)[n] != '.') return std::nullopt;
-  s->remove_prefix(n + 1);
-  return v;
-}
-
-// "" = no part of a language model (a vision tower, buffers); nullopt = not known.
-std::optional<std::string> GgufName(std::string_view name, bool gemma) {
-  for (std::string_view skip :
-       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
-    if (name.substr(0, skip.size()) == skip) return "";
-  }
-  if (name.find("rotary_emb.inv_freq") != std::string_view::npos) return "";
-  Eat(&name, "language_model.");
-  if (Eat(&name, "model.")) Eat(&name, "language_model.");
-  for (const Rename& r : kEnds) {
-    if (name == r.hf) return r.gguf;
-  }
-  if (!Eat(&name, "layers.")) return std::nullopt;
-  const auto layer = EatNumber(&name);
-  if (!layer) return std::nullopt;
-  const std::string prefix = fmt::format("blk.{}.", *layer);
-  for (const Rename& r : kLayer) {
-    if (name == r.hf) return prefix + (gemma && r.gemma != nullptr ? r.gemma : r.gguf);
-  }
-  if (Eat(&name, "mlp.experts.") || Eat(&name, "block_sparse_moe.experts.")) {
-    const auto expert = EatNumber(&name);
-    for (const Rename& r : kExpert) {
-      if (expert && name == r.hf) return fmt::format("{}{}.{}.weight", prefix, r.gguf, *expert);
-    }
-  }
-  return std::nullopt;
 }
 
 // OCP 8-bit floating point, E4M3: no infinities, exponent bias 7.
@@ -332,38 +251,17 @@ Status ReadTokenizer(const fs::path& dir, const json::object& config, HfFolder* 
   return absl::OkStatus();
 }
 
-// GGUF's order of the rows of queries and keys: the two halves of each head's rotated elements alternate.
-void Permute(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_bytes, std::byte* to) {
-  const uint64_t size = rows / heads, half = size / 2;
-  for (uint64_t h = 0; h < heads; ++h) {
-    for (uint64_t i = 0; i < size; ++i) {
-      const uint64_t source = h * size + i % 2 * half + i / 2;
-      std::memcpy(to + (h * size + i) * row_bytes, from + source * row_bytes, row_bytes);
-    }
-  }
-}
-
-// Rows of int8 with a scale each as bf16.
-std::vector<std::byte> AsBf16(const TensorView& t) {
-  const uint64_t k = t.dims[0], n = t.bytes / k;
-  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
-  std::vector<std::byte> out(2 * n * k);
-  std::vector<float> row(k);
-  for (uint64_t r = 0; r < n; ++r) {
-    DequantizeRow(w, r, row.data());
-    Quantize(DType::kBF16, row.data(), out.data() + 2 * r * k, k);
-  }
-  return out;
-}
-
 }  // namespace
 
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   const fs::path dir(path);
   auto f = std::make_unique<HfFolder>();
   std::error_code error;
-  if (!fs::exists(dir / "config.json", error))
-    return NotFound("{} is a folder, and config.json is missing in it", path);
+  if (!fs::exists(dir, error)) return NotFound("{}: no such folder", path);
+  if (!fs::is_directory(dir, error)) {
+    return InvalidArgument("{}: a file, expected a folder with config.json and *.safetensors", path);
+  }
+  if (!fs::exists(dir / "config.json", error)) return NotFound("{}: the folder has no config.json", path);
   GYRE_ASSIGN_OR_RETURN(f->config, Slurp(dir / "config.json"));
   GYRE_ASSIGN_OR_RETURN(const json::object config, ParseJson(f->config, dir / "config.json"));
   StatusOr<HfArchitecture> arch = ReadHfConfig(config, &f->metadata);
@@ -380,99 +278,15 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   // Gemma ties unless it says otherwise.
   const bool is_tied = tied != nullptr && tied->is_bool() ? tied->get_bool() : f->architecture.gemma;
   GYRE_RETURN_IF_ERROR(Annotate(loader.Tensors(is_tied), path));
+  // The JSON files were read already; they are kept as what may not be overwritten.
+  for (const char* text : {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                           "model.safetensors.index.json", "chat_template.jinja"}) {
+    if (auto file = MappedFile::Open((dir / text).string()); file.ok()) f->files.push_back(*std::move(file));
+  }
   AddFactors(f->architecture.rope_long, "rope_factors_long.weight", f.get());
   AddFactors(f->architecture.rope_short, "rope_factors_short.weight", f.get());
   GYRE_RETURN_IF_ERROR(Annotate(ReadTokenizer(dir, config, f.get()), path));
   return f;
-}
-
-Status ConvertToGguf(const HfFolder& folder, const std::string& out,
-                     const std::function<void(uint64_t, uint64_t)>& progress) {
-  Metadata tokenizer;
-  if (folder.tokenizer) {
-    GYRE_RETURN_IF_ERROR(WriteTokenizer(*folder.tokenizer, &tokenizer));
-  } else {
-    tokenizer.Set("tokenizer.ggml.model", std::string_view("none"));
-  }
-  if (!folder.chat_template.empty()) tokenizer.Set("tokenizer.chat_template", std::string_view(folder.chat_template));
-  GYRE_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::Create(out));
-  for (const Metadata* m : {&folder.metadata, static_cast<const Metadata*>(&tokenizer)}) {
-    for (const auto& [key, value] : m->values()) writer.Add(key, value);
-  }
-  // Experts of a layer become one tensor.
-  struct Item {
-    std::string name;
-    std::vector<const TensorView*> parts;
-  };
-  std::map<std::string, std::map<int, const TensorView*>> experts;
-  std::vector<Item> items;
-  uint64_t total = 0, done = 0;
-  for (const auto& [name, t] : folder.tensors.all()) {
-    total += t.bytes;
-    std::string_view rest(name);
-    bool is_expert = false;
-    if (Eat(&rest, "blk.") && EatNumber(&rest)) {
-      for (std::string_view part : {"ffn_gate.", "ffn_up.", "ffn_down."}) {
-        std::string_view tail = rest;
-        if (!Eat(&tail, part)) continue;
-        if (const auto number = EatNumber(&tail)) {
-          experts[name.substr(0, name.size() - rest.size()) + std::string(part.substr(0, part.size() - 1)) +
-                  "_exps.weight"][*number] = &t;
-          is_expert = true;
-        }
-      }
-    }
-    if (!is_expert) items.push_back({name, {&t}});
-  }
-  for (const auto& [name, parts] : experts) {
-    Item item{.name = name, .parts = {}};
-    for (const auto& [number, t] : parts) {
-      if (static_cast<size_t>(number) != item.parts.size())
-        return DataLoss("{}: expert {} is missing", name, item.parts.size());
-      if (t->dims != parts.begin()->second->dims || t->type != parts.begin()->second->type)
-        return DataLoss("{}: the experts differ in shape or type", name);
-      item.parts.push_back(t);
-    }
-    items.push_back(std::move(item));
-  }
-  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.name < b.name; });
-  for (const Item& item : items) {
-    std::vector<uint64_t> dims = item.parts[0]->dims;
-    if (item.name.find("_exps.") != std::string::npos) dims.push_back(item.parts.size());
-    const DType type = item.parts[0]->type == DType::kI8 ? DType::kBF16 : item.parts[0]->type;
-    writer.AddTensor(item.name, type, dims);
-  }
-  GYRE_RETURN_IF_ERROR(writer.Begin());
-  auto heads_of = [&](const char* key) -> uint64_t {
-    const auto it = folder.metadata.values().find(folder.architecture.name + "." + key);
-    uint32_t v = 0;
-    if (it != folder.metadata.values().end()) std::memcpy(&v, it->second.bytes.data(), 4);
-    return v;
-  };
-  const uint64_t heads = heads_of("attention.head_count"), stated = heads_of("attention.head_count_kv"),
-                 kv_heads = stated == 0 ? heads : stated;
-  for (const Item& item : items) {
-    for (const TensorView* t : item.parts) {
-      std::vector<std::byte> bytes;
-      if (t->type == DType::kI8) bytes = AsBf16(*t);
-      const std::byte* data = bytes.empty() ? t->data : bytes.data();
-      const size_t size = bytes.empty() ? t->bytes : bytes.size();
-      const bool q = item.name.find(".attn_q.") != std::string::npos,
-                 k = item.name.find(".attn_k.") != std::string::npos;
-      std::vector<std::byte> turned;
-      if (folder.architecture.permuted && (q || k)) {
-        const uint64_t rows = t->dims.back(), n = q ? heads : kv_heads;
-        if (n == 0 || rows % (2 * n) != 0) return DataLoss("{}: {} rows for {} heads", item.name, rows, n);
-        turned.resize(size);
-        Permute(data, rows, n, size / rows, turned.data());
-        data = turned.data();
-      }
-      GYRE_RETURN_IF_ERROR(writer.Write({data, size}));
-      done += t->bytes;
-      if (progress) progress(done, total);
-    }
-  }
-  return writer.Finish();
 }
 
 }  // namespace gyre

@@ -27,7 +27,7 @@ struct HfFolder {
   std::string chat_template;
   std::string config;  // its text
 
-  std::vector<std::shared_ptr<const MappedFile>> files;
+  std::vector<std::shared_ptr<const MappedFile>> files;  // all that it was read from
   std::deque<std::vector<float>> owned_floats;
   std::deque<std::vector<uint16_t>> owned_halves;
 };
@@ -36,8 +36,12 @@ struct HfFolder {
 // kDataLoss.
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path);
 
-// Writes it as one GGUF file. `progress` in bytes, on the calling thread.
-Status ConvertToGguf(const HfFolder& folder, const std::string& out,
-                     const std::function<void(uint64_t, uint64_t)>& progress);
+struct ConvertToGgufOptions {
+  bool overwrite = false;  // an existing file is replaced; a file of the folder never is
+  // Told bytes done and in total, on the calling thread. An error from it ends the work, and nothing is left behind.
+  std::function<Status(uint64_t done, uint64_t total)> progress;
+};
+// Writes it as one GGUF file. Errors as those of NewFile (model/new_file.h).
+Status ConvertToGguf(const HfFolder& folder, const std::string& out, const ConvertToGgufOptions& options);
 
 }  // namespace gyre

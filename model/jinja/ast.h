@@ -33,6 +33,7 @@ struct Expr {
   };
   Kind kind = Kind::kLiteral;
   int line = 0;
+  int depth = 0;  // of the tree below
   std::string text;
   Value value;
   std::vector<ExprPtr> children;

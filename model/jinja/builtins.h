@@ -7,7 +7,7 @@
 
 namespace gyre::jinja {
 
-// Null: there is none of that name.
+// FindFilter and FindTest give null where there is none of that name.
 using Filter = Value (*)(Interpreter&, const Value&, Arguments&);
 using Test = bool (*)(Interpreter&, const Value&, Arguments&);
 Filter FindFilter(const std::string& name);
@@ -18,5 +18,7 @@ void AddGlobals(Scope* scope);
 
 // The filter join, which is a method too.
 Value Join(Interpreter& i, const Value& v, Arguments& a);
+// printf-style: %s %r %d %i %x %o %f %e %g %%, with width and precision. The text is charged for.
+std::string Format(Interpreter& i, const std::string& format, const std::vector<Value>& values);
 
 }  // namespace gyre::jinja

@@ -14,12 +14,29 @@ Value Other(const Arguments& a) {
   if (a.positional.empty()) Fail("the test needs a value to compare with");
   return a.positional[0];
 }
-bool IsEqual(Interpreter&, const Value& v, Arguments& a) { return Equal(v, Other(a)); }
-bool NotEqual(Interpreter&, const Value& v, Arguments& a) { return !Equal(v, Other(a)); }
-bool IsLess(Interpreter&, const Value& v, Arguments& a) { return Less(v, Other(a)); }
-bool IsGreater(Interpreter&, const Value& v, Arguments& a) { return Less(Other(a), v); }
-bool AtMost(Interpreter&, const Value& v, Arguments& a) { return !Less(Other(a), v); }
-bool AtLeast(Interpreter&, const Value& v, Arguments& a) { return !Less(v, Other(a)); }
+bool IsEqual(Interpreter& i, const Value& v, Arguments& a) { return Equal(v, Other(a), i.budget()); }
+bool NotEqual(Interpreter& i, const Value& v, Arguments& a) { return !Equal(v, Other(a), i.budget()); }
+bool IsLess(Interpreter& i, const Value& v, Arguments& a) { return Less(v, Other(a), i.budget()); }
+bool IsGreater(Interpreter& i, const Value& v, Arguments& a) { return Less(Other(a), v, i.budget()); }
+bool AtMost(Interpreter& i, const Value& v, Arguments& a) { return !Less(Other(a), v, i.budget()); }
+bool AtLeast(Interpreter& i, const Value& v, Arguments& a) { return !Less(v, Other(a), i.budget()); }
+bool IsIn(Interpreter& i, const Value& v, Arguments& a) {
+  const Value in = Other(a);
+  if (const std::string* s = in.str()) {
+    const TextOf what(i, v);
+    i.budget().Search(s->size(), (*what).size());
+    return s->find(*what) != std::string::npos;
+  }
+  for (const Value& item : i.Iterate(in)) {
+    if (Equal(item, v, i.budget())) return true;
+  }
+  return false;
+}
+bool IsCase(Interpreter& i, const Value& v, std::string (*same)(const std::string&),
+            std::string (*other)(const std::string&)) {
+  const TextOf text(i, v);
+  return *text == same(text) && *text != other(text);
+}
 int64_t Whole(const Value& v) {
   if (!v.integral()) Fail("a {} is no integer", v.TypeName());
   return v.AsInt();
@@ -57,17 +74,11 @@ const std::unordered_map<std::string, Test>& Tests() {
       {"<=", AtMost},
       {"ge", AtLeast},
       {">=", AtLeast},
-      {"sameas", [](Interpreter&, const Value& v,
-                    Arguments& a) { return v.data().index() == Other(a).data().index() && Equal(v, Other(a)); }},
-      {"in",
+      {"sameas",
        [](Interpreter& i, const Value& v, Arguments& a) {
-         const Value in = Other(a);
-         if (in.str() != nullptr) return in.str()->find(v.ToString()) != std::string::npos;
-         for (const Value& item : i.Iterate(in)) {
-           if (Equal(item, v)) return true;
-         }
-         return false;
+         return v.data().index() == Other(a).data().index() && Equal(v, Other(a), i.budget());
        }},
+      {"in", IsIn},
       {"odd", [](Interpreter&, const Value& v, Arguments&) { return Whole(v) % 2 != 0; }},
       {"even", [](Interpreter&, const Value& v, Arguments&) { return Whole(v) % 2 == 0; }},
       {"divisibleby",
@@ -76,12 +87,10 @@ const std::unordered_map<std::string, Test>& Tests() {
          if (by == 0) Fail("division by zero");
          return by == -1 || Whole(v) % by == 0;
        }},
-      {"lower", [](Interpreter&, const Value& v,
-                   Arguments&) { return v.ToString() == Lower(v.ToString()) && v.ToString() != Upper(v.ToString()); }},
-      {"upper", [](Interpreter&, const Value& v,
-                   Arguments&) { return v.ToString() == Upper(v.ToString()) && v.ToString() != Lower(v.ToString()); }},
-      {"filter", [](Interpreter&, const Value& v, Arguments&) { return FindFilter(v.ToString()) != nullptr; }},
-      {"test", [](Interpreter&, const Value& v, Arguments&) { return FindTest(v.ToString()) != nullptr; }},
+      {"lower", [](Interpreter& i, const Value& v, Arguments&) { return IsCase(i, v, Lower, Upper); }},
+      {"upper", [](Interpreter& i, const Value& v, Arguments&) { return IsCase(i, v, Upper, Lower); }},
+      {"filter", [](Interpreter& i, const Value& v, Arguments&) { return FindFilter(TextOf(i, v)) != nullptr; }},
+      {"test", [](Interpreter& i, const Value& v, Arguments&) { return FindTest(TextOf(i, v)) != nullptr; }},
   };
   return *map;
 }

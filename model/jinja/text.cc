@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/jinja/print.h"
 #include "model/utf8.h"
 
 namespace gyre::jinja {
@@ -29,17 +30,63 @@ bool TakeBool(const Arguments& a, size_t place, const char* name, bool fallback)
   const Value* v = Given(a, place, name);
   return v == nullptr ? fallback : v->Truthy();
 }
-std::string TakeText(const Arguments& a, size_t place, const char* name, const std::string& fallback) {
+std::string TakeText(Interpreter& i, const Arguments& a, size_t place, const char* name, const std::string& fallback) {
   const Value* v = Given(a, place, name);
-  return v == nullptr || v->none() ? fallback : v->ToString();
+  return v == nullptr || v->none() ? fallback : ToText(*v, i.budget());
+}
+
+TextOf::TextOf(Interpreter& i, const Value& v) : text_(v.str()) {
+  if (text_ == nullptr) {
+    made_ = ToText(v, i.budget());
+  } else {
+    i.budget().Read(text_->size());
+  }
 }
 
 Value Text(Interpreter& i, std::string s) {
-  i.Charge(s.size());
+  i.budget().Charge(s.size() + Budget::kObject);
   return Value::Str(std::move(s));
 }
 
+size_t CountCharacters(std::string_view text) {
+  size_t n = 0;
+  for (size_t at = 0; at < text.size(); at += Utf8Length(text, at)) ++n;
+  return n;
+}
+
+// A valid character's first byte stands inside no other, so walking back finds the same characters as walking forth.
+size_t LastUtf8Length(std::string_view text, size_t end) {
+  for (size_t n = 1; n <= std::min<size_t>(4, end); ++n) {
+    if (ValidUtf8Length(text.substr(0, end), end - n) == n) return n;
+  }
+  return 1;
+}
+
+size_t CharacterOffset(std::string_view text, int64_t index) {
+  if (index < 0) {
+    size_t at = text.size();
+    for (; index < 0; ++index) {
+      if (at == 0) return std::string_view::npos;
+      at -= LastUtf8Length(text, at);
+    }
+    return at;
+  }
+  size_t at = 0;
+  for (; at < text.size() && index > 0; --index) at += Utf8Length(text, at);
+  return at < text.size() ? at : std::string_view::npos;
+}
+
+bool IsSpace(char32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
 namespace {
+
+bool SpaceAt(std::string_view s, size_t at) {
+  const size_t n = ValidUtf8Length(s, at);
+  return n > 0 && IsSpace(Utf8Decode(s, at, n));
+}
 
 std::string MapCharacters(const std::string& s, utf8proc_int32_t (*map)(utf8proc_int32_t)) {
   std::string out;
@@ -86,119 +133,144 @@ std::string Title(const std::string& s, bool (*after)(char32_t)) {
   return out;
 }
 
-std::string Strip(const std::string& s, const Value* chars, Side side) {
-  const auto at = CharacterOffsets(s);
-  auto goes = [&](size_t i) {
-    const std::string_view c = std::string_view(s).substr(at[i], at[i + 1] - at[i]);
-    if (chars == nullptr || chars->none() || chars->undefined()) {
-      return ValidUtf8Length(s, at[i]) > 0 && IsSpace(Utf8Decode(s, at[i], c.size()));
-    }
-    return chars->ToString().find(c) != std::string::npos;
+std::string Strip(Interpreter& i, std::string_view s, const Value* chars, Side side) {
+  const bool white = chars == nullptr || chars->none() || chars->undefined();
+  const std::string set = white ? "" : ToText(*chars, i.budget());
+  size_t begin = 0, end = s.size();
+  auto goes = [&](size_t at, size_t n) {
+    if (white) return SpaceAt(s, at);
+    i.budget().Search(set.size(), n);
+    return set.find(s.substr(at, n)) != std::string::npos;
   };
-  size_t begin = 0, end = at.size() - 1;
-  while ((static_cast<int>(side) & 1) != 0 && begin < end && goes(begin)) ++begin;
-  while ((static_cast<int>(side) & 2) != 0 && end > begin && goes(end - 1)) --end;
-  return s.substr(at[begin], at[end] - at[begin]);
+  while ((static_cast<int>(side) & 1) != 0 && begin < end) {
+    const size_t n = Utf8Length(s, begin);
+    if (!goes(begin, n)) break;
+    begin += n;
+  }
+  while ((static_cast<int>(side) & 2) != 0 && end > begin) {
+    const size_t n = LastUtf8Length(s, end);
+    if (!goes(end - n, n)) break;
+    end -= n;
+  }
+  return std::string(s.substr(begin, end - begin));
 }
 
 std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to,
                     int64_t count) {
+  Budget& budget = i.budget();
+  budget.Search(s.size(), from.size());
+  budget.Charge(s.size());
   std::string out;
   size_t at = 0;
-  if (from.empty()) {  // between all characters, as Python does
-    for (size_t p : CharacterOffsets(s)) {
-      if (count-- == 0) break;
-      i.Charge(to.size());
-      out += s.substr(at, p - at) + to;
-      at = p;
+  if (from.empty()) {  // before each character and at the end, as Python does
+    for (bool more = true; more && count != 0; --count) {
+      budget.Charge(to.size());
+      out += to;
+      more = at < s.size();
+      const size_t n = more ? Utf8Length(s, at) : 0;
+      out.append(s, at, n);
+      at += n;
     }
-    return out + s.substr(at);
+    return out.append(s, at);
   }
   for (; count != 0; --count) {
     const size_t next = s.find(from, at);
     if (next == std::string::npos) break;
-    i.Charge(to.size());
+    budget.Charge(to.size());
     out.append(s, at, next - at);
     out += to;
     at = next + from.size();
   }
-  return out + s.substr(at);
+  return out.append(s, at);
 }
+
+namespace {
+
+// Parts of a text as they are found, each charged for.
+class Parts {
+ public:
+  Parts(Interpreter& i, int64_t most) : i_(i), most_(most) {}
+  bool full() const { return most_ >= 0 && static_cast<int64_t>(items_.size()) >= most_; }
+  void Add(std::string_view part) {
+    i_.budget().Charge(part.size() + Budget::kObject);
+    items_.push_back(Value::Str(std::string(part)));
+  }
+  Value Take(bool reversed) {
+    if (reversed) std::reverse(items_.begin(), items_.end());
+    return i_.NewList(std::move(items_));
+  }
+
+ private:
+  Interpreter& i_;
+  const int64_t most_;
+  std::vector<Value> items_;
+};
+
+void SplitByWhiteSpace(Interpreter& i, std::string_view s, Parts* parts) {
+  for (size_t at = 0;;) {
+    while (at < s.size() && SpaceAt(s, at)) at += Utf8Length(s, at);
+    if (at == s.size()) return;
+    if (parts->full()) return parts->Add(Strip(i, s.substr(at), nullptr, Side::kRight));
+    const size_t begin = at;
+    while (at < s.size() && !SpaceAt(s, at)) at += Utf8Length(s, at);
+    parts->Add(s.substr(begin, at - begin));
+  }
+}
+
+void SplitByWhiteSpaceFromRight(Interpreter& i, std::string_view s, Parts* parts) {
+  const auto space_before = [&](size_t end) { return SpaceAt(s, end - LastUtf8Length(s, end)); };
+  for (size_t at = s.size();;) {
+    while (at > 0 && space_before(at)) at -= LastUtf8Length(s, at);
+    if (at == 0) return;
+    if (parts->full()) return parts->Add(Strip(i, s.substr(0, at), nullptr, Side::kLeft));
+    const size_t end = at;
+    while (at > 0 && !space_before(at)) at -= LastUtf8Length(s, at);
+    parts->Add(s.substr(at, end - at));
+  }
+}
+
+void SplitBy(std::string_view s, const std::string& by, Parts* parts) {
+  for (size_t at = 0;;) {
+    const size_t next = parts->full() ? std::string::npos : s.find(by, at);
+    if (next == std::string::npos) return parts->Add(s.substr(at));
+    parts->Add(s.substr(at, next - at));
+    at = next + by.size();
+  }
+}
+
+void SplitFromRightBy(std::string_view s, const std::string& by, Parts* parts) {
+  for (size_t end = s.size();;) {
+    const size_t next = parts->full() || end < by.size() ? std::string::npos : s.rfind(by, end - by.size());
+    if (next == std::string::npos) return parts->Add(s.substr(0, end));
+    parts->Add(s.substr(next + by.size(), end - next - by.size()));
+    end = next;
+  }
+}
+
+}  // namespace
 
 Value SplitText(Interpreter& i, const std::string& s, const Value* separator, int64_t most, bool from_right) {
-  std::vector<std::string> parts;
+  Parts parts(i, most);
   if (separator == nullptr || separator->none()) {
-    const auto at = CharacterOffsets(s);
-    auto space = [&](size_t c) {
-      return ValidUtf8Length(s, at[c]) > 0 && IsSpace(Utf8Decode(s, at[c], at[c + 1] - at[c]));
-    };
-    const size_t n = at.size() - 1;
-    if (!from_right) {
-      for (size_t c = 0;;) {
-        while (c < n && space(c)) ++c;
-        if (c == n) break;
-        if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-          parts.push_back(Strip(s.substr(at[c]), nullptr, Side::kRight));
-          break;
-        }
-        const size_t begin = c;
-        while (c < n && !space(c)) ++c;
-        parts.push_back(s.substr(at[begin], at[c] - at[begin]));
-      }
-    } else {
-      for (size_t c = n;;) {
-        while (c > 0 && space(c - 1)) --c;
-        if (c == 0) break;
-        if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-          parts.push_back(Strip(s.substr(0, at[c]), nullptr, Side::kLeft));
-          break;
-        }
-        const size_t end = c;
-        while (c > 0 && !space(c - 1)) --c;
-        parts.push_back(s.substr(at[c], at[end] - at[c]));
-      }
-      std::reverse(parts.begin(), parts.end());
-    }
+    i.budget().Read(s.size());
+    from_right ? SplitByWhiteSpaceFromRight(i, s, &parts) : SplitByWhiteSpace(i, s, &parts);
   } else {
-    const std::string by = separator->ToString();
+    const std::string by = ToText(*separator, i.budget());
     if (by.empty()) Fail("empty separator");
-    if (!from_right) {
-      size_t at = 0;
-      for (;;) {
-        const size_t next =
-            most >= 0 && static_cast<int64_t>(parts.size()) == most ? std::string::npos : s.find(by, at);
-        parts.push_back(s.substr(at, next == std::string::npos ? next : next - at));
-        if (next == std::string::npos) break;
-        at = next + by.size();
-      }
-    } else {
-      size_t end = s.size();
-      for (;;) {
-        const bool enough = most >= 0 && static_cast<int64_t>(parts.size()) == most;
-        const size_t next = enough || end < by.size() ? std::string::npos : s.rfind(by, end - by.size());
-        if (next == std::string::npos) {
-          parts.push_back(s.substr(0, end));
-          break;
-        }
-        parts.push_back(s.substr(next + by.size(), end - next - by.size()));
-        end = next;
-      }
-      std::reverse(parts.begin(), parts.end());
-    }
+    i.budget().Search(s.size(), by.size());
+    from_right ? SplitFromRightBy(s, by, &parts) : SplitBy(s, by, &parts);
   }
-  i.Charge(s.size() + parts.size() * sizeof(Value));
-  std::vector<Value> items;
-  for (std::string& p : parts) items.push_back(Value::Str(std::move(p)));
-  return Value::OfList(std::move(items));
+  return parts.Take(from_right);
 }
 
-std::vector<std::string> Lines(const std::string& s, bool keep_ends) {
+std::vector<std::string> Lines(Interpreter& i, const std::string& s, bool keep_ends) {
   std::vector<std::string> out;
   for (size_t at = 0; at < s.size();) {
     size_t end = at;
     while (end < s.size() && s[end] != '\n' && s[end] != '\r') ++end;
     size_t next = end;
     if (next < s.size()) next += s[next] == '\r' && next + 1 < s.size() && s[next + 1] == '\n' ? 2 : 1;
+    i.budget().Charge((keep_ends ? next : end) - at + Budget::kObject);
     out.push_back(s.substr(at, (keep_ends ? next : end) - at));
     at = next;
   }

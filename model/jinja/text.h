@@ -1,8 +1,9 @@
 // What filters, tests and methods share: their arguments, and Python's operations on text (UTF-8, character by
-// character).
+// character; bytes that are no UTF-8 count one each).
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/jinja/interpreter.h"
@@ -14,10 +15,30 @@ const Value* Given(const Arguments& a, size_t place, const char* name);
 Value Take(const Arguments& a, size_t place, const char* name, Value fallback = Value());
 int64_t TakeInt(const Arguments& a, size_t place, const char* name, int64_t fallback);
 bool TakeBool(const Arguments& a, size_t place, const char* name, bool fallback);
-std::string TakeText(const Arguments& a, size_t place, const char* name, const std::string& fallback);
+std::string TakeText(Interpreter& i, const Arguments& a, size_t place, const char* name, const std::string& fallback);
 
-// Charged for.
+// str(v) without a copy where it is a string already. The value must outlive it.
+class TextOf {
+ public:
+  TextOf(Interpreter& i, const Value& v);
+  operator const std::string&() const { return text_ != nullptr ? *text_ : made_; }
+  const std::string& operator*() const { return *this; }
+
+ private:
+  const std::string* text_;
+  std::string made_;
+};
+
+// A text that is new, charged for.
 Value Text(Interpreter& i, std::string s);
+
+size_t CountCharacters(std::string_view text);
+// Bytes of the character that ends at `end`. REQUIRES: end > 0, where a character ends.
+size_t LastUtf8Length(std::string_view text, size_t end);
+// Where character `index` begins, counted from the end where it is negative; npos: there is none.
+size_t CharacterOffset(std::string_view text, int64_t index);
+// Python's str.isspace of a character.
+bool IsSpace(char32_t c);
 
 std::string Upper(const std::string& s);
 std::string Lower(const std::string& s);
@@ -29,12 +50,12 @@ std::string Title(const std::string& s, bool (*after)(char32_t));
 
 enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
 // Without the characters at its ends that `chars` has; null, none or undefined: white space.
-std::string Strip(const std::string& s, const Value* chars, Side side);
-// `count` < 0: all of them.
+std::string Strip(Interpreter& i, std::string_view s, const Value* chars, Side side);
+// `count` < 0: all of them. Charged for.
 std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to,
                     int64_t count);
 // str.split: by white space where there is no separator; `most` < 0: without limit.
 Value SplitText(Interpreter& i, const std::string& s, const Value* separator, int64_t most, bool from_right);
-std::vector<std::string> Lines(const std::string& s, bool keep_ends);
+std::vector<std::string> Lines(Interpreter& i, const std::string& s, bool keep_ends);
 
 }  // namespace gyre::jinja

@@ -11,20 +11,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "base/status.h"
 #include "boost/json/fwd.hpp"
+#include "model/jinja/budget.h"
 
 namespace gyre::jinja {
-
-// What goes wrong while a template is read or rendered. Thrown inside this folder only, where errors arise deep in
-// recursion; Template turns it into a Status.
-struct Error {
-  Status status;
-};
-template <typename... Args>
-[[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error{InvalidArgument(format, std::forward<Args>(args)...)};
-}
 
 class Value;
 class Interpreter;
@@ -36,23 +26,28 @@ struct Arguments {
 };
 using Function = std::function<Value(Interpreter&, Arguments&)>;
 
+struct Callable;
 struct List;
 class Dict;
 struct Loop;
 
 struct Undefined {
-  std::string what;  // the name or attribute that is not there
+  std::shared_ptr<const std::string> what;  // the name or attribute that is missing, shortened; null: a value
 };
 struct None {};
 
+// Lists, dicts and functions may hold values up to kMaxNesting deep, which bounds recursion through them, their
+// destruction included; making a deeper one throws Error.
+constexpr int kMaxNesting = 200;
+
 class Value {
  public:
-  using Data =
-      std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>, std::shared_ptr<List>,
-                   std::shared_ptr<Dict>, std::shared_ptr<Loop>, std::shared_ptr<const Function>>;
+  using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
+                            std::shared_ptr<const List>, std::shared_ptr<Dict>, std::shared_ptr<Loop>,
+                            std::shared_ptr<const Callable>>;
 
   Value() : data_(Undefined{}) {}
-  static Value Missing(std::string what) { return Value(Data(Undefined{std::move(what)})); }
+  static Value Missing(std::string_view what);
   static Value OfNone() { return Value(Data(None{})); }
   static Value Bool(bool v) { return Value(Data(v)); }
   static Value Int(int64_t v) { return Value(Data(v)); }
@@ -61,7 +56,8 @@ class Value {
   static Value OfList(std::vector<Value> items, bool tuple = false);
   static Value OfDict(std::shared_ptr<Dict> dict) { return Value(Data(std::move(dict))); }
   static Value OfLoop(std::shared_ptr<Loop> loop) { return Value(Data(std::move(loop))); }
-  static Value OfFunction(Function f) { return Value(Data(std::make_shared<const Function>(std::move(f)))); }
+  // `holds`: the value that the function keeps, if any.
+  static Value OfFunction(Function f, const Value& holds = Value());
   static Value FromJson(const boost::json::value& json);
 
   const Data& data() const { return data_; }
@@ -71,27 +67,12 @@ class Value {
   }
   bool undefined() const { return Is<Undefined>(); }
   bool none() const { return Is<None>(); }
-  // Null where it is another kind.
-  const std::string* str() const {
-    auto* p = std::get_if<std::shared_ptr<const std::string>>(&data_);
-    return p == nullptr ? nullptr : p->get();
-  }
-  List* list() const {
-    auto* p = std::get_if<std::shared_ptr<List>>(&data_);
-    return p == nullptr ? nullptr : p->get();
-  }
-  Dict* dict() const {
-    auto* p = std::get_if<std::shared_ptr<Dict>>(&data_);
-    return p == nullptr ? nullptr : p->get();
-  }
-  Loop* loop() const {
-    auto* p = std::get_if<std::shared_ptr<Loop>>(&data_);
-    return p == nullptr ? nullptr : p->get();
-  }
-  const Function* function() const {
-    auto* p = std::get_if<std::shared_ptr<const Function>>(&data_);
-    return p == nullptr ? nullptr : p->get();
-  }
+  // Each is null where the value is of another kind.
+  const std::string* str() const { return Get<const std::string>(); }
+  const List* list() const { return Get<const List>(); }
+  Dict* dict() const { return Get<Dict>(); }
+  Loop* loop() const { return Get<Loop>(); }
+  const Function* function() const;
   bool number() const { return Is<int64_t>() || Is<double>() || Is<bool>(); }
   double AsDouble() const;  // REQUIRES: number()
   bool integral() const { return Is<int64_t>() || Is<bool>(); }
@@ -99,17 +80,32 @@ class Value {
 
   bool Truthy() const;
   std::string TypeName() const;  // as Python says it, for messages
-  std::string ToString() const;  // str(v)
-  std::string Repr() const;      // repr(v)
+  int nesting() const;           // 0: it holds no other value
 
  private:
   explicit Value(Data data) : data_(std::move(data)) {}
+  template <typename T>
+  T* Get() const {
+    auto* p = std::get_if<std::shared_ptr<T>>(&data_);
+    return p == nullptr ? nullptr : p->get();
+  }
   Data data_;
 };
 
+// What holds a value of this nesting has one more. Throws Error beyond kMaxNesting.
+int NestingAround(const Value& v);
+int NestingAround(const std::vector<Value>& items);
+
+// Never changes once it is made.
 struct List {
   std::vector<Value> items;
   bool tuple = false;
+  int nesting = 1;
+};
+
+struct Callable {
+  Function call;
+  int nesting = 0;
 };
 
 // Keys in the order in which they came.
@@ -117,44 +113,34 @@ class Dict {
  public:
   bool is_namespace = false;  // attributes can be set
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
-  const Value* Find(const Value& key) const;
+  // A namespace can be set to hold itself, so it counts as flat: who walks one bounds the depth.
+  int nesting() const { return is_namespace ? 0 : nesting_; }
+  const Value* Find(const Value& key, Budget& budget) const;
   const Value* Find(std::string_view key) const { return FindKey('s' + std::string(key)); }
-  void Set(const Value& key, Value value);
+  void Set(const Value& key, Value value, Budget& budget);  // charged for where the key is new
+  void Set(std::string_view key, Value value);
+  void Clear();
 
  private:
   const Value* FindKey(const std::string& key) const;
+  void SetKey(std::string text, Value key, Value value);
   std::vector<std::pair<Value, Value>> items_;
   absl::flat_hash_map<std::string, size_t> index_;  // a key's kind and text -> place
+  int nesting_ = 1;
 };
 
 // What `loop` is in a for block.
 struct Loop {
-  std::vector<Value> items;
+  std::shared_ptr<const List> items;
   size_t index = 0;
   int depth = 0;
   Value changed;     // last arguments of loop.changed()
   Function recurse;  // loop(...) of a recursive loop
+  void Forget();     // lets go of the values that a template may have made a circle of
 };
 
-bool Equal(const Value& a, const Value& b);
-// Of numbers, strings and lists; Fail for what Python does not order.
-bool Less(const Value& a, const Value& b);
-
-struct JsonOptions {
-  int indent = -1;  // < 0: one line
-  bool ensure_ascii = false, sort_keys = false;
-  std::string item_separator, key_separator;  // empty: Python's
-};
-// json.dumps
-std::string DumpJson(const Value& v, const JsonOptions& options);
-
-// str() of a float: the shortest text that reads back the same.
-std::string FloatToString(double v);
-
-// Text by characters. Bytes that are no UTF-8 count one each.
-std::vector<size_t> CharacterOffsets(std::string_view text);  // and text.size() at the end
-size_t CountCharacters(std::string_view text);
-// Python's str.isspace of a character.
-bool IsSpace(char32_t c);
+bool Equal(const Value& a, const Value& b, Budget& budget);
+// Orders numbers, strings and lists; throws Error for what Python does not order.
+bool Less(const Value& a, const Value& b, Budget& budget);
 
 }  // namespace gyre::jinja

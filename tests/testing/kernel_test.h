@@ -1,4 +1,4 @@
-// What tests of the kernels share: every instruction set of this build beside the reference, and random numbers.
+// Shared by the tests of the kernels: every instruction set of this build next to the reference, and random numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace gyre::testing {
 
 inline std::vector<Isa> FastIsas() { return {BuiltIsas().begin() + 1, BuiltIsas().end()}; }
 
-// With tiles on any processor; the emulation's other ops are AVX-512's.
+// Includes the emulation, so that any processor with AVX-512 tests tiles. Its other ops are those of AVX-512.
 inline std::vector<Isa> IsasWithTiles() {
   std::vector<Isa> isas = FastIsas();
 #if defined(__x86_64__)

@@ -32,7 +32,8 @@ class Runner {
  public:
   explicit Runner(Engine& engine) : engine_(engine) {}
 
-  // Returns the request's index in Wait's result. on_token: on the engine's thread.
+  // Returns the request's index in Wait's result. on_token: with the tokens so far, at each token and each row of the
+  // prompt's logits; on the engine's thread.
   size_t Add(Request request, std::function<void(SeqId, size_t tokens)> on_token = {}) {
     size_t index = 0;
     {
@@ -48,7 +49,8 @@ class Runner {
         tokens = state->outcomes[index].tokens.size();
       }
       state->changed.notify_all();
-      if (on_token && std::holds_alternative<TokenEvent>(event)) on_token(seq, tokens);
+      const bool row = std::holds_alternative<TokenEvent>(event) || std::holds_alternative<LogitsEvent>(event);
+      if (on_token && row) on_token(seq, tokens);
     };
     auto seq = engine_.Submit(std::move(request), sink);
     std::lock_guard lock(state_->mutex);
@@ -63,13 +65,12 @@ class Runner {
 
   std::vector<Outcome> Wait() {
     std::unique_lock lock(state_->mutex);
-    state_->changed.wait(lock, [this] {
-      for (const Outcome& o : state_->outcomes) {
-        if (o.terminals == 0) return false;
-      }
-      return true;
-    });
+    state_->changed.wait(lock, [this] { return AllEnded(); });
     return state_->outcomes;
+  }
+  bool done() const {
+    std::lock_guard lock(state_->mutex);
+    return AllEnded();
   }
 
  private:
@@ -78,6 +79,12 @@ class Runner {
     std::condition_variable changed;
     std::vector<Outcome> outcomes;
   };
+  bool AllEnded() const {
+    for (const Outcome& o : state_->outcomes) {
+      if (o.terminals == 0) return false;
+    }
+    return true;
+  }
   static void Take(Outcome& o, const Event& event) {
     if (o.terminals > 0) ++o.events_after_terminal;
     if (auto* token = std::get_if<TokenEvent>(&event)) {

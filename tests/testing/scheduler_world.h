@@ -22,6 +22,8 @@ struct WorldOptions {
   uint64_t seed = 0;
   double error_rate = 0;                        // of steps
   double repeat_rate = 0;                       // of answers that get lost
+  int hold_percent = 0;                         // of events: a sequence is held, or goes on
+  int ring_percent = 0;                         // of events: another ring comes, after a broken one or not
   std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
 };
 
@@ -41,8 +43,12 @@ class SchedulerWorld {
 
   void RandomEvent() {
     if (!problem_.empty()) return;
-    const int what = Between(0, 99);
-    if (what < 12) {
+    const int what = Between(0, 99 + options_.hold_percent + options_.ring_percent);
+    if (what >= 100 + options_.hold_percent) {
+      ChangeRing();
+    } else if (what >= 100) {
+      if (!live_.empty()) Hold(PickLive());
+    } else if (what < 12) {
       Add();
     } else if (what < 50) {
       Next();
@@ -61,6 +67,9 @@ class SchedulerWorld {
   // Without new sequences and errors all that are left finish, and every block comes back.
   void RunDry() {
     options_.error_rate = 0;
+    for (auto& [id, s] : live_) {
+      if (s.held) Hold(id);
+    }
     for (int rounds = 0; !live_.empty() || !flights_.empty(); ++rounds) {
       if (!problem_.empty()) return;
       if (rounds > 100000) return Fail("{} sequences do not finish", live_.size());
@@ -135,10 +144,14 @@ class SchedulerWorld {
     const SchedulerStats before = scheduler_.stats();
     std::optional<StepPlan> plan = scheduler_.Next();
     TakePreemptions();
+    TakeAdmissions();
     if (!plan) {
-      bool owed = false;
-      for (const auto& [id, s] : live_) owed |= s.owed;
-      if (flights_.empty() && !live_.empty() && !owed) Fail("{} sequences, and nothing runs", live_.size());
+      bool owed = false, wants = false;
+      for (const auto& [id, s] : live_) {
+        owed |= s.owed;
+        wants |= !s.held;
+      }
+      if (flights_.empty() && wants && !owed) Fail("{} sequences, and nothing runs", live_.size());
       return false;
     }
     if (options_.corrupt) options_.corrupt(&*plan);
@@ -147,6 +160,7 @@ class SchedulerWorld {
     for (StepItem& item : plan->items) {
       if (!problem_.empty()) return false;
       CheckItem(item);
+      CheckAlone(*plan, item);
       flight.items.push_back({.item = item, .content = live_.at(item.seq)});
     }
     flights_.push_back(std::move(flight));
@@ -161,7 +175,8 @@ class SchedulerWorld {
     const LandedStep landed = scheduler_.Land(flight.step, !flight.fails);
     std::vector<StepItem> valid;
     std::vector<SeqId> failed;
-    for (const Rows& rows : flight.items) LandRows(rows, !flight.fails, &valid, &failed);
+    const bool alone = flight.items.size() == 1;
+    for (const Rows& rows : flight.items) LandRows(rows, !flight.fails, alone, &valid, &failed);
     if (landed.valid != valid) {
       Fail("step {}: {} items count, not {}", Num(flight.step), landed.valid.size(), valid.size());
     }
@@ -169,6 +184,44 @@ class SchedulerWorld {
     for (SeqId id : failed) Remove(id);
     TakePreemptions();
   }
+
+  // Toggles it.
+  void Hold(SeqId id) {
+    bool& held = live_.at(id).held;
+    held = !held;
+    held ? scheduler_.Hold(id) : scheduler_.Unhold(id);
+    ++holds_;
+  }
+
+  // Whatever is in flight is lost; what the stages did of it is done.
+  void ChangeRing() {
+    const bool broke = Chance(0.5);
+    std::set<SeqId> lost;
+    for (const Flight& flight : flights_) {
+      for (const Rows& rows : flight.items) {
+        const auto it = live_.find(rows.item.seq);
+        if (it == live_.end() || it->second.incarnation != rows.item.incarnation) continue;
+        lost.insert(it->first);
+        it->second.in_flight = 0;
+        it->second.poisoned = false;
+        it->second.launched = it->second.landed;
+      }
+    }
+    flights_.clear();
+    executed_ = 0;
+    std::vector<SeqId> failed;
+    for (SeqId id : lost) {
+      if (broke && ++live_.at(id).losses == 3) failed.push_back(id);
+    }
+    if (scheduler_.LoseFlights(broke) != failed) Fail("{} sequences were to fail with the ring", failed.size());
+    for (SeqId id : failed) Remove(id);
+    lost_ += failed.size();
+    ring_salt_ = static_cast<uint64_t>(Between(0, 2));
+    scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
+  }
+  uint64_t holds() const { return holds_; }
+  uint64_t lost() const { return lost_; }      // sequences that failed with three rings
+  uint64_t failed() const { return failed_; }  // by errors
 
   void Remove(SeqId id) {
     scheduler_.Remove(id);
@@ -187,13 +240,15 @@ class SchedulerWorld {
     std::vector<TokenId> tokens;
     size_t prompt = 0;
     uint64_t salt = 0;
+    std::vector<uint64_t> ring_salts;  // of the ring that computed each launched row
   };
   struct Live : Content {  // a sequence as its caller knows it
     uint32_t max_positions = 0;
     bool all_rows = false;
     uint32_t incarnation = 0;
-    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0;
-    bool started = false, poisoned = false, owed = false;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0;
+    uint64_t admitted_salt = 0;  // of the ring
+    bool admitted = false, started = false, poisoned = false, owed = false, held = false, suspect = false;
   };
   struct Rows {
     StepItem item;
@@ -235,7 +290,7 @@ class SchedulerWorld {
   }
   uint64_t RowOf(const Content& s, size_t p, uint64_t read) const {
     const uint64_t row_class = o_.prefill_matches_decode ? 0 : Num(ClassOf(s, p));
-    return Mix(Mix(read, Num(static_cast<uint32_t>(s.tokens[p]))), Mix(s.salt, row_class));
+    return Mix(Mix(read, Num(static_cast<uint32_t>(s.tokens[p]))), Mix(Mix(s.salt, row_class), s.ring_salts[p]));
   }
   uint64_t& Cell(const StepItem& item, uint32_t p) {
     return cells_[size_t{item.blocks[p / o_.block_size]} * o_.block_size + p % o_.block_size];
@@ -248,9 +303,26 @@ class SchedulerWorld {
       if (now == s.incarnation) continue;
       s.incarnation = now;
       s.launched = s.landed = 0;
-      s.started = s.poisoned = s.owed = false;
+      s.admitted = s.started = s.poisoned = s.owed = false;
       s.in_flight = 0;
     }
+  }
+
+  // Rows of the prefix cache are of the ring that was there when the sequence was admitted.
+  void TakeAdmissions() {
+    for (auto& [id, s] : live_) {
+      if (s.admitted || scheduler_.State(id) == SeqState::kWaiting) continue;
+      s.admitted = true;
+      s.admitted_salt = ring_salt_;
+    }
+  }
+
+  // After a failed step each sequence has a step of its own; after two broken rings, nothing else is in flight.
+  void CheckAlone(const StepPlan& plan, const StepItem& item) {
+    const Live& s = live_.at(item.seq);
+    if (!s.suspect && s.losses < 2) return;
+    if (plan.items.size() > 1 || s.in_flight > 1) Fail("sequence {} does not run alone", Num(item.seq));
+    if (s.losses >= 2 && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
   }
 
   void CheckPlan(const StepPlan& plan, const SchedulerStats& before) {
@@ -280,6 +352,7 @@ class SchedulerWorld {
     const uint64_t id = Num(item.seq);
     const uint32_t end = item.first_position + item.count;
     if (item.incarnation != s.incarnation) return Fail("sequence {}: incarnation {}", id, item.incarnation);
+    if (s.held) return Fail("sequence {} is held and launched", id);
     if (s.poisoned || s.owed) return Fail("sequence {} is launched while it waits", id);
     if (!s.started) {
       const uint32_t cached = scheduler_.CachedPositions(item.seq);
@@ -288,6 +361,7 @@ class SchedulerWorld {
       if (cached > 0 && (s.all_rows || !o_.prefix_cache)) return Fail("sequence {} takes {} rows", id, cached);
       s.launched = s.landed = cached;
       s.started = true;
+      s.ring_salts.assign(cached, s.admitted_salt);
     }
     if (item.count == 0 || item.first_position != s.launched || end > s.tokens.size()) {
       return Fail("sequence {}: rows {}+{} where {} of {} are launched", id, item.first_position, item.count,
@@ -303,6 +377,8 @@ class SchedulerWorld {
       if (block >= o_.num_blocks) return Fail("sequence {} has block {}", id, block);
     }
     s.launched = end;
+    s.ring_salts.resize(item.first_position);
+    s.ring_salts.resize(end, ring_salt_);
     ++s.in_flight;
     CheckExclusive(item);
   }
@@ -348,19 +424,23 @@ class SchedulerWorld {
     }
   }
 
-  void LandRows(const Rows& rows, bool ok, std::vector<StepItem>* valid, std::vector<SeqId>* failed) {
+  void LandRows(const Rows& rows, bool ok, bool alone, std::vector<StepItem>* valid, std::vector<SeqId>* failed) {
     const StepItem& item = rows.item;
     const auto it = live_.find(item.seq);
     if (it == live_.end() || it->second.incarnation != item.incarnation) return;
     Live& s = it->second;
     --s.in_flight;
     if (!ok && !s.poisoned) {
-      s.poisoned = true;
-      if (++s.errors == 2) failed->push_back(item.seq);
+      s.poisoned = s.suspect = true;
+      if (alone && ++s.errors == 2) {
+        failed->push_back(item.seq);
+        ++failed_;
+      }
     } else if (ok && !s.poisoned) {
       if (!rows.right)
         Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
-      s.errors = 0;
+      s.errors = s.losses = 0;
+      s.suspect = false;
       s.landed = item.first_position + item.count;
       s.owed = item.sample_last;
       valid->push_back(item);
@@ -381,7 +461,8 @@ class SchedulerWorld {
   size_t executed_ = 0;  // of flights_, from the front
   StepId last_step_{};
   uint64_t next_id_ = 1;
-  uint64_t events_ = 0;
+  uint64_t events_ = 0, holds_ = 0, lost_ = 0, failed_ = 0;
+  uint64_t ring_salt_ = 0;
   std::string problem_;
 };
 

@@ -1,4 +1,4 @@
-// The coordinator's gRPC door: workers attach, operators ask, clients generate. proto/gyre/v1.
+// The coordinator's gRPC port: workers attach, operators ask, clients generate. Messages: proto/gyre/v1.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,12 @@
 #include "base/status.h"
 #include "coordinator/cluster.h"
 #include "coordinator/engine.h"
+#include "coordinator/service.h"
 #include "model/weights.h"
 
 namespace gyre {
 
-struct DoorOptions {
+struct GrpcServerOptions {
   std::string address;  // HOST:PORT, port 0 for any
   uint64_t term = 0;
   std::string version;
@@ -23,14 +24,17 @@ struct DoorOptions {
   bool exact = false;
   OpenOptions open;                                              // what workers need to open the same .bin model
   Duration heartbeat_timeout = std::chrono::milliseconds(2500);  // a worker that is silent for so long is gone
+  Duration hello_timeout = std::chrono::seconds(5);              // a connection that says nothing of HTTP/2 ends then
+  Duration idle_timeout = std::chrono::minutes(2);               // so does one without a call; clients connect again
 };
 
-class Door {
+class GrpcServer {
  public:
-  // Model, engine and cluster outlive it. kUnavailable: the address can't be bound.
-  static StatusOr<std::unique_ptr<Door>> Open(const DoorOptions& options, const Model& model, Engine& engine,
-                                              Cluster& cluster);
-  virtual ~Door() = default;
+  // Model, engine, cluster and service outlive it. kInvalidArgument: not an address. kUnavailable: the address can't be
+  // bound, with the reason.
+  static StatusOr<std::unique_ptr<GrpcServer>> Open(const GrpcServerOptions& options, const Model& model,
+                                                    Engine& engine, Cluster& cluster, Service& service);
+  virtual ~GrpcServer() = default;
   // HOST:PORT as bound.
   virtual const std::string& address() const = 0;
   // Ends every call. Idempotent.

@@ -1,0 +1,36 @@
+#include "base/host_port.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace gyre {
+
+StatusOr<HostPort> ParseHostPort(const std::string& text) {
+  // The text may come from a stranger: a message repeats only what an address may have.
+  constexpr size_t kLongest = 300;  // a DNS name has at most 253 characters
+  if (text.size() > kLongest) return InvalidArgument("an address of {} bytes: expected HOST:PORT", text.size());
+  const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; });
+  if (!printable) return InvalidArgument("an address with spaces or control characters: expected HOST:PORT");
+  const size_t colon = text.rfind(':');
+  HostPort out;
+  if (colon == std::string::npos) return InvalidArgument("'{}': expected HOST:PORT", text);
+  out.host = text.substr(0, colon);
+  if (out.host.size() >= 2 && out.host.front() == '[' && out.host.back() == ']') {
+    out.host = out.host.substr(1, out.host.size() - 2);
+  } else if (out.host.find(':') != std::string::npos) {
+    return InvalidArgument("'{}': an IPv6 address stands in brackets, [ADDRESS]:PORT", text);
+  }
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data() + colon + 1, end, out.port);
+  if (error == std::errc::result_out_of_range) {
+    return InvalidArgument("'{}': the port is {}, expected 0 to 65535", text, text.substr(colon + 1));
+  }
+  if (error != std::errc() || at != end || out.host.empty()) return InvalidArgument("'{}': expected HOST:PORT", text);
+  return out;
+}
+
+std::string FormatHostPort(const std::string& host, uint16_t port) {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+}  // namespace gyre

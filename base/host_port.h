@@ -1,0 +1,21 @@
+// Addresses as users write them: "HOST:PORT", "[::1]:PORT".
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace gyre {
+
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+
+// kInvalidArgument: no host, no port, a port beyond 65535, an IPv6 address without brackets, or a character that no
+// address has.
+StatusOr<HostPort> ParseHostPort(const std::string& text);
+std::string FormatHostPort(const std::string& host, uint16_t port);
+
+}  // namespace gyre

@@ -1,0 +1,18 @@
+// What a member of the cluster reports about its work from time to time. Standard library only.
+#pragma once
+
+#include <cstdint>
+
+namespace gyre {
+
+struct MemberLoad {
+  double busy = 0;  // share of the time since the last report, 0 to 1
+  uint64_t steps = 0;
+  uint64_t resident_bytes = 0;
+  uint64_t busy_us = 0;         // spent in steps, since the start
+  uint64_t rows_sent = 0;       // activation rows sent to the next stage, since the start
+  uint64_t row_bytes_sent = 0;  // bytes of the frames that carried them
+  bool operator==(const MemberLoad&) const = default;
+};
+
+}  // namespace gyre

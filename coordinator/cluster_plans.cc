@@ -1,0 +1,267 @@
+// How a cluster chooses a plan, begins it, and does without members that plans fail because of.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/cluster_state.h"
+
+namespace gyre {
+
+// What it holds is part of no plan that runs.
+bool ClusterState::IsStale(const Member& m) const {
+  return m.holds.size() > 0 && !(plan_ && plan_->StageOf(m.info.name) >= 0);
+}
+
+std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
+  std::vector<PlanMember> out;
+  for (const Member* m : ByOrder()) {
+    out.push_back({.name = m->info.name,
+                   .address = m->info.address,
+                   .local = m->info.local,
+                   .memory = m->info.memory,
+                   .wish = m->info.wish,
+                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{}});
+  }
+  return out;
+}
+
+// The first plan, or the next after a loss: over the workers when enough are there, otherwise the local member alone.
+void ClusterState::MaybePlan(Deadline now) {
+  if (change_ != nullptr || broken_ || (plan_ && !fallback_) || now < retry_at_) return;
+  // Until somebody joins, or one that is left out is tried again.
+  retry_at_ = kNoDeadline;
+  for (const auto& [name, m] : members_) {
+    if (m.left_out_until > now) retry_at_ = std::min(retry_at_, m.left_out_until);
+  }
+  if (!PlanWorkers(now) && !plan_) PlanLocal(now);
+}
+
+// True: a plan over workers is on its way.
+bool ClusterState::PlanWorkers(Deadline now) {
+  std::vector<PlanMember> workers;
+  std::map<std::string, Status> left_out_before, too_small;
+  for (PlanMember& m : PlanMembers()) {
+    Member& member = members_.at(m.name);
+    if (m.local || member.left_out_until > now) continue;
+    left_out_before[m.name] = std::exchange(member.left_out, absl::OkStatus());
+    workers.push_back(std::move(m));
+  }
+  bool done = false;
+  while (!done && !workers.empty() && static_cast<int>(workers.size()) >= policy_.min_workers) {
+    std::vector<PlanMember> chosen = workers;
+    chosen.resize(std::min(chosen.size(), sizes_.layers.size()));
+    const StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, chosen);
+    const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, true) : assignments.status();
+    if (!draft.ok()) {
+      Log(LogLevel::kError, fmt::format("no plan: {}", Message(draft.status())));
+      trouble_ = failure_ = draft.status();
+      trouble_with_.clear();
+      ++failures_;
+      break;
+    }
+    // The smallest one is left out, and the others may do without it.
+    std::vector<Shortage> shortages = draft->shortages;
+    for (const Shortage& s : draft->held) {
+      Member& m = members_.at(s.worker);
+      if (m.drop && m.drop->failed) shortages.push_back(s);
+    }
+    if (!shortages.empty()) {
+      const auto least = std::min_element(shortages.begin(), shortages.end(),
+                                          [](const Shortage& a, const Shortage& b) { return a.memory < b.memory; });
+      too_small[least->worker] = least->why;
+      workers.erase(std::find_if(workers.begin(), workers.end(),
+                                 [&least](const PlanMember& m) { return m.name == least->worker; }));
+      continue;
+    }
+    for (const Shortage& s : draft->held) {
+      Member& m = members_.at(s.worker);
+      StartDrop(m, now);
+      retry_at_ = std::min(retry_at_, m.drop->until);
+    }
+    if (draft->held.empty()) Begin(*draft, Why::kAutomatic, 0, now);
+    done = true;
+  }
+  for (const auto& [name, why] : too_small) {
+    members_.at(name).left_out = why;
+    if (left_out_before[name] == why) continue;
+    Log(LogLevel::kWarn, fmt::format("{} is left out: {}", name, Message(why)));
+    if (!done) failure_ = why, ++failures_;
+  }
+  return done;
+}
+
+void ClusterState::PlanLocal(Deadline now) {
+  for (const PlanMember& m : PlanMembers()) {
+    if (!m.local || members_.at(m.name).left_out_until > now) continue;
+    const StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, {m});
+    const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, true) : assignments.status();
+    const Status status = !draft.ok() ? draft.status() : draft->shortages.empty() ? Status() : draft->shortages[0].why;
+    if (status.ok()) return Begin(*draft, Why::kAutomatic, 0, now);
+    Log(LogLevel::kError, fmt::format("no plan: {}", Message(status)));
+    failure_ = status;
+    ++failures_;
+  }
+}
+
+// The same ranges with new links.
+void ClusterState::Repair(Deadline now) {
+  repair_at_ = kNoDeadline;
+  std::vector<Assignment> same;
+  for (const StagePlan& s : plan_->stages) same.push_back({s.worker(), s.members[0].address, s.layers});
+  Log(LogLevel::kWarn, fmt::format("repairing the ring of plan {}", plan_->epoch.number));
+  const StatusOr<Draft> draft = MakeDraft(same, false);
+  if (!draft.ok()) {
+    retry_at_ = now;
+    return LosePlan(Annotate(draft.status(), "the ring could not be repaired"), "");
+  }
+  Begin(*draft, Why::kRepair, 0, now);
+}
+
+void ClusterState::Asked(uint64_t ask, const StatusOr<std::vector<Assignment>>& assignments, Deadline now) {
+  if (change_ != nullptr) {
+    return Answer(ask, FailedPrecondition("plan {} is being made ({}); try again when it is done",
+                                          change_->plan.epoch.number, ChangeStateName(change_->transaction.state())));
+  }
+  if (!assignments.ok()) return Answer(ask, assignments.status());
+  const StatusOr<Draft> draft = MakeDraft(*assignments, false);
+  if (!draft.ok()) return Answer(ask, draft.status());
+  if (!draft->shortages.empty()) return Answer(ask, draft->shortages[0].why);
+  if (draft->held.empty()) return Begin(*draft, Why::kAsked, ask, now);
+  for (const Shortage& s : draft->held) StartDrop(members_.at(s.worker), now);
+  Answer(ask, ResourceExhausted("{}; it was told to drop what it holds of a lost plan, try again",
+                                Message(draft->held[0].why)));
+}
+
+StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignment>& assignments,
+                                                      bool automatic) const {
+  Draft draft{.plan = EmptyPlan({.term = policy_.term, .number = next_number_}), .num_blocks = num_blocks_};
+  Plan& plan = draft.plan;
+  plan.stages = MakeStages(assignments);
+  GYRE_RETURN_IF_ERROR(plan.Validate());
+  for (const StagePlan& s : plan.stages) {
+    if (members_.count(s.worker()) == 0) return NotFound("no worker '{}'", s.worker());
+  }
+  ModelSizes sizes = sizes_;
+  const bool all_local = std::all_of(plan.stages.begin(), plan.stages.end(),
+                                     [this](const StagePlan& s) { return members_.at(s.worker()).info.local; });
+  if (automatic && !on_workers_ && !all_local) {
+    // The first plan over workers decides how large the KV cache is: all that follow must hold it. Where not even one
+    // block fits, the refusal has the numbers of the whole cache.
+    const uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_);
+    if (fit != 0) draft.num_blocks = fit;
+    sizes.kv_per_layer = sizes.kv_per_layer / num_blocks_ * draft.num_blocks;
+  }
+  draft.shortages = FindShortages(sizes, PlanMembers(false), plan);
+  for (Shortage& s : FindShortages(sizes, PlanMembers(true), plan)) {
+    if (IsStale(members_.at(s.worker))) draft.held.push_back(std::move(s));
+  }
+  return draft;
+}
+
+Plan ClusterState::EmptyPlan(Epoch epoch) const {
+  return {.epoch = epoch,
+          .model = policy_.model,
+          .model_hash = policy_.model_hash,
+          .num_layers = sizes_.num_layers(),
+          .coordinator_address = ring_address_,
+          .key = policy_.key,
+          .wire = policy_.wire,
+          .stages = {}};
+}
+
+void ClusterState::Begin(const Draft& draft, Why why, uint64_t ask, Deadline now) {
+  Plan plan = draft.plan;
+  plan.epoch = NextEpoch();
+  if (draft.num_blocks < num_blocks_) {
+    const auto block_size = static_cast<uint64_t>(policy_.block_size);
+    Log(LogLevel::kWarn,
+        fmt::format("the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
+                    uint64_t{num_blocks_} * block_size, uint64_t{draft.num_blocks} * block_size));
+  }
+  std::map<std::string, Participant> participants;
+  if (plan_) {
+    for (const StagePlan& s : plan_->stages) participants[s.worker()].in_old = true;
+  }
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const StagePlan& s = plan.stages[i];
+    const int before = plan_ ? plan_->StageOf(s.worker()) : -1;
+    const LayerRange had = before < 0 ? LayerRange{} : plan_->stages[static_cast<size_t>(before)].layers;
+    Participant& p = participants[s.worker()];
+    p.stage = static_cast<int>(i);
+    p.copies = plan_ && (s.layers.begin < had.begin || s.layers.end > had.end);
+  }
+  std::vector<Participant> list;
+  std::map<std::string, uint64_t> ids;
+  for (auto& [name, p] : participants) {
+    p.worker = name;
+    list.push_back(p);
+    Member& m = members_.at(name);
+    ids[name] = m.id;
+    m.drop.reset();  // what is prepared for it is replaced
+  }
+  change_ = std::make_unique<Change>(
+      Change{.plan = plan,
+             .transaction = PlanChange(plan.epoch, list, plan_.has_value() && !broken_, policy_.timeouts),
+             .why = why,
+             .ask = ask,
+             .started = now,
+             .num_blocks = draft.num_blocks,
+             .ids = std::move(ids)});
+  Log(LogLevel::kInfo, fmt::format("plan {}: preparing {}", plan.epoch.number, FormatRanges(plan)));
+  Do(WireEnds{plan});
+  Apply(change_->transaction.Start(now), now);
+}
+
+PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
+  const Plan& plan = change_->plan;
+  PrepareRequest request{.plan = plan,
+                         .stage = plan.StageOf(worker),
+                         .block_size = policy_.block_size,
+                         .num_blocks = change_->num_blocks,
+                         .kv_type = policy_.kv_type,
+                         .sources = {}};
+  if (request.stage < 0 || !plan_) return request;
+  // Where the pages of its new layers are now.
+  const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;
+  for (const StagePlan& s : plan_->stages) {
+    const LayerRange common{std::max(range.begin, s.layers.begin), std::min(range.end, s.layers.end)};
+    if (common.size() <= 0 || s.worker() == worker) continue;
+    request.sources.push_back({.layers = common, .worker = s.worker(), .address = s.members[0].address});
+  }
+  return request;
+}
+
+// There is no command for it: a stage without layers takes the place of what the member holds.
+void ClusterState::StartDrop(Member& m, Deadline now) {
+  if (m.drop && !m.drop->failed) return;
+  const Epoch epoch = NextEpoch();
+  m.drop = Drop{.epoch = epoch, .until = now + policy_.timeouts.commit};
+  Do(PrepareMember{m.id,
+                   {.plan = EmptyPlan(epoch),
+                    .stage = -1,
+                    .block_size = policy_.block_size,
+                    .num_blocks = num_blocks_,
+                    .kv_type = policy_.kv_type,
+                    .sources = {}}});
+}
+
+void ClusterState::OnDropEvent(Member& m, const StageEvent& event) {
+  if (!m.drop || m.drop->epoch != event.epoch) return;
+  if (std::holds_alternative<StageReady>(event.what)) Do(TellMember{m.id, TellMember::kCommit, event.epoch});
+  if (std::holds_alternative<StageFault>(event.what)) m.drop->failed = true;
+  if (std::holds_alternative<StageCommitted>(event.what)) {
+    Do(TellMember{m.id, TellMember::kRelease, event.epoch});
+    m.drop.reset();
+    m.holds = {};
+    retry_at_ = Deadline{};
+  }
+}
+
+void ClusterState::LeaveOut(Member& m, const Status& why, Deadline now) {
+  m.pause = m.pause == Duration{} ? policy_.leave_out : std::min(2 * m.pause, policy_.longest_pause);
+  m.left_out = why;
+  m.left_out_until = now + m.pause;
+  Log(LogLevel::kWarn, fmt::format("{} is left out of plans for {} s: {}", m.info.name,
+                                   std::chrono::duration_cast<std::chrono::seconds>(m.pause).count(), Message(why)));
+}
+
+}  // namespace gyre

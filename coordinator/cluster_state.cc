@@ -1,0 +1,263 @@
+#include "coordinator/cluster_state.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gyre {
+
+ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
+    : policy_(std::move(policy)),
+      ring_address_(std::move(ring_address)),
+      sizes_(policy_.sizes),
+      num_blocks_(policy_.num_blocks),
+      retry_pause_(policy_.retry) {
+  counts_.wire = policy_.wire;
+}
+
+Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& info) {
+  if (info.model_hash != policy.model_hash) {
+    return FailedPrecondition("{} has another model file (hash {:016x}, expected {:016x})", info.name, info.model_hash,
+                              policy.model_hash);
+  }
+  if (!policy.isa.empty() && info.isa != policy.isa) {
+    return FailedPrecondition("{} computes with {}, the cluster asks for {} (--bit-equal)", info.name, info.isa,
+                              policy.isa);
+  }
+  if (!Has(info.wire_types, policy.wire)) {
+    return FailedPrecondition("{} sends activations as {}, the cluster asks for {} ({})", info.name,
+                              WireTypeNames(info.wire_types), WireTypeName(policy.wire),
+                              policy.isa.empty() ? "--wire" : "--bit-equal");
+  }
+  const int layers = policy.sizes.num_layers();
+  if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > layers)) {
+    return InvalidArgument("{} wants layers {}, the model has 0-{}", info.name, FormatRange(*info.wish), layers - 1);
+  }
+  return absl::OkStatus();
+}
+
+void ClusterState::Log(LogLevel level, std::string line) { Do(WriteLog{level, std::move(line)}); }
+
+void ClusterState::Answer(uint64_t ask, StatusOr<ChangeReport> answer) {
+  if (ask != 0) Do(AnswerCaller{ask, std::move(answer)});
+}
+
+ClusterState::Member* ClusterState::Find(uint64_t id) {
+  for (auto& [name, m] : members_) {
+    if (m.id == id) return &m;
+  }
+  return nullptr;
+}
+
+// What is due after an event, now that it has been taken in.
+ClusterState::Actions ClusterState::Settle(Deadline now) {
+  if (change_ != nullptr) Apply(change_->transaction.OnTick(now), now);
+  for (auto& [name, m] : members_) {
+    if (m.drop && now >= m.drop->until) m.drop->failed = true;
+  }
+  if (change_ == nullptr && plan_ && now >= repair_at_) Repair(now);
+  MaybePlan(now);
+  // Those that ask meanwhile are to read what is the case now.
+  if (!plan_) {
+    const Status refusal = Refusal();
+    if (Message(refusal) != refusal_told_) Do(LoseRing{refusal});
+    refusal_told_ = Message(refusal);
+  }
+  return std::exchange(actions_, {});
+}
+
+ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadline now) {
+  uint64_t order = id;
+  if (const auto it = members_.find(info.name); it != members_.end()) {
+    order = it->second.order;
+    Remove(info.name, Unavailable("it joined again"), now);
+  }
+  Log(LogLevel::kInfo, fmt::format("{} joined from {}", info.name, info.host.empty() ? "this process" : info.host));
+  if (info.name == trouble_with_) trouble_ = absl::OkStatus();
+  seen_isas_.insert(info.isa);
+  const std::string name = info.name;
+  Member member;
+  member.info = std::move(info);
+  member.id = id;
+  member.order = order;
+  members_[name] = std::move(member);
+  retry_at_ = now;
+  retry_pause_ = policy_.retry;
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Left(const Membership& member, const Status& why, Deadline now) {
+  const auto it = members_.find(member.name);
+  if (it != members_.end() && (member.id == 0 || it->second.id == member.id)) {
+    Remove(member.name, why, now);
+    retry_at_ = now;
+    retry_pause_ = policy_.retry;
+  }
+  return Settle(now);
+}
+
+void ClusterState::Remove(const std::string& name, const Status& why, Deadline now) {
+  Log(LogLevel::kWarn, fmt::format("{} is gone: {}", name, Message(why)));
+  const uint64_t id = members_.at(name).id;
+  Do(ForgetMember{{name, id}});
+  members_.erase(name);
+  // After the decision the new plan says whether it is missed.
+  const Plan* runs = change_ != nullptr && change_->transaction.decided() ? &change_->plan : plan_ ? &*plan_ : nullptr;
+  const int stage = runs == nullptr ? -1 : runs->StageOf(name);
+  std::string layers;
+  if (stage >= 0) layers = " with layers " + FormatRange(runs->stages[static_cast<size_t>(stage)].layers);
+  const Status gone = MakeStatus(why.code(), "worker {}{} is gone: {}", name, layers, Message(why));
+  const bool plan_lost = stage >= 0 && runs != nullptr && plan_ && runs == &*plan_;
+  if (change_ != nullptr) {
+    const auto it = change_->ids.find(name);
+    if (it != change_->ids.end() && it->second == id) Apply(change_->transaction.OnLost(name, gone, now), now);
+  }
+  if (plan_lost) LosePlan(gone, name);
+}
+
+void ClusterState::Reported(const std::string& name, const MemberLoad& load) {
+  if (const auto it = members_.find(name); it != members_.end()) it->second.load = load;
+}
+
+ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Deadline now) {
+  Member* m = Find(member);
+  if (m == nullptr) return Settle(now);
+  // Whatever name the worker uses, here it has this one.
+  event.worker = m->info.name;
+  OnDropEvent(*m, event);
+  if (m->late_commit && m->late_commit->epoch == event.epoch && std::holds_alternative<StageCommitted>(event.what)) {
+    m->holds = m->late_commit->layers;
+    m->late_commit.reset();
+  }
+  if (change_ != nullptr) {
+    const auto it = change_->ids.find(event.worker);
+    if (it != change_->ids.end() && it->second == member) {
+      Apply(change_->transaction.OnEvent(event, now), now);
+      if (change_ != nullptr && event.epoch == change_->plan.epoch && std::holds_alternative<StageProgress>(event.what))
+        Do(ShowProgress{change_->transaction.progress()});
+    }
+  }
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now) {
+  if (change_ != nullptr && change_->plan.epoch == epoch) {
+    Apply(change_->transaction.OnWired(to_first, from_last, now), now);
+  }
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Drained(Epoch epoch, std::vector<BlockId> live, Deadline now) {
+  if (change_ != nullptr && change_->plan.epoch == epoch) {
+    // A smaller cache forgets everything, so that nothing needs to move.
+    if (change_->num_blocks < num_blocks_) live.clear();
+    Apply(change_->transaction.OnDrained(std::move(live), now), now);
+  }
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::RingBroken(Epoch epoch, const Status& why, Deadline now) {
+  // A ring that is given up already may break at any time: its repair goes on.
+  if (plan_ && plan_->epoch == epoch && !broken_) {
+    broken_ = true;
+    repair_at_ = now + policy_.repair_grace;
+    if (change_ != nullptr) Apply(change_->transaction.OnRingBroken(why), now);
+  }
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::AskedToResize(uint64_t ask, const std::string& text, Deadline now) {
+  Asked(ask, ParseResize(text, sizes_, PlanMembers()), now);
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::AskedToDrain(uint64_t ask, const std::string& name, Deadline now) {
+  auto assignments = [&]() -> StatusOr<std::vector<Assignment>> {
+    if (members_.count(name) == 0) return NotFound("no worker '{}'", name);
+    if (!plan_ || plan_->StageOf(name) < 0) return FailedPrecondition("{} has no layers", name);
+    std::vector<PlanMember> rest;
+    for (const StagePlan& s : plan_->stages) {
+      if (s.worker() != name) rest.push_back({.name = s.worker(), .address = s.members[0].address});
+    }
+    // The last one's layers go to the first that waits: workers before the local member.
+    for (bool local : {false, true}) {
+      for (const PlanMember& m : PlanMembers()) {
+        const bool waits = m.name != name && m.local == local && members_.at(m.name).left_out.ok();
+        if (rest.empty() && waits) rest.push_back({.name = m.name, .address = m.address});
+      }
+    }
+    if (rest.empty()) return FailedPrecondition("{} is the only worker: nobody can take its layers", name);
+    return BalanceLayers(sizes_, rest);
+  };
+  Asked(ask, assignments(), now);
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Ticked(Deadline now) { return Settle(now); }
+
+Deadline ClusterState::deadline() const {
+  Deadline next = kNoDeadline;
+  if (change_ != nullptr) return change_->transaction.deadline();
+  if (plan_) next = repair_at_;
+  if (!broken_ && (!plan_ || fallback_)) next = std::min(next, retry_at_);
+  return next;
+}
+
+std::vector<const ClusterState::Member*> ClusterState::ByOrder() const {
+  std::vector<const Member*> out;
+  for (const auto& [name, m] : members_) out.push_back(&m);
+  std::sort(out.begin(), out.end(), [](const Member* a, const Member* b) { return a->order < b->order; });
+  return out;
+}
+
+std::string ClusterState::LeftOut() const {
+  std::string out;
+  for (const Member* m : ByOrder()) {
+    if (!m->left_out.ok()) out += fmt::format("; {} is left out: {}", m->info.name, Message(m->left_out));
+  }
+  return out;
+}
+
+Status ClusterState::Refusal() const {
+  std::string text = trouble_.ok() ? "" : Message(trouble_) + "; ";
+  if (change_ != nullptr) {
+    text += fmt::format("plan {} is being prepared", change_->plan.epoch.number);
+  } else {
+    size_t workers = 0;
+    for (const auto& [name, m] : members_) workers += m.info.local ? 0 : 1;
+    text += fmt::format("{} of {} workers have joined", workers, policy_.min_workers);
+  }
+  return Unavailable("{}{}", text, LeftOut());
+}
+
+std::string ClusterState::Describe() const {
+  if (change_ != nullptr) {
+    return fmt::format("plan {}: {}{}", change_->plan.epoch.number, ChangeStateName(change_->transaction.state()),
+                       LeftOut());
+  }
+  if (broken_) return "the ring is being repaired";
+  return plan_ ? "serving" + LeftOut() : Message(Refusal());
+}
+
+ClusterStatus ClusterState::status() const {
+  ClusterStatus s = counts_;
+  s.plan = plan_;
+  s.state = Describe();
+  for (const Member* m : ByOrder()) {
+    MemberStatus member{.info = m->info, .load = m->load, .left_out = Message(m->left_out)};
+    const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
+    if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;
+    // A member that was not told to drop them holds the layers of a lost plan.
+    if (m->holds.size() > 0) {
+      member.weight_bytes = RangeBytes(sizes_, m->holds);
+      member.kv_bytes = sizes_.kv_per_layer * static_cast<uint64_t>(m->holds.size());
+    }
+    s.members.push_back(std::move(member));
+  }
+  std::stable_sort(s.members.begin(), s.members.end(), [](const MemberStatus& a, const MemberStatus& b) {
+    if (a.layers.has_value() != b.layers.has_value()) return a.layers.has_value();
+    return a.layers && a.layers->begin < b.layers->begin;
+  });
+  return s;
+}
+
+}  // namespace gyre

@@ -1,0 +1,89 @@
+// What a cluster knows and says: its members, its rules, its status. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/kv_type.h"
+#include "base/member_load.h"
+#include "base/plan.h"
+#include "base/status.h"
+#include "base/wire_type.h"
+#include "coordinator/plan_change.h"
+#include "coordinator/planner.h"
+
+namespace gyre {
+
+struct MemberInfo {
+  std::string name;     // wanted; a number is put behind it where it is taken
+  std::string address;  // of its ring port
+  std::string host;     // for people
+  bool local = false;   // the coordinator's own: serves where workers don't, and last
+  uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
+  int threads = 0;
+  std::string isa;
+  bool prefill_matches_decode = true;  // it computes prompt rows as generated ones; all do with --exact
+  uint64_t model_hash = 0;
+  WireTypes wire_types = kAllActivations;  // of activations that it takes part with
+  std::optional<LayerRange> wish;
+  uint64_t instance = 0;  // of the process: it keeps its name when it joins again; 0 = unknown
+};
+
+// One stay of a member: a process that joins again has the same name and another id.
+struct Membership {
+  std::string name;
+  uint64_t id = 0;  // rises with every Join; 0: whoever has the name
+  bool operator==(const Membership&) const = default;
+};
+
+// What decides how a cluster acts.
+struct ClusterPolicy {
+  uint64_t term = 0;
+  RingKey key{};
+  uint32_t model = 0;
+  uint64_t model_hash = 0;
+  ModelSizes sizes;
+  int block_size = 16;
+  uint32_t num_blocks = 0;
+  KvType kv_type = KvType::kF16;
+  int min_workers = 1;             // members that are not local, for the first plan
+  std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
+  bool exact = false;              // every member multiplies in f32, so that all have one class
+  WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
+  ChangeTimeouts timeouts;
+  Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
+  // After an automatic plan that failed; doubles with each one more, up to `longest_pause`.
+  Duration retry = std::chrono::seconds(2);
+  // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
+  Duration leave_out = std::chrono::seconds(5);
+  Duration longest_pause = std::chrono::seconds(60);
+};
+
+struct MemberStatus {
+  MemberInfo info;
+  MemberLoad load;
+  std::optional<LayerRange> layers;
+  uint64_t weight_bytes = 0, kv_bytes = 0;
+  std::string left_out;  // why automatic plans do without it; "" if they don't
+};
+
+struct ChangeReport {
+  Epoch epoch;
+  std::string ranges;
+  uint64_t pages_moved = 0, last_pages = 0;
+  Duration took{};
+};
+
+struct ClusterStatus {
+  std::optional<Plan> plan;
+  std::string state;                  // "serving", "plan 3: preparing", or why nothing runs; then who is left out
+  std::vector<MemberStatus> members;  // those with layers in ring order, then the others in join order
+  uint64_t plans = 0, aborted = 0, lost = 0;
+  std::optional<ChangeReport> last_change;
+  WireType wire = WireType::kF32;
+};
+
+}  // namespace gyre

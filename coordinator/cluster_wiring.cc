@@ -1,0 +1,89 @@
+#include "coordinator/cluster_wiring.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <exception>
+
+namespace gyre {
+namespace {
+
+constexpr size_t kMaxJobs = 64;
+// Stages may load for long before they dial; the plan change itself gives up on silence.
+constexpr Duration kPatience = std::chrono::minutes(10);
+
+RingEnds NoEnds(const Status& why) { return {nullptr, nullptr, why, why}; }
+
+}  // namespace
+
+// The last stage's link first: it waits for that stage's loading, and the first stage waits here meanwhile. So nothing
+// of the coordinator fails because a link between two stages does.
+RingEnds Wiring::Connect(const Plan& plan) {
+  const Deadline deadline = After(kPatience);
+  Hello hello{.role = LinkRole::kRing,
+              .epoch = plan.epoch,
+              .hop = static_cast<uint32_t>(plan.stages.size()),
+              .model_hash = plan.model_hash,
+              .key = plan.key,
+              .from = "coordinator",
+              .wire = plan.wire};
+  RingEnds ends;
+  StatusOr<std::unique_ptr<Link>> from_last = port_->Accept(hello, deadline);
+  ends.from_last_status = from_last.status();
+  ends.to_first_status = absl::CancelledError("the last link failed before");
+  if (!from_last.ok()) return ends;
+  ends.from_last = *std::move(from_last);
+  hello.hop = 0;
+  StatusOr<std::unique_ptr<Link>> to_first = port_->Dial(plan.HopAddress(0), hello, deadline);
+  ends.to_first_status = to_first.status();
+  if (to_first.ok()) ends.to_first = *std::move(to_first);
+  return ends;
+}
+
+void Wiring::Run(const Plan& plan) {
+  pthread_setname_np(pthread_self(), "wiring");
+  RingEnds ends;
+  // The edge of the thread: when descriptors run out, say, the plan fails and the cluster goes on.
+  try {
+    ends = Connect(plan);
+  } catch (const std::exception& e) {
+    ends = NoEnds(Internal("the links of plan {} can't be made: {}", plan.epoch.number, e.what()));
+  }
+  done_(plan.epoch, std::move(ends));
+}
+
+void Wiring::Start(const Plan& plan) {
+  JoinDone();
+  if (jobs_.size() >= kMaxJobs) {
+    return done_(plan.epoch, NoEnds(ResourceExhausted("{} plans are still being given up", jobs_.size())));
+  }
+  Job& job = jobs_.emplace_back();
+  try {
+    job.thread = std::thread([this, plan, &job] {
+      Run(plan);
+      job.done = true;
+    });
+  } catch (const std::exception& e) {
+    jobs_.pop_back();
+    done_(plan.epoch, NoEnds(ResourceExhausted("no thread for the links of plan {}: {}", plan.epoch.number, e.what())));
+  }
+}
+
+// Those that have ended, so that joining takes no time.
+void Wiring::JoinDone() {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto next = std::next(it);
+    if (it->done) {
+      it->thread.join();
+      jobs_.erase(it);
+    }
+    it = next;
+  }
+}
+
+void Wiring::Stop() {
+  for (Job& job : jobs_) job.thread.join();
+  jobs_.clear();
+}
+
+}  // namespace gyre

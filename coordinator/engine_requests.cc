@@ -1,0 +1,138 @@
+// Requests: what is refused, how they begin, are held back, expire and end.
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/engine_state.h"
+
+namespace gyre {
+namespace {
+
+Status CheckRequest(const Request& r, const RequestLimits& limits, int vocab) {
+  if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
+  for (TokenId id : r.prompt) {
+    if (id < 0 || id >= vocab) {
+      return InvalidArgument("token id {} of the prompt is out of range, the vocabulary has 0-{}", id, vocab - 1);
+    }
+  }
+  if (r.stops.size() > limits.max_stops) {
+    return InvalidArgument("the request has {} stop strings, at most {} are taken", r.stops.size(), limits.max_stops);
+  }
+  for (const std::string& stop : r.stops) {
+    if (stop.size() > limits.max_stop_bytes) {
+      return InvalidArgument("a stop string has {} bytes, at most {} are taken", stop.size(), limits.max_stop_bytes);
+    }
+  }
+  if (r.stop_ids.size() > limits.max_stop_ids) {
+    return InvalidArgument("the request has {} stop ids, at most {} are taken", r.stop_ids.size(), limits.max_stop_ids);
+  }
+  if (r.sampling.logit_bias.size() > limits.max_logit_biases) {
+    return InvalidArgument("the request has {} logit biases, at most {} are taken", r.sampling.logit_bias.size(),
+                           limits.max_logit_biases);
+  }
+  return r.sampling.Validate(vocab);
+}
+
+}  // namespace
+
+void Engine::Impl::Refuse(const Status& why) {
+  MutexLock lock(&mutex_);
+  refusing_ = why;
+}
+
+StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
+  {
+    MutexLock lock(&mutex_);
+    GYRE_RETURN_IF_ERROR(refusing_);
+  }
+  GYRE_RETURN_IF_ERROR(CheckRequest(request, options_.limits, options_.vocab));
+  const uint64_t limit = ContextLimit();
+  if (request.prompt.size() > limit) {
+    return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
+                             limit);
+  }
+  if (accepted_++ >= uint64_t{options_.scheduler.max_sequences} + options_.limits.max_waiting) {
+    --accepted_;
+    return ResourceExhausted("the queue is full: {} requests run or may, and {} wait; try again later",
+                             options_.scheduler.max_sequences, options_.limits.max_waiting);
+  }
+  const SeqId seq{next_seq_++};
+  auto s = std::make_shared<std::unique_ptr<Sequence>>(
+      std::make_unique<Sequence>(seq, std::move(request), std::move(sink), Now()));
+  Post([this, s] { OnSubmit(std::move(*s)); });
+  return seq;
+}
+
+void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
+  Sequence& s = *sequence;
+  Status refused;
+  {
+    MutexLock lock(&mutex_);
+    refused = refusing_;
+  }
+  if (!refused.ok()) {
+    --accepted_;
+    return Deliver(s, Failed{refused});
+  }
+  ++counts_.requests;
+  const Request& r = s.request;
+  // The limit may have shrunk since Submit: then the scheduler refuses the prompt.
+  const uint64_t wanted = std::min<uint64_t>(ContextLimit(), uint64_t{r.prompt.size()} + r.max_new_tokens);
+  SequenceParams params{.tokens = s.tokens,
+                        .max_positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted)),
+                        .needs_all_rows = r.prompt_logits,
+                        .priority = r.priority,
+                        .salt = options_.salt};
+  const SeqId id = s.id;
+  sequences_[id] = std::move(sequence);
+  if (r.deadline != kNoDeadline) ++with_deadline_;
+  if (Status status = scheduler_->Add(id, std::move(params)); !status.ok()) Fail(s, status);
+}
+
+void Engine::Impl::Cancel(SeqId seq) {
+  Post([this, seq] {
+    if (Sequence* s = Find(seq)) End(*s, Cancelled{});
+  });
+}
+
+void Engine::Impl::Hold(SeqId seq) {
+  Post([this, seq] { scheduler_->Hold(seq); });
+}
+
+void Engine::Impl::Unhold(SeqId seq) {
+  Post([this, seq] { scheduler_->Unhold(seq); });
+}
+
+void Engine::Impl::ExpireDeadlines() {
+  if (with_deadline_ == 0) return;
+  const Deadline now = Now();
+  std::vector<Sequence*> late;
+  for (auto& [id, s] : sequences_) {
+    if (s->request.deadline <= now) late.push_back(s.get());
+  }
+  for (Sequence* s : late) Fail(*s, DeadlineExceeded("the request's deadline passed"));
+}
+
+void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
+  ++counts_.finished;
+  End(s, s.MakeFinished(reason, scheduler_->CachedPositions(s.id), Now()));
+}
+
+void Engine::Impl::End(Sequence& s, const Event& terminal) {
+  if (std::holds_alternative<Failed>(terminal)) ++counts_.failed;
+  if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
+  if (s.request.deadline != kNoDeadline) --with_deadline_;
+  --accepted_;
+  scheduler_->Remove(s.id);
+  questions_.erase(s.id);
+  sequences_stale_ = true;
+  const auto node = sequences_.extract(s.id);  // `s` lives to the end of this function
+  Deliver(s, terminal);
+}
+
+void Engine::Impl::EndAll(const Event& terminal) {
+  while (!sequences_.empty()) End(*sequences_.begin()->second, terminal);
+  HandOver();
+  PublishStats();
+}
+
+}  // namespace gyre

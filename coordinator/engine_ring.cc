@@ -1,0 +1,148 @@
+// Rings: how one is drained, resumed, replaced and lost, and when it counts as broken.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/engine_state.h"
+
+namespace gyre {
+
+void Engine::Impl::Drain(std::function<void(std::vector<BlockId>)> drained) {
+  Post([this, drained = std::move(drained)] {
+    drain_started_ = Now();
+    drained_ = drained;
+    draining_ = true;
+  });
+}
+
+void Engine::Impl::CheckDrained() {
+  if (!draining_ || !drained_ || ring_.from_last == nullptr || OwesResults()) return;
+  const auto drained = std::move(drained_);
+  drained_ = {};
+  drained(scheduler_->LiveBlocks());
+}
+
+void Engine::Impl::Shrink(uint32_t num_blocks) {
+  num_blocks_ = num_blocks;
+  Post([this, num_blocks] { OnShrink(num_blocks); });
+}
+
+void Engine::Impl::OnShrink(uint32_t num_blocks) {
+  LoseFlights(absl::OkStatus());
+  for (SeqId id : scheduler_->Shrink(num_blocks)) {
+    Sequence& s = *sequences_.at(id);
+    Fail(s, ResourceExhausted(
+                "the KV cache was made smaller for the workers, to {} tokens; the {} of this request no longer fit",
+                uint64_t{num_blocks} * options_.scheduler.block_size, s.tokens.size()));
+  }
+}
+
+// What Submit says changes at once, so that a request after Resume is never refused.
+void Engine::Impl::Resume(std::optional<Ring> ring) {
+  if (ring) Refuse(absl::OkStatus());
+  Post([this, ring = std::move(ring)] { OnResume(ring); });
+}
+
+void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
+  if (ring) {
+    ring_ = *ring;
+    stash_.clear();
+    quiet_since_ = Now();
+    {
+      MutexLock lock(&mutex_);
+      sending_ = ring_.to_first;
+    }
+    // Whether the old ring broke or a drain of it was given up: what it still owes will not be heard any more.
+    LoseFlights(broke_);
+    broke_ = absl::OkStatus();
+    // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
+    scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode,
+                        ring->salt);
+  }
+  if (draining_) {
+    ++counts_.pauses;
+    counts_.last_pause = Now() - drain_started_;
+    counts_.longest_pause = std::max(counts_.longest_pause, counts_.last_pause);
+    for (const auto& [id, s] : sequences_) {
+      const uint32_t positions = scheduler_->Positions(id);
+      counts_.held_in_prefill += positions > 0 && scheduler_->State(id) == SeqState::kPrefill;
+      counts_.held_in_partial_block += positions % options_.scheduler.block_size != 0;
+    }
+  }
+  draining_ = false;
+  drained_ = {};
+}
+
+// Nothing that is in flight or asked will be answered: it is sent again. `why`: the ring broke, perhaps by what was in
+// flight; OK: it was replaced.
+void Engine::Impl::LoseFlights(const Status& why) {
+  for (SeqId id : scheduler_->LoseFlights(!why.ok())) {
+    Fail(*sequences_.at(id),
+         Unavailable("the ring broke three times in a row while it computed this request: {}", Message(why)));
+  }
+  // The hidden state that a question is about may be gone: the row is computed once more.
+  for (const auto& [id, question] : questions_) {
+    sequences_.at(id)->wants_full_logits = true;
+    scheduler_->Repeat(id);
+  }
+  questions_.clear();
+}
+
+void Engine::Impl::Lose(const Status& why) {
+  Refuse(why);
+  {
+    // A stage that takes nothing in must not hold the loop up in a Send.
+    MutexLock lock(&mutex_);
+    if (sending_ != nullptr) sending_->Close();
+  }
+  Post([this, why] { OnLose(why); });
+}
+
+void Engine::Impl::OnLose(const Status& why) {
+  {
+    MutexLock lock(&mutex_);
+    sending_ = nullptr;
+  }
+  ring_ = {};
+  broke_ = absl::OkStatus();
+  stash_.clear();
+  draining_ = false;
+  drained_ = {};
+  EndAll(Failed{why});
+  SchedulerOptions options = options_.scheduler;
+  options.num_blocks = num_blocks_;
+  scheduler_ = std::make_unique<Scheduler>(options);
+}
+
+// REQUIRES: no caller goes on with a sequence or the ring: without on_broken all sequences end here.
+void Engine::Impl::Break(const Status& why) {
+  if (ring_.from_last == nullptr) return;
+  Log(LogLevel::kWarn, "plan {}: {}", ring_.epoch.number, Message(why));
+  const Epoch epoch = ring_.epoch;
+  ring_.to_first->Close();
+  ring_.from_last->Close();
+  ring_.to_first = ring_.from_last = nullptr;
+  broke_ = why;
+  stash_.clear();
+  if (options_.on_broken) {
+    options_.on_broken(epoch, why);
+  } else {
+    Refuse(why);
+    OnLose(why);
+  }
+}
+
+// A step or an answer that is lost somewhere in a ring whose links live.
+void Engine::Impl::CheckSilence() {
+  if (ring_.from_last == nullptr) return;
+  const Deadline now = Now();
+  if (!OwesResults()) {
+    quiet_since_ = now;
+  } else if (now >= SilenceDeadline()) {
+    Break(Unavailable("nothing came back round the ring for {} s, at most {} s are expected",
+                      std::chrono::duration_cast<std::chrono::seconds>(now - quiet_since_).count(),
+                      std::chrono::duration_cast<std::chrono::seconds>(options_.step_timeout).count()));
+  }
+}
+
+}  // namespace gyre

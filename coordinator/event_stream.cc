@@ -1,0 +1,298 @@
+#include "coordinator/event_stream.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "base/log.h"
+
+namespace gyre {
+namespace {
+
+// A text may be empty; the event itself takes memory too.
+size_t BytesOf(const Event& event) {
+  size_t bytes = 2 * sizeof(Event);
+  if (const auto* token = std::get_if<TokenEvent>(&event)) bytes += token->text.size();
+  if (const auto* logits = std::get_if<LogitsEvent>(&event)) bytes += logits->logits.size() * sizeof(float);
+  if (const auto* finished = std::get_if<Finished>(&event)) bytes += finished->text.size();
+  return bytes;
+}
+
+bool IsTerminal(const Event& event) {
+  return !std::holds_alternative<TokenEvent>(event) && !std::holds_alternative<LogitsEvent>(event);
+}
+
+}  // namespace
+
+// Shared by all streams of an EventStreams, and by sinks that outlive it.
+struct EventStreams::Shared {
+  Shared(EngineCalls e, const StreamLimits& l) : engine(std::move(e)), limits(l) {}
+  const EngineCalls engine;
+  const StreamLimits limits;
+  std::atomic<size_t> queued{0};
+  Mutex mutex;
+  CondVar changed;
+  bool stopping GYRE_GUARDED_BY(mutex) = false;
+  std::vector<std::weak_ptr<EventStream::State>> streams GYRE_GUARDED_BY(mutex);  // those with a reader, and some ended
+  size_t open GYRE_GUARDED_BY(mutex) = 0;
+  size_t scoring GYRE_GUARDED_BY(mutex) = 0;
+};
+
+class EventStream::State {
+ public:
+  State(std::shared_ptr<EventStreams::Shared> shared, StreamOptions options, bool scoring)
+      : shared_(std::move(shared)),
+        scoring_(scoring),
+        may_stall_(options.may_stall),
+        ready_(std::move(options.ready)) {}
+
+  // On the engine's thread.
+  void Push(SeqId seq, const Event& event) {
+    bool call = false;
+    {
+      MutexLock lock(&mutex_);
+      seq_ = seq;
+      if (ended_) return;
+      const size_t bytes = BytesOf(event);
+      queue_.push_back({event, bytes});
+      bytes_ += bytes;
+      shared_->queued += bytes;
+      ended_ = IsTerminal(event);
+      const StreamLimits& limits = shared_->limits;
+      const bool full = bytes_ > limits.stream_bytes;
+      // Both calls only post to the engine; under the lock they keep their order.
+      if (full && !held_ && !ended_) {
+        held_ = true;
+        shared_->engine.hold(seq);
+      }
+      if (full && shared_->queued > limits.total_bytes) {
+        DropLocked(
+            ResourceExhausted("the client reads too slowly: {} MiB wait for it and others", limits.total_bytes >> 20));
+      }
+      if (due_since_ == kNoDeadline) due_since_ = Clock::now();
+      call = std::exchange(armed_, false) || dropped_;
+      arrived_.Signal();
+    }
+    if (call) Ready();
+  }
+
+  std::optional<Event> TryNext() {
+    MutexLock lock(&mutex_);
+    return TakeLocked();
+  }
+  std::optional<Event> Next(Deadline deadline) {
+    MutexLock lock(&mutex_);
+    while (queue_.empty() && !finished_ && Clock::now() < deadline) {
+      due_since_ = kNoDeadline;
+      arrived_.WaitUntil(&mutex_, deadline);
+    }
+    return TakeLocked();
+  }
+  // What the engine answered; a refused request has no events.
+  void Submitted(const StatusOr<SeqId>& seq) {
+    MutexLock lock(&mutex_);
+    if (seq.ok()) {
+      seq_ = *seq;
+    } else {
+      ended_ = finished_ = true;
+    }
+  }
+  void Cancel() {
+    MutexLock lock(&mutex_);
+    if (!ended_) shared_->engine.cancel(seq_);
+  }
+  bool dropped() const {
+    MutexLock lock(&mutex_);
+    return dropped_;
+  }
+  // The reader is gone.
+  void Close() {
+    {
+      MutexLock lock(&mutex_);
+      if (!ended_) shared_->engine.cancel(seq_);
+      ended_ = true;
+      ClearLocked();
+    }
+    {
+      MutexLock lock(&shared_->mutex);
+      --shared_->open;
+      if (scoring_) --shared_->scoring;
+    }
+    // A call that runs ends first.
+    MutexLock lock(&ready_mutex_);
+    ready_ = {};
+  }
+  // On the watcher's thread: gives a reader up that stood still for too long.
+  void DropIfStalled(Deadline now) {
+    {
+      MutexLock lock(&mutex_);
+      const Duration stall = shared_->limits.stall;
+      if (may_stall_ || dropped_ || due_since_ == kNoDeadline || now - due_since_ < stall) return;
+      DropLocked(ResourceExhausted("the client reads too slowly: it took nothing for {:.1f} s",
+                                   std::chrono::duration<double>(stall).count()));
+      armed_ = false;
+    }
+    Ready();
+  }
+
+ private:
+  struct Queued {
+    Event event;
+    size_t bytes;
+  };
+
+  void Ready() {
+    MutexLock lock(&ready_mutex_);
+    if (ready_) ready_();
+  }
+  std::optional<Event> TakeLocked() GYRE_REQUIRES(mutex_) {
+    if (queue_.empty()) {
+      armed_ = !finished_;
+      due_since_ = kNoDeadline;
+      return std::nullopt;
+    }
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    bytes_ -= next.bytes;
+    shared_->queued -= next.bytes;
+    due_since_ = Clock::now();
+    finished_ = IsTerminal(next.event);
+    if (held_ && !ended_ && bytes_ <= shared_->limits.stream_bytes / 2) {
+      held_ = false;
+      shared_->engine.unhold(seq_);
+    }
+    return std::move(next.event);
+  }
+  void ClearLocked() GYRE_REQUIRES(mutex_) {
+    shared_->queued -= bytes_;
+    bytes_ = 0;
+    queue_.clear();
+  }
+  void DropLocked(const Status& why) GYRE_REQUIRES(mutex_) {
+    if (!finished_) {
+      ClearLocked();
+      const Event failed = Failed{why};
+      queue_.push_back({failed, BytesOf(failed)});
+      bytes_ = queue_.back().bytes;
+      shared_->queued += bytes_;
+    }
+    if (!ended_) shared_->engine.cancel(seq_);
+    ended_ = dropped_ = true;
+    arrived_.Signal();
+  }
+
+  const std::shared_ptr<EventStreams::Shared> shared_;
+  const bool scoring_, may_stall_;
+  Mutex ready_mutex_;  // held while `ready_` runs
+  std::function<void()> ready_ GYRE_GUARDED_BY(ready_mutex_);
+  mutable Mutex mutex_;
+  CondVar arrived_;
+  SeqId seq_ GYRE_GUARDED_BY(mutex_){};
+  std::deque<Queued> queue_ GYRE_GUARDED_BY(mutex_);
+  size_t bytes_ GYRE_GUARDED_BY(mutex_) = 0;
+  bool held_ GYRE_GUARDED_BY(mutex_) = false;      // the sequence
+  bool armed_ GYRE_GUARDED_BY(mutex_) = false;     // the reader waits for a call of `ready`
+  bool ended_ GYRE_GUARDED_BY(mutex_) = false;     // nothing more comes from the engine
+  bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // the reader took the terminal event
+  bool dropped_ GYRE_GUARDED_BY(mutex_) = false;
+  // Since when something waits for the reader, or it has not come back for more; kNoDeadline: it waits for us.
+  Deadline due_since_ GYRE_GUARDED_BY(mutex_) = Clock::now();
+};
+
+EventStream::~EventStream() { state_->Close(); }
+std::optional<Event> EventStream::TryNext() { return state_->TryNext(); }
+std::optional<Event> EventStream::Next(Deadline deadline) { return state_->Next(deadline); }
+void EventStream::Cancel() { state_->Cancel(); }
+bool EventStream::dropped() const { return state_->dropped(); }
+
+namespace {
+
+// Engines before Hold and Unhold let the sequence run on; the limits of streams still hold.
+template <typename E>
+void HoldBack(E& engine, SeqId seq) {
+  if constexpr (requires { engine.Hold(seq); }) engine.Hold(seq);
+}
+template <typename E>
+void LetRun(E& engine, SeqId seq) {
+  if constexpr (requires { engine.Unhold(seq); }) engine.Unhold(seq);
+}
+
+}  // namespace
+
+EngineCalls CallsOf(Engine& engine) {
+  return {.submit = [&engine](Request r, EventSink sink) { return engine.Submit(std::move(r), std::move(sink)); },
+          .cancel = [&engine](SeqId seq) { engine.Cancel(seq); },
+          .hold = [&engine](SeqId seq) { HoldBack(engine, seq); },
+          .unhold = [&engine](SeqId seq) { LetRun(engine, seq); }};
+}
+
+EventStreams::EventStreams(EngineCalls engine, const StreamLimits& limits)
+    : shared_(std::make_shared<Shared>(std::move(engine), limits)), watcher_([this] { Watch(); }) {}
+
+EventStreams::~EventStreams() {
+  {
+    MutexLock lock(&shared_->mutex);
+    shared_->stopping = true;
+    shared_->changed.SignalAll();
+  }
+  watcher_.join();
+}
+
+size_t EventStreams::streams() const {
+  MutexLock lock(&shared_->mutex);
+  return shared_->open;
+}
+size_t EventStreams::queued_bytes() const { return shared_->queued; }
+
+StatusOr<std::unique_ptr<EventStream>> EventStreams::Submit(Request request, StreamOptions options) {
+  const bool scoring = request.prompt_logits;
+  const StreamLimits& limits = shared_->limits;
+  {
+    MutexLock lock(&shared_->mutex);
+    if (shared_->open >= limits.streams) {
+      return ResourceExhausted("{} requests are running, at most {} do at once; try again later", shared_->open,
+                               limits.streams);
+    }
+    if (scoring && shared_->scoring >= limits.scoring_streams) {
+      return ResourceExhausted("{} requests for logits are running, at most {} do at once; try again later",
+                               shared_->scoring, limits.scoring_streams);
+    }
+    ++shared_->open;
+    if (scoring) ++shared_->scoring;
+  }
+  auto state = std::make_shared<EventStream::State>(shared_, std::move(options), scoring);
+  std::unique_ptr<EventStream> stream(new EventStream(state));
+  const StatusOr<SeqId> seq =
+      shared_->engine.submit(std::move(request), [state](SeqId id, const Event& event) { state->Push(id, event); });
+  state->Submitted(seq);
+  GYRE_RETURN_IF_ERROR(seq.status());
+  MutexLock lock(&shared_->mutex);
+  shared_->streams.push_back(state);
+  shared_->changed.Signal();
+  return stream;
+}
+
+void EventStreams::Watch() {
+  pthread_setname_np(pthread_self(), "streams");
+  const Duration tick =
+      std::clamp<Duration>(shared_->limits.stall / 8, std::chrono::milliseconds(5), std::chrono::seconds(1));
+  std::vector<std::shared_ptr<EventStream::State>> alive;
+  for (;;) {
+    {
+      MutexLock lock(&shared_->mutex);
+      while (shared_->streams.empty() && !shared_->stopping) shared_->changed.Wait(&shared_->mutex);
+      if (!shared_->stopping) shared_->changed.WaitUntil(&shared_->mutex, After(tick));
+      if (shared_->stopping) return;
+      std::erase_if(shared_->streams, [](const auto& s) { return s.expired(); });
+      for (const auto& weak : shared_->streams) {
+        if (auto state = weak.lock()) alive.push_back(std::move(state));
+      }
+    }
+    for (const auto& state : alive) state->DropIfStalled(Clock::now());
+    alive.clear();
+  }
+}
+
+}  // namespace gyre

@@ -1,0 +1,253 @@
+// The clients' service: requests and their events, tokens and prompts.
+#include <grpcpp/grpcpp.h>
+
+#include "base/mutex.h"
+#include "coordinator/grpc_services.h"
+#include "coordinator/service.h"
+#include "gyre/v1/inference.grpc.pb.h"
+#include "model/chat_template.h"
+#include "model/quoted.h"
+#include "model/tokenizer.h"
+#include "proto/convert.h"
+
+namespace gyre {
+namespace {
+
+int64_t Micros(Duration d) { return std::chrono::duration_cast<std::chrono::microseconds>(d).count(); }
+
+void Write(const TokenEvent& e, v1::GenerateEvent* out) {
+  out->mutable_token()->set_id(e.token);
+  out->mutable_token()->set_text(e.text);
+  out->mutable_token()->set_probability(e.probability);
+}
+
+void Write(const Finished& e, v1::GenerateEvent* out) {
+  v1::Finished* f = out->mutable_finished();
+  f->set_reason(e.reason == FinishReason::kStop ? "stop" : "length");
+  f->set_text(e.text);
+  f->set_prompt_tokens(e.usage.prompt_tokens);
+  f->set_cached_tokens(e.usage.cached_tokens);
+  f->set_generated_tokens(e.usage.generated_tokens);
+  f->set_to_first_token_us(Micros(e.usage.to_first_token));
+  f->set_total_us(Micros(e.usage.total));
+}
+
+// True: the event has a message of its own.
+bool Convert(const Event& event, v1::GenerateEvent* out) {
+  out->Clear();
+  if (const auto* token = std::get_if<TokenEvent>(&event)) return Write(*token, out), true;
+  if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out), true;
+  return false;
+}
+
+bool Convert(const Event& event, v1::ScoreEvent* out) {
+  const auto* row = std::get_if<LogitsEvent>(&event);
+  if (row == nullptr) return false;
+  out->set_position(row->position);
+  out->set_logits(row->logits.data(), row->logits.size() * sizeof(float));
+  return true;
+}
+
+// How a terminal event ends a call; nullopt: it is none.
+std::optional<grpc::Status> EndOf(const Event& event) {
+  if (std::holds_alternative<Finished>(event)) return grpc::Status::OK;
+  if (const auto* failed = std::get_if<Failed>(&event)) return ToGrpc(failed->status);
+  if (std::holds_alternative<Cancelled>(event)) return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
+  return std::nullopt;
+}
+
+// A call that streams one request's events to a client, one message at a time: what the client does not read stays in
+// the event stream, which has its limits.
+template <typename Message>
+class StreamCall : public grpc::ServerWriteReactor<Message> {
+ public:
+  StreamCall(grpc::CallbackServerContext* context, Service& service, StatusOr<Request> request) : context_(context) {
+    StatusOr<std::unique_ptr<EventStream>> stream =
+        request.ok() ? service.Submit(*std::move(request), {.ready = [this] { Pump(); }}) : request.status();
+    MutexLock lock(&mutex_);
+    if (!stream.ok()) {
+      finished_ = true;
+      this->Finish(ToGrpc(stream.status()));
+      return;
+    }
+    stream_ = *std::move(stream);
+    left_ ? Leave() : Advance();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+    if (ok && !left_) return Advance();
+    Leave();
+  }
+  // The caller left: its request ends now, not when something is to be written.
+  void OnCancel() override {
+    MutexLock lock(&mutex_);
+    left_ = true;
+    if (stream_ != nullptr) Leave();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Pump() {
+    MutexLock lock(&mutex_);
+    if (stream_ != nullptr) Advance();
+  }
+  // Nothing reaches the client any more. A write that is under way ends first, with OnWriteDone.
+  void Leave() GYRE_REQUIRES(mutex_) {
+    stream_->Cancel();
+    if (writing_ || finished_) return;
+    finished_ = true;
+    this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+  }
+  void Advance() GYRE_REQUIRES(mutex_) {
+    if (writing_ || finished_) {
+      // A write that the client does not take ends only with the call.
+      if (stream_->dropped()) context_->TryCancel();
+      return;
+    }
+    while (const std::optional<Event> event = stream_->TryNext()) {
+      const bool has_message = Convert(*event, &message_);
+      const std::optional<grpc::Status> end = EndOf(*event);
+      if (end) {
+        finished_ = true;
+        if (has_message) return this->StartWriteAndFinish(&message_, {}, *end);
+        return this->Finish(*end);
+      }
+      if (has_message) {
+        writing_ = true;
+        return this->StartWrite(&message_);
+      }
+    }
+  }
+
+  grpc::CallbackServerContext* const context_;
+  Mutex mutex_;
+  Message message_;  // of the write that is under way
+  bool writing_ GYRE_GUARDED_BY(mutex_) = false;
+  bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // Finish or the last write was asked for
+  bool left_ GYRE_GUARDED_BY(mutex_) = false;      // the caller
+  // The last member: its end waits for a Pump that runs.
+  std::unique_ptr<EventStream> stream_;
+};
+
+// A field that the client did not set keeps its default.
+SamplingParams ReadSampling(const v1::Sampling& s) {
+  SamplingParams out;
+  if (s.has_temperature()) out.temperature = s.temperature();
+  if (s.has_top_k()) out.top_k = s.top_k();
+  if (s.has_top_p()) out.top_p = s.top_p();
+  if (s.has_min_p()) out.min_p = s.min_p();
+  if (s.has_repetition_penalty()) out.repetition_penalty = s.repetition_penalty();
+  if (s.has_frequency_penalty()) out.frequency_penalty = s.frequency_penalty();
+  if (s.has_presence_penalty()) out.presence_penalty = s.presence_penalty();
+  if (s.has_penalty_last_n()) out.penalty_last_n = s.penalty_last_n();
+  if (s.has_seed()) out.seed = s.seed();
+  out.logit_bias.assign(s.logit_bias().begin(), s.logit_bias().end());
+  return out;
+}
+
+Question ReadQuestion(const v1::GenerateRequest& r) {
+  Question q;
+  q.input = IdsInput(r.ids().begin(), r.ids().end());
+  q.sampling = ReadSampling(r.sampling());
+  if (r.has_max_new_tokens()) q.max_new_tokens = r.max_new_tokens();
+  q.stops.assign(r.stops().begin(), r.stops().end());
+  q.stop_ids.assign(r.stop_ids().begin(), r.stop_ids().end());
+  q.ignore_end = r.ignore_end();
+  q.priority = r.priority();
+  return q;
+}
+
+class InferenceService : public v1::Inference::CallbackService {
+ public:
+  InferenceService(const GrpcServerOptions& options, const gyre::Model& model, gyre::Service& service)
+      : options_(options), model_(model), service_(service) {}
+
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
+                                                        const v1::GenerateRequest* r) override {
+    return new StreamCall<v1::GenerateEvent>(context, service_, service_.MakeRequest(ReadQuestion(*r)));
+  }
+
+  grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
+                                                  const v1::ScoreRequest* r) override {
+    Question q{.input = IdsInput(r->ids().begin(), r->ids().end()), .prompt_logits = true};
+    return new StreamCall<v1::ScoreEvent>(context, service_, service_.MakeRequest(std::move(q)));
+  }
+
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
+                                     v1::TokenizeReply* reply) override {
+    return Answer(context, [this, request, reply]() -> gyre::Status {
+      GYRE_ASSIGN_OR_RETURN(const auto ids,
+                            service_.Tokenize(request->text(), {.add_special = request->add_special(),
+                                                                .parse_special = request->parse_special()}));
+      reply->mutable_ids()->Add(ids.begin(), ids.end());
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Prompt(grpc::CallbackServerContext* context, const v1::PromptRequest* request,
+                                   v1::PromptReply* reply) override {
+    return Answer(context, [this, request, reply]() -> gyre::Status {
+      ChatInput chat{.format = request->format()};
+      GYRE_ASSIGN_OR_RETURN(chat.conversation, service_.ParseConversation(request->messages(), request->tools()));
+      GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, service_.Prompt(chat));
+      reply->mutable_ids()->Add(prompt.ids.begin(), prompt.ids.end());
+      reply->mutable_stop_ids()->Add(prompt.stop_ids.begin(), prompt.stop_ids.end());
+      reply->set_format(prompt.format);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerUnaryReactor* Model(grpc::CallbackServerContext* context, const v1::ModelRequest*,
+                                  v1::ModelReply* reply) override {
+    const ModelSpec& spec = model_.spec();
+    reply->set_path(model_.path());
+    reply->set_architecture(spec.architecture);
+    reply->set_layers(static_cast<int>(spec.layers.size()));
+    reply->set_vocab(spec.vocab);
+    reply->set_context(options_.context);
+    reply->set_kv_type(options_.kv_type);
+    reply->set_tokenizer_note(PrintableSentence(model_.tokenizer_note()));
+    if (const Tokenizer* t = model_.tokenizer()) {
+      reply->set_add_bos(t->add_bos());
+      reply->set_bos(t->bos());
+      for (TokenId id = 0; id < t->size(); ++id) {
+        if (t->IsEndOfGeneration(id)) reply->add_end_ids(id);
+      }
+    }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  // Does the work on a thread of the service: gRPC's threads read heartbeats too. Request and reply live until Finish.
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, std::function<gyre::Status()> work) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const gyre::Status posted = service_.Post([reactor, work = std::move(work)] {
+      gyre::Status status;
+      try {
+        status = work();
+      } catch (const std::exception& e) {
+        status = Internal("the text could not be worked on: {}", e.what());
+      }
+      reactor->Finish(ToGrpc(status));
+    });
+    if (!posted.ok()) reactor->Finish(ToGrpc(posted));
+    return reactor;
+  }
+
+  const GrpcServerOptions& options_;
+  const gyre::Model& model_;
+  gyre::Service& service_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeInferenceService(const GrpcServerOptions& options, const Model& model,
+                                                    Service& service) {
+  return std::make_unique<InferenceService>(options, model, service);
+}
+
+}  // namespace gyre

@@ -1,0 +1,188 @@
+#include "coordinator/grpc_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
+
+#include <atomic>
+#include <thread>
+
+#include "coordinator/grpc_services.h"
+#include "coordinator/listener.h"
+#include "coordinator/status_reply.h"
+#include "gyre/v1/admin.grpc.pb.h"
+#include "model/quoted.h"
+#include "model/utf8.h"
+#include "proto/convert.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kMaxRanges = 100'000, kMaxWorker = 256;  // bytes
+
+// What an operator writes: the answer repeats parts of it, so it must be text.
+Status CheckText(const char* what, const std::string& text, size_t most) {
+  if (text.size() > most) return InvalidArgument("{}: {} bytes, at most {} fit", what, text.size(), most);
+  for (size_t at = 0; at < text.size();) {
+    const size_t n = ValidUtf8Length(text, at);
+    if (n == 0) return InvalidArgument("{}: byte {} is not UTF-8", what, at + 1);
+    at += n;
+  }
+  return absl::OkStatus();
+}
+
+// Finishes a call once, and in any case.
+class Finisher {
+ public:
+  explicit Finisher(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
+  ~Finisher() { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator stops")); }
+  void Finish(const grpc::Status& status) {
+    if (!done_.exchange(true)) reactor_->Finish(status);
+  }
+
+ private:
+  grpc::ServerUnaryReactor* const reactor_;
+  std::atomic<bool> done_{false};
+};
+
+class AdminService : public v1::Admin::CallbackService {
+ public:
+  AdminService(const GrpcServerOptions& options, const Model& model, Engine& engine, Cluster& cluster)
+      : options_(options), model_(model), engine_(engine), cluster_(cluster) {}
+
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest*,
+                                   v1::StatusReply* reply) override {
+    Fill(reply);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* Resize(grpc::CallbackServerContext* context, const v1::ResizeRequest* request,
+                                   v1::ChangeReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const Cluster::Done done = Answer(reactor, reply);
+    if (const gyre::Status status = CheckText("the ranges", request->ranges(), kMaxRanges); !status.ok()) {
+      done(status);
+    } else {
+      cluster_.Resize(request->ranges(), done);
+    }
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::ChangeReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const Cluster::Done done = Answer(reactor, reply);
+    if (const gyre::Status status = CheckText("the worker's name", request->worker(), kMaxWorker); !status.ok()) {
+      done(status);
+    } else {
+      cluster_.Drain(request->worker(), done);
+    }
+    return reactor;
+  }
+
+ private:
+  static Cluster::Done Answer(grpc::ServerUnaryReactor* reactor, v1::ChangeReply* reply) {
+    return [finisher = std::make_shared<Finisher>(reactor), reply](StatusOr<ChangeReport> report) {
+      if (report.ok()) FillChangeReply(*report, reply);
+      finisher->Finish(ToGrpc(report.status()));
+    };
+  }
+  void Fill(v1::StatusReply* reply) const;
+
+  const GrpcServerOptions& options_;
+  const gyre::Model& model_;
+  Engine& engine_;
+  Cluster& cluster_;
+};
+
+void AdminService::Fill(v1::StatusReply* reply) const {
+  FillStatusReply({.version = options_.version, .model = model_, .context = options_.context}, cluster_.status(),
+                  engine_.stats(), reply);
+}
+
+class CallbackServer : public GrpcServer {
+ public:
+  CallbackServer(const GrpcServerOptions& options, const Model& model, Engine& engine, Cluster& cluster,
+                 Service& service)
+      : options_(options),
+        inference_(MakeInferenceService(options_, model, service)),
+        admin_(options_, model, engine, cluster),
+        cluster_(MakeClusterService(options_, model, cluster, attached_)) {}
+  ~CallbackServer() override { CallbackServer::Stop(); }
+
+  Status Listen() {
+    GYRE_ASSIGN_OR_RETURN(listener_,
+                          Listener::Open({.address = options_.address, .hello_timeout = options_.hello_timeout}));
+    grpc::ServerBuilder builder;
+    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+    // From the preface to HTTP/2's settings, which every client sends at once.
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, MillisOf(options_.hello_timeout));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(options_.idle_timeout));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1000);
+    builder.SetMaxReceiveMessageSize(16 << 20);
+    grpc::ResourceQuota quota("gyre");
+    quota.Resize(size_t{512} << 20);
+    builder.SetResourceQuota(quota);
+    builder.RegisterService(inference_.get());
+    builder.RegisterService(&admin_);
+    builder.RegisterService(cluster_.get());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) return Unavailable("cannot serve gRPC at {}", options_.address);
+    listener_->Start([acceptor = std::shared_ptr(std::move(acceptor))](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor->HandleNewConnection(&connection);
+    });
+    watch_ = std::thread([this] { Watch(); });
+    return absl::OkStatus();
+  }
+  const std::string& address() const override { return listener_->address(); }
+  void Stop() override {
+    if (server_ == nullptr || stopping_.exchange(true)) return;
+    listener_->Stop();
+    attached_.CancelAll();
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+    server_->Wait();
+    watch_.join();
+  }
+
+ private:
+  static int MillisOf(Duration d) {
+    return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
+  }
+  // Finds workers that fell silent.
+  void Watch() {
+    constexpr Duration kTick = std::chrono::milliseconds(100);
+    while (!stopping_) {
+      const Deadline wake = After(kTick);
+      std::this_thread::sleep_for(kTick);
+      // Woken late, the process itself was held up, by a suspended or crowded machine: others' silence means nothing
+      // then.
+      const Duration late = Clock::now() - wake;
+      attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
+    }
+  }
+
+  const GrpcServerOptions options_;
+  const std::unique_ptr<grpc::Service> inference_;
+  AdminService admin_;
+  AttachedWorkers attached_;
+  const std::unique_ptr<grpc::Service> cluster_;
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<grpc::Server> server_;
+  std::atomic<bool> stopping_{false};
+  std::thread watch_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Open(const GrpcServerOptions& options, const Model& model,
+                                                       Engine& engine, Cluster& cluster, Service& service) {
+  auto server = std::make_unique<CallbackServer>(options, model, engine, cluster, service);
+  GYRE_RETURN_IF_ERROR(server->Listen());
+  return std::unique_ptr<GrpcServer>(std::move(server));
+}
+
+}  // namespace gyre

@@ -1,0 +1,204 @@
+// The workers' service: a stream each, events up, commands down.
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "coordinator/grpc_services.h"
+#include "coordinator/refusal_log.h"
+#include "coordinator/remote_stage.h"
+#include "gyre/v1/cluster.grpc.pb.h"
+#include "proto/control_codec.h"
+#include "proto/convert.h"
+
+namespace gyre {
+namespace {
+
+// "ipv4:127.0.0.1:4711" -> "127.0.0.1", "ipv6:%5B::1%5D:4711" -> "::1".
+std::string HostOf(const std::string& peer) {
+  const size_t colon = peer.find(':'), port = peer.rfind(':');
+  if (colon == std::string::npos || port <= colon) return peer;
+  std::string host = peer.substr(colon + 1, port - colon - 1);
+  if (host.size() > 6 && host.rfind("%5B", 0) == 0) host = host.substr(3, host.size() - 6);
+  return host;
+}
+
+MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
+  return {.name = h.name,
+          .address = h.ring_address,
+          .host = HostOf(peer),
+          .memory = h.memory,
+          .threads = static_cast<int>(h.threads),
+          .isa = h.isa,
+          .prefill_matches_decode = h.prefill_matches_decode,
+          .model_hash = h.model_hash,
+          .wire_types = h.wire_types,
+          .wish = h.wish,
+          .instance = h.instance};
+}
+
+}  // namespace
+
+class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
+ public:
+  AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
+                uint64_t term)
+      : context_(context), cluster_(cluster), attached_(attached), refusals_(refusals), term_(term) {
+    attached_.Add(this);
+    StartRead(&event_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(Reason());
+    heard_ = Now();
+    const gyre::Status status = OnEvent();
+    if (!status.ok()) {
+      refusals_.Log(context_->peer(), status);
+      return End(status);
+    }
+    StartRead(&event_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (ok && stage_ != nullptr) stage_->Written();
+  }
+  void OnCancel() override {}
+  void OnDone() override {
+    attached_.Remove(this);
+    if (stage_ != nullptr) stage_->Close();
+    Leave(Reason());
+    delete this;
+  }
+
+  bool SilentSince(Duration timeout) const { return Now() - heard_ > timeout.count(); }
+  // For `own_stall` this process heard nothing of anybody.
+  void ExtendDeadline(Duration own_stall) {
+    auto heard = heard_.load();
+    while (!heard_.compare_exchange_weak(heard, std::min(heard + own_stall.count(), Now()))) {
+    }
+  }
+  // The read fails then, and the call ends. `why` is about `who`.
+  void Cancel(const std::function<gyre::Status(const std::string& who)>& why) {
+    {
+      MutexLock lock(&mutex_);
+      if (why_.ok()) why_ = why(who_);
+    }
+    context_->TryCancel();
+  }
+
+ private:
+  static int64_t Now() { return Clock::now().time_since_epoch().count(); }
+
+  gyre::Status OnEvent() {
+    GYRE_ASSIGN_OR_RETURN(WorkerMessage message, Decode(event_));
+    if (stage_ == nullptr) {
+      auto* hello = std::get_if<WorkerHello>(&message);
+      return hello != nullptr ? OnHello(*hello) : InvalidArgument("its first event is no hello");
+    }
+    if (auto* load = std::get_if<MemberLoad>(&message)) cluster_.Report(member_.name, *load);
+    if (auto* event = std::get_if<StageEvent>(&message)) stage_->OnEvent(std::move(*event));
+    return absl::OkStatus();
+  }
+  gyre::Status OnHello(const WorkerHello& hello) {
+    MemberInfo info = InfoFrom(hello, context_->peer());
+    auto stage = std::make_shared<RemoteStage>(info.name);
+    GYRE_ASSIGN_OR_RETURN(member_, cluster_.Join(std::move(info), stage));
+    {
+      MutexLock lock(&mutex_);
+      who_ = member_.name;
+    }
+    stage_ = std::move(stage);
+    stage_->Open([this](const v1::Command* command) { StartWrite(command); }, {.name = member_.name, .term = term_});
+    return absl::OkStatus();
+  }
+  // Why the stream is over, where nobody said it in words.
+  gyre::Status Reason() {
+    MutexLock lock(&mutex_);
+    return why_.ok() ? Unavailable("the connection of {} ended", who_) : why_;
+  }
+  void Leave(const gyre::Status& why) {
+    if (left_.exchange(true)) return;
+    if (member_.id != 0) {
+      cluster_.Leave(member_, why);
+    } else if (!absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why)) {
+      refusals_.Log(context_->peer(), why);  // it never said who it is; a refused hello has its line already
+    }
+  }
+  void End(const gyre::Status& why) {
+    if (stage_ != nullptr) stage_->Close();
+    Leave(why);
+    Finish(ToGrpc(why));
+  }
+
+  grpc::CallbackServerContext* const context_;
+  Cluster& cluster_;
+  AttachedWorkers& attached_;
+  RefusalLog& refusals_;
+  const uint64_t term_;
+  v1::WorkerEvent event_;
+  Membership member_;
+  std::shared_ptr<RemoteStage> stage_;
+  std::atomic<int64_t> heard_{Now()};
+  std::atomic<bool> left_{false};
+  Mutex mutex_;
+  std::string who_ GYRE_GUARDED_BY(mutex_) = "a worker that has not said its name";
+  gyre::Status why_ GYRE_GUARDED_BY(mutex_);
+};
+
+void AttachedWorkers::Check(Duration timeout, Duration own_stall) {
+  MutexLock lock(&mutex_);
+  for (AttachReactor* r : all_) {
+    r->ExtendDeadline(own_stall);
+    if (!r->SilentSince(timeout)) continue;
+    r->Cancel([timeout](const std::string& who) {
+      return Unavailable("nothing was heard of {} for {:.1f} s", who, std::chrono::duration<double>(timeout).count());
+    });
+  }
+}
+
+void AttachedWorkers::CancelAll() {
+  MutexLock lock(&mutex_);
+  for (AttachReactor* r : all_) r->Cancel([](const std::string&) { return Unavailable("the coordinator stops"); });
+}
+
+namespace {
+
+class ClusterService : public v1::Cluster::CallbackService {
+ public:
+  ClusterService(const GrpcServerOptions& options, const Model& model, Cluster& cluster, AttachedWorkers& attached)
+      : options_(options), model_(model), cluster_(cluster), attached_(attached) {}
+
+  grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest*,
+                                 v1::ClusterInfo* reply) override {
+    *reply = Encode(ClusterFacts{.term = options_.term,
+                                 .version = options_.version,
+                                 .model_path = model_.path(),
+                                 .model_hash = model_.content_hash(),
+                                 .layers = static_cast<int>(model_.spec().layers.size()),
+                                 .rope_base = options_.open.rope_base,
+                                 .norm_eps = options_.open.norm_eps,
+                                 .exact = options_.exact,
+                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0))});
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command>* Attach(grpc::CallbackServerContext* context) override {
+    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term);
+  }
+
+ private:
+  const GrpcServerOptions& options_;
+  const gyre::Model& model_;
+  Cluster& cluster_;
+  AttachedWorkers& attached_;
+  RefusalLog refusals_{"a worker"};
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeClusterService(const GrpcServerOptions& options, const Model& model,
+                                                  Cluster& cluster, AttachedWorkers& attached) {
+  return std::make_unique<ClusterService>(options, model, cluster, attached);
+}
+
+}  // namespace gyre

@@ -1,0 +1,103 @@
+// The one place where a question - a conversation, a text, or token ids, with its settings - becomes a request, for
+// every interface: command line, gRPC, HTTP, C. What comes from outside is limited here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "coordinator/engine.h"
+#include "coordinator/event_stream.h"
+#include "model/chat_template.h"
+#include "model/tokenizer.h"
+
+namespace gyre {
+
+class Model;
+
+struct TextInput {
+  std::string text;            // any bytes
+  bool parse_special = false;  // recognise control tokens in the text
+};
+struct ChatInput {
+  Conversation conversation;
+  std::string format;  // name of a built-in template; "" = the model's own
+};
+using IdsInput = std::vector<TokenId>;
+
+struct Question {
+  std::variant<IdsInput, TextInput, ChatInput> input;
+  SamplingParams sampling;
+  std::optional<uint32_t> max_new_tokens;  // nullopt: until the context is full
+  std::vector<std::string> stops;
+  std::vector<TokenId> stop_ids;  // beside the model's own end-of-generation ids
+  bool ignore_end = false;        // end-of-generation ids are tokens like any other
+  bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order
+  int priority = 0;
+  Deadline deadline = kNoDeadline;
+};
+
+struct ServiceLimits {
+  size_t prompt_bytes = size_t{4} << 20;  // of a text, or of a conversation with its tools
+  size_t stops = 64, stop_bytes = 4096;   // their number, and the length of each
+  size_t stop_ids = 4096;
+  size_t queued_work = 64;  // calls that wait in Post
+  int work_threads = 2;
+  StreamLimits streams;
+};
+
+// Thread-safe. Model and engine outlive it; it outlives the streams that it gives out and the work that is posted.
+class Service {
+ public:
+  // `context`: positions of a sequence at most.
+  Service(const Model& model, EngineCalls engine, uint32_t context, const ServiceLimits& limits = {});
+  ~Service();
+
+  const Model& model() const { return model_; }
+  uint32_t context() const { return context_; }
+
+  // Templates and tokenizes on the calling thread. A conversation's stop ids are added to the question's.
+  // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kResourceExhausted:
+  // longer than the context. kFailedPrecondition: the model has no tokenizer.
+  StatusOr<Request> MakeRequest(Question question) const;
+  // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
+  // context.
+  StatusOr<std::vector<TokenId>> Tokenize(std::string_view text, const EncodeOptions& options) const;
+  StatusOr<ChatPrompt> Prompt(const ChatInput& chat) const;
+  // JSON texts as a conversation: `messages` an array, `tools` "" or any value. kInvalidArgument.
+  StatusOr<Conversation> ParseConversation(std::string_view messages, std::string_view tools) const;
+
+  // Starts a request. The stream is the caller's; dropping it cancels the request. Engine::Submit's errors and
+  // kResourceExhausted.
+  StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options = {});
+  // Starts a request and hands its events over on the calling thread, the terminal one last. `cancelled` is asked every
+  // 50 ms and after every event. The error of Submit or of a Failed event; OK after Finished and Cancelled.
+  Status Run(Request request, const std::function<void(const Event&)>& on_event,
+             const std::function<bool()>& cancelled);
+  const EventStreams& streams() const { return streams_; }
+
+  // Runs `work` soon on one of a few threads of its own: templates and tokenizers must not hold up threads that have
+  // others to hear. kResourceExhausted: too much waits; then `work` is not called.
+  Status Post(std::function<void()> work);
+
+ private:
+  StatusOr<std::vector<TokenId>> PromptIds(Question& question) const;
+  Status CheckSettings(const Question& question) const;
+
+  class Pool;
+  const Model& model_;
+  const uint32_t context_;
+  const ServiceLimits limits_;
+  EventStreams streams_;
+  const std::unique_ptr<Pool> pool_;
+};
+
+}  // namespace gyre

@@ -1,0 +1,40 @@
+// Keys and values as the attention kernels read them. Every ISA's file includes this, so it has only constants and
+// templates of constants.
+#pragma once
+
+#include <cstddef>
+
+#include "base/kv_type.h"
+
+namespace gyre::cpu {
+
+// The keys or values of one head at consecutive positions of one page.
+struct KvSpan {
+  KvType type;
+  const std::byte* values;
+  const std::byte* scales;  // f16, q8_0 only
+};
+
+// Pages that IsaOps::scores and weighted_sum read at once for few rows: memory serves several streams faster than one.
+inline constexpr size_t kPagesPerBatch = 4;
+
+// Spans of several pages, n positions each.
+struct KvSpans {
+  const KvSpan* at;
+  size_t pages, n;
+  // The spans that are read afterwards, as many and of as many positions: prefetched meanwhile. May be null.
+  const KvSpan* next = nullptr;
+};
+
+// Calls f.template operator()<type>() for a type that is known only at run time.
+template <typename Fn>
+void WithKvType(KvType type, const Fn& f) {
+  switch (type) {
+    case KvType::kF32: return f.template operator()<KvType::kF32>();
+    case KvType::kF16: return f.template operator()<KvType::kF16>();
+    case KvType::kBf16: return f.template operator()<KvType::kBf16>();
+    case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
+  }
+}
+
+}  // namespace gyre::cpu

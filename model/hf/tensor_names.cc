@@ -1,0 +1,104 @@
+#include "model/hf/tensor_names.h"
+
+#include "fmt/core.h"
+
+namespace gyre {
+namespace {
+
+struct Rename {
+  const char* hf;
+  const char* gguf;
+  const char* gemma = nullptr;  // where it is another
+};
+constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"},
+                            {"norm.weight", "output_norm.weight"},
+                            {"lm_head.weight", "output.weight"}};
+constexpr Rename kLayer[] = {
+    {"input_layernorm.weight", "attn_norm.weight"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
+    {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
+    {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
+    {"self_attn.q_proj.weight", "attn_q.weight"},
+    {"self_attn.k_proj.weight", "attn_k.weight"},
+    {"self_attn.v_proj.weight", "attn_v.weight"},
+    {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
+    {"self_attn.o_proj.weight", "attn_output.weight"},
+    {"self_attn.q_proj.bias", "attn_q.bias"},
+    {"self_attn.k_proj.bias", "attn_k.bias"},
+    {"self_attn.v_proj.bias", "attn_v.bias"},
+    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
+    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+    {"mlp.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.up_proj.weight", "ffn_up.weight"},
+    {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+    {"mlp.down_proj.weight", "ffn_down.weight"},
+    {"mlp.gate.weight", "ffn_gate_inp.weight"},
+    {"block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
+    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+};
+// Of an expert: "experts.3." before, and GGUF's older names, one by one.
+constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"},
+                              {"down_proj.weight", "ffn_down"}, {"w1.weight", "ffn_gate"},
+                              {"w3.weight", "ffn_up"},          {"w2.weight", "ffn_down"}};
+
+bool Eat(std::string_view* s, std::string_view prefix) {
+  if (s->substr(0, prefix.size()) != prefix) return false;
+  s->remove_prefix(prefix.size());
+  return true;
+}
+std::optional<int> EatNumber(std::string_view* s) {
+  size_t n = 0;
+  int v = 0;
+  while (n < s->size() && n < 6 && (*s)[n] >= '0' && (*s)[n] <= '9') v = 10 * v + ((*s)[n++] - '0');
+  if (n == 0 || n >= s->size() || (*s)[n] != '.') return std::nullopt;
+  s->remove_prefix(n + 1);
+  return v;
+}
+
+}  // namespace
+
+std::optional<std::string> GgufName(std::string_view name, bool gemma) {
+  for (std::string_view skip :
+       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
+    if (name.substr(0, skip.size()) == skip) return "";
+  }
+  if (name.find("rotary_emb.inv_freq") != std::string_view::npos) return "";
+  Eat(&name, "language_model.");
+  if (Eat(&name, "model.")) Eat(&name, "language_model.");
+  for (const Rename& r : kEnds) {
+    if (name == r.hf) return r.gguf;
+  }
+  if (!Eat(&name, "layers.")) return std::nullopt;
+  const auto layer = EatNumber(&name);
+  if (!layer) return std::nullopt;
+  const std::string prefix = fmt::format("blk.{}.", *layer);
+  for (const Rename& r : kLayer) {
+    if (name == r.hf) return prefix + (gemma && r.gemma != nullptr ? r.gemma : r.gguf);
+  }
+  if (Eat(&name, "mlp.experts.") || Eat(&name, "block_sparse_moe.experts.")) {
+    const auto expert = EatNumber(&name);
+    for (const Rename& r : kExpert) {
+      if (expert && name == r.hf) return fmt::format("{}{}.{}.weight", prefix, r.gguf, *expert);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ExpertTensor> ParseExpertName(std::string_view gguf_name) {
+  std::string_view rest(gguf_name);
+  if (!Eat(&rest, "blk.") || !EatNumber(&rest)) return std::nullopt;
+  const std::string_view layer = gguf_name.substr(0, gguf_name.size() - rest.size());
+  for (std::string_view part : {"ffn_gate", "ffn_up", "ffn_down"}) {
+    std::string_view tail = rest;
+    if (!Eat(&tail, part) || !Eat(&tail, ".")) continue;
+    if (const auto expert = EatNumber(&tail)) {
+      return ExpertTensor{.all = fmt::format("{}{}_exps.weight", layer, part), .expert = *expert};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace gyre

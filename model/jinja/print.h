@@ -1,0 +1,26 @@
+// Values as text: Python's str and repr, and JSON. Each charges for its text as it grows and counts a step a value, as
+// a few lists that hold each other many times print as more text than there is memory.
+#pragma once
+
+#include <string>
+
+#include "model/jinja/value.h"
+
+namespace gyre::jinja {
+
+void AppendText(const Value& v, Budget& budget, std::string* out);  // str(v)
+std::string ToText(const Value& v, Budget& budget);
+std::string Repr(const Value& v, Budget& budget);
+
+// str() of a float: the shortest text that reads back the same.
+std::string FloatToString(double v);
+
+struct JsonOptions {
+  int indent = -1;  // < 0: one line
+  bool ensure_ascii = false, sort_keys = false;
+  std::string item_separator, key_separator;  // empty: Python's
+};
+// json.dumps
+std::string DumpJson(const Value& v, const JsonOptions& options, Budget& budget);
+
+}  // namespace gyre::jinja

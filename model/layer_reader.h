@@ -1,0 +1,27 @@
+// A layer's weights, found among a file's tensors by GGUF's names.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "base/status.h"
+#include "model/spec.h"
+#include "model/tensor_table.h"
+#include "model/weights.h"
+
+namespace gyre {
+
+// kInvalidArgument: there is no such layer; kDataLoss: a tensor is missing or has another shape. `used`, unless null,
+// collects the names that were looked up. Views point into what the tensors do.
+StatusOr<LayerWeights> ReadLayer(const TensorTable& tensors, const ModelSpec& spec, int layer,
+                                 std::unordered_set<std::string>* used);
+
+// Every tensor that the spec names is there and right, and no other is: one that nothing reads would be a part of the
+// model silently left out.
+Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec);
+
+StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& spec);
+StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec);
+
+}  // namespace gyre

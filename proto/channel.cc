@@ -1,0 +1,38 @@
+#include "proto/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "base/host_port.h"
+#include "proto/convert.h"
+
+namespace gyre {
+
+StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const ChannelOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(address));
+  if (at.port == 0) return InvalidArgument("'{}': the port is 0, expected 1 to 65535", address);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (options.keepalive) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
+  const Status out = FromGrpc(status);
+  if (!absl::IsUnavailable(out)) return out;
+  const std::string& text = status.error_message();
+  if (text.rfind("failed to connect", 0) == 0 || text.rfind("DNS resolution failed", 0) == 0) {
+    return Unavailable("no coordinator answers at {}: {}", address, Cause(status));
+  }
+  for (const char* gone : {"Socket closed", "Connection reset by peer", "Broken pipe", "GOAWAY"}) {
+    if (text.find(gone) != std::string::npos) return Unavailable("the coordinator at {} is gone", address);
+  }
+  return out;
+}
+
+}  // namespace gyre

@@ -1,0 +1,28 @@
+// The one way to reach a coordinator over gRPC.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/support/status.h>
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace gyre {
+
+struct ChannelOptions {
+  // A connection of its own that is tried at once; channels to one address otherwise share a connection and its
+  // backoff.
+  bool own_connection = false;
+  bool keepalive = false;  // pings find a dead host while a stream is silent
+};
+
+// `address`: HOST:PORT. Returns at once: the first call connects. kInvalidArgument: not an address.
+StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const ChannelOptions& options = {});
+
+// A call's outcome. Where the coordinator at `address` could not be reached or went away, the sentence says that, in
+// place of gRPC's own words.
+Status FromGrpcAt(const grpc::Status& status, const std::string& address);
+
+}  // namespace gyre

@@ -1,0 +1,362 @@
+#include "proto/control_codec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/host_port.h"
+#include "proto/convert.h"
+
+namespace gyre {
+namespace {
+
+// Far beyond what any cluster has, and small enough that a hostile message costs little.
+constexpr int kMaxLayers = 1 << 16;
+constexpr int kMaxStages = 1 << 12;  // and layer sources
+constexpr int kMaxBlocks = 1 << 24;
+constexpr uint32_t kMaxThreads = 1 << 16;
+constexpr size_t kMaxName = 64, kMaxShortText = 256, kMaxPath = 4096, kMaxFault = 1000;
+constexpr int kMaxBlockSize = 1 << 16;
+constexpr int kLastStatusCode = 16;
+
+void Set(v1::LayerRange* out, LayerRange range) {
+  out->set_begin(range.begin);
+  out->set_end(range.end);
+}
+
+LayerRange Get(const v1::LayerRange& range) { return {range.begin(), range.end()}; }
+
+void Set(v1::Epoch* out, Epoch epoch) {
+  out->set_term(epoch.term);
+  out->set_number(epoch.number);
+}
+
+Epoch Get(const v1::Epoch& epoch) { return {epoch.term(), epoch.number()}; }
+
+// Texts that go to logs and terminals: printable ASCII only.
+Status CheckText(const char* what, const std::string& text, size_t most) {
+  if (text.size() > most) return InvalidArgument("{}: {} bytes, at most {} fit", what, text.size(), most);
+  const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < '\x7F'; });
+  if (!printable) return InvalidArgument("{}: only printable ASCII is expected", what);
+  return absl::OkStatus();
+}
+
+// "HOST:PORT", "" for a member in the coordinator's process, ":PORT" for the host that the worker joined at.
+Status CheckPlanAddress(const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  return ParseHostPort(address[0] == ':' ? "host" + address : address).status();
+}
+
+Status CheckRange(const v1::LayerRange& range) {
+  if (range.begin() >= 0 && range.begin() <= range.end() && range.end() <= kMaxLayers) return absl::OkStatus();
+  return InvalidArgument("layers [{}, {}): expected 0 <= begin <= end <= {}", range.begin(), range.end(), kMaxLayers);
+}
+
+StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
+  if (h.protocol() != kControlProtocol) {
+    return FailedPrecondition("it speaks control protocol {}, expected {}", h.protocol(), kControlProtocol);
+  }
+  GYRE_RETURN_IF_ERROR(CheckMemberName(h.name()));
+  if (h.name() == "local") return InvalidArgument("the name 'local' is the coordinator's own");
+  GYRE_RETURN_IF_ERROR(ParseHostPort(h.ring_address()).status());
+  if (h.threads() == 0 || h.threads() > kMaxThreads) {
+    return InvalidArgument("{} threads, expected 1 to {}", h.threads(), kMaxThreads);
+  }
+  GYRE_RETURN_IF_ERROR(CheckText("instruction set", h.isa(), kMaxName));
+  GYRE_RETURN_IF_ERROR(CheckText("version", h.version(), kMaxShortText));
+  return WorkerHello{.protocol = h.protocol(),
+                     .name = h.name(),
+                     .ring_address = h.ring_address(),
+                     .model_hash = h.model_hash(),
+                     .isa = h.isa(),
+                     .threads = h.threads(),
+                     .memory = h.memory_bytes(),
+                     .wish = h.has_wish() ? std::optional(Get(h.wish())) : std::nullopt,
+                     .version = h.version(),
+                     .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
+                     .prefill_matches_decode = h.prefill_matches_decode(),
+                     .instance = h.instance()};
+}
+
+MemberLoad DecodeLoad(const v1::Heartbeat& h) {
+  return {.busy = h.busy() > 0 ? std::min(h.busy(), 1.0) : 0,  // not a number counts as 0
+          .steps = h.steps(),
+          .resident_bytes = h.resident_bytes(),
+          .busy_us = h.busy_us(),
+          .rows_sent = h.rows_sent(),
+          .row_bytes_sent = h.row_bytes_sent()};
+}
+
+StageFault DecodeFault(const v1::Fault& fault) {
+  const int code = fault.code();
+  const std::string text = CutUtf8(fault.message(), kMaxFault);
+  return {Status(code > 0 && code <= kLastStatusCode ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+                 absl::string_view(text.data(), text.size()))};
+}
+
+StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
+  Plan plan;
+  plan.epoch = epoch;
+  plan.model = p.model();
+  plan.model_hash = p.model_hash();
+  if (p.num_layers() < 0 || p.num_layers() > kMaxLayers) {
+    return InvalidArgument("a plan of {} layers, expected at most {}", p.num_layers(), kMaxLayers);
+  }
+  plan.num_layers = p.num_layers();
+  GYRE_RETURN_IF_ERROR(CheckPlanAddress(p.coordinator_address()));
+  plan.coordinator_address = p.coordinator_address();
+  if (p.key().size() != plan.key.size()) {
+    return InvalidArgument("a plan's key has {} bytes, expected {}", p.key().size(), plan.key.size());
+  }
+  std::copy(p.key().begin(), p.key().end(), plan.key.begin());
+  if (p.stages_size() > kMaxStages)
+    return InvalidArgument("a plan of {} stages, at most {}", p.stages_size(), kMaxStages);
+  std::vector<Assignment> assignments;
+  for (const v1::Stage& s : p.stages()) {
+    GYRE_RETURN_IF_ERROR(CheckRange(s.layers()));
+    GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+    GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+    assignments.push_back({s.worker(), s.address(), Get(s.layers())});
+  }
+  plan.stages = MakeStages(assignments);
+  if (p.wire() > 0xFF) return InvalidArgument("a plan with activations of type {}", p.wire());
+  if (p.wire() != 0) plan.wire = static_cast<WireType>(p.wire());
+  return plan;
+}
+
+StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
+  PrepareRequest r;
+  GYRE_ASSIGN_OR_RETURN(r.plan, DecodePlan(p.plan(), epoch));
+  if (p.stage() < -1 || p.stage() >= kMaxStages) return InvalidArgument("stage {} of a plan", p.stage());
+  r.stage = p.stage();
+  if (p.block_size() < 0 || p.block_size() > kMaxBlockSize) {
+    return InvalidArgument("KV blocks of {} positions, expected at most {}", p.block_size(), kMaxBlockSize);
+  }
+  r.block_size = p.block_size();
+  r.num_blocks = p.num_blocks();
+  if (p.kv_type() >= kKvTypeNames.size()) return InvalidArgument("KV type {} is unknown", p.kv_type());
+  r.kv_type = static_cast<KvType>(p.kv_type());
+  if (p.sources_size() > kMaxStages) {
+    return InvalidArgument("a plan of {} layer sources, at most {}", p.sources_size(), kMaxStages);
+  }
+  for (const v1::LayerSource& s : p.sources()) {
+    GYRE_RETURN_IF_ERROR(CheckRange(s.layers()));
+    GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+    GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+    r.sources.push_back({Get(s.layers()), s.worker(), s.address()});
+  }
+  return r;
+}
+
+void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
+  const Plan& plan = request.plan;
+  v1::Plan* out = p->mutable_plan();
+  out->set_model(plan.model);
+  out->set_model_hash(plan.model_hash);
+  out->set_num_layers(plan.num_layers);
+  out->set_coordinator_address(plan.coordinator_address);
+  out->set_key(plan.key.data(), plan.key.size());
+  for (const StagePlan& s : plan.stages) {
+    v1::Stage* stage = out->add_stages();
+    Set(stage->mutable_layers(), s.layers);
+    stage->set_worker(s.worker());
+    stage->set_address(s.members[0].address);
+  }
+  out->set_wire(static_cast<uint32_t>(plan.wire));
+  p->set_stage(request.stage);
+  p->set_block_size(request.block_size);
+  p->set_num_blocks(request.num_blocks);
+  p->set_kv_type(static_cast<uint32_t>(request.kv_type));
+  for (const LayerSource& s : request.sources) {
+    v1::LayerSource* source = p->add_sources();
+    Set(source->mutable_layers(), s.layers);
+    source->set_worker(s.worker);
+    source->set_address(s.address);
+  }
+}
+
+struct EncodeCommand {
+  v1::Command* out;
+  void operator()(const UnknownCommand&) const {}
+  void operator()(const Welcome& w) const {
+    out->mutable_welcome()->set_name(w.name);
+    out->mutable_welcome()->set_term(w.term);
+  }
+  void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
+  void operator()(const MoveCommand& m) const {
+    out->mutable_move()->mutable_blocks()->Add(m.blocks.begin(), m.blocks.end());
+  }
+  void operator()(const CommitCommand&) const { out->mutable_commit(); }
+  void operator()(const ReleaseCommand&) const { out->mutable_release(); }
+  void operator()(const AbortCommand&) const { out->mutable_abort(); }
+};
+
+struct EncodeStageEvent {
+  v1::WorkerEvent* out;
+  void operator()(const StageProgress& p) const {
+    out->mutable_progress()->set_done(p.done);
+    out->mutable_progress()->set_total(p.total);
+  }
+  void operator()(const StageReady&) const { out->mutable_ready(); }
+  void operator()(const StageMoved& m) const {
+    out->mutable_moved()->set_pages(m.pages);
+    out->mutable_moved()->set_bytes(m.bytes);
+    out->mutable_moved()->set_last_pages(m.last_pages);
+  }
+  void operator()(const StageCommitted&) const { out->mutable_committed(); }
+  void operator()(const StageAborted&) const { out->mutable_aborted(); }
+  void operator()(const StageFault& f) const {
+    out->mutable_fault()->set_code(f.status.raw_code());
+    out->mutable_fault()->set_message(CutUtf8(Message(f.status), kMaxFault - 3));
+  }
+};
+
+}  // namespace
+
+Status CheckMemberName(const std::string& name) {
+  if (name.empty() || name.size() > kMaxName) {
+    return InvalidArgument("a name has 1 to {} characters, not {}", kMaxName, name.size());
+  }
+  const bool fine = std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  });
+  if (!fine) return InvalidArgument("a name has letters, digits, '-', '_' and '.' only");
+  return absl::OkStatus();
+}
+
+v1::ClusterInfo Encode(const ClusterFacts& facts) {
+  v1::ClusterInfo out;
+  out.set_protocol(facts.protocol);
+  out.set_term(facts.term);
+  out.set_version(facts.version);
+  out.set_model_path(facts.model_path);
+  out.set_model_hash(facts.model_hash);
+  out.set_layers(facts.layers);
+  out.set_rope_base(facts.rope_base);
+  out.set_norm_eps(facts.norm_eps);
+  out.set_exact(facts.exact);
+  out.set_context(static_cast<int>(facts.context));
+  return out;
+}
+
+StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
+  GYRE_RETURN_IF_ERROR(CheckText("the coordinator's version", info.version(), kMaxShortText));
+  if (info.protocol() != kControlProtocol) {
+    return FailedPrecondition(
+        "the coordinator (Gyre {}) speaks control protocol {}, this worker {}: update one of them", info.version(),
+        info.protocol(), kControlProtocol);
+  }
+  if (info.model_path().size() > kMaxPath || info.model_path().find('\0') != std::string::npos) {
+    return InvalidArgument("the coordinator's model has a path of {} bytes, expected at most {} and no zero among them",
+                           info.model_path().size(), kMaxPath);
+  }
+  if (info.layers() < 0 || info.layers() > kMaxLayers || info.context() < 0) {
+    return InvalidArgument("the coordinator's model has {} layers and a context of {}", info.layers(), info.context());
+  }
+  if (!(info.rope_base() >= 0 && std::isfinite(info.rope_base())) || !(info.norm_eps() >= 0 && info.norm_eps() < 1)) {
+    return InvalidArgument("the coordinator's model has a rope base of {} and an epsilon of {}", info.rope_base(),
+                           info.norm_eps());
+  }
+  return ClusterFacts{.protocol = info.protocol(),
+                      .term = info.term(),
+                      .version = info.version(),
+                      .model_path = info.model_path(),
+                      .model_hash = info.model_hash(),
+                      .layers = info.layers(),
+                      .rope_base = info.rope_base(),
+                      .norm_eps = info.norm_eps(),
+                      .exact = info.exact(),
+                      .context = static_cast<uint32_t>(info.context())};
+}
+
+v1::WorkerEvent Encode(const WorkerHello& hello) {
+  v1::WorkerEvent out;
+  v1::WorkerHello* h = out.mutable_hello();
+  h->set_protocol(hello.protocol);
+  h->set_name(hello.name);
+  h->set_ring_address(hello.ring_address);
+  h->set_model_hash(hello.model_hash);
+  h->set_isa(hello.isa);
+  h->set_threads(hello.threads);
+  h->set_memory_bytes(hello.memory);
+  if (hello.wish) Set(h->mutable_wish(), *hello.wish);
+  h->set_version(hello.version);
+  h->set_wire_types(hello.wire_types);
+  h->set_prefill_matches_decode(hello.prefill_matches_decode);
+  h->set_instance(hello.instance);
+  return out;
+}
+
+v1::WorkerEvent Encode(const MemberLoad& load) {
+  v1::WorkerEvent out;
+  v1::Heartbeat* h = out.mutable_heartbeat();
+  h->set_busy(load.busy);
+  h->set_steps(load.steps);
+  h->set_resident_bytes(load.resident_bytes);
+  h->set_busy_us(load.busy_us);
+  h->set_rows_sent(load.rows_sent);
+  h->set_row_bytes_sent(load.row_bytes_sent);
+  return out;
+}
+
+v1::WorkerEvent Encode(const StageEvent& event) {
+  v1::WorkerEvent out;
+  Set(out.mutable_epoch(), event.epoch);
+  std::visit(EncodeStageEvent{&out}, event.what);
+  return out;
+}
+
+StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
+  StageEvent out{.worker = {}, .epoch = Get(event.epoch()), .what = StageAborted{}};
+  switch (event.what_case()) {
+    case v1::WorkerEvent::kHello: {
+      GYRE_ASSIGN_OR_RETURN(WorkerHello hello, DecodeHello(event.hello()));
+      return WorkerMessage(std::move(hello));
+    }
+    case v1::WorkerEvent::kHeartbeat: return WorkerMessage(DecodeLoad(event.heartbeat()));
+    case v1::WorkerEvent::kProgress: out.what = StageProgress{event.progress().done(), event.progress().total()}; break;
+    case v1::WorkerEvent::kReady: out.what = StageReady{}; break;
+    case v1::WorkerEvent::kMoved:
+      out.what = StageMoved{event.moved().pages(), event.moved().bytes(), event.moved().last_pages()};
+      break;
+    case v1::WorkerEvent::kCommitted: out.what = StageCommitted{}; break;
+    case v1::WorkerEvent::kAborted: out.what = StageAborted{}; break;
+    case v1::WorkerEvent::kFault: out.what = DecodeFault(event.fault()); break;
+    default: return WorkerMessage();
+  }
+  return WorkerMessage(std::move(out));
+}
+
+v1::Command Encode(const WorkerCommand& command) {
+  v1::Command out;
+  if (command.epoch != Epoch{}) Set(out.mutable_epoch(), command.epoch);
+  std::visit(EncodeCommand{&out}, command.what);
+  return out;
+}
+
+StatusOr<WorkerCommand> Decode(const v1::Command& command) {
+  WorkerCommand out{.epoch = Get(command.epoch()), .what = UnknownCommand{}};
+  switch (command.what_case()) {
+    case v1::Command::kWelcome:
+      GYRE_RETURN_IF_ERROR(CheckMemberName(command.welcome().name()));
+      out.what = Welcome{command.welcome().name(), command.welcome().term()};
+      break;
+    case v1::Command::kPrepare: {
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodePrepare(command.prepare(), out.epoch));
+      break;
+    }
+    case v1::Command::kMove:
+      if (command.move().blocks_size() > kMaxBlocks) {
+        return InvalidArgument("a move of {} blocks, at most {}", command.move().blocks_size(), kMaxBlocks);
+      }
+      out.what = MoveCommand{{command.move().blocks().begin(), command.move().blocks().end()}};
+      break;
+    case v1::Command::kCommit: out.what = CommitCommand{}; break;
+    case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
+    case v1::Command::kAbort: out.what = AbortCommand{}; break;
+    default: break;
+  }
+  return out;
+}
+
+}  // namespace gyre

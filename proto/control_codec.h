@@ -1,0 +1,88 @@
+// The control plane's messages as Gyre's types, in both directions. Every Decode bounds what it takes in: counts,
+// sizes, lengths and characters of texts, and numbers that Gyre's types cannot hold. Pure functions, thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/member_load.h"
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "base/wire_type.h"
+#include "gyre/v1/cluster.pb.h"
+
+namespace gyre {
+
+// Both ends speak exactly this one.
+inline constexpr uint32_t kControlProtocol = 2;
+
+// What a worker must know before it attaches: the answer to Cluster.Info.
+struct ClusterFacts {
+  uint32_t protocol = kControlProtocol;
+  uint64_t term = 0;
+  std::string version;
+  std::string model_path;  // on the coordinator's machine
+  uint64_t model_hash = 0;
+  int layers = 0;
+  double rope_base = 0, norm_eps = 0;  // settings of .bin models, which the file does not have; 0 = none
+  bool exact = false;                  // quantized weights with f32 activations
+  uint32_t context = 0;                // positions that were asked for; 0 = the file's
+};
+
+// A worker's first event.
+struct WorkerHello {
+  uint32_t protocol = kControlProtocol;
+  std::string name;          // wanted; Welcome has the one that it gets
+  std::string ring_address;  // HOST:PORT
+  uint64_t model_hash = 0;
+  std::string isa;
+  uint32_t threads = 0;
+  uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
+  std::optional<LayerRange> wish;
+  std::string version;
+  WireTypes wire_types = Only(WireType::kF32);
+  bool prefill_matches_decode = false;
+  uint64_t instance = 0;  // random for each process, kept when it connects again; 0 = unknown
+};
+
+struct Welcome {
+  std::string name;
+  uint64_t term = 0;
+};
+struct MoveCommand {
+  std::vector<BlockId> blocks;
+};
+struct CommitCommand {};
+struct ReleaseCommand {};
+struct AbortCommand {};
+// A command that this version does not know: what must be answered times out at the coordinator.
+struct UnknownCommand {};
+
+// `epoch` is the plan that a command is about; a PrepareRequest has it in its plan too.
+struct WorkerCommand {
+  Epoch epoch;
+  std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand> what;
+};
+
+// `StageEvent::worker` does not travel: the receiver knows whose stream it is. monostate: an event that this version
+// does not know.
+using WorkerMessage = std::variant<std::monostate, WorkerHello, MemberLoad, StageEvent>;
+
+v1::ClusterInfo Encode(const ClusterFacts& facts);
+v1::WorkerEvent Encode(const WorkerHello& hello);
+v1::WorkerEvent Encode(const MemberLoad& load);
+v1::WorkerEvent Encode(const StageEvent& event);
+v1::Command Encode(const WorkerCommand& command);
+
+// kFailedPrecondition: another protocol. kInvalidArgument: what is wrong with which field.
+StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info);
+StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event);
+StatusOr<WorkerCommand> Decode(const v1::Command& command);
+
+// A member's name: 1 to 64 letters, digits, '-', '_' and '.'.
+Status CheckMemberName(const std::string& name);
+
+}  // namespace gyre

@@ -1,0 +1,164 @@
+// Random joins, leaves, faults, late answers, broken rings, resizes and drains against a cluster. The world checks
+// every action; here is checked that all who asked are answered, and that a cluster that is left alone ends up serving.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/cluster_world.h"
+#include "tests/testing/draw.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Between;
+using testing::ClusterWorld;
+using testing::RandomBits;
+using testing::SimMember;
+
+class ClusterSoak {
+ public:
+  explicit ClusterSoak(uint64_t seed) : random_(seed), policy_(Policy()), world_(policy_) {
+    with_local_ = Between(random_, 0, 2) > 0;
+    if (with_local_) world_.JoinLocal();
+  }
+
+  void RandomEvent() {
+    const int what = Between(random_, 0, 99);
+    const std::string name = fmt::format("w{}", Between(random_, 1, 5));
+    const bool there = world_.has(name);
+    if (what < 12) {
+      // Sometimes again, before its old membership has ended.
+      if (!there || Between(random_, 0, 9) == 0) Join(name);
+    } else if (what < 16) {
+      if (there) world_.Leave(name);
+    } else if (what < 26) {
+      if (there) Upset(world_.member(name));
+    } else if (what < 34) {
+      if (there) Heal(world_.member(name));
+    } else if (what < 37) {
+      world_.BreakRing();
+    } else if (what < 52) {
+      asks_.push_back(world_.Resize(RandomResize()));
+    } else if (what < 57) {
+      asks_.push_back(world_.Drain(Between(random_, 0, 5) == 0 ? "local" : name));
+    } else if (what < 59) {
+      world_.engine_drains = !world_.engine_drains;
+    } else if (what < 61) {
+      world_.wiring_fault = world_.wiring_fault.ok() ? Internal("too many open files") : Status();
+    } else if (what < 90) {
+      world_.Advance(milliseconds(Between(random_, 1, 60)));
+    } else if (what < 98) {
+      world_.Advance(seconds(Between(random_, 1, 20)));
+    } else {
+      world_.Advance(seconds(Between(random_, 60, 200)));
+    }
+  }
+
+  // Nothing goes wrong any more, and there are enough members.
+  void LeaveAlone() {
+    world_.engine_drains = true;
+    world_.wiring_fault = absl::OkStatus();
+    for (int i = 1; i <= 5; ++i) {
+      const std::string name = fmt::format("w{}", i);
+      if (!world_.has(name) && i <= policy_.min_workers) Join(name);
+      if (world_.has(name)) Heal(world_.member(name));
+    }
+    if (world_.has("local")) Heal(world_.member("local"));
+    world_.Advance(std::chrono::minutes(10));
+  }
+
+  std::string Problem() const {
+    if (!world_.problem().empty()) return world_.problem();
+    for (uint64_t ask : asks_) {
+      if (!world_.answered(ask)) return fmt::format("ask {} has no answer", ask);
+    }
+    return "";
+  }
+  ClusterWorld& world() { return world_; }
+  const std::vector<uint64_t>& asks() const { return asks_; }
+
+ private:
+  ClusterPolicy Policy() {
+    ClusterPolicy policy = ClusterWorld::Policy(Between(random_, 2, 8), Between(random_, 1, 3));
+    policy.min_workers = std::min(policy.min_workers, policy.sizes.num_layers());
+    return policy;
+  }
+  void Join(const std::string& name) {
+    MemberInfo info;
+    // Enough for everything, or just for its share and a little.
+    const auto layers = static_cast<uint64_t>(policy_.sizes.num_layers());
+    if (Between(random_, 0, 2) == 0) info.memory = 110 * (layers + static_cast<uint64_t>(Between(random_, 0, 3)));
+    world_.Join(name, info);
+    if (Between(random_, 0, 3) == 0) Upset(world_.member(name));
+  }
+  void Upset(SimMember& m) {
+    switch (Between(random_, 0, 5)) {
+      case 0: m.reachable = false; break;
+      case 1: m.silent = true; break;
+      case 2: m.load_fault = ResourceExhausted("no memory"); break;
+      case 3: m.deaf = {TellMember::kCommit}; break;
+      case 4: m.delay = seconds(Between(random_, 1, 8)); break;
+      default: m.delay = milliseconds(Between(random_, 1, 200)); break;
+    }
+  }
+  static void Heal(SimMember& m) {
+    m.reachable = true;
+    m.silent = false;
+    m.load_fault = absl::OkStatus();
+    m.deaf.clear();
+    m.delay = milliseconds(10);
+  }
+  std::string RandomResize() {
+    if (Between(random_, 0, 9) == 0) return "0-2,1-9";
+    const int layers = policy_.sizes.num_layers();
+    std::string out;
+    int begin = 0;
+    std::vector<int> names{1, 2, 3, 4, 5};
+    std::shuffle(names.begin(), names.end(), random_);
+    for (int i = 0; begin < layers && i < 5; ++i) {
+      const int end = i == 3 ? layers : Between(random_, begin + 1, layers);
+      out += fmt::format("{}w{}={}-{}", out.empty() ? "" : ",", names[static_cast<size_t>(i)], begin, end - 1);
+      begin = end;
+    }
+    return out;
+  }
+
+  RandomBits random_;
+  const ClusterPolicy policy_;
+  ClusterWorld world_;
+  bool with_local_ = false;
+  std::vector<uint64_t> asks_;
+};
+
+// What is not reached is not tested: the events of all seeds together must have caused plenty of each.
+TEST(ClusterSoakTest, EverythingEndsWell) {
+  uint64_t plans = 0, aborted = 0, lost = 0, good = 0, asks = 0, drains = 0, repairs = 0, left_out = 0;
+  for (uint64_t seed = 1; seed <= 1500; ++seed) {
+    ClusterSoak soak(seed);
+    for (int i = 0; i < 150 && soak.world().problem().empty(); ++i) soak.RandomEvent();
+    soak.LeaveAlone();
+    ASSERT_EQ(soak.Problem(), "") << "seed " << seed << ": " << soak.world().text();
+    ASSERT_TRUE(soak.world().state().serving()) << "seed " << seed << ": " << soak.world().text();
+    const ClusterStatus status = soak.world().state().status();
+    plans += status.plans, aborted += status.aborted, lost += status.lost;
+    for (uint64_t ask : soak.asks()) good += soak.world().answer(ask).ok();
+    asks += soak.asks().size();
+    const auto& calls = soak.world().engine_calls;
+    drains += static_cast<uint64_t>(std::count(calls.begin(), calls.end(), "drain"));
+    repairs += soak.world().logged("repairing the ring");
+    left_out += soak.world().logged("is left out");
+  }
+  EXPECT_GE(plans, 5000u);
+  EXPECT_GE(aborted, 3000u);
+  EXPECT_GE(lost, 1000u);
+  EXPECT_GE(drains, 1500u);
+  EXPECT_GE(good, 1000u);
+  EXPECT_GE(asks - good, 1000u);
+  EXPECT_GE(repairs, 300u);
+  EXPECT_GE(left_out, 500u);
+  RecordProperty("plans", std::to_string(plans));
+}
+
+}  // namespace
+}  // namespace gyre

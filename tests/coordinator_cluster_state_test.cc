@@ -1,0 +1,582 @@
+// What a cluster does, as lists of events: first plans, growth, resizes, losses, repairs, members that are left out.
+#include "coordinator/cluster_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/cluster_names.h"
+#include "tests/testing/cluster_world.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ClusterWorld;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::SimMember;
+using Calls = std::vector<std::string>;
+
+class ClusterStateTest : public ::testing::Test {
+ protected:
+  // Workers w1 ... wN that serve 8 layers.
+  ClusterWorld& Serving(int workers) {
+    world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, workers));
+    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i));
+    world_->Advance(seconds(1));
+    EXPECT_EQ(world_->text(), "serving");
+    world_->engine_calls.clear();
+    world_->losses.clear();
+    world_->begun.clear();
+    return *world_;
+  }
+  ClusterWorld& New(const ClusterPolicy& policy) {
+    world_ = std::make_unique<ClusterWorld>(policy);
+    return *world_;
+  }
+  void TearDown() override {
+    if (world_) EXPECT_EQ(world_->problem(), "");
+  }
+  std::unique_ptr<ClusterWorld> world_;
+};
+
+TEST_F(ClusterStateTest, TheFirstPlanWaitsForEnoughWorkers) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
+  EXPECT_EQ(Message(w.losses.back()), "0 of 2 workers have joined");
+  w.Join("w1");
+  w.Advance(seconds(100));
+  EXPECT_TRUE(w.begun.empty());
+  EXPECT_EQ(Message(w.losses.back()), "1 of 2 workers have joined");
+  EXPECT_EQ(w.text(), "1 of 2 workers have joined");
+  w.Join("w2");
+  EXPECT_EQ(w.text(), "plan 1: preparing");
+  EXPECT_EQ(Message(w.losses.back()), "plan 1 is being prepared");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_EQ(w.engine_calls.back(), "new 1");
+  EXPECT_EQ(w.state().status().plans, 1u);
+  // Who joins later gets layers by a resize only.
+  w.Join("w3");
+  w.Advance(seconds(100));
+  EXPECT_EQ(w.begun.size(), 1u);
+}
+
+TEST_F(ClusterStateTest, TheLocalMemberServesUntilEnoughWorkersAreThere) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
+  w.JoinLocal();
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-7");
+  w.Join("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-7");
+  w.engine_calls.clear();
+  w.Join("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
+  EXPECT_EQ(w.member("local").runs, LayerRange{}) << "it has given them up";
+  w.Leave("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-7");
+  w.Join("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+}
+
+TEST_F(ClusterStateTest, AResizeIsAnsweredOnceWithItsReport) {
+  ClusterWorld& w = Serving(2);
+  const uint64_t ask = w.Resize("w2=0-1,w1=2-7");
+  EXPECT_FALSE(w.answered(ask));
+  const uint64_t second = w.Resize("w1=0-7");
+  EXPECT_THAT(Message(w.answer(second).status()), HasSubstr("plan 2 is being made (preparing); try again"));
+  w.Advance(seconds(1));
+  ASSERT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
+  EXPECT_EQ(w.answer(ask)->ranges, "0-1,2-7");
+  EXPECT_EQ(w.answer(ask)->epoch, (Epoch{7, 2}));
+  EXPECT_EQ(w.answer(ask)->pages_moved, 10u);
+  EXPECT_GT(w.answer(ask)->took, milliseconds(20));
+  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
+  EXPECT_EQ(w.member("w2").runs, (LayerRange{0, 2}));
+  EXPECT_EQ(w.member("w2").retired, LayerRange{}) << "Release has come";
+  for (const char* bad : {"w1=0-3", "bob=0-7", "0-3,3-7", ""}) {
+    EXPECT_FALSE(w.answer(w.Resize(bad)).ok());
+  }
+  EXPECT_EQ(w.begun.size(), 1u);
+}
+
+TEST_F(ClusterStateTest, ADrainMovesLayersToTheOthers) {
+  ClusterWorld& w = Serving(3);
+  const uint64_t ask = w.Drain("w2");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
+  EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
+  EXPECT_EQ(w.member("w2").runs, LayerRange{});
+  EXPECT_THAT(Message(w.answer(w.Drain("w2")).status()), HasSubstr("w2 has no layers"));
+  EXPECT_THAT(Message(w.answer(w.Drain("zoe")).status()), HasSubstr("no worker 'zoe'"));
+}
+
+TEST_F(ClusterStateTest, ADrainOfTheLastOwnerGoesToOneThatWaits) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 1));
+  w.Join("w1");
+  w.Advance(seconds(1));
+  EXPECT_THAT(Message(w.answer(w.Drain("w1")).status()),
+              HasSubstr("w1 is the only worker: nobody can take its layers"));
+  w.JoinLocal();
+  w.Join("w2");
+  const uint64_t to_worker = w.Drain("w1");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.answer(to_worker).ok());
+  EXPECT_EQ(w.ranges(), "w2=0-7") << "a worker before the local member";
+  w.Leave("w1");
+  const uint64_t to_local = w.Drain("w2");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.answer(to_local).ok());
+  EXPECT_EQ(w.ranges(), "local=0-7");
+  w.Advance(seconds(100));
+  EXPECT_EQ(w.ranges(), "local=0-7") << "what was asked for stays";
+}
+
+TEST_F(ClusterStateTest, AFaultBeforeTheDecisionLeavesTheOldPlan) {
+  ClusterWorld& w = Serving(2);
+  w.member("w2").load_fault = ResourceExhausted("no memory for its layers");
+  const uint64_t ask = w.Resize("w2=0-3,w1=4-7");
+  w.Advance(seconds(1));
+  EXPECT_EQ(Message(w.answer(ask).status()), "w2: no memory for its layers");
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_TRUE(w.engine_calls.empty());
+  EXPECT_THAT(w.cancelled, ElementsAre(Epoch{7, 2}));
+  // The epoch is not used again.
+  w.member("w2").load_fault = absl::OkStatus();
+  const uint64_t again = w.Resize("w2=0-3,w1=4-7");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.answer(again)->epoch.number, 3u);
+}
+
+// The engine is not told to go on over a ring that has lost a step, and gets new links.
+TEST_F(ClusterStateTest, ADrainThatDoesNotEndIsFollowedByARepair) {
+  ClusterWorld& w = Serving(2);
+  w.engine_drains = false;
+  const uint64_t ask = w.Resize("w2=0-3,w1=4-7");
+  w.Advance(seconds(59));
+  EXPECT_EQ(w.text(), "plan 2: draining");
+  EXPECT_FALSE(w.answered(ask));
+  w.Advance(seconds(2));
+  EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("given up while draining: no answer from the ring"));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 3"}));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_TRUE(w.losses.empty());
+}
+
+// A repair that is under way is not given up because the ring that it replaces breaks too.
+TEST_F(ClusterStateTest, TheOldRingMayBreakWhileItIsRepaired) {
+  ClusterWorld& w = Serving(2);
+  w.engine_drains = false;
+  w.member("w1").delay = w.member("w2").delay = seconds(1);
+  w.Resize("w2=0-3,w1=4-7");
+  for (int i = 0; i < 1000 && w.begun.size() < 2; ++i) w.Advance(milliseconds(100));
+  ASSERT_EQ(w.begun.size(), 2u);
+  w.BreakRing();
+  w.Advance(seconds(20));
+  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 3"}));
+  EXPECT_EQ(w.state().status().lost, 0u);
+}
+
+TEST_F(ClusterStateTest, AMemberWithoutLayersIsNoLoss) {
+  for (Duration when : {Duration(milliseconds(5)), Duration(milliseconds(30)), Duration(milliseconds(42))}) {
+    ClusterWorld& w = Serving(2);
+    w.Join("idle");
+    const uint64_t ask = w.Resize("w2=0-3,w1=4-7");
+    w.Advance(when);
+    EXPECT_FALSE(w.answered(ask));
+    w.Leave("idle");
+    w.Advance(seconds(1));
+    EXPECT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
+    EXPECT_EQ(w.state().status().aborted + w.state().status().lost, 0u);
+    EXPECT_EQ(w.problem(), "");
+  }
+}
+
+TEST_F(ClusterStateTest, ALossBeforeTheDecisionNamesTheWorkerAndItsLayers) {
+  ClusterWorld& w = Serving(2);
+  w.member("w1").silent = true;
+  const uint64_t ask = w.Resize("w2=0-3,w1=4-7");
+  w.Advance(seconds(1));
+  w.Leave("w1", "nothing was heard of it for 2.5 s");
+  const std::string gone = "worker w1 with layers 0-3 is gone: nothing was heard of it for 2.5 s";
+  EXPECT_EQ(Message(w.answer(ask).status()), gone);
+  ASSERT_FALSE(w.losses.empty());
+  EXPECT_EQ(Message(w.losses[0]), gone) << "running requests end with it";
+  EXPECT_EQ(Message(w.losses.back()), gone + "; 1 of 2 workers have joined");
+  EXPECT_THAT(w.engine_calls, Not(::testing::Contains("old")));
+  EXPECT_EQ(w.state().status().lost, 1u);
+}
+
+TEST_F(ClusterStateTest, ALossAfterTheDecisionIsOneOnlyWithLayersInTheNewPlan) {
+  for (const char* lost : {"w1", "w2"}) {
+    ClusterWorld& w = Serving(2);
+    for (const char* name : {"w1", "w2"}) w.member(name).deaf = {TellMember::kCommit};
+    const uint64_t ask = w.Resize("w2=0-7");
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.text(), "plan 2: committing");
+    w.Leave(lost, "its machine burns");
+    if (std::string(lost) == "w2") {
+      EXPECT_EQ(Message(w.answer(ask).status()), "worker w2 with layers 0-7 is gone: its machine burns");
+      EXPECT_EQ(w.losses.size(), 2u) << "the requests, then what is missing";
+    } else {
+      EXPECT_TRUE(w.losses.empty());
+      EXPECT_FALSE(w.answered(ask)) << "w2 has not committed";
+    }
+    EXPECT_EQ(w.problem(), "");
+  }
+}
+
+TEST_F(ClusterStateTest, AfterAFaultEverybodyKeepsOneStage) {
+  ClusterWorld& w = Serving(3);
+  w.member("w3").deaf = {TellMember::kCommit};
+  const uint64_t ask = w.Resize("w1=0-1,w2=2-3,w3=4-7");
+  w.Advance(seconds(9));
+  EXPECT_EQ(w.text(), "plan 2: committing");
+  w.Advance(seconds(2));
+  EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("given up while committing: no answer from w3"));
+  w.Advance(milliseconds(1));
+  // w1 and w2 have committed, w3 has not.
+  EXPECT_EQ(w.member("w1").runs, (LayerRange{0, 2}));
+  EXPECT_EQ(w.member("w1").retired, LayerRange{});
+  EXPECT_TRUE(w.member("w3").prepared.empty());
+  EXPECT_THAT(w.text(), HasSubstr("w3 is left out"));
+  w.member("w3").deaf = {};
+  w.Advance(seconds(10));
+  EXPECT_EQ(w.text(), "serving");
+}
+
+TEST_F(ClusterStateTest, ABrokenRingIsRepairedWithTheSameRanges) {
+  ClusterWorld& w = Serving(2);
+  w.BreakRing();
+  EXPECT_EQ(w.text(), "the ring is being repaired");
+  w.Advance(milliseconds(499));
+  EXPECT_TRUE(w.begun.empty()) << "a lost worker would be noticed meanwhile";
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.engine_calls, (Calls{"new 2"}));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_TRUE(w.losses.empty());
+}
+
+TEST_F(ClusterStateTest, ARingThatBreaksInAChangeAbortsItAndIsRepaired) {
+  ClusterWorld& w = Serving(2);
+  w.member("w1").delay = seconds(1);
+  const uint64_t ask = w.Resize("w2=0-3,w1=4-7");
+  w.BreakRing();
+  EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("the running ring broke"));
+  w.Advance(seconds(10));
+  EXPECT_EQ(w.engine_calls, (Calls{"new 3"}));
+  EXPECT_EQ(w.text(), "serving");
+}
+
+TEST_F(ClusterStateTest, ARingThatCanNotBeRepairedIsPlannedAnew) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 1));
+  w.Join("w1");
+  w.Advance(seconds(1));
+  w.Join("w2");
+  w.Resize("w1=0-3,w2=4-7");
+  w.Advance(seconds(1));
+  w.losses.clear();
+  w.member("w2").reachable = false;
+  w.BreakRing();
+  w.Advance(seconds(3));
+  ASSERT_FALSE(w.losses.empty());
+  EXPECT_THAT(Message(w.losses[0]), HasSubstr("the ring could not be repaired: the link from w1 to w2 failed: Conn"));
+  EXPECT_EQ(w.ranges(), "w1=0-7");
+}
+
+TEST_F(ClusterStateTest, AWorkerThatCanNotBeReachedIsLeftOut) {
+  for (int position : {0, 1, 2}) {
+    ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
+    w.JoinLocal();
+    w.Advance(seconds(1));
+    for (int i = 0; i < 3; ++i) {
+      // Before the next event, so that the first plan over workers takes all three.
+      if (i == position) {
+        w.Join("bad").reachable = false;
+      } else {
+        w.Join(fmt::format("w{}", i));
+      }
+    }
+    w.Advance(seconds(15));
+    const bool from_the_start = position < 2;
+    if (from_the_start) {
+      EXPECT_THAT(w.text(), HasSubstr("serving; bad is left out: the link from "));
+      EXPECT_THAT(w.text(), HasSubstr(" to bad failed: Connection refused"));
+      EXPECT_TRUE(w.logged("bad is left out of plans for 5 s"));
+      EXPECT_LE(w.begun.size(), 4u);
+    }
+    EXPECT_THAT(w.ranges(), Not(HasSubstr("bad")));
+    EXPECT_THAT(w.ranges(), Not(HasSubstr("local")));
+    // Who names it is told why it fails, and the plan stays.
+    const std::string before = w.ranges();
+    const uint64_t ask = w.Resize("bad=0-7");
+    w.Advance(seconds(5));
+    EXPECT_EQ(Message(w.answer(ask).status()), "the link from the coordinator to bad failed: Connection refused");
+    EXPECT_EQ(w.ranges(), before);
+    // Named while it is well it is as good as any.
+    w.member("bad").reachable = true;
+    const uint64_t well = w.Resize("bad=0-7");
+    w.Advance(seconds(5));
+    EXPECT_TRUE(w.answer(well).ok());
+    EXPECT_EQ(w.text(), "serving");
+    EXPECT_EQ(w.problem(), "");
+  }
+}
+
+TEST_F(ClusterStateTest, WithoutItThereAreTooFewAndItIsTriedAgainMoreAndMoreRarely) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
+  w.JoinLocal();
+  w.Advance(seconds(1));
+  w.Join("w1");
+  w.Join("bad").reachable = false;
+  w.begun.clear();
+  w.Advance(seconds(75));
+  // After 0, 5, 15 and 35 s, and the next after 75 s and what the tries take.
+  EXPECT_GE(w.begun.size(), 3u);
+  EXPECT_LE(w.begun.size(), 5u);
+  EXPECT_EQ(w.ranges(), "local=0-7") << "which serves all the time";
+  EXPECT_TRUE(w.logged("bad is left out of plans for 40 s"));
+  w.Advance(seconds(600));
+  w.begun.clear();
+  w.Advance(seconds(600));
+  EXPECT_GE(w.begun.size(), 9u) << "once a minute";
+  EXPECT_LE(w.begun.size(), 11u);
+  w.member("bad").reachable = true;
+  w.Advance(seconds(61));
+  EXPECT_EQ(w.ranges(), "w1=0-3,bad=4-7");
+  EXPECT_EQ(w.text(), "serving");
+}
+
+TEST_F(ClusterStateTest, AWorkerThatIsTooSmallIsLeftOut) {
+  ClusterPolicy policy = ClusterWorld::Policy(8, 3);
+  ClusterWorld& w = New(policy);
+  w.Join("w1", {.memory = 2000});
+  w.Join("tiny", {.memory = 50});
+  w.Join("w2", {.memory = 2000});
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.begun.empty()) << "three are asked for";
+  EXPECT_THAT(w.text(), HasSubstr("3 of 3 workers have joined; tiny is left out: tiny needs"));
+  w.Join("w3");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges().find("tiny"), std::string::npos);
+  EXPECT_EQ(w.state().status().plan->stages.size(), 3u);
+  EXPECT_THAT(w.text(), HasSubstr("serving; tiny is left out: tiny needs"));
+  EXPECT_THAT(Message(w.answer(w.Resize("tiny=0-7")).status()), HasSubstr("tiny needs"));
+}
+
+TEST_F(ClusterStateTest, WhatFailsWithoutACauseIsTriedMoreAndMoreRarely) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 1));
+  w.wiring_fault = Internal("too many open files");
+  w.Join("w1");
+  w.Advance(seconds(600));
+  EXPECT_GE(w.begun.size(), 10u);
+  EXPECT_LE(w.begun.size(), 16u);
+  EXPECT_THAT(w.text(), HasSubstr("too many open files"));
+  EXPECT_THAT(w.text(), Not(HasSubstr("left out"))) << "it is not w1's fault";
+  w.wiring_fault = absl::OkStatus();
+  w.Advance(seconds(61));
+  EXPECT_EQ(w.text(), "serving");
+}
+
+TEST_F(ClusterStateTest, NobodyReadsThatAWorkerIsGoneWhenItIsBack) {
+  ClusterWorld& w = Serving(3);
+  w.Leave("w2");
+  EXPECT_THAT(Message(w.losses.back()), HasSubstr("w2 with layers"));
+  w.Leave("w3");
+  EXPECT_THAT(Message(w.losses.back()), HasSubstr("w2 with layers"));
+  w.Join("w2");
+  EXPECT_EQ(Message(w.losses.back()), "2 of 3 workers have joined");
+  EXPECT_EQ(w.text(), "2 of 3 workers have joined");
+}
+
+// What a lost plan has left in the workers' memory counts, and is dropped where it is in the way.
+TEST_F(ClusterStateTest, WhatALostPlanLeavesIsCountedAndDropped) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
+  w.Join("w1", {.memory = 700});  // 5 layers of 100 and 10, and a little
+  w.Join("w2", {.memory = 700});
+  w.Advance(seconds(1));
+  ASSERT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.member("w2").runs, (LayerRange{4, 8}));
+  EXPECT_GT(w.state().status().members[0].weight_bytes, 0u) << "people see what it holds";
+  // Now it would have to hold both halves.
+  w.Join("w3", {.memory = 700});
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w2=0-3,w3=4-7");
+  EXPECT_EQ(w.member("w2").runs, (LayerRange{0, 4}));
+}
+
+TEST_F(ClusterStateTest, AMemberThatDoesNotDropThemIsTooSmall) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
+  w.Join("w1", {.memory = 700});
+  w.Join("w2", {.memory = 650});
+  w.Advance(seconds(1));
+  w.Leave("w1");
+  w.member("w2").silent = true;
+  w.Join("w3", {.memory = 700});
+  w.Advance(seconds(5));
+  EXPECT_TRUE(w.state().status().plan == std::nullopt);
+  const uint64_t ask = w.Resize("w2=0-3,w3=4-7");
+  EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("told to drop what it holds of a lost plan, try again"));
+  w.Advance(seconds(20));
+  w.Join("w4", {.memory = 700});
+  w.Advance(seconds(20));
+  EXPECT_EQ(w.ranges(), "w3=0-3,w4=4-7");
+  EXPECT_THAT(w.text(), HasSubstr("w2 is left out: w2 needs"));
+}
+
+TEST_F(ClusterStateTest, AMemberWithNoPartInTheNextPlanDropsWhatItHolds) {
+  ClusterWorld& w = New(ClusterWorld::Policy(2, 2));
+  w.Join("w1");
+  w.Join("w2");
+  w.Advance(seconds(1));
+  w.Join("w3");
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w2=0,w3=1");
+  w.Leave("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.member("w3").runs, (LayerRange{1, 2})) << "it keeps them: the next plan may want them";
+  w.Join("w4");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w3=0,w4=1");
+  w.Join("w5");
+  w.Leave("w4");
+  w.Advance(seconds(1));
+  w.Resize("w5=0-1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.member("w3").runs, LayerRange{});
+}
+
+TEST_F(ClusterStateTest, TheLastMembersLayersAreDroppedAfterALoss) {
+  ClusterWorld& w = New(ClusterWorld::Policy(8, 3));
+  for (const char* name : {"w1", "w2", "w3"}) w.Join(name);
+  w.Advance(seconds(1));
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_GT(w.member("w3").runs.size(), 0);
+  const uint64_t ask = w.Resize("w2=0-7");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.answer(ask).ok());
+  EXPECT_EQ(w.member("w3").runs, LayerRange{}) << "it has no part in the plan over workers";
+  EXPECT_EQ(w.state().status().members[1].weight_bytes, 0u);
+}
+
+TEST_F(ClusterStateTest, AMembershipThatIsReplacedCountsNoMore) {
+  ClusterWorld& w = Serving(2);
+  const uint64_t old = w.member("w1").id;
+  w.Join("w1");  // the same process again, before its old stream has ended
+  EXPECT_THAT(Message(w.losses[0]), HasSubstr("worker w1 with layers 0-3 is gone: it joined again"));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7") << "it has its place in the order";
+  w.losses.clear();
+  w.state().Left({"w1", old}, Unavailable("its connection ended"), w.now());
+  w.state().Said(old, {.worker = "w1", .epoch = {7, 2}, .what = StageFault{Internal("late")}}, w.now());
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+  // In a change, too: an answer of the old one does not count for the new one.
+  w.member("w2").silent = true;
+  w.Resize("w2=0-3,w1=4-7");
+  const uint64_t second = w.member("w1").id;
+  w.Join("w1");
+  w.state().Said(second, {.worker = "w1", .epoch = {7, 3}, .what = StageReady{}}, w.now());
+  EXPECT_EQ(w.state().status().plan, std::nullopt);
+}
+
+TEST_F(ClusterStateTest, TheCacheIsCutOnceByTheFirstPlanOverWorkers) {
+  ClusterPolicy policy = ClusterWorld::Policy(8, 1);
+  ClusterWorld& w = New(policy);
+  w.JoinLocal();
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.num_blocks, 10u);
+  w.Join("w1", {.memory = 8 * 100 + 2 * 100 + 10 * 5});  // two layers' room for a resize
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-7");
+  EXPECT_EQ(w.num_blocks, 5u);
+  EXPECT_THAT(w.engine_calls, ::testing::IsSupersetOf({"shrink 5", "new 2"}));
+  w.Join("w2");
+  w.Resize("w2=0-7");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.num_blocks, 5u);
+}
+
+TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {
+  auto salt = [this](WireType wire, const std::string& isa, const std::string& text) {
+    ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+    policy.wire = wire;
+    ClusterWorld& w = New(policy);
+    w.Join("w1", {.isa = "avx2"});
+    w.Join("w2", {.isa = isa});
+    w.Advance(seconds(1));
+    w.Resize(text);
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.text(), "serving");
+    return w.salt;
+  };
+  const char* cut = "w1=0-2,w2=3-7";
+  const char* other = "w1=0-4,w2=5-7";
+  const char* turned = "w2=0-2,w1=3-7";
+  EXPECT_EQ(salt(WireType::kF32, "avx2", cut), 0u);
+  EXPECT_NE(salt(WireType::kF32, "amx", cut), 0u);
+  EXPECT_NE(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "amx", other));
+  EXPECT_NE(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "amx", turned));
+  EXPECT_EQ(salt(WireType::kF32, "amx", cut), salt(WireType::kF32, "amx", cut)) << "what fits is taken again";
+  EXPECT_NE(salt(WireType::kF16, "avx2", cut), 0u);
+  EXPECT_NE(salt(WireType::kF16, "avx2", cut), salt(WireType::kQ8, "avx2", cut));
+  EXPECT_NE(salt(WireType::kF16, "avx2", cut), salt(WireType::kF16, "avx2", other));
+}
+
+TEST(MemberNamesTest, NamesAreUniqueAndStayWithTheInstance) {
+  MemberNames names;
+  const Membership first = names.Take("w", 11);
+  EXPECT_EQ(first.name, "w");
+  EXPECT_EQ(names.Take("w", 12).name, "w-2");
+  EXPECT_EQ(names.Take("w", 0).name, "w-3");
+  EXPECT_EQ(names.Take("w", 0).name, "w-4") << "nobody knows whether it is the same";
+  EXPECT_EQ(names.Take("", 0).name, "worker");
+  EXPECT_EQ(names.Take("", 0).name, "worker-2");
+  const Membership again = names.Take("w", 11);
+  EXPECT_EQ(again.name, "w");
+  EXPECT_GT(again.id, first.id);
+  EXPECT_EQ(names.Take("w", 12).name, "w-2");
+  names.Free(first);
+  EXPECT_EQ(names.Take("w", 13).name, "w-5") << "the late end of a membership frees no name";
+  names.Free(again);
+  EXPECT_EQ(names.Take("w", 14).name, "w");
+}
+
+TEST(ClusterMemberTest, WhoDoesNotFitIsRefused) {
+  ClusterPolicy policy = ClusterWorld::Policy(8, 1);
+  policy.model_hash = 5;
+  policy.isa = "avx2";
+  const MemberInfo good{.name = "w", .isa = "avx2", .model_hash = 5};
+  EXPECT_TRUE(ClusterState::CheckMember(policy, good).ok());
+  MemberInfo info = good;
+  info.model_hash = 6;
+  EXPECT_THAT(Message(ClusterState::CheckMember(policy, info)), HasSubstr("another model file"));
+  info = good;
+  info.isa = "amx";
+  EXPECT_THAT(Message(ClusterState::CheckMember(policy, info)), HasSubstr("--bit-equal"));
+  for (LayerRange wish : {LayerRange{-1, 2}, LayerRange{3, 3}, LayerRange{5, 9}}) {
+    info = good;
+    info.wish = wish;
+    EXPECT_TRUE(absl::IsInvalidArgument(ClusterState::CheckMember(policy, info)));
+  }
+  info = good;
+  info.wire_types = Only(WireType::kF32);
+  policy.wire = WireType::kF16;
+  EXPECT_TRUE(absl::IsFailedPrecondition(ClusterState::CheckMember(policy, info)));
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,100 @@
+// Who gets which layers: balance, resize texts, memory.
+#include "coordinator/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelSizes Sizes(int layers) {
+  ModelSizes s;
+  s.layers.assign(static_cast<size_t>(layers), 100);
+  s.first = 400;
+  s.last = 400;
+  s.both = 400;
+  s.kv_per_layer = 10;
+  return s;
+}
+
+TEST(PlannerTest, TheHeadCountsWhereItSits) {
+  const auto two = BalanceLayers(Sizes(16), {{.name = "a"}, {.name = "b"}});
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ((*two)[0].layers, (LayerRange{0, 10}));
+  EXPECT_EQ((*two)[1].layers, (LayerRange{10, 16}));
+  EXPECT_FALSE(BalanceLayers(Sizes(2), {{.name = "a"}, {.name = "b"}, {.name = "c"}}).ok());
+  const auto wishes =
+      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{3, 4}}, {.name = "b", .wish = LayerRange{0, 3}}});
+  ASSERT_TRUE(wishes.ok()) << wishes.status();
+  EXPECT_EQ((*wishes)[0].worker, "b");
+  EXPECT_FALSE(
+      BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
+}
+
+TEST(PlannerTest, UnnamedRangesGoToWorkersInJoinOrderLocalLast) {
+  const std::vector<PlanMember> members{{.name = "local", .local = true}, {.name = "w1"}, {.name = "w2"}};
+  const auto plan = ParseResize("0-1,2-3,w1=4-7", Sizes(8), members);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)[0].worker, "w2");
+  EXPECT_EQ((*plan)[1].worker, "local");
+  EXPECT_EQ((*plan)[2].worker, "w1");
+  const auto cuts = ParseResize("2 5", Sizes(8), members);
+  ASSERT_TRUE(cuts.ok());
+  EXPECT_EQ((*cuts)[0].worker, "w1");
+  EXPECT_EQ((*cuts)[2].layers, (LayerRange{5, 8}));
+  for (const char* bad :
+       {"", ",", "-", "1-", "-1", "a=", "=1-2", "3-1", "0-8", "w1=-x", "0-3;4-7", "99999999999-3", "5 2", "0", "8"}) {
+    const auto parsed = ParseResize(bad, Sizes(8), members);
+    const bool valid = parsed.ok() && Plan{.num_layers = 8, .stages = MakeStages(*parsed)}.Validate().ok();
+    EXPECT_FALSE(valid) << bad;
+  }
+}
+
+TEST(PlannerTest, MemoryHoldsWhatIsThereAndWhatComes) {
+  const ModelSizes sizes = Sizes(8);
+  const Plan next{.num_layers = 8, .stages = MakeStages({{"b", "", {0, 4}}, {"a", "", {4, 8}}})};
+  auto shortages = [&](uint64_t memory, LayerRange holds) {
+    return FindShortages(sizes, {{.name = "a", .memory = memory, .holds = holds}}, next);
+  };
+  // a: 8 layers of 100 + 10, and the tied matrix once.
+  EXPECT_TRUE(shortages(1280, {0, 4}).empty());
+  const auto tight = shortages(1279, {0, 4});
+  ASSERT_EQ(tight.size(), 1u);
+  EXPECT_EQ(tight[0].worker, "a");
+  EXPECT_EQ(tight[0].memory, 1279u);
+  EXPECT_TRUE(absl::IsResourceExhausted(tight[0].why));
+  EXPECT_THAT(Message(tight[0].why), HasSubstr("beside 0-3"));
+  EXPECT_TRUE(shortages(840, {}).empty());
+  EXPECT_EQ(shortages(839, {}).size(), 1u);
+  EXPECT_TRUE(shortages(0, {0, 4}).empty()) << "unknown";
+  EXPECT_TRUE(FindShortages(sizes, {{.name = "c", .memory = 1}}, next).empty()) << "it gets nothing";
+}
+
+TEST(PlannerTest, ATextThatIsTooLongIsRefused) {
+  std::string text = "0-7";
+  while (text.size() <= kMaxResizeText) text += " ,,,,,,,,,,,,,,";
+  const auto refused = ParseResize(text, Sizes(8), {{.name = "a"}});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
+  EXPECT_THAT(Message(refused.status()), HasSubstr("at most 65536"));
+  EXPECT_TRUE(ParseResize(text.substr(0, kMaxResizeText), Sizes(8), {{.name = "a"}}).ok());
+}
+
+TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
+  const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
+  const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
+  auto fit = [&](uint64_t memory) {
+    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, 10);
+  };
+  const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
+  EXPECT_EQ(fit(weights + 5 * 10), 10u);
+  EXPECT_EQ(fit(weights + 5 * 10 - 1), 9u);
+  EXPECT_EQ(fit(weights + 5), 1u);
+  EXPECT_EQ(fit(weights + 4), 0u);
+  EXPECT_EQ(fit(10), 0u);
+  EXPECT_EQ(fit(0), 10u) << "unknown";
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,291 @@
+// Questions become requests, and their events reach readers that may be slow, within bounds.
+#include "coordinator/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <boost/json.hpp>
+#include <chrono>
+#include <thread>
+
+#include "model/weights.h"
+#include "tests/testing/fake_engine.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::FakeEngine;
+using ::testing::HasSubstr;
+
+TokenEvent TokenOf(size_t bytes) { return {.token = 5, .probability = 1, .text = std::string(bytes, 'x')}; }
+
+Request AnyRequest() {
+  Request r;
+  r.prompt = {1};
+  return r;
+}
+
+// Waits for what another thread does.
+bool Soon(const std::function<bool()>& condition) {
+  for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(5));
+  return condition();
+}
+
+class StreamTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<EventStream> Open(StreamOptions options = {}) {
+    auto stream = streams_->Submit(AnyRequest(), std::move(options));
+    EXPECT_TRUE(stream.ok()) << stream.status();
+    return stream.ok() ? *std::move(stream) : nullptr;
+  }
+  void Limit(const StreamLimits& limits) { streams_ = std::make_unique<EventStreams>(engine_.Calls(), limits); }
+
+  FakeEngine engine_;
+  std::unique_ptr<EventStreams> streams_ = std::make_unique<EventStreams>(engine_.Calls(), StreamLimits{});
+};
+
+TEST_F(StreamTest, EventsComeInOrderAndReadyIsCalledOnce) {
+  std::atomic<int> ready{0};
+  const auto stream = Open({.ready = [&] { ++ready; }});
+  EXPECT_FALSE(stream->TryNext());
+  engine_.Send(1, TokenEvent{.token = 7});
+  engine_.Send(1, TokenEvent{.token = 8});
+  engine_.Send(1, Finished{});
+  EXPECT_EQ(ready, 1);
+  EXPECT_EQ(std::get<TokenEvent>(*stream->TryNext()).token, 7);
+  EXPECT_EQ(std::get<TokenEvent>(*stream->Next(kNoDeadline)).token, 8);
+  EXPECT_TRUE(std::holds_alternative<Finished>(*stream->TryNext()));
+  EXPECT_FALSE(stream->TryNext());
+  EXPECT_FALSE(stream->Next(After(milliseconds(1))));
+  EXPECT_EQ(streams_->queued_bytes(), 0u);
+}
+
+TEST_F(StreamTest, ASlowReaderHoldsItsSequenceBack) {
+  Limit({.stream_bytes = 10'000});
+  const auto stream = Open();
+  int sent = 0;
+  for (; !engine_.held(1) && sent < 1000; ++sent) engine_.Send(1, TokenOf(1000));
+  EXPECT_LE(sent, 10);
+  EXPECT_GT(streams_->queued_bytes(), 10'000u);
+  int read = 0;
+  for (; engine_.held(1) && read < 1000; ++read) ASSERT_TRUE(stream->TryNext());
+  EXPECT_LT(read, sent);  // before all of it was read
+  EXPECT_LE(streams_->queued_bytes(), 5'000u);
+  EXPECT_FALSE(engine_.cancelled(1));
+}
+
+TEST_F(StreamTest, AReaderThatStandsStillIsDropped) {
+  Limit({.stall = milliseconds(50)});
+  std::atomic<int> ready{0};
+  const auto stream = Open({.ready = [&] { ++ready; }});
+  engine_.Send(1, TokenOf(1'000'000));
+  ASSERT_TRUE(Soon([&] { return stream->dropped() && ready > 0; }));
+  EXPECT_TRUE(engine_.cancelled(1));
+  EXPECT_LT(streams_->queued_bytes(), 1000u);
+  engine_.Send(1, TokenOf(1000));  // what comes late is nothing
+  engine_.Send(1, Cancelled{});
+  const std::optional<Event> last = stream->TryNext();
+  ASSERT_TRUE(last && std::holds_alternative<Failed>(*last));
+  EXPECT_THAT(Message(std::get<Failed>(*last).status), HasSubstr("reads too slowly"));
+  EXPECT_FALSE(stream->TryNext());
+}
+
+TEST_F(StreamTest, AFinishedStreamThatNobodyReadsGoesToo) {
+  Limit({.stall = milliseconds(50)});
+  const auto unread = Open();
+  engine_.Send(1, TokenOf(1'000'000));
+  engine_.Send(1, Finished{});
+  EXPECT_TRUE(Soon([&] { return unread->dropped(); }));
+  EXPECT_LT(streams_->queued_bytes(), 1000u);
+  // So does one whose reader took all and never ended its call.
+  const auto taken = Open();
+  engine_.Send(2, Finished{});
+  EXPECT_TRUE(taken->TryNext());
+  EXPECT_TRUE(Soon([&] { return taken->dropped(); }));
+  EXPECT_FALSE(taken->TryNext());
+}
+
+TEST_F(StreamTest, AReaderThatWaitsIsNotDropped) {
+  Limit({.stall = milliseconds(50)});
+  const auto waiting = Open();
+  const auto own = Open({.may_stall = true});
+  EXPECT_FALSE(waiting->TryNext());
+  engine_.Send(2, TokenOf(10));
+  const auto late = Open();  // it stands still: once it is dropped the others would have been, too
+  engine_.Send(3, TokenOf(10));
+  EXPECT_TRUE(Soon([&] { return late->dropped(); }));
+  EXPECT_FALSE(waiting->dropped());
+  EXPECT_FALSE(own->dropped());
+}
+
+TEST_F(StreamTest, AllStreamsTogetherAreBounded) {
+  Limit({.stream_bytes = 10'000, .total_bytes = 100'000});
+  std::vector<std::unique_ptr<EventStream>> streams;
+  for (uint64_t n = 1; n <= 20; ++n) {
+    streams.push_back(Open());
+    for (int i = 0; i < 12; ++i) engine_.Send(n, TokenOf(1000));  // as many as an engine sends that holds too late
+  }
+  EXPECT_LE(streams_->queued_bytes(), 120'000u);
+  size_t dropped = 0;
+  for (const auto& s : streams) dropped += s->dropped();
+  EXPECT_GT(dropped, 5u);
+  EXPECT_LT(dropped, 20u);
+}
+
+TEST_F(StreamTest, AsManyStreamsAsAllowed) {
+  Limit({.streams = 3, .scoring_streams = 1});
+  Request scoring = AnyRequest();
+  scoring.prompt_logits = true;
+  auto first = streams_->Submit(scoring, {});
+  ASSERT_TRUE(first.ok());
+  const auto second = streams_->Submit(scoring, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(second.status()));
+  EXPECT_THAT(Message(second.status()), HasSubstr("at most 1"));
+  const auto b = Open(), c = Open();
+  EXPECT_TRUE(absl::IsResourceExhausted(streams_->Submit(AnyRequest(), {}).status()));
+  first->reset();
+  EXPECT_TRUE(engine_.cancelled(1));  // its reader left
+  EXPECT_TRUE(streams_->Submit(scoring, {}).ok());
+  engine_.refusal = Unavailable("no plan yet");
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(absl::IsUnavailable(streams_->Submit(AnyRequest(), {}).status()));
+  engine_.refusal = absl::OkStatus();
+  EXPECT_TRUE(streams_->Submit(AnyRequest(), {}).ok());
+}
+
+TEST_F(StreamTest, CancelEndsInCancelled) {
+  const auto stream = Open();
+  stream->Cancel();
+  EXPECT_TRUE(engine_.cancelled(1));
+  engine_.Send(1, Cancelled{});
+  EXPECT_TRUE(std::holds_alternative<Cancelled>(*stream->Next(kNoDeadline)));
+}
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { model_ = *OpenModel(GYRE_DEMO_MODEL); }
+  static void TearDownTestSuite() { model_ = nullptr; }
+  Status Refused(Question q) { return service_.MakeRequest(std::move(q)).status(); }
+
+  static std::shared_ptr<const Model> model_;
+  FakeEngine engine_;
+  Service service_{*model_, engine_.Calls(), 100, {.prompt_bytes = 1000, .stops = 2, .stop_bytes = 10, .stop_ids = 3}};
+};
+std::shared_ptr<const Model> ServiceTest::model_;
+
+Conversation Saying(const std::string& text) {
+  Conversation c;
+  c.messages = {boost::json::object{{"role", "user"}, {"content", text}}};
+  return c;
+}
+
+TEST_F(ServiceTest, AllSettingsReachTheRequest) {
+  Question q{.input = IdsInput{1, 2, 3},
+             .sampling = {.temperature = 0.5f, .seed = 9},
+             .max_new_tokens = 7,
+             .stops = {"a", "b"},
+             .stop_ids = {4, 5},
+             .ignore_end = true,
+             .priority = 2,
+             .deadline = Deadline() + seconds(5)};
+  const auto r = service_.MakeRequest(q);
+  ASSERT_TRUE(r.ok()) << r.status();
+  EXPECT_EQ(r->prompt, (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_EQ(r->sampling.temperature, 0.5f);
+  EXPECT_EQ(r->sampling.seed, 9u);
+  EXPECT_EQ(r->max_new_tokens, 7u);
+  EXPECT_EQ(r->stops, q.stops);
+  EXPECT_EQ(r->stop_ids, q.stop_ids);
+  EXPECT_TRUE(r->ignore_end);
+  EXPECT_FALSE(r->prompt_logits);
+  EXPECT_EQ(r->priority, 2);
+  EXPECT_EQ(r->deadline, q.deadline);
+  // Until the context is full; the last token takes no position.
+  EXPECT_EQ(service_.MakeRequest({.input = IdsInput{1, 2, 3}})->max_new_tokens, 98u);
+  const auto scored = service_.MakeRequest({.input = IdsInput{1, 2, 3}, .prompt_logits = true});
+  EXPECT_TRUE(scored->prompt_logits);
+  EXPECT_EQ(scored->max_new_tokens, 0u);
+}
+
+TEST_F(ServiceTest, TextsAndConversationsBecomeTheSameIdsAsByTheirTools) {
+  const std::string text = "What is Gyre?";
+  const auto by_text = service_.MakeRequest({.input = TextInput{.text = text}});
+  ASSERT_TRUE(by_text.ok()) << by_text.status();
+  EXPECT_EQ(by_text->prompt, model_->tokenizer()->Encode(text, {.add_special = true}));
+  const auto by_chat = service_.MakeRequest({.input = ChatInput{Saying(text), ""}, .stop_ids = {3}});
+  ASSERT_TRUE(by_chat.ok()) << by_chat.status();
+  const auto expected = MakeChatPrompt(*model_, "", Saying(text));
+  EXPECT_EQ(by_chat->prompt, expected->ids);
+  std::vector<TokenId> ends{3};
+  ends.insert(ends.end(), expected->stop_ids.begin(), expected->stop_ids.end());
+  EXPECT_EQ(by_chat->stop_ids, ends);
+  const auto parsed = service_.ParseConversation(R"([{"role":"user","content":"What is Gyre?"}])", "");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(service_.Prompt({*parsed, ""})->ids, expected->ids);
+}
+
+TEST_F(ServiceTest, WhatIsTooMuchIsRefusedWithItsNumber) {
+  const std::string big(1001, 'x');
+  EXPECT_THAT(Message(Refused({.input = TextInput{big}})), HasSubstr("1001 bytes, at most 1000"));
+  EXPECT_THAT(Message(Refused({.input = ChatInput{Saying(big), ""}})), HasSubstr("the conversation"));
+  EXPECT_TRUE(absl::IsInvalidArgument(service_.ParseConversation(big, "").status()));
+  EXPECT_THAT(Message(service_.ParseConversation("{}", "").status()), HasSubstr("not a JSON array"));
+  EXPECT_THAT(Message(service_.ParseConversation("[\"\xFF\"]", "").status()), HasSubstr("not JSON"));
+  EXPECT_THAT(Message(service_.ParseConversation("[]", "{").status()), HasSubstr("tools: not JSON"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Refused({.input = IdsInput{}})));
+  const Status long_prompt = Refused({.input = IdsInput(101, 1)});
+  EXPECT_TRUE(absl::IsResourceExhausted(long_prompt));
+  EXPECT_THAT(Message(long_prompt), HasSubstr("101 tokens, the context holds 100"));
+  EXPECT_TRUE(service_.MakeRequest({.input = IdsInput(100, 1)}).ok());
+  EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stops = {"a", "b", "c"}})), HasSubstr("3 stop strings"));
+  EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stops = {std::string(11, 'a')}})), HasSubstr("11 bytes"));
+  EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stop_ids = {1, 2, 3, 4}})), HasSubstr("4 stop ids"));
+  EXPECT_TRUE(absl::IsInvalidArgument(Refused({.input = IdsInput{1}, .sampling = {.top_p = 0}})));
+}
+
+TEST_F(ServiceTest, RunHandsEventsOverAndCancels) {
+  std::thread engine([&] {
+    while (engine_.requests().empty()) std::this_thread::sleep_for(milliseconds(1));
+    engine_.Send(1, TokenEvent{.token = 3});
+    while (!engine_.cancelled(1)) std::this_thread::sleep_for(milliseconds(1));
+    engine_.Send(1, Cancelled{});
+  });
+  int tokens = 0, ends = 0;
+  const Status status = service_.Run(
+      AnyRequest(),
+      [&](const Event& e) {
+        tokens += std::holds_alternative<TokenEvent>(e);
+        ends += std::holds_alternative<Cancelled>(e);
+      },
+      [&] { return tokens > 0; });
+  engine.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(tokens, 1);
+  EXPECT_EQ(ends, 1);
+}
+
+TEST_F(ServiceTest, WorkIsBounded) {
+  Service small(*model_, engine_.Calls(), 100, {.queued_work = 2, .work_threads = 1});
+  std::atomic<bool> go{false}, began{false};
+  std::atomic<int> done{0};
+  ASSERT_TRUE(small
+                  .Post([&] {
+                    began = true;
+                    while (!go) std::this_thread::sleep_for(milliseconds(1));
+                    throw std::runtime_error("no exception leaves the thread");
+                  })
+                  .ok());
+  ASSERT_TRUE(Soon([&] { return began.load(); }));
+  EXPECT_TRUE(small.Post([&] { ++done; }).ok());
+  EXPECT_TRUE(small.Post([&] { ++done; }).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(small.Post([&] { ++done; })));
+  go = true;
+  EXPECT_TRUE(Soon([&] { return done == 2; }));
+  EXPECT_TRUE(small.Post([&] { ++done; }).ok());
+  EXPECT_TRUE(Soon([&] { return done == 3; }));
+}
+
+}  // namespace
+}  // namespace gyre

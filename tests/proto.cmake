@@ -1,0 +1,3 @@
+if(GYRE_TESTS)
+  gyre_tests(proto_tests "unit;pure" FILES proto_control_codec_test proto_channel_test DEPS gyre_proto)
+endif()

@@ -1,0 +1,58 @@
+// Addresses and errors between Gyre and gRPC.
+#include "proto/channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/convert.h"
+
+namespace gyre {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ChannelTest, NonsenseIsRefusedWithASentence) {
+  const std::pair<const char*, const char*> wrong[] = {{"127.0.0.1:99999", "the port is 99999, expected 0 to 65535"},
+                                                       {"127.0.0.1:0", "the port is 0"},
+                                                       {"nowhere", "'nowhere': expected HOST:PORT"},
+                                                       {"", "expected HOST:PORT"},
+                                                       {"::1:80", "in brackets"},
+                                                       {"a b:80", "spaces"},
+                                                       {"unix:/tmp/x", "expected HOST:PORT"}};
+  for (const auto& [address, sentence] : wrong) {
+    const auto channel = MakeChannel(address);
+    ASSERT_FALSE(channel.ok()) << address;
+    EXPECT_TRUE(absl::IsInvalidArgument(channel.status()));
+    EXPECT_THAT(Message(channel.status()), HasSubstr(sentence));
+  }
+  EXPECT_TRUE(MakeChannel("127.0.0.1:80").ok());
+  EXPECT_TRUE(MakeChannel("[::1]:80").ok());
+}
+
+TEST(ChannelTest, AnAbsentCoordinatorIsNamed) {
+  auto said = [](const char* text) {
+    return Message(FromGrpcAt(grpc::Status(grpc::StatusCode::UNAVAILABLE, text), "h:1"));
+  };
+  EXPECT_EQ(said("Socket closed"), "the coordinator at h:1 is gone");
+  EXPECT_EQ(said("Connection reset by peer"), "the coordinator at h:1 is gone");
+  EXPECT_EQ(said("failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: Connection refused"),
+            "no coordinator answers at h:1: Connection refused");
+  EXPECT_EQ(said("no plan yet"), "no plan yet");
+  EXPECT_TRUE(FromGrpcAt(grpc::Status::OK, "h:1").ok());
+}
+
+TEST(ConvertTest, LongErrorsAreCutBetweenCharacters) {
+  EXPECT_EQ(CutUtf8("abc", 3), "abc");
+  EXPECT_EQ(CutUtf8("abcd", 3), "abc...");
+  EXPECT_EQ(CutUtf8("ab\xC3\xA4", 3), "ab...");  // before a character of two bytes
+  EXPECT_EQ(CutUtf8("ab\xC3\xA4z", 4), "ab\xC3\xA4...");
+  EXPECT_EQ(CutUtf8("\xF0\x9F\xA6\x8A", 3), "...");
+  std::string foxes;
+  for (int i = 0; i < 5000; ++i) foxes += "\xF0\x9F\xA6\x8A";
+  const grpc::Status status = ToGrpc(InvalidArgument("{}", foxes));
+  EXPECT_EQ(status.error_message(), foxes.substr(0, kMaxStatusText) + "...");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,233 @@
+// Every field of every message of the control plane survives decoding and encoding, and nothing absurd is taken in.
+#include "proto/control_codec.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <map>
+
+namespace gyre {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using Proto = google::protobuf::Message;
+using google::protobuf::util::MessageDifferencer;
+using ::testing::HasSubstr;
+
+// Fills every field with a value of its own, by reflection: a field that is new is filled too, and a codec that forgets
+// it does not give it back.
+class Filler {
+ public:
+  void Fill(Proto* m) {
+    const auto* descriptor = m->GetDescriptor();
+    for (int i = 0; i < descriptor->field_count(); ++i) {
+      const FieldDescriptor* field = descriptor->field(i);
+      if (field->containing_oneof() == nullptr) FillField(m, field);
+    }
+  }
+  void FillField(Proto* m, const FieldDescriptor* field) {
+    for (int i = 0; i < (field->is_repeated() ? 3 : 1); ++i) Add(m, field);
+  }
+
+ private:
+  // What not every value fits into.
+  uint32_t Number(const FieldDescriptor* field) {
+    static const std::map<std::string, uint32_t> fixed = {{"gyre.v1.WorkerHello.protocol", kControlProtocol},
+                                                          {"gyre.v1.ClusterInfo.protocol", kControlProtocol},
+                                                          {"gyre.v1.Plan.wire", 3},
+                                                          {"gyre.v1.Prepare.kv_type", 2},
+                                                          {"gyre.v1.Fault.code", 7}};
+    const auto it = fixed.find(field->full_name());
+    return it != fixed.end() ? it->second : ++last_;
+  }
+  std::string Text(const FieldDescriptor* field) {
+    const std::string own = "text" + std::to_string(++last_);
+    if (field->name() == "key") return (own + "0123456789abcdef").substr(0, 16);
+    return field->name().find("address") != std::string::npos ? own + ":80" : own;
+  }
+  void Add(Proto* m, const FieldDescriptor* field) {
+    const auto* r = m->GetReflection();
+    const bool many = field->is_repeated();
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32: {
+        const auto value = static_cast<int32_t>(Number(field));
+        return many ? r->AddInt32(m, field, value) : r->SetInt32(m, field, value);
+      }
+      case FieldDescriptor::CPPTYPE_UINT32:
+        return many ? r->AddUInt32(m, field, Number(field)) : r->SetUInt32(m, field, Number(field));
+      case FieldDescriptor::CPPTYPE_UINT64: return r->SetUInt64(m, field, (uint64_t{1} << 40) + Number(field));
+      case FieldDescriptor::CPPTYPE_DOUBLE: return r->SetDouble(m, field, Number(field) / 1024.0);
+      case FieldDescriptor::CPPTYPE_BOOL: return r->SetBool(m, field, true);
+      case FieldDescriptor::CPPTYPE_STRING: return r->SetString(m, field, Text(field));
+      case FieldDescriptor::CPPTYPE_MESSAGE: return Fill(many ? r->AddMessage(m, field) : r->MutableMessage(m, field));
+      default: FAIL() << field->full_name() << " has a type that this test does not fill";
+    }
+  }
+
+  uint32_t last_ = 0;
+};
+
+void ExpectEqual(const Proto& in, const Proto& out) {
+  std::string difference;
+  MessageDifferencer differ;
+  differ.ReportDifferencesToString(&difference);
+  EXPECT_TRUE(differ.Compare(in, out)) << in.GetTypeName() << "\n" << difference;
+}
+
+// The names of the cases of the message's oneof.
+std::vector<const FieldDescriptor*> Cases(const Proto& m) {
+  std::vector<const FieldDescriptor*> out;
+  const auto* oneof = m.GetDescriptor()->oneof_decl(0);
+  for (int i = 0; i < oneof->field_count(); ++i) out.push_back(oneof->field(i));
+  return out;
+}
+
+TEST(ControlCodecTest, EveryFieldOfClusterInfoComesBack) {
+  v1::ClusterInfo in;
+  Filler().Fill(&in);
+  const StatusOr<ClusterFacts> facts = Decode(in);
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  ExpectEqual(in, Encode(*facts));
+}
+
+TEST(ControlCodecTest, EveryFieldOfEveryEventComesBack) {
+  size_t cases = 0;
+  for (const FieldDescriptor* which : Cases(v1::WorkerEvent())) {
+    SCOPED_TRACE(which->name());
+    v1::WorkerEvent in;
+    Filler filler;
+    if (which->name() != "hello" && which->name() != "heartbeat") filler.Fill(&in);  // these are about no plan
+    filler.FillField(&in, which);
+    StatusOr<WorkerMessage> message = Decode(in);
+    ASSERT_TRUE(message.ok()) << message.status();
+    v1::WorkerEvent out;
+    if (const auto* hello = std::get_if<WorkerHello>(&*message)) out = Encode(*hello);
+    if (const auto* load = std::get_if<MemberLoad>(&*message)) out = Encode(*load);
+    if (const auto* event = std::get_if<StageEvent>(&*message)) out = Encode(*event);
+    ExpectEqual(in, out);
+    ++cases;
+  }
+  EXPECT_GE(cases, 8u);
+}
+
+TEST(ControlCodecTest, EveryFieldOfEveryCommandComesBack) {
+  size_t cases = 0;
+  for (const FieldDescriptor* which : Cases(v1::Command())) {
+    SCOPED_TRACE(which->name());
+    v1::Command in;
+    Filler filler;
+    filler.Fill(&in);
+    filler.FillField(&in, which);
+    const StatusOr<WorkerCommand> command = Decode(in);
+    ASSERT_TRUE(command.ok()) << command.status();
+    ExpectEqual(in, Encode(*command));
+    ++cases;
+  }
+  EXPECT_GE(cases, 6u);
+}
+
+// The sentence for an event, a command or an info with one thing wrong.
+template <typename M>
+std::string Refused(const std::string& which, const std::function<void(M*)>& spoil) {
+  M m;
+  Filler filler;
+  for (const FieldDescriptor* field : Cases(m)) {
+    if (field->name() == which) filler.FillField(&m, field);
+  }
+  spoil(&m);
+  const auto decoded = Decode(m);
+  return decoded.ok() ? "taken in" : Message(decoded.status());
+}
+
+TEST(ControlCodecTest, AbsurdHellosAreRefused) {
+  auto refused = [](const std::function<void(v1::WorkerHello*)>& spoil) {
+    return Refused<v1::WorkerEvent>("hello", [&](v1::WorkerEvent* e) { spoil(e->mutable_hello()); });
+  };
+  EXPECT_EQ(refused([](auto*) {}), "taken in");
+  EXPECT_THAT(refused([](auto* h) { h->set_protocol(1); }), HasSubstr("control protocol 1, expected 2"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name(""); }), HasSubstr("1 to 64 characters"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name(std::string(65, 'x')); }), HasSubstr("not 65"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name("a\xFF"); }), HasSubstr("letters"));
+  EXPECT_THAT(refused([](auto* h) { h->set_name("local"); }), HasSubstr("own"));
+  EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:99999"); }), HasSubstr("the port is 99999"));
+  EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a\n:1"); }), HasSubstr("control characters"));
+  EXPECT_THAT(refused([](auto* h) { h->set_ring_address(std::string(400, 'a') + ":1"); }), HasSubstr("402 bytes"));
+  EXPECT_THAT(refused([](auto* h) { h->set_threads(0); }), HasSubstr("0 threads"));
+  EXPECT_THAT(refused([](auto* h) { h->set_threads(65537); }), HasSubstr("65537 threads"));
+  EXPECT_THAT(refused([](auto* h) { h->set_isa(std::string(65, 'x')); }), HasSubstr("instruction set: 65 bytes"));
+  EXPECT_THAT(refused([](auto* h) { h->set_version("\x1B[31m"); }), HasSubstr("printable"));
+}
+
+TEST(ControlCodecTest, AbsurdCommandsAreRefused) {
+  auto prepare = [](const std::function<void(v1::Prepare*)>& spoil) {
+    return Refused<v1::Command>("prepare", [&](v1::Command* c) { spoil(c->mutable_prepare()); });
+  };
+  EXPECT_EQ(prepare([](auto*) {}), "taken in");
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_num_layers(-1); }), HasSubstr("-1 layers"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_key("short"); }), HasSubstr("5 bytes"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_wire(256); }), HasSubstr("type 256"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_coordinator_address("x"); }), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(0)->mutable_layers()->set_begin(-3); }),
+              HasSubstr("[-3,"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(1)->set_worker(""); }), HasSubstr("1 to 64"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(1)->set_address("9"); }), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(prepare([](auto* p) {
+                for (int i = 0; i < 5000; ++i) p->mutable_plan()->add_stages();
+              }),
+              HasSubstr("5003 stages"));
+  EXPECT_THAT(prepare([](auto* p) { p->set_stage(-2); }), HasSubstr("stage -2"));
+  EXPECT_THAT(prepare([](auto* p) { p->set_block_size(-1); }), HasSubstr("-1 positions"));
+  EXPECT_THAT(prepare([](auto* p) { p->set_kv_type(9); }), HasSubstr("KV type 9 is unknown"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_sources(2)->set_worker("a b"); }), HasSubstr("letters"));
+  EXPECT_THAT(prepare([](auto* p) {
+                for (int i = 0; i < 5000; ++i) p->add_sources();
+              }),
+              HasSubstr("5003 layer sources"));
+  // ":PORT" is the host that the worker joined at, "" a member in the coordinator's process.
+  EXPECT_EQ(prepare([](auto* p) { p->mutable_plan()->set_coordinator_address(":80"); }), "taken in");
+  EXPECT_EQ(prepare([](auto* p) { p->mutable_plan()->mutable_stages(0)->clear_address(); }), "taken in");
+  EXPECT_THAT(Refused<v1::Command>("welcome", [](auto* c) { c->mutable_welcome()->set_name(""); }),
+              HasSubstr("1 to 64"));
+}
+
+TEST(ControlCodecTest, AbsurdInfosAreRefused) {
+  auto refused = [](const std::function<void(v1::ClusterInfo*)>& spoil) {
+    v1::ClusterInfo info;
+    Filler().Fill(&info);
+    spoil(&info);
+    return Message(Decode(info).status());
+  };
+  EXPECT_EQ(refused([](auto*) {}), "");
+  EXPECT_THAT(refused([](auto* i) { i->set_protocol(3); }), HasSubstr("speaks control protocol 3, this worker 2"));
+  EXPECT_THAT(refused([](auto* i) { i->set_model_path(std::string(5000, 'p')); }), HasSubstr("5000 bytes"));
+  EXPECT_THAT(refused([](auto* i) { i->set_layers(-1); }), HasSubstr("-1 layers"));
+  EXPECT_THAT(refused([](auto* i) { i->set_context(-1); }), HasSubstr("context of -1"));
+  EXPECT_THAT(refused([](auto* i) { i->set_rope_base(std::numeric_limits<double>::quiet_NaN()); }), HasSubstr("nan"));
+  EXPECT_THAT(refused([](auto* i) { i->set_norm_eps(-1); }), HasSubstr("epsilon of -1"));
+}
+
+TEST(ControlCodecTest, LoadsAndFaultsAreBroughtIntoBounds) {
+  v1::WorkerEvent event;
+  auto busy = [&](double value) {
+    event.mutable_heartbeat()->set_busy(value);
+    return std::get<MemberLoad>(*Decode(event)).busy;
+  };
+  EXPECT_EQ(busy(0.5), 0.5);
+  EXPECT_EQ(busy(-1), 0);
+  EXPECT_EQ(busy(7), 1);
+  EXPECT_EQ(busy(std::numeric_limits<double>::quiet_NaN()), 0);
+  event.mutable_fault()->set_code(4711);
+  event.mutable_fault()->set_message("x" + std::string(2000, '\xC3'));
+  const auto fault = std::get<StageFault>(std::get<StageEvent>(*Decode(event)).what);
+  EXPECT_EQ(fault.status.code(), absl::StatusCode::kUnknown);
+  EXPECT_LE(fault.status.message().size(), 1003u);
+  // An event or command of a later version is nothing, and no error.
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(*Decode(v1::WorkerEvent())));
+  EXPECT_TRUE(std::holds_alternative<UnknownCommand>(Decode(v1::Command())->what));
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,339 @@
+// A world around a ClusterState: members that answer, an engine, links, callers, a clock. It says what went wrong.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/cluster_state.h"
+
+namespace gyre::testing {
+
+// A member as the world plays it. What it does can be changed at any time.
+struct SimMember {
+  MemberInfo info;
+  uint64_t id = 0;                                 // of its membership
+  Duration delay = std::chrono::milliseconds(10);  // before each answer
+  Status load_fault;                               // of every Prepare that gives it layers
+  bool reachable = true;                           // at its ring address
+  bool silent = false;                             // it answers nothing
+  std::set<TellMember::What> deaf;                 // commands that it doesn't answer
+  std::map<Epoch, PrepareRequest> prepared;        // at most one
+  std::optional<Epoch> loaded;                     // it waits for its links
+  LayerRange runs, retired;
+};
+
+class ClusterWorld {
+ public:
+  explicit ClusterWorld(const ClusterPolicy& policy) : policy_(policy), state_(policy, "here:1") { Tick(); }
+
+  static ClusterPolicy Policy(int layers, int min_workers) {
+    ClusterPolicy p;
+    p.term = 7;
+    p.sizes.layers.assign(static_cast<size_t>(layers), 100);
+    p.sizes.kv_per_layer = 10;
+    p.num_blocks = 10;
+    p.min_workers = min_workers;
+    return p;
+  }
+
+  // Events.
+  SimMember& Join(const std::string& name, MemberInfo info = {}) {
+    info.name = name;
+    info.address = name + ":1";
+    info.host = "host";
+    auto m = std::make_shared<SimMember>();
+    m->info = info;
+    m->id = next_id_++;
+    members_[name] = m;
+    Do(state_.Joined(info, m->id, now_));
+    return *m;
+  }
+  SimMember& JoinLocal() { return Join("local", {.local = true}); }
+  void Leave(const std::string& name, const std::string& why = "its connection ended") {
+    const uint64_t id = members_.at(name)->id;
+    members_.erase(name);
+    Do(state_.Left({name, id}, Unavailable("{}", why), now_));
+  }
+  uint64_t Resize(const std::string& text) {
+    const uint64_t ask = Asked();
+    Do(state_.AskedToResize(ask, text, now_));
+    return ask;
+  }
+  uint64_t Drain(const std::string& name) {
+    const uint64_t ask = Asked();
+    Do(state_.AskedToDrain(ask, name, now_));
+    return ask;
+  }
+  // As the engine does it: once a ring.
+  void BreakRing() {
+    if (!ring_ || ring_broken_) return;
+    ring_broken_ = true;
+    Do(state_.RingBroken(*ring_, Unavailable("the ring: a link ended"), now_));
+  }
+  void Tick() { Do(state_.Ticked(now_)); }
+  // Lets time pass, and all happen that is due in it.
+  void Advance(Duration d) {
+    const Deadline end = now_ + d;
+    for (int rounds = 0; problem_.empty(); ++rounds) {
+      if (rounds > 200000) return Wrong("the state asks for ticks without an end");
+      const Deadline event = todo_.empty() ? kNoDeadline : todo_.begin()->first;
+      const Deadline next = std::min(event, state_.deadline());
+      if (next > end) break;
+      now_ = std::max(now_, next);
+      if (event <= now_) {
+        auto node = todo_.extract(todo_.begin());
+        node.mapped()();
+      } else {
+        Tick();
+      }
+    }
+    now_ = end;
+    Tick();
+  }
+  void After(Duration d, std::function<void()> what) { todo_.emplace(now_ + d, std::move(what)); }
+
+  // What can be seen.
+  const std::string& problem() const { return problem_; }
+  ClusterState& state() { return state_; }
+  SimMember& member(const std::string& name) { return *members_.at(name); }
+  bool has(const std::string& name) const { return members_.count(name) > 0; }
+  std::string text() const { return state_.status().state; }
+  std::string ranges() const {
+    const ClusterStatus s = state_.status();
+    return s.plan ? FormatPlan(*s.plan) : "";
+  }
+  Deadline now() const { return now_; }
+  bool answered(uint64_t ask) const { return answers_.at(ask).has_value(); }
+  StatusOr<ChangeReport> answer(uint64_t ask) const {
+    return answers_.at(ask) ? *answers_.at(ask) : Internal("no answer");
+  }
+  bool logged(const std::string& part) const {
+    return std::any_of(log_.begin(), log_.end(),
+                       [&part](const std::string& line) { return line.find(part) != std::string::npos; });
+  }
+  const std::vector<std::string>& log() const { return log_; }
+  // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "lose".
+  std::vector<std::string> engine_calls;
+  std::vector<Status> losses;
+  std::vector<Plan> begun;  // plans that were wired
+  std::vector<Epoch> cancelled;
+  uint64_t salt = 0;        // of the last ring
+  uint32_t num_blocks = 0;  // of the last Prepare that gave layers
+  int commands_to_strangers = 0;
+  bool engine_drains = true;
+  Status wiring_fault;  // of the coordinator's own links
+
+ private:
+  static std::string FormatPlan(const Plan& plan) {
+    std::string out;
+    for (const StagePlan& s : plan.stages) {
+      out += (out.empty() ? "" : ",") + fmt::format("{}={}", s.worker(), FormatRange(s.layers));
+    }
+    return out;
+  }
+  void Wrong(const std::string& what) {
+    if (problem_.empty()) problem_ = what;
+  }
+  uint64_t Asked() {
+    answers_[next_ask_] = std::nullopt;
+    return next_ask_++;
+  }
+  std::shared_ptr<SimMember> Find(uint64_t id) {
+    for (auto& [name, m] : members_) {
+      if (m->id == id) return m;
+    }
+    ++commands_to_strangers;
+    Wrong("a command to a member that has left");
+    return std::make_shared<SimMember>();
+  }
+  void Do(ClusterState::Actions actions) {
+    for (ClusterAction& a : actions) std::visit([this](auto& action) { Play(action); }, a);
+    CheckEngine();
+  }
+  // An event of a member, later; nothing if it is silent or has left by then.
+  void Say(const std::shared_ptr<SimMember>& m, Epoch epoch, decltype(StageEvent::what) what) {
+    if (m->silent) return;
+    After(m->delay, [this, m, epoch, what = std::move(what)] {
+      if (m->silent || !has(m->info.name) || members_.at(m->info.name) != m) return;
+      if (std::holds_alternative<StageReady>(what) && m->prepared.count(epoch) == 0) return;  // aborted meanwhile
+      Do(state_.Said(m->id, {.worker = "whoever", .epoch = epoch, .what = what}, now_));
+    });
+  }
+
+  void Play(PrepareMember& a) {
+    const auto m = Find(a.member);
+    const Epoch epoch = a.request.plan.epoch;
+    if (!used_.insert({epoch.number, a.member}).second) Wrong("a member prepares an epoch twice");
+    if (wiring_ != epoch && !drop_epochs_.insert(epoch.number).second) Wrong("an epoch is used twice");
+    m->prepared.clear();
+    m->loaded.reset();
+    m->prepared[epoch] = a.request;
+    if (a.request.stage < 0) return Say(m, epoch, StageReady{});
+    num_blocks = a.request.num_blocks;
+    const LayerRange gets = a.request.plan.stages[static_cast<size_t>(a.request.stage)].layers;
+    std::set<int> union_of;
+    for (LayerRange r : {gets, m->runs}) {
+      for (int i = r.begin; i < r.end; ++i) union_of.insert(i);
+    }
+    const uint64_t page = policy_.sizes.kv_per_layer / policy_.num_blocks * a.request.num_blocks;
+    const uint64_t needs = union_of.size() * (policy_.sizes.layers[0] + page);
+    if (m->info.memory != 0 && needs > m->info.memory) Wrong("a member is asked for more than it holds");
+    if (m->silent) return;
+    if (!m->load_fault.ok()) return Say(m, epoch, StageFault{m->load_fault});
+    Say(m, epoch, StageProgress{1, 2});
+    After(m->delay, [this, m, epoch] {
+      if (m->silent || m->prepared.count(epoch) == 0) return;
+      m->loaded = epoch;
+      MaybeConnect(m->prepared.at(epoch).plan);
+    });
+  }
+  // When all stages have loaded: their links come to be, or one fails and those before it likewise.
+  void MaybeConnect(const Plan& plan) {
+    std::vector<std::shared_ptr<SimMember>> stages;
+    for (const StagePlan& s : plan.stages) {
+      if (!has(s.worker()) || members_.at(s.worker())->loaded != plan.epoch) return;
+      stages.push_back(members_.at(s.worker()));
+    }
+    for (size_t i = stages.size(); i-- > 1;) {
+      if (stages[i]->reachable) continue;
+      for (size_t k = 0; k < i; ++k) {
+        Say(stages[k], plan.epoch,
+            StageFault{Unavailable("{}: {}", kLinkToNextStage, k + 1 == i ? "Connection refused" : "it was closed")});
+      }
+      return;
+    }
+    const Status first = stages[0]->reachable ? wiring_fault : Unavailable("Connection refused");
+    if (wiring_ == plan.epoch) {
+      After(std::chrono::milliseconds(1), [this, epoch = plan.epoch, first] {
+        if (wiring_ == epoch && first.ok()) wired_ = true;
+        Do(state_.Wired(epoch, first, absl::OkStatus(), now_));
+      });
+    }
+    for (const auto& m : stages) {
+      if (m != stages[0] || first.ok()) Say(m, plan.epoch, StageReady{});
+    }
+  }
+  void Play(MoveMember& a) {
+    const auto m = Find(a.member);
+    if (m->prepared.count(a.epoch) == 0) Wrong("a Move of what is not prepared");
+    Say(m, a.epoch, StageMoved{.pages = 5, .bytes = 50, .last_pages = 1});
+  }
+  void Play(TellMember& a) {
+    const auto m = Find(a.member);
+    if (m->silent) return;
+    switch (a.what) {
+      case TellMember::kCommit: {
+        if (m->deaf.count(a.what) > 0) return;
+        const auto it = m->prepared.find(a.epoch);
+        if (it == m->prepared.end()) return Say(m, a.epoch, StageFault{FailedPrecondition("not prepared")});
+        const PrepareRequest& r = it->second;
+        m->retired = m->runs;
+        m->runs = r.stage < 0 ? LayerRange{} : r.plan.stages[static_cast<size_t>(r.stage)].layers;
+        m->prepared.clear();
+        return Say(m, a.epoch, StageCommitted{});
+      }
+      case TellMember::kRelease: m->retired = {}; return;
+      case TellMember::kAbort: m->prepared.erase(a.epoch); return Say(m, a.epoch, StageAborted{});
+    }
+  }
+  void Play(ForgetMember& a) {
+    for (const auto& [name, m] : members_) {
+      if (m->id == a.member.id) Wrong("a member that has not left is forgotten");
+    }
+  }
+  void Play(WireEnds& a) {
+    if (wiring_) Wrong(fmt::format("plan {} begins while plan {} is being made", a.plan.epoch.number, wiring_->number));
+    if (!epochs_.insert(a.plan.epoch.number).second || drop_epochs_.count(a.plan.epoch.number) > 0) {
+      Wrong("an epoch is used twice");
+    }
+    if (!a.plan.Validate().ok()) Wrong("a plan is not valid");
+    wiring_ = a.plan.epoch;
+    wired_ = false;
+    begun.push_back(a.plan);
+  }
+  void Play(CancelWiring& a) {
+    if (wiring_ != a.epoch) Wrong("a wiring is cancelled that is not under way");
+    wiring_.reset();
+    cancelled.push_back(a.epoch);
+  }
+  void Play(DrainEngine& a) {
+    if (!ring_ || ring_broken_) Wrong("an engine without a ring is drained");
+    engine_calls.push_back("drain");
+    draining_ = true;
+    After(std::chrono::milliseconds(5), [this, epoch = a.epoch] {
+      if (!engine_drains || !draining_ || ring_broken_) return;
+      drained_ = true;
+      Do(state_.Drained(epoch, {1, 2}, now_));
+    });
+    drain_started_ = now_;
+    drained_ = false;
+  }
+  void Play(ResumeOldRing&) {
+    if (!ring_ || ring_broken_) Wrong("the engine goes on over a ring that is broken");
+    if (!drained_ && now_ - drain_started_ >= policy_.timeouts.drain)
+      Wrong("the engine goes on over a ring that lost a step");
+    if (!draining_) Wrong("an engine goes on that was not stopped");
+    engine_calls.push_back("old");
+    draining_ = false;
+  }
+  void Play(ResumeNewRing& a) {
+    if (wiring_ != a.epoch || !wired_) Wrong("a ring that is not wired");
+    if (ring_ && !ring_broken_ && !draining_) Wrong("the engine's ring is changed while it uses it");
+    engine_calls.push_back(fmt::format("new {}", a.epoch.number));
+    wiring_.reset();
+    ring_ = a.epoch;
+    salt = a.salt;
+    draining_ = ring_broken_ = false;
+  }
+  void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
+  void Play(LoseRing& a) {
+    engine_calls.push_back("lose");
+    losses.push_back(a.why);
+    ring_.reset();
+    draining_ = ring_broken_ = false;
+  }
+  void Play(AnswerCaller& a) {
+    auto& answer = answers_.at(a.ask);
+    if (answer) Wrong("a caller is answered twice");
+    answer = std::move(a.answer);
+  }
+  void Play(WriteLog& a) {
+    log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), a.line));
+  }
+  void Play(ShowProgress&) {}
+
+  // An engine that is stopped has something that will let it go on.
+  void CheckEngine() {
+    if (state_.serving() && (!ring_ || ring_broken_)) Wrong("the state serves, the engine has no ring");
+    if (ring_ && !state_.status().plan) Wrong("the engine has a ring of no plan");
+    if (draining_ && !ring_broken_ && !wiring_) Wrong("the engine is stopped and nothing goes on");
+  }
+
+  const ClusterPolicy policy_;
+  ClusterState state_;
+  Deadline now_ = Deadline{} + std::chrono::hours(1);
+  std::multimap<Deadline, std::function<void()>> todo_;
+  std::map<std::string, std::shared_ptr<SimMember>> members_;
+  std::map<uint64_t, std::optional<StatusOr<ChangeReport>>> answers_;
+  std::vector<std::string> log_;
+  uint64_t next_id_ = 1, next_ask_ = 1;
+  std::string problem_;
+
+  std::set<std::pair<uint64_t, uint64_t>> used_;
+  std::set<uint64_t> epochs_, drop_epochs_;
+  std::optional<Epoch> wiring_;  // of the change that is under way
+  bool wired_ = false;
+  std::optional<Epoch> ring_;
+  bool ring_broken_ = false, draining_ = false, drained_ = false;
+  Deadline drain_started_{};
+};
+
+}  // namespace gyre::testing

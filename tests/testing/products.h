@@ -1,0 +1,107 @@
+// What the tests of products share: every type of weights, and matrices of it with random codes.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "kernels/codes.h"
+#include "kernels/ops.h"
+#include "kernels/quant_lowbit.h"
+#include "tests/testing/kernel_test.h"
+
+namespace gyre::testing {
+
+inline constexpr Arithmetic kArithmetics[] = {Arithmetic::kExact, Arithmetic::kDecode, Arithmetic::kPrefill};
+inline constexpr DType kTypes[] = {DType::kF32,   DType::kF16,     DType::kBF16,  DType::kQ8_0,    DType::kQ4_0,
+                                   DType::kQ4_1,  DType::kQ5_0,    DType::kQ5_1,  DType::kQ2_K,    DType::kQ3_K,
+                                   DType::kQ4_K,  DType::kQ5_K,    DType::kQ6_K,  DType::kIQ4_NL,  DType::kIQ4_XS,
+                                   DType::kMXFP4, DType::kIQ1_S,   DType::kIQ1_M, DType::kIQ2_XXS, DType::kIQ2_XS,
+                                   DType::kIQ2_S, DType::kIQ3_XXS, DType::kIQ3_S, DType::kTQ1_0,   DType::kTQ2_0};
+// Whether products of the type are sums of integers.
+inline bool IsInteger(DType type) { return HasCodes(type) || IsLowBit(type); }
+
+// The bytes of a block that hold codes. The rest are f16 scales (MXFP4: the exponent), which random bytes would make
+// infinite.
+struct Codes {
+  size_t begin, end;
+};
+inline Codes CodesOf(DType type) {
+  switch (type) {
+    case DType::kQ2_K: return {0, 80};
+    case DType::kQ3_K: return {0, 108};
+    case DType::kQ6_K: return {0, 208};
+    case DType::kMXFP4: return {1, 17};
+    case DType::kIQ1_M: return {0, 56};
+    case DType::kTQ1_0: return {0, 52};
+    case DType::kTQ2_0: return {0, 64};
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ5_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+    case DType::kIQ1_S:
+    case DType::kIQ2_XXS:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return {2, Info(type).block_bytes};
+    default: return {4, Info(type).block_bytes};
+  }
+}
+// Fills blocks with random codes and keeps their scales.
+inline void RandomCodes(DType type, uint32_t seed, std::vector<std::byte>* bytes) {
+  std::mt19937 random(seed);
+  const Codes codes = CodesOf(type);
+  for (size_t at = 0; at < bytes->size(); at += Info(type).block_bytes) {
+    for (size_t i = codes.begin; i < codes.end; ++i) (*bytes)[at + i] = static_cast<std::byte>(random());
+    if (type != DType::kIQ1_M) continue;
+    for (size_t i = 0; i < 4; ++i) {  // the scale 0x2A66, one nibble per word
+      std::byte& high = (*bytes)[at + 49 + 2 * i];
+      high = (high & std::byte{15}) | static_cast<std::byte>((0x2A66 >> (4 * i) & 15) << 4);
+    }
+  }
+}
+
+struct Weights {
+  std::vector<std::byte> bytes;
+  WeightView view;
+};
+// A random matrix W[n][k]. Results are cached: the search for the scales of blocks of 256 takes longer than most tests.
+inline Weights MakeWeights(DType type, size_t n, size_t k, uint32_t seed) {
+  static std::map<std::tuple<DType, size_t, size_t, uint32_t>, std::vector<std::byte>> made;
+  const DTypeInfo& info = Info(type);
+  Weights w;
+  std::vector<std::byte>& known = made[{type, n, k, seed}];
+  if (!known.empty()) {
+    w.bytes = known;
+    w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+    return w;
+  }
+  w.bytes.resize(n * k / info.block_elems * info.block_bytes);
+  if (!Quantize(type, Random(n * k, seed).data(), w.bytes.data(), n * k)) {
+    // There is no quantizer for this type: scales of about 1/16, for the minima too.
+    std::mt19937 random(seed + 1);
+    const Codes codes = CodesOf(type);
+    for (size_t at = 0; at < w.bytes.size(); at += info.block_bytes) {
+      if (type == DType::kMXFP4) {
+        w.bytes[at] = static_cast<std::byte>(120 + random() % 8);
+        continue;
+      }
+      for (size_t i = 0; i + 1 < info.block_bytes; i += 2) {
+        if (i >= codes.begin && i < codes.end) continue;
+        const uint16_t half = FloatToHalf(0.05f + 0.0001f * static_cast<float>(random() % 256));
+        std::memcpy(&w.bytes[at + i], &half, 2);
+      }
+    }
+    RandomCodes(type, seed, &w.bytes);
+  }
+  known = w.bytes;
+  w.view = {.type = type, .n = n, .k = k, .data = w.bytes.data()};
+  return w;
+}
+
+}  // namespace gyre::testing

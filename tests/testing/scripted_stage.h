@@ -1,0 +1,180 @@
+// The far ends of an engine's ring, in the hands of a test: it sees what the engine sends, and answers as a toy model
+// would, wrongly, or never.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/step_codec.h"
+#include "coordinator/engine.h"
+#include "transport/inproc_link.h"
+
+namespace gyre::testing {
+
+// On one thread.
+class ScriptedStage {
+ public:
+  static constexpr int kVocab = 97;
+
+  // A frame of the engine.
+  struct Received {
+    FrameKind kind{};  // kTokens or kLogitsQuestion; 0: nothing came
+    StepId step{};
+    Epoch epoch;
+    StepBatch batch;
+    LogitsQuestion question;
+    std::vector<SeqId> seqs() const {
+      std::vector<SeqId> out;
+      for (const SeqRows& s : batch.seqs) out.push_back(s.seq);
+      return out;
+    }
+  };
+
+  // The links of the next plan; those before it stay as they are, and are not read any more.
+  Ring NewRing(uint64_t salt = 0) {
+    auto [to_first, first] = MakeInprocLinkPair();
+    auto [last, from_last] = MakeInprocLinkPair();
+    first_ = std::move(first);
+    last_ = std::move(last);
+    old_.push_back(first_);
+    old_.push_back(last_);
+    return {.epoch = {.term = 1, .number = ++number_},
+            .stages = 1,
+            .prefill_matches_decode = true,
+            .salt = salt,
+            .to_first = std::move(to_first),
+            .from_last = std::move(from_last)};
+  }
+  void CloseToFirst() { first_->Close(); }
+  void CloseBoth() {
+    first_->Close();
+    last_->Close();
+  }
+
+  // What the engine sends next; the test fails and ends where nothing comes.
+  Received Next() {
+    Received r = Poll(std::chrono::seconds(20));
+    if (r.kind == FrameKind{}) throw std::runtime_error("the engine sends nothing");
+    return r;
+  }
+  Received Poll(Duration patience) {
+    Received r;
+    const StatusOr<Frame> frame = first_->Recv(After(patience));
+    if (!frame.ok()) return r;
+    r.kind = frame->header.kind;
+    r.step = frame->header.step;
+    r.epoch = frame->header.epoch;
+    if (r.kind == FrameKind::kLogitsQuestion) {
+      r.question = *DecodeLogitsQuestion(frame->payload);
+      return r;
+    }
+    const StatusOr<StepPayload> payload = DecodeStepPayload(frame->payload, sizeof(TokenId));
+    EXPECT_TRUE(payload.ok()) << payload.status();
+    r.batch = payload->batch;
+    std::vector<TokenId> ids(payload->rows.size() / sizeof(TokenId));
+    std::memcpy(ids.data(), payload->rows.data(), payload->rows.size());
+    auto id = ids.begin();
+    for (const SeqRows& s : r.batch.seqs) {
+      for (uint32_t i = 0; i < s.row_count; ++i) tokens_[{s.seq, s.first_position + i}] = *id++;
+    }
+    return r;
+  }
+
+  // The toy model: a row's logits hang on its token and position, and lie close together.
+  static std::vector<float> Logits(TokenId token, uint32_t position) {
+    std::vector<float> logits;
+    for (uint32_t id = 0; id < kVocab; ++id) {
+      const uint32_t x = id * 2654435761u + static_cast<uint32_t>(token) * 40503u + position * 7919u;
+      logits.push_back(static_cast<float>((x >> 7) % 1000) * 1e-3f);
+    }
+    return logits;
+  }
+  std::vector<float> LogitsOf(const LogitsQuestion& q) const {
+    return Logits(tokens_.at({q.seq, q.position}), q.position);
+  }
+
+  void Answer(const Received& r) {
+    if (r.kind == FrameKind::kLogitsQuestion) return AnswerQuestion(r.question, LogitsOf(r.question));
+    AnswerStep(r, [](RowAnswer*) {});
+  }
+  template <typename Change>
+  void AnswerStep(const Received& r, Change change) {
+    StepAnswer answer;
+    for (const SeqRows& s : r.batch.seqs) {
+      for (const RowRequest& request : s.requests) {
+        for (uint32_t i = 0; i < request.count; ++i) {
+          answer.rows.push_back(RowOf(s, request, s.first_position + request.first + i));
+          change(&answer.rows.back());
+        }
+      }
+    }
+    Encoder out;
+    EncodeStepAnswer(answer, &out);
+    Send(FrameKind::kAnswer, r.epoch, r.step, out);
+  }
+  void AnswerQuestion(const LogitsQuestion& question, std::vector<float> logits) {
+    Encoder out;
+    EncodeLogitsAnswer({.question = question, .logits = std::move(logits)}, &out);
+    Send(FrameKind::kLogitsAnswer, {.term = 1, .number = number_}, {}, out);
+  }
+  void FailStep(const Received& r, const std::string& why) {
+    Encoder out;
+    EncodeStepError({.stage = 0, .message = why}, &out);
+    Send(FrameKind::kStepError, r.epoch, r.step, out);
+  }
+  // Answers everything until `done`.
+  template <typename Done>
+  void ServeUntil(Done done) {
+    const Deadline late = After(std::chrono::seconds(60));
+    while (!done()) {
+      const Received r = Poll(std::chrono::milliseconds(2));
+      if (r.kind != FrameKind{}) Answer(r);
+      if (Clock::now() > late) throw std::runtime_error("the engine does not come to an end");
+    }
+  }
+
+ private:
+  RowAnswer RowOf(const SeqRows& s, const RowRequest& request, uint32_t position) const {
+    const std::vector<float> logits = Logits(tokens_.at({s.seq, position}), position);
+    RowAnswer row{.seq = s.seq, .incarnation = s.incarnation, .position = position, .mode = request.mode};
+    if (request.mode == RowMode::kFullLogits) {
+      row.values = logits;
+      return row;
+    }
+    for (TokenId id : request.touched) row.touched.push_back({id, logits[static_cast<size_t>(id)]});
+    double sum = 0, sum_t = 0;
+    for (TokenId id = 0; id < kVocab; ++id) {
+      if (std::binary_search(request.touched.begin(), request.touched.end(), id)) continue;
+      const float logit = logits[static_cast<size_t>(id)];
+      row.top.push_back({id, logit});
+      sum += std::exp(double{logit});
+      if (request.temperature > 0) sum_t += std::exp(double{logit} / request.temperature);
+    }
+    std::sort(row.top.begin(), row.top.end(), [](const TokenLogit& a, const TokenLogit& b) {
+      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    });
+    row.top.resize(std::min<size_t>(row.top.size(), request.mode == RowMode::kArgmax ? 1 : request.k));
+    if (request.mode == RowMode::kTopK) row.log_sum_exp = std::log(sum);
+    if (request.mode == RowMode::kTopK && request.temperature > 0) row.log_sum_exp_t = std::log(sum_t);
+    return row;
+  }
+  void Send(FrameKind kind, Epoch epoch, StepId step, const Encoder& out) {
+    const ByteSpan parts[] = {out.bytes()};
+    (void)last_->Send({.kind = kind, .epoch = epoch, .step = step}, parts, kNoDeadline);
+  }
+
+  uint64_t number_ = 0;
+  std::shared_ptr<Link> first_, last_;
+  std::vector<std::shared_ptr<Link>> old_;  // open: the engine must not need their end to notice a new ring
+  std::map<std::pair<SeqId, uint32_t>, TokenId> tokens_;
+};
+
+}  // namespace gyre::testing
