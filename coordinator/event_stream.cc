@@ -6,8 +6,6 @@
 #include <deque>
 #include <utility>
 
-#include "base/log.h"
-
 namespace gyre {
 namespace {
 
@@ -62,7 +60,7 @@ class EventStream::State {
       ended_ = IsTerminal(event);
       const StreamLimits& limits = shared_->limits;
       const bool full = bytes_ > limits.stream_bytes;
-      // Both calls only post to the engine; under the lock they keep their order.
+      // Hold and unhold only post to the engine; called under the lock they keep their order.
       if (full && !held_ && !ended_) {
         held_ = true;
         shared_->engine.hold(seq);
@@ -192,7 +190,7 @@ class EventStream::State {
   SeqId seq_ GYRE_GUARDED_BY(mutex_){};
   std::deque<Queued> queue_ GYRE_GUARDED_BY(mutex_);
   size_t bytes_ GYRE_GUARDED_BY(mutex_) = 0;
-  bool held_ GYRE_GUARDED_BY(mutex_) = false;      // the sequence
+  bool held_ GYRE_GUARDED_BY(mutex_) = false;      // the engine was told to hold the sequence back
   bool armed_ GYRE_GUARDED_BY(mutex_) = false;     // the reader waits for a call of `ready`
   bool ended_ GYRE_GUARDED_BY(mutex_) = false;     // nothing more comes from the engine
   bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // the reader took the terminal event

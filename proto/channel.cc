@@ -24,6 +24,10 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
 
 Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
   const Status out = FromGrpc(status);
+  if (absl::IsCancelled(out)) {
+    return absl::CancelledError(
+        fmt::format("the coordinator at {} ended the call, as this side was silent or read too slowly", address));
+  }
   if (!absl::IsUnavailable(out)) return out;
   const std::string& text = status.error_message();
   if (text.rfind("failed to connect", 0) == 0 || text.rfind("DNS resolution failed", 0) == 0) {

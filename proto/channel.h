@@ -21,8 +21,8 @@ struct ChannelOptions {
 // `address`: HOST:PORT. Returns at once: the first call connects. kInvalidArgument: not an address.
 StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const ChannelOptions& options = {});
 
-// A call's outcome. Where the coordinator at `address` could not be reached or went away, the sentence says that, in
-// place of gRPC's own words.
+// A call's outcome. Where the coordinator at `address` could not be reached, went away or ended the call, the sentence
+// says that, in place of gRPC's own words. A call that this side cancelled is the caller's to explain.
 Status FromGrpcAt(const grpc::Status& status, const std::string& address);
 
 }  // namespace gyre

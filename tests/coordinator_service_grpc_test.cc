@@ -146,7 +146,7 @@ TEST_F(GrpcTest, AClientThatReadsNothingIsHeldBackAndDropped) {
   EXPECT_EQ(service_->streams().queued_bytes(), 0u);
   for (v1::GenerateEvent event; reader->Read(&event);) {
   }
-  EXPECT_FALSE(reader->Finish().ok());
+  EXPECT_THAT(Message(FromGrpcAt(reader->Finish(), "h:1")), HasSubstr("the coordinator at h:1 ended the call"));
 }
 
 TEST_F(GrpcTest, AFinishedStreamThatNobodyReadsGoes) {
