@@ -206,7 +206,7 @@ class ModelBench {
     return absl::OkStatus();
   }
 
-  // Of experts those that the rows use: at most `used` for each, as many as there are.
+  // Each row reads at most `used` experts; together the rows read no more than there are.
   double WeightBytesPerStep(uint32_t rows) const {
     double bytes = 0, experts = 0, read = 0;
     for (const auto& w : ring_->workers()) bytes += static_cast<double>(w->weight_bytes());

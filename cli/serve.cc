@@ -79,8 +79,8 @@ Status CheckPort(const char* flag, const HostPort& at) {
   const int error = errno;
   close(fd);
   if (bound) return absl::OkStatus();
-  if (error == EADDRINUSE) return Unavailable("{} {}: another program listens on this port", flag, where);
-  return Unavailable("{} {}: can't listen there: {}", flag, where, std::strerror(error));
+  return Unavailable("{}: cannot listen at {}: {}", flag, where,
+                     error == EADDRINUSE ? "another program has the port" : std::strerror(error));
 }
 
 // Until a signal comes.

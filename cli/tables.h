@@ -7,7 +7,7 @@
 
 namespace gyre {
 
-// Which worker has which layers: a line each.
+// A line for each worker, with its layers.
 std::string FormatLayers(const v1::StatusReply& status);
 std::string FormatStatus(const v1::StatusReply& status);
 std::string FormatChange(const v1::ChangeReply& change);

@@ -179,6 +179,17 @@ TEST(PipedChatTest, AMessageLongerThanTheContextIsRefusedWithTheWaysOut) {
   EXPECT_THAT(ended.text, HasSubstr("--ctx N"));
 }
 
+TEST(PipedChatTest, FlagsOfARequestCountAsInRun) {
+  const std::string plain = Shell("echo 'What is Gyre?' | \"$gyre\" chat \"$model\" --temp 0 2>/dev/null").text;
+  for (const char* flags : {"--temp 0 --stop workers", "--temp 0 --logit-bias 200=100 -n 5",
+                            "--temp 5 --top-k 0 --top-p 1 --min-p 0 -n 20 --seed 3"}) {
+    const std::string words = std::string(" \"$model\" 2>/dev/null ") + flags;
+    const std::string chat = Shell("echo 'What is Gyre?' | \"$gyre\" chat" + words).text;
+    EXPECT_EQ(chat, Shell("echo 'What is Gyre?' | \"$gyre\" run --chat" + words).text) << flags;
+    EXPECT_NE(chat, plain) << flags;
+  }
+}
+
 TEST(PipedChatTest, QuotesJoinLines) {
   const Ended ended = Piped("\"\"\"\\nWhat is\\nGyre?\\n\"\"\"\\n");
   EXPECT_EQ(ended.code, 0) << ended.text;

@@ -155,11 +155,11 @@ TEST(ServeTest, APortInUseIsFoundBeforeTheModelIsLoaded) {
   Listener taken;
   const Ended e = Gyre({"serve", "/nowhere/model.gguf", "--cluster", taken.address()});
   EXPECT_EQ(e.code, 1);
-  EXPECT_THAT(e.text, HasSubstr("--cluster " + taken.address() + ": another program listens on this port"));
+  EXPECT_THAT(e.text, HasSubstr("--cluster: cannot listen at " + taken.address() + ": another program has the port"));
   EXPECT_LT(e.text.size(), 200u) << e.text;
   const Ended ring = Gyre({"serve", kModel, "--cluster", "127.0.0.1:0", "--ring", taken.address()});
   EXPECT_EQ(ring.code, 1);
-  EXPECT_THAT(ring.text, HasSubstr("--ring " + taken.address()));
+  EXPECT_THAT(ring.text, HasSubstr("--ring: cannot listen at " + taken.address()));
 }
 
 TEST(ServeTest, BothAddressesBeyondLoopbackNeedInsecure) {

@@ -1,4 +1,4 @@
-// Which cores the workers of one machine get from gyre launch.
+// The cores that gyre launch gives to the workers of one machine.
 #include "cli/share_cores.h"
 
 #include <gmock/gmock.h>

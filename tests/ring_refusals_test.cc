@@ -89,7 +89,7 @@ TEST_F(RefusalsTest, RefusalsHaveTheirSentence) {
 
 TEST_F(RefusalsTest, AnotherTypeOfActivationsIsRefused) {
   Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--bit-equal", "--wire", "f16"});
-  EXPECT_EQ(serve.Wait(seconds(10)), 1);
+  EXPECT_EQ(serve.Wait(seconds(10)), 2);
   EXPECT_THAT(serve.output(), HasSubstr("--bit-equal with --wire f16: it rounds at every hop"));
   {
     Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--bit-equal"});
@@ -120,7 +120,7 @@ TEST_F(RefusalsTest, AnotherTypeOfActivationsIsRefused) {
 
 TEST_F(RefusalsTest, NothingButLoopbackWithoutInsecure) {
   Process serve({GYRE_BINARY, "serve", model_.path(), "--cluster", "0.0.0.0:0"});
-  EXPECT_EQ(serve.Wait(seconds(10)), 1);
+  EXPECT_EQ(serve.Wait(seconds(10)), 2);
   EXPECT_THAT(serve.output(), HasSubstr("--insecure"));
 }
 

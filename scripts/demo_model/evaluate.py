@@ -18,7 +18,7 @@ import time
 import corpus
 
 AIMS = {"faq": 0.90, "faq in a conversation": 0.90, "sums": 0.95, "stories": 0.95, "json": 0.95}
-ANEW = "The conversation begins anew."
+ANEW = "Conversation cleared."
 
 
 def questions():
