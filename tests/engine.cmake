@@ -1,6 +1,6 @@
 if(GYRE_TESTS)
   gyre_tests(engine_tests engine
-    FILES engine_ring_test engine_resize_test engine_classes_test engine_wire_test engine_stories_test model_hf_test worker_golden_test
+    FILES coordinator_cluster_test engine_ring_test engine_resize_test engine_classes_test engine_wire_test engine_stories_test model_hf_test worker_golden_test
           worker_scalar_forward_test cli_active_waiting_test cli_bench_test cli_share_cores_test
     DEPS gyre_cli Boost::json)
   # Once more with two classes of rows: tiles for prompts, in emulation where there are none (docs/kernels.md).
