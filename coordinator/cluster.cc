@@ -309,10 +309,7 @@ void Cluster::Leave(const Membership& member, const Status& why) {
   impl_->Post([member, why](ClusterState& state, Deadline now) { return state.Left(member, why, now); });
 }
 void Cluster::Report(const std::string& name, const MemberLoad& load) {
-  impl_->Post([name, load](ClusterState& state, Deadline) {
-    state.Reported(name, load);
-    return ClusterState::Actions();
-  });
+  impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });
 }
 void Cluster::OnRingBroken(Epoch epoch, const Status& why) {
   impl_->Post([epoch, why](ClusterState& state, Deadline now) { return state.RingBroken(epoch, why, now); });

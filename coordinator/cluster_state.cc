@@ -114,8 +114,9 @@ void ClusterState::Remove(const std::string& name, const Status& why, Deadline n
   if (plan_lost) LosePlan(gone, name);
 }
 
-void ClusterState::Reported(const std::string& name, const MemberLoad& load) {
+ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) it->second.load = load;
+  return Settle(now);
 }
 
 ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Deadline now) {

@@ -93,7 +93,7 @@ class ClusterState {
   Actions Joined(MemberInfo info, uint64_t id, Deadline now);
   // Nothing happens if this membership has ended before.
   Actions Left(const Membership& member, const Status& why, Deadline now);
-  void Reported(const std::string& name, const MemberLoad& load);
+  Actions Reported(const std::string& name, const MemberLoad& load, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
   Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);

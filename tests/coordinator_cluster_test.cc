@@ -255,7 +255,10 @@ TEST_F(ClusterTest, AnInstanceThatJoinsAgainKeepsItsName) {
   EXPECT_EQ(member_.name, "w");
   EXPECT_NE(member_.id, old.id);
   ASSERT_TRUE(Comes([&] { return !first->has_sink(); })) << "nothing of the old stream counts any more";
-  ASSERT_TRUE(cluster_->WaitForPlan(After(seconds(60))).ok());
+  ASSERT_TRUE(Comes([&] {
+    const ClusterStatus status = cluster_->status();
+    return status.state == "serving" && status.plan->epoch.number == 2;
+  }));
   // Its old stream ends now.
   cluster_->Leave(old, Unavailable("its connection ended"));
   EXPECT_FALSE(cluster_->ResizeAndWait("bob=0-3").ok());  // the events before this one have been taken in
