@@ -249,9 +249,9 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
   StatusOr<std::unique_ptr<Link>> dialed = out.get();
   // The side that was cancelled failed because of the other one.
   if (!dialed.ok() && (in.ok() || absl::IsCancelled(in.status()))) {
-    return Annotate(dialed.status(), "the link to the next stage");
+    return Annotate(dialed.status(), kLinkToNextStage);
   }
-  if (!in.ok()) return Annotate(in.status(), "the link from the stage before");
+  if (!in.ok()) return Annotate(in.status(), kLinkFromStageBefore);
   prepared->in = *std::move(in);
   prepared->out = *std::move(dialed);
   return absl::OkStatus();
