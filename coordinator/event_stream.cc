@@ -205,25 +205,11 @@ std::optional<Event> EventStream::Next(Deadline deadline) { return state_->Next(
 void EventStream::Cancel() { state_->Cancel(); }
 bool EventStream::dropped() const { return state_->dropped(); }
 
-namespace {
-
-// Engines before Hold and Unhold let the sequence run on; the limits of streams still hold.
-template <typename E>
-void HoldBack(E& engine, SeqId seq) {
-  if constexpr (requires { engine.Hold(seq); }) engine.Hold(seq);
-}
-template <typename E>
-void LetRun(E& engine, SeqId seq) {
-  if constexpr (requires { engine.Unhold(seq); }) engine.Unhold(seq);
-}
-
-}  // namespace
-
 EngineCalls CallsOf(Engine& engine) {
   return {.submit = [&engine](Request r, EventSink sink) { return engine.Submit(std::move(r), std::move(sink)); },
           .cancel = [&engine](SeqId seq) { engine.Cancel(seq); },
-          .hold = [&engine](SeqId seq) { HoldBack(engine, seq); },
-          .unhold = [&engine](SeqId seq) { LetRun(engine, seq); }};
+          .hold = [&engine](SeqId seq) { engine.Hold(seq); },
+          .unhold = [&engine](SeqId seq) { engine.Unhold(seq); }};
 }
 
 EventStreams::EventStreams(EngineCalls engine, const StreamLimits& limits)

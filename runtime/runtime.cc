@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 #include "base/cpus.h"
 #include "base/log.h"
@@ -139,6 +140,12 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   c.progress = o.on_load;
+  // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
+  // over it starts it again.
+  c.on_fatal = [](const Status& why) {
+    Log(LogLevel::kError, "{}; the process ends", Message(why));
+    std::_Exit(1);
+  };
   if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
