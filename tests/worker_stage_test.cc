@@ -17,11 +17,13 @@ using testing::OneStage;
 
 using testing::kVocab;
 
+// The model reads from its bytes, which live as long as it does.
 std::shared_ptr<const Model> Tiny(const testing::TinyOptions& options) {
-  const std::vector<std::byte> file = testing::BuildTinyModel(options);
-  auto model = OpenModelFromBytes(file);
+  const auto file = std::make_shared<const std::vector<std::byte>>(testing::BuildTinyModel(options));
+  auto model = OpenModelFromBytes(*file);
   EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
+  const Model* opened = model->get();
+  return {opened, [file, model = *std::move(model)](const Model*) {}};
 }
 
 class StageRefuses : public ::testing::Test {
