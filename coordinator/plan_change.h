@@ -24,7 +24,7 @@ enum class ChangeState : uint8_t {
   kCommitting,  // decided: every participant gets Commit
   kDone,        // every participant runs the new plan
   kAborted,     // the old plan goes on, whole
-  kFaulted,     // a participant was lost after the decision: the new plan stands, not whole
+  kFaulted,     // a participant was lost after the decision: the plan is lost with it
 };
 const char* ChangeStateName(ChangeState state);
 
