@@ -1,11 +1,11 @@
 if(GYRE_TESTS)
-  gyre_tests(coordinator_tests "unit;pure"
+  gyre_tests(coordinator_tests "unit;pure;asan"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
           coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_sampler_test coordinator_sampler_paths_test
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
     DEPS gyre_coordinator)
-  gyre_tests(coordinator_threaded_tests unit FILES coordinator_cluster_test DEPS gyre_coordinator)
-  gyre_tests(service_tests unit FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
+  gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
+  gyre_tests(service_tests "unit;asan" FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process" FILES coordinator_service_grpc_test coordinator_service_port_test DEPS gyre_coordinator)
   foreach(program service_tests grpc_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")

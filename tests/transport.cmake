@@ -1,8 +1,8 @@
 if(GYRE_TESTS)
-  gyre_tests(transport_tests "unit;bytes"
+  gyre_tests(transport_tests "unit;asan"
     FILES transport_hostile_test transport_link_test transport_patience_test transport_ring_port_test
     DEPS gyre_transport)
-  gyre_tests(transport_allocation_tests "unit;pure;bytes" FILES transport_allocation_test DEPS gyre_transport)
+  gyre_tests(transport_allocation_tests "unit;pure;asan" FILES transport_allocation_test DEPS gyre_transport)
   target_sources(transport_allocation_tests PRIVATE testing/largest_allocation.cc)
 endif()
 if(GYRE_FUZZ)
