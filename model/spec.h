@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/kv_type.h"
 #include "kernels/ops.h"
 
 namespace gyre {
@@ -63,6 +64,12 @@ struct ModelSpec {
   // KV elements (K and V together) one position takes in a layer.
   static size_t KvElems(const LayerSpec& l) {
     return 2 * static_cast<size_t>(l.kv_heads) * static_cast<size_t>(l.head_dim);
+  }
+  // Bytes of KV cache that one position takes in all layers.
+  uint64_t KvBytesPerToken(KvType type) const {
+    uint64_t elems = 0;
+    for (const LayerSpec& layer : layers) elems += KvElems(layer);
+    return KvBytes(type, elems);
   }
 };
 

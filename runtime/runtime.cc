@@ -14,17 +14,11 @@
 namespace gyre {
 namespace {
 
-uint64_t KvBytesPerToken(const ModelSpec& spec, KvType type) {
-  uint64_t elems = 0;
-  for (const LayerSpec& layer : spec.layers) elems += ModelSpec::KvElems(layer);
-  return KvBytes(type, elems);
-}
-
 // The number of KV blocks: what was asked for, or the context for each sequence that is to fit, as far as half of the
 // memory goes (pages are touched only when used).
 StatusOr<uint32_t> CountBlocks(const RuntimeOptions& o, const ModelSpec& spec, KvType type, uint32_t context) {
   uint64_t tokens = o.kv_tokens != 0 ? o.kv_tokens : uint64_t{o.parallel} * context;
-  const uint64_t per_token = KvBytesPerToken(spec, type);
+  const uint64_t per_token = spec.KvBytesPerToken(type);
   const uint64_t room = AvailableMemory() / 2 / std::max<uint64_t>(per_token, 1);
   if (o.kv_tokens == 0 && room > 0 && tokens > room) {
     tokens = std::max<uint64_t>(room, o.block_size);
@@ -48,7 +42,7 @@ bool RunsLayersHere(const RuntimeOptions& o, const Model& model, KvType type, ui
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, 1, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
-  uint64_t needed = sizes->both + KvBytesPerToken(model.spec(), type) * context;
+  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context;
   for (uint64_t bytes : sizes->layers) needed += bytes;
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
@@ -222,17 +216,7 @@ Runtime::~Runtime() {
 }
 
 void Runtime::ReportLoads() {
-  for (const auto& w : workers_) cluster_->Report(w->control().name(), TakeLoad(*w));
-}
-
-MemberLoad TakeLoad(Worker& worker) {
-  const WorkerStats stats = worker.stats();
-  return {.busy = worker.TakeBusyShare(),
-          .steps = stats.steps,
-          .busy_us =
-              static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(worker.busy_time()).count()),
-          .rows_sent = stats.rows_sent,
-          .row_bytes_sent = stats.row_bytes_sent};
+  for (const auto& w : workers_) cluster_->Report(w->control().name(), w->TakeLoad());
 }
 
 }  // namespace gyre

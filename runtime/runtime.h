@@ -57,7 +57,5 @@ class Runtime {
 
 // By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
 StatusOr<Isa> ParseIsa(const std::string& name);
-// What a worker in this process says of itself; busy is since the last call.
-MemberLoad TakeLoad(Worker& worker);
 
 }  // namespace gyre

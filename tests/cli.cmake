@@ -19,6 +19,8 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   add_test(NAME installed_program
            COMMAND sh -c "'${CMAKE_COMMAND}' --install '${PROJECT_BINARY_DIR}' --prefix '${prefix}' >/dev/null && \
                           grep -q '^ExecStart=${prefix}/bin/gyre ' '${prefix}'/lib/systemd/system/gyre-*.service && \
+                          grep -q '^complete ' '${prefix}/share/bash-completion/completions/gyre' && \
+                          grep -q '^.TH' '${prefix}/share/man/man1/gyre.1' && \
                           '${prefix}/bin/gyre' run '${prefix}/share/gyre/demo.gguf' -p 'Tell me' -n 1 -q --echo | grep '^Tell me'")
   set_tests_properties(installed_program PROPERTIES LABELS "engine;process" TIMEOUT 120)
 endif()

@@ -96,7 +96,6 @@ class Node {
   Status Listen();
   Status OpenModelFor(const ClusterFacts& facts);
   WorkerHello MakeHello() const;
-  MemberLoad TakeLoad();
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Cluster::Stub& stub);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
@@ -233,17 +232,6 @@ WorkerHello Node::MakeHello() const {
           .instance = instance_};
 }
 
-MemberLoad Node::TakeLoad() {
-  const WorkerStats stats = worker_->stats();
-  return {.busy = worker_->TakeBusyShare(),
-          .steps = stats.steps,
-          .resident_bytes = ResidentBytes(),
-          .busy_us = static_cast<uint64_t>(
-              std::chrono::duration_cast<std::chrono::microseconds>(worker_->busy_time()).count()),
-          .rows_sent = stats.rows_sent,
-          .row_bytes_sent = stats.row_bytes_sent};
-}
-
 Status Node::Attached(v1::Cluster::Stub& stub) {
   grpc::ClientContext context;
   const auto stream = stub.Attach(&context);
@@ -292,7 +280,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
       }
       if (Clock::now() < beat) continue;
       beat = After(kHeartbeat);
-      if (!stream->Write(Encode(TakeLoad()))) break;
+      if (!stream->Write(Encode(worker_->TakeLoad()))) break;
     }
   });
   std::thread watcher([&] {

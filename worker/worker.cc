@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "worker/wire_rows.h"
 #include "worker/worker_state.h"
 
@@ -329,7 +330,16 @@ void Worker::Reset() { impl_->Reset(); }
 int Worker::threads() const { return impl_->options().threads; }
 WorkerStats Worker::stats() const { return impl_->stats(); }
 Duration Worker::busy_time() const { return impl_->busy(); }
-double Worker::TakeBusyShare() { return impl_->TakeBusyShare(); }
+MemberLoad Worker::TakeLoad() {
+  const WorkerStats stats = impl_->stats();
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->busy());
+  return {.busy = impl_->TakeBusyShare(),
+          .steps = stats.steps,
+          .resident_bytes = ResidentBytes(),
+          .busy_us = static_cast<uint64_t>(busy.count()),
+          .rows_sent = stats.rows_sent,
+          .row_bytes_sent = stats.row_bytes_sent};
+}
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
 void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/member_load.h"
 #include "base/stage_control.h"
 #include "base/status.h"
 #include "kernels/ops.h"
@@ -57,8 +58,9 @@ class Worker {
   int threads() const;
   // Thread-safe, all of these.
   WorkerStats stats() const;
-  Duration busy_time() const;   // spent in Stage::Run since the start
-  double TakeBusyShare();       // of the time since the last call
+  Duration busy_time() const;  // spent in Stage::Run since the start
+  // `busy` is of the time since the last call; resident_bytes are the process's.
+  MemberLoad TakeLoad();
   size_t weight_bytes() const;  // that a decode step streams: packed weights but the embedding's rows
   // Called before each step on the stage's thread; an error takes the place of the step (tests). {} removes it.
   void SetFaultHook(std::function<Status()> hook);
