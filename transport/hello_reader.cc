@@ -114,7 +114,7 @@ void HelloReader::Turn() {
     fds.push_back({.fd = c.fd.get(), .events = POLLIN, .revents = 0});
     until = std::min(until, c.until);
   }
-  const auto left = std::chrono::ceil<milliseconds>(std::max(Duration::zero(), until - now));
+  const auto left = std::chrono::ceil<milliseconds>(std::max(until, now) - now);
   if (::poll(fds.data(), fds.size(), static_cast<int>(left.count())) < 0 && errno != EINTR)
     accept_after_ = After(kBackOff);
   size_t i = 2;
