@@ -55,6 +55,7 @@ TEST_F(ChatTest, EveryCharacterArrives) {
     ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
     chat->Type("/Wie-heißt-du,漢字🦊?\r");
     EXPECT_TRUE(chat->WaitFor("unknown command /Wie-heißt-du,漢字🦊?;")) << chat->output();
+    ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();  // before, the terminal itself erases, byte by byte
     // A character is erased whole.
     chat->Type("/ä漢🦊\x7f\x7fx\r");
     EXPECT_TRUE(chat->WaitFor("unknown command /äx;")) << chat->output();
