@@ -111,7 +111,7 @@ void PrintText(const Model& model, bool tensors) {
   }
 }
 
-// Of the values as they are dequantized.
+// Statistics of the values as they are dequantized.
 Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
   const TensorView* t = model.tensors().Find(name);
   if (t == nullptr) return NotFound("{} has no tensor {}; --tensors lists them", model.path(), name);

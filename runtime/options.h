@@ -11,7 +11,7 @@ namespace gyre {
 
 struct ChangeTimeouts;
 
-// Which model, and how its file is read.
+// The model, and how its file is read.
 struct ModelOptions {
   std::string model;  // path
   OpenOptions open;
