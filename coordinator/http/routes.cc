@@ -1,6 +1,8 @@
 #include "coordinator/http/routes.h"
 
+#include "coordinator/http/anthropic.h"
 #include "coordinator/http/health_routes.h"
+#include "coordinator/http/llama.h"
 
 namespace gyre::http {
 
