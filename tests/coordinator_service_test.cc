@@ -240,7 +240,7 @@ TEST_F(ServiceTest, WhatIsTooMuchIsRefusedWithItsNumber) {
   EXPECT_THAT(Message(service_.ParseConversation("[]", "{").status()), HasSubstr("tools: not JSON"));
   EXPECT_TRUE(absl::IsInvalidArgument(Refused({.input = IdsInput{}})));
   const Status long_prompt = Refused({.input = IdsInput(101, 1)});
-  EXPECT_TRUE(absl::IsResourceExhausted(long_prompt));
+  EXPECT_TRUE(absl::IsOutOfRange(long_prompt));
   EXPECT_THAT(Message(long_prompt), HasSubstr("101 tokens, the context holds 100"));
   EXPECT_TRUE(service_.MakeRequest({.input = IdsInput(100, 1)}).ok());
   EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stops = {"a", "b", "c"}})), HasSubstr("3 stop strings"));
