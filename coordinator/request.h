@@ -36,6 +36,8 @@ struct Request {
   // mean of all rows the prompt takes nothing from the prefix cache.
   std::optional<Pooling> embedding;
   int priority = 0;
+  uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
+  uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   Deadline deadline = kNoDeadline;
 };
 

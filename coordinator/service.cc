@@ -207,6 +207,8 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   request.prompt_logprobs = question.prompt_logprobs;
   request.embedding = question.embedding;
   request.priority = question.priority;
+  request.tenant = question.tenant;
+  request.cache_salt = question.cache_salt;
   request.deadline = question.deadline;
   return request;
 }

@@ -46,6 +46,7 @@ struct Question {
   std::optional<uint32_t> logprobs, prompt_logprobs;
   std::optional<Pooling> embedding;  // no text
   int priority = 0;
+  uint64_t tenant = 0, cache_salt = 0;  // as in Request
   Deadline deadline = kNoDeadline;
 };
 
