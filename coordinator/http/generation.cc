@@ -31,6 +31,21 @@ Awaitable<Status> RunOnService(Exchange& exchange, Service& service, std::functi
   co_return outcome->status;
 }
 
+Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& service, Question question, Request* out) {
+  StatusOr<Request> made = Internal("the request was not made");
+  std::function<void()> work = [&] { made = service.MakeRequest(std::move(question)); };
+  const Status ran = co_await RunOnService(exchange, service, std::move(work));
+  if (!ran.ok()) co_return FromStatus(ran);
+  if (made.ok()) {
+    *out = *std::move(made);
+    co_return std::nullopt;
+  }
+  if (!absl::IsResourceExhausted(made.status())) co_return FromStatus(made.status());
+  ApiError error = Malformed(Message(made.status()));
+  error.code = "context_length_exceeded";
+  co_return error;
+}
+
 std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
   const std::function<void()> wake = exchange_.waker();
   for (Request& request : requests) {

@@ -19,6 +19,10 @@ namespace gyre::http {
 // run.
 Awaitable<Status> RunOnService(Exchange& exchange, Service& service, std::function<void()> work);
 
+// A question as a request, made on the service's threads. A prompt that is longer than the context is 400 with the code
+// context_length_exceeded; for the other errors see Service::MakeRequest and FromStatus.
+Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& service, Question question, Request* out);
+
 // Used on the server's thread. Dropping it cancels what still runs.
 class Generation {
  public:
