@@ -17,6 +17,8 @@ class Cluster;
 
 namespace gyre::http {
 
+inline constexpr size_t kMaxStops = 16;  // stop strings of a request
+
 // Outlives the server that the routes are part of.
 struct ApiContext {
   Service& service;

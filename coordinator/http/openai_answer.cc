@@ -52,11 +52,6 @@ class Reader {
   UsageSum usage_;
 };
 
-Awaitable<void> RespondError(Exchange& exchange, ApiError error) {
-  HttpResponse response = Render(error, ApiStyle::kOpenAi);
-  co_await exchange.Respond(std::move(response));
-}
-
 Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, size_t count) {
   Reader reader(answer.choices_per_prompt());
   std::vector<Choice> choices(count);
@@ -64,7 +59,7 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
     Delta delta;
     std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
     if (error) {
-      co_await RespondError(exchange, *std::move(error));
+      co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
       co_return;
     }
     Choice& choice = choices[delta.choice];
@@ -91,7 +86,7 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
       Delta delta;
       std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
       if (error && !begun) {
-        co_await RespondError(exchange, *std::move(error));
+        co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
         co_return;
       }
       failed = error.has_value();
@@ -133,7 +128,7 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   const size_t count = requests.size();
   if (!error) error = generation.Start(std::move(requests));
   if (error) {
-    co_await RespondError(exchange, *std::move(error));
+    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
     co_return;
   }
   if (answer->stream()) {

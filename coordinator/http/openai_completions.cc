@@ -80,7 +80,11 @@ std::optional<ApiError> CompletionAnswer::AddPrompt(const PromptInput& input, co
   Prompt prompt;
   if (with_ids_) prompt.ids = requests_[first].prompt;
   if (echo_ && ids == nullptr) prompt.text = std::get<std::string>(input);
-  if (echo_ && ids != nullptr) prompt.text = ValidUtf8(TextOfIds(context_.service.model(), *ids));
+  if (echo_ && ids != nullptr) {
+    StatusOr<std::string> text = context_.service.Detokenize(*ids, true);
+    if (!text.ok()) return FromStatus(text.status(), "prompt");
+    prompt.text = ValidUtf8(*text);
+  }
   prompts_.push_back(std::move(prompt));
   return std::nullopt;
 }

@@ -2,9 +2,9 @@
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
 #include "boost/json/serialize.hpp"
+#include "coordinator/http/answer_parts.h"
 #include "coordinator/http/openai.h"
 #include "coordinator/http/openai_routes.h"
-#include "coordinator/http/openai_sampling.h"
 
 namespace gyre::http {
 namespace {
@@ -48,13 +48,13 @@ Awaitable<void> ListModels(const ApiContext& context, Exchange& exchange) {
 
 Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange) {
   const std::string name = exchange.request().path.substr(kModelPath.size());
-  HttpResponse response;
-  if (context.Serves(name)) {
-    const json::object model = Describe(context, name);
-    response.body = json::serialize(model);
-  } else {
-    response = Render(UnknownModel(name), ApiStyle::kOpenAi);
+  if (std::optional<ApiError> error = CheckModel(context, name)) {
+    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_return;
   }
+  const json::object model = Describe(context, name);
+  HttpResponse response;
+  response.body = json::serialize(model);
   co_await exchange.Respond(std::move(response));
 }
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <random>
 
+#include "coordinator/http/answer_parts.h"
 #include "fmt/core.h"
 #include "model/weights.h"
 
@@ -60,18 +61,9 @@ std::optional<std::vector<TokenId>> ReadIds(JsonFields& fields, const std::strin
 
 }  // namespace
 
-ApiError UnknownModel(const std::string& name) {
-  return {.status = 404,
-          .message = fmt::format("the model {} is not served here; GET /v1/models names those that are", name),
-          .param = "model",
-          .code = "model_not_found"};
-}
-
 std::string ReadModel(JsonFields& fields, const ApiContext& context) {
   std::string model = fields.String("model").value_or(context.models.front());
-  if (!context.Serves(model)) {
-    fields.Fail(UnknownModel(model));
-  }
+  if (std::optional<ApiError> error = CheckModel(context, model)) fields.Fail(*std::move(error));
   return model;
 }
 
@@ -176,16 +168,6 @@ std::vector<PromptInput> ReadPrompts(JsonFields& fields, std::string_view name, 
     }
   }
   return out;
-}
-
-std::string TextOfIds(const Model& model, const std::vector<TokenId>& ids) {
-  std::string text;
-  if (model.tokenizer() == nullptr) return text;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const std::string piece = model.tokenizer()->Piece(ids[i], i == 0);
-    text += piece.empty() ? model.tokenizer()->Text(ids[i]) : piece;
-  }
-  return text;
 }
 
 std::optional<ApiError> AddRequests(const Service& service, Question question, int64_t n, std::string param,

@@ -16,8 +16,6 @@ namespace gyre::http {
 // One HTTP request leads to so many requests to the engine at most.
 inline constexpr int64_t kMaxChoices = 128;
 
-ApiError UnknownModel(const std::string& name);
-
 // The name that the client gave, or the model's own where it gave none. 404: the model does not answer to it.
 std::string ReadModel(JsonFields& fields, const ApiContext& context);
 
@@ -40,9 +38,6 @@ StreamFields ReadStreaming(JsonFields& fields);
 // such arrays. At most `most`, and at least one.
 using PromptInput = std::variant<std::string, std::vector<TokenId>>;
 std::vector<PromptInput> ReadPrompts(JsonFields& fields, std::string_view name, int vocab, int64_t most);
-
-// The bytes that the ids stand for; control tokens as they are written.
-std::string TextOfIds(const Model& model, const std::vector<TokenId>& ids);
 
 // `n` requests that differ in their seeds alone, behind those that are there. Tokenizes.
 std::optional<ApiError> AddRequests(const Service& service, Question question, int64_t n, std::string param,
