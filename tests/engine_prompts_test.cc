@@ -281,6 +281,26 @@ TEST_F(PromptAnswers, PreemptionChangesNothing) {
   EXPECT_GT(ring->engine().stats().scheduler.replayed_rows, 0u);
 }
 
+// What a preempted request finds of its own rows in the cache when it comes back was no cached prompt.
+TEST_F(PromptAnswers, OnlyThePromptsFirstAdmissionCountsAsCached) {
+  RuntimeOptions o = Options(1);
+  o.kv_tokens = 240;
+  auto ring = OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  std::vector<Request> requests;
+  for (int i = 0; i < 6; ++i) {
+    Request text;
+    text.prompt = Ids(i, 20);
+    text.max_new_tokens = 70;
+    text.ignore_end = true;
+    requests.push_back(text);
+  }
+  for (const Outcome& got : RunAll(ring->engine(), requests)) EXPECT_EQ(got.usage.cached_tokens, 0u);
+  EXPECT_GT(ring->engine().stats().scheduler.preemptions, 0u);
+  EXPECT_GT(ring->engine().stats().scheduler.cached_positions, 0u);
+  EXPECT_EQ(RunOne(ring->engine(), requests[5]).usage.cached_tokens, 16u);
+}
+
 TEST_F(PromptAnswers, AResizeInTheMiddleOfAnEmbeddingChangesNothing) {
   auto alone = OpenRing(Options(1));
   ASSERT_NE(alone, nullptr);
