@@ -64,7 +64,7 @@ void Engine::Impl::TakeResults() {
 
 void Engine::Impl::Launch() {
   while (serving()) {
-    std::optional<StepPlan> plan = scheduler_->Next();
+    std::optional<StepPlan> plan = scheduler_->Next(Now());
     DropStaleQuestions();  // of sequences that were preempted for the step
     if (!plan) return;
     sequences_stale_ = true;

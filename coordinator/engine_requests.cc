@@ -87,7 +87,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const SeqId id = s.id;
   sequences_[id] = std::move(sequence);
   if (r.deadline != kNoDeadline) ++with_deadline_;
-  if (Status status = scheduler_->Add(id, std::move(params)); !status.ok()) Fail(s, status);
+  if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) Fail(s, status);
 }
 
 void Engine::Impl::Cancel(SeqId seq) {
