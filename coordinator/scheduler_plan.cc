@@ -27,6 +27,7 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
   s->high_water = std::max(s->high_water, end);
   s->launched = end;
   s->planned_in = next_step;
+  s->ready_at = 0;
   ++s->in_flight;
   s->tenant->rows += count;
   draft->flight.items.emplace_back(s, item);
@@ -114,12 +115,12 @@ void Scheduler::Rep::LaunchDecode(Sequence* s, Draft* draft) {
   --draft->decode_left;
 }
 
-// Decode rows: overdue ones first, then in turn (kDecodeRoundRobin) or by rank.
-void Scheduler::Rep::PlanDecodes(Draft* draft) {
+// Decode rows: overdue ones first, then in turn (kDecodeRoundRobin) or by rank. They leave room for `kept` rows.
+void Scheduler::Rep::PlanDecodes(uint32_t kept, Draft* draft) {
   order.clear();
   bool overdue = false;
   for (Sequence* s : running) {
-    if (!s->wants_decode_row()) continue;
+    if (!s->wants_decode_row() || s->planned_in == next_step) continue;  // a replay has come up to its last row
     order.push_back(s);
     overdue |= Overdue(*s);
   }
@@ -131,8 +132,6 @@ void Scheduler::Rep::PlanDecodes(Draft* draft) {
       return (Overdue(*a) ? a->ready_at : UINT64_MAX) < (Overdue(*b) ? b->ready_at : UINT64_MAX);
     });
   }
-  // Prompts get on too: where decode rows would fill every step, they leave room for one row.
-  const uint32_t kept = !overdue && NextPrompt() != nullptr ? 1 : 0;
   for (Sequence* s : order) {
     if (draft->rows() + kept >= options.max_rows) break;
     if (s->running() && s->launchable()) LaunchDecode(s, draft);  // else it was preempted for one before it
@@ -198,13 +197,15 @@ void Scheduler::Rep::PlanTogether(Draft* draft) {
   draft->prompt_limit = PromptLimit(draft->decode_left);
   const bool overdue = std::any_of(running.begin(), running.end(), [this](const Sequence* s) { return Overdue(*s); });
   if (overdue || options.policy == SchedulerPolicy::kDecodeRoundRobin) {
-    PlanDecodes(draft);
+    // Prompts get on too: where decode rows would fill every step, they leave room for one row.
+    const bool may_come = draft->admits && !waiting.empty() && running.size() < options.max_sequences;
+    PlanDecodes(!overdue && (may_come || NextPrompt() != nullptr) ? 1 : 0, draft);
   } else if (options.policy == SchedulerPolicy::kFcfs) {
     PlanQueue(draft);
   }
   while (PlanPrompt(draft)) {
   }
-  if (options.policy == SchedulerPolicy::kPrefillFirst) PlanDecodes(draft);
+  PlanDecodes(0, draft);
   if (!options.continuous_batching) AdmitRest(draft);
 }
 

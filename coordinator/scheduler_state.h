@@ -51,7 +51,7 @@ struct Scheduler::Rep {
   void MarkReady();
   bool PlanAlone(Draft* draft);
   void PlanTogether(Draft* draft);
-  void PlanDecodes(Draft* draft);
+  void PlanDecodes(uint32_t kept, Draft* draft);
   void PlanQueue(Draft* draft);
   bool PlanPrompt(Draft* draft);
   uint32_t DecodeRows() const;
