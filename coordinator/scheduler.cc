@@ -259,7 +259,10 @@ void Scheduler::Repeat(SeqId id) {
 }
 
 void Scheduler::Remove(SeqId id) {
-  if (ScheduledSequence* s = rep_->Find(id)) rep_->Leave(s, Rep::Stage::kRemoved);
+  ScheduledSequence* s = rep_->Find(id);
+  if (s == nullptr) return;
+  rep_->answer += (static_cast<double>(s->size() - s->prompt) - rep_->answer) / 16;
+  rep_->Leave(s, Rep::Stage::kRemoved);
 }
 
 uint32_t Scheduler::Incarnation(SeqId id) const {

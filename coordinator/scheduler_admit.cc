@@ -9,9 +9,6 @@ namespace {
 // The oldest sequence without its whole prompt goes before all others when so many younger ones were admitted.
 constexpr uint32_t kOvertakes = 16;
 
-// Tokens that a running sequence is expected to generate before another gives its blocks back.
-constexpr uint32_t kLookahead = 64;
-
 // Tenants without sequences are remembered up to this number.
 constexpr size_t kTenants = 1024;
 
@@ -112,10 +109,11 @@ uint32_t Scheduler::Rep::Reserved(const Sequence& s) const {
   return options.reserve_positions == 0 ? 0 : std::min(BlocksFor(positions), options.num_blocks);
 }
 
-// Blocks beyond its tokens that the sequence is going to need before long.
+// Blocks beyond its tokens that the sequence is going to need, as far as one can tell: those that run have half of
+// their answers before them in the mean.
 uint32_t Scheduler::Rep::Growth(const Sequence& s) const {
-  const uint32_t end =
-      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{s.size()} + kLookahead, s.params.max_positions));
+  const uint64_t expected = uint64_t{s.size()} + static_cast<uint64_t>(answer / 2);
+  const uint64_t end = std::min<uint64_t>(expected, s.params.max_positions);
   return BlocksFor(end) - BlocksFor(s.size());
 }
 
@@ -129,7 +127,8 @@ uint32_t Scheduler::Rep::Margin(const Sequence& s) const {
     growth += Growth(*r);
     runs = true;
   }
-  return runs ? std::min(growth + Growth(s), options.num_blocks / 4) : 0;
+  // More would leave a small cache half empty.
+  return runs ? std::min(growth + Growth(s), options.num_blocks / 3) : 0;
 }
 
 bool Scheduler::Rep::TryAdmit(Sequence* s) {

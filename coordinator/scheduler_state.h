@@ -118,6 +118,7 @@ struct Scheduler::Rep {
   uint64_t shared = 1;  // number of the next step that is not of one sequence alone
   std::unordered_map<uint64_t, Tenant> tenants;
   StepBudget budget;
+  double answer = 128;           // tokens that sequences generate, in the mean of those that ended lately
   Deadline now{};                // of the call that is under way
   Deadline last_landed{};        // of steps
   std::vector<Sequence*> order;  // of PlanDecodes and PlanQueue

@@ -1,5 +1,5 @@
-// The scheduler under seeded load: how often sequences are thrown out for lack of blocks, what each tenant gets, and how
-// long anybody waits.
+// The scheduler under seeded load: how often sequences are thrown out for lack of blocks, what each tenant gets, and
+// how long anybody waits.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -92,20 +92,86 @@ SchedulerOptions Serving(uint32_t num_blocks) {
   return o;
 }
 
-TEST(SchedulerLoad, Sim) {
-  for (uint32_t blocks : {150u, 400u, 1000u}) {
-    for (int longest : {64, 256, 1000}) {
-    Load load(Serving(blocks), 7);
+struct Case {
+  uint32_t blocks;
+  int longest;                   // answer
+  double preemptions, replayed;  // of the sequences, and of the rows, at most
+};
+
+// The whole load wants ten to eighty times the blocks.
+TEST(SchedulerLoad, FewSequencesAreThrownOutForLackOfBlocks) {
+  for (const Case& c : {Case{150, 64, 0, 0},
+                        {150, 256, 0.05, 0.03},
+                        {150, 1000, 0.45, 0.25},
+                        {400, 256, 0, 0},
+                        {400, 1000, 0.15, 0.1},
+                        {1000, 1000, 0.06, 0.05}}) {
+    Load load(Serving(c.blocks), 7);
     for (int i = 0; i < 300; ++i) {
       load.Add({.prompt = static_cast<uint32_t>(load.Draw(10, 300)),
-                .answer = static_cast<uint32_t>(load.Draw(8, longest)),
+                .answer = static_cast<uint32_t>(load.Draw(8, c.longest)),
                 .max_answer = 1024});
     }
     while (load.Step()) {
     }
     const SchedulerStats s = load.scheduler().stats();
-    printf("blocks %u longest %d: steps %lu preemptions %lu replayed %lu computed %lu\n", blocks, longest, load.steps(), s.preemptions, s.replayed_rows, s.computed_rows);
+    EXPECT_EQ(load.left(), 0u);
+    EXPECT_LE(static_cast<double>(s.preemptions), c.preemptions * 300) << c.blocks << " " << c.longest;
+    EXPECT_LE(static_cast<double>(s.replayed_rows), c.replayed * static_cast<double>(s.computed_rows))
+        << c.blocks << " " << c.longest;
+    EXPECT_EQ(s.blocks_available, c.blocks);
+  }
+}
+
+// Each tenant always has as many requests as it likes; what they get is the same.
+TEST(SchedulerLoad, TenantsGetEqualSharesWhateverTheyAskFor) {
+  for (const SchedulerPolicy policy :
+       {SchedulerPolicy::kFcfs, SchedulerPolicy::kPrefillFirst, SchedulerPolicy::kDecodeRoundRobin}) {
+    SchedulerOptions o = Serving(2000);
+    o.policy = policy;
+    o.max_sequences = 12;
+    Load load(o, 3);
+    std::map<uint64_t, uint64_t> added;
+    const auto refill = [&] {
+      for (uint64_t tenant = 1; tenant <= 3; ++tenant) {
+        const uint64_t wanted = tenant == 1 ? 40 : 6;
+        for (; added[tenant] - load.finished(tenant) < wanted; ++added[tenant]) {
+          // Many short ones, a few long ones, and some of each.
+          const int prompt = tenant == 1 ? 20 : tenant == 2 ? 600 : load.Draw(10, 300);
+          load.Add({.prompt = static_cast<uint32_t>(prompt),
+                    .answer = tenant == 2 ? 8u : 30u,
+                    .max_answer = 64,
+                    .tenant = tenant});
+        }
+      }
+    };
+    for (int i = 0; i < 3000; ++i) {
+      refill();
+      ASSERT_TRUE(load.Step());
     }
+    const auto all = static_cast<double>(load.rows(1) + load.rows(2) + load.rows(3));
+    for (uint64_t tenant = 1; tenant <= 3; ++tenant) {
+      EXPECT_NEAR(static_cast<double>(load.rows(tenant)) / all, 1.0 / 3, 0.06)
+          << tenant << " with policy " << static_cast<int>(policy);
+    }
+    EXPECT_LE(load.scheduler().stats().longest_decode_gap, 9u);
+  }
+}
+
+TEST(SchedulerLoad, EverybodyFinishesUnderAnEndlessLoadOfHigherPriority) {
+  for (const SchedulerPolicy policy :
+       {SchedulerPolicy::kFcfs, SchedulerPolicy::kPrefillFirst, SchedulerPolicy::kDecodeRoundRobin}) {
+    SchedulerOptions o = Serving(200);
+    o.policy = policy;
+    o.max_sequences = 8;
+    Load load(o, 5);
+    std::vector<uint64_t> low;
+    for (int i = 0; i < 5; ++i) low.push_back(load.Add({.prompt = 300, .answer = 50, .max_answer = 60}));
+    for (int i = 0; i < 20000 && load.ended_in(low.back()) == 0; ++i) {
+      while (load.left() < 30) load.Add({.prompt = 200, .answer = 20, .max_answer = 30, .priority = 3});
+      ASSERT_TRUE(load.Step());
+    }
+    for (const uint64_t id : low) EXPECT_GT(load.ended_in(id), 0u) << static_cast<int>(policy);
   }
 }
 
