@@ -141,6 +141,7 @@ Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   s->tenant = rep_->TenantOf(s->params.tenant);
   ++s->tenant->sequences;
   rep_->Arrive(s.get());
+  for (; rep_->options.leaks_for_test > 0; --rep_->options.leaks_for_test) rep_->blocks.Allocate();
   rep_->waiting.insert(s.get());
   rep_->sequences.emplace(id, std::move(s));
   return absl::OkStatus();

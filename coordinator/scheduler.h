@@ -73,8 +73,6 @@ class Scheduler {
   // Gives back the blocks whose references nobody holds, and counts them in SchedulerStats::leaked_blocks. Returns
   // their number.
   uint32_t Reclaim();
-  // Takes a block and forgets it, for tests of Reclaim.
-  void LeakForTest();
 
  private:
   struct Rep;

@@ -83,6 +83,4 @@ uint32_t Scheduler::Reclaim() {
   return blocks;
 }
 
-void Scheduler::LeakForTest() { rep_->blocks.Allocate(); }
-
 }  // namespace gyre

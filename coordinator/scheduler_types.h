@@ -44,6 +44,7 @@ struct SchedulerOptions {
   uint32_t step_tokens = 0;
   // Not 0: each sequence gets blocks for so many positions (all that there are, if fewer) when it is admitted.
   uint32_t reserve_positions = 0;
+  uint32_t leaks_for_test = 0;  // blocks that are taken and forgotten with the first sequence
   bool prefix_cache = true;
   bool chunked_prefill = true;      // off: a prompt runs in one step, whatever max_rows says
   bool continuous_batching = true;  // off: sequences are admitted only when none runs

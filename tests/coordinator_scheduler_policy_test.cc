@@ -323,20 +323,19 @@ TEST(SchedulerBlocks, AReservationIsNeverMoreThanThereIs) {
 }
 
 TEST(SchedulerBlocks, ALeakedBlockIsFoundCountedAndGivenBack) {
-  Rig r(OneStage());
-  r.Add(1, Tokens(6), 20);
-  r.Next(), r.LandAndAppend();
-  EXPECT_EQ(r.scheduler.Reclaim(), 0u);
-  const uint32_t available = r.scheduler.stats().blocks_available;
-  r.scheduler.LeakForTest();
-  r.scheduler.LeakForTest();
+  SchedulerOptions o = OneStage();
+  o.leaks_for_test = 2;
+  Rig r(o);
+  ASSERT_TRUE(r.scheduler.Add(SeqId{1}, {.tokens = Tokens(6), .max_positions = 20}).ok());
   EXPECT_FALSE(r.scheduler.CheckIntegrity().ok());
-  EXPECT_EQ(r.scheduler.stats().blocks_available, available - 2);
+  EXPECT_EQ(r.scheduler.stats().blocks_available, o.num_blocks - 2);
   EXPECT_EQ(r.scheduler.Reclaim(), 2u);
   EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
-  EXPECT_EQ(r.scheduler.stats().blocks_available, available);
+  EXPECT_EQ(r.scheduler.stats().blocks_available, o.num_blocks);
   EXPECT_EQ(r.scheduler.stats().leaked_blocks, 2u);
-  r.Generate(6, 9);  // the sequence kept its own
+  EXPECT_EQ(r.scheduler.Reclaim(), 0u);
+  r.Next(), r.LandAndAppend();
+  r.Generate(6, 9);
 }
 
 TEST(SchedulerBlocks, ReclaimTakesPublishedAndSharedBlocksBackToTheirOwners) {
