@@ -274,6 +274,7 @@ Action AddServe(CLI::App* app) {
       ->check(Whole(1, 100000))
       ->type_name("N");
   AddEngineFlags(app, &o->ring);
+  AddSchedulerFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
   return [o]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));
