@@ -9,6 +9,9 @@ namespace {
 // The oldest sequence without its whole prompt goes before all others when so many younger ones were admitted.
 constexpr uint32_t kOvertakes = 16;
 
+// Tokens of a common beginning that another sequence still computes, from which on it is waited for.
+constexpr uint32_t kWorthWaiting = 64;
+
 // Tenants without sequences are remembered up to this number.
 constexpr size_t kTenants = 1024;
 
@@ -91,11 +94,27 @@ Scheduler::Rep::Sequence* Scheduler::Rep::NextPrompt() const {
   return best;
 }
 
+// Whether a running sequence is about to compute what this one begins with: to wait for it costs less than to compute
+// it twice.
+bool Scheduler::Rep::Follows(const Sequence& s) const {
+  if (!options.prefix_cache || !options.continuous_batching || s.params.needs_all_rows || s.aged) return false;
+  for (const Sequence* r : running) {
+    if (r->held || r->needs_step() || r->launched >= r->prompt || r->ring_salts != ring_salts) continue;
+    if (r->params.salt != s.params.salt || r->params.tenant_salt != s.params.tenant_salt) continue;
+    if (r->params.priority < s.params.priority) continue;
+    const uint32_t done = r->published * options.block_size, most = std::min(r->prompt, s.prompt - 1);
+    if (most < done + kWorthWaiting) continue;
+    const auto begin = r->params.tokens.begin();
+    if (std::equal(begin, begin + done + kWorthWaiting, s.params.tokens.begin())) return true;
+  }
+  return false;
+}
+
 // The sequence to admit next; null: none waits.
 Scheduler::Rep::Sequence* Scheduler::Rep::NextWaiting() const {
   Sequence* best = nullptr;
   for (Sequence* s : waiting) {
-    if (s->held) continue;
+    if (s->held || Follows(*s)) continue;
     if (best != nullptr && (s->aged != best->aged || s->params.priority != best->params.priority)) break;
     if (best == nullptr || GoesFirst(*s, *best)) best = s;
     if (best->aged) break;

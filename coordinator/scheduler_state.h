@@ -70,6 +70,7 @@ struct Scheduler::Rep {
   void Age(const Sequence& admitted);
   bool GoesFirst(const Sequence& a, const Sequence& b) const;
   Sequence* NextPrompt() const;
+  bool Follows(const Sequence& s) const;
   Sequence* NextWaiting() const;
   bool Admit(Sequence* s, Draft* draft);
   void AdmitRest(Draft* draft);

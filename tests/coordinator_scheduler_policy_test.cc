@@ -358,6 +358,49 @@ TEST(SchedulerBlocks, ReclaimTakesPublishedAndSharedBlocksBackToTheirOwners) {
   EXPECT_TRUE(blocks.CheckIntegrity(owners).ok()) << blocks.CheckIntegrity(owners);
 }
 
+// Prompts with one beginning that come together: it is computed once.
+TEST(SchedulerBlocks, FollowersWaitForTheBeginningThatAnotherComputes) {
+  SchedulerOptions o = OneStage();
+  o.block_size = 16;
+  o.max_rows = 128;
+  o.chunk = 64;
+  Rig r(o);
+  const auto prompt = [](int own) {
+    std::vector<TokenId> tokens = Tokens(200);
+    for (int i = 0; i < 10; ++i) tokens.push_back(1000 * own + i);
+    return tokens;
+  };
+  for (uint64_t id = 1; id <= 3; ++id) r.Add(id, prompt(static_cast<int>(id)), 300);
+  r.Add(4, Tokens(30, 5000), 300);                                          // another text
+  r.Add(5, {.tokens = prompt(5), .max_positions = 300, .priority = 1});     // comes first
+  r.Add(6, {.tokens = prompt(6), .max_positions = 300, .tenant_salt = 9});  // shares nothing
+  EXPECT_EQ(r.Next(), (Shape{{5, 0, 64, false}, {4, 0, 30, true}, {6, 0, 34, false}}));
+  uint32_t rows = 128;
+  for (int i = 0; i < 30 && r.scheduler.stats().decode < 6; ++i) {
+    r.LandAndAppend();
+    for (const auto& [seq, first, count, sampled] : r.Next()) {
+      EXPECT_TRUE(seq > 3 || first >= 128) << seq;
+      rows += first < 210 ? count : 0;
+    }
+  }
+  // Waiting for fewer than 64 tokens is not worth it.
+  for (uint64_t id = 1; id <= 3; ++id) EXPECT_GE(r.scheduler.CachedPositions(SeqId{id}), 128u) << id;
+  EXPECT_LE(rows, 210u + 30u + 210u + 3 * (210 - 128) + 12);
+}
+
+TEST(SchedulerBlocks, AFollowerDoesNotWaitForOneThatIsHeld) {
+  SchedulerOptions o = OneStage();
+  o.block_size = 16;
+  o.max_rows = o.chunk = 16;
+  Rig r(o);
+  r.Add(1, Tokens(200), 300);
+  r.Add(2, Tokens(200), 300);
+  EXPECT_EQ(First(r.Next()), 1u);
+  r.LandAndAppend();
+  r.scheduler.Hold(SeqId{1});
+  EXPECT_EQ(r.Next(), (Shape{{2, 16, 16, false}}));
+}
+
 TEST(SchedulerStats, LookupsHitsAndWaitsAreCounted) {
   Rig r(OneStage());
   const Deadline start = Deadline(std::chrono::hours(1));
