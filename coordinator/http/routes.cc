@@ -6,6 +6,10 @@
 
 namespace gyre::http {
 
-void AddAllRoutes(Router& router, ApiContext& context) { AddHealthRoutes(router, context); }
+void AddAllRoutes(Router& router, ApiContext& context) {
+  AddHealthRoutes(router, context);
+  AddAnthropicRoutes(router, context);
+  AddLlamaRoutes(router, context);
+}
 
 }  // namespace gyre::http
