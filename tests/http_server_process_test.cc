@@ -28,14 +28,14 @@ using testing::HttpsClient;
 using ::testing::Not;
 using testing::Process;
 
-constexpr char kModel[] = GYRE_DEMO_MODEL;
-constexpr char kLong[] = R"({"prompt":"Tell me","n_predict":100000,"ignore_eos":true,"stream":true})";
-constexpr char kJson[] = "Content-Type: application/json\r\n";
+constexpr char kServedModel[] = GYRE_DEMO_MODEL;
+constexpr char kLongAnswer[] = R"({"prompt":"Tell me","n_predict":100000,"ignore_eos":true,"stream":true})";
+constexpr char kJsonType[] = "Content-Type: application/json\r\n";
 
 class Served {
  public:
   explicit Served(const std::vector<std::string>& flags) {
-    std::vector<std::string> command{GYRE_BINARY, "serve", kModel, "-t", "1", "--http", "127.0.0.1:0"};
+    std::vector<std::string> command{GYRE_BINARY, "serve", kServedModel, "-t", "1", "--http", "127.0.0.1:0"};
     command.insert(command.end(), flags.begin(), flags.end());
     process_ = std::make_unique<Process>(command);
     const auto url = process_->WaitFor("listening http");
@@ -50,9 +50,9 @@ class Served {
     return client.Answer();
   }
   // A client that has begun to get a long answer.
-  std::unique_ptr<HttpClient> Stream(const std::string& body = kLong) {
+  std::unique_ptr<HttpClient> Stream(const std::string& body = kLongAnswer) {
     auto client = std::make_unique<HttpClient>(address_);
-    client->Request("POST", "/completion", kJson, body);
+    client->Request("POST", "/completion", kJsonType, body);
     while (client->input().find("data:") == std::string::npos && client->Receive()) {
     }
     return client;
@@ -70,7 +70,7 @@ TEST(ServeHttpTest, WithoutClusterItAnswersHttpAndHasNoOtherPort) {
   // The page's address for people.
   EXPECT_THAT(served.process().output(), HasSubstr("open http://" + served.address()));
   HttpClient client(served.address());
-  client.Request("POST", "/completion", kJson, R"({"prompt":"Tell me","n_predict":3,"temperature":0})");
+  client.Request("POST", "/completion", kJsonType, R"({"prompt":"Tell me","n_predict":3,"temperature":0})");
   EXPECT_EQ(client.Answer().status, 200);
   const auto line = served.process().WaitFor("POST /completion 200");
   ASSERT_TRUE(line.has_value());
@@ -97,7 +97,7 @@ TEST(ServeHttpTest, WithoutClusterItAnswersHttpAndHasNoOtherPort) {
 }
 
 TEST(ServeHttpTest, WithClusterHttpIsThereOnlyWhenAskedFor) {
-  Process alone({GYRE_BINARY, "serve", kModel, "-t", "1", "--cluster", "127.0.0.1:0"});
+  Process alone({GYRE_BINARY, "serve", kServedModel, "-t", "1", "--cluster", "127.0.0.1:0"});
   ASSERT_TRUE(alone.WaitFor("workers join with").has_value()) << alone.output();
   EXPECT_THAT(alone.output(), Not(HasSubstr("http://")));
   alone.Kill(SIGTERM);
@@ -148,29 +148,33 @@ TEST(ServeHttpTest, FlagsThatDoNotFitAreRefusedBeforeTheModelIsLoaded) {
 }
 
 TEST(ServeHttpTest, SigtermLetsRunningAnswersEnd) {
-  Served served({"--drain-timeout", "300"});
-  HttpClient idle(served.address());
-  idle.Request("GET", "/ready");
-  EXPECT_EQ(idle.Answer().status, 200);
+  Served served({"--drain-timeout", "300", "-c", "100000"});
+  HttpClient first(served.address()), second(served.address());
+  for (HttpClient* client : {&first, &second}) {
+    client->Request("GET", "/ready");
+    EXPECT_EQ(client->Answer().status, 200);
+  }
+  const auto endless = served.Stream();
   const auto running =
-      served.Stream(R"({"prompt":"Tell me","n_predict":400,"temperature":0,"ignore_eos":true,"stream":true})");
+      served.Stream(R"({"prompt":"Tell me","n_predict":200,"temperature":0,"ignore_eos":true,"stream":true})");
   served.process().Kill(SIGTERM);
   ASSERT_TRUE(served.process().WaitFor("answers run").has_value()) << served.process().output();
-  idle.Request("GET", "/ready");
-  const HttpAnswer ready = idle.Answer();
+  first.Request("GET", "/ready");
+  const HttpAnswer ready = first.Answer();
   EXPECT_EQ(ready.status, 503);
   EXPECT_THAT(ready.body, HasSubstr("draining"));
-  idle.Request("POST", "/completion", kJson, kLong);
-  EXPECT_EQ(idle.Answer().status, 503);
+  second.Request("POST", "/completion", kJsonType, kLongAnswer);
+  EXPECT_EQ(second.Answer().status, 503);
   const HttpAnswer answer = running->Answer();
   EXPECT_TRUE(answer.whole);
   EXPECT_THAT(answer.body, HasSubstr("\"stop\":true"));
+  endless->Close();
   EXPECT_EQ(served.process().Wait(seconds(60)), 0) << served.process().output();
 }
 
 TEST(ServeHttpTest, TheTimeLimitOrASecondSignalEndsRunningAnswers) {
   for (const bool second : {false, true}) {
-    Served served({"--drain-timeout", second ? "300" : "0", "-c", "4096"});
+    Served served({"--drain-timeout", second ? "300" : "0", "-c", "100000"});
     const auto running = served.Stream();
     served.process().Kill(SIGTERM);
     if (second) {
