@@ -151,6 +151,30 @@ TEST_F(HttpHostileTest, OnlyRequestsWithAClearEndKeepTheConnection) {
   EXPECT_TRUE(client.Ended());
 }
 
+// Whoever is refused before the body is read has the body's bytes on the way: they are no request.
+TEST_F(HttpHostileTest, ABodyThatIsNotReadIsNoRequest) {
+  Serve();
+  const std::string inner = "GET /echo?smuggled=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const std::string length = "Content-Length: " + std::to_string(inner.size()) + "\r\n";
+  const std::vector<std::pair<int, std::string>> refused{
+      {404, Head(length, "POST /nowhere HTTP/1.1")},
+      {405, Head(length, "DELETE /echo HTTP/1.1")},
+      {415, Head(length + "Content-Type: text/plain\r\n")},
+      {403, Head(length + "Origin: http://evil.example\r\n")},
+      {417, Head(length + "Expect: more\r\n")},
+      {404, Head("Transfer-Encoding: chunked\r\n", "POST /nowhere HTTP/1.1")},
+  };
+  for (const auto& [status, head] : refused) {
+    HttpClient client(server_->address());
+    client.Send(head + inner + inner);
+    const HttpAnswer answer = client.Answer();
+    EXPECT_EQ(answer.status, status);
+    EXPECT_EQ(answer.Header("connection"), "close") << status;
+    EXPECT_TRUE(client.Ended());
+    EXPECT_EQ(client.input(), "") << status;
+  }
+}
+
 TEST_F(HttpHostileTest, AnyCutOfARequestIsHarmless) {
   Serve();
   const std::string whole = Head("Transfer-Encoding: chunked\r\n") + "3\r\nabc\r\n0\r\n\r\n";
