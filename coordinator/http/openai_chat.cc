@@ -40,19 +40,6 @@ class ChatAnswer : public OpenAiAnswer {
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
 
-void ReadTools(JsonFields& fields) {
-  constexpr char kWhy[] = "this server calls no tools";
-  for (const char* name : {"tools", "functions"}) {
-    const json::value* list = fields.Any(name);
-    if (list != nullptr && !(list->is_array() && list->get_array().empty())) fields.Refuse(name, kWhy);
-  }
-  for (const char* name : {"tool_choice", "function_call"}) {
-    const json::value* choice = fields.Any(name);
-    if (choice != nullptr && *choice != "none") fields.Refuse(name, kWhy);
-  }
-  fields.Ignore("parallel_tool_calls");
-}
-
 // What asks for something else than text.
 void ReadFormats(JsonFields& fields) {
   if (const json::object* format = fields.Object("response_format")) {
