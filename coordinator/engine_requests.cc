@@ -139,7 +139,7 @@ void Engine::Impl::ExpireDeadlines() {
 
 void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
   ++counts_.finished;
-  End(s, s.MakeFinished(reason, scheduler_->CachedPositions(s.id), Now()));
+  End(s, s.MakeFinished(reason, Now()));
 }
 
 void Engine::Impl::End(Sequence& s, const Event& terminal) {

@@ -258,7 +258,7 @@ TEST_F(ServiceTest, FinishedSaysWhatEndedTheText) {
     for (TokenId id : ids) {
       if (s.Accept({.token = id}, &t, Deadline()).stopped) break;
     }
-    return s.MakeFinished(FinishReason::kStop, 0, Deadline());
+    return s.MakeFinished(FinishReason::kStop, Deadline());
   };
   const Finished by_text = ended({}, t.Encode("one two three", {}));
   EXPECT_EQ(by_text.stop, "two");

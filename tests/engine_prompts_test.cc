@@ -102,21 +102,23 @@ std::vector<Outcome> RunAll(Engine& engine, const std::vector<Request>& requests
 
 // Against the model's own logits of the same text as a prompt.
 TEST_F(PromptAnswers, LogprobsAreTheLogSoftmaxOfTheRawLogits) {
-  auto ring = OpenRing(Options(1));
+  RuntimeOptions o = Options(1);
+  o.exact = true;  // prompt rows and generated rows are computed alike
+  auto ring = OpenRing(o);
   ASSERT_NE(ring, nullptr);
   for (const Request& r : SampledInEveryWay()) {
-    const Outcome o = RunOne(ring->engine(), r);
-    ASSERT_TRUE(o.finished) << o.status;
-    ASSERT_EQ(o.logprobs.size(), 16u);
+    const Outcome got = RunOne(ring->engine(), r);
+    ASSERT_TRUE(got.finished) << got.status;
+    ASSERT_EQ(got.logprobs.size(), 16u);
     Request scored;
     scored.prompt = r.prompt;
-    scored.prompt.insert(scored.prompt.end(), o.tokens.begin(), o.tokens.end());
+    scored.prompt.insert(scored.prompt.end(), got.tokens.begin(), got.tokens.end());
     scored.prompt_logits = true;
     const auto logits = RunOne(ring->engine(), scored).logits;
-    for (size_t i = 0; i < o.tokens.size(); ++i) {
+    for (size_t i = 0; i < got.tokens.size(); ++i) {
       const auto& row = logits[r.prompt.size() - 1 + i];
-      EXPECT_NEAR(static_cast<double>(o.logprobs[i]), LogSoftmax(row)[static_cast<size_t>(o.tokens[i])], 1e-6);
-      ExpectLikeliest(o.top[i], row, *r.logprobs);
+      EXPECT_NEAR(static_cast<double>(got.logprobs[i]), LogSoftmax(row)[static_cast<size_t>(got.tokens[i])], 1e-6);
+      ExpectLikeliest(got.top[i], row, *r.logprobs);
     }
   }
 }
@@ -279,6 +281,26 @@ TEST_F(PromptAnswers, PreemptionChangesNothing) {
   }
   EXPECT_GT(ring->engine().stats().scheduler.preemptions, 0u);
   EXPECT_GT(ring->engine().stats().scheduler.replayed_rows, 0u);
+}
+
+// What a preempted request finds of its own rows in the cache when it comes back was no cached prompt.
+TEST_F(PromptAnswers, OnlyThePromptsFirstAdmissionCountsAsCached) {
+  RuntimeOptions o = Options(1);
+  o.kv_tokens = 240;
+  auto ring = OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  std::vector<Request> requests;
+  for (int i = 0; i < 6; ++i) {
+    Request text;
+    text.prompt = Ids(i, 20);
+    text.max_new_tokens = 70;
+    text.ignore_end = true;
+    requests.push_back(text);
+  }
+  for (const Outcome& got : RunAll(ring->engine(), requests)) EXPECT_EQ(got.usage.cached_tokens, 0u);
+  EXPECT_GT(ring->engine().stats().scheduler.preemptions, 0u);
+  EXPECT_GT(ring->engine().stats().scheduler.cached_positions, 0u);
+  EXPECT_EQ(RunOne(ring->engine(), requests[5]).usage.cached_tokens, 16u);
 }
 
 TEST_F(PromptAnswers, AResizeInTheMiddleOfAnEmbeddingChangesNothing) {
