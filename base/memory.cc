@@ -2,19 +2,28 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
 namespace gyre {
 
-uint64_t AvailableMemory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  for (uint64_t kib = 0; meminfo >> key >> kib; meminfo.ignore(64, '\n')) {
-    if (key == "MemAvailable:") return kib * 1024;
+namespace {
+
+// The value of a line "KEY: N kB"; 0: there is none.
+uint64_t BytesOf(const char* file, const std::string& wanted) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (line.compare(0, wanted.size(), wanted) == 0)
+      return std::strtoull(line.c_str() + wanted.size(), nullptr, 10) << 10;
   }
   return 0;
 }
+
+}  // namespace
+
+uint64_t AvailableMemory() { return BytesOf("/proc/meminfo", "MemAvailable:"); }
+uint64_t PrivateBytes() { return BytesOf("/proc/self/status", "RssAnon:"); }
 
 uint64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");

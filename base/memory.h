@@ -9,5 +9,7 @@ namespace gyre {
 uint64_t AvailableMemory();
 // Bytes of this process in physical memory; 0 = unknown.
 uint64_t ResidentBytes();
+// Of these, the bytes that nobody else can have while this process keeps them: no pages of files. 0 = unknown.
+uint64_t PrivateBytes();
 
 }  // namespace gyre

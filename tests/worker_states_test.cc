@@ -252,6 +252,36 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
   }
 }
 
+// Layers of the plan before do not stay beside those of the next: the coordinator counts on their memory.
+TEST_F(WorkerStates, KeptWeightsThatThePlanDoesNotNeedGo) {
+  Run(1);
+  worker_->Reset();
+  ++term_;
+  // Two members: here are layers 0 and 1.
+  const Plan two{.epoch = E(2),
+                 .model_hash = model_->content_hash(),
+                 .num_layers = 5,
+                 .stages = MakeStages({{"w", "", {0, 2}}, {"x", "", {2, 5}}})};
+  control().Prepare({.plan = two, .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32});
+  WireEnds(2);
+  ASSERT_EQ(Next(2), "ready");
+  control().Abort(E(2));
+  ASSERT_EQ(Next(2), "aborted");
+  links_.clear();
+  Prepare(3);
+  uint64_t loaded = 0;
+  for (;;) {
+    const auto event = events_.Pop(After(kPatience));
+    ASSERT_TRUE(event.has_value());
+    const auto* progress = std::get_if<StageProgress>(&event->what);
+    if (progress == nullptr) break;
+    loaded = progress->done;
+  }
+  uint64_t gone = 0;
+  for (int layer = 2; layer < 5; ++layer) gone += *LayerBytes(*model_, layer);
+  EXPECT_GE(loaded, gone) << "they were still there";
+}
+
 // A Commit that waits behind a step when the coordinator is lost: its stage and pages do not stay.
 TEST_F(WorkerStates, ACommitOfALostCoordinatorIsVoid) {
   Prepare(1);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <random>
@@ -95,7 +96,8 @@ class Node {
   bool Ends() { return stopped_() || !Fatal().ok(); }
   Status Listen();
   Status OpenModelFor(const ClusterFacts& facts);
-  WorkerHello MakeHello() const;
+  uint64_t Memory();
+  WorkerHello MakeHello();
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Cluster::Stub& stub);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
@@ -111,6 +113,7 @@ class Node {
   bool exact_ = false;
   std::shared_ptr<Worker> worker_;
   std::string name_;
+  uint64_t bytes_without_layers_ = 0;  // of this process's memory
 };
 
 Status Node::Listen() {
@@ -218,13 +221,24 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
   }
 }
 
-WorkerHello Node::MakeHello() const {
+// What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
+// make its machine smaller.
+uint64_t Node::Memory() {
+  if (options_.memory != 0) return options_.memory;
+  if (worker_ == nullptr) bytes_without_layers_ = PrivateBytes();
+  const uint64_t free = options_.available_memory ? options_.available_memory() : AvailableMemory();
+  if (free == 0) return 0;  // unknown
+  const uint64_t own = PrivateBytes();
+  return (free + own - std::min(own, bytes_without_layers_)) / 10 * 9;
+}
+
+WorkerHello Node::MakeHello() {
   return {.name = name_,
           .ring_address = port_->address(),
           .model_hash = model_->content_hash(),
           .isa = IsaName(options_.isa),
           .threads = static_cast<uint32_t>(options_.threads),
-          .memory = options_.memory != 0 ? options_.memory : AvailableMemory() / 10 * 9,
+          .memory = Memory(),
           .wish = options_.wish,
           .version = options_.version,
           .wire_types = options_.wire_types,

@@ -1,4 +1,5 @@
 // How a worker's plan changes: what the coordinator asks, the loader's loop, the next plan's stage, and the swap.
+#include <algorithm>
 #include <future>
 
 #include "worker/worker_state.h"
@@ -96,6 +97,29 @@ void Worker::Impl::Keep(const StageParts& parts) {
   kept_weights_ = kept;
 }
 
+// What is kept of the plan's weights. The rest goes before more are loaded: the coordinator counts on its memory.
+std::shared_ptr<const StageParts> Worker::Impl::TrimKept(const StagePlan& plan) {
+  std::shared_ptr<const StageParts> all;
+  {
+    MutexLock lock(&mutex_);
+    all = kept_weights_;
+  }
+  if (all == nullptr) return nullptr;
+  const LayerRange common{std::max(all->range.begin, plan.layers.begin), std::min(all->range.end, plan.layers.end)};
+  auto kept = std::make_shared<StageParts>(*all);
+  kept->range = common.size() > 0 ? common : LayerRange{};
+  kept->layers.clear();
+  for (int i = kept->range.begin; i < kept->range.end; ++i)
+    kept->layers.push_back(all->layers[static_cast<size_t>(i - all->range.begin)]);
+  if (kept->first < plan.first || kept->last < plan.last) {
+    kept->ends = {};
+    kept->first = kept->last = false;
+  }
+  MutexLock lock(&mutex_);
+  if (kept_weights_ == all) kept_weights_ = kept;
+  return kept;  // `all` goes without the lock, as its weights may be many
+}
+
 bool Worker::Impl::Aborted(Epoch epoch) {
   MutexLock lock(&mutex_);
   return stopping_ || aborted_ == epoch;
@@ -167,11 +191,11 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
                            model.spec().layers.size());
   }
   if (request.plan.model_hash != model.content_hash()) return FailedPrecondition("the plan is for another model file");
-  std::shared_ptr<const StageParts> running, kept;
+  const std::shared_ptr<const StageParts> kept = TrimKept(plan);
+  std::shared_ptr<const StageParts> running;
   {
     MutexLock lock(&mutex_);
     running = running_parts_;
-    kept = kept_weights_;
   }
   prepared->backend = MakeBackend(options_.isa, options_.threads, options_.cpus);
   GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(model, plan.first, plan.last));

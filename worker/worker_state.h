@@ -110,6 +110,7 @@ class Worker::Impl : public StageControl {
   void DropPrepared();
   bool Aborted(Epoch epoch);
   void Keep(const StageParts& parts) GYRE_REQUIRES(mutex_);
+  std::shared_ptr<const StageParts> TrimKept(const StagePlan& plan);
   Status StartCopying(const PrepareRequest& request, const Prepared& prepared);
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
