@@ -247,6 +247,8 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
+  progress_ = {.done = total, .total = total};
+  Say(request.plan.epoch, progress_);
   return absl::OkStatus();
 }
 
