@@ -84,6 +84,43 @@ TEST_F(WorkerStates, AnAbortEndsAPrepareThatWaits) {
   EXPECT_EQ(Next(2), "ready");
 }
 
+// preparing: a plan that another one replaces is not waited for.
+TEST_F(WorkerStates, APrepareThatWaitsIsReplaced) {
+  Prepare(1, 0, false);
+  std::this_thread::sleep_for(milliseconds(50));
+  Prepare(2);
+  EXPECT_EQ(Next(2), "ready");
+}
+
+// Its own time does not end a wait for links: a neighbor may load for hours, as long as it says so to the coordinator.
+TEST_F(WorkerStates, NeighborsMayLoadForLong) {
+  struct Port : RingPort {
+    explicit Port(std::unique_ptr<RingPort> p) : port(std::move(p)) {}
+    const std::string& address() const override { return port->address(); }
+    StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) override {
+      if (hello.from == "w") limited = limited || deadline != kNoDeadline;
+      return port->Dial(address, hello, deadline);
+    }
+    StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) override {
+      if (expected.from == "w") limited = limited || deadline != kNoDeadline;
+      return port->Accept(expected, deadline);
+    }
+    void SetBulkHandler(const std::string& name, BulkHandler handler) override { port->SetBulkHandler(name, handler); }
+    void SetKey(uint64_t term, const RingKey& key) override { port->SetKey(term, key); }
+    void Cancel(Epoch epoch) override { port->Cancel(epoch); }
+    RingPortStats stats() const override { return port->stats(); }
+    const std::unique_ptr<RingPort> port;
+    std::atomic<bool> limited{false};
+  };
+  auto port = std::make_unique<Port>(std::move(port_));
+  const std::atomic<bool>& limited = port->limited;
+  port_ = std::move(port);
+  Make({});
+  Prepare(1);
+  EXPECT_EQ(Next(1), "ready");
+  EXPECT_FALSE(limited);
+}
+
 TEST_F(WorkerStates, NonsenseIsRefused) {
   auto refused = [&](auto change) {
     PrepareRequest r{

@@ -24,7 +24,6 @@ struct WorkerOptions {
   std::vector<int> cpus;  // of each thread; empty = the system moves them
   bool exact = false;
   RingPort* port = nullptr;                          // of this process; outlives the worker
-  Duration wire_timeout = std::chrono::minutes(10);  // the others may load for long; a plan that is given up ends it
   // One of its threads has ended by an exception, so the worker is of no more use: called on that thread, with the last
   // words. Must neither block nor destroy the worker. Empty: the process says them and ends.
   std::function<void(const Status&)> on_fatal;

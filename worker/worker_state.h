@@ -109,6 +109,10 @@ class Worker::Impl : public StageControl {
   Status Wire(const PrepareRequest& request, Prepared* prepared);
   void DropPrepared();
   bool Aborted(Epoch epoch);
+  // It was aborted, or another Prepare came in its place.
+  bool AbortedLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
+    return stopping_ || aborted_ == epoch || asked_ != epoch;
+  }
   void Keep(const StageParts& parts) GYRE_REQUIRES(mutex_);
   std::shared_ptr<const StageParts> TrimKept(const StagePlan& plan);
   Status StartCopying(const PrepareRequest& request, const Prepared& prepared);
