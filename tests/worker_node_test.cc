@@ -31,6 +31,10 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   // Joined with the worker, there are no other readers.
   const std::vector<v1::WorkerEvent>& events() const { return events_; }
   bool done() const { return done_; }
+  // Says nothing to a hello until `let_go`.
+  void Hang() { hangs_ = true; }
+  void LetGo() { hangs_ = false; }
+  bool hung() const { return hung_; }
   // The hellos of all workers that attached, in order.
   const std::vector<v1::WorkerHello>& hellos() const { return hellos_; }
   // So many streams end before the commands are given, `welcome`: with a name.
@@ -51,6 +55,10 @@ class ScriptedCoordinator : public v1::Cluster::Service {
     v1::WorkerEvent event;
     if (done_ || !stream->Read(&event)) return grpc::Status::OK;
     hellos_.push_back(event.hello());
+    while (hangs_) {
+      hung_ = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     const bool ends = static_cast<int>(hellos_.size()) <= end_first_;
     const grpc::Status come_again{grpc::StatusCode::UNAVAILABLE, "come again"};
     if (ends && !welcome_first_) return come_again;
@@ -73,7 +81,7 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   std::vector<v1::WorkerHello> hellos_;
   int end_first_ = 0;
   bool welcome_first_ = false;
-  std::atomic<bool> done_{false};
+  std::atomic<bool> done_{false}, hangs_{false}, hung_{false};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -160,6 +168,26 @@ TEST(NodeTest, WhatAWorkerKeepsDoesNotMakeItsMachineSmaller) {
   EXPECT_EQ(first, kMachine / 10 * 9);
   EXPECT_GE(second + kSlack, first);
   EXPECT_LE(second, first + kSlack);
+}
+
+// A coordinator that is suspended between a hello and its answer: Ctrl-C ends the worker all the same.
+TEST(NodeTest, ACoordinatorThatDoesNotAnswerAHelloHoldsNoWorker) {
+  const testing::TinyModelFile model;
+  ScriptedCoordinator coordinator(model.path(), {});
+  coordinator.Hang();
+  NodeOptions options;
+  options.join = coordinator.address();
+  options.name = "w";
+  std::atomic<bool> over{false}, late{false};
+  std::thread patience([&] {
+    for (int i = 0; i < 6000 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    late = !over;
+    coordinator.LetGo();
+  });
+  EXPECT_TRUE(RunNode(options, [&] { return coordinator.hung(); }).ok());
+  over = true;
+  patience.join();
+  EXPECT_FALSE(late);
 }
 
 TEST(NodeTest, AnAddressThatIsNoneIsRefusedAtOnce) {

@@ -100,6 +100,8 @@ class Node {
   WorkerHello MakeHello();
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Cluster::Stub& stub);
+  using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
+  Status Stay(grpc::ClientContext& context, Stream& stream);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
 
   const NodeOptions& options_;
@@ -249,13 +251,26 @@ WorkerHello Node::MakeHello() {
 Status Node::Attached(v1::Cluster::Stub& stub) {
   grpc::ClientContext context;
   const auto stream = stub.Attach(&context);
+  // From the hello on, as the coordinator may be there and say nothing.
+  std::atomic<bool> ended{false};
+  std::thread watcher([&] {
+    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
+    if (!ended) context.TryCancel();
+  });
+  const Status status = Stay(context, *stream);
+  ended = true;
+  watcher.join();
+  return status;
+}
+
+Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   v1::Command message;
-  const bool answered = stream->Write(Encode(MakeHello())) && stream->Read(&message);
+  const bool answered = stream.Write(Encode(MakeHello())) && stream.Read(&message);
   const StatusOr<WorkerCommand> first = answered ? Decode(message) : WorkerCommand{};
   const Welcome* welcome = first.ok() ? std::get_if<Welcome>(&first->what) : nullptr;
   if (welcome == nullptr) {
     if (answered) context.TryCancel();
-    const Status status = FromGrpc(stream->Finish());
+    const Status status = FromGrpc(stream.Finish());
     const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
     return refused ? Annotate(status, "the coordinator refuses this worker") : absl::OkStatus();
   }
@@ -290,24 +305,19 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
     Deadline beat = Clock::now();
     while (!ended) {
       if (std::optional<StageEvent> event = events->Pop(beat)) {
-        if (!stream->Write(Encode(*event))) break;
+        if (!stream.Write(Encode(*event))) break;
       }
       if (Clock::now() < beat) continue;
       beat = After(kHeartbeat);
-      if (!stream->Write(Encode(worker_->TakeLoad()))) break;
+      if (!stream.Write(Encode(worker_->TakeLoad()))) break;
     }
   });
-  std::thread watcher([&] {
-    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
-    if (!ended) context.TryCancel();
-  });
-  while (stream->Read(&message)) OnCommand(message, events.get());
+  while (stream.Read(&message)) OnCommand(message, events.get());
   ended = true;
   events->Close();
   writer.join();
-  watcher.join();
   worker_->control().SetEventSink({});
-  const Status status = FromGrpcAt(stream->Finish(), options_.join);
+  const Status status = FromGrpcAt(stream.Finish(), options_.join);
   // Without its coordinator a worker keeps its weights and nothing else.
   worker_->Reset();
   GYRE_RETURN_IF_ERROR(Fatal());
