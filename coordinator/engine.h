@@ -34,6 +34,7 @@ struct EngineOptions {
   RequestLimits limits;
   uint32_t model = 0;
   int vocab = 0;
+  int dim = 0;                           // width of a hidden state; 0: embeddings are refused
   uint32_t context = 0;                  // positions of a sequence at most
   const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
   uint32_t candidates = 64;              // K of a sampled row where top-k doesn't say
@@ -72,8 +73,8 @@ class Engine {
   ~Engine();
 
   // Thread-safe. The sink gets exactly one terminal event, also when this engine stops or the ring breaks.
-  // kInvalidArgument (the request is malformed or passes EngineOptions::limits), kResourceExhausted (it can never fit,
-  // or the queue is full), kUnavailable (no ring): then the sink is never called.
+  // kInvalidArgument (the request is malformed or passes EngineOptions::limits), kOutOfRange (it can never fit),
+  // kResourceExhausted (the queue is full), kUnavailable (no ring): then the sink is never called.
   StatusOr<SeqId> Submit(Request request, EventSink sink);
   // Thread-safe; unknown and ended ids are ignored.
   void Cancel(SeqId seq);
