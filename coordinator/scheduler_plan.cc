@@ -134,7 +134,7 @@ void Scheduler::Rep::PlanDecodes(Draft* draft) {
     Sequence* s = running[i];
     if (!s->decoding() || !s->launchable() || s->needs_step()) continue;
     const bool fits = Grow(s, s->size(), s->size()) == s->size();
-    while (running[i] != s) --i;  // held ones before it were preempted
+    while (i >= running.size() || running[i] != s) --i;  // held ones before it were preempted
     if (!fits) continue;
     Launch(s, 1, draft);
     draft->flight.decodes = true;
@@ -170,7 +170,7 @@ void Scheduler::Rep::PlanPrefills(Draft* draft) {
     Sequence* s = running[i];
     if (s->decoding() || !s->launchable() || s->needs_step()) continue;
     LaunchPrefill(s, draft);
-    while (running[i] != s) --i;  // held ones before it were preempted
+    while (i >= running.size() || running[i] != s) --i;  // held ones before it were preempted
   }
 }
 
