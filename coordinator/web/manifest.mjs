@@ -4,7 +4,17 @@ import { createHash } from 'node:crypto';
 import { readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
 
 const bundled = ['preact', 'marked', 'uplot'];
-const inputs = ['.npmrc', 'index.html', 'manifest.mjs', 'package-lock.json', 'package.json', 'public', 'src', 'tsconfig.json', 'vite.config.ts'];
+const inputs = [
+  '.npmrc',
+  'index.html',
+  'manifest.mjs',
+  'package-lock.json',
+  'package.json',
+  'public',
+  'src',
+  'tsconfig.json',
+  'vite.config.ts',
+];
 
 function licenseOf(name) {
   const folder = `node_modules/${name}`;
@@ -22,6 +32,9 @@ const isTest = (path) => /\.test\.tsx?$/.test(path);
 const byBytes = (a, b) => (a < b ? -1 : 1);
 
 writeFileSync('dist/licenses.txt', bundled.map(licenseOf).join(`\n${'-'.repeat(80)}\n\n`));
-const paths = [...inputs, 'dist'].flatMap(filesUnder).filter((path) => !isTest(path)).sort(byBytes);
+const paths = [...inputs, 'dist']
+  .flatMap(filesUnder)
+  .filter((path) => !isTest(path))
+  .sort(byBytes);
 const lines = paths.map((path) => `${createHash('sha256').update(readFileSync(path)).digest('hex')}  ${path}\n`);
 writeFileSync('assets.sha256', lines.join(''));

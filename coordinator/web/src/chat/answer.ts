@@ -2,7 +2,17 @@
 import { ApiError, errorMessage, explain, getJson, isAbort, request } from '../lib/api';
 import { readEvents } from '../lib/sse';
 import { Store } from '../lib/store';
-import { type Conversation, type Ending, type Stats, type Turn, askAgain, ask, changeTurn, editTurn, requestOf } from './conversation';
+import {
+  type Conversation,
+  type Ending,
+  type Stats,
+  type Turn,
+  askAgain,
+  ask,
+  changeTurn,
+  editTurn,
+  requestOf,
+} from './conversation';
 import type { Conversations } from './conversations';
 
 interface Chunk {

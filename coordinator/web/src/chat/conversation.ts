@@ -70,7 +70,11 @@ function turn(role: Turn['role'], content: string): Turn {
 
 export function titleOf(conversation: Conversation): string {
   if (conversation.title) return conversation.title;
-  const first = conversation.turns.find((t) => t.role === 'user')?.content.trim().replace(/\s+/g, ' ') ?? '';
+  const first =
+    conversation.turns
+      .find((t) => t.role === 'user')
+      ?.content.trim()
+      .replace(/\s+/g, ' ') ?? '';
   if (!first) return 'New conversation';
   return first.length > 48 ? `${first.slice(0, 47).trimEnd()}…` : first;
 }

@@ -10,7 +10,13 @@ interface Props {
   onChosen: () => void;
 }
 
-function Entry({ conversation, current, running, conversations, onChosen }: Props & { conversation: Conversation; current: boolean }) {
+function Entry({
+  conversation,
+  current,
+  running,
+  conversations,
+  onChosen,
+}: Props & { conversation: Conversation; current: boolean }) {
   const [renaming, setRenaming] = useState(false);
   const title = titleOf(conversation);
   const rename = (name: string) => {
@@ -75,7 +81,12 @@ export function ConversationList(props: Props) {
       </button>
       <ul>
         {kept.conversations.map((conversation) => (
-          <Entry key={conversation.id} {...props} conversation={conversation} current={conversation.id === kept.current} />
+          <Entry
+            key={conversation.id}
+            {...props}
+            conversation={conversation}
+            current={conversation.id === kept.current}
+          />
         ))}
       </ul>
     </nav>

@@ -6,16 +6,35 @@ import { CodeBlock } from './code_block';
 
 const marked = new Marked({ gfm: true });
 
-// The blocks of a text; a text that cannot be parsed is one paragraph.
-export function blocksOf(text: string): Token[] {
-  try {
-    return marked.lexer(text);
-  } catch {
-    return [{ type: 'paragraph', raw: text, text, tokens: [{ type: 'text', raw: text, text }] }];
-  }
+const kDeepest = 30; // lists in quotes in lists: no writer needs more, and each level costs stack
+
+function depthOf(tokens: Token[]): number {
+  return tokens.reduce((deepest, token) => {
+    const inner = [...((token as Tokens.Generic).tokens ?? []), ...((token as Tokens.Generic).items ?? [])];
+    return Math.max(deepest, inner.length > 0 ? 1 + depthOf(inner) : 1);
+  }, 0);
 }
 
-const kEntities: Record<string, string> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0', copy: '©' };
+// The blocks of a text; a text that cannot be parsed is one paragraph, as is one that nests too deeply.
+export function blocksOf(text: string): Token[] {
+  try {
+    const blocks = marked.lexer(text);
+    if (depthOf(blocks) <= kDeepest) return blocks;
+  } catch {
+    // The parser ran out of stack.
+  }
+  return [{ type: 'paragraph', raw: text, text, tokens: [{ type: 'text', raw: text, text }] }];
+}
+
+const kEntities: Record<string, string> = {
+  amp: '&',
+  lt: '<',
+  gt: '>',
+  quot: '"',
+  apos: "'",
+  nbsp: '\u00a0',
+  copy: '©',
+};
 
 export function withoutEntities(text: string): string {
   return text.replace(/&(#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,5});/gi, (whole, name: string) => {

@@ -18,12 +18,33 @@ interface Field {
 }
 
 const kFields: Field[] = [
-  { name: 'temperature', label: 'Temperature', hint: '0 always takes the likeliest token.', min: 0, max: 2, step: 'any' },
+  {
+    name: 'temperature',
+    label: 'Temperature',
+    hint: '0 always takes the likeliest token.',
+    min: 0,
+    max: 2,
+    step: 'any',
+  },
   { name: 'top_p', label: 'Top p', hint: 'Keeps the likeliest tokens up to this share.', min: 0, max: 1, step: 'any' },
   { name: 'top_k', label: 'Top k', hint: 'Keeps this many tokens; 0 keeps all.', min: 0, step: 1 },
-  { name: 'min_p', label: 'Min p', hint: 'Drops tokens less likely than this share of the best.', min: 0, max: 1, step: 'any' },
+  {
+    name: 'min_p',
+    label: 'Min p',
+    hint: 'Drops tokens less likely than this share of the best.',
+    min: 0,
+    max: 1,
+    step: 'any',
+  },
   { name: 'max_tokens', label: 'Most tokens', hint: 'The answer ends there.', min: 1, step: 1 },
-  { name: 'seed', label: 'Seed', hint: 'The same seed gives the same answer.', min: 0, max: Number.MAX_SAFE_INTEGER, step: 1 },
+  {
+    name: 'seed',
+    label: 'Seed',
+    hint: 'The same seed gives the same answer.',
+    min: 0,
+    max: Number.MAX_SAFE_INTEGER,
+    step: 1,
+  },
 ];
 
 // What differs from the server's choice, in few words; "" if nothing does.
@@ -36,7 +57,15 @@ export function settingsInWords(conversation: Conversation): string {
   return words.join(', ');
 }
 
-function NumberField({ field, value, onChange }: { field: Field; value: number | null; onChange: (value: number | null) => void }) {
+function NumberField({
+  field,
+  value,
+  onChange,
+}: {
+  field: Field;
+  value: number | null;
+  onChange: (value: number | null) => void;
+}) {
   const id = `setting-${field.name}`;
   const onInput = (event: Event & { currentTarget: HTMLInputElement }) => {
     const input = event.currentTarget;

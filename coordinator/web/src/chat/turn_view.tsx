@@ -2,7 +2,7 @@ import { useState } from 'preact/hooks';
 import { count, milliseconds, perSecond, plural } from '../lib/format';
 import { CopyButton } from '../shell/copy_button';
 import { Icon } from '../shell/icon';
-import { useGrow } from './composer';
+import { useGrow } from '../shell/text_field';
 import type { Stats, Turn } from './conversation';
 import { Markdown } from './markdown';
 
@@ -82,7 +82,11 @@ function Answer({ turn, writing, busy, onAgain }: Props) {
   return (
     <article class={`turn answer ${writing ? 'writing' : ''}`} aria-label="Answer" aria-busy={writing}>
       {turn.reasoning && <Reasoning text={turn.reasoning} open={writing && !turn.content} />}
-      {turn.content ? <Markdown text={turn.content} /> : writing && !turn.reasoning && <p class="waiting">Waiting for the first token…</p>}
+      {turn.content ? (
+        <Markdown text={turn.content} />
+      ) : (
+        writing && !turn.reasoning && <p class="waiting">Waiting for the first token…</p>
+      )}
       {turn.error && (
         <p class="fault" role="alert">
           {turn.error}
@@ -94,7 +98,13 @@ function Answer({ turn, writing, busy, onAgain }: Props) {
         {!writing && (
           <span class="turn-tools">
             {turn.content && <CopyButton text={turn.content} what="the answer" />}
-            <button type="button" class="quiet small" disabled={busy} onClick={onAgain} aria-label="Write this answer again">
+            <button
+              type="button"
+              class="quiet small"
+              disabled={busy}
+              onClick={onAgain}
+              aria-label="Write this answer again"
+            >
               <Icon name="again" />
               <span>Again</span>
             </button>
@@ -123,7 +133,13 @@ function Question({ turn, busy, onEdit }: Props) {
       <div class="bubble">{turn.content}</div>
       <div class="turn-foot">
         <span class="turn-tools">
-          <button type="button" class="quiet small" disabled={busy} onClick={() => setEditing(true)} aria-label="Edit your message">
+          <button
+            type="button"
+            class="quiet small"
+            disabled={busy}
+            onClick={() => setEditing(true)}
+            aria-label="Edit your message"
+          >
             <Icon name="edit" />
             <span>Edit</span>
           </button>

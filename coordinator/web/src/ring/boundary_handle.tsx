@@ -53,7 +53,7 @@ export function BoundaryHandle({ frame, shares, boundary, layers, locked, onMove
       ref={handle}
       class={held ? 'boundary held' : 'boundary'}
       role="slider"
-      tabIndex={0}
+      tabindex={0}
       aria-label={`Boundary between ${before.name} and ${after.name}`}
       aria-valuemin={min}
       aria-valuemax={max}

@@ -1,6 +1,7 @@
 // What a change would move and what it costs, before anything happens.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { bytes } from '../lib/format';
+import { sends, useGrow } from '../shell/text_field';
 import { type Change, type ChangeReply, type Move, layersInWords } from './cluster';
 import { hueClass } from './hues';
 import { parseRanges, rangesText, type Share } from './shares';
@@ -17,7 +18,8 @@ function MoveLine({ move }: { move: Move }) {
   const kv = move.kv_bytes > 0 ? ` and ${bytes(move.kv_bytes)} of KV pages` : '';
   return (
     <li>
-      <strong>{words.charAt(0).toUpperCase() + words.slice(1)}</strong> from <span class={`name ${hueClass(move.from)}`}>{move.from}</span> to{' '}
+      <strong>{words.charAt(0).toUpperCase() + words.slice(1)}</strong> from{' '}
+      <span class={`name ${hueClass(move.from)}`}>{move.from}</span> to{' '}
       <span class={`name ${hueClass(move.to)}`}>{move.to}</span>: {bytes(move.weight_bytes)} of weights{kv}
     </li>
   );
@@ -38,21 +40,38 @@ function Cost({ preview }: { preview: ChangeReply }) {
       )}
       {tight.map((member) => (
         <p class="fault" key={member.name}>
-          {member.name} does not hold this: it needs {bytes(member.weight_bytes + member.kv_bytes)} and has {bytes(member.memory_bytes)}.
+          {member.name} does not hold this: it needs {bytes(member.weight_bytes + member.kv_bytes)} and has{' '}
+          {bytes(member.memory_bytes)}.
         </p>
       ))}
       {preview.moves.length > 0 && tight.length === 0 && (
-        <p class="hint">The old plan serves until the new one is loaded. Running answers pause for a moment and go on with the same text.</p>
+        <p class="hint">
+          The old plan serves until the new one is loaded. Running answers pause for a moment and go on with the same
+          text.
+        </p>
       )}
     </div>
   );
 }
 
 // The other way to say where the boundaries go.
-function RangesField({ shares, names, layers, locked, onSketch }: { shares: Share[]; names: string[]; layers: number; locked: boolean; onSketch: (shares: Share[]) => void }) {
-  const text = rangesText(shares);
+function RangesField({
+  shares,
+  names,
+  layers,
+  locked,
+  onSketch,
+}: {
+  shares: Share[];
+  names: string[];
+  layers: number;
+  locked: boolean;
+  onSketch: (shares: Share[]) => void;
+}) {
+  const text = rangesText(shares).replaceAll(',', ', ');
   const [written, setWritten] = useState(text);
   const [fault, setFault] = useState('');
+  const field = useGrow(written);
   useEffect(() => {
     setWritten(text);
     setFault('');
@@ -67,20 +86,25 @@ function RangesField({ shares, names, layers, locked, onSketch }: { shares: Shar
   return (
     <form class="ranges" onSubmit={submit}>
       <label for="ranges">Layers of each member</label>
-      <div class="row">
-        <input
-          id="ranges"
-          value={written}
-          spellcheck={false}
-          autoComplete="off"
-          disabled={locked}
-          aria-describedby={fault ? 'ranges-fault' : undefined}
-          onInput={(event) => setWritten(event.currentTarget.value)}
-        />
-        <button type="submit" disabled={locked || written === text}>
-          Sketch
-        </button>
-      </div>
+      <textarea
+        id="ranges"
+        ref={field}
+        rows={1}
+        value={written}
+        spellcheck={false}
+        autoComplete="off"
+        disabled={locked}
+        aria-describedby={fault ? 'ranges-fault' : undefined}
+        onInput={(event) => setWritten(event.currentTarget.value)}
+        onKeyDown={(event) => sends(event) && submit(event)}
+      />
+      {written !== text && (
+        <div class="row">
+          <button type="submit" disabled={locked}>
+            Sketch these layers
+          </button>
+        </div>
+      )}
       {fault && (
         <p class="fault" id="ranges-fault" role="alert">
           {fault}
@@ -101,11 +125,30 @@ interface Props {
 export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
   const { change, preview, fault, applying, outcome } = planned;
   const refused = preview?.members.some((member) => !member.fits) ?? false;
+  const panel = useRef<HTMLElement>(null);
+  // The button for it may be far down the page.
+  useEffect(() => {
+    if (!change || change.kind === 'resize') return;
+    panel.current!.scrollIntoView({ block: 'nearest' });
+    panel.current!.focus();
+  }, [change]);
   return (
-    <section class="card change" aria-label="Change of the plan">
+    <section ref={panel} class="card change" aria-label="Change of the plan" tabIndex={-1}>
       <h2>{change ? titleOf(change) : 'Change the plan'}</h2>
-      {!change && <p class="hint">Drag a boundary of the ring, or move it with the arrow keys. You see what it costs before anything happens.</p>}
-      <RangesField shares={planned.draft ?? shares} names={names} layers={layers} locked={applying} onSketch={planned.sketch} />
+      {!change && (
+        <p class="hint">
+          Drag a boundary of the ring, or move it with the arrow keys. You see what it costs before anything happens.
+        </p>
+      )}
+      {(!change || change.kind === 'resize') && (
+        <RangesField
+          shares={planned.draft ?? shares}
+          names={names}
+          layers={layers}
+          locked={applying}
+          onSketch={planned.sketch}
+        />
+      )}
       {change && preview && <Cost preview={preview} />}
       {change && !preview && !fault && <p class="hint">Asking what this costs…</p>}
       <p class={fault ? 'fault' : 'outcome'} role="status">
@@ -113,7 +156,12 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
       </p>
       <div class="row">
         {change && (
-          <button type="button" class="primary" disabled={applying || refused || (!preview && !fault)} onClick={planned.apply}>
+          <button
+            type="button"
+            class="primary"
+            disabled={applying || refused || (!preview && !fault)}
+            onClick={planned.apply}
+          >
             {applying ? 'Applying…' : 'Apply'}
           </button>
         )}

@@ -85,16 +85,21 @@ export interface ChangeReply {
   ranges: string;
   dry_run: boolean;
   moves: Move[];
-  members: { name: string; layers: Layers | null; weight_bytes: number; kv_bytes: number; memory_bytes: number; fits: boolean }[];
+  members: {
+    name: string;
+    layers: Layers | null;
+    weight_bytes: number;
+    kv_bytes: number;
+    memory_bytes: number;
+    fits: boolean;
+  }[];
   took_ms: number;
   pages_moved: number;
 }
 
 // A change of the plan, before or while it is asked for.
 export type Change =
-  | { kind: 'resize'; ranges: string }
-  | { kind: 'drain'; worker: string }
-  | { kind: 'undrain'; worker: string };
+  { kind: 'resize'; ranges: string } | { kind: 'drain'; worker: string } | { kind: 'undrain'; worker: string };
 
 export function changeRequest(change: Change, dryRun: boolean): { path: string; body: object } {
   const path = `/v1/cluster/${change.kind}`;

@@ -41,8 +41,16 @@ export function nextFeed(feed: Feed, status: ClusterStatus, at: number): Feed {
   const last = feed.samples.at(-1);
   // Changes come between the seconds; the graphs take at most two points a second.
   const replace = last !== undefined && at - last.at < 0.45;
-  const samples = [...(replace ? feed.samples.slice(0, -1) : feed.samples), replace ? { ...sample, at: last.at } : sample];
-  return { status, samples: samples.slice(-kSamples), rowRates: replace ? feed.rowRates : rowRates(feed, status, at), fault: '' };
+  const samples = [
+    ...(replace ? feed.samples.slice(0, -1) : feed.samples),
+    replace ? { ...sample, at: last.at } : sample,
+  ];
+  return {
+    status,
+    samples: samples.slice(-kSamples),
+    rowRates: replace ? feed.rowRates : rowRates(feed, status, at),
+    fault: '',
+  };
 }
 
 function rowRates(feed: Feed, status: ClusterStatus, at: number): Record<string, number> {
@@ -74,7 +82,8 @@ export class ClusterFeed {
         await this.read(signal, () => (wait = 1000));
         this.fail('The ring sends no news. Trying again.');
       } catch (error) {
-        if (error instanceof ApiError && error.status === 403) this.fail('This API key may chat, but not look at the ring: it needs the role "admin".');
+        if (error instanceof ApiError && error.status === 403)
+          this.fail('This API key may chat, but not look at the ring: it needs the role "admin".');
         else if (isAbort(error)) this.fail('The ring has been silent for a while. Trying again.');
         else this.fail(explain(error));
       }

@@ -62,19 +62,24 @@ function optionsOf(graph: Graph, width: number): uPlot.Options {
     height: kHeight,
     legend: { show: false },
     cursor: { show: false },
-    padding: [6, 4, 0, 0],
+    padding: [8, 4, 8, 0],
     scales: {
       x: { range: (_, __, max) => [max - kSamples, max] },
       y: { range: (_, __, max) => [0, Math.max(max * 1.1, graph.least)] },
     },
     axes: [
       { show: false },
-      { stroke: faint, font, size: 44, space: 32, grid: { stroke: grid, width: 1 }, ticks: { show: false }, values: (_, ticks) => ticks.map((n) => count(n)) },
+      {
+        stroke: faint,
+        font,
+        size: 44,
+        space: 32,
+        grid: { stroke: grid, width: 1 },
+        ticks: { show: false },
+        values: (_, ticks) => ticks.map((n) => count(n)),
+      },
     ],
-    series: [
-      {},
-      ...graph.lines.map((line) => ({ stroke: color(line.color), width: 1.75, points: { show: false } })),
-    ],
+    series: [{}, ...graph.lines.map((line) => ({ stroke: color(line.color), width: 1.75, points: { show: false } }))],
   };
 }
 
@@ -90,7 +95,9 @@ function Plot({ graph, samples }: { graph: Graph; samples: Sample[] }) {
       plot.current = new uPlot(optionsOf(graph, width), dataOf(graph, latest.current), box.current!);
     };
     draw();
-    const observer = new ResizeObserver(([entry]) => plot.current?.setSize({ width: entry!.contentRect.width, height: kHeight }));
+    const observer = new ResizeObserver(([entry]) =>
+      plot.current?.setSize({ width: entry!.contentRect.width, height: kHeight }),
+    );
     observer.observe(box.current!);
     const end = watchColors(draw);
     return () => {

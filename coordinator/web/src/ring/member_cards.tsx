@@ -61,8 +61,18 @@ function Buttons({ member, locked, onChange, onAdd }: Omit<Props, 'status' | 'ro
   );
 }
 
-function Card({ member, number, rows, ...rest }: Omit<Props, 'status' | 'rowRates'> & { member: Member; number: number; rows?: number }) {
-  const machine = [member.host, member.isa, member.threads > 0 ? `${member.threads} threads` : '', member.address].filter(Boolean);
+function Card({
+  member,
+  number,
+  rows,
+  ...rest
+}: Omit<Props, 'status' | 'rowRates'> & { member: Member; number: number; rows?: number }) {
+  const machine = [
+    member.host,
+    member.isa,
+    member.threads > 0 ? `${member.threads} threads` : '',
+    member.address,
+  ].filter(Boolean);
   return (
     <li class={`card member ${member.layers ? hueClass(member.name) : 'without'}`} data-member={member.name}>
       <div class="card-head">
@@ -85,7 +95,7 @@ function Card({ member, number, rows, ...rest }: Omit<Props, 'status' | 'rowRate
       {member.sent && (
         <p class="link">
           sends to <strong>{member.sent.to}</strong>: {rate(member.sent.bytes_per_second)}
-          {member.sent.latency_ms !== null && `, ${milliseconds(member.sent.latency_ms)} away`}
+          {member.sent.latency_ms !== null && `, latency ${milliseconds(member.sent.latency_ms)}`}
         </p>
       )}
       <div class="row">

@@ -17,8 +17,8 @@ export interface Frame {
   labels: boolean; // room for words outside of the ring
 }
 
-const kWide: Frame = { width: 760, height: 540, center: { x: 380, y: 272 }, outer: 192, inner: 150, labels: true };
-const kCompact: Frame = { width: 400, height: 400, center: { x: 200, y: 204 }, outer: 158, inner: 120, labels: false };
+const kWide: Frame = { width: 760, height: 530, center: { x: 380, y: 254 }, outer: 200, inner: 157, labels: true };
+const kCompact: Frame = { width: 400, height: 400, center: { x: 200, y: 198 }, outer: 166, inner: 126, labels: false };
 const kBusyTrack = 8; // the outermost part of the band, which fills with the busy share
 
 interface Props {
@@ -30,28 +30,38 @@ interface Props {
   onUndo: () => void;
 }
 
-function Arc({ frame, share, layers, member, number }: { frame: Frame; share: Share; layers: number; member?: Member; number: number }) {
+function Arc({ frame, share, layers, member }: { frame: Frame; share: Share; layers: number; member?: Member }) {
   const { center, inner, outer } = frame;
-  const { from, to, middle } = shareAngles(share, layers, 1.2);
+  const { from, to } = shareAngles(share, layers, 1.2);
   const busy = Math.min(Math.max(member?.busy ?? 0, 0), 1);
   const used = (member?.weight_bytes ?? 0) + (member?.kv_bytes ?? 0);
   const full = member?.memory_bytes ? Math.min(used / member.memory_bytes, 1) : 0;
   const memory = inner - 10;
-  const chip = pointAt(center, (inner + outer - kBusyTrack) / 2, middle);
-  const roomy = ((to - from) * Math.PI * inner) / 180 > 24;
   return (
     <g class={`arc ${hueClass(share.name)}`}>
       <path class="arc-band" d={bandPath(center, inner, outer - kBusyTrack, from, to)} />
       <path class="arc-busy-track" d={bandPath(center, outer - kBusyTrack + 2, outer, from, to)} />
-      {busy > 0 && <path class="arc-busy" d={bandPath(center, outer - kBusyTrack + 2, outer, from, from + (to - from) * busy)} />}
+      {busy > 0 && (
+        <path class="arc-busy" d={bandPath(center, outer - kBusyTrack + 2, outer, from, from + (to - from) * busy)} />
+      )}
       <path class="arc-memory-track" d={arcPath(center, memory, from, to)} />
       {full > 0 && <path class="arc-memory" d={arcPath(center, memory, from, from + (to - from) * full)} />}
-      {roomy && <circle class="arc-chip" cx={chip.x} cy={chip.y} r="11" />}
-      {roomy && (
-        <text class="arc-number" x={chip.x} y={chip.y}>
-          {number}
-        </text>
-      )}
+    </g>
+  );
+}
+
+// The member's number, where its arc has room for it.
+function Chip({ frame, share, layers, number }: { frame: Frame; share: Share; layers: number; number: number }) {
+  const { center, inner, outer } = frame;
+  const { from, to, middle } = shareAngles(share, layers, 1.2);
+  if (((to - from) * Math.PI * inner) / 180 < 26) return null;
+  const { x, y } = pointAt(center, (inner + outer - kBusyTrack) / 2, middle);
+  return (
+    <g class={hueClass(share.name)}>
+      <circle class="arc-chip" cx={x} cy={y} r="11" />
+      <text class="arc-number" x={x} y={y}>
+        {number}
+      </text>
     </g>
   );
 }
@@ -69,11 +79,27 @@ function Ticks({ frame, shares, layers }: { frame: Frame; shares: Share[]; layer
   return <path class="ticks" d={path} />;
 }
 
-function Label({ frame, share, layers, member, number, brief }: { frame: Frame; share: Share; layers: number; member?: Member; number: number; brief: boolean }) {
+function Label({
+  frame,
+  share,
+  layers,
+  member,
+  number,
+  brief,
+}: {
+  frame: Frame;
+  share: Share;
+  layers: number;
+  member?: Member;
+  number: number;
+  brief: boolean;
+}) {
   const { middle } = shareAngles(share, layers, 0);
   const at = pointAt(frame.center, frame.outer + 22, middle);
   const anchor = anchorAt(middle);
-  const lines = [brief ? `${share.first}–${share.last} · ${percent(member?.busy ?? 0)}` : `layers ${share.first}–${share.last}`];
+  const lines = [
+    brief ? `${share.first}–${share.last} · ${percent(member?.busy ?? 0)}` : `layers ${share.first}–${share.last}`,
+  ];
   if (!brief) lines.push(`${percent(member?.busy ?? 0)} busy · ${milliseconds(member?.step_ms)}`);
   const above = at.y < frame.center.y - frame.outer * 0.7;
   const below = at.y > frame.center.y + frame.outer * 0.7;
@@ -94,7 +120,19 @@ function Label({ frame, share, layers, member, number, brief }: { frame: Frame; 
 }
 
 // What a member sends to the next one, inside of the ring where they meet.
-function LinkLabel({ frame, share, layers, member, brief }: { frame: Frame; share: Share; layers: number; member?: Member; brief: boolean }) {
+function LinkLabel({
+  frame,
+  share,
+  layers,
+  member,
+  brief,
+}: {
+  frame: Frame;
+  share: Share;
+  layers: number;
+  member?: Member;
+  brief: boolean;
+}) {
   if (!member?.sent) return null;
   const at = pointAt(frame.center, frame.inner - 46, angleOf(share.last + 1, layers));
   const lines = [milliseconds(member.sent.latency_ms)];
@@ -117,7 +155,13 @@ function Moved({ frame, shares, draft, layers }: { frame: Frame; shares: Share[]
         <path
           key={`${move.layers.first}-${move.to}`}
           class="moved"
-          d={bandPath(frame.center, frame.inner, frame.outer - kBusyTrack, angleOf(move.layers.first, layers), angleOf(move.layers.last + 1, layers))}
+          d={bandPath(
+            frame.center,
+            frame.inner,
+            frame.outer - kBusyTrack,
+            angleOf(move.layers.first, layers),
+            angleOf(move.layers.last + 1, layers),
+          )}
         />
       ))}
     </>
@@ -130,14 +174,17 @@ function Middle({ frame, status }: { frame: Frame; status: ClusterStatus }) {
   const running = engine.prefill + engine.decode;
   return (
     <g class="middle">
-      <text class="middle-number" x={x} y={y - 4}>
+      <text class="middle-number" x={x} y={y - 8}>
         {perSecond(engine.tokens_per_second)}
       </text>
-      <text class="middle-unit" x={x} y={y + 16}>
+      <text class="middle-unit" x={x} y={y + 12}>
         tokens/s
       </text>
       <text class="middle-queue" x={x} y={y + 38}>
-        {`${count(running)} running · ${count(engine.waiting)} waiting`}
+        {count(running)} running
+      </text>
+      <text class="middle-queue" x={x} y={y + 55}>
+        {count(engine.waiting)} waiting
       </text>
     </g>
   );
@@ -179,12 +226,20 @@ export function RingSvg({ status, shares, draft, locked, onMove, onUndo }: Props
           </pattern>
         </defs>
         <g role="img" aria-label={ringInWords(status, shares)}>
-          <circle class={flowing ? 'flow flowing' : 'flow'} cx={frame.center.x} cy={frame.center.y} r={frame.inner - 22} />
-          {draft.map((share, i) => (
-            <Arc key={share.name} frame={frame} share={share} layers={layers} member={memberOf(share.name)} number={i + 1} />
+          <circle
+            class={flowing ? 'flow flowing' : 'flow'}
+            cx={frame.center.x}
+            cy={frame.center.y}
+            r={frame.inner - 22}
+          />
+          {draft.map((share) => (
+            <Arc key={share.name} frame={frame} share={share} layers={layers} member={memberOf(share.name)} />
           ))}
           <Ticks frame={frame} shares={draft} layers={layers} />
           <Moved frame={frame} shares={shares} draft={draft} layers={layers} />
+          {draft.map((share, i) => (
+            <Chip key={share.name} frame={frame} share={share} layers={layers} number={i + 1} />
+          ))}
           <g class="coordinator">
             <circle cx={top.x} cy={top.y} r={frame.labels ? 15 : 13} />
             <path d={`M${top.x - 6} ${top.y - 4}h12M${top.x - 6} ${top.y + 1}h12M${top.x - 6} ${top.y + 6}h7`} />
@@ -196,14 +251,40 @@ export function RingSvg({ status, shares, draft, locked, onMove, onUndo }: Props
           </g>
           {frame.labels &&
             draft.map((share, i) => (
-              <Label key={share.name} frame={frame} share={share} layers={layers} member={memberOf(share.name)} number={i + 1} brief={brief} />
+              <Label
+                key={share.name}
+                frame={frame}
+                share={share}
+                layers={layers}
+                member={memberOf(share.name)}
+                number={i + 1}
+                brief={brief}
+              />
             ))}
           {frame.labels &&
-            draft.map((share) => <LinkLabel key={share.name} frame={frame} share={share} layers={layers} member={memberOf(share.name)} brief={brief} />)}
+            draft.map((share) => (
+              <LinkLabel
+                key={share.name}
+                frame={frame}
+                share={share}
+                layers={layers}
+                member={memberOf(share.name)}
+                brief={brief}
+              />
+            ))}
           <Middle frame={frame} status={status} />
         </g>
         {draft.slice(0, -1).map((_, i) => (
-          <BoundaryHandle key={i} frame={frame} shares={draft} boundary={i} layers={layers} locked={locked} onMove={onMove} onUndo={onUndo} />
+          <BoundaryHandle
+            key={i}
+            frame={frame}
+            shares={draft}
+            boundary={i}
+            layers={layers}
+            locked={locked}
+            onMove={onMove}
+            onUndo={onUndo}
+          />
         ))}
       </svg>
     </div>

@@ -67,12 +67,20 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
             shares={shares}
             names={names}
             layers={layers}
-            onEven={shares.length > 1 && layers >= shares.length && !sameShares(even, shares) ? () => sketch(even) : null}
+            onEven={
+              shares.length > 1 && layers >= shares.length && !sameShares(even, shares) ? () => sketch(even) : null
+            }
           />
         )}
       </div>
       <div class="ring-below">
-        <MemberCards status={status} rowRates={feed.rowRates} locked={planned.applying} onChange={planned.propose} onAdd={add} />
+        <MemberCards
+          status={status}
+          rowRates={feed.rowRates}
+          locked={planned.applying}
+          onChange={planned.propose}
+          onAdd={add}
+        />
         <Graphs samples={feed.samples} />
         <TimelineCard />
         <History entries={status.history} />
@@ -94,7 +102,11 @@ export function RingView({ feed }: { feed: ClusterFeed }) {
           {news.fault}
         </p>
       )}
-      {news.status ? <Live status={news.status} feed={news} /> : !news.fault && <p class="hint">Waiting for the first news of the ring…</p>}
+      {news.status ? (
+        <Live status={news.status} feed={news} />
+      ) : (
+        !news.fault && <p class="hint">Waiting for the first news of the ring…</p>
+      )}
     </section>
   );
 }

@@ -16,7 +16,8 @@ export function sharesOf(members: Member[]): Share[] {
 }
 
 export const sameShares = (a: Share[], b: Share[]): boolean =>
-  a.length === b.length && a.every((share, i) => share.name === b[i]!.name && share.first === b[i]!.first && share.last === b[i]!.last);
+  a.length === b.length &&
+  a.every((share, i) => share.name === b[i]!.name && share.first === b[i]!.first && share.last === b[i]!.last);
 
 const widthOf = (share: Share): number => share.last - share.first + 1;
 
@@ -92,13 +93,17 @@ export function evenShares(shares: Share[]): Share[] {
 
 // "a=0-7,b=8-15", as `gyre resize` takes it.
 export const rangesText = (shares: Share[]): string =>
-  shares.map((share) => `${share.name}=${share.first === share.last ? share.first : `${share.first}-${share.last}`}`).join(',');
+  shares
+    .map((share) => `${share.name}=${share.first === share.last ? share.first : `${share.first}-${share.last}`}`)
+    .join(',');
 
 // The shares that a text of ranges means, or a sentence that says what is wrong with it. A range without a name goes
 // to the next of `names` that has none.
 export function parseRanges(text: string, names: string[], layers: number): Share[] | string {
   const parts = text.split(/[,\s]+/).filter((part) => part !== '');
-  const named = new Set(parts.map((part) => part.split('=')).flatMap(([name, range]) => (range === undefined ? [] : [name!])));
+  const named = new Set(
+    parts.map((part) => part.split('=')).flatMap(([name, range]) => (range === undefined ? [] : [name!])),
+  );
   const unnamed = names.filter((name) => !named.has(name));
   const shares: Share[] = [];
   for (const part of parts) {
@@ -115,7 +120,8 @@ export function parseRanges(text: string, names: string[], layers: number): Shar
   shares.sort((a, b) => a.first - b.first);
   let next = 0;
   for (const share of shares) {
-    if (share.first !== next || share.last < share.first) return `The ranges must cover layers 0 to ${layers - 1}, each once.`;
+    if (share.first !== next || share.last < share.first)
+      return `The ranges must cover layers 0 to ${layers - 1}, each once.`;
     next = share.last + 1;
   }
   if (next !== layers) return `The ranges must cover layers 0 to ${layers - 1}, each once.`;
@@ -124,7 +130,8 @@ export function parseRanges(text: string, names: string[], layers: number): Shar
 
 // The layers that get another owner, neighbors with the same two owners together.
 export function movedLayers(from: Share[], to: Share[]): { layers: Layers; from: string; to: string }[] {
-  const ownerOf = (shares: Share[], layer: number) => shares.find((share) => layer >= share.first && layer <= share.last)?.name ?? '';
+  const ownerOf = (shares: Share[], layer: number) =>
+    shares.find((share) => layer >= share.first && layer <= share.last)?.name ?? '';
   const layers = (to.at(-1)?.last ?? -1) + 1;
   const moves: { layers: Layers; from: string; to: string }[] = [];
   for (let layer = 0; layer < layers; layer++) {

@@ -16,7 +16,14 @@ interface Window {
   to: number;
 }
 
-function drawLane(context: CanvasRenderingContext2D, bars: Bar[], y: number, width: number, window: Window, colors: Record<string, string>) {
+function drawLane(
+  context: CanvasRenderingContext2D,
+  bars: Bar[],
+  y: number,
+  width: number,
+  window: Window,
+  colors: Record<string, string>,
+) {
   const scale = width / (window.to - window.from);
   let painted = -1; // bars narrower than a pixel share one
   for (const bar of bars) {
@@ -27,7 +34,12 @@ function drawLane(context: CanvasRenderingContext2D, bars: Bar[], y: number, wid
     if (bar.kind === 'step') painted = Math.max(right, Math.floor(left) + 1);
     const step = bar.kind === 'step';
     context.fillStyle = step ? colors[`step${Math.abs(bar.step) % 4}`]! : colors[bar.kind]!;
-    context.fillRect(kNames + left, step ? y + 4 : y + kLane - 6, Math.max(right - left, step ? 1 : 0.5), step ? kLane - 11 : 3);
+    context.fillRect(
+      kNames + left,
+      step ? y + 4 : y + kLane - 6,
+      Math.max(right - left, step ? 1 : 0.5),
+      step ? kLane - 11 : 3,
+    );
     const label = `${bar.step}${bar.rows > 0 ? ` · ${bar.rows}` : ''}`;
     if (!step || right - left < label.length * 6.4 + 6) continue;
     context.fillStyle = colors.ink!;
@@ -58,8 +70,8 @@ function draw(canvas: HTMLCanvasElement, timeline: Timeline, window: Window) {
   });
   const y = timeline.lanes.length * kLane + kAxis / 2 + 2;
   context.fillStyle = faint;
-  context.fillText(`${milliseconds(window.from)}`, kNames, y);
-  const end = milliseconds(window.to);
+  context.fillText(`${window.from.toFixed(1)} ms`, kNames, y);
+  const end = `${window.to.toFixed(1)} ms`;
   context.fillText(end, width - context.measureText(end).width, y);
 }
 
@@ -88,7 +100,17 @@ function save(trace: unknown) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-function Tools({ timeline, window, onWindow, onSave }: { timeline: Timeline; window: Window; onWindow: (w: Window) => void; onSave: () => void }) {
+function Tools({
+  timeline,
+  window,
+  onWindow,
+  onSave,
+}: {
+  timeline: Timeline;
+  window: Window;
+  onWindow: (w: Window) => void;
+  onSave: () => void;
+}) {
   const change = (factor: number, shift: number) => onWindow(changeWindow(window, timeline.span, factor, shift));
   return (
     <div class="row">
@@ -127,7 +149,11 @@ export function TimelineCard() {
       setTrace(answer);
       setTimeline(found.lanes.length > 0 ? found : null);
       setWindow(lastSteps(found, 12));
-      setNote(found.steps > 0 ? `${found.steps} steps in ${milliseconds(found.span)}.` : 'No step ran while it was recorded. Ask the ring something meanwhile.');
+      setNote(
+        found.steps > 0
+          ? `${found.steps} steps in ${milliseconds(found.span)}.`
+          : 'No step ran while it was recorded. Ask the ring something meanwhile.',
+      );
     } catch (error) {
       const missing = error instanceof ApiError && error.status === 404;
       setNote(missing ? 'This server records no timelines.' : explain(error));

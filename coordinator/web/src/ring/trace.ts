@@ -38,7 +38,8 @@ export function timelineOf(trace: unknown): Timeline {
   const names = new Map<number, string>();
   const lanes = new Map<number, Lane>();
   const complete = events.filter(
-    (event) => event.ph === 'X' && Number.isFinite(event.ts) && (kKinds as readonly string[]).includes(event.name ?? ''),
+    (event) =>
+      event.ph === 'X' && Number.isFinite(event.ts) && (kKinds as readonly string[]).includes(event.name ?? ''),
   );
   // No spread into Math.min: a trace may hold more events than a call takes arguments.
   const start = complete.reduce((least, event) => Math.min(least, event.ts!), Infinity);
@@ -95,6 +96,8 @@ export function changeWindow(
 }
 
 export function timelineInWords(timeline: Timeline): string {
-  const busy = timeline.lanes.map((lane) => `${lane.name} computes ${Math.round((lane.busyMs / (timeline.span || 1)) * 100)}% of the time`);
+  const busy = timeline.lanes.map(
+    (lane) => `${lane.name} computes ${Math.round((lane.busyMs / (timeline.span || 1)) * 100)}% of the time`,
+  );
   return `${timeline.steps} steps in ${Math.round(timeline.span)} ms. ${busy.join(', ')}.`;
 }

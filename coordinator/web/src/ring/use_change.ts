@@ -22,7 +22,10 @@ const kPreviewDelayMs = 180; // while a boundary is dragged, not every place is 
 
 function outcomeOf(change: Change, reply: ChangeReply): string {
   const plan = reply.plan === null ? '' : ` Plan ${reply.plan} serves: ${reply.ranges}.`;
-  const cost = reply.took_ms > 0 ? ` It took ${milliseconds(reply.took_ms)} and moved ${plural(reply.pages_moved, 'KV page')}.` : '';
+  const cost =
+    reply.took_ms > 0
+      ? ` It took ${milliseconds(reply.took_ms)} and moved ${plural(reply.pages_moved, 'KV page')}.`
+      : '';
   if (change.kind === 'drain') return `${change.worker} is drained.${plan}${cost}`;
   if (change.kind === 'undrain') return `${change.worker} is a member again and may get layers.`;
   return `${plan}${cost}`.trim();

@@ -79,7 +79,12 @@ function Header({ place, feed }: { place: Place; feed: ClusterFeed }) {
       </a>
       <nav class="places" aria-label="Pages">
         {kPlaces.map(({ place: to, label }) => (
-          <a key={to} href={`#/${to}`} class={to === 'both' ? 'only-wide' : undefined} aria-current={to === place ? 'page' : undefined}>
+          <a
+            key={to}
+            href={`#/${to}`}
+            class={to === 'both' ? 'only-wide' : undefined}
+            aria-current={to === place ? 'page' : undefined}
+          >
             {label}
           </a>
         ))}

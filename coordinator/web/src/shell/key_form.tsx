@@ -35,7 +35,9 @@ export function KeyBanner() {
   if (!needed) return null;
   return (
     <div class="banner" role="alert">
-      <p>{kept ? 'The server does not accept the API key that this browser keeps.' : 'This server wants an API key.'}</p>
+      <p>
+        {kept ? 'The server does not accept the API key that this browser keeps.' : 'This server wants an API key.'}
+      </p>
       <KeyForm />
     </div>
   );
