@@ -95,6 +95,12 @@ function Header({ place, feed }: { place: Place; feed: ClusterFeed }) {
   );
 }
 
+// The address stays, as it says which page is shown.
+function skip(event: Event) {
+  event.preventDefault();
+  document.getElementById('content')!.focus();
+}
+
 interface Props {
   conversations: Conversations;
   answers: Answers;
@@ -106,12 +112,12 @@ export function App({ conversations, answers, feed }: Props) {
   const place = usePlace();
   return (
     <div class={`app place-${place}`}>
-      <a class="skip" href={`#/${place}`} onClick={() => document.querySelector('main')?.focus()}>
+      <a class="skip" href="#content" onClick={skip}>
         Skip to the content
       </a>
       <Header place={place} feed={feed} />
       <KeyBanner />
-      <main tabIndex={-1}>
+      <main id="content" tabIndex={-1}>
         <div class="place" hidden={place === 'ring'}>
           <ChatView conversations={conversations} answers={answers} />
         </div>
