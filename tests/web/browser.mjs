@@ -7,7 +7,8 @@ import { chromium } from 'playwright-core';
 export const url = (process.env.GYRE_URL ?? 'http://127.0.0.1:8080').replace(/\/$/, '');
 const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
-const args = '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync';
+const args =
+  '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync';
 
 export const launch = () =>
   chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: args.split(' ') });
@@ -47,7 +48,9 @@ export async function shot(page, name) {
 export async function accessibilityFaults(page) {
   const session = await page.context().newCDPSession(page);
   await session.send('Page.setBypassCSP', { enabled: true });
-  await page.addScriptTag({ path: axe }).catch(async () => page.evaluate((await import('node:fs')).readFileSync(axe, 'utf8')));
+  await page
+    .addScriptTag({ path: axe })
+    .catch(async () => page.evaluate((await import('node:fs')).readFileSync(axe, 'utf8')));
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
   return violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target} ${node.failureSummary}`));
 }
@@ -64,7 +67,8 @@ export const keptConversation = (page) =>
 
 export async function chooseSettings(page, settings) {
   await page.getByRole('button', { name: /Settings of this conversation/ }).click();
-  for (const [label, value] of Object.entries(settings)) await page.getByLabel(label, { exact: true }).fill(String(value));
+  for (const [label, value] of Object.entries(settings))
+    await page.getByLabel(label, { exact: true }).fill(String(value));
   await page.keyboard.press('Escape');
 }
 

@@ -1,7 +1,20 @@
 // The web page in a browser, against a running `gyre serve` with at least two members that have layers: GYRE_URL.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { accessibilityFaults, answers, ask, chooseSettings, finished, keptConversation, launch, message, open, phone, shot, url } from './browser.mjs';
+import {
+  accessibilityFaults,
+  answers,
+  ask,
+  chooseSettings,
+  finished,
+  keptConversation,
+  launch,
+  message,
+  open,
+  phone,
+  shot,
+  url,
+} from './browser.mjs';
 
 let browser;
 before(async () => (browser = await launch()));
@@ -31,7 +44,7 @@ test('the page comes with a strict policy, and from nowhere else', async () => {
 
 test('a chat streams, and says how fast', async () => {
   const page = await open(browser);
-  await chooseSettings(page, { Temperature: 0, 'Most tokens': 120 });
+  await chooseSettings(page, { Temperature: 0, 'Max tokens': 120 });
   await message(page).fill(kPrompt);
   await page.keyboard.press('Enter');
   await page.locator('.answer.writing .markdown').waitFor();
@@ -46,13 +59,13 @@ test('a chat streams, and says how fast', async () => {
 test('an answer is stopped, written again, and a question edited', async () => {
   const page = await open(browser);
   await ignoreEnd(page);
-  await chooseSettings(page, { Temperature: 0, 'Most tokens': 1500 });
+  await chooseSettings(page, { Temperature: 0, 'Max tokens': 1500 });
   await message(page).fill(kPrompt);
   await page.keyboard.press('Enter');
   await page.locator('.answer.writing .markdown').waitFor();
   await page.getByRole('button', { name: 'Stop the answer' }).click();
   assert.equal((await finished(page)).ending, 'stopped');
-  await chooseSettings(page, { 'Most tokens': 20 });
+  await chooseSettings(page, { 'Max tokens': 20 });
   await page.getByRole('button', { name: 'Write this answer again' }).click();
   const first = await finished(page);
   assert.equal(first.ending, 'length');
@@ -61,61 +74,80 @@ test('an answer is stopped, written again, and a question edited', async () => {
   await page.locator('.editor').getByRole('button', { name: 'Send' }).click();
   await page.getByText('Say something else.').first().waitFor();
   await finished(page);
-  assert.deepEqual((await keptConversation(page)).turns.map((turn) => turn.role), ['user', 'assistant']);
+  assert.deepEqual(
+    (await keptConversation(page)).turns.map((turn) => turn.role),
+    ['user', 'assistant'],
+  );
   assert.deepEqual(page.faults, []);
 });
 
 test('conversations stay in the browser', async () => {
   const page = await open(browser);
-  await chooseSettings(page, { 'System prompt': 'Be brief.', 'Most tokens': 8 });
+  await chooseSettings(page, { 'System prompt': 'Be brief.', 'Max tokens': 8 });
   await ask(page, 'The first one');
   await page.getByRole('button', { name: 'New conversation' }).first().click();
   await ask(page, 'The second one');
   await page.reload();
   await page.locator('.entry', { hasText: 'The first one' }).click();
   await answers(page).first().waitFor();
-  const kept = await page.evaluate(() => Object.keys(localStorage).filter((key) => key.startsWith('gyre.conversation.')).length);
+  const kept = await page.evaluate(
+    () => Object.keys(localStorage).filter((key) => key.startsWith('gyre.conversation.')).length,
+  );
   assert.equal(kept, 2);
   page.on('dialog', (dialog) => dialog.accept());
   await page.getByRole('button', { name: 'Delete: The first one' }).click();
   await page.locator('.entry', { hasText: 'The first one' }).waitFor({ state: 'detached' });
 });
 
-// Drags the first boundary one or two layers to where there is room; returns the plan that serves then.
-async function dragBoundary(page) {
-  const handle = page.getByRole('slider').first();
-  const [now, min] = await Promise.all(['aria-valuenow', 'aria-valuemin'].map((name) => handle.getAttribute(name).then(Number)));
-  const to = now - 1 >= min ? now - 1 : now + 1;
+// How the pointer goes from where the first boundary is to its next place.
+async function boundaryPath(page, handle) {
+  const [now, min] = await Promise.all(
+    ['aria-valuenow', 'aria-valuemin'].map((name) => handle.getAttribute(name).then(Number)),
+  );
+  const place = now > min ? now - 1 : now + 1;
   const { model } = await status();
-  // Half a layer more than the middle of its new place, so that rounding leaves no doubt.
-  const angle = ((18 + (324 * to) / model.layers - 90) * Math.PI) / 180;
+  const angle = ((18 + (324 * place) / model.layers - 90) * Math.PI) / 180;
   const flow = await page.locator('.ring .flow').boundingBox();
   const center = { x: flow.x + flow.width / 2, y: flow.y + flow.height / 2 };
   const knob = await handle.locator('.boundary-knob').boundingBox();
-  const radius = Math.hypot(knob.x + knob.width / 2 - center.x, knob.y + knob.height / 2 - center.y);
-  await page.mouse.move(knob.x + knob.width / 2, knob.y + knob.height / 2);
+  const from = { x: knob.x + knob.width / 2, y: knob.y + knob.height / 2 };
+  const radius = Math.hypot(from.x - center.x, from.y - center.y);
+  const to = { x: center.x + radius * Math.cos(angle), y: center.y + radius * Math.sin(angle) };
+  return { from, to, place };
+}
+
+async function dragBoundary(page) {
+  const handle = page.getByRole('slider').first();
+  const { from, to, place } = await boundaryPath(page, handle);
+  await page.mouse.move(from.x, from.y);
   await page.mouse.down();
-  await page.mouse.move(center.x + radius * Math.cos(angle), center.y + radius * Math.sin(angle), { steps: 5 });
+  await page.mouse.move(to.x, to.y, { steps: 5 });
   await page.mouse.up();
-  assert.equal(Number(await handle.getAttribute('aria-valuenow')), to);
+  assert.equal(Number(await handle.getAttribute('aria-valuenow')), place);
 }
 
 test('a boundary is dragged in the middle of an answer, whose text stays the same', async () => {
   const page = await open(browser, 'both');
   await ignoreEnd(page);
   const tokens = Number(process.env.GYRE_LONG ?? 1200);
-  await chooseSettings(page, { Temperature: 0, 'Most tokens': tokens });
+  await chooseSettings(page, { Temperature: 0, 'Max tokens': tokens });
   const undisturbed = await ask(page, kPrompt);
   assert.equal(undisturbed.stats.answerTokens, tokens);
   await page.getByRole('button', { name: 'Write this answer again' }).click();
   await page.locator('.answer.writing .markdown').waitFor();
   const before = (await status()).plan.number;
   await dragBoundary(page);
-  await page.getByText(/Layers? \d+.* from .* to /).first().waitFor();
+  await page
+    .getByText(/Layers? \d+.* from .* to /)
+    .first()
+    .waitFor();
   await shot(page, 'both-dragged');
   await page.getByRole('button', { name: 'Apply' }).click();
   await page.getByText(/^Plan \d+ serves: /).waitFor();
-  assert.ok(await page.locator('.answer.writing').isVisible(), 'the answer ended before the new plan served: raise GYRE_LONG');
+  assert.ok(
+    await page.locator('.answer.writing').isVisible(),
+    'the answer ended before the new plan served: raise GYRE_LONG',
+  );
   const disturbed = await finished(page);
   assert.equal((await status()).plan.number, before + 1);
   assert.equal(disturbed.stats.answerTokens, tokens);
@@ -127,15 +159,37 @@ test('keys move a boundary, Escape takes it back', async () => {
   const page = await open(browser, 'ring');
   const handle = page.getByRole('slider').first();
   await handle.focus();
-  const [now, min] = await Promise.all(['aria-valuenow', 'aria-valuemin'].map((name) => handle.getAttribute(name).then(Number)));
+  const [now, min] = await Promise.all(
+    ['aria-valuenow', 'aria-valuemin'].map((name) => handle.getAttribute(name).then(Number)),
+  );
   const key = now > min ? 'ArrowLeft' : 'ArrowRight';
   await page.keyboard.press(key);
   assert.equal(Number(await handle.getAttribute('aria-valuenow')), now + (now > min ? -1 : 1));
   await page.getByRole('button', { name: 'Apply' }).waitFor();
-  await page.getByText(/Layers? \d+.* from .* to /).first().waitFor();
+  await page
+    .getByText(/Layers? \d+.* from .* to /)
+    .first()
+    .waitFor();
   await page.keyboard.press('Escape');
   assert.equal(Number(await handle.getAttribute('aria-valuenow')), now);
   await page.getByRole('button', { name: 'Apply' }).waitFor({ state: 'detached' });
+  assert.deepEqual(page.faults, []);
+});
+
+test('a finger drags a boundary', async () => {
+  const page = await open(browser, 'ring', phone);
+  const handle = page.getByRole('slider').first();
+  await handle.scrollIntoViewIfNeeded();
+  const { from, to, place } = await boundaryPath(page, handle);
+  const session = await page.context().newCDPSession(page);
+  const touch = (type, touchPoints) => session.send('Input.dispatchTouchEvent', { type, touchPoints });
+  await touch('touchStart', [from]);
+  for (let i = 1; i <= 5; i++) {
+    await touch('touchMove', [{ x: from.x + ((to.x - from.x) * i) / 5, y: from.y + ((to.y - from.y) * i) / 5 }]);
+  }
+  await touch('touchEnd', []);
+  assert.equal(Number(await handle.getAttribute('aria-valuenow')), place);
+  await page.getByRole('button', { name: 'Undo' }).click();
   assert.deepEqual(page.faults, []);
 });
 
@@ -162,7 +216,7 @@ test('a member is drained, undrained and given layers again', async () => {
 test('the timeline shows steps', async () => {
   const page = await open(browser, 'both');
   await ignoreEnd(page);
-  await chooseSettings(page, { 'Most tokens': 400 });
+  await chooseSettings(page, { 'Max tokens': 400 });
   await message(page).fill(kPrompt);
   await page.keyboard.press('Enter');
   await page.getByRole('button', { name: 'Record 2 seconds' }).click();
@@ -175,7 +229,11 @@ test('the timeline shows steps', async () => {
 test('errors are sentences, and a 401 asks for a key that is sent from then on', async () => {
   const page = await open(browser);
   const refuse = (status, message) => (route) =>
-    route.fulfill({ status, contentType: 'application/json', body: JSON.stringify({ error: { message, type: 'x', param: null, code: null } }) });
+    route.fulfill({
+      status,
+      contentType: 'application/json',
+      body: JSON.stringify({ error: { message, type: 'x', param: null, code: null } }),
+    });
   await page.route('**/v1/chat/completions', refuse(422, 'temperature is 7; it must lie from 0 to 2'));
   await message(page).fill('Hello');
   await page.keyboard.press('Enter');
@@ -193,6 +251,17 @@ test('errors are sentences, and a 401 asks for a key that is sent from then on',
   assert.equal((await asked).headers().authorization, 'Bearer secret');
 });
 
+// Nothing that axe-core finds, and nothing that makes the page wider or longer than its window.
+async function fine(page) {
+  assert.deepEqual(await accessibilityFaults(page), []);
+  const { width, height } = page.viewportSize();
+  const { scrollWidth, scrollHeight } = await page.evaluate(() => {
+    const { scrollWidth, scrollHeight } = document.documentElement;
+    return { scrollWidth, scrollHeight };
+  });
+  assert.ok(scrollWidth <= width && scrollHeight <= height, `the page has ${scrollWidth} x ${scrollHeight} pixels`);
+}
+
 for (const [name, options] of Object.entries({
   light: { colorScheme: 'light' },
   dark: { colorScheme: 'dark' },
@@ -201,25 +270,20 @@ for (const [name, options] of Object.entries({
 })) {
   test(`axe-core finds nothing wrong: ${name}`, async () => {
     const page = await open(browser, 'chat', options);
-    await chooseSettings(page, { 'Most tokens': 30 });
+    await chooseSettings(page, { 'Max tokens': 30 });
     await ask(page, kPrompt);
-    assert.deepEqual(await accessibilityFaults(page), []);
+    await fine(page);
     await shot(page, `chat-${name}`);
     await page.getByRole('button', { name: /Settings of this conversation/ }).click();
-    assert.deepEqual(await accessibilityFaults(page), []);
+    await fine(page);
     await shot(page, `settings-${name}`);
     await page.keyboard.press('Escape');
     await page.getByRole('link', { name: 'Ring' }).click();
     await page.getByRole('slider').first().focus();
     await page.keyboard.press('ArrowLeft');
     await page.getByRole('button', { name: 'Apply' }).waitFor();
-    assert.deepEqual(await accessibilityFaults(page), []);
+    await fine(page);
     await shot(page, `ring-${name}`);
-    const over = await page.evaluate(() => {
-      const { scrollWidth, scrollHeight } = document.documentElement;
-      return [scrollWidth - innerWidth, scrollHeight - innerHeight];
-    });
-    assert.ok(over[0] <= 0 && over[1] <= 0, `the page is ${over} pixels larger than its window`);
     if (options.reducedMotion) {
       assert.equal(await page.locator('.flow').evaluate((element) => getComputedStyle(element).animationName), 'none');
     }

@@ -18,7 +18,10 @@ const conversations = new Conversations(storage());
 const answers = new Answers(conversations);
 const feed = new ClusterFeed();
 
-addEventListener('storage', (event) => conversations.changedElsewhere(event.key, event.newValue));
+addEventListener('storage', (event) => {
+  const writing = [...answers.running.get().keys()].some((id) => event.key?.endsWith(id));
+  if (!writing) conversations.changedElsewhere(event.key, event.newValue);
+});
 addEventListener('pagehide', () => conversations.save());
 apiKey.watch(() => void answers.loadModels());
 void answers.loadModels();

@@ -36,7 +36,7 @@ const kFields: Field[] = [
     max: 1,
     step: 'any',
   },
-  { name: 'max_tokens', label: 'Most tokens', hint: 'The answer ends there.', min: 1, step: 1 },
+  { name: 'max_tokens', label: 'Max tokens', hint: 'The answer ends there.', min: 1, step: 1 },
   {
     name: 'seed',
     label: 'Seed',

@@ -88,7 +88,7 @@ function Card({
         <dl class="facts">
           <Fact name="Layers" value={layersInWords(member.layers).replace(/^layers? /, '')} />
           <Fact name="Busy" value={percent(member.busy)} />
-          <Fact name="A step" value={milliseconds(member.step_ms)} />
+          <Fact name="Step" value={milliseconds(member.step_ms)} />
           <Fact name="Rows" value={rows === undefined ? '–' : `${perSecond(rows)}/s`} />
         </dl>
       )}
