@@ -1,5 +1,5 @@
 // A boundary between two members' layers: a slider that pointers drag along the ring and arrow keys move.
-import { useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { angleOf, layerAt, pointAt } from './geometry';
 import type { Frame } from './ring_svg';
 import { type Share, boundaryForKey, boundaryLimits } from './shares';
@@ -24,6 +24,13 @@ export function BoundaryHandle({ frame, shares, boundary, layers, locked, onMove
   const [from, to] = [pointAt(frame.center, frame.inner - 4, angle), pointAt(frame.center, frame.outer + 8, angle)];
   const knob = pointAt(frame.center, frame.outer + 8, angle);
 
+  // A finger on the handle drags it and does not scroll the page. The style touch-action does not reach into a drawing.
+  useEffect(() => {
+    const element = handle.current!;
+    const hold = (event: TouchEvent) => event.cancelable && event.preventDefault();
+    element.addEventListener('touchstart', hold, { passive: false });
+    return () => element.removeEventListener('touchstart', hold);
+  }, []);
   const onPointerDown = (event: PointerEvent) => {
     if (locked || event.button !== 0) return;
     event.preventDefault();
