@@ -3,9 +3,13 @@
 #include "coordinator/http/anthropic.h"
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
+#include "coordinator/http/page_routes.h"
 
 namespace gyre::http {
 
-void AddAllRoutes(Router& router, ApiContext& context) { AddHealthRoutes(router, context); }
+void AddAllRoutes(Router& router, ApiContext& context) {
+  AddHealthRoutes(router, context);
+  AddPageRoutes(router);
+}
 
 }  // namespace gyre::http
