@@ -89,7 +89,6 @@ TEST(HttpPage, ReachesNothingButItsOwnServer) {
   const HttpResponse response = PageAnswer(kAsset, Asking({}));
   EXPECT_EQ(HeaderOf(response, "content-security-policy").find("default-src 'self';"), 0u);
   EXPECT_EQ(HeaderOf(response, "content-security-policy").find("unsafe"), std::string::npos);
-  EXPECT_EQ(HeaderOf(response, "x-content-type-options"), "nosniff");
   EXPECT_EQ(HeaderOf(response, "cache-control"), "no-cache");
   for (const PageAsset& asset : PageAssets()) {
     if (asset.path == "/licenses.txt") continue;  // holds addresses of licenses, which nobody loads

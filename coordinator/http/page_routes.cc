@@ -65,7 +65,6 @@ HttpResponse PageAnswer(const PageAsset& asset, const HttpRequest& request) {
   response.headers = {{"cache-control", "no-cache"},
                       {"vary", "accept-encoding"},
                       {"content-security-policy", std::string(kPolicy)},
-                      {"x-content-type-options", "nosniff"},
                       {"referrer-policy", "no-referrer"},
                       {"cross-origin-opener-policy", "same-origin"},
                       {"cross-origin-resource-policy", "same-origin"}};
