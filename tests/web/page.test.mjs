@@ -205,7 +205,6 @@ test('a member is drained, undrained and given layers again', async () => {
   assert.equal((await status()).members.find((member) => member.name === name).layers, null);
   await shot(page, 'ring-drained');
   await card.getByRole('button', { name: 'Undrain' }).click();
-  await page.getByRole('button', { name: 'Apply' }).click();
   await card.getByText('has no layers').waitFor();
   await card.getByRole('button', { name: 'Give layers' }).click();
   await page.getByRole('button', { name: 'Apply' }).click();

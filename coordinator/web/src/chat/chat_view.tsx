@@ -62,7 +62,7 @@ function Turns({ conversation, answers, busy }: { conversation: Conversation; an
     <div class="turns" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Conversation" aria-live="off">
       <div class="turns-inner">
         {conversation.turns.length === 0 && (
-          <Empty hint="Conversations stay in this browser. Nothing that you write leaves for anywhere but this server." />
+          <Empty hint="What you write goes to this server only, and conversations stay in this browser." />
         )}
         {conversation.turns.map((turn) => (
           <TurnView

@@ -13,14 +13,23 @@ function titleOf(change: Change): string {
   return 'Move layers';
 }
 
+function Name({ name }: { name: string }) {
+  return <span class={`name ${hueClass(name)}`}>{name}</span>;
+}
+
 function MoveLine({ move }: { move: Move }) {
   const words = layersInWords(move.layers);
   const kv = move.kv_bytes > 0 ? ` and ${bytes(move.kv_bytes)} of KV pages` : '';
   return (
     <li>
-      <strong>{words.charAt(0).toUpperCase() + words.slice(1)}</strong> from{' '}
-      <span class={`name ${hueClass(move.from)}`}>{move.from}</span> to{' '}
-      <span class={`name ${hueClass(move.to)}`}>{move.to}</span>: {bytes(move.weight_bytes)} of weights{kv}
+      <strong>{words.charAt(0).toUpperCase() + words.slice(1)}</strong>
+      {move.from && (
+        <>
+          {' '}
+          from <Name name={move.from} />
+        </>
+      )}{' '}
+      to <Name name={move.to} />: {bytes(move.weight_bytes)} of weights{kv}
     </li>
   );
 }
@@ -156,12 +165,7 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
       </p>
       <div class="row">
         {change && (
-          <button
-            type="button"
-            class="primary"
-            disabled={applying || refused || (!preview && !fault)}
-            onClick={planned.apply}
-          >
+          <button type="button" class="primary" disabled={applying || refused || !preview} onClick={planned.apply}>
             {applying ? 'Applying…' : 'Apply'}
           </button>
         )}

@@ -20,7 +20,7 @@ export interface Member {
   host: string;
   isa: string;
   threads: number;
-  memory_bytes: number;
+  memory_bytes: number; // 0: unknown
   weight_bytes: number;
   kv_bytes: number;
   layers: Layers | null;
@@ -74,7 +74,7 @@ export interface ClusterStatus {
 
 export interface Move {
   layers: Layers;
-  from: string;
+  from: string; // "": nobody runs them
   to: string;
   weight_bytes: number;
   kv_bytes: number;
@@ -101,10 +101,13 @@ export interface ChangeReply {
 export type Change =
   { kind: 'resize'; ranges: string } | { kind: 'drain'; worker: string } | { kind: 'undrain'; worker: string };
 
+// An undrain moves nothing, so there is nothing to ask for before.
+export const hasDryRun = (change: Change): boolean => change.kind !== 'undrain';
+
 export function changeRequest(change: Change, dryRun: boolean): { path: string; body: object } {
   const path = `/v1/cluster/${change.kind}`;
   const what = change.kind === 'resize' ? { ranges: change.ranges } : { worker: change.worker };
-  return { path, body: { ...what, dry_run: dryRun } };
+  return { path, body: dryRun ? { ...what, dry_run: true } : what };
 }
 
 export const layerCount = (layers: Layers | null): number => (layers ? layers.last - layers.first + 1 : 0);

@@ -13,7 +13,8 @@ interface Props {
 function MemoryBar({ member }: { member: Member }) {
   const { memory_bytes: all, weight_bytes: weights, kv_bytes: kv } = member;
   const share = (n: number) => `${all > 0 ? Math.min((n / all) * 100, 100) : 0}%`;
-  const words = `${bytes(weights)} of weights and ${bytes(kv)} of KV pages in ${bytes(all)}`;
+  const limit = all > 0 ? ` of ${bytes(all)}` : '';
+  const words = `${bytes(weights)} of weights and ${bytes(kv)} of KV pages${limit}`;
   return (
     <div class="meter-row">
       <div class="meter" role="img" aria-label={`Memory: ${words}`}>
@@ -21,7 +22,7 @@ function MemoryBar({ member }: { member: Member }) {
         <span class="meter-kv" style={{ width: share(kv) }} />
       </div>
       <small>
-        {bytes(weights)} weights + {bytes(kv)} KV of {bytes(all)}
+        {bytes(weights)} weights + {bytes(kv)} KV{limit}
       </small>
     </div>
   );
@@ -52,7 +53,7 @@ function Buttons({ member, locked, onChange, onAdd }: Omit<Props, 'status' | 'ro
           Give layers<span class="off-screen"> to {name}</span>
         </button>
       )}
-      {!member.local && (
+      {member.state !== 'left_out' && (
         <button type="button" disabled={locked} onClick={() => onChange({ kind: 'drain', worker: name })}>
           Drain<span class="off-screen"> {name}</span>
         </button>

@@ -1,7 +1,7 @@
 import { useStore } from '../lib/store';
 import { plural } from '../lib/format';
 import { ChangePanel } from './change_panel';
-import type { ClusterStatus } from './cluster';
+import { type ClusterStatus, hasDryRun } from './cluster';
 import type { ClusterFeed, Feed } from './feed';
 import { Graphs } from './graphs';
 import { History } from './history';
@@ -78,7 +78,7 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
           status={status}
           rowRates={feed.rowRates}
           locked={planned.applying}
-          onChange={planned.propose}
+          onChange={(change) => (hasDryRun(change) ? planned.propose(change) : planned.run(change))}
           onAdd={add}
         />
         <Graphs samples={feed.samples} />

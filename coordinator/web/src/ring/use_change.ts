@@ -2,7 +2,7 @@
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { explain, isAbort, postJson } from '../lib/api';
 import { milliseconds, plural } from '../lib/format';
-import { type Change, type ChangeReply, changeRequest } from './cluster';
+import { type Change, type ChangeReply, changeRequest, hasDryRun } from './cluster';
 import { type Share, rangesText } from './shares';
 
 export interface Planned {
@@ -15,7 +15,8 @@ export interface Planned {
   sketch: (shares: Share[]) => void;
   propose: (change: Change) => void;
   undo: () => void;
-  apply: () => Promise<void>;
+  apply: () => void;
+  run: (change: Change) => void; // at once, without a dry run
 }
 
 const kPreviewDelayMs = 180; // while a boundary is dragged, not every place is asked for
@@ -70,7 +71,7 @@ export function useChange(planNumber: number | null): Planned {
   const asked = change ? JSON.stringify(changeRequest(change, true)) : '';
   useEffect(() => {
     setPreview(null);
-    if (!change) return;
+    if (!change || !hasDryRun(change)) return;
     const abort = new AbortController();
     const timer = setTimeout(async () => {
       const { path, body } = changeRequest(change, true);
@@ -87,19 +88,33 @@ export function useChange(planNumber: number | null): Planned {
     };
   }, [asked]);
 
-  const apply = async () => {
-    if (!change || applying) return;
+  const run = async (what: Change) => {
+    if (applying) return;
     setApplying(true);
     setFault('');
+    setOutcome('');
     try {
-      const { path, body } = changeRequest(change, false);
+      const { path, body } = changeRequest(what, false);
       const reply = await postJson<ChangeReply>(path, body);
       undo();
-      setOutcome(outcomeOf(change, reply));
+      setOutcome(outcomeOf(what, reply));
     } catch (error) {
       setFault(explain(error));
     }
     setApplying(false);
   };
-  return { change, draft, preview, fault, applying, outcome, sketch, propose, undo, apply };
+  const apply = () => void (change && run(change));
+  return {
+    change,
+    draft,
+    preview,
+    fault,
+    applying,
+    outcome,
+    sketch,
+    propose,
+    undo,
+    apply,
+    run: (what) => void run(what),
+  };
 }
