@@ -23,6 +23,7 @@ export interface Feed {
 }
 
 export const kSamples = 300;
+const kUnseenMs = 20000;
 const kSilenceMs = 8000; // the server says something each second
 
 // Pure: the feed after one more status at `at`, in seconds since 1970.
@@ -68,14 +69,21 @@ export class ClusterFeed {
   readonly store = new Store<Feed>({ status: null, samples: [], rowRates: {}, fault: '' });
   private abort = new AbortController();
 
-  // Runs until the page closes. A new API key starts it again at once.
+  // Runs until the page closes. A new API key starts it again at once. A page that nobody sees gives its connection
+  // back: browsers keep only six to a server, for all its pages together.
   start(): void {
     apiKey.watch(() => this.abort.abort());
+    let unseen: ReturnType<typeof setTimeout> | undefined;
+    document.addEventListener('visibilitychange', () => {
+      clearTimeout(unseen);
+      if (document.hidden) unseen = setTimeout(() => this.abort.abort(), kUnseenMs);
+    });
     void this.run();
   }
 
   private async run(): Promise<never> {
     for (let wait = 1000; ; wait = Math.min(wait * 1.6, 15000)) {
+      await seen();
       this.abort = new AbortController();
       const { signal } = this.abort;
       try {
@@ -84,6 +92,7 @@ export class ClusterFeed {
       } catch (error) {
         if (error instanceof ApiError && error.status === 403)
           this.fail('This API key may chat, but not look at the ring: it needs the role "admin".');
+        else if (isAbort(error) && document.hidden) continue;
         else if (isAbort(error)) this.fail('The ring has been silent for a while. Trying again.');
         else this.fail(explain(error));
       }
@@ -112,6 +121,19 @@ export class ClusterFeed {
   private fail(fault: string): void {
     this.store.update((feed) => ({ ...feed, fault }));
   }
+}
+
+// Waits until the page is in sight.
+function seen(): Promise<void> {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener('visibilitychange', look);
+      resolve();
+    };
+    document.addEventListener('visibilitychange', look);
+    look();
+  });
 }
 
 // Ends early, and at once from then on, when the signal aborts after the wait began.
