@@ -25,6 +25,12 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(installed_program PROPERTIES LABELS "engine;process" TIMEOUT 120)
 endif()
 
+# The web page in a browser. It skips where Node's packages or Chromium are missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  add_test(NAME web_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/web/run $<TARGET_FILE:gyre>)
+  set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77)
+endif()
+
 # The demo model by what it was never trained on, in one process and through three workers.
 find_package(Python3 COMPONENTS Interpreter)
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
