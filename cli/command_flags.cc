@@ -78,6 +78,15 @@ void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* is
 
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
 
+void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id) {
+  app->add_option("--api-key", *api_key,
+                  "the key that the server asks for (default: OPENAI_API_KEY of the environment)")
+      ->type_name("KEY");
+  app->add_option("--ca", *ca_file, "certificates in PEM form that are trusted beside the system's")->type_name("FILE");
+  app->add_option("--model-id", *model_id, "the model to ask for (default: the first that the server lists)")
+      ->type_name("NAME");
+}
+
 void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
   AddContextFlag(app, &o->ctx);

@@ -39,6 +39,8 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 // A model to run here, or a cluster that runs one.
 void AddTargetFlags(CLI::App* app, TargetOptions* options);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
+// Of a client of an HTTP server.
+void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 
 }  // namespace gyre
