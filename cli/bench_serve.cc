@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 
+#include "cli/api_request.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/load_report.h"

@@ -125,6 +125,23 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o) {
   AddQuietFlag(app, &o->quiet);
 }
 
+void AddUrlFlags(CLI::App* app, TargetOptions* o) {
+  const auto before = app->get_options();
+  auto* url = app->add_option("--url", o->url, "ask an OpenAI-compatible server, as http://127.0.0.1:8080, instead");
+  for (CLI::Option* option : before) {
+    if (option != app->get_help_ptr() && option->get_name() != "--quiet") url->excludes(option);
+  }
+  AddHttpFlags(app, &o->api_key, &o->ca_file, &o->model_id);
+}
+
+std::vector<std::string> GivenFlags(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0 && !option->get_lnames().empty()) out.push_back(option->get_lnames()[0]);
+  }
+  return out;
+}
+
 void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
   SamplingParams* const s = &o->sampling;
   app->add_option("-n,--n-predict", o->n, "tokens to generate; -1 goes on to the end of the context")

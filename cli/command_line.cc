@@ -23,8 +23,8 @@ using Action = std::function<Status()>;
 
 // A command that runs a model: here or through a cluster.
 Status NeedTarget(const TargetOptions& o) {
-  if (!o.model.empty() || !o.cluster.empty()) return absl::OkStatus();
-  return UsageError("a MODEL or --cluster HOST:PORT is needed");
+  if (!o.model.empty() || !o.cluster.empty() || !o.url.empty()) return absl::OkStatus();
+  return UsageError("a MODEL, --cluster HOST:PORT or --url URL is needed");
 }
 
 Status NeedModel(const std::string& model) {
@@ -42,6 +42,7 @@ void AddFormatFlag(CLI::App* app, std::string* format) {
 Action AddRun(CLI::App* app) {
   auto o = std::make_shared<RunOptions>();
   AddTargetFlags(app, &o->ring);
+  AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   auto* prompt = app->add_option("-p,--prompt", o->prompt, "the prompt; - reads it from stdin (default: stdin)");
   auto* file =
@@ -55,8 +56,9 @@ Action AddRun(CLI::App* app) {
   app->add_option("--system", o->system, "the system message of --chat")->needs(chat);
   app->add_flag("--parse-special", o->parse_special, "recognize control tokens in the prompt")->excludes(chat);
   app->add_flag("--echo", o->echo, "print the prompt before the text");
-  return [o, prompt]() -> Status {
+  return [o, prompt, app]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    o->generate.given = GivenFlags(*app);
     o->has_prompt = prompt->count() > 0;
     return RunCommand(*o);
   };
@@ -65,11 +67,14 @@ Action AddRun(CLI::App* app) {
 Action AddChat(CLI::App* app) {
   auto o = std::make_shared<ChatOptions>();
   AddTargetFlags(app, &o->ring);
+  AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   app->add_option("--system", o->system, "the system message: how the model should answer");
   AddFormatFlag(app, &o->format);
-  return [o]() -> Status {
+  app->get_option("--format")->excludes("--url");
+  return [o, app]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    o->generate.given = GivenFlags(*app);
     return ChatCommand(*o);
   };
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cstdlib>
 #include <map>
 
 #include "fmt/core.h"
@@ -287,17 +286,6 @@ std::string ReportSvg(const LoadReport& r) {
     if (first < record.ended) rect(first, record.ended, record.ok() ? "#0b3c5d" : "#b00020");
   }
   return out + "</svg>\n";
-}
-
-StatusOr<HttpOptions> HttpOptionsOf(const std::string& api_key, const std::string& ca_file, double timeout) {
-  HttpOptions http{.ca_file = ca_file, .bearer = api_key};
-  if (const char* key = std::getenv("OPENAI_API_KEY"); http.bearer.empty() && key != nullptr) http.bearer = key;
-  // Anything else could end the header's line.
-  if (!std::all_of(http.bearer.begin(), http.bearer.end(), [](char c) { return c > ' ' && c < '\x7F'; })) {
-    return InvalidArgument("the API key has a space or a character beyond ASCII");
-  }
-  http.idle_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
-  return http;
 }
 
 }  // namespace gyre

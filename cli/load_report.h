@@ -34,7 +34,4 @@ std::string ReportJson(const LoadReport& report);
 // A bar for each request: waiting for its first token, and answering.
 std::string ReportSvg(const LoadReport& report);
 
-// Options of an HTTP client by flags. api_key "": OPENAI_API_KEY of the environment. timeout: seconds.
-StatusOr<HttpOptions> HttpOptionsOf(const std::string& api_key, const std::string& ca_file, double timeout);
-
 }  // namespace gyre
