@@ -17,8 +17,9 @@ double Decimal(float value) { return std::strtod(fmt::format("{}", value).c_str(
 
 }  // namespace
 
-StatusOr<HttpOptions> HttpOptionsOf(const std::string& api_key, const std::string& ca_file, double timeout) {
-  HttpOptions http{.ca_file = ca_file, .bearer = api_key};
+StatusOr<HttpClientOptions> HttpClientOptionsOf(const std::string& api_key, const std::string& ca_file,
+                                                double timeout) {
+  HttpClientOptions http{.ca_file = ca_file, .bearer = api_key};
   if (const char* key = std::getenv("OPENAI_API_KEY"); http.bearer.empty() && key != nullptr) http.bearer = key;
   // Anything else could end the header's line.
   if (!std::all_of(http.bearer.begin(), http.bearer.end(), [](char c) { return c > ' ' && c < '\x7F'; })) {
@@ -32,7 +33,7 @@ StatusOr<std::unique_ptr<ApiClient>> OpenApi(const TargetOptions& o) {
   constexpr double kSeconds = 600;  // a long prompt on a slow machine
   ApiOptions api{.url = o.url, .model_id = o.model_id};
   if (const auto url = ParseApiUrl(o.url); !url.ok()) return AsUsage(Annotate(url.status(), "--url"));
-  GYRE_ASSIGN_OR_RETURN(api.http, HttpOptionsOf(o.api_key, o.ca_file, kSeconds));
+  GYRE_ASSIGN_OR_RETURN(api.http, HttpClientOptionsOf(o.api_key, o.ca_file, kSeconds));
   return ApiClient::Open(api, &InterruptGuard::Interrupted);
 }
 

@@ -13,7 +13,7 @@
 namespace gyre {
 
 // Options of an HTTP client. api_key "": OPENAI_API_KEY of the environment. timeout: seconds without a byte.
-StatusOr<HttpOptions> HttpOptionsOf(const std::string& api_key, const std::string& ca_file, double timeout);
+StatusOr<HttpClientOptions> HttpClientOptionsOf(const std::string& api_key, const std::string& ca_file, double timeout);
 StatusOr<std::unique_ptr<ApiClient>> OpenApi(const TargetOptions& options);
 // The fields of a request that the user gave flags for; the server has its own values for the others. Usage error: a
 // flag that the API has no field for.

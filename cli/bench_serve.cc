@@ -127,7 +127,7 @@ Status BenchServeCommand(const BenchServeOptions& o) {
   GYRE_ASSIGN_OR_RETURN(report.plan, MakePlan(o));
   const auto url = ParseApiUrl(o.url);
   if (!url.ok()) return AsUsage(Annotate(url.status(), "URL"));
-  GYRE_ASSIGN_OR_RETURN(const HttpOptions http, HttpOptionsOf(o.api_key, o.ca_file, o.timeout));
+  GYRE_ASSIGN_OR_RETURN(const HttpClientOptions http, HttpClientOptionsOf(o.api_key, o.ca_file, o.timeout));
   GYRE_ASSIGN_OR_RETURN(const auto client, HttpClient::Make(*url, http));
   GYRE_ASSIGN_OR_RETURN(const auto idle, HttpClient::Make(*url, http));
   InterruptGuard::Begin();

@@ -17,7 +17,7 @@ namespace gyre {
 struct ApiOptions {
   std::string url;       // as ParseApiUrl takes it
   std::string model_id;  // "" = the first that the server lists
-  HttpOptions http;
+  HttpClientOptions http;
 };
 
 // What an answer ended with.

@@ -45,7 +45,7 @@ class Client : public HttpClient {
   static constexpr bool kTls = std::is_same_v<Stream, TlsStream>;
 
  public:
-  Client(const Url& url, const HttpOptions& options)
+  Client(const Url& url, const HttpClientOptions& options)
       : HttpClient(url), options_(options), tls_(asio::ssl::context::tls_client) {}
 
   Status Prepare() {
@@ -339,7 +339,7 @@ class Client : public HttpClient {
     }
     return nullptr;
   }
-  const HttpOptions options_;
+  const HttpClientOptions options_;
   size_t open_ = 0;
   asio::ssl::context tls_;
   asio::io_context io_{1};
@@ -351,7 +351,7 @@ class Client : public HttpClient {
 };
 
 template <class Stream>
-StatusOr<std::unique_ptr<HttpClient>> MakeOf(const Url& url, const HttpOptions& options) {
+StatusOr<std::unique_ptr<HttpClient>> MakeOf(const Url& url, const HttpClientOptions& options) {
   auto client = std::make_unique<Client<Stream>>(url, options);
   GYRE_RETURN_IF_ERROR(client->Prepare());
   return std::unique_ptr<HttpClient>(std::move(client));
@@ -359,7 +359,7 @@ StatusOr<std::unique_ptr<HttpClient>> MakeOf(const Url& url, const HttpOptions& 
 
 }  // namespace
 
-StatusOr<std::unique_ptr<HttpClient>> HttpClient::Make(const Url& url, const HttpOptions& options) {
+StatusOr<std::unique_ptr<HttpClient>> HttpClient::Make(const Url& url, const HttpClientOptions& options) {
   return url.tls ? MakeOf<TlsStream>(url, options) : MakeOf<beast::tcp_stream>(url, options);
 }
 

@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-struct HttpOptions {
+struct HttpClientOptions {
   std::string ca_file;                                  // PEM certificates that are trusted beside the system's
   std::string bearer;                                   // "Authorization: Bearer ..."; "" = none
   Duration connect_timeout = std::chrono::seconds(15);  // the name's look-up, TCP and TLS together
@@ -52,7 +52,7 @@ using HttpId = uint64_t;
 class HttpClient {
  public:
   // kNotFound, kInvalidArgument: the CA file.
-  static StatusOr<std::unique_ptr<HttpClient>> Make(const Url& url, const HttpOptions& options);
+  static StatusOr<std::unique_ptr<HttpClient>> Make(const Url& url, const HttpClientOptions& options);
   virtual ~HttpClient() = default;
 
   virtual HttpId Start(HttpRequest request, HttpHandlers handlers) = 0;

@@ -21,7 +21,7 @@ using testing::HttpPeer;
 
 bool Never() { return false; }
 
-std::unique_ptr<HttpClient> ClientOf(const std::string& url, const HttpOptions& options = {}) {
+std::unique_ptr<HttpClient> ClientOf(const std::string& url, const HttpClientOptions& options = {}) {
   const auto parsed = ParseUrl(url);
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   auto client = HttpClient::Make(*parsed, options);
