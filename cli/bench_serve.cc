@@ -20,6 +20,7 @@
 #include "client/cluster_api.h"
 #include "client/load_run.h"
 #include "client/load_stats.h"
+#include "client/metrics_text.h"
 #include "client/openai.h"
 #include "fmt/core.h"
 
@@ -74,6 +75,12 @@ StatusOr<Server> AskServer(HttpClient* client, const BenchServeOptions& o) {
     out.cluster = *std::move(cluster);
   if (out.cluster && out.model.vocab == 0) out.model.vocab = out.cluster->vocab;
   return out;
+}
+
+// What the server's /metrics shows; empty where it has none.
+std::map<std::string, double> FetchMetrics(HttpClient* client) {
+  const auto r = client->Fetch({.target = "/metrics"}, &InterruptGuard::Interrupted);
+  return r.ok() && r->code == 200 ? ParseMetrics(r->body) : std::map<std::string, double>();
 }
 
 // Reads the memory of a process each second while the load runs.
@@ -140,6 +147,7 @@ Status BenchServeCommand(const BenchServeOptions& o) {
   GYRE_RETURN_IF_ERROR(LearnDialect(client.get(), &dialect, &InterruptGuard::Interrupted));
   GYRE_RETURN_IF_ERROR(ConnectIdle(idle.get(), o.idle));
   const bool shows = !o.quiet && isatty(STDERR_FILENO) != 0;
+  const auto metrics = FetchMetrics(client.get());
   const MemoryWatch memory(client.get(), o.pid);
   const LoadRun run = RunLoad(
       client.get(), report.plan, dialect,
@@ -150,6 +158,7 @@ Status BenchServeCommand(const BenchServeOptions& o) {
       &InterruptGuard::Interrupted);
   if (shows) fmt::print(stderr, "\r\033[K");
   if (run.interrupted) return InterruptGuard::Stopped();
+  if (!metrics.empty()) report.queue_seconds = MeanQueueSeconds(metrics, FetchMetrics(client.get()));
   report.url = FormatUrl(*url);
   report.model = server.model;
   report.dialect = dialect;

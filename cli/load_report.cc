@@ -122,6 +122,7 @@ json::object SummaryOf(const LoadReport& r) {
                    {"first_to_first_token_ms", s.first_to_first_token * 1e3},
                    {"followers_to_first_token", JsonOf(s.followers_to_first_token)}};
   if (s.queue.count > 0) out["queue"] = JsonOf(s.queue);
+  if (r.queue_seconds >= 0) out["mean_queue_ms"] = r.queue_seconds * 1e3;
   json::array starvation;
   for (const Starvation& gap : s.starvation) {
     starvation.push_back(
@@ -188,6 +189,9 @@ std::string ReportTable(const LoadReport& r) {
   out += Line("between tokens", s.between_tokens);
   out += Line("whole answer", s.latency);
   out += Line("queue", s.queue);
+  if (s.queue.count == 0 && r.queue_seconds >= 0) {
+    out += fmt::format("{:<22} {:>10.1f}   (by the server's metrics)\n", "queue", r.queue_seconds * 1e3);
+  }
   if (r.plan.lead) out += fmt::format("\nthe first request's first token: {:.1f} ms\n", s.first_to_first_token * 1e3);
   out += fmt::format("\noutput {:.1f} tokens/s ({} in {:.1f} s); prompts {:.1f} tokens/s, {} of {} from the cache\n",
                      s.tokens_per_second, s.generated_tokens, s.seconds, s.prompt_tokens_per_second, s.cached_tokens,

@@ -23,6 +23,7 @@ struct LoadReport {
   LoadDialect dialect;
   std::optional<ClusterFacts> cluster;              // after the load; where the server is Gyre
   std::vector<std::pair<double, uint64_t>> memory;  // of --pid: seconds, bytes
+  double queue_seconds = -1;                        // the mean by the server's /metrics; -1 = it does not tell
   size_t idle_closed = 0;                           // of --idle, by the server
   std::vector<LoadRecord> records;
   LoadSummary summary;

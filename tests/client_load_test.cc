@@ -10,6 +10,7 @@
 #include "client/load_plan.h"
 #include "client/load_run.h"
 #include "client/load_stats.h"
+#include "client/metrics_text.h"
 #include "client/openai.h"
 #include "tests/testing/openai_peer.h"
 
@@ -164,6 +165,22 @@ TEST(TraceTest, WrongLinesAreNamed) {
     EXPECT_THAT(Message(plan.status()), HasSubstr("line 2"));
   }
   EXPECT_FALSE(PlanTrace("", {}).ok());
+}
+
+TEST(MetricsTest, QueueWaitIsWhatGrewBetweenTwoReadings) {
+  const auto before = ParseMetrics(
+      "# HELP x_queue_seconds waiting\n# TYPE x_queue_seconds histogram\nx_queue_seconds_bucket{le=\"+Inf\"} 2\n"
+      "x_queue_seconds_sum{key=\"a } b\"} 1.5\nx_queue_seconds_sum{key=\"c\"} 0.5 1700000000\nx_queue_seconds_count "
+      "2\nx NaN\n"
+      "broken{\n\n{}\nnothing\n");
+  EXPECT_EQ(before.at("x_queue_seconds_sum"), 2);
+  EXPECT_EQ(before.size(), 3u);
+  auto after = before;
+  EXPECT_EQ(MeanQueueSeconds(before, after), -1);
+  after["x_queue_seconds_sum"] = 5;
+  after["x_queue_seconds_count"] = 8;
+  EXPECT_EQ(MeanQueueSeconds(before, after), 0.5);
+  EXPECT_EQ(MeanQueueSeconds({}, {{"requests_seconds_sum", 1}, {"requests_seconds_count", 1}}), -1);
 }
 
 TEST(ChunkTest, BothEndpointsAndTheirEnds) {
