@@ -81,7 +81,9 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
                         .max_positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted)),
                         .needs_all_rows = r.prompt_logits,
                         .priority = r.priority,
-                        .salt = options_.salt};
+                        .tenant = r.tenant,
+                        .salt = options_.salt,
+                        .tenant_salt = r.cache_salt};
   const SeqId id = s.id;
   sequences_[id] = std::move(sequence);
   if (r.deadline != kNoDeadline) ++with_deadline_;

@@ -23,6 +23,8 @@ struct Request {
   bool ignore_end = false;        // end-of-generation ids and stop_ids are tokens like any other
   bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order
   int priority = 0;
+  uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
+  uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   Deadline deadline = kNoDeadline;
 };
 

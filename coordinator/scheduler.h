@@ -37,7 +37,9 @@ struct SequenceParams {
   uint32_t max_positions = 0;   // prompt and generated together; at most num_blocks * block_size
   bool needs_all_rows = false;  // answers for prompt rows are wanted: nothing is taken from the prefix cache
   int priority = 0;             // higher first; among equals, older first
+  uint64_t tenant = 0;          // among equal priorities, tenants share the rows fairly
   uint64_t salt = 0;            // of the prefix cache: model, adapter, KV type
+  uint64_t tenant_salt = 0;     // mixed with `salt`: who shares the cache with whom
 };
 
 // One sequence's rows in a step.

@@ -6,9 +6,9 @@
 namespace gyre {
 namespace {
 
-// The prefix cache's salt of a sequence in a ring (SplitMix64's finalizer).
-uint64_t MixSalts(uint64_t sequence, uint64_t ring) {
-  uint64_t x = sequence + ring * 0x9E3779B97F4A7C15u;
+// Two salts of the prefix cache as one (SplitMix64's finalizer).
+uint64_t MixSalts(uint64_t a, uint64_t b) {
+  uint64_t x = a + b * 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
@@ -176,7 +176,7 @@ void Scheduler::Rep::PlanPrefills(Draft* draft) {
 
 bool Scheduler::Rep::TryAdmit(Sequence* s) {
   BlockManager::Prefix prefix;
-  const uint64_t salt = MixSalts(s->params.salt, ring_salt);
+  const uint64_t salt = MixSalts(MixSalts(s->params.salt, s->params.tenant_salt), ring_salt);
   if (!s->params.needs_all_rows) {
     // At least the last row is computed, so that a shared block gets no new rows and there is something to sample.
     prefix = blocks.TakePrefix(salt, s->params.tokens, s->classes, s->size() - 1);

@@ -181,6 +181,8 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   request.ignore_end = question.ignore_end;
   request.prompt_logits = question.prompt_logits;
   request.priority = question.priority;
+  request.tenant = question.tenant;
+  request.cache_salt = question.cache_salt;
   request.deadline = question.deadline;
   return request;
 }

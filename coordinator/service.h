@@ -42,6 +42,7 @@ struct Question {
   bool ignore_end = false;        // end-of-generation ids are tokens like any other
   bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order
   int priority = 0;
+  uint64_t tenant = 0, cache_salt = 0;  // as in Request
   Deadline deadline = kNoDeadline;
 };
 

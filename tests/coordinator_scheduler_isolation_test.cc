@@ -185,6 +185,23 @@ TEST(SchedulerIsolation, WhatAnotherRingComputedIsNotFoundUntilThatRingIsBack) {
   EXPECT_EQ(cached(0), 8u);
 }
 
+TEST(SchedulerIsolation, TenantsOfDifferentSaltsShareNoBlocks) {
+  Rig r(Small());
+  uint64_t id = 1;
+  const auto cached = [&](uint64_t salt) {
+    r.Add(id, {.tokens = Tokens(9), .max_positions = 60, .tenant_salt = salt});
+    while (!r.Next().empty()) r.Land();
+    const uint32_t positions = r.scheduler.CachedPositions(SeqId{id});
+    r.scheduler.Remove(SeqId{id++});
+    return positions;
+  };
+  EXPECT_EQ(cached(0), 0u);
+  EXPECT_EQ(cached(1), 0u);
+  EXPECT_EQ(cached(2), 0u);
+  EXPECT_EQ(cached(1), 8u);
+  EXPECT_EQ(cached(0), 8u);
+}
+
 TEST(SchedulerIsolation, ASequenceThatRunsThroughAChangeKeepsItsRowsAndSharesNoMore) {
   Rig r(Small());
   r.scheduler.SetRing(2, 1, true, 1);

@@ -189,6 +189,8 @@ TEST_F(ServiceTest, AllSettingsReachTheRequest) {
              .stop_ids = {4, 5},
              .ignore_end = true,
              .priority = 2,
+             .tenant = 8,
+             .cache_salt = 9,
              .deadline = Deadline() + seconds(5)};
   const auto r = service_.MakeRequest(q);
   ASSERT_TRUE(r.ok()) << r.status();
@@ -201,6 +203,8 @@ TEST_F(ServiceTest, AllSettingsReachTheRequest) {
   EXPECT_TRUE(r->ignore_end);
   EXPECT_FALSE(r->prompt_logits);
   EXPECT_EQ(r->priority, 2);
+  EXPECT_EQ(r->tenant, 8u);
+  EXPECT_EQ(r->cache_salt, 9u);
   EXPECT_EQ(r->deadline, q.deadline);
   // Until the context is full; the last token takes no position.
   EXPECT_EQ(service_.MakeRequest({.input = IdsInput{1, 2, 3}})->max_new_tokens, 98u);

@@ -36,8 +36,10 @@ class Rig {
  public:
   explicit Rig(SchedulerOptions o) : scheduler(o) {}
   void Add(uint64_t id, std::vector<TokenId> tokens, uint32_t max = 60, int priority = 0) {
-    const Status added =
-        scheduler.Add(SeqId{id}, {.tokens = std::move(tokens), .max_positions = max, .priority = priority});
+    Add(id, {.tokens = std::move(tokens), .max_positions = max, .priority = priority});
+  }
+  void Add(uint64_t id, SequenceParams params) {
+    const Status added = scheduler.Add(SeqId{id}, std::move(params));
     ASSERT_TRUE(added.ok()) << added;
     Check();
   }

@@ -1,0 +1,30 @@
+// What all APIs that answer a conversation share.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/http/api_context.h"
+#include "coordinator/http/api_error.h"
+#include "coordinator/http/reasoning.h"
+
+namespace gyre::http {
+
+// 404 with the code model_not_found, unless the server has that model.
+std::optional<ApiError> CheckModel(const ApiContext& context, const std::string& model);
+
+// Parts one answer into reasoning and content, where the model reasons and ApiContext::split_reasoning says so; else
+// all of it is content.
+class AnswerParts {
+ public:
+  AnswerParts(const ApiContext& context, std::span<const TokenId> prompt);
+  std::vector<ReasoningSplitter::Piece> Push(const TokenEvent& event);
+  std::vector<ReasoningSplitter::Piece> Finish(const Finished& event);
+
+ private:
+  std::optional<ReasoningSplitter> splitter_;
+};
+
+}  // namespace gyre::http

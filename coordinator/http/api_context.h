@@ -1,0 +1,33 @@
+// What the routes of the APIs stand on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/engine.h"
+#include "coordinator/service.h"
+
+namespace gyre {
+class Cluster;
+}
+
+namespace gyre::http {
+
+// Outlives the server that the routes are part of.
+struct ApiContext {
+  Service& service;
+  Cluster* cluster = nullptr;                 // null: the routes of the cluster are not there (tests)
+  std::function<EngineStats()> engine_stats;  // thread-safe
+  std::vector<std::string> models;            // names that the model answers to, at least one; the first is its own
+  int64_t created = 0;                        // when it was opened, seconds since 1970
+  std::string version;                        // Gyre's
+  bool split_reasoning = true;                // reasoning_content beside content
+
+  bool Serves(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }
+};
+
+}  // namespace gyre::http

@@ -1,0 +1,97 @@
+#include "coordinator/http/api_error.h"
+
+#include "boost/json/object.hpp"
+#include "boost/json/serialize.hpp"
+#include "coordinator/http/json_text.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+
+json::value TextOrNull(const std::string& text) {
+  if (text.empty()) return nullptr;
+  return json::value(ValidUtf8(text));
+}
+
+const char* OpenAiType(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 429: return "rate_limit_error";
+    default: return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+const char* AnthropicType(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+int HttpStatus(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kUnimplemented: return 422;
+    case absl::StatusCode::kNotFound: return 404;
+    case absl::StatusCode::kFailedPrecondition: return 409;
+    case absl::StatusCode::kResourceExhausted: return 429;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded: return 503;
+    default: return 500;
+  }
+}
+
+}  // namespace
+
+ApiError Malformed(std::string message, std::string param) {
+  return {.status = 400, .message = std::move(message), .param = std::move(param)};
+}
+
+ApiError Unprocessable(std::string message, std::string param) {
+  return {.status = 422, .message = std::move(message), .param = std::move(param)};
+}
+
+ApiError FromStatus(const Status& status, std::string param) {
+  const int http = HttpStatus(status.code());
+  return {.status = http,
+          .message = Message(status),
+          .param = std::move(param),
+          .retry_after = http == 429 || http == 503 ? 1 : 0};
+}
+
+std::string RenderJson(const ApiError& error, ApiStyle style) {
+  json::object inner;
+  if (style == ApiStyle::kAnthropic) {
+    inner["type"] = AnthropicType(error.status);
+    inner["message"] = ValidUtf8(error.message);
+    json::object outer;
+    outer["type"] = "error";
+    outer["error"] = std::move(inner);
+    return json::serialize(outer);
+  }
+  inner["message"] = ValidUtf8(error.message);
+  inner["type"] = OpenAiType(error.status);
+  inner["param"] = TextOrNull(error.param);
+  inner["code"] = TextOrNull(error.code);
+  json::object outer;
+  outer["error"] = std::move(inner);
+  return json::serialize(outer);
+}
+
+HttpResponse Render(const ApiError& error, ApiStyle style) {
+  HttpResponse response;
+  response.status = error.status;
+  response.body = RenderJson(error, style);
+  if (error.retry_after > 0) response.headers.emplace_back("retry-after", std::to_string(error.retry_after));
+  if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
+  return response;
+}
+
+}  // namespace gyre::http

@@ -1,0 +1,35 @@
+// Errors as the clients of each API expect them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "coordinator/http/exchange.h"
+
+namespace gyre::http {
+
+// Whose clients a route is for: it says how an error looks.
+enum class ApiStyle : uint8_t { kOpenAi, kAnthropic };
+
+struct ApiError {
+  int status = 500;        // of HTTP
+  std::string message;     // a sentence
+  std::string param = {};  // the field that it is about
+  std::string code = {};   // for programs, as "context_length_exceeded"
+  int retry_after = 0;     // seconds; 0 = not said
+};
+
+// 400: the request is not what the API describes: JSON that cannot be read, a field missing or of the wrong type.
+ApiError Malformed(std::string message, std::string param = "");
+// 422: a value out of range, or a field that is not supported.
+ApiError Unprocessable(std::string message, std::string param = "");
+// For errors of Service, Engine and Cluster: kInvalidArgument 422, kNotFound 404, kFailedPrecondition 409,
+// kResourceExhausted 429 with Retry-After, kUnavailable and kDeadlineExceeded 503, kUnimplemented 422, else 500.
+ApiError FromStatus(const Status& status, std::string param = "");
+
+HttpResponse Render(const ApiError& error, ApiStyle style);
+// The JSON alone, for an event of a stream.
+std::string RenderJson(const ApiError& error, ApiStyle style);
+
+}  // namespace gyre::http

@@ -1,0 +1,95 @@
+#include "coordinator/http/generation.h"
+
+#include <atomic>
+#include <exception>
+
+namespace gyre::http {
+
+struct PostedWork {
+  std::atomic<bool> done{false};
+  Status status;
+};
+
+Awaitable<Status> RunOnService(Exchange& exchange, Service& service, std::function<void()> work) {
+  const auto outcome = std::make_shared<PostedWork>();
+  std::function<void()> wake = exchange.waker();
+  const Status posted = service.Post([outcome, wake, work = std::move(work)] {
+    try {
+      work();
+    } catch (const std::exception& e) {
+      outcome->status = Internal("{}", e.what());
+    }
+    outcome->done = true;
+    wake();
+  });
+  if (!posted.ok()) co_return posted;
+  while (!outcome->done) {
+    const Wake woken = co_await exchange.Wait();
+    // `work` may refer to the route's frame, so it must end first; it is short.
+    if (woken == Wake::kGone) co_await exchange.Pause(std::chrono::milliseconds(1));
+  }
+  co_return outcome->status;
+}
+
+Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& service, Question question, Request* out) {
+  StatusOr<Request> made = Internal("the request was not made");
+  std::function<void()> work = [&] { made = service.MakeRequest(std::move(question)); };
+  const Status ran = co_await RunOnService(exchange, service, std::move(work));
+  if (!ran.ok()) co_return FromStatus(ran);
+  if (made.ok()) {
+    *out = *std::move(made);
+    co_return std::nullopt;
+  }
+  if (!absl::IsResourceExhausted(made.status())) co_return FromStatus(made.status());
+  ApiError error = Malformed(Message(made.status()));
+  error.code = "context_length_exceeded";
+  co_return error;
+}
+
+std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
+  const std::function<void()> wake = exchange_.waker();
+  for (Request& request : requests) {
+    StreamOptions options;
+    options.ready = wake;
+    StatusOr<std::unique_ptr<EventStream>> stream = service_.Submit(std::move(request), std::move(options));
+    if (!stream.ok()) {
+      streams_.clear();
+      running_ = 0;
+      return FromStatus(stream.status());
+    }
+    streams_.push_back(*std::move(stream));
+    ++running_;
+  }
+  return std::nullopt;
+}
+
+std::optional<Generation::Item> Generation::TryNext() {
+  for (size_t tried = 0; tried < streams_.size(); ++tried) {
+    const size_t index = turn_++ % streams_.size();
+    if (streams_[index] == nullptr) continue;
+    std::optional<Event> event = streams_[index]->TryNext();
+    if (!event) continue;
+    const bool last = std::holds_alternative<Finished>(*event) || std::holds_alternative<Failed>(*event) ||
+                      std::holds_alternative<Cancelled>(*event);
+    if (last) {
+      streams_[index].reset();
+      --running_;
+    }
+    return Item{index, *std::move(event)};
+  }
+  return std::nullopt;
+}
+
+Awaitable<std::optional<Generation::Item>> Generation::Next() {
+  while (running_ > 0) {
+    std::optional<Item> item = TryNext();
+    if (item) co_return item;
+    const Wake woken = co_await exchange_.Wait();
+    if (woken != Wake::kGone) continue;
+    streams_.clear();
+    running_ = 0;
+  }
+  co_return std::nullopt;
+}
+
+}  // namespace gyre::http

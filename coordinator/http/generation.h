@@ -1,0 +1,53 @@
+// Requests to the engine that answer one HTTP request together: choices of one prompt, or several prompts.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "coordinator/event_stream.h"
+#include "coordinator/http/api_error.h"
+#include "coordinator/http/exchange.h"
+#include "coordinator/service.h"
+
+namespace gyre::http {
+
+// Runs `work` on the service's threads: templates, tokenizers and long JSON must not hold up other clients. Also when
+// the client goes away meanwhile, it returns only after `work` has run. An error: too much waits, and `work` did not
+// run.
+Awaitable<Status> RunOnService(Exchange& exchange, Service& service, std::function<void()> work);
+
+// A question as a request, made on the service's threads. A prompt that is longer than the context is 400 with the code
+// context_length_exceeded; for the other errors see Service::MakeRequest and FromStatus.
+Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& service, Question question, Request* out);
+
+// Used on the server's thread. Dropping it cancels what still runs.
+class Generation {
+ public:
+  // Exchange and service outlive it.
+  Generation(Exchange& exchange, Service& service) : exchange_(exchange), service_(service) {}
+
+  // Starts all of them, or none.
+  std::optional<ApiError> Start(std::vector<Request> requests);
+
+  struct Item {
+    size_t index = 0;  // of the request
+    Event event;
+  };
+  // An event that is there already, taking turns among the requests; nullopt: none is there yet, or all have ended.
+  std::optional<Item> TryNext();
+  // Waits for it. nullopt: all requests have ended, or the client is gone (then see Exchange::gone) and they are
+  // cancelled.
+  Awaitable<std::optional<Item>> Next();
+  bool ended() const { return running_ == 0; }
+
+ private:
+  Exchange& exchange_;
+  Service& service_;
+  std::vector<std::unique_ptr<EventStream>> streams_;  // null: ended
+  size_t running_ = 0, turn_ = 0;
+};
+
+}  // namespace gyre::http

@@ -1,0 +1,58 @@
+// Reads the fields of a JSON object strictly: what has the wrong type is malformed (400), what is out of range or not
+// known cannot be processed (422); nothing is ignored in silence.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "boost/json/array.hpp"
+#include "boost/json/object.hpp"
+#include "boost/json/value.hpp"
+#include "coordinator/http/api_error.h"
+
+namespace gyre::http {
+
+// A request's body as an object. 400: no JSON, no object, nested deeper than 64, a name that stands twice.
+std::optional<ApiError> ParseBody(std::string_view body, boost::json::object* out);
+
+// A field that is null is absent. The first error stays; after it every call returns "absent". The object outlives it.
+class JsonFields {
+ public:
+  // `path` is put before each name in an error, as "stream_options.".
+  explicit JsonFields(const boost::json::object& object, std::string path = "");
+
+  std::optional<bool> Bool(std::string_view name);
+  std::optional<double> Number(std::string_view name, double least, double most);
+  std::optional<int64_t> Integer(std::string_view name, int64_t least, int64_t most);
+  std::optional<std::string> String(std::string_view name);
+  const boost::json::array* Array(std::string_view name);
+  const boost::json::object* Object(std::string_view name);
+  // Any type. nullptr: absent.
+  const boost::json::value* Any(std::string_view name);
+  // The field must be there.
+  void Require(std::string_view name);
+  // The field may be there and changes nothing; docs/api.md lists it.
+  void Ignore(std::string_view name);
+  // 422 if the field is there.
+  void Refuse(std::string_view name, std::string_view why);
+
+  void Fail(ApiError error);
+  bool failed() const { return error_.has_value(); }
+  std::string Path(std::string_view name) const { return path_ + std::string(name); }
+  // The first error; 422 for the first field that nobody asked for.
+  std::optional<ApiError> Finish();
+
+ private:
+  const boost::json::value* Find(std::string_view name);
+  void WrongType(std::string_view name, std::string_view expected);
+
+  const boost::json::object& object_;
+  const std::string path_;
+  std::set<std::string, std::less<>> known_;
+  std::optional<ApiError> error_;
+};
+
+}  // namespace gyre::http

@@ -1,0 +1,15 @@
+// Bytes as JSON text, which must be UTF-8.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gyre::http {
+
+// Each byte that is no part of a valid character becomes U+FFFD.
+std::string ValidUtf8(std::string_view bytes);
+
+// One event of a stream: "data: JSON\n\n", with "event: NAME\n" before it unless `name` is empty.
+std::string SseEvent(std::string_view json, std::string_view name = {});
+
+}  // namespace gyre::http

@@ -1,0 +1,111 @@
+// An Exchange without a connection: what a route answers is kept.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "boost/asio/as_tuple.hpp"
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/post.hpp"
+#include "boost/asio/steady_timer.hpp"
+#include "boost/asio/use_awaitable.hpp"
+#include "coordinator/http/exchange.h"
+
+namespace gyre::http {
+
+class FakeExchange : public Exchange {
+ public:
+  explicit FakeExchange(boost::asio::io_context& io, HttpRequest request)
+      : request_(std::move(request)), signal_(std::make_shared<Signal>(io)) {}
+
+  const HttpRequest& request() const override { return request_; }
+  Awaitable<void> Respond(HttpResponse response) override {
+    answer = std::move(response);
+    ++answers;
+    co_return;
+  }
+  Awaitable<void> Begin(HttpResponse head) override {
+    answer = std::move(head);
+    streamed = true;
+    ++answers;
+    co_return;
+  }
+  Awaitable<bool> Write(std::string bytes) override {
+    if (gone()) co_return false;
+    answer.body += bytes;
+    ++writes;
+    if (writes == leave_after_writes) Leave();
+    co_return !gone();
+  }
+  Awaitable<Wake> Wait(Deadline deadline) override {
+    const std::shared_ptr<Signal> signal = signal_;
+    if (!signal->set.exchange(false) && !gone()) {
+      if (deadline == kNoDeadline) {
+        signal->timer.expires_at(std::chrono::steady_clock::time_point::max());
+      } else {
+        signal->timer.expires_at(deadline);
+      }
+      const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
+      co_await signal->timer.async_wait(token);
+      if (!signal->set.exchange(false) && !gone()) co_return Wake::kTimeout;
+    }
+    co_return gone() ? Wake::kGone : Wake::kWoken;
+  }
+  Awaitable<void> Pause(Duration duration) override {
+    boost::asio::steady_timer timer(signal_->io, duration);
+    const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
+    co_await timer.async_wait(token);
+  }
+  std::function<void()> waker() override {
+    return [signal = signal_] { Set(signal); };
+  }
+  bool gone() const override { return signal_->gone; }
+
+  // The client goes away. Thread-safe.
+  void Leave() {
+    signal_->gone = true;
+    Set(signal_);
+  }
+
+  HttpResponse answer;
+  bool streamed = false;
+  int answers = 0, writes = 0;
+  int leave_after_writes = -1;
+
+ private:
+  struct Signal {
+    explicit Signal(boost::asio::io_context& context) : io(context), timer(context) {}
+    boost::asio::io_context& io;
+    boost::asio::steady_timer timer;
+    std::atomic<bool> set{false}, gone{false};
+  };
+  static void Set(const std::shared_ptr<Signal>& signal) {
+    signal->set = true;
+    boost::asio::post(signal->io, [signal] { signal->timer.cancel(); });
+  }
+
+  HttpRequest request_;
+  const std::shared_ptr<Signal> signal_;
+};
+
+// Runs a route to its end and returns the exchange, with what it answered.
+inline std::unique_ptr<FakeExchange> Ask(const std::function<Awaitable<void>(Exchange&)>& route, HttpRequest request,
+                                         const std::function<void(FakeExchange&)>& prepare = {}) {
+  boost::asio::io_context io;
+  auto exchange = std::make_unique<FakeExchange>(io, std::move(request));
+  if (prepare) prepare(*exchange);
+  std::exception_ptr thrown;
+  boost::asio::co_spawn(io, route(*exchange), [&thrown](std::exception_ptr e) { thrown = e; });
+  auto work = boost::asio::make_work_guard(io);
+  work.reset();
+  io.run();
+  if (thrown) std::rethrow_exception(thrown);
+  return exchange;
+}
+
+}  // namespace gyre::http
