@@ -106,6 +106,7 @@ struct ServeCommandOptions {
   RuntimeOptions ring;
   ServeOptions serve;
   std::string memory;  // as 8G; "" = what is free
+  std::string layers;  // as 0-7; "" = a share like a worker's
   std::string version;
 };
 Status ServeCommand(const ServeCommandOptions& options);
@@ -123,11 +124,13 @@ struct AdminOptions {
   std::string cluster;
   std::string what;  // ranges, or a worker
   bool json = false;
+  bool dry_run = false;  // of resize and drain
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);
 Status ResizeCommand(const AdminOptions& options);
 Status DrainCommand(const AdminOptions& options);
+Status UndrainCommand(const AdminOptions& options);
 
 struct LaunchOptions {
   std::string file;

@@ -114,6 +114,10 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   ServeOptions serve = options.serve;
   GYRE_ASSIGN_OR_RETURN(serve.memory, ParseMemory(options.memory));
+  if (!options.layers.empty()) {
+    if (serve.no_local) return UsageError("--layers {} with --no-local: no layers run here", options.layers);
+    GYRE_ASSIGN_OR_RETURN(serve.wish, ParseWish(options.layers));
+  }
   if (serve.ring.empty()) serve.ring = FormatHostPort(at.host, 0);
   RuntimeOptions ring_options = options.ring;
   ring_options.serve = &serve;
