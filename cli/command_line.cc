@@ -213,32 +213,68 @@ Action AddInspect(CLI::App* app) {
   };
 }
 
+void AddHttpFlags(CLI::App* app, ServeCommandOptions* options) {
+  HttpOptions* const o = &options->http;
+  app->add_option("--http", o->address,
+                  fmt::format("where HTTP is answered (default: {}; with --cluster: nowhere)", kHttpAddress))
+      ->type_name("HOST:PORT");
+  app->add_option("--alias", o->aliases, "a further name of the model (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("NAME");
+  app->add_option("--api-keys", o->api_keys, "who may ask over HTTP: a file with lines NAME KEY [user|admin]")
+      ->type_name("FILE");
+  app->add_option("--tls-cert", o->tls_cert, "HTTP over TLS: the certificate chain in PEM")->type_name("FILE");
+  app->add_option("--tls-key", o->tls_key, "HTTP over TLS: the certificate's private key in PEM")->type_name("FILE");
+  app->add_option("--allow-host", o->allow_hosts, "a name under which clients reach this server (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("HOST");
+  app->add_option("--cors", o->cors, "another server's pages may ask, as https://example.org (repeatable)")
+      ->allow_extra_args(false)
+      ->type_name("ORIGIN");
+  app->add_option("--max-body", options->max_body, "maximum size of a request's body")->type_name("SIZE");
+  app->add_option("--http-connections", o->connections, "maximum HTTP connections at once")
+      ->check(Whole(1, 1000000))
+      ->type_name("N");
+  app->add_option("--drain-timeout", o->drain_seconds, "seconds that running answers get after SIGTERM or Ctrl-C")
+      ->check(Whole(0, 86400))
+      ->type_name("S");
+  app->add_flag("--metrics-open", o->metrics_open, "anyone may read /metrics");
+}
+
 Action AddServe(CLI::App* app) {
   auto o = std::make_shared<ServeCommandOptions>();
   o->version = GYRE_VERSION;
   o->ring.parallel = kServeParallel;
   AddModelFlag(app, &o->ring.model);
   AddBinFlags(app, &o->ring.open);
-  app->add_option("--cluster", o->serve.cluster, "the address where workers, operators and clients find it")
-      ->required()
-      ->type_name("HOST:PORT");
+  CLI::Option* const cluster =
+      app->add_option("--cluster", o->serve.cluster, "the address where workers, operators and other clients find it")
+          ->type_name("HOST:PORT");
   app->add_option("--ring", o->serve.ring, "where activations arrive (default: the host of --cluster, any free port)")
+      ->needs(cluster)
       ->type_name("HOST:PORT");
   app->add_option("--advertise", o->serve.advertise,
                   "the host that workers connect to for activations (default: the one they joined at)")
+      ->needs(cluster)
       ->type_name("HOST");
   app->add_option("--min-workers", o->serve.min_workers,
                   "workers that the first plan waits for; until then this process runs all layers")
+      ->needs(cluster)
       ->check(Whole(1, 100000))
       ->type_name("N");
   app->add_option("--layers", o->layers,
                   "layers that this process runs beside workers, as 0-7 (default: a share like a worker's)")
+      ->needs(cluster)
       ->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
+      ->needs(cluster)
       ->type_name("SIZE");
-  app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all");
+  app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all")
+      ->needs(cluster);
   app->add_flag("--bit-equal", o->serve.bit_equal,
-                "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32");
+                "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
+      ->needs(cluster);
+  AddHttpFlags(app, o.get());
   app->add_flag("--insecure", o->serve.insecure, "listen beyond loopback, without encryption");
   app->add_option("--parallel", o->ring.parallel, "conversations of the whole context that the KV cache holds")
       ->check(Whole(1, 100000))
@@ -364,7 +400,7 @@ const std::vector<Command>& Commands() {
   static const std::vector<Command> kCommands{
       {"run", "continue a prompt, or answer one question with --chat", AddRun},
       {"chat", "talk with a model", AddChat},
-      {"serve", "coordinate a ring of machines: workers join it, clients ask it", AddServe},
+      {"serve", "answer clients over HTTP, alone or as the coordinator of a ring of machines", AddServe},
       {"worker", "lend this machine to a ring", AddWorker},
       {"launch", "start all processes of a ring, here or over ssh; Ctrl-C ends them", AddLaunch},
       {"status", "show a cluster's plan, requests and workers", AddStatus},

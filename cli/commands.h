@@ -102,11 +102,26 @@ struct InspectOptions {
 };
 Status InspectCommand(const InspectOptions& options);
 
+// Where `gyre serve` answers HTTP without --cluster.
+constexpr char kHttpAddress[] = "127.0.0.1:8080";
+
+struct HttpOptions {
+  std::string address;  // HOST:PORT; "" = no HTTP
+  std::string tls_cert, tls_key, api_keys;
+  std::vector<std::string> aliases, allow_hosts, cors;
+  uint64_t max_body_bytes = 0;
+  uint32_t connections = 4096;
+  uint32_t drain_seconds = 30;
+  bool metrics_open = false;
+};
+
 struct ServeCommandOptions {
   RuntimeOptions ring;
-  ServeOptions serve;
+  ServeOptions serve;  // cluster "" = no worker joins
+  HttpOptions http;
   std::string memory;  // as 8G; "" = what is free
   std::string layers;  // as 0-7; "" = a share like a worker's
+  std::string max_body = "8M";
   std::string version;
 };
 Status ServeCommand(const ServeCommandOptions& options);

@@ -12,6 +12,8 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
       num_blocks_(policy_.num_blocks),
       retry_pause_(policy_.retry) {
   counts_.wire = policy_.wire;
+  counts_.kv_type = policy_.kv_type;
+  counts_.block_size = policy_.block_size;
 }
 
 Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& info) {

@@ -111,6 +111,8 @@ struct ClusterStatus {
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::optional<ChangeReport> last_change;
   WireType wire = WireType::kF32;
+  KvType kv_type = KvType::kF16;
+  int block_size = 16;  // positions of a KV block
   // What the cluster's thread adds to the state machine's own.
   uint64_t revision = 0;              // rises with every change of plan, state or members; not with loads
   std::vector<PlanRecord> history;    // the last kPlanHistory, the newest last

@@ -34,6 +34,7 @@ struct EngineOptions {
   RequestLimits limits;
   uint32_t model = 0;
   int vocab = 0;
+  int dim = 0;                           // width of a hidden state; 0: embeddings are refused
   uint32_t context = 0;                  // positions of a sequence at most
   const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
   uint32_t candidates = 64;              // K of a sampled row where top-k doesn't say

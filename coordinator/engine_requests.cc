@@ -7,7 +7,30 @@
 namespace gyre {
 namespace {
 
-Status CheckRequest(const Request& r, const RequestLimits& limits, int vocab) {
+Status CheckLogprobs(const char* field, const std::optional<uint32_t>& n, const RequestLimits& limits) {
+  if (!n || *n <= limits.max_logprobs) return absl::OkStatus();
+  return InvalidArgument("{} is {}, at most {} of the likeliest ids are given", field, *n, limits.max_logprobs);
+}
+
+// Requests for what the model makes of a prompt.
+Status CheckPromptAnswers(const Request& r, const RequestLimits& limits, int dim) {
+  GYRE_RETURN_IF_ERROR(CheckLogprobs("logprobs", r.logprobs, limits));
+  GYRE_RETURN_IF_ERROR(CheckLogprobs("prompt_logprobs", r.prompt_logprobs, limits));
+  if (r.prompt_logits && r.prompt_logprobs) {
+    return InvalidArgument("a request asks for its prompt's logits or for log-probabilities, not for both");
+  }
+  if (!r.embedding) return absl::OkStatus();
+  if (r.max_new_tokens > 0 || r.prompt_logits || r.prompt_logprobs || r.logprobs) {
+    return InvalidArgument("a request for an embedding generates no text and asks for no logits or log-probabilities");
+  }
+  if (dim <= 0) return FailedPrecondition("this engine does not know how wide its hidden states are");
+  return absl::OkStatus();
+}
+
+Status CheckRequest(const Request& r, const EngineOptions& options) {
+  const RequestLimits& limits = options.limits;
+  const int vocab = options.vocab;
+  GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, limits, options.dim));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
   for (TokenId id : r.prompt) {
     if (id < 0 || id >= vocab) {
@@ -44,7 +67,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     MutexLock lock(&mutex_);
     GYRE_RETURN_IF_ERROR(refusing_);
   }
-  GYRE_RETURN_IF_ERROR(CheckRequest(request, options_.limits, options_.vocab));
+  GYRE_RETURN_IF_ERROR(CheckRequest(request, options_));
   const uint64_t limit = ContextLimit();
   if (request.prompt.size() > limit) {
     return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
@@ -79,7 +102,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const uint64_t wanted = std::min<uint64_t>(ContextLimit(), uint64_t{r.prompt.size()} + r.max_new_tokens);
   SequenceParams params{.tokens = s.tokens,
                         .max_positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted)),
-                        .needs_all_rows = r.prompt_logits,
+                        .needs_all_rows = r.prompt_logits || r.prompt_logprobs || r.embedding == Pooling::kMean,
                         .priority = r.priority,
                         .tenant = r.tenant,
                         .salt = options_.salt,

@@ -106,7 +106,7 @@ class Engine::Impl {
 
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
-  RowRequest RequestFor(Sequence& s, const StepItem& item);
+  RowRequest SampleRequest(Sequence& s, const StepItem& item);
   void SendQuestions();
   void DropStaleQuestions();
   void StashResults();
@@ -117,8 +117,14 @@ class Engine::Impl {
   void Ask(const Sequence& s, uint32_t position);
   void OnLogitsAnswer(const LogitsAnswer& answer);
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
-  void Emit(Sequence& s, const Draw& draw);
+  void Emit(Sequence& s, const Draw& draw, float raw_logit);
   Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
+
+  // What a request asks of its prompt's own rows (engine_prompts.cc).
+  void AskRows(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests);
+  Status TakePromptRow(Sequence& s, const StepItem& item, const RowAnswer& answer);
+  Status TakeHidden(Sequence& s, const RowAnswer& answer);
+  Status EndPrompt(Sequence& s);
 
   const EngineOptions options_;
   std::atomic<uint32_t> num_blocks_{options_.scheduler.num_blocks};

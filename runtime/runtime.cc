@@ -157,6 +157,7 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   e.scheduler.chunked_prefill = !o.no_chunked_prefill;
   e.scheduler.continuous_batching = !o.no_continuous_batching;
   e.vocab = model_->spec().vocab;
+  e.dim = model_->spec().dim;
   e.context = context_;
   e.tokenizer = model_->tokenizer();
   e.candidates_path = !o.no_candidates;

@@ -94,4 +94,9 @@ HttpResponse Render(const ApiError& error, ApiStyle style) {
   return response;
 }
 
+Awaitable<void> RespondError(Exchange& exchange, ApiError error, ApiStyle style) {
+  HttpResponse response = Render(error, style);
+  co_await exchange.Respond(std::move(response));
+}
+
 }  // namespace gyre::http

@@ -29,6 +29,7 @@ ApiError Unprocessable(std::string message, std::string param = "");
 ApiError FromStatus(const Status& status, std::string param = "");
 
 HttpResponse Render(const ApiError& error, ApiStyle style);
+Awaitable<void> RespondError(Exchange& exchange, ApiError error, ApiStyle style);
 // The JSON alone, for an event of a stream.
 std::string RenderJson(const ApiError& error, ApiStyle style);
 

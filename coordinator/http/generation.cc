@@ -71,6 +71,9 @@ std::optional<Generation::Item> Generation::TryNext() {
     if (!event) continue;
     const bool last = std::holds_alternative<Finished>(*event) || std::holds_alternative<Failed>(*event) ||
                       std::holds_alternative<Cancelled>(*event);
+    if (const auto* finished = std::get_if<Finished>(&*event)) {
+      exchange_.CountTokens(finished->usage.prompt_tokens, finished->usage.generated_tokens);
+    }
     if (last) {
       streams_[index].reset();
       --running_;

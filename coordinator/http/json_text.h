@@ -4,7 +4,11 @@
 #include <string>
 #include <string_view>
 
+#include "boost/json/string_view.hpp"
+
 namespace gyre::http {
+
+inline std::string_view View(boost::json::string_view text) { return {text.data(), text.size()}; }
 
 // Each byte that is no part of a valid character becomes U+FFFD.
 std::string ValidUtf8(std::string_view bytes);
