@@ -49,7 +49,8 @@ Awaitable<void> Events(Exchange& exchange, ApiContext& context) {
   HttpResponse head = Answer("");
   head.content_type = "text/event-stream";
   co_await exchange.Begin(std::move(head));
-  for (Wake woken = Wake::kWoken; woken != Wake::kGone;) {
+  const auto ends = [&context] { return context.draining && context.draining(); };
+  for (Wake woken = Wake::kWoken; woken != Wake::kGone && !ends();) {
     std::string event = SseEvent(StatusText(context), "status");
     const bool there = co_await exchange.Write(std::move(event));
     if (!there) break;
