@@ -1,7 +1,7 @@
 if(GYRE_TESTS)
   gyre_tests(coordinator_tests "unit;pure;asan"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
-          coordinator_cluster_asks_test coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_sampler_test coordinator_sampler_paths_test
+          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_sampler_test coordinator_sampler_paths_test
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)

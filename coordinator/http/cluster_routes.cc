@@ -102,7 +102,9 @@ std::optional<ApiError> ReadDrain(const json::object& body, Asking* asking) {
   fields.Require("worker");
   const std::string worker = fields.String("worker").value_or("");
   const bool dry_run = fields.Bool("dry_run").value_or(false);
-  *asking = [worker, dry_run](Cluster& cluster, Cluster::Done done) { cluster.Drain(worker, std::move(done), dry_run); };
+  *asking = [worker, dry_run](Cluster& cluster, Cluster::Done done) {
+    cluster.Drain(worker, std::move(done), dry_run);
+  };
   return fields.Finish();
 }
 
