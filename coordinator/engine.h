@@ -73,8 +73,8 @@ class Engine {
   ~Engine();
 
   // Thread-safe. The sink gets exactly one terminal event, also when this engine stops or the ring breaks.
-  // kInvalidArgument (the request is malformed or passes EngineOptions::limits), kResourceExhausted (it can never fit,
-  // or the queue is full), kUnavailable (no ring): then the sink is never called.
+  // kInvalidArgument (the request is malformed or passes EngineOptions::limits), kOutOfRange (it can never fit),
+  // kResourceExhausted (the queue is full), kUnavailable (no ring): then the sink is never called.
   StatusOr<SeqId> Submit(Request request, EventSink sink);
   // Thread-safe; unknown and ended ids are ignored.
   void Cancel(SeqId seq);

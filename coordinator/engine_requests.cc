@@ -70,7 +70,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
   GYRE_RETURN_IF_ERROR(CheckRequest(request, options_));
   const uint64_t limit = ContextLimit();
   if (request.prompt.size() > limit) {
-    return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
+    return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
                              limit);
   }
   if (accepted_++ >= uint64_t{options_.scheduler.max_sequences} + options_.limits.max_waiting) {
@@ -139,7 +139,7 @@ void Engine::Impl::ExpireDeadlines() {
 
 void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
   ++counts_.finished;
-  End(s, s.MakeFinished(reason, scheduler_->CachedPositions(s.id), Now()));
+  End(s, s.MakeFinished(reason, Now()));
 }
 
 void Engine::Impl::End(Sequence& s, const Event& terminal) {

@@ -37,6 +37,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .row_count = item.count,
                  .blocks = {item.blocks},
                  .requests = {}};
+    if (!s->cached) s->cached = item.first_position;
     AskRows(*s, item, &rows.requests);
     const auto first = s->tokens.begin() + item.first_position;
     ids_.insert(ids_.end(), first, first + item.count);

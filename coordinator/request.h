@@ -44,7 +44,9 @@ struct Request {
 enum class FinishReason : uint8_t { kStop, kLength };
 
 struct Usage {
-  uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;     // of the prompt: what the prefix cache had when the request began
+  uint32_t generated_tokens = 0;  // with the id that ended the text
   Duration to_first_token{}, total{};
 };
 

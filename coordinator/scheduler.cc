@@ -123,7 +123,7 @@ Status Scheduler::Add(SeqId id, SequenceParams params) {
                            params.tokens.size(), params.max_positions);
   }
   if (params.max_positions > uint64_t{o.num_blocks} * o.block_size) {
-    return ResourceExhausted("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
+    return OutOfRange("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
                              o.block_size);
   }
   auto s = std::make_unique<ScheduledSequence>();

@@ -80,7 +80,7 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
 
-  // kInvalidArgument: no tokens, or the id is known. kResourceExhausted: the prompt and one more position can never
+  // kInvalidArgument: no tokens, or the id is known. kOutOfRange: the prompt and one more position can never
   // fit (with the numbers).
   Status Add(SeqId seq, SequenceParams params);
   // The next step, counted as in flight, or nullopt: nothing to run, or max_in_flight reached.

@@ -29,11 +29,11 @@ Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer
   return {.text = std::move(result.text), .stopped = result.stopped};
 }
 
-Finished Sequence::MakeFinished(FinishReason reason, uint32_t cached_tokens, Deadline now) {
+Finished Sequence::MakeFinished(FinishReason reason, Deadline now) {
   return {.reason = reason,
           .text = stream_.Flush(),
           .usage = {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
-                    .cached_tokens = cached_tokens,
+                    .cached_tokens = cached.value_or(0),
                     .generated_tokens = generated(),
                     .to_first_token = first_token_.value_or(now) - submitted_,
                     .total = now - submitted_},

@@ -191,7 +191,7 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   Request request;
   GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(question));
   if (request.prompt.size() > context_) {
-    return ResourceExhausted("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
+    return OutOfRange("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
                              request.prompt.size(), context_);
   }
   // The last token needs no position of its own.

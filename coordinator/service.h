@@ -70,8 +70,8 @@ class Service {
   uint32_t context() const { return context_; }
 
   // Templates and tokenizes on the calling thread. A conversation's stop ids are added to the question's.
-  // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kResourceExhausted:
-  // longer than the context. kFailedPrecondition: the model has no tokenizer.
+  // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kOutOfRange:
+  // longer than the context. kResourceExhausted: the template makes too much. kFailedPrecondition: the model has no tokenizer.
   StatusOr<Request> MakeRequest(Question question) const;
   // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
   // context.

@@ -40,10 +40,7 @@ Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& serv
     *out = *std::move(made);
     co_return std::nullopt;
   }
-  if (!absl::IsResourceExhausted(made.status())) co_return FromStatus(made.status());
-  ApiError error = Malformed(Message(made.status()));
-  error.code = "context_length_exceeded";
-  co_return error;
+  co_return FromStatus(made.status());
 }
 
 std::optional<ApiError> Generation::Start(std::vector<Request> requests) {

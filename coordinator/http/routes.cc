@@ -4,12 +4,16 @@
 #include "coordinator/http/cluster_routes.h"
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
+#include "coordinator/http/openai.h"
 
 namespace gyre::http {
 
 void AddAllRoutes(Router& router, ApiContext& context) {
   AddHealthRoutes(router, context);
   AddClusterRoutes(router, context);
+  AddOpenAiRoutes(router, context);
+  AddAnthropicRoutes(router, context);
+  AddLlamaRoutes(router, context);
 }
 
 }  // namespace gyre::http
