@@ -277,6 +277,13 @@ Action AddInspect(CLI::App* app) {
   };
 }
 
+void AddLogFlags(CLI::App* app, LogOptions* o) {
+  app->add_option("--log-file", o->file, "where the log goes (default: stderr); SIGHUP opens the file anew")
+      ->type_name("FILE");
+  app->add_option("--log-format", o->format, "the log's lines: text, or json with a field for each thing that is known")
+      ->check(CLI::IsMember({"text", "json"}));
+}
+
 void AddHttpFlags(CLI::App* app, ServeCommandOptions* options) {
   HttpOptions* const o = &options->http;
   app->add_option("--http", o->address,
@@ -339,6 +346,9 @@ Action AddServe(CLI::App* app) {
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
   AddHttpFlags(app, o.get());
+  AddLogFlags(app, &o->log);
+  app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
+      ->type_name("FILE");
   app->add_flag("--insecure", o->serve.insecure, "listen beyond loopback, without encryption");
   app->add_option("--parallel", o->ring.parallel, "conversations of the whole context that the KV cache holds")
       ->check(Whole(1, 100000))
@@ -369,6 +379,7 @@ Action AddWorker(CLI::App* app) {
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   app->add_flag("--insecure", o->insecure, "listen beyond loopback, without encryption");
+  AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);
   AddBinFlags(app, &o->open);
   return [o] { return WorkerCommand(*o); };

@@ -132,6 +132,12 @@ struct HttpOptions {
   bool metrics_open = false;
 };
 
+// Where a server's log goes.
+struct LogOptions {
+  std::string file;             // "" = stderr
+  std::string format = "text";  // or json
+};
+
 struct ServeCommandOptions {
   RuntimeOptions ring;
   ServeOptions serve;  // cluster "" = no worker joins
@@ -139,6 +145,8 @@ struct ServeCommandOptions {
   std::string memory;  // as 8G; "" = what is free
   std::string layers;  // as 0-7; "" = a share like a worker's
   std::string max_body = "8M";
+  LogOptions log;
+  std::string trace;  // file; "" = none
   std::string version;
 };
 Status ServeCommand(const ServeCommandOptions& options);
@@ -148,6 +156,7 @@ struct WorkerCommandOptions {
   OpenOptions open;
   int threads = 0;
   bool insecure = false, quiet = false;
+  LogOptions log;
   std::string version;
 };
 Status WorkerCommand(const WorkerCommandOptions& options);

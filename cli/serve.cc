@@ -1,6 +1,7 @@
 // gyre serve, gyre worker: the processes of a ring over machines.
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -8,13 +9,16 @@
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/range.h"
+#include "base/trace.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/listen.h"
+#include "cli/log_setup.h"
 #include "cli/progress.h"
 #include "cli/serve_http.h"
 #include "cli/session.h"
 #include "coordinator/grpc_server.h"
+#include "coordinator/trace_json.h"
 #include "fmt/core.h"
 #include "runtime/runtime.h"
 #include "worker/node.h"
@@ -48,7 +52,7 @@ void ServeUntilStopped(Runtime* runtime, HttpFront* http) {
   Deadline report = Clock::now();
   while (!InterruptGuard::Interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (http != nullptr) http->Poll();
+    if (TakeHangup() && http != nullptr) http->Reload();
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
     runtime->ReportLoads();
@@ -90,9 +94,32 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
 
+// Records from its making on, and writes what the buffer has at its end.
+class TraceFile {
+ public:
+  static StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path, Tracer& tracer) {
+    auto file = std::unique_ptr<TraceFile>(new TraceFile(path, tracer));
+    if (!file->out_) return UsageError("--trace {}: the file can't be written", path);
+    return file;
+  }
+  Status Write() {
+    out_ << TraceJson(session_.Events());
+    out_.close();
+    if (!out_) return Unavailable("the trace {} can't be written", path_);
+    return absl::OkStatus();
+  }
+
+ private:
+  TraceFile(const std::string& path, Tracer& tracer) : path_(path), out_(path), session_(tracer) {}
+  const std::string path_;
+  std::ofstream out_;
+  const Tracer::Session session_;
+};
+
 }  // namespace
 
 Status ServeCommand(const ServeCommandOptions& options) {
+  GYRE_RETURN_IF_ERROR(StartLog(options.log));
   InterruptGuard guard(0);
   TellMore();
   ServeOptions serve = options.serve;
@@ -103,6 +130,12 @@ Status ServeCommand(const ServeCommandOptions& options) {
   HostPort http_at;
   if (!http.address.empty()) GYRE_RETURN_IF_ERROR(CheckHttp(http, serve.insecure, &http_at));
   RuntimeOptions ring_options = options.ring;
+  Tracer tracer;
+  ring_options.tracer = &tracer;
+  std::unique_ptr<TraceFile> trace;
+  if (!options.trace.empty()) {
+    GYRE_ASSIGN_OR_RETURN(trace, TraceFile::Open(options.trace, tracer));
+  }
   if (clustered) {
     GYRE_RETURN_IF_ERROR(CheckCluster(options, &serve));
     ring_options.serve = &serve;
@@ -122,7 +155,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   std::unique_ptr<HttpFront> front;
   if (!http.address.empty()) {
-    GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at, options.ring.model, options.version, *ring));
+    GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at, options.ring.model, options.version, *ring, &tracer));
   }
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
   // For people, and for programs that started it with port 0.
@@ -142,10 +175,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
   ring->cluster().Stop();
   if (front != nullptr) front->server().Stop();
   if (server != nullptr) server->Stop();
-  return absl::OkStatus();
+  return trace != nullptr ? trace->Write() : absl::OkStatus();
 }
 
 Status WorkerCommand(const WorkerCommandOptions& options) {
+  GYRE_RETURN_IF_ERROR(StartLog(options.log));
   InterruptGuard guard(0);
   InterruptGuard::Begin();
   TellMore();
@@ -173,8 +207,17 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
     node.wire_types = Only(wire);
   }
   GYRE_ASSIGN_OR_RETURN(node.memory, ParseSizeFlag("--memory", options.memory));
-  if (!options.quiet) node.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
-  return RunNode(node, &InterruptGuard::Interrupted);
+  const bool logged = !options.log.file.empty() || options.log.format != "text";
+  if (!options.quiet) {
+    node.say = [logged](const std::string& line) {
+      if (logged) return Log(LogLevel::kInfo, "{}", line);
+      fmt::print(stderr, "{}\n", line);
+    };
+  }
+  return RunNode(node, [] {
+    TakeHangup();
+    return InterruptGuard::Interrupted();
+  });
 }
 
 }  // namespace gyre

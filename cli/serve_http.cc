@@ -3,22 +3,19 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <thread>
 
 #include "base/log.h"
 #include "cli/exit_code.h"
 #include "cli/listen.h"
+#include "cli/log_setup.h"
 #include "cli/session.h"
 #include "coordinator/http/routes.h"
 #include "transport/tcp_link.h"
 
 namespace gyre {
 namespace {
-
-volatile std::sig_atomic_t hangups = 0;
-extern "C" void OnHangup(int) { hangups = 1; }
 
 http::ServerOptions ServerOptionsOf(const HttpOptions& options, const HostPort& at) {
   http::ServerOptions out;
@@ -84,7 +81,7 @@ HttpFront::HttpFront(const HttpOptions& options, Runtime& runtime)
 
 StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at,
                                                      const std::string& model, const std::string& version,
-                                                     Runtime& runtime) {
+                                                     Runtime& runtime, Tracer* tracer) {
   std::unique_ptr<HttpFront> front(new HttpFront(options, runtime));
   http::ApiContext& context = front->context_;
   context.cluster = &runtime.cluster();
@@ -93,6 +90,7 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
   context.models.insert(context.models.end(), options.aliases.begin(), options.aliases.end());
   context.created = Now();
   context.version = version;
+  context.tracer = tracer;
   context.metrics_open = options.metrics_open;
   context.ready = [&runtime, &draining = front->draining_]() -> Status {
     if (draining) return Unavailable("draining: the server is about to end");
@@ -101,16 +99,23 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
     return absl::OkStatus();
   };
   context.draining = [&draining = front->draining_] { return draining.load(); };
+  context.server_stats = [&counted = front->counted_] {
+    const http::HttpServer* server = counted;
+    return server != nullptr ? server->stats() : http::ServerStats{};
+  };
+  context.request_counts = &front->request_counts_;
   http::Router router;
   AddAllRoutes(router, context);
-  GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(ServerOptionsOf(options, at), std::move(router)));
-  if (!options.tls_cert.empty() || !options.api_keys.empty()) std::signal(SIGHUP, OnHangup);
+  http::ServerOptions server_options = ServerOptionsOf(options, at);
+  server_options.on_request = [&counts = front->request_counts_](const http::RequestRecord& r) { counts.Add(r); };
+  GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(std::move(server_options), std::move(router)));
+  front->counted_ = front->server_.get();
+  if (!options.tls_cert.empty() || !options.api_keys.empty()) CatchHangups();
   return front;
 }
 
-void HttpFront::Poll() {
-  if (hangups == 0) return;
-  hangups = 0;
+void HttpFront::Reload() {
+  if (options_.tls_cert.empty() && options_.api_keys.empty()) return;
   const Status status = server_->Reload();
   if (status.ok()) {
     Log(LogLevel::kInfo, "http: certificate and API keys are read again");

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cli/commands.h"
 #include "coordinator/http/api_context.h"
+#include "coordinator/http/request_counts.h"
 #include "coordinator/http/server.h"
 #include "runtime/runtime.h"
 
@@ -21,13 +22,13 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at);
 // Routes, what they stand on, and the server.
 class HttpFront {
  public:
-  // The runtime outlives it.
+  // Runtime and tracer outlive it. tracer null: no /v1/cluster/trace.
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at,
                                                    const std::string& model, const std::string& version,
-                                                   Runtime& runtime);
+                                                   Runtime& runtime, Tracer* tracer);
   http::HttpServer& server() { return *server_; }
-  // While one lives, SIGHUP makes Poll read certificate, key and API keys again.
-  void Poll();
+  // Reads certificate, key and API keys again, if there are any.
+  void Reload();
   // Accepts nothing more, and waits for the answers that run: until the time limit, or one more signal.
   void Drain();
 
@@ -36,7 +37,9 @@ class HttpFront {
 
   const HttpOptions options_;
   std::atomic<bool> draining_{false};
+  http::RequestCounts request_counts_;
   http::ApiContext context_;
+  std::atomic<const http::HttpServer*> counted_{nullptr};  // server_, for its own routes
   std::unique_ptr<http::HttpServer> server_;
 };
 

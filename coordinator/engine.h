@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/histogram.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "coordinator/request.h"
@@ -29,6 +30,8 @@ struct Ring {
   std::shared_ptr<Link> to_first, from_last;
 };
 
+class Tracer;
+
 struct EngineOptions {
   SchedulerOptions scheduler;  // max_in_flight and decode_groups follow the ring
   RequestLimits limits;
@@ -45,7 +48,8 @@ struct EngineOptions {
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block. Empty: all requests fail.
   std::function<void(Epoch, const Status&)> on_broken;
-  NowFn now;  // for deadlines, timeouts and usage; thread-safe. Empty = Clock::now
+  Tracer* tracer = nullptr;  // gets steps and requests as they go; outlives the engine. null: nothing is recorded
+  NowFn now;                 // for deadlines, timeouts and usage; thread-safe. Empty = Clock::now
 };
 
 struct SequenceStats {
@@ -58,6 +62,11 @@ struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
+  // Tokens of all prompts, and rows of prompts that were sent into the ring: those of replays too, not those that the
+  // prefix cache had.
+  uint64_t prompt_tokens = 0, prompt_rows = 0;
+  // From Submit to the first token, from each token to the next, and from Submit to Finished.
+  LatencyHistogram to_first_token, between_tokens, request_time;
   uint64_t pauses = 0;  // between a drain and the ring that goes on
   Duration last_pause{}, longest_pause{};
   // Sequences that a pause found in the middle of their prompt, or of a block, added up over all pauses.

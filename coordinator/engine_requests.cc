@@ -73,8 +73,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
   GYRE_RETURN_IF_ERROR(CheckRequest(request, options_));
   const uint64_t limit = ContextLimit();
   if (request.prompt.size() > limit) {
-    return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
-                             limit);
+    return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(), limit);
   }
   if (accepted_++ >= uint64_t{options_.scheduler.max_sequences} + options_.limits.max_waiting) {
     --accepted_;
@@ -100,6 +99,8 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
     return Deliver(s, Failed{refused});
   }
   ++counts_.requests;
+  Trace(TraceKind::kRequestCame, static_cast<uint64_t>(s.id));
+  counts_.prompt_tokens += s.request.prompt.size();
   unchecked_ = true;
   const Request& r = s.request;
   // The limit may have shrunk since Submit: then the scheduler refuses the prompt.
@@ -162,7 +163,9 @@ void Engine::Impl::CheckWhenIdle() {
 
 void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
   ++counts_.finished;
-  End(s, s.MakeFinished(reason, Now()));
+  const Deadline now = Now();
+  counts_.request_time.Add(now - s.submitted());
+  End(s, s.MakeFinished(reason, now));
 }
 
 void Engine::Impl::End(Sequence& s, const Event& terminal) {
@@ -170,6 +173,7 @@ void Engine::Impl::End(Sequence& s, const Event& terminal) {
   if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
   if (s.request.deadline != kNoDeadline) --with_deadline_;
   --accepted_;
+  Trace(TraceKind::kRequestEnded, static_cast<uint64_t>(s.id));
   scheduler_->Remove(s.id);
   questions_.erase(s.id);
   sequences_stale_ = true;

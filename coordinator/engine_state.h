@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "base/step_codec.h"
+#include "base/trace.h"
 #include "coordinator/engine.h"
 #include "coordinator/sequence.h"
 #include "transport/link_inbox.h"
@@ -62,6 +63,11 @@ class Engine::Impl {
   // The same moment on the clock that threads wait on.
   Deadline RealTime(Deadline d) const {
     return !options_.now || d == kNoDeadline ? d : Clock::now() + (d - options_.now());
+  }
+
+  void Trace(TraceKind kind, uint64_t id, uint32_t rows = 0) {
+    if (options_.tracer == nullptr || !options_.tracer->on()) return;
+    options_.tracer->Add({.kind = kind, .rows = rows, .id = id, .at = Now()});
   }
 
   // The loop and what it does in turn (engine.cc).

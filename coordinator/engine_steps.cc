@@ -37,12 +37,17 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .row_count = item.count,
                  .blocks = {item.blocks},
                  .requests = {}};
-    if (!s->cached) s->cached = item.first_position;
+    if (!s->cached) {
+      s->cached = item.first_position;
+      Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));
+    }
     AskRows(*s, item, &rows.requests);
+    if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
     const auto first = s->tokens.begin() + item.first_position;
     ids_.insert(ids_.end(), first, first + item.count);
     batch_.seqs.push_back(std::move(rows));
   }
+  Trace(TraceKind::kStepLaunched, static_cast<uint64_t>(plan.step), static_cast<uint32_t>(ids_.size()));
   encoder_.Reset();
   EncodeStepPrefix(batch_, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
@@ -94,6 +99,7 @@ void Engine::Impl::OnFrame(const Frame& frame) {
 }
 
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
+  Trace(TraceKind::kStepLanded, static_cast<uint64_t>(step));
   const LandedStep landed = scheduler_->Land(step, true, Now());
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
@@ -114,6 +120,7 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
 
 void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
   ++counts_.step_errors;
+  Trace(TraceKind::kStepFailed, static_cast<uint64_t>(step));
   Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
   for (SeqId seq : scheduler_->Land(step, false, Now()).failed) {
     if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
@@ -204,7 +211,14 @@ void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uin
 
 void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   ++counts_.tokens_generated;
-  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer, Now());
+  const Deadline now = Now();
+  if (const std::optional<Deadline>& last = s.last_token(); last) {
+    counts_.between_tokens.Add(now - *last);
+  } else {
+    counts_.to_first_token.Add(now - s.submitted());
+    Trace(TraceKind::kRequestAnswered, static_cast<uint64_t>(s.id));
+  }
+  const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer, now);
   TokenEvent event{.token = draw.token, .probability = draw.probability, .text = accepted.text};
   if (s.request.logprobs) {
     event.logprob = s.logprobs.Of(raw_logit);

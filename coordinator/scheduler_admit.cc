@@ -184,7 +184,7 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
     ++counts.readmitted;
   } else {
     ++counts.admitted;
-    counts.queue_wait += now - s->added;
+    counts.queue_wait.Add(now - s->added);
   }
   Age(*s);
   return true;

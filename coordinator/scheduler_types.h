@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/histogram.h"
 #include "base/ids.h"
 
 namespace gyre {
@@ -95,7 +96,7 @@ struct SchedulerStats {
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;
   // First admissions, and the time from Add to them; the admissions that follow preemptions come beside.
   uint64_t admitted = 0, readmitted = 0;
-  Duration queue_wait{};
+  LatencyHistogram queue_wait;
   // Admissions that looked for their tokens in the prefix cache, and the tokens; those that found some, and the tokens
   // that were found (cached_positions).
   uint64_t cache_lookups = 0, cache_lookup_tokens = 0, cache_hits = 0;

@@ -14,6 +14,7 @@ Sequence::Sequence(SeqId id, Request r, EventSink sink, Deadline now)
 
 Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now) {
   if (!first_token_) first_token_ = now;
+  last_token_ = now;
   const TokenId previous = tokens.back();
   tokens.push_back(draw.token);
   bool ends = std::find(request.stop_ids.begin(), request.stop_ids.end(), draw.token) != request.stop_ids.end();

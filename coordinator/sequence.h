@@ -32,6 +32,8 @@ class Sequence {
   const std::shared_ptr<const EventSink>& sink() const { return sink_; }
 
   TokenHistory History() const { return {.tokens = tokens, .prompt_length = request.prompt.size()}; }
+  Deadline submitted() const { return submitted_; }
+  const std::optional<Deadline>& last_token() const { return last_token_; }
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size() - request.prompt.size()); }
 
   const SeqId id;
@@ -50,7 +52,7 @@ class Sequence {
   const std::shared_ptr<const EventSink> sink_;
   TextStream stream_;
   const Deadline submitted_;
-  std::optional<Deadline> first_token_;
+  std::optional<Deadline> first_token_, last_token_;
   std::string stop_;  // as in Finished
   TokenId stop_id_ = -1;
 };

@@ -12,6 +12,7 @@
 namespace gyre {
 
 struct ChangeTimeouts;
+class Tracer;
 
 // The model, and how its file is read.
 struct ModelOptions {
@@ -68,6 +69,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   const ServeOptions* serve = nullptr;       // null: a ring within the process. Outlives Runtime::Open
   bool tcp = false;                          // a ring within the process whose links are TCP all the same (tests)
   const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own. Outlives Runtime::Open
+  Tracer* tracer = nullptr;                  // of the engine; outlives the runtime
   bool quiet = false;                        // no warnings
   // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has
   // done == total, unless the plan fails. May be empty.

@@ -159,6 +159,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   e.dim = model_->spec().dim;
   e.context = context_;
   e.tokenizer = model_->tokenizer();
+  e.tracer = o.tracer;
   e.candidates_path = !o.no_candidates;
   e.on_broken = [cluster = cluster_.get()](Epoch epoch, const Status& why) { cluster->OnRingBroken(epoch, why); };
   GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));

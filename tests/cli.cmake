@@ -26,6 +26,12 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(installed_program PROPERTIES LABELS "engine;process" TIMEOUT 120)
 endif()
 
+# The alert rules and the dashboard, with Prometheus around a server. It skips where Prometheus is missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  add_test(NAME metrics_in_prometheus COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/metrics/run $<TARGET_FILE:gyre>)
+  set_tests_properties(metrics_in_prometheus PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
+endif()
+
 # The web page in a browser. It skips where Node's packages or Chromium are missing.
 if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   add_test(NAME web_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/web/run $<TARGET_FILE:gyre>)

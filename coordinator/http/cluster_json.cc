@@ -37,11 +37,11 @@ json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
   return out;
 }
 
+bool LeftOut(const MemberStatus& m) { return !m.layers && !m.drained && !m.left_out.empty(); }
+
 json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) {
-  const bool left_out = !m.layers && !m.drained && !m.left_out.empty();
-  const char* const state = m.layers ? "serving" : m.drained ? "drained" : left_out ? "left_out" : "idle";
   std::string why;
-  if (left_out) why = PrintableSentence(m.left_out);
+  if (LeftOut(m)) why = PrintableSentence(m.left_out);
   if (!m.layers && m.drained) why = "it was drained, and gets no layers before an undrain";
   return {{"name", m.info.name},
           {"local", m.info.local},
@@ -53,7 +53,7 @@ json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) 
           {"weight_bytes", m.weight_bytes},
           {"kv_bytes", m.kv_bytes},
           {"layers", LayersJson(m.layers)},
-          {"state", state},
+          {"state", MemberState(m)},
           {"why", why},
           {"busy", m.load.busy},
           {"steps", m.load.steps},
@@ -97,6 +97,10 @@ json::object RecordJson(const PlanRecord& r) {
 }
 
 }  // namespace
+
+const char* MemberState(const MemberStatus& m) {
+  return m.layers ? "serving" : m.drained ? "drained" : LeftOut(m) ? "left_out" : "idle";
+}
 
 json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const EngineStats& e) {
   json::array members, history;

@@ -19,6 +19,8 @@ struct ServedFacts {
   int vocab = 0;
 };
 
+// "serving", "idle", "drained" or "left_out".
+const char* MemberState(const MemberStatus& member);
 boost::json::object StatusJson(const ServedFacts& of, const ClusterStatus& cluster, const EngineStats& engine);
 boost::json::object ChangeJson(const ChangeReport& report);
 

@@ -1,15 +1,18 @@
 #include "coordinator/http/cluster_routes.h"
 
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/trace.h"
 #include "boost/json/serialize.hpp"
 #include "coordinator/cluster.h"
 #include "coordinator/http/cluster_json.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
+#include "coordinator/trace_json.h"
 
 namespace gyre::http {
 namespace {
@@ -58,6 +61,41 @@ Awaitable<void> Events(Exchange& exchange, ApiContext& context) {
     co_await exchange.Pause(kAtMost);
     woken = co_await exchange.Wait(next);
   }
+}
+
+constexpr int kTraceSeconds = 60;  // of a trace at most
+
+// 1 without the parameter; nullopt: it is not a whole number from 1 to kTraceSeconds.
+std::optional<int> TraceSeconds(const HttpRequest& request) {
+  const std::string* text = request.Query("seconds");
+  if (text == nullptr) return 1;
+  int seconds = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), seconds);
+  const bool whole = error == std::errc() && end == text->data() + text->size();
+  return whole && seconds >= 1 && seconds <= kTraceSeconds ? std::optional<int>(seconds) : std::nullopt;
+}
+
+Awaitable<void> ShowTrace(Exchange& exchange, ApiContext& context) {
+  const std::optional<int> seconds = TraceSeconds(exchange.request());
+  if (!seconds) {
+    ApiError error;
+    error.status = 400;
+    error.message = fmt::format("seconds must be a whole number from 1 to {}", kTraceSeconds);
+    error.param = "seconds";
+    HttpResponse refusal = Render(error, ApiStyle::kOpenAi);
+    co_await exchange.Respond(std::move(refusal));
+    co_return;
+  }
+  const Tracer::Session session(*context.tracer);
+  const Deadline end = After(std::chrono::seconds(*seconds));
+  while (Clock::now() < end && !(context.draining && context.draining())) {
+    const Deadline next = std::min(end, After(std::chrono::milliseconds(250)));
+    const Wake woken = co_await exchange.Wait(next);
+    if (woken == Wake::kGone) co_return;
+  }
+  HttpResponse response = Answer(TraceJson(session.Events()));
+  response.headers.emplace_back("content-disposition", "attachment; filename=\"gyre-trace.json\"");
+  co_await exchange.Respond(std::move(response));
 }
 
 // The answer of a change, which comes on another thread.
@@ -166,6 +204,9 @@ void AddClusterRoutes(Router& router, ApiContext& context) {
   };
   add("GET", "/v1/cluster", [&context](Exchange& exchange) { return ShowStatus(exchange, context); });
   add("GET", "/v1/cluster/events", [&context](Exchange& exchange) { return Events(exchange, context); });
+  if (context.tracer != nullptr) {
+    add("GET", "/v1/cluster/trace", [&context](Exchange& exchange) { return ShowTrace(exchange, context); });
+  }
   add("POST", "/v1/cluster/resize", change(ReadResize));
   add("POST", "/v1/cluster/drain", change(ReadDrain));
   add("POST", "/v1/cluster/undrain", change(ReadUndrain));

@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "base/log.h"
+#include "base/log_output.h"
 #include "boost/asio/write.hpp"
 #include "coordinator/http/connection_exchange.h"
 #include "coordinator/http/json_text.h"
@@ -52,8 +52,19 @@ void LogRequest(const RequestRecord& r) {
   }
   if (r.gone) more += " client gone";
   const double ms = std::chrono::duration<double, std::milli>(r.took).count();
-  Log(LogLevel::kInfo, "http {} {} {} {} {:.1f} ms {} bytes{}", r.id, r.method.empty() ? "-" : ForLog(r.method),
-      r.path.empty() ? "-" : ForLog(r.path), r.status, ms, r.bytes, more);
+  const std::string method = r.method.empty() ? "-" : ForLog(r.method), path = r.path.empty() ? "-" : ForLog(r.path);
+  const std::string line =
+      fmt::format("http {} {} {} {} {:.1f} ms {} bytes{}", r.id, method, path, r.status, ms, r.bytes, more);
+  LogWith(LogLevel::kInfo, line,
+          {{"request", r.id},
+           {"method", method},
+           {"path", path},
+           {"caller", r.caller},
+           {"status", std::to_string(r.status), true},
+           {"milliseconds", fmt::format("{:.1f}", ms), true},
+           {"bytes", std::to_string(r.bytes), true},
+           {"prompt_tokens", std::to_string(r.prompt_tokens), true},
+           {"generated_tokens", std::to_string(r.generated_tokens), true}});
 }
 
 bool IsPreflight(const HttpRequest& request) {
@@ -351,7 +362,9 @@ Awaitable<bool> Connection::Serve() {
       thrown = "an exception of no known type";
     }
     if (!thrown.empty()) {
-      Log(LogLevel::kError, "http {}: the route {} threw: {}", exchange.request().id, route->path, thrown);
+      const std::string line =
+          fmt::format("http {}: the route {} threw: {}", exchange.request().id, route->path, thrown);
+      LogWith(LogLevel::kError, line, {{"request", exchange.request().id}});
     }
     if (!exchange.answered() && !broken_ && !(ended_ && thrown.empty())) {
       ApiError sorry{.status = 500, .message = "an error of the server; its log says more"};

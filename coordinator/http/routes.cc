@@ -4,6 +4,7 @@
 #include "coordinator/http/cluster_routes.h"
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
+#include "coordinator/http/metrics_routes.h"
 #include "coordinator/http/openai.h"
 #include "coordinator/http/page_routes.h"
 
@@ -12,6 +13,7 @@ namespace gyre::http {
 void AddAllRoutes(Router& router, ApiContext& context) {
   AddHealthRoutes(router, context);
   AddClusterRoutes(router, context);
+  AddMetricsRoutes(router, context);
   AddOpenAiRoutes(router, context);
   AddAnthropicRoutes(router, context);
   AddLlamaRoutes(router, context);

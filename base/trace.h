@@ -1,0 +1,64 @@
+// What happened when, for traces: a ring buffer of small events that costs one atomic read while nobody traces.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+
+namespace gyre {
+
+enum class TraceKind : uint8_t {
+  kStepLaunched,  // id: the step
+  kStepLanded,
+  kStepFailed,
+  kRequestCame,      // id: the sequence
+  kRequestBegan,     // its first rows were launched
+  kRequestAnswered,  // its first token
+  kRequestEnded,
+};
+
+struct TraceEvent {
+  TraceKind kind{};
+  uint32_t rows = 0;  // of a step that is launched
+  uint64_t id = 0;
+  Deadline at{};
+};
+
+// Thread-safe. Keeps the last `capacity` events.
+class Tracer {
+ public:
+  explicit Tracer(size_t capacity = size_t{1} << 16) : capacity_(capacity) {}
+
+  bool on() const { return sessions_.load(std::memory_order_relaxed) > 0; }
+  // Nothing while it is off. Allocates nothing.
+  void Add(const TraceEvent& event);
+
+  // Events are recorded while one lives. The tracer outlives it.
+  class Session {
+   public:
+    explicit Session(Tracer& tracer);
+    ~Session();
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    // The events since its beginning, oldest first, as far as the buffer still has them.
+    std::vector<TraceEvent> Events() const;
+
+   private:
+    Tracer& tracer_;
+    uint64_t from_ = 0;
+  };
+
+ private:
+  const size_t capacity_;
+  std::atomic<int> sessions_{0};
+  mutable Mutex mutex_;
+  std::vector<TraceEvent> events_
+      GYRE_GUARDED_BY(mutex_);                  // event n is at n % capacity_; empty before the first session
+  uint64_t count_ GYRE_GUARDED_BY(mutex_) = 0;  // events that were ever added
+};
+
+}  // namespace gyre
