@@ -89,7 +89,7 @@ MetricsInput MadeUp() {
   return in;
 }
 
-constexpr char kText[] = R"(# HELP gyre_info The version and the model; always 1.
+constexpr char kMadeUpText[] = R"(# HELP gyre_info The version and the model; always 1.
 # TYPE gyre_info gauge
 gyre_info{version="9.9",model="demo"} 1
 # HELP gyre_requests_total Requests that the engine took.
@@ -378,7 +378,7 @@ process_open_fds 17
 process_max_fds 1024
 )";
 
-TEST(HttpMetricsText, AMadeUpStateAsText) { EXPECT_EQ(MetricsText(MadeUp()), kText); }
+TEST(HttpMetricsText, AMadeUpStateAsText) { EXPECT_EQ(MetricsText(MadeUp()), kMadeUpText); }
 
 TEST(HttpMetricsText, NamesFromOutsideStayLabels) {
   MetricsInput in = MadeUp();
