@@ -195,6 +195,23 @@ TEST_F(OpenAiErrorsTest, AFailureInTheMiddleOfAStreamIsItsLastEvent) {
   EXPECT_TRUE(engine_.cancelled(1));
 }
 
+TEST_F(OpenAiErrorsTest, AStreamThatWaitsSendsComments) {
+  api_.context.stream_ping = std::chrono::milliseconds(2);
+  const auto exchange = CallBeside(kComplete, R"({"prompt":"a","stream":true})", [&](uint64_t n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    engine_.Send(n, TokenEvent{.token = 5, .text = "x"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    engine_.Send(n, Failed{Internal("a stage failed")});
+  });
+  EXPECT_TRUE(exchange->streamed);
+  EXPECT_EQ(exchange->answer.body.substr(0, 2), ": ");
+  const std::vector<SseMessage> events = Events(exchange->answer.body);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(At(Json(events[0].data), "/choices/0/text"), "x");
+  EXPECT_EQ(At(Json(events[1].data), "/error/message"), "a stage failed");
+  EXPECT_GE(exchange->writes, 2);
+}
+
 TEST_F(OpenAiErrorsTest, OneWriteCarriesAllThatIsThere) {
   const auto exchange = CallBeside(kComplete, R"({"prompt":"a","stream":true})", [&](uint64_t) {
     for (int i = 0; i < 1000; ++i) engine_.Send(1, TokenEvent{.token = 5, .text = "x"});

@@ -129,30 +129,42 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
   co_await exchange.Respond(std::move(response));
 }
 
-// The answer begins with the first event: a request that fails before it has an HTTP status that says so.
-Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader) {
+// Appends what is there. The error ends the answer.
+std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generation& generation, OpenAiAnswer& answer,
+                                  Reader& reader, std::string* out) {
+  for (; item; item = generation.TryNext()) {
+    Delta delta;
+    if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
+    answer.AppendDelta(delta, out);
+    if (out->size() >= kWriteBytes) break;
+  }
+  if (generation.ended()) answer.AppendEnd(reader.usage(), out);
+  return std::nullopt;
+}
+
+// The answer begins with the first event, so that a request that fails before it has an HTTP status that says so; or
+// with a comment when that takes long, as proxies and clients give up connections that are silent.
+Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                          Duration ping) {
   bool begun = false, failed = false;
   std::string out;
   answer.AppendBegin(&out);
   while (!failed && !generation.ended()) {
-    std::optional<Generation::Item> item = co_await generation.Next();
-    if (exchange.gone()) co_return;
-    for (; item; item = generation.TryNext()) {
-      Delta delta;
-      std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
+    std::optional<Generation::Item> item = generation.TryNext();
+    if (item) {
+      std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, &out);
       if (error && !begun) {
         co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
         co_return;
       }
       failed = error.has_value();
-      if (failed) {
-        answer.AppendError(*error, &out);
-        break;
-      }
-      answer.AppendDelta(delta, &out);
-      if (out.size() >= kWriteBytes) break;
+      if (failed) answer.AppendError(*error, &out);
+    } else {
+      const Wake woken = co_await exchange.Wait(After(ping));
+      if (woken == Wake::kGone) co_return;
+      if (woken == Wake::kWoken) continue;
+      out += ": the answer takes a while\n\n";
     }
-    if (!failed && generation.ended()) answer.AppendEnd(reader.usage(), &out);
     if (!begun) {
       begun = true;
       HttpResponse head = StreamHead();
@@ -188,7 +200,7 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   }
   Reader reader(context.service, *answer, count);
   if (answer->stream()) {
-    co_await RunStream(exchange, generation, *answer, reader);
+    co_await RunStream(exchange, generation, *answer, reader, context.stream_ping);
   } else {
     co_await RunWhole(exchange, generation, *answer, reader, count);
   }
