@@ -22,7 +22,7 @@ HttpResponse StreamHead() {
 class Reader {
  public:
   Reader(const Service& service, OpenAiAnswer& answer, size_t choices)
-      : per_prompt_(answer.choices_per_prompt()), parts_(answer.TakeParts()) {
+      : per_prompt_(answer.choices_per_prompt()), scored_(answer.with_logprobs()), parts_(answer.TakeParts()) {
     states_.resize(choices, {.scores = HeldScores(service, !parts_.empty())});
   }
 
@@ -63,14 +63,15 @@ class Reader {
 
   void TakeToken(TokenEvent& token, Delta* delta) {
     State& state = states_[delta->choice];
-    delta->ids.push_back(token.token);
-    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
+    delta->id = token.token;
     if (parts_.empty()) {
       delta->text = std::move(token.text);
     } else {
       TakePieces(parts_[delta->choice].Push(token), delta);
       ++state.tokens;
     }
+    if (!scored_) return;
+    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
     if (!delta->text.empty()) {
       delta->scores = state.scores.Release(delta->text);
     } else if (!delta->reasoning.empty()) {
@@ -86,7 +87,7 @@ class Reader {
       TakePieces(parts_[delta->choice].Finish(finished), delta);
       if (state.reasoned && !state.content) usage_.reasoning += state.tokens;
     }
-    delta->scores = state.scores.Finish(finished, delta->text);
+    if (scored_) delta->scores = state.scores.Finish(finished, delta->text);
     delta->finish = finished.reason;
     const Usage& usage = finished.usage;
     usage_.completion += usage.generated_tokens;
@@ -96,6 +97,7 @@ class Reader {
   }
 
   const size_t per_prompt_;
+  const bool scored_;
   std::vector<AnswerParts> parts_;
   std::vector<State> states_;
   UsageSum usage_;
@@ -104,7 +106,7 @@ class Reader {
 void Add(Delta delta, Choice* choice) {
   choice->reasoning += delta.reasoning;
   choice->text += delta.text;
-  choice->ids.insert(choice->ids.end(), delta.ids.begin(), delta.ids.end());
+  if (delta.id) choice->ids.push_back(*delta.id);
   for (TokenScore& score : delta.scores) choice->scores.push_back(std::move(score));
   if (delta.prompt_score) choice->prompt_scores.push_back(*std::move(delta.prompt_score));
   if (delta.finish) choice->finish = *delta.finish;
@@ -180,6 +182,13 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
 
 }  // namespace
 
+void OpenAiAnswer::PartRequests(const ApiContext& context) {
+  for (const Request& request : requests_) {
+    AnswerParts parts(context, request.prompt);
+    if (parts.reasons()) parts_.push_back(std::move(parts));
+  }
+}
+
 void OpenAiAnswer::AppendError(const ApiError& error, std::string* out) {
   *out += SseEvent(RenderJson(error, ApiStyle::kOpenAi));
 }
@@ -215,7 +224,7 @@ std::string UsageJson(const UsageSum& usage) {
                      usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning);
 }
 
-void AppendIds(const std::vector<TokenId>& ids, std::string* out) {
+void AppendIds(std::span<const TokenId> ids, std::string* out) {
   *out += '[';
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) *out += ',';

@@ -44,15 +44,12 @@ class FakeExchange : public Exchange {
   }
   Awaitable<Wake> Wait(Deadline deadline) override {
     const std::shared_ptr<Signal> signal = signal_;
-    if (!signal->set.exchange(false) && !gone()) {
-      if (deadline == kNoDeadline) {
-        signal->timer.expires_at(std::chrono::steady_clock::time_point::max());
-      } else {
-        signal->timer.expires_at(deadline);
-      }
+    // A cancelled timer may belong to an earlier call of the waker.
+    while (!signal->set.exchange(false) && !gone()) {
+      if (deadline != kNoDeadline && Clock::now() >= deadline) co_return Wake::kTimeout;
+      signal->timer.expires_at(deadline == kNoDeadline ? std::chrono::steady_clock::time_point::max() : deadline);
       const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
       co_await signal->timer.async_wait(token);
-      if (!signal->set.exchange(false) && !gone()) co_return Wake::kTimeout;
     }
     co_return gone() ? Wake::kGone : Wake::kWoken;
   }
