@@ -226,6 +226,55 @@ TEST_F(OpenAiErrorsTest, OneWriteCarriesAllThatIsThere) {
   EXPECT_LT(exchange->writes, 500);
 }
 
+TEST_F(OpenAiErrorsTest, ASlowClientHoldsItsSequenceBack) {
+  Service service(*model_, engine_.Calls(), 100, {.streams = {.stream_bytes = 20'000}});
+  ApiCaller api(service);
+  AddOpenAiRoutes(api.router, api.context);
+  FakeExchange* client = nullptr;
+  int sent = 0;
+  std::thread engine([&] {
+    while (engine_.requests().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (; !engine_.held(1) && sent < 10'000; ++sent) {
+      engine_.Send(1, TokenEvent{.token = 5, .text = std::string(1000, 'x')});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the route gets to its next write
+    }
+    EXPECT_TRUE(engine_.held(1));
+    client->blocked = false;
+    while (engine_.held(1)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    engine_.Send(1, Finished{});
+  });
+  const auto exchange = api.Call("POST", kComplete, R"({"prompt":"a","stream":true})", [&](FakeExchange& x) {
+    x.blocked = true;
+    client = &x;
+  });
+  engine.join();
+  size_t bytes = 0;
+  for (const SseMessage& event : Events(exchange->answer.body)) {
+    if (event.data != "[DONE]") bytes += At(Json(event.data), "/choices/0/text").size();
+  }
+  EXPECT_EQ(bytes, sent * 1000u);  // nothing is lost
+  EXPECT_FALSE(engine_.cancelled(1));
+}
+
+TEST_F(OpenAiErrorsTest, WhoAsksReachesTheEngine) {
+  api_.caller.tenant = 77;
+  for (const char* path : {kChat, kComplete, "/v1/responses", "/v1/embeddings"}) {
+    const char* body = path == std::string(kChat)       ? R"({"messages":[{"role":"user","content":"Hi"}],"priority":3)"
+                       : path == std::string(kComplete) ? R"({"prompt":"Hi","priority":3)"
+                                                        : R"({"input":"Hi","priority":3)";
+    for (const char* salt : {"}", ",\"cache_salt\":\"a\"}", ",\"cache_salt\":\"b\"}"}) {
+      CallBeside(path, std::string(body) + salt, [&](uint64_t n) { engine_.Send(n, Finished{}); });
+      EXPECT_EQ(engine_.requests().back().tenant, 77u) << path;
+      EXPECT_EQ(engine_.requests().back().priority, 3) << path;
+    }
+    const std::vector<Request> requests = engine_.requests();
+    const size_t n = requests.size();
+    EXPECT_EQ(requests[n - 3].cache_salt, 0u);
+    EXPECT_NE(requests[n - 2].cache_salt, 0u);
+    EXPECT_NE(requests[n - 2].cache_salt, requests[n - 1].cache_salt);
+  }
+}
+
 TEST_F(OpenAiErrorsTest, AClientThatLeavesCancels) {
   for (const char* stream : {"true", "false"}) {
     const uint64_t first = engine_.requests().size() + 1;

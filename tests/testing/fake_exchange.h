@@ -36,6 +36,7 @@ class FakeExchange : public Exchange {
     co_return;
   }
   Awaitable<bool> Write(std::string bytes) override {
+    while (blocked && !gone()) co_await Pause(std::chrono::milliseconds(1));
     if (gone()) co_return false;
     answer.body += bytes;
     ++writes;
@@ -73,6 +74,7 @@ class FakeExchange : public Exchange {
   bool streamed = false;
   int answers = 0, writes = 0;
   int leave_after_writes = -1;
+  std::atomic<bool> blocked{false};  // the client takes nothing
 
  private:
   struct Signal {
