@@ -27,10 +27,11 @@ struct ApiContext {
   std::vector<std::string> models;            // names that the model answers to, at least one; the first is its own
   int64_t created = 0;                        // when it was opened, seconds since 1970
   std::string version;                        // Gyre's
+  bool split_reasoning = true;                // reasoning_content beside content
+  bool metrics_open = false;                  // anyone may read /metrics
+  std::function<Status()> ready;              // OK, or why no request can be served; thread-safe. Empty: always OK
+  std::function<bool()> draining;             // the server is about to end: so do streams that have no end of their own
   Duration stream_ping = std::chrono::seconds(15);  // a stream that has nothing to say sends a comment so often
-  bool split_reasoning = true;                      // reasoning_content beside content
-  bool metrics_open = false;                        // anyone may read /metrics
-  std::function<Status()> ready;  // OK, or why no request can be served; thread-safe. Empty: always OK
 
   bool Serves(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }
 };
