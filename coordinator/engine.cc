@@ -26,6 +26,7 @@ void Engine::Impl::Loop() {
     ExpireDeadlines();
     CheckSilence();
     SendQuestions();
+    CheckWhenIdle();
     CheckDrained();
     Launch();
     HandOver();
@@ -61,7 +62,7 @@ void Engine::Impl::TakeResults() {
 
 void Engine::Impl::Launch() {
   while (serving()) {
-    std::optional<StepPlan> plan = scheduler_->Next();
+    std::optional<StepPlan> plan = scheduler_->Next(Now());
     DropStaleQuestions();  // of sequences that were preempted for the step
     if (!plan) return;
     sequences_stale_ = true;
@@ -118,6 +119,7 @@ Deadline Engine::Impl::NextDeadline() const {
   if (with_deadline_ > 0) {
     for (const auto& [id, s] : sequences_) next = std::min(next, s->request.deadline);
   }
+  if (unchecked_ && scheduler_->idle()) next = std::min(next, next_check_);
   if (ring_.from_last != nullptr && OwesResults()) next = std::min(next, SilenceDeadline());
   return next;
 }

@@ -78,6 +78,7 @@ class Engine::Impl {
   // Requests from their beginning to their end (engine_requests.cc).
   void OnSubmit(std::unique_ptr<Sequence> sequence);
   void ExpireDeadlines();
+  void CheckWhenIdle();
   Sequence* Find(SeqId seq) {
     auto it = sequences_.find(seq);
     return it == sequences_.end() ? nullptr : it->second.get();
@@ -142,6 +143,8 @@ class Engine::Impl {
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::map<SeqId, OpenQuestion> questions_;  // of running sequences' current incarnations
   size_t with_deadline_ = 0;
+  bool unchecked_ = false;  // requests came since the last check of the KV bookkeeping
+  Deadline next_check_{};
   EngineStats counts_;            // without `sequences`
   bool sequences_stale_ = false;  // snapshot_.sequences may differ from what there is
   Deadline sequences_published_{};
