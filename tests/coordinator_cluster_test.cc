@@ -294,5 +294,59 @@ TEST_F(ClusterTest, TimeIsTheClocksThatItIsGiven) {
   EXPECT_THAT(Message(answer.get().status()), HasSubstr("given up while preparing: no answer from w2"));
 }
 
+TEST_F(ClusterTest, SubscribersAreToldOfChangesAndNotOfLoads) {
+  Open();
+  std::atomic<int> told{0};
+  auto subscription = cluster_->Subscribe([&] { ++told; });
+  Join("w1");
+  ASSERT_TRUE(Comes([&] { return cluster_->status().state == "serving"; }));
+  ASSERT_TRUE(Resize("w1=0-3").get().ok());
+  EXPECT_GE(told, 2);
+  const ClusterStatus before = cluster_->status();
+  const int count = told;
+  for (uint64_t i = 1; i <= 10; ++i) cluster_->Report("w1", {.steps = i});
+  ASSERT_TRUE(Comes([&] { return cluster_->status().members[0].load.steps == 10; }));
+  EXPECT_EQ(told, count);
+  EXPECT_EQ(cluster_->status().revision, before.revision);
+  ASSERT_EQ(before.history.size(), 2u);
+  EXPECT_EQ(before.history[1].ranges, "w1=0-3");
+  EXPECT_EQ(before.history[1].result, "serving");
+  const auto age = std::chrono::system_clock::now() - before.history[1].at;
+  EXPECT_LT(age, seconds(60));
+  EXPECT_GE(age, seconds(0));
+  subscription.reset();
+  Join("w2");
+  ASSERT_TRUE(Comes([&] { return cluster_->status().members.size() == 2; }));
+  EXPECT_EQ(told, count);
+  EXPECT_GT(cluster_->status().revision, before.revision);
+}
+
+// What a callback sees is there already, and after the subscription's end it is not called.
+TEST_F(ClusterTest, ASubscriptionEndsForGood) {
+  Open();
+  for (int i = 0; i < 50; ++i) {
+    auto alive = std::make_unique<std::atomic<bool>>(true);
+    auto subscription = cluster_->Subscribe([this, flag = alive.get()] {
+      EXPECT_TRUE(*flag);
+      EXPECT_GT(cluster_->status().revision, 0u);
+    });
+    Join("w");
+    subscription.reset();
+    *alive = false;
+  }
+  auto until_the_end = cluster_->Subscribe([] {});
+  cluster_->Stop();
+}
+
+TEST_F(ClusterTest, OldRecordsGo) {
+  Open();
+  Join("w1");
+  ASSERT_TRUE(Comes([&] { return cluster_->status().state == "serving"; }));
+  for (size_t i = 0; i < kPlanHistory + 3; ++i) ASSERT_TRUE(Resize("w1=0-3").get().ok());
+  const auto history = cluster_->status().history;
+  ASSERT_EQ(history.size(), kPlanHistory);
+  EXPECT_EQ(history.back().number, kPlanHistory + 4);
+}
+
 }  // namespace
 }  // namespace gyre

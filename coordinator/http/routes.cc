@@ -1,6 +1,7 @@
 #include "coordinator/http/routes.h"
 
 #include "coordinator/http/anthropic.h"
+#include "coordinator/http/cluster_routes.h"
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
 #include "coordinator/http/openai.h"
@@ -10,6 +11,7 @@ namespace gyre::http {
 
 void AddAllRoutes(Router& router, ApiContext& context) {
   AddHealthRoutes(router, context);
+  AddClusterRoutes(router, context);
   AddOpenAiRoutes(router, context);
   AddAnthropicRoutes(router, context);
   AddLlamaRoutes(router, context);
