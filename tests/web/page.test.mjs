@@ -228,14 +228,19 @@ test('a member is drained, undrained and given layers again', async () => {
   assert.deepEqual(page.faults, []);
 });
 
-test('the timeline shows steps', async () => {
+test('the timeline shows steps', async (t) => {
   const page = await open(browser, 'both');
   await neverEnd(page);
   await chooseSettings(page, { 'Max tokens': kLong });
   await message(page).fill(kPrompt);
   await page.keyboard.press('Enter');
   await page.getByRole('button', { name: 'Record 2 seconds' }).click();
-  await page.getByRole('img', { name: /steps in \d+ ms/ }).waitFor();
+  const missing = page.getByText('This server records no timelines.');
+  await page
+    .getByRole('img', { name: /steps in \d+ ms/ })
+    .or(missing)
+    .waitFor();
+  if (await missing.isVisible()) return t.skip('the server has no /v1/cluster/trace');
   await page.getByRole('img', { name: /steps in \d+ ms/ }).scrollIntoViewIfNeeded();
   await shot(page, 'timeline');
   assert.deepEqual(page.faults, []);
