@@ -304,6 +304,11 @@ for (const [name, options] of Object.entries({
     await page.getByRole('button', { name: 'Apply' }).waitFor();
     await fine(page);
     await shot(page, `ring-${name}`);
+    if (!options.isMobile) {
+      await page.getByRole('link', { name: 'Both' }).click();
+      await fine(page);
+      await shot(page, `both-${name}`);
+    }
     if (options.reducedMotion) {
       assert.equal(await page.locator('.flow').evaluate((element) => getComputedStyle(element).animationName), 'none');
     }
