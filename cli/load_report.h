@@ -25,6 +25,7 @@ struct LoadReport {
   std::vector<std::pair<double, uint64_t>> memory;  // of --pid: seconds, bytes
   double queue_seconds = -1;                        // the mean by the server's /metrics; -1 = it does not tell
   size_t idle_closed = 0;                           // of --idle, by the server
+  Status idle_status;                               // of their requests
   std::vector<LoadRecord> records;
   LoadSummary summary;
 };
