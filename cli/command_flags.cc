@@ -7,6 +7,7 @@
 
 #include "cli/command_line.h"
 #include "cli/flag_checks.h"
+#include "coordinator/scheduler_types.h"
 #include "kernels/ops.h"
 
 namespace gyre {
@@ -106,6 +107,24 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   app->add_flag("--no-chunked-prefill", o->no_chunked_prefill, "compute each prompt in one step");
   app->add_flag("--no-continuous-batching", o->no_continuous_batching, "start requests only when none is running");
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
+}
+
+void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
+  app->add_option("--policy", o->policy,
+                  "who gets a step's tokens first: fcfs takes all in order, prefill_first takes new prompts, "
+                  "decode_round_robin takes texts that are being generated, in turn")
+      ->check(CLI::IsMember(std::vector<std::string>(kPolicyNames.begin(), kPolicyNames.end())));
+  app->add_option(
+         "--step-tokens", o->step_tokens,
+         "maximum prompt tokens per step while other texts are being generated (default: as many as keep such a "
+         "step below twice the time of one without)")
+      ->check(Whole(1))
+      ->type_name("N");
+  app->add_option("--max-sequences", o->max_sequences, "requests that run at once; more of them wait (default 64)")
+      ->check(Whole(1, 65536))
+      ->type_name("N");
+  app->add_flag("--kv-reserve", o->kv_reserve,
+                "each request holds KV cache for a whole context from its beginning; fewer requests fit");
 }
 
 void AddTargetFlags(CLI::App* app, TargetOptions* o) {

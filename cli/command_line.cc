@@ -323,14 +323,20 @@ Action AddServe(CLI::App* app) {
                   "the host that workers connect to for activations (default: the one they joined at)")
       ->needs(cluster)
       ->type_name("HOST");
-  app->add_option("--min-workers", o->serve.min_workers, "workers that the first plan waits for")
+  app->add_option("--min-workers", o->serve.min_workers,
+                  "workers that the first plan waits for; until then this process runs all layers")
       ->needs(cluster)
       ->check(Whole(1, 100000))
       ->type_name("N");
+  app->add_option("--layers", o->layers,
+                  "layers that this process runs beside workers, as 0-7 (default: a share like a worker's)")
+      ->needs(cluster)
+      ->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
       ->needs(cluster)
       ->type_name("SIZE");
-  app->add_flag("--no-local", o->serve.no_local, "never run layers in this process")->needs(cluster);
+  app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all")
+      ->needs(cluster);
   app->add_flag("--bit-equal", o->serve.bit_equal,
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
@@ -340,6 +346,7 @@ Action AddServe(CLI::App* app) {
       ->check(Whole(1, 100000))
       ->type_name("N");
   AddEngineFlags(app, &o->ring);
+  AddSchedulerFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
   return [o]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));
@@ -384,12 +391,17 @@ Action AddLayers(CLI::App* app) {
   return [o = AddAdminFlags(app)] { return LayersCommand(*o); };
 }
 
+void AddDryRunFlag(CLI::App* app, bool* dry_run) {
+  app->add_flag("--dry-run", *dry_run, "only show what moves and what memory it takes, or why it is refused");
+}
+
 Action AddResize(CLI::App* app) {
   auto o = AddAdminFlags(app);
   auto ranges = std::make_shared<std::vector<std::string>>();
   app->add_option("RANGES", *ranges,
                   "[NAME=]A-B,... with both ends included, NAME=- for none; or the boundaries alone: 8 12")
       ->required();
+  AddDryRunFlag(app, &o->dry_run);
   return [o, ranges] {
     for (const std::string& word : *ranges) o->what += (o->what.empty() ? "" : " ") + word;
     return ResizeCommand(*o);
@@ -399,7 +411,14 @@ Action AddResize(CLI::App* app) {
 Action AddDrain(CLI::App* app) {
   auto o = AddAdminFlags(app);
   app->add_option("WORKER", o->what, "the worker's name")->required();
+  AddDryRunFlag(app, &o->dry_run);
   return [o] { return DrainCommand(*o); };
+}
+
+Action AddUndrain(CLI::App* app) {
+  auto o = AddAdminFlags(app);
+  app->add_option("WORKER", o->what, "the worker's name")->required();
+  return [o] { return UndrainCommand(*o); };
 }
 
 Action AddLaunch(CLI::App* app) {
@@ -456,7 +475,8 @@ const std::vector<Command>& Commands() {
       {"status", "show a cluster's plan, requests and workers", AddStatus},
       {"layers", "show which worker has which layers", AddLayers},
       {"resize", "move layers between workers while the ring serves", AddResize},
-      {"drain", "move a worker's layers to the other workers", AddDrain},
+      {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
+      {"undrain", "let a drained worker have layers again", AddUndrain},
       {"estimate", "show the memory that a model needs, by node", AddEstimate},
       {"inspect", "show what is in a model file", AddInspect},
       {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench},

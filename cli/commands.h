@@ -137,6 +137,7 @@ struct ServeCommandOptions {
   ServeOptions serve;  // cluster "" = no worker joins
   HttpOptions http;
   std::string memory;  // as 8G; "" = what is free
+  std::string layers;  // as 0-7; "" = a share like a worker's
   std::string max_body = "8M";
   std::string version;
 };
@@ -155,11 +156,13 @@ struct AdminOptions {
   std::string cluster;
   std::string what;  // ranges, or a worker
   bool json = false;
+  bool dry_run = false;  // of resize and drain
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);
 Status ResizeCommand(const AdminOptions& options);
 Status DrainCommand(const AdminOptions& options);
+Status UndrainCommand(const AdminOptions& options);
 
 struct LaunchOptions {
   std::string file;
