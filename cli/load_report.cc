@@ -14,8 +14,8 @@ namespace json = boost::json;
 
 struct Memory {
   uint64_t weights = 0, kv = 0;        // as Gyre tells
-  uint64_t resident = 0;               // of --pid, at the end
-  uint64_t at_first = 0, longest = 0;  // of --pid
+  uint64_t resident = 0;               // by --pid, at the end
+  uint64_t at_first = 0, longest = 0;  // by --pid
 };
 
 Memory MemoryOf(const LoadReport& r) {

@@ -328,7 +328,7 @@ class Client : public HttpClient {
   asio::ssl::context tls_;
   asio::io_context io_{1};
   tcp::resolver resolver_{io_};
-  std::vector<tcp::endpoint> endpoints_;                          // of the host, once they are known
+  std::vector<tcp::endpoint> endpoints_;                          // the host's, once they are known
   std::map<int, std::vector<std::unique_ptr<Connection>>> idle_;  // by pool
   std::map<HttpId, std::shared_ptr<Exchange>> running_;
   HttpId last_id_ = 0;

@@ -19,7 +19,7 @@ struct HttpClientOptions {
   Duration connect_timeout = std::chrono::seconds(15);  // the name's look-up, TCP and TLS together
   Duration idle_timeout = std::chrono::minutes(10);     // without a byte, while an answer is waited for
   size_t max_header_bytes = size_t{64} << 10;
-  size_t max_body_bytes = size_t{256} << 20;  // of one answer
+  size_t max_body_bytes = size_t{256} << 20;  // one answer's
 };
 
 struct HttpRequest {
