@@ -62,6 +62,9 @@ struct EngineStats {
   Duration last_pause{}, longest_pause{};
   // Sequences that a pause found in the middle of their prompt, or of a block, added up over all pauses.
   uint64_t held_in_prefill = 0, held_in_partial_block = 0;
+  // Checks of the KV bookkeeping after the last request ended, and those that found a fault. What leaked was given back
+  // (SchedulerStats::leaked_blocks).
+  uint64_t integrity_checks = 0, integrity_faults = 0;
   std::vector<SequenceStats> sequences;  // running and waiting ones; up to 50 ms old
 };
 

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "coordinator/engine_state.h"
 
 namespace gyre {
 namespace {
+
+constexpr Duration kCheckInterval = std::chrono::seconds(10);
 
 Status CheckLogprobs(const char* field, const std::optional<uint32_t>& n, const RequestLimits& limits) {
   if (!n || *n <= limits.max_logprobs) return absl::OkStatus();
@@ -97,6 +100,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
     return Deliver(s, Failed{refused});
   }
   ++counts_.requests;
+  unchecked_ = true;
   const Request& r = s.request;
   // The limit may have shrunk since Submit: then the scheduler refuses the prompt.
   const uint64_t wanted = std::min<uint64_t>(ContextLimit(), uint64_t{r.prompt.size()} + r.max_new_tokens);
@@ -110,7 +114,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const SeqId id = s.id;
   sequences_[id] = std::move(sequence);
   if (r.deadline != kNoDeadline) ++with_deadline_;
-  if (Status status = scheduler_->Add(id, std::move(params)); !status.ok()) Fail(s, status);
+  if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) Fail(s, status);
 }
 
 void Engine::Impl::Cancel(SeqId seq) {
@@ -135,6 +139,25 @@ void Engine::Impl::ExpireDeadlines() {
     if (s->request.deadline <= now) late.push_back(s.get());
   }
   for (Sequence* s : late) Fail(*s, DeadlineExceeded("the request's deadline passed"));
+}
+
+// The KV bookkeeping is checked while nobody waits, and not after every lone request.
+void Engine::Impl::CheckWhenIdle() {
+  if (!unchecked_ || !scheduler_->idle()) return;
+  const Deadline now = Now();
+  if (now < next_check_) return;
+  unchecked_ = false;
+  next_check_ = now + kCheckInterval;
+  ++counts_.integrity_checks;
+  const Status found = scheduler_->CheckIntegrity();
+  if (found.ok()) return;
+  ++counts_.integrity_faults;
+  const uint32_t blocks = scheduler_->Reclaim();
+  Log(LogLevel::kError, "the KV bookkeeping was wrong: {}; {} leaked blocks were given back", Message(found), blocks);
+  if (const Status still = scheduler_->CheckIntegrity(); !still.ok()) {
+    Log(LogLevel::kError, "the KV bookkeeping is still wrong: {}; all that is cached is forgotten", Message(still));
+    scheduler_->Shrink(num_blocks_);
+  }
 }
 
 void Engine::Impl::Finish(Sequence& s, FinishReason reason) {

@@ -94,7 +94,7 @@ void Engine::Impl::OnFrame(const Frame& frame) {
 }
 
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
-  const LandedStep landed = scheduler_->Land(step, true);
+  const LandedStep landed = scheduler_->Land(step, true, Now());
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
@@ -115,7 +115,7 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
 void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
   ++counts_.step_errors;
   Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
-  for (SeqId seq : scheduler_->Land(step, false).failed) {
+  for (SeqId seq : scheduler_->Land(step, false, Now()).failed) {
     if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
   }
 }

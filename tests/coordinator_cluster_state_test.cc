@@ -413,6 +413,17 @@ TEST_F(ClusterStateTest, AMemberThatDoesNotDropThemIsTooSmall) {
   EXPECT_THAT(w.text(), HasSubstr("w2 is left out: w2 needs"));
 }
 
+// It heartbeats, and its loader hangs: its neighbor waits for its links, and is not to blame.
+TEST_F(ClusterStateTest, TheOthersServeWithoutAMemberThatAnswersNothing) {
+  ClusterWorld& w = New(ClusterWorld::Policy(9, 2));
+  w.Join("w1").silent = true;
+  w.Join("w2");
+  w.Join("w3");
+  w.Advance(seconds(130));
+  EXPECT_EQ(w.ranges(), "w2=0-3,w3=4-8");
+  EXPECT_THAT(w.text(), HasSubstr("w1 is left out: plan 1 was given up while preparing: no answer from w1, w2"));
+}
+
 TEST_F(ClusterStateTest, AMemberWithNoPartInTheNextPlanDropsWhatItHolds) {
   ClusterWorld& w = New(ClusterWorld::Policy(2, 2));
   w.Join("w1");

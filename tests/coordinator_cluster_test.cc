@@ -23,11 +23,13 @@ using ::testing::HasSubstr;
 class FakePort : public RingPort {
  public:
   const std::string& address() const override { return address_; }
-  StatusOr<std::unique_ptr<Link>> Dial(const std::string&, const Hello&, Deadline) override {
+  StatusOr<std::unique_ptr<Link>> Dial(const std::string&, const Hello&, Deadline deadline) override {
+    limited = limited || deadline != kNoDeadline;
     MutexLock lock(&mutex_);
     return NewLink();
   }
-  StatusOr<std::unique_ptr<Link>> Accept(const Hello& hello, Deadline) override {
+  StatusOr<std::unique_ptr<Link>> Accept(const Hello& hello, Deadline deadline) override {
+    limited = limited || deadline != kNoDeadline;
     if (throws) throw std::runtime_error("too many open files");
     MutexLock lock(&mutex_);
     while (hangs && !let_go_) changed_.WaitUntil(&mutex_, After(milliseconds(5)));
@@ -45,6 +47,7 @@ class FakePort : public RingPort {
   RingPortStats stats() const override { return {}; }
 
   std::atomic<bool> hangs{false}, throws{false};
+  std::atomic<bool> limited{false};  // a wait for a link had a time limit
 
  private:
   std::unique_ptr<Link> NewLink() GYRE_REQUIRES(mutex_) {
@@ -165,6 +168,14 @@ TEST_F(ClusterTest, APlanIsMadeAndChanged) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(cluster_->status().plan->epoch, report->epoch) << "who is told can see it";
   EXPECT_FALSE(cluster_->ResizeAndWait("bob=0-3").ok());
+}
+
+// A stage may load for hours before it dials. Who gives up is the plan change, when nothing is heard any more.
+TEST_F(ClusterTest, LinksAreWaitedForAsLongAsThePlanLives) {
+  Open();
+  Join("w1");
+  ASSERT_TRUE(cluster_->WaitForPlan(After(seconds(60))).ok());
+  EXPECT_FALSE(port_.limited);
 }
 
 // Connecting to a host that is silent: membership, status and other plans go on.

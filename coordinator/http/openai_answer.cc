@@ -21,39 +21,97 @@ HttpResponse StreamHead() {
 // Turns events into deltas and counts.
 class Reader {
  public:
-  explicit Reader(size_t choices_per_prompt) : per_prompt_(choices_per_prompt) {}
+  Reader(const Service& service, OpenAiAnswer& answer, size_t choices)
+      : per_prompt_(answer.choices_per_prompt()), parts_(answer.TakeParts()) {
+    states_.resize(choices, {.scores = HeldScores(service, !parts_.empty())});
+  }
 
   // The error ends the answer.
   std::optional<ApiError> Take(Generation::Item item, Delta* delta) {
     *delta = {.choice = item.index};
     if (auto* token = std::get_if<TokenEvent>(&item.event)) {
-      delta->text = std::move(token->text);
-      delta->ids.push_back(token->token);
-      return std::nullopt;
+      TakeToken(*token, delta);
+    } else if (auto* finished = std::get_if<Finished>(&item.event)) {
+      TakeEnd(*finished, delta);
+    } else if (auto* score = std::get_if<PromptTokenEvent>(&item.event)) {
+      delta->prompt_score = {.token = score->token, .logprob = score->logprob, .top = std::move(score->top)};
+    } else if (const auto* failed = std::get_if<Failed>(&item.event)) {
+      return FromStatus(failed->status);
+    } else {
+      return FromStatus(Unavailable("the request was cancelled: the server stops"));
     }
-    if (auto* finished = std::get_if<Finished>(&item.event)) {
-      delta->text = std::move(finished->text);
-      delta->finish = finished->reason;
-      const Usage& usage = finished->usage;
-      usage_.completion += usage.generated_tokens;
-      if (item.index % per_prompt_ == 0) {
-        usage_.prompt += usage.prompt_tokens;
-        usage_.cached += usage.cached_tokens;
-      }
-      return std::nullopt;
-    }
-    if (const auto* failed = std::get_if<Failed>(&item.event)) return FromStatus(failed->status);
-    return FromStatus(Unavailable("the request was cancelled: the server stops"));
+    return std::nullopt;
   }
   const UsageSum& usage() const { return usage_; }
 
  private:
+  struct State {
+    HeldScores scores;
+    uint64_t tokens = 0;  // before the content began
+    bool reasoned = false, content = false;
+  };
+
+  void TakePieces(std::vector<ReasoningSplitter::Piece> pieces, Delta* delta) {
+    State& state = states_[delta->choice];
+    for (ReasoningSplitter::Piece& piece : pieces) {
+      (piece.reasoning ? delta->reasoning : delta->text) += piece.text;
+    }
+    state.reasoned |= !delta->reasoning.empty();
+    if (state.reasoned && !state.content && !delta->text.empty()) usage_.reasoning += state.tokens;
+    state.content |= !delta->text.empty();
+  }
+
+  void TakeToken(TokenEvent& token, Delta* delta) {
+    State& state = states_[delta->choice];
+    delta->ids.push_back(token.token);
+    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
+    if (parts_.empty()) {
+      delta->text = std::move(token.text);
+    } else {
+      TakePieces(parts_[delta->choice].Push(token), delta);
+      ++state.tokens;
+    }
+    if (!delta->text.empty()) {
+      delta->scores = state.scores.Release(delta->text);
+    } else if (!delta->reasoning.empty()) {
+      state.scores.Drop();
+    }
+  }
+
+  void TakeEnd(Finished& finished, Delta* delta) {
+    State& state = states_[delta->choice];
+    if (parts_.empty()) {
+      delta->text = finished.text;
+    } else {
+      TakePieces(parts_[delta->choice].Finish(finished), delta);
+      if (state.reasoned && !state.content) usage_.reasoning += state.tokens;
+    }
+    delta->scores = state.scores.Finish(finished, delta->text);
+    delta->finish = finished.reason;
+    const Usage& usage = finished.usage;
+    usage_.completion += usage.generated_tokens;
+    if (delta->choice % per_prompt_ != 0) return;
+    usage_.prompt += usage.prompt_tokens;
+    usage_.cached += usage.cached_tokens;
+  }
+
   const size_t per_prompt_;
+  std::vector<AnswerParts> parts_;
+  std::vector<State> states_;
   UsageSum usage_;
 };
 
-Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, size_t count) {
-  Reader reader(answer.choices_per_prompt());
+void Add(Delta delta, Choice* choice) {
+  choice->reasoning += delta.reasoning;
+  choice->text += delta.text;
+  choice->ids.insert(choice->ids.end(), delta.ids.begin(), delta.ids.end());
+  for (TokenScore& score : delta.scores) choice->scores.push_back(std::move(score));
+  if (delta.prompt_score) choice->prompt_scores.push_back(*std::move(delta.prompt_score));
+  if (delta.finish) choice->finish = *delta.finish;
+}
+
+Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                         size_t count) {
   std::vector<Choice> choices(count);
   while (std::optional<Generation::Item> item = co_await generation.Next()) {
     Delta delta;
@@ -62,10 +120,8 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
       co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
       co_return;
     }
-    Choice& choice = choices[delta.choice];
-    choice.text += delta.text;
-    choice.ids.insert(choice.ids.end(), delta.ids.begin(), delta.ids.end());
-    if (delta.finish) choice.finish = *delta.finish;
+    Choice* choice = &choices[delta.choice];
+    Add(std::move(delta), choice);
   }
   if (exchange.gone()) co_return;
   HttpResponse response;
@@ -74,8 +130,7 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
 }
 
 // The answer begins with the first event: a request that fails before it has an HTTP status that says so.
-Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer) {
-  Reader reader(answer.choices_per_prompt());
+Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader) {
   bool begun = false, failed = false;
   std::string out;
   answer.AppendBegin(&out);
@@ -131,19 +186,21 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
     co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
     co_return;
   }
+  Reader reader(context.service, *answer, count);
   if (answer->stream()) {
-    co_await RunStream(exchange, generation, *answer);
+    co_await RunStream(exchange, generation, *answer, reader);
   } else {
-    co_await RunWhole(exchange, generation, *answer, count);
+    co_await RunWhole(exchange, generation, *answer, reader, count);
   }
 }
 
 const char* QuotedFinish(FinishReason reason) { return reason == FinishReason::kStop ? "\"stop\"" : "\"length\""; }
 
 std::string UsageJson(const UsageSum& usage) {
-  return fmt::format(
-      R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}})",
-      usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached);
+  return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
+                     usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning);
 }
 
 void AppendIds(const std::vector<TokenId>& ids, std::string* out) {

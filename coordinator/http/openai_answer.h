@@ -9,10 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/http/answer_parts.h"
 #include "coordinator/http/api_context.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/exchange.h"
 #include "coordinator/http/generation.h"
+#include "coordinator/http/openai_logprobs.h"
 #include "coordinator/http/openai_sampling.h"
 
 namespace gyre::http {
@@ -20,20 +22,24 @@ namespace gyre::http {
 // What one event adds to one choice.
 struct Delta {
   size_t choice = 0;
-  std::string text;
+  std::string reasoning, text;
   std::vector<TokenId> ids;
-  std::optional<FinishReason> finish;  // the last one of its choice
+  std::vector<TokenScore> scores;          // with logprobs: of the tokens that the text comes from
+  std::optional<TokenScore> prompt_score;  // with prompt_logprobs: of a token of the prompt; then nothing else is there
+  std::optional<FinishReason> finish;      // the last one of its choice
 };
 
 // Of all choices together. Choices of one prompt count it once.
 struct UsageSum {
   uint64_t prompt = 0, cached = 0, completion = 0;
+  uint64_t reasoning = 0;  // of the completion's: those before the content begins
 };
 
 // A choice as a whole.
 struct Choice {
-  std::string text;
+  std::string reasoning, text;
   std::vector<TokenId> ids;
+  std::vector<TokenScore> scores, prompt_scores;
   FinishReason finish = FinishReason::kStop;
 };
 
@@ -56,9 +62,11 @@ class OpenAiAnswer {
   bool stream() const { return streaming_.stream; }
   size_t choices_per_prompt() const { return static_cast<size_t>(n_); }
   std::vector<Request> TakeRequests() { return std::move(requests_); }
+  std::vector<AnswerParts> TakeParts() { return std::move(parts_); }
 
  protected:
-  std::vector<Request> requests_;  // n_ for each prompt, side by side
+  std::vector<Request> requests_;   // n_ for each prompt, side by side
+  std::vector<AnswerParts> parts_;  // one for each request, or none: then all of an answer is text
   int64_t n_ = 1;
   StreamFields streaming_;
 };

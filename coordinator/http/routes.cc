@@ -5,6 +5,7 @@
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
 #include "coordinator/http/openai.h"
+#include "coordinator/http/page_routes.h"
 
 namespace gyre::http {
 
@@ -14,6 +15,7 @@ void AddAllRoutes(Router& router, ApiContext& context) {
   AddOpenAiRoutes(router, context);
   AddAnthropicRoutes(router, context);
   AddLlamaRoutes(router, context);
+  AddPageRoutes(router);
 }
 
 }  // namespace gyre::http

@@ -185,7 +185,11 @@ Awaitable<void> Server::Accept() {
     const error_code error = std::get<0>(result);
     if (!acceptor_.is_open()) break;
     if (!error) {
-      Take(std::move(std::get<1>(result)));
+      try {
+        Take(std::move(std::get<1>(result)));
+      } catch (const std::exception& e) {
+        Log(LogLevel::kError, "http: a connection can't be served: {}", e.what());
+      }
       continue;
     }
     if (error == asio::error::connection_aborted) continue;

@@ -217,6 +217,7 @@ class ClusterWorld {
     After(m->delay, [this, m, epoch] {
       if (m->silent || m->prepared.count(epoch) == 0) return;
       m->loaded = epoch;
+      Say(m, epoch, StageProgress{2, 2});
       MaybeConnect(m->prepared.at(epoch).plan);
     });
   }
