@@ -8,12 +8,12 @@
 
 namespace gyre {
 
-// The numbers are those of the wire format (gyre/v1/cluster.proto). q8_0: int8 with one f16 scale for each 32 elements
-// of a head.
-enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kQ8_0 = 3 };
+// The numbers are those of the wire format (gyre/v1/cluster.proto). q8_0 and q4_0: codes of 8 or 4 bits with one f16
+// scale for each 32 elements of a head.
+enum class KvType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kQ8_0 = 3, kQ4_0 = 4 };
 
-inline constexpr std::array<std::string_view, 4> kKvTypeNames = {"f32", "f16", "bf16", "q8_0"};
-inline constexpr uint64_t kKvBlock = 32;  // elements that share a scale in q8_0
+inline constexpr std::array<std::string_view, 5> kKvTypeNames = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+inline constexpr uint64_t kKvBlock = 32;  // elements that share a scale
 inline constexpr int kMaxHeadDim = 4096;  // elements of a head; models with larger heads are refused
 
 constexpr std::string_view KvTypeName(KvType type) { return kKvTypeNames[static_cast<size_t>(type)]; }
@@ -23,15 +23,25 @@ constexpr std::optional<KvType> ParseKvType(std::string_view name) {
   }
   return std::nullopt;
 }
-// Bytes of so many elements. REQUIRES for q8_0: whole blocks.
-constexpr uint64_t KvBytes(KvType type, uint64_t elems) {
+constexpr bool KvHasScales(KvType type) { return type == KvType::kQ8_0 || type == KvType::kQ4_0; }
+// Bytes of so many elements without their scales. REQUIRES for q4_0: an even number.
+constexpr uint64_t KvCodeBytes(KvType type, uint64_t elems) {
   switch (type) {
     case KvType::kF32: return elems * 4;
     case KvType::kF16:
     case KvType::kBf16: return elems * 2;
-    case KvType::kQ8_0: return elems + elems / kKvBlock * 2;
+    case KvType::kQ8_0: return elems;
+    case KvType::kQ4_0: return elems / 2;
   }
   return 0;
 }
+// Bytes of so many elements. REQUIRES with scales: whole blocks.
+constexpr uint64_t KvBytes(KvType type, uint64_t elems) {
+  return KvCodeBytes(type, elems) + (KvHasScales(type) ? elems / kKvBlock * 2 : 0);
+}
+// q4_0: the byte, counted from the beginning of the head, and the bits in it that hold element d of a vector: the first
+// half of a block lies in the low bits, the second half above it.
+constexpr uint64_t KvNibbleByte(uint64_t d) { return d / kKvBlock * (kKvBlock / 2) + d % (kKvBlock / 2); }
+constexpr int KvNibbleShift(uint64_t d) { return d % kKvBlock < kKvBlock / 2 ? 0 : 4; }
 
 }  // namespace gyre

@@ -15,8 +15,9 @@ using absl::Status;
 using absl::StatusOr;
 
 // The code tells whose fault it was: kInvalidArgument (input), kDataLoss (corrupt bytes), kNotFound, kResourceExhausted
-// (does not fit), kFailedPrecondition (state), kUnavailable (peer gone), kDeadlineExceeded, kUnimplemented (valid input
-// that Gyre does not support), kInternal (a bug in Gyre).
+// (does not fit now), kOutOfRange (longer than the context or the KV cache will ever hold), kFailedPrecondition
+// (state), kUnavailable (peer gone), kDeadlineExceeded, kUnimplemented (valid input that Gyre does not support),
+// kInternal (a bug in Gyre).
 template <typename... Args>
 Status MakeStatus(absl::StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);
@@ -32,6 +33,7 @@ GYRE_STATUS_MAKER(InvalidArgument, kInvalidArgument)
 GYRE_STATUS_MAKER(DataLoss, kDataLoss)
 GYRE_STATUS_MAKER(NotFound, kNotFound)
 GYRE_STATUS_MAKER(ResourceExhausted, kResourceExhausted)
+GYRE_STATUS_MAKER(OutOfRange, kOutOfRange)
 GYRE_STATUS_MAKER(FailedPrecondition, kFailedPrecondition)
 GYRE_STATUS_MAKER(Unavailable, kUnavailable)
 GYRE_STATUS_MAKER(DeadlineExceeded, kDeadlineExceeded)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct RowRequest {
   float temperature = 0;         // kTopK: > 0 also asks for the log-sum-exp at this temperature
   std::vector<TokenId> touched;  // strictly rising; kTopK: ids left out of the top K; kTargets: the ids asked for
   std::vector<uint64_t> mask;    // bit id of word id/64 set = allowed; empty = every id is allowed
+  // Also asks for the log-sum-exp of all ids and this many of the best of all ids, 0..kMaxTopK, whatever `touched` and
+  // `mask` say. Not with kHidden.
+  std::optional<uint32_t> logprobs;
   bool operator==(const RowRequest&) const = default;
 };
 inline constexpr uint32_t kMaxTopK = 1024;
@@ -76,6 +80,10 @@ struct RowAnswer {
   double log_sum_exp = 0;           // of the unmasked others, K included, at temperature 1 (kTargets: of all ids)
   double log_sum_exp_t = 0;         // the same of logit / temperature; 0 where no temperature was asked
   std::vector<float> values;        // kFullLogits: [vocab]; kHidden: [dim]
+  // Where log-probabilities were asked for: the best of all ids, logit falling then id rising, and the log-sum-exp of
+  // all ids at temperature 1.
+  std::vector<TokenLogit> best;
+  double log_sum_exp_all = 0;
   bool operator==(const RowAnswer&) const = default;
 };
 

@@ -8,8 +8,8 @@ namespace {
 
 // Sizes of the fixed parts: what a count is checked against before its things are read.
 constexpr size_t kSeqRowsBytes = 8 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4;
-constexpr size_t kRequestBytes = 4 + 4 + 1 + 4 + 4 + 4 + 4;
-constexpr size_t kAnswerBytes = 8 + 4 + 4 + 1 + 4 + 4 + 8 + 8 + 4;
+constexpr size_t kRequestBytes = 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4;
+constexpr size_t kAnswerBytes = 8 + 4 + 4 + 1 + 4 + 4 + 8 + 8 + 4 + 4 + 8;
 
 void EncodeRequest(const RowRequest& r, Encoder* out) {
   out->Put(r.first);
@@ -19,6 +19,7 @@ void EncodeRequest(const RowRequest& r, Encoder* out) {
   out->Put(r.temperature);
   out->PutVector(std::span<const TokenId>(r.touched));
   out->PutVector(std::span<const uint64_t>(r.mask));
+  out->Put(r.logprobs ? *r.logprobs + 1 : uint32_t{0});
 }
 
 bool KnownMode(RowMode mode) { return mode >= RowMode::kArgmax && mode <= RowMode::kHidden; }
@@ -31,7 +32,11 @@ bool DecodeRequest(Decoder& in, uint32_t next_row, uint32_t row_count, RowReques
   r->temperature = in.Get<float>();
   in.GetVector(&r->touched);
   in.GetVector(&r->mask);
+  const auto logprobs = in.Get<uint32_t>();  // 0: none; n + 1: n of the best
   if (!in.ok() || !KnownMode(r->mode)) return false;
+  if (logprobs > kMaxTopK + 1 || (logprobs > 0 && r->mode == RowMode::kHidden)) return false;
+  r->logprobs.reset();
+  if (logprobs > 0) r->logprobs = logprobs - 1;
   if (r->first < next_row || r->count == 0 || r->first >= row_count || r->count > row_count - r->first) return false;
   if (r->mode == RowMode::kTopK && (r->k == 0 || r->k > kMaxTopK)) return false;
   if (!(r->temperature >= 0 && r->temperature <= std::numeric_limits<float>::max())) return false;
@@ -176,7 +181,8 @@ uint64_t MaxAnswerBytes(const StepBatch& batch, size_t vocab, size_t dim) {
   for (const SeqRows& s : batch.seqs) {
     for (const RowRequest& r : s.requests) {
       const uint64_t top = r.mode == RowMode::kTopK ? r.k : 1;
-      uint64_t row = kAnswerBytes + (r.touched.size() + top) * (sizeof(TokenId) + sizeof(float));
+      uint64_t row =
+          kAnswerBytes + (r.touched.size() + top + r.logprobs.value_or(0)) * (sizeof(TokenId) + sizeof(float));
       if (r.mode == RowMode::kFullLogits) row += vocab * sizeof(float);
       if (r.mode == RowMode::kHidden) row += dim * sizeof(float);
       bytes += r.count * row;
@@ -197,6 +203,8 @@ void EncodeStepAnswer(const StepAnswer& answer, Encoder* out) {
     out->Put(r.log_sum_exp);
     out->Put(r.log_sum_exp_t);
     out->PutVector(std::span<const float>(r.values));
+    PutLogits(r.best, out);
+    out->Put(r.log_sum_exp_all);
   }
 }
 
@@ -214,6 +222,8 @@ StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload) {
     r.log_sum_exp = in.Get<double>();
     r.log_sum_exp_t = in.Get<double>();
     in.GetVector(&r.values);
+    GetLogits(in, &r.best);
+    r.log_sum_exp_all = in.Get<double>();
     if (!in.ok() || !KnownMode(r.mode)) return DataLoss("step answer: a row is malformed");
   }
   return Whole(in, std::move(answer), "step answer");

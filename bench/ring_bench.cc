@@ -4,9 +4,14 @@
 //   ring_bench overhead MODEL                     1 and 3 stages, one stream
 //   ring_bench busy MODEL [--streams 8]           2 stages with one thread each
 //   ring_bench decode MODEL [--threads N]         one stage, one stream
+//   ring_bench beside MODEL [--streams 8] [--prompt 4000]   texts while a long prompt is computed beside them
+#include <time.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -29,15 +34,29 @@ struct Flags {
   int streams = 8;
   int threads = 0;
   int tokens = 64;
+  int prompt = 4000;
   int runs = 5;
+  std::string policy = "fcfs";
+  uint32_t step_tokens = 0;
+  bool processor_time = false;
 };
+
+// What this process has computed so far, on all processors.
+Deadline ProcessorTime() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return Deadline(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
+}
 
 std::unique_ptr<Runtime> OpenRing(const Flags& flags, int stages, int threads) {
   RuntimeOptions o;
   o.model = flags.model;
   o.stages = stages;
   o.threads = threads;
-  o.ctx = 1024;
+  o.ctx = 1024 + static_cast<uint32_t>(flags.prompt);
+  o.policy = flags.policy;
+  o.step_tokens = flags.step_tokens;
+  if (flags.processor_time) o.now = ProcessorTime;
   o.parallel = static_cast<uint32_t>(flags.streams);
   o.no_prefix_cache = true;
   o.quiet = true;
@@ -147,6 +166,60 @@ std::string DecodeShare(const Flags& flags) {
       threads, bytes, Median(rate), Median(limit) / 1e9, Median(share));
 }
 
+// The q-quantile; 0 of nothing.
+double Quantile(std::vector<double> v, double q) {
+  if (v.empty()) return 0;
+  std::sort(v.begin(), v.end());
+  return v[std::min(v.size() - 1, static_cast<size_t>(q * static_cast<double>(v.size())))];
+}
+
+// Seconds between the tokens of streams before a long prompt comes, and while it is computed. With --processor-time and
+// one thread they are what the process computes meanwhile, whatever else the machine does.
+std::string Beside(const Flags& flags) {
+  auto ring = OpenRing(flags, 1, flags.threads > 0 ? flags.threads : DefaultThreads());
+  const int vocab = ring->model().spec().vocab;
+  const uint32_t most = 900;
+  const auto clock = [&flags] { return flags.processor_time ? ProcessorTime() : Clock::now(); };
+  std::vector<double> ratios, quiet_ms, loaded_ms, first_ms, rows;
+  for (int run = 0; run < flags.runs; ++run) {
+    testing::Runner runner(ring->engine());
+    // All on the engine's thread, except where the prompt comes in: then these are only read.
+    std::vector<double> quiet, loaded;
+    std::vector<Deadline> last(static_cast<size_t>(flags.streams));
+    std::atomic<bool> begins{false}, computed{false}, over{false};
+    for (int s = 0; s < flags.streams; ++s) {
+      runner.Add(Continue(32, most, vocab, run * 100 + s), [&, s](SeqId seq, size_t tokens) {
+        const Deadline now = clock();
+        Deadline& before = last[static_cast<size_t>(s)];
+        // The first tokens come while others still have prompts.
+        if (tokens > 4) (begins ? loaded : quiet).push_back(Seconds(now - before));
+        before = now;
+        if (tokens >= static_cast<size_t>(flags.tokens)) over = true;
+        if (computed) ring->engine().Cancel(seq);
+      });
+    }
+    while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    begins = true;
+    const Deadline start = clock();
+    double first = 0;
+    runner.Add(Continue(flags.prompt, 1, vocab, 77 + run), [&](SeqId, size_t) {
+      first = Seconds(clock() - start);
+      rows.push_back(ring->engine().stats().scheduler.step_tokens);
+      computed = true;
+    });
+    runner.Wait();
+    quiet_ms.push_back(1e3 * Median(quiet));
+    loaded_ms.push_back(1e3 * Quantile(loaded, 0.99));
+    first_ms.push_back(1e3 * first);
+    ratios.push_back(Quantile(loaded, 0.99) / Median(quiet));
+  }
+  return fmt::format(
+      "\"beside\": {{\"streams\": {}, \"prompt\": {}, \"policy\": \"{}\", \"median_ms_without\": {:.1f}, "
+      "\"p99_ms_with\": {:.1f}, \"ratio\": {:.2f}, \"prompt_ms\": {:.0f}, \"prompt_rows_of_a_step\": {:.0f}}}",
+      flags.streams, flags.prompt, flags.policy, Median(quiet_ms), Median(loaded_ms), Median(ratios), Median(first_ms),
+      Median(rows));
+}
+
 }  // namespace
 }  // namespace gyre
 
@@ -163,11 +236,16 @@ int main(int argc, char** argv) {
     sub->add_option("--threads", flags.threads)->check(CLI::PositiveNumber);
     sub->add_option("--tokens", flags.tokens)->check(CLI::Range(4, 900));
     sub->add_option("--runs", flags.runs)->check(CLI::PositiveNumber);
+    sub->add_option("--prompt", flags.prompt)->check(CLI::PositiveNumber);
+    sub->add_option("--policy", flags.policy);
+    sub->add_flag("--processor-time", flags.processor_time);
+    sub->add_option("--step-tokens", flags.step_tokens);
     sub->callback([&what, run] { what = run; });
   };
   add("overhead", "microseconds a token outside the stages, 1 and 3 stages", Overhead);
   add("busy", "share of time that 2 one-thread stages compute", Busy);
   add("decode", "decode speed as a share of the memory bandwidth", DecodeShare);
+  add("beside", "time between tokens while a long prompt is computed beside them", Beside);
   CLI11_PARSE(app, argc, argv);
   bench::PrintResult(flags.model, flags.runs, what(flags));
 }

@@ -1,11 +1,5 @@
 // gyre serve, gyre worker: the processes of a ring over machines.
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -16,12 +10,13 @@
 #include "base/range.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/listen.h"
 #include "cli/progress.h"
+#include "cli/serve_http.h"
 #include "cli/session.h"
 #include "coordinator/grpc_server.h"
 #include "fmt/core.h"
 #include "runtime/runtime.h"
-#include "transport/tcp_link.h"
 #include "worker/node.h"
 
 namespace gyre {
@@ -41,57 +36,58 @@ StatusOr<LayerRange> ParseWish(const std::string& text) {
   return LayerRange{range->first, range->last + 1};
 }
 
-StatusOr<uint64_t> ParseMemory(const std::string& text) {
+// 0 for "".
+StatusOr<uint64_t> ParseSizeFlag(const char* flag, const std::string& text) {
   if (text.empty()) return uint64_t{0};
   const StatusOr<uint64_t> bytes = ParseSize(text);
-  return bytes.ok() ? bytes : AsUsage(Annotate(bytes.status(), "--memory"));
-}
-
-// A flag with an address to listen at, which may be beyond loopback only with --insecure.
-StatusOr<HostPort> ParseListen(const char* flag, const std::string& text, bool insecure) {
-  const StatusOr<HostPort> at = ParseHostPort(text);
-  if (!at.ok()) return AsUsage(Annotate(at.status(), flag));
-  if (!IsLoopback(at->host) && !insecure) {
-    return UsageError(
-        "{} {}: this address is not loopback, and the cluster is not encrypted; on a network that you "
-        "trust, add --insecure",
-        flag, text);
-  }
-  return *at;
-}
-
-// Whether the port can be had, before minutes go into loading a model.
-Status CheckPort(const char* flag, const HostPort& at) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const std::string where = FormatHostPort(at.host, at.port);
-  if (const int error = getaddrinfo(at.host.c_str(), std::to_string(at.port).c_str(), &hints, &found); error != 0) {
-    return Unavailable("{} {}: {}", flag, where, gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return Unavailable("{} {}: {}", flag, where, std::strerror(errno));
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool bound = bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, 1) == 0;
-  const int error = errno;
-  close(fd);
-  if (bound) return absl::OkStatus();
-  return Unavailable("{}: cannot listen at {}: {}", flag, where,
-                     error == EADDRINUSE ? "another program has the port" : std::strerror(error));
+  return bytes.ok() ? bytes : AsUsage(Annotate(bytes.status(), flag));
 }
 
 // Until a signal comes.
-void ServeUntilStopped(Runtime* runtime) {
+void ServeUntilStopped(Runtime* runtime, HttpFront* http) {
   Deadline report = Clock::now();
   while (!InterruptGuard::Interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (http != nullptr) http->Poll();
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
     runtime->ReportLoads();
   }
+}
+
+// The settings of a cluster, and whether its ports can be had.
+Status CheckCluster(const ServeCommandOptions& options, ServeOptions* serve) {
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseListen("--cluster", serve->cluster, serve->insecure));
+  if (!serve->ring.empty()) {
+    GYRE_ASSIGN_OR_RETURN(const HostPort ring, ParseListen("--ring", serve->ring, serve->insecure));
+    GYRE_RETURN_IF_ERROR(CheckPort("--ring", ring));
+  }
+  GYRE_RETURN_IF_ERROR(CheckPort("--cluster", at));
+  if (serve->bit_equal && options.ring.wire != "f32") {
+    return UsageError(
+        "--bit-equal with --wire {}: it rounds at every hop, so the text would depend on where the layers are cut; "
+        "expected f32",
+        options.ring.wire);
+  }
+  GYRE_ASSIGN_OR_RETURN(serve->memory, ParseSizeFlag("--memory", options.memory));
+  if (!options.layers.empty()) {
+    if (serve->no_local) return UsageError("--layers {} with --no-local: no layers run here", options.layers);
+    GYRE_ASSIGN_OR_RETURN(serve->wish, ParseWish(options.layers));
+  }
+  if (serve->ring.empty()) serve->ring = FormatHostPort(at.host, 0);
+  return absl::OkStatus();
+}
+
+StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& options, const ServeOptions& serve,
+                                               const RuntimeOptions& ring_options, Runtime* ring) {
+  const GrpcServerOptions grpc_options{.address = serve.cluster,
+                                       .term = ring->term(),
+                                       .version = options.version,
+                                       .context = ring->context(),
+                                       .kv_type = ring_options.kv_type,
+                                       .exact = ring_options.exact,
+                                       .open = ring_options.ForOpening()};
+  return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
 
 }  // namespace
@@ -99,24 +95,18 @@ void ServeUntilStopped(Runtime* runtime) {
 Status ServeCommand(const ServeCommandOptions& options) {
   InterruptGuard guard(0);
   TellMore();
-  const bool insecure = options.serve.insecure;
-  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseListen("--cluster", options.serve.cluster, insecure));
-  if (!options.serve.ring.empty()) {
-    GYRE_ASSIGN_OR_RETURN(const HostPort ring, ParseListen("--ring", options.serve.ring, insecure));
-    GYRE_RETURN_IF_ERROR(CheckPort("--ring", ring));
-  }
-  GYRE_RETURN_IF_ERROR(CheckPort("--cluster", at));
-  if (options.serve.bit_equal && options.ring.wire != "f32") {
-    return UsageError(
-        "--bit-equal with --wire {}: it rounds at every hop, so the text would depend on where the layers are cut; "
-        "expected f32",
-        options.ring.wire);
-  }
   ServeOptions serve = options.serve;
-  GYRE_ASSIGN_OR_RETURN(serve.memory, ParseMemory(options.memory));
-  if (serve.ring.empty()) serve.ring = FormatHostPort(at.host, 0);
+  HttpOptions http = options.http;
+  const bool clustered = !serve.cluster.empty();
+  if (!clustered && http.address.empty()) http.address = kHttpAddress;
+  GYRE_ASSIGN_OR_RETURN(http.max_body_bytes, ParseSizeFlag("--max-body", options.max_body));
+  HostPort http_at;
+  if (!http.address.empty()) GYRE_RETURN_IF_ERROR(CheckHttp(http, serve.insecure, &http_at));
   RuntimeOptions ring_options = options.ring;
-  ring_options.serve = &serve;
+  if (clustered) {
+    GYRE_RETURN_IF_ERROR(CheckCluster(options, &serve));
+    ring_options.serve = &serve;
+  }
   // Workers on the same machine open the same path.
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
@@ -126,26 +116,32 @@ Status ServeCommand(const ServeCommandOptions& options) {
   auto opened = Runtime::Open(ring_options);
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
-  GrpcServerOptions grpc_options{.address = serve.cluster,
-                                 .term = ring->term(),
-                                 .version = options.version,
-                                 .context = ring->context(),
-                                 .kv_type = ring_options.kv_type,
-                                 .exact = ring_options.exact,
-                                 .open = ring_options.ForOpening()};
-  GYRE_ASSIGN_OR_RETURN(
-      auto server, GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service()));
-  InterruptGuard::Begin();
+  std::unique_ptr<GrpcServer> server;
+  if (clustered) {
+    GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get()));
+  }
+  std::unique_ptr<HttpFront> front;
+  if (!http.address.empty()) {
+    GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at, options.ring.model, options.version, *ring));
+  }
+  InterruptGuard::Begin(front != nullptr ? 2 : 1);
   // For people, and for programs that started it with port 0.
-  fmt::print("listening {}\n", server->address());
+  if (server != nullptr) fmt::print("listening {}\n", server->address());
+  if (front != nullptr) fmt::print("listening {}\n", front->server().url());
   std::fflush(stdout);
-  if (!ring_options.quiet) {
+  if (!ring_options.quiet && server != nullptr) {
     fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, server->address());
   }
-  ServeUntilStopped(ring.get());
+  if (!ring_options.quiet && front != nullptr) {
+    fmt::print(stderr, "{}: open {} in a browser; clients of OpenAI's API use {}/v1\n", ring_options.model,
+               front->server().url(), front->server().url());
+  }
+  ServeUntilStopped(ring.get(), front.get());
+  if (front != nullptr) front->Drain();
   // No more plans, then no more calls, then the rest.
   ring->cluster().Stop();
-  server->Stop();
+  if (front != nullptr) front->server().Stop();
+  if (server != nullptr) server->Stop();
   return absl::OkStatus();
 }
 
@@ -176,7 +172,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(const WireType wire, ParseWireType(options.wire));
     node.wire_types = Only(wire);
   }
-  GYRE_ASSIGN_OR_RETURN(node.memory, ParseMemory(options.memory));
+  GYRE_ASSIGN_OR_RETURN(node.memory, ParseSizeFlag("--memory", options.memory));
   if (!options.quiet) node.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   return RunNode(node, &InterruptGuard::Interrupted);
 }

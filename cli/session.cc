@@ -13,23 +13,26 @@
 #include <sstream>
 #include <string_view>
 
+#include "cli/terminal_signals.h"
 #include "fmt/core.h"
 
 namespace gyre {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t interrupted = 0;  // signals that came
+volatile std::sig_atomic_t most = 1;         // of them; the next one ends the process
 volatile std::sig_atomic_t terminated = 0;
 volatile std::sig_atomic_t begun = 0;
 volatile std::sig_atomic_t early_exit_code = 0;
 
 extern "C" void OnInterrupt(int signal) {
   if (begun == 0) _exit(early_exit_code);
-  if (interrupted != 0) {
+  if (interrupted >= most) {
+    RestoreTerminal();
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
-  interrupted = 1;
+  interrupted = interrupted + 1;
   if (signal == SIGTERM) terminated = 1;
 }
 
@@ -49,8 +52,12 @@ InterruptGuard::~InterruptGuard() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
-void InterruptGuard::Begin() { begun = 1; }
+void InterruptGuard::Begin(int signals) {
+  most = signals;
+  begun = 1;
+}
 bool InterruptGuard::Interrupted() { return interrupted != 0; }
+int InterruptGuard::Count() { return interrupted; }
 bool InterruptGuard::Terminated() { return terminated != 0; }
 void InterruptGuard::Interrupt() { interrupted = 1; }
 void InterruptGuard::Clear() {

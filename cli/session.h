@@ -11,13 +11,15 @@
 namespace gyre {
 
 // While one lives, SIGINT (Ctrl-C) and SIGTERM don't end the process as they come. At first, while a model loads, the
-// process ends with `exit_code`; after Begin() the first signal sets a flag, and a second one ends the process.
+// process ends with `exit_code`; after Begin(n) the first n signals set a flag, and the next one ends the process.
 class InterruptGuard {
  public:
   explicit InterruptGuard(int exit_code);
   ~InterruptGuard();
-  static void Begin();
+  static void Begin(int signals = 1);
   static bool Interrupted();
+  // Signals that came since then.
+  static int Count();
   // SIGTERM came: the program is to end, not only what it is doing.
   static bool Terminated();
   // As a signal does.
@@ -34,6 +36,7 @@ struct GenerateOptions {
   int64_t seed = -1;  // -1 = a random one, which is printed
   std::vector<std::string> stops;
   bool ignore_eos = false;
+  std::vector<std::string> given;  // long names of the flags that the user gave, by any way
 };
 
 // Sampling parameters with the seed drawn where none was given.

@@ -110,6 +110,25 @@ ChainId BlockManager::Publish(uint64_t salt, ChainId parent, BlockId id, std::sp
   return block.entry->chain;
 }
 
+uint32_t BlockManager::Reclaim(std::span<const uint32_t> owners) {
+  std::vector<bool> listed(blocks_.size(), false);
+  for (BlockId id : free_) listed[id] = true;
+  for (BlockId id : cached_) listed[id] = true;
+  uint32_t reclaimed = 0;
+  for (BlockId id = 0; id < num_blocks(); ++id) {
+    uint32_t& references = blocks_[id].references;
+    if (listed[id] || (references > 0 && references <= owners[id])) continue;
+    if (owners[id] == 0) {
+      references = 1;
+      Release(id);
+    } else {
+      references = owners[id];
+    }
+    ++reclaimed;
+  }
+  return reclaimed;
+}
+
 void BlockManager::Shrink(uint32_t n) {
   cached_.clear();
   published_.clear();

@@ -60,6 +60,11 @@ class BlockManager {
   ChainId Publish(uint64_t salt, ChainId parent, BlockId block, std::span<const TokenId> tokens,
                   std::span<const RowClass> classes);
 
+  // Gives back what nobody owns any more: references beyond `owners` (as many as blocks), and blocks without references
+  // that nothing lists. Returns the number of blocks that come back. REQUIRES: no block has fewer references than
+  // owners.
+  uint32_t Reclaim(std::span<const uint32_t> owners);
+
   // Forgets all content and keeps only the first n blocks. REQUIRES: no block has an owner, 1 <= n <= num_blocks().
   void Shrink(uint32_t n);
 

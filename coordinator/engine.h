@@ -34,6 +34,7 @@ struct EngineOptions {
   RequestLimits limits;
   uint32_t model = 0;
   int vocab = 0;
+  int dim = 0;                           // width of a hidden state; 0: embeddings are refused
   uint32_t context = 0;                  // positions of a sequence at most
   const Tokenizer* tokenizer = nullptr;  // null: no text, no end-of-generation ids. Outlives the engine
   uint32_t candidates = 64;              // K of a sampled row where top-k doesn't say
@@ -61,6 +62,9 @@ struct EngineStats {
   Duration last_pause{}, longest_pause{};
   // Sequences that a pause found in the middle of their prompt, or of a block, added up over all pauses.
   uint64_t held_in_prefill = 0, held_in_partial_block = 0;
+  // Checks of the KV bookkeeping after the last request ended, and those that found a fault. What leaked was given back
+  // (SchedulerStats::leaked_blocks).
+  uint64_t integrity_checks = 0, integrity_faults = 0;
   std::vector<SequenceStats> sequences;  // running and waiting ones; up to 50 ms old
 };
 
@@ -72,8 +76,8 @@ class Engine {
   ~Engine();
 
   // Thread-safe. The sink gets exactly one terminal event, also when this engine stops or the ring breaks.
-  // kInvalidArgument (the request is malformed or passes EngineOptions::limits), kResourceExhausted (it can never fit,
-  // or the queue is full), kUnavailable (no ring): then the sink is never called.
+  // kInvalidArgument (the request is malformed or passes EngineOptions::limits), kOutOfRange (it can never fit),
+  // kResourceExhausted (the queue is full), kUnavailable (no ring): then the sink is never called.
   StatusOr<SeqId> Submit(Request request, EventSink sink);
   // Thread-safe; unknown and ended ids are ignored.
   void Cancel(SeqId seq);

@@ -2,12 +2,38 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "coordinator/engine_state.h"
 
 namespace gyre {
 namespace {
 
-Status CheckRequest(const Request& r, const RequestLimits& limits, int vocab) {
+constexpr Duration kCheckInterval = std::chrono::seconds(10);
+
+Status CheckLogprobs(const char* field, const std::optional<uint32_t>& n, const RequestLimits& limits) {
+  if (!n || *n <= limits.max_logprobs) return absl::OkStatus();
+  return InvalidArgument("{} is {}, at most {} of the likeliest ids are given", field, *n, limits.max_logprobs);
+}
+
+// Requests for what the model makes of a prompt.
+Status CheckPromptAnswers(const Request& r, const RequestLimits& limits, int dim) {
+  GYRE_RETURN_IF_ERROR(CheckLogprobs("logprobs", r.logprobs, limits));
+  GYRE_RETURN_IF_ERROR(CheckLogprobs("prompt_logprobs", r.prompt_logprobs, limits));
+  if (r.prompt_logits && r.prompt_logprobs) {
+    return InvalidArgument("a request asks for its prompt's logits or for log-probabilities, not for both");
+  }
+  if (!r.embedding) return absl::OkStatus();
+  if (r.max_new_tokens > 0 || r.prompt_logits || r.prompt_logprobs || r.logprobs) {
+    return InvalidArgument("a request for an embedding generates no text and asks for no logits or log-probabilities");
+  }
+  if (dim <= 0) return FailedPrecondition("this engine does not know how wide its hidden states are");
+  return absl::OkStatus();
+}
+
+Status CheckRequest(const Request& r, const EngineOptions& options) {
+  const RequestLimits& limits = options.limits;
+  const int vocab = options.vocab;
+  GYRE_RETURN_IF_ERROR(CheckPromptAnswers(r, limits, options.dim));
   if (r.prompt.empty()) return InvalidArgument("the prompt is empty, at least one token is needed");
   for (TokenId id : r.prompt) {
     if (id < 0 || id >= vocab) {
@@ -44,11 +70,10 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     MutexLock lock(&mutex_);
     GYRE_RETURN_IF_ERROR(refusing_);
   }
-  GYRE_RETURN_IF_ERROR(CheckRequest(request, options_.limits, options_.vocab));
+  GYRE_RETURN_IF_ERROR(CheckRequest(request, options_));
   const uint64_t limit = ContextLimit();
   if (request.prompt.size() > limit) {
-    return ResourceExhausted("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
-                             limit);
+    return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(), limit);
   }
   if (accepted_++ >= uint64_t{options_.scheduler.max_sequences} + options_.limits.max_waiting) {
     --accepted_;
@@ -74,12 +99,13 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
     return Deliver(s, Failed{refused});
   }
   ++counts_.requests;
+  unchecked_ = true;
   const Request& r = s.request;
   // The limit may have shrunk since Submit: then the scheduler refuses the prompt.
   const uint64_t wanted = std::min<uint64_t>(ContextLimit(), uint64_t{r.prompt.size()} + r.max_new_tokens);
   SequenceParams params{.tokens = s.tokens,
                         .max_positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted)),
-                        .needs_all_rows = r.prompt_logits,
+                        .needs_all_rows = r.prompt_logits || r.prompt_logprobs || r.embedding == Pooling::kMean,
                         .priority = r.priority,
                         .tenant = r.tenant,
                         .salt = options_.salt,
@@ -87,7 +113,7 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const SeqId id = s.id;
   sequences_[id] = std::move(sequence);
   if (r.deadline != kNoDeadline) ++with_deadline_;
-  if (Status status = scheduler_->Add(id, std::move(params)); !status.ok()) Fail(s, status);
+  if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) Fail(s, status);
 }
 
 void Engine::Impl::Cancel(SeqId seq) {
@@ -114,9 +140,28 @@ void Engine::Impl::ExpireDeadlines() {
   for (Sequence* s : late) Fail(*s, DeadlineExceeded("the request's deadline passed"));
 }
 
+// The KV bookkeeping is checked while nobody waits, and not after every lone request.
+void Engine::Impl::CheckWhenIdle() {
+  if (!unchecked_ || !scheduler_->idle()) return;
+  const Deadline now = Now();
+  if (now < next_check_) return;
+  unchecked_ = false;
+  next_check_ = now + kCheckInterval;
+  ++counts_.integrity_checks;
+  const Status found = scheduler_->CheckIntegrity();
+  if (found.ok()) return;
+  ++counts_.integrity_faults;
+  const uint32_t blocks = scheduler_->Reclaim();
+  Log(LogLevel::kError, "the KV bookkeeping was wrong: {}; {} leaked blocks were given back", Message(found), blocks);
+  if (const Status still = scheduler_->CheckIntegrity(); !still.ok()) {
+    Log(LogLevel::kError, "the KV bookkeeping is still wrong: {}; all that is cached is forgotten", Message(still));
+    scheduler_->Shrink(num_blocks_);
+  }
+}
+
 void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
   ++counts_.finished;
-  End(s, s.MakeFinished(reason, scheduler_->CachedPositions(s.id), Now()));
+  End(s, s.MakeFinished(reason, Now()));
 }
 
 void Engine::Impl::End(Sequence& s, const Event& terminal) {

@@ -14,9 +14,9 @@
 
 #include "base/mutex.h"
 #include "base/step_codec.h"
-#include "base/wakeup.h"
 #include "coordinator/engine.h"
 #include "coordinator/sequence.h"
+#include "transport/link_inbox.h"
 
 namespace gyre {
 
@@ -52,7 +52,7 @@ class Engine::Impl {
   };
 
   // Any thread.
-  void Post(std::function<void()> command);
+  void Post(LinkInbox::Command command) { inbox_.Push(std::move(command)); }
   void Refuse(const Status& why);
   // Positions of a sequence at most.
   uint64_t ContextLimit() const {
@@ -78,6 +78,7 @@ class Engine::Impl {
   // Requests from their beginning to their end (engine_requests.cc).
   void OnSubmit(std::unique_ptr<Sequence> sequence);
   void ExpireDeadlines();
+  void CheckWhenIdle();
   Sequence* Find(SeqId seq) {
     auto it = sequences_.find(seq);
     return it == sequences_.end() ? nullptr : it->second.get();
@@ -106,7 +107,7 @@ class Engine::Impl {
 
   // Steps and questions go round the ring, tokens come of it (engine_steps.cc).
   Status SendStep(const StepPlan& plan);
-  RowRequest RequestFor(Sequence& s, const StepItem& item);
+  RowRequest SampleRequest(Sequence& s, const StepItem& item);
   void SendQuestions();
   void DropStaleQuestions();
   void StashResults();
@@ -117,8 +118,14 @@ class Engine::Impl {
   void Ask(const Sequence& s, uint32_t position);
   void OnLogitsAnswer(const LogitsAnswer& answer);
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
-  void Emit(Sequence& s, const Draw& draw);
+  void Emit(Sequence& s, const Draw& draw, float raw_logit);
   Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
+
+  // What a request asks of its prompt's own rows (engine_prompts.cc).
+  void AskRows(Sequence& s, const StepItem& item, std::vector<RowRequest>* requests);
+  Status TakePromptRow(Sequence& s, const StepItem& item, const RowAnswer& answer);
+  Status TakeHidden(Sequence& s, const RowAnswer& answer);
+  Status EndPrompt(Sequence& s);
 
   const EngineOptions options_;
   std::atomic<uint32_t> num_blocks_{options_.scheduler.num_blocks};
@@ -136,9 +143,12 @@ class Engine::Impl {
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::map<SeqId, OpenQuestion> questions_;  // of running sequences' current incarnations
   size_t with_deadline_ = 0;
+  bool unchecked_ = false;  // requests came since the last check of the KV bookkeeping
+  Deadline next_check_{};
   EngineStats counts_;            // without `sequences`
   bool sequences_stale_ = false;  // snapshot_.sequences may differ from what there is
   Deadline sequences_published_{};
+  std::deque<LinkInbox::Command> commands_;  // that are being run
   std::vector<Delivery> events_;
   StepBatch batch_;
   std::vector<TokenId> ids_;
@@ -146,12 +156,10 @@ class Engine::Impl {
 
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> next_seq_{1};
-  WakeUp wake_;
+  LinkInbox inbox_;
   mutable Mutex mutex_;
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
-  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;        // the loop is in its Recv
   std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);  // ring_.to_first
-  std::vector<std::function<void()>> commands_ GYRE_GUARDED_BY(mutex_);
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };

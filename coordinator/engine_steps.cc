@@ -7,10 +7,8 @@
 
 namespace gyre {
 
-RowRequest Engine::Impl::RequestFor(Sequence& s, const StepItem& item) {
-  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt) {
-    return {.first = 0, .count = item.count, .mode = RowMode::kFullLogits, .touched = {}, .mask = {}};
-  }
+// The answer that decides the next token.
+RowRequest Engine::Impl::SampleRequest(Sequence& s, const StepItem& item) {
   RowRequest request;
   if (options_.candidates_path && !s.wants_full_logits) {
     request = MakeRowRequest(s.request.sampling, s.History(), {}, options_.candidates);
@@ -19,6 +17,7 @@ RowRequest Engine::Impl::RequestFor(Sequence& s, const StepItem& item) {
   }
   request.first = item.count - 1;
   request.count = 1;
+  request.logprobs = s.request.logprobs;
   s.row_request = request;
   return request;
 }
@@ -38,9 +37,8 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .row_count = item.count,
                  .blocks = {item.blocks},
                  .requests = {}};
-    if (item.sample_last || (s->request.prompt_logits && item.row_class == RowClass::kPrompt)) {
-      rows.requests.push_back(RequestFor(*s, item));
-    }
+    if (!s->cached) s->cached = item.first_position;
+    AskRows(*s, item, &rows.requests);
     const auto first = s->tokens.begin() + item.first_position;
     ids_.insert(ids_.end(), first, first + item.count);
     batch_.seqs.push_back(std::move(rows));
@@ -96,7 +94,7 @@ void Engine::Impl::OnFrame(const Frame& frame) {
 }
 
 void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
-  const LandedStep landed = scheduler_->Land(step, true);
+  const LandedStep landed = scheduler_->Land(step, true, Now());
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {
@@ -117,28 +115,33 @@ void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
 void Engine::Impl::OnStepFailed(StepId step, const StepError& error) {
   ++counts_.step_errors;
   Log(LogLevel::kWarn, "stage {} failed step {}: {}", error.stage, static_cast<uint64_t>(step), error.message);
-  for (SeqId seq : scheduler_->Land(step, false).failed) {
+  for (SeqId seq : scheduler_->Land(step, false, Now()).failed) {
     if (Sequence* s = Find(seq)) Fail(*s, Internal("stage {} failed repeatedly: {}", error.stage, error.message));
   }
 }
 
 void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer) {
   const bool last = item.sample_last && answer.position == item.first_position + item.count - 1;
-  if (s.request.prompt_logits && item.row_class == RowClass::kPrompt && answer.position == s.scored) {
-    if (const Status status = CheckFull(answer.values, answer.position); !status.ok()) return Fail(s, status);
-    ++s.scored;
-    Deliver(s, LogitsEvent{.position = answer.position, .logits = answer.values});
-  }
+  const Request& r = s.request;
+  if (const Status status = TakePromptRow(s, item, answer); !status.ok()) return Fail(s, status);
   if (!last) return;
-  if (s.request.max_new_tokens == 0) return Finish(s, FinishReason::kLength);
+  if (const Status status = EndPrompt(s); !status.ok()) return Fail(s, status);
+  if (r.max_new_tokens == 0) return Finish(s, FinishReason::kLength);
+  if (r.logprobs) {
+    StatusOr<RowLogprobs> logprobs = RowLogprobs::Read(answer, *r.logprobs, options_.vocab);
+    if (!logprobs.ok()) return Fail(s, logprobs.status());
+    s.logprobs = *std::move(logprobs);
+  }
   if (answer.mode == RowMode::kFullLogits) {
     s.wants_full_logits = false;
     return SampleFrom(s, answer.values, answer.position);
   }
-  StatusOr<std::optional<Draw>> draw =
-      SampleCandidates(s.request.sampling, s.History(), s.row_request, answer, options_.vocab);
+  StatusOr<std::optional<Draw>> draw = SampleCandidates(r.sampling, s.History(), s.row_request, answer, options_.vocab);
   if (!draw.ok()) return Fail(s, draw.status());
-  return draw->has_value() ? Emit(s, **draw) : Ask(s, answer.position);
+  if (!draw->has_value()) return Ask(s, answer.position);
+  if (!r.logprobs) return Emit(s, **draw, 0);
+  const StatusOr<float> logit = RawLogit(answer, (*draw)->token);
+  return logit.ok() ? Emit(s, **draw, *logit) : Fail(s, logit.status());
 }
 
 // Sent by SendQuestions: an answer is taken in without anything that could break the ring.
@@ -196,13 +199,18 @@ Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t positi
 void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position) {
   if (const Status status = CheckFull(logits, position); !status.ok()) return Fail(s, status);
   const StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, logits, position);
-  return draw.ok() ? Emit(s, *draw) : Fail(s, draw.status());
+  return draw.ok() ? Emit(s, *draw, logits[static_cast<size_t>(draw->token)]) : Fail(s, draw.status());
 }
 
-void Engine::Impl::Emit(Sequence& s, const Draw& draw) {
+void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   ++counts_.tokens_generated;
   const Sequence::Accepted accepted = s.Accept(draw, options_.tokenizer, Now());
-  Deliver(s, TokenEvent{.token = draw.token, .probability = draw.probability, .text = accepted.text});
+  TokenEvent event{.token = draw.token, .probability = draw.probability, .text = accepted.text};
+  if (s.request.logprobs) {
+    event.logprob = s.logprobs.Of(raw_logit);
+    event.top = s.logprobs.top();
+  }
+  Deliver(s, std::move(event));
   if (accepted.stopped) return Finish(s, FinishReason::kStop);
   if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);
   if (!scheduler_->Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);

@@ -12,14 +12,19 @@ namespace {
 // A text may be empty; the event itself takes memory too.
 size_t BytesOf(const Event& event) {
   size_t bytes = 2 * sizeof(Event);
-  if (const auto* token = std::get_if<TokenEvent>(&event)) bytes += token->text.size();
+  if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    bytes += token->text.size() + token->top.size() * sizeof(TokenLogprob);
+  }
+  if (const auto* token = std::get_if<PromptTokenEvent>(&event)) bytes += token->top.size() * sizeof(TokenLogprob);
   if (const auto* logits = std::get_if<LogitsEvent>(&event)) bytes += logits->logits.size() * sizeof(float);
-  if (const auto* finished = std::get_if<Finished>(&event)) bytes += finished->text.size();
+  if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) bytes += embedding->values.size() * sizeof(float);
+  if (const auto* finished = std::get_if<Finished>(&event)) bytes += finished->text.size() + finished->stop.size();
   return bytes;
 }
 
 bool IsTerminal(const Event& event) {
-  return !std::holds_alternative<TokenEvent>(event) && !std::holds_alternative<LogitsEvent>(event);
+  return std::holds_alternative<Finished>(event) || std::holds_alternative<Failed>(event) ||
+         std::holds_alternative<Cancelled>(event);
 }
 
 }  // namespace

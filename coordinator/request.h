@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -10,18 +11,30 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "coordinator/logprobs.h"
 #include "coordinator/sampler.h"
 
 namespace gyre {
 
+// How the hidden states of a prompt's rows, after the final norm, become one vector.
+enum class Pooling : uint8_t { kMean, kLast };
+
 struct Request {
   std::vector<TokenId> prompt;  // >= 1 id
   SamplingParams sampling;
-  uint32_t max_new_tokens = 0;  // 0: only the prompt is computed (with prompt_logits)
+  uint32_t max_new_tokens = 0;  // 0: only the prompt is computed
   std::vector<std::string> stops;
   std::vector<TokenId> stop_ids;  // beside the tokenizer's end-of-generation ids
   bool ignore_end = false;        // end-of-generation ids and stop_ids are tokens like any other
   bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order
+  // Each TokenEvent has log-probabilities: its own and those of this many of the likeliest ids, 0..20.
+  std::optional<uint32_t> logprobs;
+  // A PromptTokenEvent with the same for each token of the prompt but the first, in order, before the first TokenEvent.
+  // The prompt takes nothing from the prefix cache. Not with prompt_logits.
+  std::optional<uint32_t> prompt_logprobs;
+  // An EmbeddingEvent, and no text: max_new_tokens is 0, and no logits or log-probabilities are asked for. With the
+  // mean of all rows the prompt takes nothing from the prefix cache.
+  std::optional<Pooling> embedding;
   int priority = 0;
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
@@ -31,31 +44,50 @@ struct Request {
 enum class FinishReason : uint8_t { kStop, kLength };
 
 struct Usage {
-  uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;     // of the prompt: what the prefix cache had when the request began
+  uint32_t generated_tokens = 0;  // with the id that ended the text
   Duration to_first_token{}, total{};
 };
 
+// The id that ends a text (Finished::stop_id) has an event like any other, without text.
 struct TokenEvent {
   TokenId token = 0;
-  float probability = 0;
-  std::string text;  // may be empty: half a character, or what may become a stop string
+  float probability = 0;  // what it was drawn with: after bias, penalties, temperature and filters
+  std::string text;       // may be empty: half a character, or what may become a stop string
+  // With Request::logprobs: the log-softmax of the model's raw logits, before bias, penalties, temperature and filters,
+  // as OpenAI's servers give it at any temperature. -inf is possible, a value that is no number is not.
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // of the likeliest ids, best first (ties: the lower id); the token may be among them
+};
+// The same of a prompt's token, given those before it.
+struct PromptTokenEvent {
+  uint32_t position = 0;  // >= 1
+  TokenId token = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
 };
 struct LogitsEvent {
   uint32_t position = 0;
   std::vector<float> logits;  // [vocab]
+};
+struct EmbeddingEvent {
+  std::vector<float> values;  // [dim], finite, not normalized
 };
 // The three terminal events: exactly one ends every request.
 struct Finished {
   FinishReason reason = FinishReason::kStop;
   std::string text;  // what was held back
   Usage usage;
+  std::string stop;      // the stop string that ended the text; "" if none did
+  TokenId stop_id = -1;  // the end-of-generation id (a drawn BOS too) or stop id that ended it; -1 if none did
 };
 struct Failed {
   Status status;
 };
 struct Cancelled {};
 
-using Event = std::variant<TokenEvent, LogitsEvent, Finished, Failed, Cancelled>;
+using Event = std::variant<TokenEvent, PromptTokenEvent, LogitsEvent, EmbeddingEvent, Finished, Failed, Cancelled>;
 // Called on the engine's thread; must not block. It may call Submit, Cancel, Hold and Unhold.
 using EventSink = std::function<void(SeqId, const Event&)>;
 
@@ -66,6 +98,7 @@ struct RequestLimits {
   uint32_t max_stop_bytes = 4096;  // of each stop string
   uint32_t max_stop_ids = 1024;
   uint32_t max_logit_biases = 4096;
+  uint32_t max_logprobs = 20;  // the likeliest ids of a token
 };
 
 }  // namespace gyre

@@ -62,6 +62,7 @@ void Scheduler::Rep::Leave(Sequence* s, Stage stage) {
   if (starved == s) starved = nullptr;
   ++changes;
   s->stage = stage;
+  s->ready_at = 0;
   PublishLanded(s);
   if (s->in_flight == 0) Settle(s);
 }
@@ -78,7 +79,11 @@ void Scheduler::Rep::Settle(Sequence* s) {
   s->launched = s->landed = s->cached = s->published = 0;
   s->chain = kNoChain;
   s->poisoned = false;
-  if (s->stage == Stage::kRemoved) sequences.erase(s->id);
+  if (s->stage != Stage::kRemoved) return;
+  --s->tenant->sequences;
+  sequences.erase(s->id);
+  // What a tenant took beyond its share counts against those who are there beside it.
+  if (sequences.empty()) tenants.clear();
 }
 
 void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed) {
@@ -114,7 +119,7 @@ void Scheduler::Rep::LoseItem(Sequence* s) {
 Scheduler::Scheduler(const SchedulerOptions& options) : rep_(std::make_unique<Rep>(options)) {}
 Scheduler::~Scheduler() = default;
 
-Status Scheduler::Add(SeqId id, SequenceParams params) {
+Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   const SchedulerOptions& o = rep_->options;
   if (params.tokens.empty()) return InvalidArgument("sequence {} has no tokens", static_cast<uint64_t>(id));
   if (rep_->sequences.count(id) > 0) return InvalidArgument("sequence {} is known", static_cast<uint64_t>(id));
@@ -123,8 +128,8 @@ Status Scheduler::Add(SeqId id, SequenceParams params) {
                            params.tokens.size(), params.max_positions);
   }
   if (params.max_positions > uint64_t{o.num_blocks} * o.block_size) {
-    return ResourceExhausted("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
-                             o.block_size);
+    return OutOfRange("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
+                      o.block_size);
   }
   auto s = std::make_unique<ScheduledSequence>();
   s->id = id;
@@ -132,16 +137,25 @@ Status Scheduler::Add(SeqId id, SequenceParams params) {
   s->classes.assign(params.tokens.size(), RowClass::kPrompt);
   s->params = std::move(params);
   s->age = rep_->next_age++;
+  s->added = now;
+  s->tenant = rep_->TenantOf(s->params.tenant);
+  ++s->tenant->sequences;
+  rep_->Arrive(s.get());
+  for (; rep_->options.leaks_for_test > 0; --rep_->options.leaks_for_test) rep_->blocks.Allocate();
   rep_->waiting.insert(s.get());
   rep_->sequences.emplace(id, std::move(s));
   return absl::OkStatus();
 }
 
-LandedStep Scheduler::Land(StepId step, bool ok) {
+LandedStep Scheduler::Land(StepId step, bool ok, Deadline now) {
   LandedStep landed;
   if (rep_->flights.empty() || rep_->flights.front().step != step) return landed;
   Rep::Flight flight = std::move(rep_->flights.front());
   rep_->flights.pop_front();
+  // The ring was free for it when the step before had landed.
+  if (ok)
+    rep_->budget.Observe(flight.decode_rows, flight.prompt_rows, now - std::max(flight.launched, rep_->last_landed));
+  rep_->last_landed = now;
   const bool alone = flight.items.size() == 1;
   for (auto& [s, item] : flight.items) rep_->LandItem(s, std::move(item), ok, alone, &landed);
   return landed;
@@ -178,7 +192,8 @@ void Scheduler::Hold(SeqId id) {
 
 void Scheduler::Unhold(SeqId id) {
   ScheduledSequence* s = rep_->Find(id);
-  if (s == nullptr) return;
+  if (s == nullptr || !s->held) return;
+  rep_->Arrive(s);
   s->held = false;
   ++rep_->changes;
 }
@@ -245,7 +260,10 @@ void Scheduler::Repeat(SeqId id) {
 }
 
 void Scheduler::Remove(SeqId id) {
-  if (ScheduledSequence* s = rep_->Find(id)) rep_->Leave(s, Rep::Stage::kRemoved);
+  ScheduledSequence* s = rep_->Find(id);
+  if (s == nullptr) return;
+  rep_->answer += (static_cast<double>(s->size() - s->prompt) - rep_->answer) / 16;
+  rep_->Leave(s, Rep::Stage::kRemoved);
 }
 
 uint32_t Scheduler::Incarnation(SeqId id) const {
@@ -285,6 +303,8 @@ SchedulerStats Scheduler::stats() const {
   stats.blocks_available = rep_->blocks.available();
   stats.blocks_cached = rep_->blocks.cached();
   stats.num_blocks = rep_->blocks.num_blocks();
+  stats.tenants = static_cast<uint32_t>(rep_->tenants.size());
+  stats.step_tokens = rep_->PromptLimit(0);
   return stats;
 }
 

@@ -19,7 +19,7 @@ Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
   if (s.blocks.size() < BlocksFor(s.launched)) {
     return Internal("sequence {}: {} blocks for {} launched rows", id, s.blocks.size(), s.launched);
   }
-  if (s.blocks.size() > BlocksFor(s.size())) {
+  if (s.blocks.size() > std::max(BlocksFor(s.size()), Reserved(s))) {
     return Internal("sequence {}: {} blocks for {} tokens", id, s.blocks.size(), s.size());
   }
   if (uint64_t{s.published} * options.block_size > s.landed || s.cached > s.landed) {
@@ -113,17 +113,16 @@ Status Scheduler::Rep::CheckFlights() const {
 }
 
 Status Scheduler::CheckIntegrity() const {
-  std::vector<uint32_t> owners(rep_->blocks.num_blocks(), 0);
   for (const auto& [id, s] : rep_->sequences) {
     GYRE_RETURN_IF_ERROR(rep_->CheckSequence(*s));
     for (BlockId block : s->blocks) {
-      if (block >= owners.size()) return Internal("sequence {} holds block {}", static_cast<uint64_t>(id), block);
-      ++owners[block];
+      if (block >= rep_->blocks.num_blocks())
+        return Internal("sequence {} holds block {}", static_cast<uint64_t>(id), block);
     }
   }
   GYRE_RETURN_IF_ERROR(rep_->CheckLists());
   GYRE_RETURN_IF_ERROR(rep_->CheckFlights());
-  return rep_->blocks.CheckIntegrity(owners);
+  return rep_->blocks.CheckIntegrity(rep_->Owners());
 }
 
 }  // namespace gyre

@@ -11,61 +11,11 @@
 #include <vector>
 
 #include "coordinator/block_manager.h"
+#include "coordinator/scheduled_sequence.h"
 #include "coordinator/scheduler.h"
+#include "coordinator/step_budget.h"
 
 namespace gyre {
-
-struct ScheduledSequence {
-  enum class Stage : uint8_t {
-    kWaiting,  // not admitted; while its steps in flight land it still holds the blocks of the incarnation before
-    kRunning,
-    kFailed,   // it failed alone, repeatedly: waits for Remove
-    kRemoved,  // known until its last step in flight has landed
-  };
-
-  SeqId id{};
-  SequenceParams params;          // params.tokens grows with Append
-  std::vector<RowClass> classes;  // one for each token's row, as the prefix cache sees it
-  uint32_t prompt = 0;            // tokens
-  uint64_t age = 0;               // order of arrival, kept when preempted
-  Stage stage = Stage::kWaiting;
-  uint32_t incarnation = 1;
-  bool held = false;        // gets no rows
-  bool suspect = false;     // a step with rows of it failed, and none has landed since: it runs in steps of its own
-  uint32_t errors = 0;      // of those steps since the last landed row
-  uint32_t losses = 0;      // broken rings in a row that took rows of it along, since the last landed row
-  uint32_t high_water = 0;  // rows launched in any incarnation
-  uint64_t planned_in = 0;  // the last step that has rows of it
-  uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
-
-  // What follows belongs to the incarnation that holds the blocks.
-  uint64_t salt = 0;        // params.salt mixed with the ring's
-  uint64_t ring_salts = 0;  // value of Rep::ring_salts when it was admitted
-  bool poisoned = false;    // a step failed: what is in flight is worthless
-  uint32_t launched = 0;    // rows [0, launched)
-  uint32_t landed = 0;
-  uint32_t cached = 0;       // rows from the prefix cache
-  uint32_t published = 0;    // blocks
-  ChainId chain = kNoChain;  // of the last published block
-  std::vector<BlockId> blocks;
-
-  bool running() const { return stage == Stage::kRunning; }
-  uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }
-  // At most the row of the last generated token is left to launch.
-  bool decoding() const { return size() > prompt && launched + 1 >= size(); }
-  bool launchable() const { return !poisoned && !held && launched < size(); }
-  // Two broken rings may be its fault: nothing else is in flight beside it, so that a third blames nobody else.
-  bool needs_ring() const { return losses >= 2; }
-  bool needs_step() const { return suspect || needs_ring(); }
-  bool sample_owed() const { return running() && !poisoned && landed == size(); }
-};
-
-// The better rank comes first: higher priority, then older.
-struct ByRank {
-  bool operator()(const ScheduledSequence* a, const ScheduledSequence* b) const {
-    return a->params.priority != b->params.priority ? a->params.priority > b->params.priority : a->age < b->age;
-  }
-};
 
 struct Scheduler::Rep {
   using Sequence = ScheduledSequence;
@@ -73,12 +23,18 @@ struct Scheduler::Rep {
   struct Flight {
     StepId step{};
     std::vector<std::pair<Sequence*, StepItem>> items;
-    bool decodes = false;  // some of its rows are of sequences that decode
+    bool decodes = false;  // it is the step of one of the groups of decoding sequences
+    uint32_t decode_rows = 0, prompt_rows = 0;
+    Deadline launched{};
   };
   struct Draft {  // the step that is being made
     StepPlan plan;
     Flight flight;
-    uint32_t rows = 0;
+    uint32_t decode_left = 0;   // decode rows that it may still get
+    uint32_t prompt_limit = 0;  // prompt rows at most
+    bool admits = false;        // sequences that wait may come in
+    bool alone = false;         // it is the step of one sequence: nothing is added
+    uint32_t rows() const { return flight.decode_rows + flight.prompt_rows; }
   };
 
   explicit Rep(const SchedulerOptions& options);
@@ -92,19 +48,43 @@ struct Scheduler::Rep {
   }
 
   // Making a step (scheduler_plan.cc).
+  void MarkReady();
   bool PlanAlone(Draft* draft);
-  void PlanDecodes(Draft* draft);
-  void PlanPrefills(Draft* draft);
-  void Admit(Draft* draft);
-  bool TryAdmit(Sequence* s);
+  void PlanTogether(Draft* draft);
+  void PlanDecodes(uint32_t kept, Draft* draft);
+  void PlanQueue(Draft* draft);
+  bool PlanPrompt(Draft* draft);
+  uint32_t DecodeRows() const;
+  uint32_t PromptLimit(uint32_t decode_rows) const;
+  uint32_t PromptRoom(const Draft& draft) const;
+  bool Overdue(const Sequence& s) const;
+  void LaunchDecode(Sequence* s, Draft* draft);
   void LaunchPrefill(Sequence* s, Draft* draft);
   void Launch(Sequence* s, uint32_t count, Draft* draft);
+  uint32_t Chunk(const Sequence& s) const;
+  uint32_t PrefillCount(const Sequence& s, uint32_t rows_left) const;
+
+  // Who comes in and who goes first (scheduler_admit.cc).
+  Tenant* TenantOf(uint64_t id);
+  void Arrive(Sequence* s);
+  void Age(const Sequence& admitted);
+  bool GoesFirst(const Sequence& a, const Sequence& b) const;
+  Sequence* NextPrompt() const;
+  bool Follows(const Sequence& s) const;
+  Sequence* NextWaiting() const;
+  bool Admit(Sequence* s, Draft* draft);
+  void AdmitRest(Draft* draft);
+  bool TryAdmit(Sequence* s);
+  uint32_t Growth(const Sequence& s) const;
+  uint32_t Margin(const Sequence& s) const;
+  uint32_t Reserved(const Sequence& s) const;
+
+  // Blocks, and who gives them up (scheduler_blocks.cc).
   uint32_t Grow(Sequence* s, uint32_t must, uint32_t want);
   Sequence* HeldVictim() const;
   bool PreemptHeld();
   bool PreemptBelow(const Sequence* needy);
-  uint32_t Chunk(const Sequence& s) const;
-  uint32_t PrefillCount(const Sequence& s, uint32_t rows_left) const;
+  std::vector<uint32_t> Owners() const;
 
   // What becomes of sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
@@ -136,6 +116,13 @@ struct Scheduler::Rep {
   uint64_t ring_salts = 0;  // counts the changes of ring_salt
   uint64_t next_age = 0;
   uint64_t next_step = 1;
+  uint64_t shared = 1;  // number of the next step that is not of one sequence alone
+  std::unordered_map<uint64_t, Tenant> tenants;
+  StepBudget budget;
+  double answer = 128;           // tokens that sequences generate, in the mean of those that ended lately
+  Deadline now{};                // of the call that is under way
+  Deadline last_landed{};        // of steps
+  std::vector<Sequence*> order;  // of PlanDecodes and PlanQueue
   SchedulerStats counts;
 };
 

@@ -19,20 +19,26 @@ Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer
   bool ends = std::find(request.stop_ids.begin(), request.stop_ids.end(), draw.token) != request.stop_ids.end();
   // A drawn BOS begins another document, so it ends this one.
   if (tokenizer != nullptr) ends |= tokenizer->IsEndOfGeneration(draw.token) || draw.token == tokenizer->bos();
-  if (ends && !request.ignore_end) return {.text = "", .stopped = true};
+  if (ends && !request.ignore_end) {
+    stop_id_ = draw.token;
+    return {.text = "", .stopped = true};
+  }
   if (tokenizer == nullptr) return {};
   TextStream::Result result = stream_.Push(tokenizer->Piece(draw.token, previous == tokenizer->bos()));
+  if (result.stopped) stop_ = request.stops[static_cast<size_t>(result.stop)];
   return {.text = std::move(result.text), .stopped = result.stopped};
 }
 
-Finished Sequence::MakeFinished(FinishReason reason, uint32_t cached_tokens, Deadline now) {
+Finished Sequence::MakeFinished(FinishReason reason, Deadline now) {
   return {.reason = reason,
           .text = stream_.Flush(),
           .usage = {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
-                    .cached_tokens = cached_tokens,
+                    .cached_tokens = cached.value_or(0),
                     .generated_tokens = generated(),
                     .to_first_token = first_token_.value_or(now) - submitted_,
-                    .total = now - submitted_}};
+                    .total = now - submitted_},
+          .stop = stop_,
+          .stop_id = stop_id_};
 }
 
 }  // namespace gyre

@@ -23,11 +23,11 @@ class Sequence {
 
   struct Accepted {
     std::string text;      // may be shown now
-    bool stopped = false;  // an end-of-generation id or a stop string
+    bool stopped = false;  // by an end-of-generation id, a stop id or a stop string
   };
   // Takes in a drawn token. `tokenizer` may be null: then only stop_ids end the text.
   Accepted Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now);
-  Finished MakeFinished(FinishReason reason, uint32_t cached_tokens, Deadline now);
+  Finished MakeFinished(FinishReason reason, Deadline now);
   // For whoever hands the event over.
   const std::shared_ptr<const EventSink>& sink() const { return sink_; }
 
@@ -36,16 +36,23 @@ class Sequence {
 
   const SeqId id;
   const Request request;
-  std::vector<TokenId> tokens;     // prompt, then generated
-  RowRequest row_request;          // of the row that is sampled next
-  uint32_t scored = 0;             // prompt rows whose LogitsEvent was handed over: a replay computes them again
+  std::vector<TokenId> tokens;  // prompt, then generated
+  RowRequest row_request;       // of the row that is sampled next
+  // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.
+  uint32_t scored = 0;
+  // Where its first rows began: what was before them came from the prefix cache. A replay finds rows of its own there.
+  std::optional<uint32_t> cached;
   bool wants_full_logits = false;  // the next sampled row is sent again with mode kFullLogits
+  RowLogprobs logprobs;            // of the row that is sampled, with Request::logprobs
+  std::vector<double> pooled;      // Pooling::kMean: the sum of the first `scored` rows' hidden states, in their order
 
  private:
   const std::shared_ptr<const EventSink> sink_;
   TextStream stream_;
   const Deadline submitted_;
   std::optional<Deadline> first_token_;
+  std::string stop_;  // as in Finished
+  TokenId stop_id_ = -1;
 };
 
 }  // namespace gyre

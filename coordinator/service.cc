@@ -113,6 +113,28 @@ StatusOr<std::vector<TokenId>> Service::Tokenize(std::string_view text, const En
   return t->Encode(text, options);
 }
 
+Status Service::CheckIds(std::span<const TokenId> ids) const {
+  if (model_.tokenizer() == nullptr) return FailedPrecondition("{}: {}", model_.path(), model_.tokenizer_note());
+  const int vocab = model_.spec().vocab;
+  for (TokenId id : ids) {
+    if (id < 0 || id >= vocab)
+      return InvalidArgument("token id {} is out of range, the vocabulary has 0-{}", id, vocab - 1);
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::string> Service::Detokenize(const std::vector<TokenId>& ids, bool control_texts) const {
+  GYRE_RETURN_IF_ERROR(CheckIds(ids));
+  std::string text = model_.tokenizer()->Decode(ids, control_texts, limits_.prompt_bytes);
+  if (text.size() <= limits_.prompt_bytes) return text;
+  return InvalidArgument("the text of {} ids has more than {} bytes", ids.size(), limits_.prompt_bytes);
+}
+
+StatusOr<std::string> Service::TokenBytes(TokenId id, bool control_texts) const {
+  GYRE_RETURN_IF_ERROR(CheckIds(std::span(&id, 1)));
+  return model_.tokenizer()->Bytes(id, control_texts);
+}
+
 StatusOr<ChatPrompt> Service::Prompt(const ChatInput& chat) const {
   const Conversation& c = chat.conversation;
   size_t bytes = BytesOf(c.tools, limits_.prompt_bytes);
@@ -169,17 +191,21 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   Request request;
   GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(question));
   if (request.prompt.size() > context_) {
-    return ResourceExhausted("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
-                             request.prompt.size(), context_);
+    return OutOfRange("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
+                      request.prompt.size(), context_);
   }
   // The last token needs no position of its own.
   const auto room = static_cast<uint32_t>(context_ - request.prompt.size() + 1);
   request.sampling = std::move(question.sampling);
-  request.max_new_tokens = question.prompt_logits ? 0 : question.max_new_tokens.value_or(room);
+  const bool generates = !question.prompt_logits && !question.embedding;
+  request.max_new_tokens = generates ? question.max_new_tokens.value_or(room) : 0;
   request.stops = std::move(question.stops);
   request.stop_ids = std::move(question.stop_ids);
   request.ignore_end = question.ignore_end;
   request.prompt_logits = question.prompt_logits;
+  request.logprobs = question.logprobs;
+  request.prompt_logprobs = question.prompt_logprobs;
+  request.embedding = question.embedding;
   request.priority = question.priority;
   request.tenant = question.tenant;
   request.cache_salt = question.cache_salt;

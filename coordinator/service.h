@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -40,7 +41,10 @@ struct Question {
   std::vector<std::string> stops;
   std::vector<TokenId> stop_ids;  // beside the model's own end-of-generation ids
   bool ignore_end = false;        // end-of-generation ids are tokens like any other
-  bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order
+  bool prompt_logits = false;     // a LogitsEvent for each prompt row, in order; no text
+  // As in Request.
+  std::optional<uint32_t> logprobs, prompt_logprobs;
+  std::optional<Pooling> embedding;  // no text
   int priority = 0;
   uint64_t tenant = 0, cache_salt = 0;  // as in Request
   Deadline deadline = kNoDeadline;
@@ -66,13 +70,20 @@ class Service {
   uint32_t context() const { return context_; }
 
   // Templates and tokenizes on the calling thread. A conversation's stop ids are added to the question's.
-  // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kResourceExhausted:
-  // longer than the context. kFailedPrecondition: the model has no tokenizer.
+  // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kOutOfRange:
+  // longer than the context. kResourceExhausted: the template makes too much. kFailedPrecondition: the model has no
+  // tokenizer.
   StatusOr<Request> MakeRequest(Question question) const;
   // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
   // context.
   StatusOr<std::vector<TokenId>> Tokenize(std::string_view text, const EncodeOptions& options) const;
   StatusOr<ChatPrompt> Prompt(const ChatInput& chat) const;
+  // The other way: the bytes of a text of these ids, as the model's output has them, possibly no whole UTF-8; and the
+  // bytes of one id in the middle of a text. Control tokens have none, unless `control_texts`: then they have the text
+  // that the vocabulary stores. kInvalidArgument: an id is out of range, or more bytes than a prompt may have.
+  // kFailedPrecondition: the model has no tokenizer.
+  StatusOr<std::string> Detokenize(const std::vector<TokenId>& ids, bool control_texts = false) const;
+  StatusOr<std::string> TokenBytes(TokenId id, bool control_texts = false) const;
   // JSON texts as a conversation: `messages` an array, `tools` "" or any value. kInvalidArgument.
   StatusOr<Conversation> ParseConversation(std::string_view messages, std::string_view tools) const;
 
@@ -92,6 +103,8 @@ class Service {
  private:
   StatusOr<std::vector<TokenId>> PromptIds(Question& question) const;
   Status CheckSettings(const Question& question) const;
+  // Of a model with a tokenizer.
+  Status CheckIds(std::span<const TokenId> ids) const;
 
   class Pool;
   const Model& model_;

@@ -42,7 +42,8 @@ enum class Activation : uint8_t { kSilu, kGeluTanh };        // both exact, with
 // values at v + p * PageBytes(). In a page the heads are contiguous, keys as [head_dim][block_size], as scores are
 // computed for several positions at once, and values as [block_size][head_dim], as sums are computed for several
 // elements at once. In q8_0 each head's int8 elements are followed by its f16 scales, one per 32 elements: [head_dim /
-// 32][block_size] for keys and [block_size][head_dim / 32] for values.
+// 32][block_size] for keys and [block_size][head_dim / 32] for values. In q4_0 a byte has elements i and i + 16 of such
+// a block: keys are [head_dim / 2][block_size], values [block_size][head_dim / 2].
 struct KvView {
   KvType type = KvType::kF16;
   std::byte* k = nullptr;
@@ -148,8 +149,8 @@ class Backend {
   // [rows][half].
   virtual void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,
                     RopePairing pairing) = 0;
-  // Writes k, v [rows][kv_heads][head_dim] to the page of each row, rounded to nearest even; q8_0 is quantized like
-  // DType::kQ8_0. REQUIRES for q8_0: head_dim is a multiple of 32.
+  // Writes k, v [rows][kv_heads][head_dim] to the page of each row, rounded to nearest even; q8_0 and q4_0 are
+  // quantized like DType::kQ8_0 and kQ4_0. REQUIRES for these: head_dim is a multiple of 32.
   virtual void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) = 0;
   // Softmax attention of each row to positions [max(0, p - window + 1), p] of its sequence; q, out
   // [rows][heads][head_dim]. The context is summed in splits of 256 positions counted from 0.

@@ -2,15 +2,21 @@
 
 namespace gyre {
 
-std::string Tokenizer::Decode(const std::vector<TokenId>& ids) const {
+std::string Tokenizer::Decode(const std::vector<TokenId>& ids, bool control_texts, size_t most) const {
   std::string text;
   bool start = true;
   for (TokenId id : ids) {
-    text += Piece(id, start);
+    const bool control = type(id) == TokenType::kControl;
+    text += control && control_texts ? Text(id) : Piece(id, start);
+    if (text.size() > most) break;
     // Encode puts its space before every stretch that follows a special token.
-    start = type(id) == TokenType::kControl || type(id) == TokenType::kUserDefined;
+    start = control || type(id) == TokenType::kUserDefined;
   }
   return text;
+}
+
+std::string Tokenizer::Bytes(TokenId id, bool control_texts) const {
+  return control_texts && type(id) == TokenType::kControl ? Text(id) : Piece(id);
 }
 
 }  // namespace gyre

@@ -1,6 +1,8 @@
 // Text <-> token ids.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,7 +42,11 @@ class Tokenizer {
   virtual bool IsEndOfGeneration(TokenId id) const = 0;  // eos, eot and their kin
   virtual const std::string& kind() const = 0;           // "spm", "bpe", "unigram"
 
-  std::string Decode(const std::vector<TokenId>& ids) const;
+  // The text of these ids. Control tokens have none, unless `control_texts`: then they have their stored text. Ends
+  // soon after it has more than `most` bytes.
+  std::string Decode(const std::vector<TokenId>& ids, bool control_texts = false, size_t most = SIZE_MAX) const;
+  // The bytes of one id in the middle of a text; of a control token as in Decode.
+  std::string Bytes(TokenId id, bool control_texts) const;
 };
 
 }  // namespace gyre

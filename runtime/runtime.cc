@@ -9,36 +9,27 @@
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "runtime/kv_choice.h"
 #include "worker/layer.h"
 
 namespace gyre {
 namespace {
 
-// The number of KV blocks: what was asked for, or the context for each sequence that is to fit, as far as half of the
-// memory goes (pages are touched only when used).
-StatusOr<uint32_t> CountBlocks(const RuntimeOptions& o, const ModelSpec& spec, KvType type, uint32_t context) {
-  uint64_t tokens = o.kv_tokens != 0 ? o.kv_tokens : uint64_t{o.parallel} * context;
-  const uint64_t per_token = spec.KvBytesPerToken(type);
-  const uint64_t room = AvailableMemory() / 2 / std::max<uint64_t>(per_token, 1);
-  if (o.kv_tokens == 0 && room > 0 && tokens > room) {
-    tokens = std::max<uint64_t>(room, o.block_size);
-    if (!o.quiet) {
-      Log(LogLevel::kWarn,
-          "the KV cache is cut to {} tokens ({:.1f} GiB), half of the free memory; --kv-tokens says more", tokens,
-          static_cast<double>(tokens * per_token) / (1 << 30));
-    }
-  }
-  const uint64_t blocks = (tokens + o.block_size - 1) / o.block_size;
-  if (blocks == 0 || blocks >= kNoBlock) {
-    return InvalidArgument("--kv-tokens {}: expected 1 to {}", tokens, uint64_t{kNoBlock - 1} * o.block_size);
-  }
-  return static_cast<uint32_t>(blocks);
+KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, KvType type) {
+  return {.ctx = o.ctx,
+          .model_context = static_cast<uint32_t>(spec.context),
+          .tokens = o.kv_tokens,
+          .parallel = o.parallel,
+          .max_sequences = o.max_sequences,
+          .block_size = o.block_size,
+          .reserve = o.kv_reserve,
+          .bytes_per_token = spec.KvBytesPerToken(type),
+          .memory = AvailableMemory()};
 }
 
-// Whether a coordinator runs the layers itself until workers are there: it may, and its memory holds all weights and
-// the KV cache of one sequence. Otherwise it says why and waits for workers.
-bool RunsLayersHere(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
-  if (o.serve->no_local) return false;
+// Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
+// workers. Otherwise it says so, and has a share of the layers beside workers only.
+bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, 1, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
@@ -47,7 +38,8 @@ bool RunsLayersHere(const RuntimeOptions& o, const Model& model, KvType type, ui
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
   Log(LogLevel::kWarn,
-      "the model needs {:.2f} GiB and this machine has {:.2f} GiB: no layers run here, and requests wait for workers",
+      "the model needs {:.2f} GiB and this machine has {:.2f} GiB: it runs no layers alone, and requests wait for "
+      "workers",
       static_cast<double>(needed) / kGib, static_cast<double>(memory) / kGib);
   return false;
 }
@@ -90,16 +82,17 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
     return InvalidArgument("--stages {}: the model has {} layers, expected 1 to {}", options.stages, spec.layers.size(),
                            spec.layers.size());
   }
-  runtime->context_ = options.ctx != 0 ? options.ctx : static_cast<uint32_t>(spec.context);
+  const std::optional<KvType> named = ParseKvType(options.kv_type);
+  if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
+  const KvType kv = *named;
+  for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(WishOf(options, spec, kv)));
+  runtime->context_ = cache.context;
+  if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
   if (runtime->context_ > static_cast<uint32_t>(spec.context) && !options.quiet) {
     Log(LogLevel::kWarn, "--ctx {} is more than the {} that the model was made for; far text may be poor",
         runtime->context_, spec.context);
   }
-  const std::optional<KvType> named = ParseKvType(options.kv_type);
-  if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0 or f32", options.kv_type);
-  const KvType kv = *named;
-  for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
-  GYRE_ASSIGN_OR_RETURN(const uint32_t num_blocks, CountBlocks(options, spec, kv, runtime->context_));
   RingPortOptions port;
   if (options.serve != nullptr) {
     port.listen = options.serve->ring;
@@ -108,16 +101,21 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   if (options.tcp) port.listen = "127.0.0.1:0";
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
   runtime->term_ = TermNow();
-  GYRE_RETURN_IF_ERROR(runtime->Start(options, num_blocks, kv));
-  const int members = options.serve == nullptr                                           ? options.stages
-                      : RunsLayersHere(options, *runtime->model_, kv, runtime->context_) ? 1
-                                                                                         : 0;
-  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members));
-  if (members > 0) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
+  GYRE_RETURN_IF_ERROR(runtime->Start(options, cache, kv));
+  const ServeOptions* serve = options.serve;
+  const int members = serve == nullptr ? options.stages : serve->no_local ? 0 : 1;
+  // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans.
+  uint64_t memory = 0;
+  if (serve != nullptr && members > 0 && !HoldsModel(options, *runtime->model_, kv, runtime->context_)) {
+    memory = serve->memory != 0 ? serve->memory : AvailableMemory() / 10 * 9;
+  }
+  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members, memory));
+  if (members > 0 && memory == 0) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   return runtime;
 }
 
-Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
+Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv) {
+  const uint32_t num_blocks = cache.num_blocks;
   ClusterOptions c;
   c.term = term_;
   c.key = RandomKey();
@@ -148,11 +146,18 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   e.scheduler.block_size = o.block_size;
   e.scheduler.max_rows = o.max_rows;
   e.scheduler.chunk = o.chunk;
-  e.scheduler.max_sequences = std::max<uint32_t>(o.parallel, 64);
+  e.scheduler.max_sequences = cache.max_sequences;
+  const std::optional<SchedulerPolicy> policy = ParsePolicy(o.policy);
+  if (!policy) return InvalidArgument("--policy {}: expected fcfs, prefill_first or decode_round_robin", o.policy);
+  e.scheduler.policy = *policy;
+  e.scheduler.step_tokens = o.step_tokens;
+  e.scheduler.reserve_positions = o.kv_reserve ? context_ : 0;
   e.scheduler.prefix_cache = !o.no_prefix_cache;
   e.scheduler.chunked_prefill = !o.no_chunked_prefill;
   e.scheduler.continuous_batching = !o.no_continuous_batching;
+  e.now = o.now;
   e.vocab = model_->spec().vocab;
+  e.dim = model_->spec().dim;
   e.context = context_;
   e.tokenizer = model_->tokenizer();
   e.candidates_path = !o.no_candidates;
@@ -163,7 +168,7 @@ Status Runtime::Start(const RuntimeOptions& o, uint32_t num_blocks, KvType kv) {
   return absl::OkStatus();
 }
 
-Status Runtime::AddWorkers(const RuntimeOptions& options, int members) {
+Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
@@ -191,10 +196,12 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members) {
                     .address = port->address(),
                     .host = "",
                     .local = serves,
+                    .memory = memory,
                     .threads = w.threads,
                     .isa = IsaName(isa),
                     .prefill_matches_decode = PrefillMatchesDecode(isa),
                     .model_hash = model_->content_hash()};
+    if (serves) info.wish = options.serve->wish;
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));

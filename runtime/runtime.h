@@ -19,6 +19,8 @@
 
 namespace gyre {
 
+struct KvChoice;
+
 class Runtime {
  public:
   // Opens the model and starts engine and cluster. Within the process: waits until every stage has loaded and packed
@@ -41,8 +43,9 @@ class Runtime {
 
  private:
   Runtime() = default;
-  Status AddWorkers(const RuntimeOptions& options, int members);
-  Status Start(const RuntimeOptions& options, uint32_t num_blocks, KvType kv);
+  // memory: bytes of each; 0 = not to be checked.
+  Status AddWorkers(const RuntimeOptions& options, int members, uint64_t memory);
+  Status Start(const RuntimeOptions& options, const KvChoice& cache, KvType kv);
 
   std::shared_ptr<const Model> model_;
   uint32_t context_ = 0;

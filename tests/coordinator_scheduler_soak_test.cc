@@ -29,6 +29,9 @@ WorldOptions RandomOptions(uint64_t seed) {
   o.chunked_prefill = pick(0, 4) > 0;
   o.continuous_batching = pick(0, 4) > 0;
   o.prefill_matches_decode = pick(0, 1) > 0;
+  o.policy = static_cast<SchedulerPolicy>(pick(0, 2));
+  o.step_tokens = pick(0, 1) > 0 ? pick(1, 6) : 0;
+  o.reserve_positions = pick(0, 5) == 0 ? pick(1, o.num_blocks * o.block_size) : 0;
   return {.scheduler = o,
           .seed = seed,
           .error_rate = pick(0, 2) > 0 ? 0.05 : 0,
@@ -37,9 +40,22 @@ WorldOptions RandomOptions(uint64_t seed) {
           .ring_percent = std::array{0, 2, 12}[pick(0, 2)]};
 }
 
+// Steps that a decoding sequence waits at most (docs/scheduler.md): until it is overdue, then those that serve all
+// overdue ones, each after all that is in flight.
+uint64_t LongestWait(const SchedulerOptions& o) {
+  const uint32_t groups = std::min(o.decode_groups, o.max_in_flight);
+  uint32_t turns = 0;
+  for (uint32_t decoding = 1; decoding <= o.max_sequences; ++decoding) {
+    const uint32_t rows = std::min(o.max_rows, (decoding + groups - 1) / groups);
+    turns = std::max(turns, (decoding + rows - 1) / rows);
+  }
+  return 8 + uint64_t{turns} * o.max_in_flight;
+}
+
 // What is not reached is not tested: the events of all seeds together must have caused plenty of each.
 TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
+  uint64_t longest_gap = 0;
   uint64_t events = 0, holds = 0, lost = 0, failed = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     SchedulerWorld world(RandomOptions(seed));
@@ -51,6 +67,14 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
     lost += world.lost();
     failed += world.failed();
     const SchedulerStats stats = world.stats();
+    const SchedulerOptions o = RandomOptions(seed).scheduler;
+    if (o.chunked_prefill) {
+      EXPECT_LE(stats.longest_decode_gap, LongestWait(o)) << seed;
+      longest_gap = std::max(longest_gap, stats.longest_decode_gap);
+    }
+    sum.aged += stats.aged;
+    sum.cache_hits += stats.cache_hits;
+    sum.cache_lookups += stats.cache_lookups;
     sum.preemptions += stats.preemptions;
     sum.cached_positions += stats.cached_positions;
     sum.replayed_rows += stats.replayed_rows;
@@ -64,10 +88,16 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   EXPECT_GE(holds, 2000u);
   EXPECT_GE(lost, 5u);
   EXPECT_GE(failed, 20u);
+  EXPECT_GE(longest_gap, 8u);
+  EXPECT_GE(sum.aged, 10u);
+  EXPECT_GE(sum.cache_hits, 1000u);
+  EXPECT_GE(sum.cache_lookups, sum.cache_hits + 1000);
   RecordProperty("events", std::to_string(events));
   RecordProperty("preemptions", std::to_string(sum.preemptions));
   RecordProperty("cached_positions", std::to_string(sum.cached_positions));
   RecordProperty("computed_rows", std::to_string(sum.computed_rows));
+  RecordProperty("longest_decode_gap", std::to_string(longest_gap));
+  RecordProperty("aged", std::to_string(sum.aged));
 }
 
 // The checker itself: a bug planted between scheduler and stages must be found.

@@ -164,7 +164,7 @@ TEST(SchedulerTest, TheWorstRankedGivesItsBlocksUpAndComesBack) {
 TEST(SchedulerTest, CapacityIsRefusedWithTheNumbers) {
   Rig r(Small());
   const Status status = r.scheduler.Add(SeqId{1}, {.tokens = Tokens(65), .max_positions = 65});
-  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_TRUE(absl::IsOutOfRange(status));
   EXPECT_NE(Message(status).find("65"), std::string::npos);
   r.Add(2, Tokens(3), 4);
   r.Next();
@@ -242,7 +242,7 @@ TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(std::get<0>(again[0]), 1u);
   EXPECT_EQ(std::get<1>(again[0]), 0u) << "it begins anew";
-  EXPECT_TRUE(absl::IsResourceExhausted(r.scheduler.Add(SeqId{3}, {.tokens = Tokens(4), .max_positions = 20})));
+  EXPECT_TRUE(absl::IsOutOfRange(r.scheduler.Add(SeqId{3}, {.tokens = Tokens(4), .max_positions = 20})));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "coordinator/sequence.h"
 #include "model/weights.h"
 #include "tests/testing/fake_engine.h"
 
@@ -211,6 +212,67 @@ TEST_F(ServiceTest, AllSettingsReachTheRequest) {
   const auto scored = service_.MakeRequest({.input = IdsInput{1, 2, 3}, .prompt_logits = true});
   EXPECT_TRUE(scored->prompt_logits);
   EXPECT_EQ(scored->max_new_tokens, 0u);
+  const auto logprobs = service_.MakeRequest({.input = IdsInput{1, 2}, .logprobs = 5, .prompt_logprobs = 0});
+  EXPECT_EQ(logprobs->logprobs, 5u);
+  EXPECT_EQ(logprobs->prompt_logprobs, 0u);
+  EXPECT_EQ(logprobs->max_new_tokens, 99u);
+  const auto embedding = service_.MakeRequest({.input = IdsInput{1, 2}, .embedding = Pooling::kLast});
+  EXPECT_EQ(embedding->embedding, Pooling::kLast);
+  EXPECT_EQ(embedding->max_new_tokens, 0u);
+}
+
+TEST_F(ServiceTest, IdsBecomeBytesAgain) {
+  const Tokenizer& t = *model_->tokenizer();
+  const std::string text = "Gyre \xE2\x82\xAC and\n more";
+  const std::vector<TokenId> ids = t.Encode(text, {.add_special = true});
+  EXPECT_EQ(*service_.Detokenize(ids), text);
+  EXPECT_EQ(*service_.Detokenize({}), "");
+  std::string joined;
+  for (TokenId id : ids) joined += *service_.TokenBytes(id);
+  EXPECT_THAT(joined, ::testing::EndsWith(text));
+  ASSERT_EQ(t.type(t.eos()), TokenType::kControl);
+  EXPECT_EQ(*service_.TokenBytes(t.eos()), "");
+  EXPECT_EQ(*service_.TokenBytes(t.eos(), true), t.Text(t.eos()));
+  std::vector<TokenId> ended = t.Encode("a b", {});
+  const std::string plain = *service_.Detokenize(ended);
+  ended.push_back(t.eos());
+  EXPECT_EQ(*service_.Detokenize(ended), plain);
+  EXPECT_EQ(*service_.Detokenize(ended, true), plain + t.Text(t.eos()));
+  const int vocab = model_->spec().vocab;
+  for (TokenId id : {-1, vocab}) {
+    EXPECT_THAT(Message(service_.TokenBytes(id).status()), HasSubstr("out of range, the vocabulary has 0-"));
+    EXPECT_TRUE(absl::IsInvalidArgument(service_.Detokenize({5, id}).status()));
+  }
+  EXPECT_TRUE(service_.TokenBytes(vocab - 1).ok());
+  const std::vector<TokenId> many(1001, t.Encode("a", {}).back());
+  EXPECT_THAT(Message(service_.Detokenize(many).status()), HasSubstr("1001 ids has more than 1000 bytes"));
+}
+
+// What ended a text: a stop string, an id, or neither.
+TEST_F(ServiceTest, FinishedSaysWhatEndedTheText) {
+  const Tokenizer& t = *model_->tokenizer();
+  const auto ended = [&](Request request, std::vector<TokenId> ids) {
+    request.prompt = {1};
+    request.stops = {"xyz", "", "two", "twofold"};
+    Sequence s(SeqId{1}, std::move(request), {}, Deadline());
+    for (TokenId id : ids) {
+      if (s.Accept({.token = id}, &t, Deadline()).stopped) break;
+    }
+    return s.MakeFinished(FinishReason::kStop, Deadline());
+  };
+  const Finished by_text = ended({}, t.Encode("one two three", {}));
+  EXPECT_EQ(by_text.stop, "two");
+  EXPECT_EQ(by_text.stop_id, -1);
+  const Finished by_end = ended({}, {t.Encode("one", {})[0], t.eos()});
+  EXPECT_EQ(by_end.stop, "");
+  EXPECT_EQ(by_end.stop_id, t.eos());
+  Request stop_ids;
+  stop_ids.stop_ids = {t.Encode("one", {}).back()};
+  EXPECT_EQ(ended(stop_ids, t.Encode("one", {})).stop_id, stop_ids.stop_ids[0]);
+  stop_ids.ignore_end = true;
+  const Finished neither = ended(stop_ids, t.Encode("one", {}));
+  EXPECT_EQ(neither.stop, "");
+  EXPECT_EQ(neither.stop_id, -1);
 }
 
 TEST_F(ServiceTest, TextsAndConversationsBecomeTheSameIdsAsByTheirTools) {
@@ -240,7 +302,7 @@ TEST_F(ServiceTest, WhatIsTooMuchIsRefusedWithItsNumber) {
   EXPECT_THAT(Message(service_.ParseConversation("[]", "{").status()), HasSubstr("tools: not JSON"));
   EXPECT_TRUE(absl::IsInvalidArgument(Refused({.input = IdsInput{}})));
   const Status long_prompt = Refused({.input = IdsInput(101, 1)});
-  EXPECT_TRUE(absl::IsResourceExhausted(long_prompt));
+  EXPECT_TRUE(absl::IsOutOfRange(long_prompt));
   EXPECT_THAT(Message(long_prompt), HasSubstr("101 tokens, the context holds 100"));
   EXPECT_TRUE(service_.MakeRequest({.input = IdsInput(100, 1)}).ok());
   EXPECT_THAT(Message(Refused({.input = IdsInput{1}, .stops = {"a", "b", "c"}})), HasSubstr("3 stop strings"));

@@ -60,6 +60,31 @@ TEST_F(EngineRequests, FullLogitsOfAnotherVocabularyFailTheRequest) {
   EXPECT_THAT(Message(runner.Wait()[0].status), HasSubstr("96 logits for position 0"));
 }
 
+TEST_F(EngineRequests, ALeakedBlockComesBackWhenTheEngineIsIdle) {
+  options_.scheduler.leaks_for_test = 3;
+  Start();
+  const auto run = [this] {
+    Runner runner(*engine_);
+    runner.Add(Greedy(4));
+    stage_.ServeUntil([&] { return runner.done(); });
+    EXPECT_TRUE(runner.Wait()[0].finished);
+  };
+  run();
+  while (engine_->stats().integrity_checks == 0) std::this_thread::yield();
+  Pass();
+  EXPECT_EQ(engine_->stats().integrity_faults, 1u);
+  EXPECT_EQ(engine_->stats().scheduler.leaked_blocks, 3u);
+  EXPECT_EQ(engine_->stats().scheduler.blocks_available, options_.scheduler.num_blocks);
+  // Not after each request, but again when time has passed.
+  run();
+  Pass();
+  EXPECT_EQ(engine_->stats().integrity_checks, 1u);
+  now_ += Duration(seconds(11)).count();
+  Pass();
+  EXPECT_EQ(engine_->stats().integrity_checks, 2u);
+  EXPECT_EQ(engine_->stats().integrity_faults, 1u);
+}
+
 TEST_F(EngineRequests, AStopIdEndsTheText) {
   const auto expected = Undisturbed({Greedy(8)})[0];
   Start();

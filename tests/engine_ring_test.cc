@@ -210,7 +210,7 @@ TEST_F(EngineTest, RefusalsSayWhatIsWrong) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused(wild)));
   wild.prompt[2] = -1;
   EXPECT_TRUE(absl::IsInvalidArgument(refused(wild)));
-  EXPECT_TRUE(absl::IsResourceExhausted(refused(Ask(1, 5, 1000))));
+  EXPECT_TRUE(absl::IsOutOfRange(refused(Ask(1, 5, 1000))));
   Request hot = Ask(1, 5);
   hot.sampling.temperature = -1;
   EXPECT_TRUE(absl::IsInvalidArgument(refused(hot)));

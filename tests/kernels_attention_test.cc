@@ -40,10 +40,10 @@ Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t pos
 
 TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
   const auto one = MakeBackend(GetParam(), 1), eight = MakeBackend(GetParam(), 8);
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
+  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0}) {
     for (int head_dim : {8, 16, 20, 64}) {
-      if (type == KvType::kQ8_0 && head_dim % 32 != 0) continue;
-      if (testing::kSanitized && (head_dim == 64) != (type == KvType::kQ8_0)) continue;
+      if (KvHasScales(type) && head_dim % 32 != 0) continue;
+      if (testing::kSanitized && (head_dim == 64) != KvHasScales(type)) continue;
       for (int window : {0, 5, 300}) {
         if (testing::kSanitized && window == 0) continue;
         const int heads = 4, kv_heads = 2, block = 16;
@@ -106,11 +106,11 @@ TEST_P(Attention, SharesOutTheHeadsOfAFewRows) {
   }
 }
 
-// Pages of other sizes, and heads so wide that the q8_0 scales of a page are converted in parts.
+// Pages of other sizes, and heads so wide that the scales of a page are converted in parts.
 TEST_P(Attention, PagesOfAnySize) {
   for (const auto& [block, head_dim] :
        {std::pair<int, int>{64, 256}, {32, 64}, {10, 32}, {1, 64}, {300, 96}, {16, 96}, {16, 128}, {16, 256}}) {
-    for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+    for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kQ4_0}) {
       const uint32_t positions = 420;
       Cache cache = MakeCache(type, 2, head_dim, block, positions);
       const auto dim = static_cast<size_t>(head_dim), width = 6 * dim;
@@ -194,6 +194,7 @@ std::vector<float> Kept(KvType type, const std::vector<float>& v) {
   const DType as = type == KvType::kF16    ? DType::kF16
                    : type == KvType::kBf16 ? DType::kBF16
                    : type == KvType::kQ8_0 ? DType::kQ8_0
+                   : type == KvType::kQ4_0 ? DType::kQ4_0
                                            : DType::kF32;
   std::vector<std::byte> bytes(v.size() / Info(as).block_elems * Info(as).block_bytes);
   EXPECT_TRUE(Quantize(as, v.data(), bytes.data(), v.size()));
@@ -241,10 +242,10 @@ class PrefillAttention : public testing::KernelTest {
 };
 
 TEST_P(PrefillAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
+  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0}) {
     for (int head_dim : {20, 64}) {
-      if (type == KvType::kQ8_0 && head_dim % 32 != 0) continue;
-      if (testing::kSanitized && (head_dim == 64) != (type == KvType::kQ8_0)) continue;
+      if (KvHasScales(type) && head_dim % 32 != 0) continue;
+      if (testing::kSanitized && (head_dim == 64) != KvHasScales(type)) continue;
       for (int window : {0, 5, 300}) {
         if (testing::kSanitized && window == 0) continue;
         const uint32_t positions = 550;
@@ -376,7 +377,7 @@ TEST_P(PrefillAttention, ScoresOfAnySize) {
 // A query has the weight 0 for positions it does not attend to, and 0 times infinity is NaN.
 TEST_P(PrefillAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
   const uint32_t positions = 40;
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kQ8_0}) {
+  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kQ8_0, KvType::kQ4_0}) {
     Cache cache = MakeCache(type, kKvHeads, 32, 16, positions);
     const size_t width = kHeads * 32;
     std::vector<KvRow> rows;

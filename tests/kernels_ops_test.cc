@@ -70,8 +70,9 @@ TEST_P(Ops, KeysAndValuesAreRoundedAsTheReferenceDoes) {
                                 -1e30f, 6e-8f,        2.9e-8f,          3.1e-8f,     -6.1e-5f,       1e-40f, 2049,
                                 2051,   1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f};
   for (float f : Random(4096, 3)) numbers.push_back(f);
-  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kF32}) {
+  for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kF32, KvType::kQ8_0, KvType::kQ4_0}) {
     for (const int head_dim : {20, 128, 300}) {
+      if (KvHasScales(type) && head_dim % 32 != 0) continue;
       const BlockId table[] = {0};
       KvView view{.type = type, .block_size = 8, .kv_heads = 2, .head_dim = head_dim};
       const auto width = static_cast<size_t>(2 * head_dim);
@@ -79,8 +80,12 @@ TEST_P(Ops, KeysAndValuesAreRoundedAsTheReferenceDoes) {
       for (uint32_t p = 0; p < 6; ++p) rows.push_back({table, p});
       std::vector<float> k(rows.size() * width), v(k.size());
       for (size_t i = 0; i < k.size(); ++i) {
-        k[i] = numbers[i % numbers.size()];
-        v[i] = numbers[(i + 7) % numbers.size()];
+        // A scale takes in no infinity.
+        const auto number = [&](size_t at) {
+          return numbers[KvHasScales(type) ? 19 + at % 4096 : at % numbers.size()];
+        };
+        k[i] = number(i);
+        v[i] = number(i + 7);
       }
       std::vector<std::byte> pages[4];
       for (auto& page : pages) page.assign(view.PageBytes(), std::byte{0xAA});

@@ -119,6 +119,7 @@ StepBatch RandomBatch(std::mt19937& random) {
                  .temperature = 0.5f,
                  .touched = {1, 7, 9},
                  .mask = {5, 6}};
+    if (random() % 2) r.logprobs = random() % (kMaxTopK + 1);
     if (random() % 2) s.requests.push_back(r);
     batch.seqs.push_back(s);
   }
@@ -172,6 +173,14 @@ TEST(StepCodecTest, RefusesWhatContradictsItself) {
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].temperature = -1; }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests.push_back(b.seqs[0].requests[0]); }));
   EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].blocks.clear(); }));
+  EXPECT_FALSE(refused([](StepBatch& b) { b.seqs[0].requests[0].logprobs = kMaxTopK; }));
+  EXPECT_TRUE(refused([](StepBatch& b) { b.seqs[0].requests[0].logprobs = kMaxTopK + 1; }));
+  const RowRequest hidden{.first = 3, .mode = RowMode::kHidden};
+  EXPECT_FALSE(refused([&](StepBatch& b) { b.seqs[0].requests[0] = hidden; }));
+  EXPECT_TRUE(refused([&](StepBatch& b) {
+    b.seqs[0].requests[0] = hidden;
+    b.seqs[0].requests[0].logprobs = 0;
+  }));
 }
 
 TEST(StepCodecTest, AnswersRoundTrip) {
@@ -184,7 +193,9 @@ TEST(StepCodecTest, AnswersRoundTrip) {
                          .top = {{3, 1.f}, {2, 0.5f}},
                          .log_sum_exp = 1.25,
                          .log_sum_exp_t = 2.5,
-                         .values = {1, 2}});
+                         .values = {1, 2},
+                         .best = {{5, 3.f}, {1, 2.5f}, {3, 1.f}},
+                         .log_sum_exp_all = 3.5});
   Encoder out;
   EncodeStepAnswer(answer, &out);
   EXPECT_EQ(*DecodeStepAnswer(out.bytes()), answer);

@@ -144,7 +144,7 @@ TEST_P(Golden, EveryTypeOfTheKvCache) {
   const std::vector<float> expected = ReadFloats(dir + "tiny-llama-s0-f16.logits.f32");
   double last = 0, half = 0;
   for (const auto& [kv, bound] :
-       {std::pair<const char*, double>{"f32", 1e-5}, {"f16", 1e-3}, {"q8_0", 2e-2}, {"bf16", 1e-2}}) {
+       {std::pair<const char*, double>{"f32", 1e-5}, {"f16", 1e-3}, {"q8_0", 2e-2}, {"q4_0", 0.3}, {"bf16", 1e-2}}) {
     RuntimeOptions o;
     o.model = dir + "tiny-llama-s0-f16.gguf";
     o.stages = 2;

@@ -56,7 +56,14 @@ class ScalarModel {
 
   // [position][token]
   Rows Logits(const std::vector<TokenId>& ids) const {
-    const Matrix embedding = Tensor("token_embd.weight"), output = Tensor("output.weight");
+    const Matrix output = Tensor("output.weight");
+    Rows x = Hidden(ids);
+    for (Vector& row : x) row = output.Times(row);
+    return x;
+  }
+  // [position][dim], after the final norm.
+  Rows Hidden(const std::vector<TokenId>& ids) const {
+    const Matrix embedding = Tensor("token_embd.weight");
     Rows x;
     for (TokenId id : ids) {
       const auto row = embedding.values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(id) * o_.dim);
@@ -75,7 +82,7 @@ class ScalarModel {
       }
     }
     const Matrix norm = Tensor("output_norm.weight");
-    for (Vector& row : x) row = output.Times(RmsNorm(row, norm.values));
+    for (Vector& row : x) row = RmsNorm(row, norm.values);
     return x;
   }
 
@@ -200,8 +207,8 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
     std::mt19937 random(1);
     for (size_t i = 0; i < kPrompt; ++i) ids_.push_back(static_cast<TokenId>(random() % 96));
   }
-  // The engine's logits, by two stages and chunks that the window reaches across.
-  std::vector<std::vector<float>> Engine(const std::string& path) const {
+  // What the engine gives for the prompt, by two stages and chunks that the window reaches across.
+  testing::Outcome Engine(const std::string& path, Request request) const {
     RuntimeOptions o;
     o.model = path;
     o.stages = 2;
@@ -214,18 +221,18 @@ class ScalarForward : public ::testing::TestWithParam<Isa> {
     auto ring = Runtime::Open(o);
     EXPECT_TRUE(ring.ok()) << ring.status();
     if (!ring.ok()) return {};
-    Request rows;
-    rows.prompt = ids_;
-    rows.prompt_logits = true;
-    const testing::Outcome got = testing::RunOne((*ring)->engine(), rows);
+    request.prompt = ids_;
+    testing::Outcome got = testing::RunOne((*ring)->engine(), std::move(request));
     EXPECT_TRUE(got.status.ok()) << got.status;
-    return got.logits;
+    return got;
   }
   // `variant` holds, and each of `others` is another model by far: the test can tell them apart.
   void Check(const testing::TinyOptions& options, const ForwardVariant& variant,
              const std::vector<ForwardVariant>& others) const {
     const testing::TinyModelFile file(options);
-    const auto got = Engine(file.path());
+    Request rows;
+    rows.prompt_logits = true;
+    const auto got = Engine(file.path(), rows).logits;
     ASSERT_EQ(got.size(), ids_.size());
     ASSERT_EQ(got[0].size(), options.vocab);
     EXPECT_LE(WorstRow(got, ScalarModel(file.path(), options, variant).Logits(ids_)), 1e-4);
@@ -245,6 +252,33 @@ testing::TinyOptions Tiny(const std::string& arch) {
 }
 
 TEST_P(ScalarForward, Llama) { Check(Tiny("llama"), {}, {{.window = 40}}); }
+
+// An embedding is the mean of the final hidden states, or the last of them; nothing near it is.
+TEST_P(ScalarForward, HiddenStatesOfAPromptArePooled) {
+  const testing::TinyOptions o = Tiny("llama");
+  const testing::TinyModelFile file(o);
+  const auto got = [&](Pooling pooling) {
+    Request r;
+    r.embedding = pooling;
+    return std::vector<std::vector<float>>{Engine(file.path(), r).embedding};
+  };
+  const Rows hidden = ScalarModel(file.path(), o, {}).Hidden(ids_);
+  const auto mean = [&](size_t first, size_t end) {
+    Rows sum{Vector(o.dim)};
+    for (size_t p = first; p < end; ++p) {
+      for (size_t i = 0; i < o.dim; ++i) sum[0][i] += hidden[p][i] / static_cast<double>(end - first);
+    }
+    return sum;
+  };
+  for (const Pooling pooling : {Pooling::kMean, Pooling::kLast}) {
+    const auto embedding = got(pooling);
+    ASSERT_EQ(embedding[0].size(), o.dim);
+    const size_t first = pooling == Pooling::kMean ? 0 : kPrompt - 1;
+    EXPECT_LE(WorstRow(embedding, mean(first, kPrompt)), 1e-4);
+    EXPECT_GE(WorstRow(embedding, mean(first == 0 ? 1 : first - 1, kPrompt)), 1e-3);
+    EXPECT_GE(WorstRow(embedding, mean(first == 0 ? 0 : first - 1, kPrompt - 1)), 1e-3);
+  }
+}
 
 // The writer gives mistral a window of 8.
 TEST_P(ScalarForward, SlidingWindowShorterThanThePrompt) {

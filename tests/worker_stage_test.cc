@@ -116,6 +116,67 @@ TEST(StageAnswers, TheLast256RowsAreKept) {
   EXPECT_FALSE(Question(stage, {.seq = SeqId{0}, .position = 156}).empty());
 }
 
+RowRequest Hidden(uint32_t first, uint32_t count) { return {.first = first, .count = count, .mode = RowMode::kHidden}; }
+
+// Rows whose hidden state is the answer may stand between others, in any order, and change none of them.
+TEST(StageAnswers, HiddenStatesStandBetweenLogits) {
+  const auto model = Tiny({.layers = 2, .vocab = kVocab});
+  const std::vector<TokenId> ids{4, 5, 6, 7, 8, 9}, other{1, 2};
+  OneStage all(model, Isa::kRef), apart(model, Isa::kRef), headless(model, Isa::kRef, false);
+  const auto logits = all.Run({{0, 0, RowClass::kPrompt, ids, {{.count = 6, .mode = RowMode::kFullLogits}}},
+                               {1, 0, RowClass::kPrompt, other, {Full(1)}}});
+  const auto hidden =
+      headless.Run({{0, 0, RowClass::kPrompt, ids, {Hidden(0, 6)}}, {1, 0, RowClass::kPrompt, other, {}}});
+  ASSERT_EQ(hidden.size(), 6u);
+  EXPECT_EQ(hidden[0].size(), 32u);
+  EXPECT_NE(hidden[0], hidden[5]);
+  const auto mixed = apart.Run({{0, 0, RowClass::kPrompt, ids, {Full(0), Hidden(1, 2), Full(3), Hidden(4, 1), Full(5)}},
+                                {1, 0, RowClass::kPrompt, other, {Hidden(0, 1), Full(1)}}});
+  ASSERT_EQ(mixed.size(), 8u);
+  for (size_t i : {0, 3, 5}) EXPECT_EQ(mixed[i], logits[i]) << i;
+  for (size_t i : {1, 2, 4}) EXPECT_EQ(mixed[i], hidden[i]) << i;
+  EXPECT_EQ(mixed[7], logits[6]);
+}
+
+// Log-probabilities have the same bits however the row is sampled, and they count ids that a mask or bias takes away.
+TEST(StageAnswers, LogprobsAreOfAllIds) {
+  const auto model = Tiny({.layers = 2, .vocab = kVocab});
+  const std::vector<TokenId> ids{4, 5, 6, 7};
+  const auto answer = [&](RowRequest request) {
+    request.first = 3;
+    OneStage stage(model, Isa::kRef);
+    return stage.Answers({{0, 0, RowClass::kPrompt, ids, {request}}})[0];
+  };
+  const RowAnswer full = answer({.mode = RowMode::kFullLogits, .logprobs = 9});
+  ASSERT_EQ(full.best.size(), 9u);
+  double sum = 0;
+  for (float l : full.values) sum += std::exp(static_cast<double>(l));
+  EXPECT_NEAR(full.log_sum_exp_all, std::log(sum), 1e-12);
+  EXPECT_EQ(full.best[0].logit, *std::max_element(full.values.begin(), full.values.end()));
+  const TokenId best = full.best[0].id;
+  const std::vector<uint64_t> mask{0xF0, 0};
+  const std::vector<RowRequest> requests{{.mode = RowMode::kArgmax, .logprobs = 9},
+                                         {.mode = RowMode::kArgmax, .mask = mask, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 20, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 4, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 20, .touched = {best}, .logprobs = 9},
+                                         {.mode = RowMode::kTopK, .k = 20, .mask = mask, .logprobs = 9},
+                                         {.mode = RowMode::kTargets, .touched = {best, kVocab - 1}, .logprobs = 9}};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const RowAnswer row = answer(requests[i]);
+    EXPECT_EQ(row.best, full.best) << i;
+    EXPECT_EQ(row.log_sum_exp_all, full.log_sum_exp_all) << i;
+  }
+  for (const uint32_t n : {0u, 1u, kVocab, kVocab + 5}) {
+    const RowAnswer row = answer({.mode = RowMode::kTopK, .k = 20, .logprobs = n});
+    EXPECT_EQ(row.best.size(), std::min(n, kVocab)) << n;
+    EXPECT_EQ(row.log_sum_exp_all, full.log_sum_exp_all) << n;
+  }
+  const RowAnswer none = answer({.mode = RowMode::kTopK, .k = 20});
+  EXPECT_TRUE(none.best.empty());
+  EXPECT_EQ(none.log_sum_exp_all, 0);
+}
+
 TEST(ExpertsTest, TheSharedExpertsGateIsASigmoid) {
   const float x[] = {1, -2, 0.5f};
   EXPECT_FLOAT_EQ(SharedWeight(x, {0.5f, 0.25f, 1}), static_cast<float>(1 / (1 + std::exp(-0.5))));

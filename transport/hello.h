@@ -17,7 +17,7 @@ enum class LinkRole : uint8_t { kRing = 1, kBulk = 2 };
 // What a peer can do beyond the protocol's version. An unknown bit is ignored, and both use what both have.
 enum FeatureBits : uint32_t { kFeatureNone = 0 };
 
-inline constexpr uint16_t kLinkProtocol = 1;
+inline constexpr uint16_t kLinkProtocol = 2;
 inline constexpr size_t kMaxHello = 1024;
 
 // Dialer to acceptor.

@@ -64,9 +64,9 @@ void PagePool::Write(BlockId page, const std::byte* from) {
 }
 
 Status CheckKvType(KvType type, int head_dim) {
-  if (type != KvType::kQ8_0 || head_dim % static_cast<int>(kKvBlock) == 0) return absl::OkStatus();
-  return InvalidArgument("a KV cache of q8_0 needs heads of a multiple of {}, this model's have {}: use --kv-type f16",
-                         kKvBlock, head_dim);
+  if (!KvHasScales(type) || head_dim % static_cast<int>(kKvBlock) == 0) return absl::OkStatus();
+  return InvalidArgument("a KV cache of {} needs heads of a multiple of {}, this model's have {}: use --kv-type f16",
+                         KvTypeName(type), kKvBlock, head_dim);
 }
 
 std::shared_ptr<Layer> Layer::Weights() const {

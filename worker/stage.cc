@@ -109,32 +109,43 @@ void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
   const ModelSpec& spec = parts_.model->spec();
   if (normed_.size() < rows * dim_) normed_.resize(rows * dim_);
   forward_.FinalNorm(x_.data(), rows, parts_.ends, spec.final_norm_eps, normed_.data());
-  // The head runs on slices of rows, so that a prompt of which all logits are asked takes no rows x vocabulary at once.
-  constexpr size_t kSlice = 64;
-  if (logits_.size() < std::min(rows, kSlice) * vocab_) logits_.resize(std::min(rows, kSlice) * vocab_);
-  size_t row = 0, ready = 0;
+  // Rows whose hidden state is the answer need no head; the others are moved to the front.
+  headed_.clear();
+  const float* hidden = normed_.data();
   for (const SeqRows& s : batch.seqs) {
     for (const RowRequest& r : s.requests) {
-      for (uint32_t i = 0; i < r.count; ++i, ++row) {
-        if (row == ready) {
-          const size_t n = std::min(kSlice, rows - row);
-          forward_.Head(normed_.data() + row * dim_, n, parts_.ends, spec.final_softcap, logits_.data());
-          ready = row + n;
-        }
-        const float* hidden = normed_.data() + row * dim_;
+      for (uint32_t i = 0; i < r.count; ++i, hidden += dim_) {
         RowAnswer& out = answer->rows.emplace_back();
         out.seq = s.seq;
         out.incarnation = s.incarnation;
         out.position = s.first_position + r.first + i;
         out.mode = r.mode;
-        AnswerRow(r, hidden, logits_.data() + (row % kSlice) * vocab_, &out);
-        if (r.mode == RowMode::kTopK) Keep(out, s.model, hidden);
+        if (r.mode == RowMode::kHidden) {
+          out.values.assign(hidden, hidden + dim_);
+          continue;
+        }
+        float* front = normed_.data() + headed_.size() * dim_;
+        if (front != hidden) std::copy_n(hidden, dim_, front);
+        headed_.push_back({.request = &r, .answer = answer->rows.size() - 1, .model = s.model});
       }
+    }
+  }
+  // The head runs on slices of rows, so that a prompt of which all logits are asked takes no rows x vocabulary at once.
+  constexpr size_t kSlice = 64;
+  for (size_t first = 0; first < headed_.size(); first += kSlice) {
+    const size_t count = std::min(kSlice, headed_.size() - first);
+    if (logits_.size() < count * vocab_) logits_.resize(count * vocab_);
+    forward_.Head(normed_.data() + first * dim_, count, parts_.ends, spec.final_softcap, logits_.data());
+    for (size_t i = 0; i < count; ++i) {
+      const HeadedRow& row = headed_[first + i];
+      RowAnswer& out = answer->rows[row.answer];
+      AnswerRow(*row.request, logits_.data() + i * vocab_, &out);
+      if (out.mode == RowMode::kTopK) Keep(out, row.model, normed_.data() + (first + i) * dim_);
     }
   }
 }
 
-void Stage::AnswerRow(const RowRequest& request, const float* hidden, const float* logits, RowAnswer* row) {
+void Stage::AnswerRow(const RowRequest& request, const float* logits, RowAnswer* row) {
   auto take = [logits](std::span<const TokenId> ids, std::vector<TokenLogit>* out) {
     for (TokenId id : ids) out->push_back({.id = id, .logit = logits[static_cast<size_t>(id)]});
   };
@@ -158,8 +169,22 @@ void Stage::AnswerRow(const RowRequest& request, const float* hidden, const floa
       row->log_sum_exp = backend_.LogSumExp(logits, vocab_, 1.0, {}, {});
       break;
     case RowMode::kFullLogits: row->values.assign(logits, logits + vocab_); break;
-    case RowMode::kHidden: row->values.assign(hidden, hidden + dim_); break;
+    case RowMode::kHidden: break;  // answered without logits
   }
+  if (request.logprobs) AnswerLogprobs(request, logits, row);
+}
+
+// From the same calls with the same arguments in every mode, so that the bits do not depend on how a row is sampled.
+void Stage::AnswerLogprobs(const RowRequest& request, const float* logits, RowAnswer* row) {
+  const bool targets = request.mode == RowMode::kTargets;
+  const bool top = request.mode == RowMode::kTopK && request.touched.empty() && request.mask.empty();
+  row->log_sum_exp_all = targets || top ? row->log_sum_exp : backend_.LogSumExp(logits, vocab_, 1.0, {}, {});
+  if (top && request.k >= *request.logprobs) {
+    row->best.assign(row->top.begin(), row->top.begin() + std::min<size_t>(*request.logprobs, row->top.size()));
+    return;
+  }
+  backend_.TopK(logits, vocab_, *request.logprobs, {}, {}, &top_);
+  for (TokenId id : top_) row->best.push_back({.id = id, .logit = logits[static_cast<size_t>(id)]});
 }
 
 void Stage::Keep(const RowAnswer& row, uint32_t model, const float* hidden) {

@@ -53,12 +53,19 @@ class Stage {
     std::vector<float> hidden;
   };
   static constexpr size_t kKeptRows = 256;
+  // A row of the step whose answer needs logits.
+  struct HeadedRow {
+    const RowRequest* request;
+    size_t answer;  // its index among the step's answers
+    uint32_t model;
+  };
 
   Status Check(const StepBatch& batch, std::span<const std::byte> rows) const;
   Status CheckSequence(const SeqRows& s) const;
   void StampPages(const StepBatch& batch, uint64_t step);
   void Answers(const StepBatch& batch, StepAnswer* answer);
-  void AnswerRow(const RowRequest& request, const float* hidden, const float* logits, RowAnswer* row);
+  void AnswerRow(const RowRequest& request, const float* logits, RowAnswer* row);
+  void AnswerLogprobs(const RowRequest& request, const float* logits, RowAnswer* row);
   void Keep(const RowAnswer& row, uint32_t model, const float* hidden);
 
   const StageParts parts_;
@@ -68,6 +75,7 @@ class Stage {
   const size_t dim_, vocab_;
   RowPlaces places_, logit_rows_;
   AlignedVector<float> x_, normed_, logits_;
+  std::vector<HeadedRow> headed_;
   size_t x_rows_ = 0;
   std::vector<TokenId> top_;
   std::vector<Kept> kept_;

@@ -17,6 +17,8 @@ class Cluster;
 
 namespace gyre::http {
 
+inline constexpr size_t kMaxStops = 16;  // stop strings of a request
+
 // Outlives the server that the routes are part of.
 struct ApiContext {
   Service& service;
@@ -26,6 +28,10 @@ struct ApiContext {
   int64_t created = 0;                        // when it was opened, seconds since 1970
   std::string version;                        // Gyre's
   bool split_reasoning = true;                // reasoning_content beside content
+  bool metrics_open = false;                  // anyone may read /metrics
+  std::function<Status()> ready;              // OK, or why no request can be served; thread-safe. Empty: always OK
+  std::function<bool()> draining;             // the server is about to end: so do streams that have no end of their own
+  Duration stream_ping = std::chrono::seconds(15);  // a stream that has nothing to say sends a comment so often
 
   bool Serves(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }
 };

@@ -39,6 +39,7 @@ int HttpStatus(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kUnimplemented: return 422;
+    case absl::StatusCode::kOutOfRange: return 400;
     case absl::StatusCode::kNotFound: return 404;
     case absl::StatusCode::kFailedPrecondition: return 409;
     case absl::StatusCode::kResourceExhausted: return 429;
@@ -63,6 +64,7 @@ ApiError FromStatus(const Status& status, std::string param) {
   return {.status = http,
           .message = Message(status),
           .param = std::move(param),
+          .code = absl::IsOutOfRange(status) ? "context_length_exceeded" : "",
           .retry_after = http == 429 || http == 503 ? 1 : 0};
 }
 
@@ -92,6 +94,11 @@ HttpResponse Render(const ApiError& error, ApiStyle style) {
   if (error.retry_after > 0) response.headers.emplace_back("retry-after", std::to_string(error.retry_after));
   if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
   return response;
+}
+
+Awaitable<void> RespondError(Exchange& exchange, ApiError error, ApiStyle style) {
+  HttpResponse response = Render(error, style);
+  co_await exchange.Respond(std::move(response));
 }
 
 }  // namespace gyre::http

@@ -24,11 +24,13 @@ struct ApiError {
 ApiError Malformed(std::string message, std::string param = "");
 // 422: a value out of range, or a field that is not supported.
 ApiError Unprocessable(std::string message, std::string param = "");
-// For errors of Service, Engine and Cluster: kInvalidArgument 422, kNotFound 404, kFailedPrecondition 409,
+// For errors of Service, Engine and Cluster: kInvalidArgument 422, kOutOfRange 400 with the code
+// context_length_exceeded, kNotFound 404, kFailedPrecondition 409,
 // kResourceExhausted 429 with Retry-After, kUnavailable and kDeadlineExceeded 503, kUnimplemented 422, else 500.
 ApiError FromStatus(const Status& status, std::string param = "");
 
 HttpResponse Render(const ApiError& error, ApiStyle style);
+Awaitable<void> RespondError(Exchange& exchange, ApiError error, ApiStyle style);
 // The JSON alone, for an event of a stream.
 std::string RenderJson(const ApiError& error, ApiStyle style);
 

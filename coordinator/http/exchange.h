@@ -73,6 +73,8 @@ class Exchange {
   // May be called on any thread, must not block, also after the exchange has ended. Many calls cost as little as one.
   virtual std::function<void()> waker() = 0;
   virtual bool gone() const = 0;
+  // Tokens that a request to the engine took, for the log and metrics. Generation tells them.
+  virtual void CountTokens(uint64_t /*prompt*/, uint64_t /*generated*/) {}
 };
 
 }  // namespace gyre::http

@@ -40,10 +40,7 @@ Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& serv
     *out = *std::move(made);
     co_return std::nullopt;
   }
-  if (!absl::IsResourceExhausted(made.status())) co_return FromStatus(made.status());
-  ApiError error = Malformed(Message(made.status()));
-  error.code = "context_length_exceeded";
-  co_return error;
+  co_return FromStatus(made.status());
 }
 
 std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
@@ -71,6 +68,9 @@ std::optional<Generation::Item> Generation::TryNext() {
     if (!event) continue;
     const bool last = std::holds_alternative<Finished>(*event) || std::holds_alternative<Failed>(*event) ||
                       std::holds_alternative<Cancelled>(*event);
+    if (const auto* finished = std::get_if<Finished>(&*event)) {
+      exchange_.CountTokens(finished->usage.prompt_tokens, finished->usage.generated_tokens);
+    }
     if (last) {
       streams_[index].reset();
       --running_;

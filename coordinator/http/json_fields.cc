@@ -16,8 +16,6 @@ namespace json = boost::json;
 
 constexpr int kMaxDepth = 64;
 
-std::string_view View(json::string_view text) { return {text.data(), text.size()}; }
-
 // Finds a name that stands twice in one object: readers differ in which of the two counts.
 struct TwiceHandler {
   static constexpr size_t max_object_size = size_t(-1), max_array_size = size_t(-1), max_key_size = size_t(-1),

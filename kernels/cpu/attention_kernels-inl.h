@@ -10,10 +10,27 @@ template <size_t A, size_t B, typename Fn>
           [&](auto i) { f(std::integral_constant<size_t, i() / B>(), std::integral_constant<size_t, i() % B>()); });
 }
 
-// Loads up to a register of elements; q8_0 elements are not yet scaled.
+// Loads up to a register of codes of 4 bits, which lie `shift` bits up in successive bytes.
+template <typename V, bool whole>
+typename V::T LoadNibbles(const std::byte* from, int shift, size_t n) {
+  typedef uint8_t Codes __attribute__((vector_size(V::kLanes)));
+  Codes codes{};
+  if constexpr (whole)
+    __builtin_memcpy(&codes, from, sizeof codes);
+  else
+    __builtin_memcpy(&codes, from, n);
+  codes =
+      ((codes >> static_cast<unsigned char>(shift)) & static_cast<unsigned char>(15)) - static_cast<unsigned char>(8);
+  return V::LoadInt8(reinterpret_cast<const int8_t*>(&codes));
+}
+
+// Loads up to a register of elements; those of types with scales are not yet scaled. REQUIRES for q4_0: they lie in one
+// half of a block.
 template <typename V, KvType type, bool whole = true>
 typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) {
-  if constexpr (type == KvType::kQ8_0) {
+  if constexpr (type == KvType::kQ4_0) {
+    return LoadNibbles<V, whole>(span.values + KvNibbleByte(at), KvNibbleShift(at), n);
+  } else if constexpr (type == KvType::kQ8_0) {
     const auto* from = reinterpret_cast<const int8_t*>(span.values) + at;
     if constexpr (whole)
       return V::LoadInt8(from);
@@ -28,6 +45,15 @@ typename V::T LoadElements(const KvSpan& span, size_t at, size_t n = V::kLanes) 
     else
       return LoadWeightsTail<V, as>(span.values, at, n);
   }
+}
+
+// Loads element d of up to a register of keys, from position j on.
+template <typename V, KvType type, bool whole>
+typename V::T LoadKeys(const KvSpan& span, size_t d, size_t stride, size_t j, size_t n) {
+  if constexpr (type == KvType::kQ4_0)
+    return LoadNibbles<V, whole>(span.values + KvNibbleByte(d) * stride + j, KvNibbleShift(d), n);
+  else
+    return LoadElements<V, type, whole>(span, d * stride + j, n);
 }
 
 // Where to prefetch from: the next span, at the same offset that the current one is read at. Pages are short, so the
@@ -47,7 +73,7 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
   for (size_t p = 0; p < P; ++p) ahead[p] = PrefetchFrom(spans[p], next != nullptr ? next + p : nullptr);
   for (size_t b = 0; b < head_dim; b += kKvBlock) {
     [[maybe_unused]] typename V::T scale[P];
-    if constexpr (type == KvType::kQ8_0) {
+    if constexpr (KvHasScales(type)) {
       for (size_t p = 0; p < P; ++p) {
         const uint16_t* from = reinterpret_cast<const uint16_t*>(spans[p].scales) + b / kKvBlock * stride + j;
         if constexpr (whole)
@@ -60,9 +86,9 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
     for (size_t d = b; d < end; ++d) {
       typename V::T k[P];
       for (size_t p = 0; p < P; ++p) {
-        k[p] = LoadElements<V, type, whole>(spans[p], d * stride + j, n);
-        if constexpr (type == KvType::kQ8_0) k[p] = V::Mul(k[p], scale[p]);
-        if constexpr (P > 1) __builtin_prefetch(ahead[p] + (d * stride + j) * KvBytes(type, 1));
+        k[p] = LoadKeys<V, type, whole>(spans[p], d, stride, j, n);
+        if constexpr (KvHasScales(type)) k[p] = V::Mul(k[p], scale[p]);
+        if constexpr (P > 1) __builtin_prefetch(ahead[p] + KvCodeBytes(type, d * stride + j));
       }
       for (size_t r = 0; r < R; ++r) {
         const typename V::T x = V::Broadcast(q[r * head_dim + d]);
@@ -123,30 +149,30 @@ void Scores(const float* q, size_t rows, const KvSpans& spans, size_t stride, si
              [&]<KvType type>() { ScoresTyped<V, type>(q, rows, spans, stride, head_dim, scores, lds); });
 }
 
-// acc += weights * values for R queries and C registers of elements. `scales` (q8_0 only): the f32 scales of the blocks
-// of each position. interleaved: successive positions prefetch from the next pages alternately, because memory serves
-// several streams faster than one.
+// acc += weights * values for R queries and C registers of elements. `scales` (types with scales only): the f32 scales
+// of the blocks of each position. interleaved: successive positions prefetch from the next pages alternately, because
+// memory serves several streams faster than one.
 template <typename V, KvType type, size_t R, size_t C, bool interleaved>
 void WeightedTile(const float* weights, size_t ldw, const KvSpans& spans, const float* scales, size_t head_dim,
                   size_t at, float* acc) {
   constexpr size_t kStreams = interleaved ? kPagesPerBatch : 1;
-  const size_t n = spans.n, bytes = KvBytes(type, 1);
+  const size_t n = spans.n;
   typename V::T sum[R][C];
   Unrolled<R, C>([&](auto r, auto c) { sum[r][c] = V::Load(acc + r * head_dim + at + c * V::kLanes); });
   const std::byte* ahead[kStreams];
-  for (size_t i = 0; interleaved && i < kStreams; ++i) ahead[i] = spans.next[i].values + at * bytes;
+  for (size_t i = 0; interleaved && i < kStreams; ++i) ahead[i] = spans.next[i].values + KvCodeBytes(type, at);
   for (size_t p = 0; p < spans.pages; ++p, weights += n) {
-    if constexpr (!interleaved) ahead[0] = PrefetchFrom(spans.at[p], nullptr) + at * bytes;
+    if constexpr (!interleaved) ahead[0] = PrefetchFrom(spans.at[p], nullptr) + KvCodeBytes(type, at);
     for (size_t first = 0; first < n; first += kStreams) {
       Each<0>(std::make_index_sequence<kStreams>(), [&](auto i) {
         const size_t j = first + i;
-        for (size_t line = 0; line < C * V::kLanes * bytes; line += 64) __builtin_prefetch(ahead[i] + line);
-        ahead[i] += head_dim * bytes;
+        for (size_t line = 0; line < KvCodeBytes(type, C * V::kLanes); line += 64) __builtin_prefetch(ahead[i] + line);
+        ahead[i] += KvCodeBytes(type, head_dim);
         typename V::T v[C];
         for (size_t c = 0; c < C; ++c) {
           const size_t element = j * head_dim + at + c * V::kLanes;
           v[c] = LoadElements<V, type>(spans.at[p], element);
-          if constexpr (type == KvType::kQ8_0)
+          if constexpr (KvHasScales(type))
             v[c] = V::Mul(v[c], V::Broadcast(scales[(p * n * head_dim + element) / kKvBlock]));
         }
         for (size_t r = 0; r < R; ++r) {
@@ -176,7 +202,7 @@ void WeightedRows(const float* weights, size_t ldw, const KvSpans& spans, const 
   }
   take.template operator()<P, false>();
   take.template operator()<1, false>();
-  if constexpr (type != KvType::kQ8_0) {  // blocks of q8_0 fill whole registers
+  if constexpr (!KvHasScales(type)) {  // blocks with a scale fill whole registers
     const size_t tail = head_dim - i;
     if (tail == 0) return;
     for (size_t r = 0; r < R; ++r) {
@@ -201,8 +227,9 @@ void WeightedTyped(const float* weights, size_t ldw, size_t rows, const KvSpans&
   for (; r < rows; ++r) WeightedRows<V, type, 1>(weights + r * ldw, ldw, spans, scales, head_dim, acc + r * head_dim);
 }
 
-template <typename V>
-void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
+template <typename V, KvType type>
+void WeightedSumScaled(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim,
+                       float* acc) {
   // Scales are converted to f32 for as many positions as fit the array: several whole pages, or a part of one.
   constexpr size_t kScales = 256;
   static_assert(kScales % V::kLanes == 0 && kScales >= size_t{kMaxHeadDim} / kKvBlock);
@@ -219,15 +246,15 @@ void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvSpans&
   for (size_t p = 0; several > 0 && p < pages; p += several) {
     const size_t now = pages - p < several ? pages - p : several;
     for (size_t i = 0; i < now; ++i) put(spans.at[p + i], 0, n, scales + i * n * blocks);
-    WeightedTyped<V, KvType::kQ8_0>(weights + p * n, ldw, rows,
-                                    {spans.at + p, now, n, spans.next != nullptr ? spans.next + p : nullptr}, scales,
-                                    head_dim, acc);
+    WeightedTyped<V, type>(weights + p * n, ldw, rows,
+                           {spans.at + p, now, n, spans.next != nullptr ? spans.next + p : nullptr}, scales, head_dim,
+                           acc);
   }
   for (size_t i = 0; several == 0 && i < pages * n;) {
     const size_t j = i % n, count = n - j < room ? n - j : room;
     put(spans.at[i / n], j, count, scales);
-    const KvSpan partial{KvType::kQ8_0, spans.at[i / n].values + j * head_dim, nullptr};
-    WeightedTyped<V, KvType::kQ8_0>(weights + i, ldw, rows, {&partial, 1, count}, scales, head_dim, acc);
+    const KvSpan partial{type, spans.at[i / n].values + KvCodeBytes(type, j * head_dim), nullptr};
+    WeightedTyped<V, type>(weights + i, ldw, rows, {&partial, 1, count}, scales, head_dim, acc);
     i += count;
   }
 }
@@ -235,8 +262,8 @@ void WeightedSumQ8(const float* weights, size_t ldw, size_t rows, const KvSpans&
 template <typename V>
 void WeightedSum(const float* weights, size_t ldw, size_t rows, const KvSpans& spans, size_t head_dim, float* acc) {
   WithKvType(spans.at->type, [&]<KvType type>() {
-    if constexpr (type == KvType::kQ8_0)
-      WeightedSumQ8<V>(weights, ldw, rows, spans, head_dim, acc);
+    if constexpr (KvHasScales(type))
+      WeightedSumScaled<V, type>(weights, ldw, rows, spans, head_dim, acc);
     else
       WeightedTyped<V, type>(weights, ldw, rows, spans, nullptr, head_dim, acc);
   });

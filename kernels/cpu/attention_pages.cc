@@ -21,8 +21,7 @@ Pages::Pages(const KvView& kv)
       block_(static_cast<size_t>(kv.block_size)),
       dim_(static_cast<size_t>(kv.head_dim)),
       page_bytes_(kv.PageBytes()),
-      head_bytes_(kv.HeadBytes()),
-      elem_bytes_(KvBytes(kv.type, 1)) {}
+      head_bytes_(kv.HeadBytes()) {}
 
 Pages::PageBatch Pages::BatchAt(const KvRow& row, size_t from, size_t to) const {
   PageBatch batch;
@@ -36,14 +35,15 @@ Pages::PageBatch Pages::BatchAt(const KvRow& row, size_t from, size_t to) const 
 
 KvSpan Pages::Keys(const PageSpan& span, size_t head) const {
   const std::byte* at = kv_.k + span.page + head * head_bytes_;
-  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + span.in_page * elem_bytes_, nullptr};
-  return {kv_.type, at + span.in_page, at + block_ * dim_ + span.in_page * 2};
+  if (!KvHasScales(kv_.type)) return {kv_.type, at + KvCodeBytes(kv_.type, span.in_page), nullptr};
+  return {kv_.type, at + span.in_page, at + KvCodeBytes(kv_.type, block_ * dim_) + span.in_page * 2};
 }
 
 KvSpan Pages::Values(const PageSpan& span, size_t head) const {
   const std::byte* at = kv_.v + span.page + head * head_bytes_;
-  if (kv_.type != KvType::kQ8_0) return {kv_.type, at + span.in_page * dim_ * elem_bytes_, nullptr};
-  return {kv_.type, at + span.in_page * dim_, at + block_ * dim_ + span.in_page * (dim_ / kKvBlock) * 2};
+  const std::byte* values = at + KvCodeBytes(kv_.type, span.in_page * dim_);
+  if (!KvHasScales(kv_.type)) return {kv_.type, values, nullptr};
+  return {kv_.type, values, at + KvCodeBytes(kv_.type, block_ * dim_) + span.in_page * (dim_ / kKvBlock) * 2};
 }
 
 DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees,
@@ -52,7 +52,7 @@ DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t he
       row_(row),
       first_(head),
       heads_(heads),
-      prefetches_(pages.type() != KvType::kQ8_0),
+      prefetches_(!KvHasScales(pages.type())),
       sees_(sees),
       next_split_(next_split),
       position_(sees.from) {

@@ -59,11 +59,11 @@ class Pages {
     return {span.type, span.values + head_bytes_, span.scales == nullptr ? nullptr : span.scales + head_bytes_};
   }
   // Bytes of the keys or values of n positions of one head, without scales.
-  size_t SpanBytes(size_t n) const { return n * dim_ * elem_bytes_; }
+  size_t SpanBytes(size_t n) const { return KvCodeBytes(kv_.type, n * dim_); }
 
  private:
   const KvView& kv_;
-  const size_t block_, dim_, page_bytes_, head_bytes_, elem_bytes_;
+  const size_t block_, dim_, page_bytes_, head_bytes_;
 };
 
 // The order in which a decode row reads one split. All heads of a page are contiguous, so it takes the keys of one
@@ -98,7 +98,7 @@ class DecodeReadOrder {
   const Pages& pages_;
   const KvRow& row_;
   const size_t first_, heads_;
-  // False for q8_0: its arithmetic hides the reads, and earlier prefetches cost more than they gain.
+  // False with scales: their arithmetic hides the reads, and earlier prefetches cost more than they gain.
   const bool prefetches_;
   const Range sees_, next_split_;
   Reads reads_ = Reads::kKeys;  // reads_, position_ and head_ describe the step that Make adds next

@@ -163,14 +163,15 @@ class CpuBackend : public Backend {
   // scales, are block_size apart.
   void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) const {
     const size_t dim = Size(kv.head_dim);
-    if (kv.type == KvType::kQ8_0) {
-      std::byte block[34];
-      std::byte* scales = head + Size(kv.block_size) * dim;
-      const size_t first = step == 1 ? at / kKvBlock : at;
+    if (KvHasScales(kv.type)) {
+      std::byte block[2 + kKvBlock];
+      std::byte* scales = head + KvCodeBytes(kv.type, Size(kv.block_size) * dim);
+      const size_t first = step == 1 ? at / kKvBlock : at, bytes = KvCodeBytes(kv.type, kKvBlock);
+      std::byte* to = head + (step == 1 ? KvCodeBytes(kv.type, at) : at);
       for (size_t b = 0; b < dim / kKvBlock; ++b) {
-        Quantize(DType::kQ8_0, from + b * kKvBlock, block, kKvBlock);
+        Quantize(kv.type == KvType::kQ8_0 ? DType::kQ8_0 : DType::kQ4_0, from + b * kKvBlock, block, kKvBlock);
         std::memcpy(scales + (first + b * step) * 2, block, 2);
-        for (size_t i = 0; i < kKvBlock; ++i) head[at + (b * kKvBlock + i) * step] = block[2 + i];
+        for (size_t i = 0; i < bytes; ++i) to[(b * bytes + i) * step] = block[2 + i];
       }
       return;
     }

@@ -12,7 +12,7 @@ namespace gyre::cpu {
 struct KvSpan {
   KvType type;
   const std::byte* values;
-  const std::byte* scales;  // f16, q8_0 only
+  const std::byte* scales;  // f16; null without scales
 };
 
 // Pages that IsaOps::scores and weighted_sum read at once for few rows: memory serves several streams faster than one.
@@ -34,6 +34,7 @@ void WithKvType(KvType type, const Fn& f) {
     case KvType::kF16: return f.template operator()<KvType::kF16>();
     case KvType::kBf16: return f.template operator()<KvType::kBf16>();
     case KvType::kQ8_0: return f.template operator()<KvType::kQ8_0>();
+    case KvType::kQ4_0: return f.template operator()<KvType::kQ4_0>();
   }
 }
 

@@ -55,10 +55,17 @@ void ExpandPanel(PanelType type, const std::byte* panel, size_t begin, size_t en
   WithPanelType(type, [&]<PanelType t>() { ExpandTyped<Tiles, t>(panel, begin, end, tiles); });
 }
 
-// Loads 16 elements from `at` on, as far as `mask` says that they exist; q8_0 elements are not yet scaled.
+// Loads 16 codes of 4 bits, which lie `shift` bits up in successive bytes.
+inline __m512 Load16Nibbles(const std::byte* from, int shift) {
+  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  const __m512i codes = _mm512_and_si512(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(shift)), _mm512_set1_epi32(15));
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_set1_epi32(8)));
+}
+
+// Loads 16 elements from `at` on, as far as `mask` says that they exist; those of types with scales are not yet scaled.
 template <KvType type>
 __m512 Load16(const std::byte* values, size_t at, __mmask16 mask) {
-  const std::byte* from = values + at * KvBytes(type, 1);
+  const std::byte* from = values + KvCodeBytes(type, at);
   if constexpr (type == KvType::kF32) return _mm512_maskz_loadu_ps(mask, from);
   if constexpr (type == KvType::kF16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
   if constexpr (type == KvType::kBf16)
@@ -183,8 +190,12 @@ template <KvType type, bool with_residual>
 void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t head_dim, std::byte* tiles, std::byte* residual) {
   auto row = [&](size_t d) {
     if (d >= head_dim) return _mm512_setzero_ps();
-    const __m512 key = Load16<type>(keys.values, d * stride, 0xFFFF);
-    if constexpr (type != KvType::kQ8_0) return key;
+    __m512 key;
+    if constexpr (type == KvType::kQ4_0)
+      key = Load16Nibbles(keys.values + KvNibbleByte(d) * stride, KvNibbleShift(d));
+    else
+      key = Load16<type>(keys.values, d * stride, 0xFFFF);
+    if constexpr (!KvHasScales(type)) return key;
     return _mm512_mul_ps(key, Load16<KvType::kF16>(keys.scales, d / kKvBlock * stride, 0xFFFF));
   };
   PutPairs<type, with_residual>(TileDepth(head_dim) * kTileRows, row, tiles, residual);
@@ -204,8 +215,13 @@ void ExpandValuesTyped(const KvSpan& values, size_t skip, size_t n, size_t head_
   const auto mask = static_cast<__mmask16>(columns >= kTileRows ? 0xFFFF : (1u << columns) - 1);
   auto row = [&](size_t position) {
     if (position < skip || position >= skip + n) return _mm512_setzero_ps();
-    const __m512 value = Load16<type>(values.values, (position - skip) * head_dim + column, mask);
-    if constexpr (type != KvType::kQ8_0) return Finite(value);
+    const size_t at = (position - skip) * head_dim + column;
+    __m512 value;
+    if constexpr (type == KvType::kQ4_0)
+      value = Load16Nibbles(values.values + KvNibbleByte(at), KvNibbleShift(at));
+    else
+      value = Load16<type>(values.values, at, mask);
+    if constexpr (!KvHasScales(type)) return Finite(value);
     uint16_t scale;
     __builtin_memcpy(&scale, values.scales + ((position - skip) * head_dim + column) / kKvBlock * 2, 2);
     return Finite(_mm512_mul_ps(value, _mm512_set1_ps(_cvtsh_ss(scale))));

@@ -33,25 +33,28 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
 }
 
 // Where element d of a key or value is: the part of the page that belongs to the head, and the indices of the element
-// and its scale in it.
+// (q4_0: of its byte) and its scale in it.
 struct Element {
   std::byte* head;
   size_t at, scale;
+  int shift = 0;  // q4_0: its bits in the byte
 };
+// The index of element d among the bytes of q4_0, or among the elements of other types.
+size_t IndexOf(const KvView& kv, size_t d) { return kv.type == KvType::kQ4_0 ? KvNibbleByte(d) : d; }
 Element KeyAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
   const auto block = static_cast<size_t>(kv.block_size);
   std::byte* page = kv.k + row.table[position / block] * kv.PageBytes();
-  return {page + static_cast<size_t>(head) * kv.HeadBytes(), d * block + position % block,
-          d / kKvBlock * block + position % block};
+  return {page + static_cast<size_t>(head) * kv.HeadBytes(), IndexOf(kv, d) * block + position % block,
+          d / kKvBlock * block + position % block, KvNibbleShift(d)};
 }
 Element ValueAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
   const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
   std::byte* page = kv.v + row.table[position / block] * kv.PageBytes();
-  return {page + static_cast<size_t>(head) * kv.HeadBytes(), position % block * dim + d,
-          position % block * (dim / kKvBlock) + d / kKvBlock};
+  return {page + static_cast<size_t>(head) * kv.HeadBytes(), IndexOf(kv, position % block * dim + d),
+          position % block * (dim / kKvBlock) + d / kKvBlock, KvNibbleShift(d)};
 }
 std::byte* ScaleOf(const KvView& kv, const Element& e) {
-  return e.head + static_cast<size_t>(kv.block_size * kv.head_dim) + 2 * e.scale;
+  return e.head + KvCodeBytes(kv.type, static_cast<size_t>(kv.block_size * kv.head_dim)) + 2 * e.scale;
 }
 
 float LoadKv(const KvView& kv, const Element& e) {
@@ -61,10 +64,13 @@ float LoadKv(const KvView& kv, const Element& e) {
     case KvType::kF32: std::memcpy(&f, e.head + 4 * e.at, 4); return f;
     case KvType::kF16: std::memcpy(&h, e.head + 2 * e.at, 2); return HalfToFloat(h);
     case KvType::kBf16: std::memcpy(&h, e.head + 2 * e.at, 2); return Bf16ToFloat(h);
-    case KvType::kQ8_0: break;
+    case KvType::kQ8_0:
+    case KvType::kQ4_0: break;
   }
   std::memcpy(&h, ScaleOf(kv, e), 2);
-  return HalfToFloat(h) * static_cast<float>(static_cast<int8_t>(e.head[e.at]));
+  const int code = kv.type == KvType::kQ8_0 ? static_cast<int8_t>(e.head[e.at])
+                                            : std::to_integer<int>(e.head[e.at] >> e.shift & std::byte{15}) - 8;
+  return HalfToFloat(h) * static_cast<float>(code);
 }
 
 // Where: a function from d to the Element that stores it.
@@ -75,13 +81,14 @@ void SaveKv(const KvView& kv, const float* from, const Where& where) {
     const uint16_t h = kv.type == KvType::kBf16 ? FloatToBf16(from[d]) : FloatToHalf(from[d]);
     if (kv.type == KvType::kF32) {
       std::memcpy(e.head + 4 * e.at, from + d, 4);
-    } else if (kv.type != KvType::kQ8_0) {
+    } else if (!KvHasScales(kv.type)) {
       std::memcpy(e.head + 2 * e.at, &h, 2);
     } else {
+      const bool nibbles = kv.type == KvType::kQ4_0;
       std::byte block[34];
-      Quantize(DType::kQ8_0, from + d / kKvBlock * kKvBlock, block, kKvBlock);
+      Quantize(nibbles ? DType::kQ4_0 : DType::kQ8_0, from + d / kKvBlock * kKvBlock, block, kKvBlock);
       std::memcpy(ScaleOf(kv, e), block, 2);
-      e.head[e.at] = block[2 + d % kKvBlock];
+      e.head[e.at] = block[2 + d % (nibbles ? kKvBlock / 2 : kKvBlock)];
     }
   }
 }

@@ -20,6 +20,7 @@ class EngineRig : public ::testing::Test {
     options_.scheduler.num_blocks = 32;
     options_.scheduler.block_size = 4;
     options_.vocab = ScriptedStage::kVocab;
+    options_.dim = ScriptedStage::kDim;
     options_.context = 128;
     options_.candidates = 1;  // rarely decides a draw at temperature 1
     options_.on_broken = [this](Epoch, const Status& why) {

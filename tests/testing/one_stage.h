@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/step_codec.h"
 #include "worker/stage.h"
 
 namespace gyre::testing {
@@ -15,7 +16,8 @@ inline constexpr uint32_t kPages = 24, kPageSize = 16, kVocab = 96;
 // All layers of a model in one stage, with two sequences' tables.
 class OneStage {
  public:
-  OneStage(std::shared_ptr<const Model> model, Isa isa) : backend_(MakeBackend(isa, 2)) {
+  // `head`: with the output head; a step that needs logits without one crashes.
+  OneStage(std::shared_ptr<const Model> model, Isa isa, bool head = true) : backend_(MakeBackend(isa, 2)) {
     StageParts parts{
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
@@ -24,6 +26,7 @@ class OneStage {
       parts.layers.push_back(std::move(layer));
     }
     parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});
+    if (!head) parts.ends.output = nullptr;
     groups_ = static_cast<size_t>(model->spec().kv_groups);
     stage_ = std::make_unique<Stage>(std::move(parts), *backend_, false, WireType::kF32);
   }
@@ -38,6 +41,11 @@ class OneStage {
   };
   // [requested row][vocab]
   std::vector<std::vector<float>> Run(const std::vector<Part>& step) {
+    std::vector<std::vector<float>> logits;
+    for (RowAnswer& row : Answers(step)) logits.push_back(std::move(row.values));
+    return logits;
+  }
+  std::vector<RowAnswer> Answers(const std::vector<Part>& step) {
     StepBatch batch;
     std::vector<TokenId> ids;
     for (const Part& p : step) {
@@ -54,9 +62,11 @@ class OneStage {
     StepAnswer answer;
     const Status status = stage_->Run(batch, std::as_bytes(std::span(ids)), ++step_, &answer);
     EXPECT_TRUE(status.ok()) << status;
-    std::vector<std::vector<float>> logits;
-    for (RowAnswer& row : answer.rows) logits.push_back(std::move(row.values));
-    return logits;
+    Encoder encoded;
+    EncodeStepAnswer(answer, &encoded);
+    const ModelSpec& spec = stage_->parts().model->spec();
+    EXPECT_LE(encoded.size(), MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim)));
+    return std::move(answer.rows);
   }
 
   Stage& stage() { return *stage_; }

@@ -18,6 +18,11 @@ struct Outcome {
   std::vector<float> probabilities;  // of each
   std::string text;
   std::vector<std::vector<float>> logits;  // in order of position
+  // With Request::logprobs and prompt_logprobs, one for each token, the prompt's from position 1.
+  std::vector<float> logprobs, prompt_logprobs;
+  std::vector<uint32_t> prompt_positions;
+  std::vector<std::vector<TokenLogprob>> top, prompt_top;
+  std::vector<float> embedding;
   int terminals = 0;
   int events_after_terminal = 0;
   Status status;  // of Submit or of Failed
@@ -25,6 +30,8 @@ struct Outcome {
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
   Usage usage;
+  std::string stop;
+  TokenId stop_id = -1;
 };
 
 // Many requests at once. Thread-safe sinks; Wait blocks until each has its terminal event.
@@ -32,8 +39,8 @@ class Runner {
  public:
   explicit Runner(Engine& engine) : engine_(engine) {}
 
-  // Returns the request's index in Wait's result. on_token: with the tokens so far, at each token and each row of the
-  // prompt's logits; on the engine's thread.
+  // Returns the request's index in Wait's result. on_token: with the tokens so far, at each token and each answer to a
+  // row of the prompt; on the engine's thread.
   size_t Add(Request request, std::function<void(SeqId, size_t tokens)> on_token = {}) {
     size_t index = 0;
     {
@@ -49,7 +56,8 @@ class Runner {
         tokens = state->outcomes[index].tokens.size();
       }
       state->changed.notify_all();
-      const bool row = std::holds_alternative<TokenEvent>(event) || std::holds_alternative<LogitsEvent>(event);
+      const bool row = std::holds_alternative<TokenEvent>(event) || std::holds_alternative<LogitsEvent>(event) ||
+                       std::holds_alternative<PromptTokenEvent>(event);
       if (on_token && row) on_token(seq, tokens);
     };
     auto seq = engine_.Submit(std::move(request), sink);
@@ -91,6 +99,14 @@ class Runner {
       o.tokens.push_back(token->token);
       o.probabilities.push_back(token->probability);
       o.text += token->text;
+      o.logprobs.push_back(token->logprob);
+      o.top.push_back(token->top);
+    } else if (auto* prompt = std::get_if<PromptTokenEvent>(&event)) {
+      o.prompt_positions.push_back(prompt->position);
+      o.prompt_logprobs.push_back(prompt->logprob);
+      o.prompt_top.push_back(prompt->top);
+    } else if (auto* embedding = std::get_if<EmbeddingEvent>(&event)) {
+      o.embedding = embedding->values;
     } else if (auto* row = std::get_if<LogitsEvent>(&event)) {
       o.logits.push_back(row->logits);
     } else {
@@ -100,6 +116,8 @@ class Runner {
         o.text += finished->text;
         o.reason = finished->reason;
         o.usage = finished->usage;
+        o.stop = finished->stop;
+        o.stop_id = finished->stop_id;
       } else if (auto* failed = std::get_if<Failed>(&event)) {
         o.status = failed->status;
       } else {

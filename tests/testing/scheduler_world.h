@@ -125,6 +125,7 @@ class SchedulerWorld {
     }
     p.max_positions = static_cast<uint32_t>(std::min(room, length + Between(0, 12)));
     p.priority = Chance(0.2) ? Between(-1, 1) : 0;
+    p.tenant = static_cast<uint64_t>(Between(0, 2));
     p.salt = Chance(0.1) ? 1 : 0;
     p.needs_all_rows = Chance(0.1);
     Live s;
@@ -330,7 +331,7 @@ class SchedulerWorld {
     last_step_ = plan.step;
     if (plan.items.empty()) Fail("step {} is empty", Num(plan.step));
     if (flights_.size() >= o_.max_in_flight) Fail("{} steps in flight", flights_.size() + 1);
-    uint32_t rows = 0, largest = 0, decodes = 0;
+    uint32_t rows = 0, largest = 0, decodes = 0, prompts = 0;
     std::set<SeqId> seen;
     for (const StepItem& item : plan.items) {
       rows += item.count;
@@ -339,10 +340,15 @@ class SchedulerWorld {
       const auto it = live_.find(item.seq);
       if (it == live_.end()) return Fail("step {} has unknown sequence {}", Num(plan.step), Num(item.seq));
       const Live& s = it->second;
-      decodes += s.started && s.tokens.size() > s.prompt && item.first_position + 1 == s.tokens.size() ? 1 : 0;
+      const bool decode = s.started && s.tokens.size() > s.prompt && item.first_position + 1 == s.tokens.size();
+      decodes += decode ? 1 : 0;
+      prompts += decode ? 0 : item.count;
       if (o_.chunked_prefill && item.count > o_.chunk) Fail("sequence {} has a chunk of {}", Num(item.seq), item.count);
     }
     if (rows > o_.max_rows && (o_.chunked_prefill || rows - largest >= o_.max_rows)) Fail("a step of {} rows", rows);
+    if (decodes > 0 && plan.items.size() > 1 && o_.step_tokens > 0 && o_.chunked_prefill && prompts > o_.step_tokens) {
+      Fail("{} prompt rows beside {} that decode", prompts, decodes);
+    }
     const uint32_t groups = std::min(o_.decode_groups, o_.max_in_flight);
     if (decodes > (before.decode + groups - 1) / groups) Fail("{} decode rows of {}", decodes, before.decode);
   }

@@ -22,7 +22,7 @@ namespace gyre::testing {
 // On one thread.
 class ScriptedStage {
  public:
-  static constexpr int kVocab = 97;
+  static constexpr int kVocab = 97, kDim = 8;
 
   // A frame of the engine.
   struct Received {
@@ -142,14 +142,30 @@ class ScriptedStage {
   }
 
  private:
+  static bool BestFirst(const TokenLogit& a, const TokenLogit& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  }
   RowAnswer RowOf(const SeqRows& s, const RowRequest& request, uint32_t position) const {
     const std::vector<float> logits = Logits(tokens_.at({s.seq, position}), position);
     RowAnswer row{.seq = s.seq, .incarnation = s.incarnation, .position = position, .mode = request.mode};
+    if (request.mode == RowMode::kHidden) {
+      row.values.assign(logits.begin(), logits.begin() + kDim);
+      return row;
+    }
+    if (request.logprobs) {
+      for (TokenId id = 0; id < kVocab; ++id) row.best.push_back({id, logits[static_cast<size_t>(id)]});
+      double sum = 0;
+      for (const TokenLogit& t : row.best) sum += std::exp(double{t.logit});
+      row.log_sum_exp_all = std::log(sum);
+      std::sort(row.best.begin(), row.best.end(), BestFirst);
+      row.best.resize(std::min<size_t>(row.best.size(), *request.logprobs));
+    }
     if (request.mode == RowMode::kFullLogits) {
       row.values = logits;
       return row;
     }
     for (TokenId id : request.touched) row.touched.push_back({id, logits[static_cast<size_t>(id)]});
+    if (request.mode == RowMode::kTargets) return row;
     double sum = 0, sum_t = 0;
     for (TokenId id = 0; id < kVocab; ++id) {
       if (std::binary_search(request.touched.begin(), request.touched.end(), id)) continue;
@@ -158,9 +174,7 @@ class ScriptedStage {
       sum += std::exp(double{logit});
       if (request.temperature > 0) sum_t += std::exp(double{logit} / request.temperature);
     }
-    std::sort(row.top.begin(), row.top.end(), [](const TokenLogit& a, const TokenLogit& b) {
-      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    });
+    std::sort(row.top.begin(), row.top.end(), BestFirst);
     row.top.resize(std::min<size_t>(row.top.size(), request.mode == RowMode::kArgmax ? 1 : request.k));
     if (request.mode == RowMode::kTopK) row.log_sum_exp = std::log(sum);
     if (request.mode == RowMode::kTopK && request.temperature > 0) row.log_sum_exp_t = std::log(sum_t);

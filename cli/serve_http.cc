@@ -1,0 +1,138 @@
+#include "cli/serve_http.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "base/log.h"
+#include "cli/exit_code.h"
+#include "cli/listen.h"
+#include "cli/session.h"
+#include "coordinator/http/routes.h"
+#include "transport/tcp_link.h"
+
+namespace gyre {
+namespace {
+
+volatile std::sig_atomic_t hangups = 0;
+extern "C" void OnHangup(int) { hangups = 1; }
+
+http::ServerOptions ServerOptionsOf(const HttpOptions& options, const HostPort& at) {
+  http::ServerOptions out;
+  out.address = FormatHostPort(at.host, at.port);
+  out.tls_cert = options.tls_cert;
+  out.tls_key = options.tls_key;
+  out.api_keys = options.api_keys;
+  out.hosts = options.allow_hosts;
+  out.cors = options.cors;
+  out.limits.connections = options.connections;
+  out.limits.body_bytes = options.max_body_bytes;
+  return out;
+}
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::string ModelName(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) p = p.parent_path();  // a folder with a slash at its end
+  std::string name = p.filename().string();
+  const auto ends_with = [&](const std::string& end) {
+    return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+  };
+  for (const char* end : {".gguf", ".bin"}) {
+    if (ends_with(end)) name.resize(name.size() - std::string(end).size());
+  }
+  // -00001-of-00003
+  constexpr size_t kNumbers = 15;
+  if (name.size() > kNumbers) {
+    const std::string tail = name.substr(name.size() - kNumbers);
+    std::string shape = tail;
+    for (char& c : shape) c = std::isdigit(static_cast<unsigned char>(c)) != 0 ? '0' : c;
+    if (shape == "-00000-of-00000") name.resize(name.size() - kNumbers);
+  }
+  return name.empty() ? "model" : name;
+}
+
+Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
+  const StatusOr<HostPort> parsed = ParseHostPort(options.address);
+  if (!parsed.ok()) return AsUsage(Annotate(parsed.status(), "--http"));
+  *at = *parsed;
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return UsageError("--tls-cert and --tls-key belong together, only one of them is given");
+  }
+  if (!IsLoopback(at->host) && !insecure && (options.tls_cert.empty() || options.api_keys.empty())) {
+    return UsageError(
+        "--http {}: this address is not loopback, so it needs --tls-cert, --tls-key and --api-keys; on a network that "
+        "you trust, add --insecure",
+        options.address);
+  }
+  const Status files = http::CheckSettings(ServerOptionsOf(options, *at));
+  if (files.code() == absl::StatusCode::kInvalidArgument) return AsUsage(files);
+  GYRE_RETURN_IF_ERROR(files);
+  return CheckPort("--http", *at);
+}
+
+HttpFront::HttpFront(const HttpOptions& options, Runtime& runtime)
+    : options_(options), context_{.service = runtime.service()} {}
+
+StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at,
+                                                     const std::string& model, const std::string& version,
+                                                     Runtime& runtime) {
+  std::unique_ptr<HttpFront> front(new HttpFront(options, runtime));
+  http::ApiContext& context = front->context_;
+  context.cluster = &runtime.cluster();
+  context.engine_stats = [&runtime] { return runtime.engine().stats(); };
+  context.models = {ModelName(model)};
+  context.models.insert(context.models.end(), options.aliases.begin(), options.aliases.end());
+  context.created = Now();
+  context.version = version;
+  context.metrics_open = options.metrics_open;
+  context.ready = [&runtime, &draining = front->draining_]() -> Status {
+    if (draining) return Unavailable("draining: the server is about to end");
+    const ClusterStatus status = runtime.cluster().status();
+    if (!status.plan) return Unavailable("{}", status.state);
+    return absl::OkStatus();
+  };
+  context.draining = [&draining = front->draining_] { return draining.load(); };
+  http::Router router;
+  AddAllRoutes(router, context);
+  GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(ServerOptionsOf(options, at), std::move(router)));
+  if (!options.tls_cert.empty() || !options.api_keys.empty()) std::signal(SIGHUP, OnHangup);
+  return front;
+}
+
+void HttpFront::Poll() {
+  if (hangups == 0) return;
+  hangups = 0;
+  const Status status = server_->Reload();
+  if (status.ok()) {
+    Log(LogLevel::kInfo, "http: certificate and API keys are read again");
+  } else {
+    Log(LogLevel::kError, "http: {}; certificate and API keys stay as they were", Message(status));
+  }
+}
+
+void HttpFront::Drain() {
+  draining_ = true;
+  server_->Drain();
+  const Deadline end = After(std::chrono::seconds(options_.drain_seconds));
+  const int signals = InterruptGuard::Count();
+  bool said = false;
+  while (server_->stats().active > 0 && Clock::now() < end && InterruptGuard::Count() == signals) {
+    if (!said) {
+      Log(LogLevel::kInfo, "http: {} answers run, for at most {} s; one more signal ends them now",
+          server_->stats().active, options_.drain_seconds);
+    }
+    said = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace gyre

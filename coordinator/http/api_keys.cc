@@ -1,0 +1,117 @@
+#include "coordinator/http/api_keys.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/log.h"
+#include "fmt/core.h"
+
+namespace gyre::http {
+namespace {
+
+constexpr size_t kShortestKey = 8, kLongestKey = 512, kLongestName = 64, kMostKeys = 10000;
+
+std::array<unsigned char, 32> Hash(std::string_view text) {
+  std::array<unsigned char, 32> out{};
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), out.data());
+  return out;
+}
+
+bool IsVisible(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; });
+}
+
+// A header's value may not hold more than a key does, but case and spaces of "Bearer" are the client's.
+bool StartsWithBearer(std::string_view value) {
+  constexpr std::string_view kBearer = "bearer ";
+  if (value.size() < kBearer.size()) return false;
+  return std::equal(kBearer.begin(), kBearer.end(), value.begin(),
+                    [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); });
+}
+
+StatusOr<ApiKeys::Entry> ParseLine(const std::string& line, const std::string& where) {
+  std::istringstream words(line);
+  std::string name, key, role, more;
+  words >> name >> key >> role >> more;
+  if (key.empty() || !more.empty()) return InvalidArgument("{}: expected NAME KEY [user|admin]", where);
+  if (name.size() > kLongestName || !IsVisible(name)) {
+    return InvalidArgument("{}: a name has at most {} visible ASCII characters", where, kLongestName);
+  }
+  if (key.size() < kShortestKey || key.size() > kLongestKey || !IsVisible(key)) {
+    return InvalidArgument("{}: the key of {} must have {} to {} visible ASCII characters", where, name, kShortestKey,
+                           kLongestKey);
+  }
+  if (!role.empty() && role != "user" && role != "admin") {
+    return InvalidArgument("{}: the role of {} must be user or admin", where, name);
+  }
+  ApiKeys::Entry entry;
+  entry.name = name;
+  entry.role = role == "admin" ? Role::kAdmin : Role::kUser;
+  const auto name_hash = Hash(name);
+  std::memcpy(&entry.tenant, name_hash.data(), sizeof entry.tenant);
+  entry.tenant = std::max<uint64_t>(entry.tenant, 1);
+  entry.hash = Hash(key);
+  return entry;
+}
+
+}  // namespace
+
+StatusOr<ApiKeys> ApiKeys::Parse(std::string_view text, const std::string& where) {
+  ApiKeys keys;
+  std::istringstream lines{std::string(text)};
+  size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string here = fmt::format("{}:{}", where, number);
+    GYRE_ASSIGN_OR_RETURN(Entry entry, ParseLine(line, here));
+    for (const Entry& other : keys.entries_) {
+      if (other.hash == entry.hash) return InvalidArgument("{}: {} has the same key", here, other.name);
+    }
+    keys.entries_.push_back(std::move(entry));
+    if (keys.entries_.size() > kMostKeys) return InvalidArgument("{}: more than {} keys", here, kMostKeys);
+  }
+  if (keys.entries_.empty()) return InvalidArgument("{}: no keys in it; expected lines NAME KEY [user|admin]", where);
+  return keys;
+}
+
+StatusOr<ApiKeys> ApiKeys::Load(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return NotFound("{}: {}", path, std::strerror(errno));
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (in.bad()) return NotFound("{}: it can't be read", path);
+  struct stat about {};
+  if (::stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode) && (about.st_mode & 077) != 0) {
+    Log(LogLevel::kWarn, "{}: others on this machine may read the API keys; `chmod 600` it", path);
+  }
+  return Parse(text.str(), path);
+}
+
+const ApiKeys::Entry* ApiKeys::Find(std::string_view key) const {
+  const auto hash = Hash(key);
+  const Entry* found = nullptr;
+  for (const Entry& entry : entries_) {
+    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;
+  }
+  return found;
+}
+
+std::optional<std::string_view> KeyOf(const HttpRequest& request) {
+  if (const std::string* value = request.Header("authorization"); value != nullptr && StartsWithBearer(*value)) {
+    const size_t begin = value->find_first_not_of(' ', 7);
+    if (begin != std::string::npos) return std::string_view(*value).substr(begin);
+  }
+  if (const std::string* value = request.Header("x-api-key")) return *value;
+  return std::nullopt;
+}
+
+}  // namespace gyre::http

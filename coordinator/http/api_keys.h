@@ -1,0 +1,43 @@
+// The file of API keys: who may ask, and what.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "coordinator/http/exchange.h"
+
+namespace gyre::http {
+
+// Immutable once made, so any thread may look keys up. Keys are kept as SHA-256 only.
+class ApiKeys {
+ public:
+  struct Entry {
+    std::string name;
+    Role role = Role::kUser;
+    uint64_t tenant = 0;  // keys of one name share it; never 0, and the same after a reload
+    std::array<unsigned char, 32> hash{};
+  };
+
+  // One key a line: NAME KEY [user|admin]; # begins a comment. kInvalidArgument with `where` and the line, never with
+  // the key.
+  static StatusOr<ApiKeys> Parse(std::string_view text, const std::string& where);
+  // kNotFound: it can't be read. Warns in the log if others on this machine may read it.
+  static StatusOr<ApiKeys> Load(const std::string& path);
+
+  // nullptr: no such key. Takes the same time for every key.
+  const Entry* Find(std::string_view key) const;
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+// The key that a request brings: "Authorization: Bearer KEY", else "x-api-key: KEY". nullopt: none.
+std::optional<std::string_view> KeyOf(const HttpRequest& request);
+
+}  // namespace gyre::http

@@ -1,0 +1,438 @@
+#include "coordinator/http/connection.h"
+
+#include <exception>
+
+#include "base/log.h"
+#include "boost/asio/write.hpp"
+#include "coordinator/http/connection_exchange.h"
+#include "coordinator/http/json_text.h"
+#include "fmt/core.h"
+
+namespace gyre::http {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr size_t kBytesOfASecond = size_t{64} << 10;  // a body that comes more slowly than so many runs into its limit
+
+bool IsLoopbackPeer(const Connection::Socket& socket) {
+  error_code error;
+  const auto peer = socket.remote_endpoint(error).address();
+  if (error) return false;
+  if (peer.is_v6() && peer.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, peer.to_v6()).is_loopback();
+  }
+  return peer.is_loopback();
+}
+
+// application/json with or without parameters, or nothing at all.
+bool MayBeJson(const std::string* type) {
+  if (type == nullptr || type->empty()) return true;
+  std::string name = type->substr(0, type->find(';'));
+  while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) name.pop_back();
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return name == "application/json";
+}
+
+// For the log: what a stranger wrote, without control characters.
+std::string ForLog(std::string_view text) {
+  constexpr size_t kLongest = 120;
+  std::string out = ValidUtf8(text.substr(0, kLongest));
+  for (char& c : out) c = static_cast<unsigned char>(c) <= 0x20 || c == '\x7F' ? '?' : c;
+  return out;
+}
+
+void LogRequest(const RequestRecord& r) {
+  if (!LogEnabled(LogLevel::kInfo)) return;
+  std::string more;
+  if (!r.caller.empty()) more += " caller " + r.caller;
+  if (r.prompt_tokens + r.generated_tokens > 0) {
+    more += fmt::format(" tokens {}+{}", r.prompt_tokens, r.generated_tokens);
+  }
+  if (r.gone) more += " client gone";
+  const double ms = std::chrono::duration<double, std::milli>(r.took).count();
+  Log(LogLevel::kInfo, "http {} {} {} {} {:.1f} ms {} bytes{}", r.id, r.method.empty() ? "-" : ForLog(r.method),
+      r.path.empty() ? "-" : ForLog(r.path), r.status, ms, r.bytes, more);
+}
+
+bool IsPreflight(const HttpRequest& request) {
+  return request.method == "OPTIONS" && request.Header("origin") != nullptr &&
+         request.Header("access-control-request-method") != nullptr;
+}
+
+HttpResponse PreflightAnswer(const HttpRequest& request) {
+  HttpResponse answer{.status = 204};
+  answer.headers.emplace_back("access-control-allow-methods", "GET, HEAD, POST, PUT, PATCH, DELETE");
+  if (const std::string* wanted = request.Header("access-control-request-headers")) {
+    answer.headers.emplace_back("access-control-allow-headers", *wanted);
+  }
+  answer.headers.emplace_back("access-control-max-age", "600");
+  return answer;
+}
+
+}  // namespace
+
+Connection::Connection(ServerCore& core, Socket socket)
+    : core_(core), socket_(std::move(socket)), tls_context_(core.tls), signal_(core.hub->io()) {
+  loopback_ = IsLoopbackPeer(socket_);
+  error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket_.non_blocking(true, ignored);
+  if (tls_context_ != nullptr) tls_.emplace(socket_, *tls_context_);
+}
+
+void Connection::Abort() {
+  ended_ = broken_ = true;
+  error_code ignored;
+  socket_.close(ignored);
+  signal_.Notify();
+}
+
+void Connection::CheckTime(Deadline now) {
+  if (now < deadline_) return;
+  deadline_ = kNoDeadline;
+  // A client that is slow with its request may still read why it is refused.
+  if (phase_ == Phase::kRead && !expired_ && !writing_) {
+    expired_ = true;
+    signal_.Notify();
+  } else {
+    Abort();
+  }
+}
+
+std::optional<Deadline> Connection::idle_since() const {
+  if (phase_ != Phase::kIdle) return std::nullopt;
+  return idle_since_;
+}
+
+void Connection::StartRead() {
+  if (reading_ || ended_ ||
+      input_.size() >= std::max(core_.options.limits.ahead_bytes, core_.options.limits.head_bytes + 1))
+    return;
+  reading_ = true;
+  auto done = [self = shared_from_this()](const error_code& error, size_t n) { self->OnRead(error, n); };
+  if (tls_) {
+    tls_->async_read_some(asio::buffer(chunk_), std::move(done));
+  } else {
+    socket_.async_read_some(asio::buffer(chunk_), std::move(done));
+  }
+}
+
+void Connection::OnRead(const error_code& error, size_t n) {
+  reading_ = false;
+  if (phase_ != Phase::kEnd) input_.append(chunk_.data(), n);  // what comes behind the last answer is dropped
+  if (error) {
+    ended_ = true;
+    // After a plain end the client may still read: a shell's client closes its half once it has asked.
+    if (error != asio::error::eof && error != asio::ssl::error::stream_truncated) broken_ = true;
+  }
+  signal_.Notify();
+  StartRead();
+}
+
+Awaitable<bool> Connection::MoreInput(size_t have) {
+  StartRead();
+  while (input_.size() <= have && !ended_ && !expired_) co_await signal_.Wait(kNoDeadline);
+  co_return input_.size() > have && !expired_;
+}
+
+Awaitable<bool> Connection::Handshake() {
+  error_code error;
+  auto result = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
+  error = std::get<0>(result);
+  if (error) Log(LogLevel::kDebug, "http: a TLS handshake failed: {}", error.message());
+  co_return !error;
+}
+
+Awaitable<void> Connection::Run() {
+  const ServerLimits& limits = core_.options.limits;
+  deadline_ = After(limits.head_time);
+  bool fine = true;
+  if (tls_) fine = co_await Handshake();
+  if (!fine) {
+    Abort();
+    co_return;
+  }
+  phase_ = Phase::kIdle;
+  // A new connection is here to ask.
+  deadline_ = After(limits.head_time);
+  while (fine) fine = co_await Serve();
+  if (!broken_) co_await Linger();
+  Abort();
+}
+
+Awaitable<void> Connection::Linger() {
+  phase_ = Phase::kEnd;
+  deadline_ = After(core_.options.limits.linger_time);
+  input_.clear();
+  input_.shrink_to_fit();
+  if (tls_) {
+    co_await tls_->async_shutdown(kAwait);
+    co_return;
+  }
+  error_code ignored;
+  socket_.shutdown(Socket::shutdown_send, ignored);
+  // Closing with input unread would make the system throw the answer away.
+  StartRead();
+  while (!ended_) co_await signal_.Wait(kNoDeadline);
+}
+
+Awaitable<bool> Connection::ReadHead(RequestParser& parser, std::optional<ApiError>& error) {
+  const ServerLimits& limits = core_.options.limits;
+  size_t seen = 0;
+  for (;;) {
+    // An empty line before a request is allowed, and that costs no state.
+    while (seen == 0 && input_.compare(0, 2, "\r\n") == 0) input_.erase(0, 2);
+    const bool only_cr = input_ == "\r";
+    if (!input_.empty() && phase_ == Phase::kIdle) {
+      phase_ = Phase::kRead;
+      deadline_ = After(limits.head_time);
+    }
+    if (!input_.empty() && !only_cr) {
+      const HeadEnd end = FindHeadEnd(input_, seen, limits);
+      error = end.error;
+      if (error) co_return true;
+      if (end.size > 0) {
+        error = parser.Head(std::string_view(input_).substr(0, end.size));
+        input_.erase(0, end.size);
+        co_return true;
+      }
+      seen = input_.size();
+    }
+    const bool more = co_await MoreInput(input_.size());
+    if (more) continue;
+    if (!expired_ || input_.empty() || ended_) co_return false;
+    error = ApiError{.status = 408, .message = "the request did not come in time"};
+    co_return true;
+  }
+}
+
+Awaitable<std::optional<ApiError>> Connection::ReadBody(RequestParser& parser) {
+  const ServerLimits& limits = core_.options.limits;
+  const Deadline begin = Clock::now();
+  std::optional<ApiError> error;
+  for (;;) {
+    size_t used = 0;
+    const size_t before = parser.body_bytes();
+    error = parser.Body(input_, &used);
+    input_.erase(0, used);
+    core_.body_bytes += parser.body_bytes() - before;
+    body_held_ += parser.body_bytes() - before;
+    if (!error && core_.body_bytes > limits.all_bodies_bytes) {
+      error = ApiError{.status = 503, .message = "too many requests are being read; try again later", .retry_after = 1};
+    }
+    if (error || parser.done()) break;
+    deadline_ = begin + limits.body_time + std::chrono::seconds(parser.body_bytes() / kBytesOfASecond);
+    const bool more = co_await MoreInput(input_.size());
+    if (more) continue;
+    if (expired_) {
+      error = ApiError{.status = 408, .message = "the request's body did not come in time"};
+    } else {
+      error = Malformed("the request's body is cut");
+    }
+    break;
+  }
+  co_return error;
+}
+
+Caller Connection::Identify(const HttpRequest& request) const {
+  Caller caller;
+  caller.loopback = loopback_;
+  if (core_.keys == nullptr) {
+    caller.role = loopback_ ? Role::kAdmin : Role::kUser;
+    return caller;
+  }
+  const std::optional<std::string_view> key = KeyOf(request);
+  const ApiKeys::Entry* entry = key ? core_.keys->Find(*key) : nullptr;
+  if (entry == nullptr) return caller;
+  caller.name = entry->name;
+  caller.role = entry->role;
+  caller.tenant = entry->tenant;
+  return caller;
+}
+
+std::optional<ApiError> Connection::Admit(const HttpRequest& request, const Route** route,
+                                          HttpResponse* refusal) const {
+  if (const std::string* host = request.Header("host")) {
+    if (auto error = CheckHost(core_.origins, *host)) return error;
+  }
+  if (ClassifyOrigin(core_.origins, request) == OriginKind::kStranger) {
+    return ApiError{.status = 403,
+                    .message = "a page of another server may not ask here; the flag --cors ORIGIN lets it",
+                    .code = "origin_not_allowed"};
+  }
+  if (IsPreflight(request)) return std::nullopt;
+  const Router::Match match = core_.router.Find(request.method, request.path);
+  *route = match.route;
+  if (match.route == nullptr) {
+    const std::string path = ForLog(request.path);
+    if (match.allow.empty()) return ApiError{.status = 404, .message = fmt::format("there is no {}", path)};
+    refusal->headers.emplace_back("allow", match.allow);
+    return ApiError{.status = 405, .message = fmt::format("{} does not take {}", path, request.method)};
+  }
+  const Caller& caller = request.caller;
+  if (match.route->role > caller.role) {
+    if (core_.keys == nullptr) {
+      return ApiError{.status = 403, .message = "without --api-keys this is answered to this machine only"};
+    }
+    if (!caller.name.empty()) return ApiError{.status = 403, .message = "this needs a key of the role admin"};
+    return ApiError{.status = 401,
+                    .message = KeyOf(request) ? "the API key is not known" : "an API key is needed",
+                    .code = "invalid_api_key"};
+  }
+  if (core_.draining && match.route->role != Role::kAnyone) {
+    return ApiError{.status = 503, .message = "the server is about to end", .retry_after = 1};
+  }
+  if (request.method == "POST" && !MayBeJson(request.Header("content-type"))) {
+    return ApiError{.status = 415, .message = "the body must be application/json"};
+  }
+  return std::nullopt;
+}
+
+// A request that is being read or answered.
+struct Connection::Count {
+  explicit Count(Connection& c) : connection(c) { ++c.core_.active; }
+  ~Count() {
+    --connection.core_.active;
+    connection.core_.body_bytes -= std::exchange(connection.body_held_, 0);
+  }
+  Connection& connection;
+};
+
+Awaitable<bool> Connection::Serve() {
+  RequestParser parser(core_.options.limits);
+  std::optional<ApiError> error;
+  const bool there = co_await ReadHead(parser, error);
+  if (!there) co_return false;
+  phase_ = Phase::kRead;
+  const Deadline begin = Clock::now();
+  ++core_.requests;
+  const Count count{*this};
+  HttpRequest& request = parser.request();
+  request.id = fmt::format("{}{:08x}", core_.id_prefix, ++core_.last_id);
+  request.caller = Identify(request);
+  const Route* route = nullptr;
+  HttpResponse answer;
+  if (!error) error = Admit(request, &route, &answer);
+  ConnectionExchange exchange(*this, parser.http_1_0(), parser.keep_alive() && !core_.draining);
+  if (error && !parser.done()) exchange.EndConnection();  // its body, if it has one, is not read
+  if (!error && parser.expects_continue() && !parser.done() && input_.empty()) {
+    const Parts go_on{"HTTP/1.1 100 Continue\r\n\r\n", {}, {}};
+    co_await Send(go_on);
+  }
+  if (!error) {
+    std::optional<ApiError> bad = co_await ReadBody(parser);
+    if (bad) exchange.EndConnection();
+    error = std::move(bad);
+  }
+  parser.TakeBody();
+  const bool preflight = !error && IsPreflight(request);
+  if (const std::string* origin = request.Header("origin");
+      origin != nullptr && ClassifyOrigin(core_.origins, request) == OriginKind::kListed) {
+    exchange.set_cors_origin(*origin);
+  }
+  exchange.set_request(std::move(request));
+  phase_ = Phase::kAnswer;
+  deadline_ = kNoDeadline;
+  if (preflight) {
+    HttpResponse yes = PreflightAnswer(exchange.request());
+    co_await exchange.Respond(std::move(yes));
+  } else if (error) {
+    HttpResponse no = Render(*error, route != nullptr ? route->style : ApiStyle::kOpenAi);
+    no.headers.insert(no.headers.end(), answer.headers.begin(), answer.headers.end());
+    co_await exchange.Respond(std::move(no));
+  } else {
+    std::string thrown;
+    try {
+      co_await route->handler(exchange);
+    } catch (const std::exception& e) {
+      thrown = e.what();
+    } catch (...) {
+      thrown = "an exception of no known type";
+    }
+    if (!thrown.empty()) {
+      Log(LogLevel::kError, "http {}: the route {} threw: {}", exchange.request().id, route->path, thrown);
+    }
+    if (!exchange.answered() && !broken_ && !(ended_ && thrown.empty())) {
+      ApiError sorry{.status = 500, .message = "an error of the server; its log says more"};
+      HttpResponse no = Render(sorry, route->style);
+      co_await exchange.Respond(std::move(no));
+    } else if (!thrown.empty()) {
+      // The client must not take half an answer for a whole one.
+      exchange.EndConnection();
+      broken_ = true;
+    }
+    co_await exchange.Finish();
+  }
+  RequestRecord& record = exchange.record();
+  record.id = exchange.request().id;
+  record.method = exchange.request().method;
+  record.path = exchange.request().path;
+  if (route != nullptr) record.route = route->path;
+  record.caller = exchange.request().caller.name;
+  record.took = Clock::now() - begin;
+  record.gone = closed_by_client();
+  core_.bytes_sent += record.bytes;
+  LogRequest(record);
+  if (core_.options.on_request) core_.options.on_request(record);
+  idle_since_ = Clock::now();
+  phase_ = Phase::kIdle;
+  deadline_ = idle_since_ + core_.options.limits.idle_time;
+  if (input_.empty()) input_.shrink_to_fit();
+  StartRead();
+  co_return exchange.keep_alive() && !broken_;
+}
+
+Awaitable<bool> Connection::SendTls(Parts parts) {
+  // One record where it fits, as each one costs a header and a tag.
+  std::string joined;
+  for (const std::string_view part : parts) joined += part;
+  size_t sent = 0;
+  while (sent < joined.size() && !broken_) {
+    deadline_ = After(core_.options.limits.write_time);
+    writing_ = true;
+    const auto buffer = asio::buffer(joined.data() + sent, joined.size() - sent);
+    const auto result = co_await tls_->async_write_some(buffer, kAwait);
+    writing_ = false;
+    if (std::get<0>(result)) broken_ = true;
+    sent += std::get<1>(result);
+  }
+  deadline_ = kNoDeadline;
+  co_return !broken_;
+}
+
+Awaitable<bool> Connection::Send(Parts parts) {
+  if (tls_) {
+    const bool sent = co_await SendTls(parts);
+    co_return sent;
+  }
+  for (;;) {
+    if (broken_) co_return false;
+    std::array<asio::const_buffer, 3> buffers;
+    size_t left = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      buffers[i] = asio::const_buffer(parts[i].data(), parts[i].size());
+      left += parts[i].size();
+    }
+    error_code error;
+    size_t n = left == 0 ? 0 : socket_.write_some(buffers, error);
+    if (error && error != asio::error::would_block) {
+      broken_ = ended_ = true;
+      co_return false;
+    }
+    if (n == left) co_return true;
+    for (std::string_view& part : parts) {
+      const size_t taken = std::min(n, part.size());
+      part.remove_prefix(taken);
+      n -= taken;
+    }
+    deadline_ = After(core_.options.limits.write_time);
+    writing_ = true;
+    co_await socket_.async_wait(Socket::wait_write, kAwait);
+    writing_ = false;
+    deadline_ = kNoDeadline;
+  }
+}
+
+}  // namespace gyre::http

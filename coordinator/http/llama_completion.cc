@@ -1,0 +1,394 @@
+#include "coordinator/http/llama_completion.h"
+
+#include <charconv>
+#include <limits>
+#include <random>
+
+#include "boost/json/serialize.hpp"
+#include "coordinator/http/generation.h"
+#include "coordinator/http/json_text.h"
+#include "fmt/core.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+
+struct CompletionRequest {
+  Question question;
+  bool stream = false, tokens = false, timings = false;
+  std::optional<uint32_t> probabilities;
+  // A prompt of several parts is put together on the service's threads: texts are tokenized, ids stay.
+  std::vector<std::variant<std::string, TokenId>> parts;
+};
+
+void ReadPrompt(const json::value& prompt, JsonFields* fields, CompletionRequest* out) {
+  if (const json::string* text = prompt.if_string()) {
+    out->question.input = TextInput{.text = std::string(View(*text)), .parse_special = true};
+    return;
+  }
+  const json::array* array = prompt.if_array();
+  if (array == nullptr) {
+    return fields->Fail(Malformed("prompt must be a string or an array of strings and token ids", "prompt"));
+  }
+  for (const json::value& part : *array) {
+    if (const json::string* text = part.if_string()) {
+      out->parts.emplace_back(std::string(View(*text)));
+    } else {
+      std::vector<TokenId> id;
+      ReadIds({part}, "prompt", fields, &id);
+      if (id.empty()) return;
+      out->parts.emplace_back(id[0]);
+    }
+  }
+  if (array->empty()) fields->Fail(Malformed("prompt is empty", "prompt"));
+}
+
+// [[id, bias], ...] or {"id": bias, ...}; a bias of false bans.
+void ReadBias(const json::value& value, JsonFields* fields, SamplingParams* sampling) {
+  const auto fail = [&] {
+    fields->Fail(Malformed("logit_bias must be pairs of a token id and a number or false", "logit_bias"));
+  };
+  const auto add = [&](int64_t id, const json::value& bias) {
+    if (id < 0 || id > std::numeric_limits<TokenId>::max()) return fail();
+    if (bias.is_number()) {
+      sampling->logit_bias.emplace_back(static_cast<TokenId>(id), static_cast<float>(bias.to_number<double>()));
+    } else if (bias.is_bool() && !bias.get_bool()) {
+      sampling->logit_bias.emplace_back(static_cast<TokenId>(id), -std::numeric_limits<float>::infinity());
+    } else {
+      fail();
+    }
+  };
+  if (const json::array* pairs = value.if_array()) {
+    for (const json::value& entry : *pairs) {
+      const json::array* pair = entry.if_array();
+      if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_int64()) return fail();
+      add((*pair)[0].get_int64(), (*pair)[1]);
+    }
+    return;
+  }
+  const json::object* object = value.if_object();
+  if (object == nullptr) return fail();
+  for (const auto& [key, bias] : *object) {
+    int64_t id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size()) return fail();
+    add(id, bias);
+  }
+}
+
+void ReadSampling(JsonFields* fields, SamplingParams* s) {
+  s->temperature = static_cast<float>(fields->Number("temperature", 0, 100).value_or(s->temperature));
+  s->top_k = static_cast<int>(fields->Integer("top_k", -1, INT32_MAX).value_or(s->top_k));
+  if (s->top_k < 0) s->top_k = 0;
+  s->top_p = static_cast<float>(fields->Number("top_p", 0, 1).value_or(s->top_p));
+  if (s->top_p == 0) {  // there it means: the best token alone
+    s->top_p = 1;
+    s->top_k = 1;
+  }
+  s->min_p = static_cast<float>(fields->Number("min_p", 0, 1).value_or(s->min_p));
+  s->repetition_penalty = static_cast<float>(fields->Number("repeat_penalty", 0.01, 100).value_or(1));
+  s->penalty_last_n = static_cast<int>(fields->Integer("repeat_last_n", -1, INT32_MAX).value_or(s->penalty_last_n));
+  s->frequency_penalty = static_cast<float>(fields->Number("frequency_penalty", -2, 2).value_or(0));
+  s->presence_penalty = static_cast<float>(fields->Number("presence_penalty", -2, 2).value_or(0));
+  const int64_t seed = fields->Integer("seed", -1, UINT32_MAX).value_or(-1);
+  s->seed = seed < 0 || seed == UINT32_MAX ? std::random_device()() : static_cast<uint64_t>(seed);
+  if (const json::value* bias = fields->Any("logit_bias")) ReadBias(*bias, fields, s);
+}
+
+// A field of a sampler that Gyre doesn't have may have the value that switches it off.
+void RefuseUnless(JsonFields* fields, const char* name, double off) {
+  const json::value* value = fields->Any(name);
+  if (value == nullptr || (value->is_number() && value->to_number<double>() == off)) return;
+  fields->Refuse(name, fmt::format("this sampler is not there; {} switches it off", off));
+}
+
+std::optional<ApiError> ReadCompletion(const json::object& body, const Caller& caller, CompletionRequest* out) {
+  JsonFields fields(body);
+  Question& q = out->question;
+  fields.Require("prompt");
+  if (const json::value* prompt = fields.Any("prompt")) ReadPrompt(*prompt, &fields, out);
+  ReadSampling(&fields, &q.sampling);
+  const int64_t predict = fields.Integer("n_predict", -1, UINT32_MAX).value_or(-1);
+  if (predict == 0) fields.Fail(Unprocessable("n_predict is 0; it may be 1 or more, or -1", "n_predict"));
+  if (predict > 0) q.max_new_tokens = static_cast<uint32_t>(predict);
+  if (const json::array* stops = fields.Array("stop")) {
+    for (const json::value& stop : *stops) {
+      if (!stop.is_string()) {
+        fields.Fail(Malformed("stop must be an array of strings", "stop"));
+        break;
+      }
+      q.stops.emplace_back(View(stop.get_string()));
+    }
+    if (q.stops.size() > kMaxStops) {
+      fields.Fail(
+          Unprocessable(fmt::format("stop: {} strings, at most {} are taken", q.stops.size(), kMaxStops), "stop"));
+    }
+  }
+  q.ignore_end = fields.Bool("ignore_eos").value_or(false);
+  q.tenant = caller.tenant;
+  out->stream = fields.Bool("stream").value_or(false);
+  out->tokens = fields.Bool("return_tokens").value_or(false);
+  out->timings = fields.Bool("timings_per_token").value_or(false);
+  const int64_t probabilities = fields.Integer("n_probs", 0, 20).value_or(0);
+  if (probabilities > 0) {
+    out->probabilities = static_cast<uint32_t>(probabilities);
+    q.logprobs = out->probabilities;
+  }
+  RefuseUnless(&fields, "mirostat", 0);
+  RefuseUnless(&fields, "dynatemp_range", 0);
+  RefuseUnless(&fields, "typical_p", 1);
+  RefuseUnless(&fields, "xtc_probability", 0);
+  RefuseUnless(&fields, "dry_multiplier", 0);
+  RefuseUnless(&fields, "top_n_sigma", -1);
+  RefuseUnless(&fields, "n_indent", 0);
+  if (fields.Bool("post_sampling_probs").value_or(false)) {
+    fields.Refuse("post_sampling_probs", "probabilities are those before sampling");
+  }
+  // Settings of the samplers above, of the cache, and of slots: they change nothing here.
+  for (const char* name : {"mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold", "dry_base",
+                           "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "cache_prompt",
+                           "id_slot", "n_keep", "n_discard", "min_keep", "model"}) {
+    fields.Ignore(name);
+  }
+  return fields.Finish();
+}
+
+StatusOr<IdsInput> JoinParts(const Service& service, const std::vector<std::variant<std::string, TokenId>>& parts) {
+  IdsInput all;
+  for (const auto& part : parts) {
+    if (const TokenId* id = std::get_if<TokenId>(&part)) {
+      all.push_back(*id);
+      continue;
+    }
+    GYRE_ASSIGN_OR_RETURN(const auto ids, service.Tokenize(std::get<std::string>(part),
+                                                           {.add_special = all.empty(), .parse_special = true}));
+    all.insert(all.end(), ids.begin(), ids.end());
+  }
+  return all;
+}
+
+json::object SettingsOf(const Request& request) {
+  const SamplingParams& s = request.sampling;
+  json::object out;
+  out["temperature"] = s.temperature;
+  out["top_k"] = s.top_k;
+  out["top_p"] = s.top_p;
+  out["min_p"] = s.min_p;
+  out["repeat_penalty"] = s.repetition_penalty;
+  out["repeat_last_n"] = s.penalty_last_n;
+  out["presence_penalty"] = s.presence_penalty;
+  out["frequency_penalty"] = s.frequency_penalty;
+  out["seed"] = s.seed;
+  out["n_predict"] = request.max_new_tokens;
+  out["ignore_eos"] = request.ignore_end;
+  json::array stops;
+  for (const std::string& stop : request.stops) stops.emplace_back(ValidUtf8(stop));
+  out["stop"] = std::move(stops);
+  return out;
+}
+
+double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+json::object Timings(const Usage& usage) {
+  const double prompt = Milliseconds(usage.to_first_token);
+  const double predicted = Milliseconds(usage.total - usage.to_first_token);
+  const uint32_t computed = usage.prompt_tokens - usage.cached_tokens;
+  const auto each = [](double ms, uint32_t n) { return n > 0 ? ms / n : 0; };
+  const auto rate = [](double ms, uint32_t n) { return ms > 0 ? 1000 * n / ms : 0; };
+  json::object out;
+  out["cache_n"] = usage.cached_tokens;
+  out["prompt_n"] = computed;
+  out["prompt_ms"] = prompt;
+  out["prompt_per_token_ms"] = each(prompt, computed);
+  out["prompt_per_second"] = rate(prompt, computed);
+  out["predicted_n"] = usage.generated_tokens;
+  out["predicted_ms"] = predicted;
+  out["predicted_per_token_ms"] = each(predicted, usage.generated_tokens);
+  out["predicted_per_second"] = rate(predicted, usage.generated_tokens);
+  return out;
+}
+
+json::object TokenObject(const Service& service, TokenId id, float logprob) {
+  const std::string piece = service.TokenBytes(id, true).value_or("");
+  json::array bytes;
+  for (const char byte : piece) bytes.push_back(static_cast<uint8_t>(byte));
+  json::object out;
+  out["id"] = id;
+  out["token"] = ValidUtf8(piece);
+  out["bytes"] = std::move(bytes);
+  out["logprob"] = std::max(logprob, -9999.0F);
+  return out;
+}
+
+json::object Probabilities(const Service& service, const TokenEvent& event) {
+  json::object out = TokenObject(service, event.token, event.logprob);
+  json::array top;
+  for (const TokenLogprob& other : event.top) top.push_back(TokenObject(service, other.id, other.logprob));
+  out["top_logprobs"] = std::move(top);
+  return out;
+}
+
+// What one answer has so far, and its JSON.
+class CompletionAnswer {
+ public:
+  CompletionAnswer(const ApiContext& context, const CompletionRequest& asked, const Request& request)
+      : context_(context),
+        asked_(asked),
+        settings_(SettingsOf(request)),
+        prompt_tokens_(request.prompt.size()),
+        started_(Clock::now()) {}
+
+  // The object of one streamed token.
+  json::object Add(const TokenEvent& event) {
+    if (++predicted_ == 1) first_ = Clock::now();
+    json::object out;
+    out["index"] = 0;
+    out["content"] = event.text;
+    json::array tokens;
+    if (asked_.stream || asked_.tokens) tokens.push_back(event.token);
+    out["tokens"] = std::move(tokens);
+    out["stop"] = false;
+    out["id_slot"] = 0;
+    out["tokens_predicted"] = predicted_;
+    out["tokens_evaluated"] = prompt_tokens_;
+    if (asked_.probabilities) out["completion_probabilities"] = json::array({Probabilities(context_.service, event)});
+    if (asked_.timings) out["timings"] = Timings(UsageNow());
+    if (asked_.stream) return out;
+    content_ += event.text;
+    if (asked_.tokens) tokens_.push_back(event.token);
+    if (asked_.probabilities) probabilities_.push_back(Probabilities(context_.service, event));
+    return out;
+  }
+  json::object End(const Finished& end) {
+    json::object out;
+    out["index"] = 0;
+    out["content"] = content_ + end.text;
+    out["tokens"] = std::move(tokens_);
+    out["id_slot"] = 0;
+    out["stop"] = true;
+    out["model"] = context_.models.front();
+    out["tokens_predicted"] = end.usage.generated_tokens;
+    out["tokens_evaluated"] = end.usage.prompt_tokens;
+    out["generation_settings"] = std::move(settings_);
+    out["truncated"] = false;
+    const char* word = end.stop.empty() ? "eos" : "word";
+    out["stop_type"] = end.reason == FinishReason::kLength ? "limit" : word;
+    out["stopping_word"] = ValidUtf8(end.stop);
+    out["tokens_cached"] = end.usage.prompt_tokens + end.usage.generated_tokens;
+    out["timings"] = Timings(end.usage);
+    if (!probabilities_.empty()) out["completion_probabilities"] = std::move(probabilities_);
+    return out;
+  }
+
+ private:
+  Usage UsageNow() const {
+    return {.prompt_tokens = static_cast<uint32_t>(prompt_tokens_),
+            .generated_tokens = predicted_,
+            .to_first_token = first_ - started_,
+            .total = Clock::now() - started_};
+  }
+
+  const ApiContext& context_;
+  const CompletionRequest& asked_;
+  json::object settings_;
+  const size_t prompt_tokens_;
+  const Clock::time_point started_;
+  Clock::time_point first_;
+  uint32_t predicted_ = 0;
+  std::string content_;
+  json::array tokens_, probabilities_;
+};
+
+Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, CompletionAnswer& answer) {
+  HttpResponse head;
+  head.content_type = "text/event-stream";
+  co_await exchange.Begin(std::move(head));
+  for (;;) {
+    std::optional<Generation::Item> item = co_await generation.Next();
+    if (!item) co_return;
+    std::string bytes;
+    for (; item; item = generation.TryNext()) {
+      if (const auto* token = std::get_if<TokenEvent>(&item->event))
+        bytes += SseEvent(json::serialize(answer.Add(*token)));
+      if (const auto* end = std::get_if<Finished>(&item->event)) bytes += SseEvent(json::serialize(answer.End(*end)));
+      if (const auto* failed = std::get_if<Failed>(&item->event)) {
+        bytes += SseEvent(RenderJson(FromStatus(failed->status), ApiStyle::kOpenAi));
+      }
+    }
+    if (bytes.empty()) continue;
+    const bool there = co_await exchange.Write(std::move(bytes));
+    if (!there) co_return;
+  }
+}
+
+Awaitable<void> WholeCompletion(Exchange& exchange, Generation& generation, CompletionAnswer& answer) {
+  for (;;) {
+    const std::optional<Generation::Item> item = co_await generation.Next();
+    if (!item) co_return;  // the client is gone
+    HttpResponse response;
+    if (const auto* token = std::get_if<TokenEvent>(&item->event)) {
+      answer.Add(*token);
+      continue;
+    }
+    if (const auto* end = std::get_if<Finished>(&item->event)) response.body = json::serialize(answer.End(*end));
+    if (const auto* failed = std::get_if<Failed>(&item->event)) {
+      response = Render(FromStatus(failed->status), ApiStyle::kOpenAi);
+    }
+    if (response.body.empty()) continue;
+    co_await exchange.Respond(std::move(response));
+    co_return;
+  }
+}
+
+}  // namespace
+
+json::object DefaultSettings() {
+  Request request;
+  json::object out = SettingsOf(request);
+  out["n_predict"] = -1;
+  out["seed"] = -1;
+  return out;
+}
+
+void ReadIds(const json::array& array, const std::string& name, JsonFields* fields, std::vector<TokenId>* out) {
+  for (const json::value& value : array) {
+    if (!value.is_int64()) return fields->Fail(Malformed(name + " must be whole numbers", name));
+    const int64_t id = value.get_int64();
+    if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
+      return fields->Fail(Unprocessable(fmt::format("{}: {} is no token id", name, id), name));
+    }
+    out->push_back(static_cast<TokenId>(id));
+  }
+}
+
+Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange) {
+  CompletionRequest asked;
+  json::object body;
+  std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
+  if (!error) error = ReadCompletion(body, exchange.request().caller, &asked);
+  if (!error && !asked.parts.empty()) {
+    StatusOr<IdsInput> ids = IdsInput();
+    std::function<void()> work = [&] { ids = JoinParts(context.service, asked.parts); };
+    const Status ran = co_await RunOnService(exchange, context.service, std::move(work));
+    if (!ran.ok()) error = FromStatus(ran);
+    if (ran.ok() && !ids.ok()) error = FromStatus(ids.status(), "prompt");
+    if (ran.ok() && ids.ok()) asked.question.input = *std::move(ids);
+  }
+  Request request;
+  if (!error) error = co_await MakeRequest(exchange, context.service, std::move(asked.question), &request);
+  CompletionAnswer answer(context, asked, request);
+  Generation generation(exchange, context.service);
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  if (!error) error = generation.Start(std::move(requests));
+  if (error) {
+    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+  } else if (asked.stream) {
+    co_await StreamCompletion(exchange, generation, answer);
+  } else {
+    co_await WholeCompletion(exchange, generation, answer);
+  }
+}
+
+}  // namespace gyre::http

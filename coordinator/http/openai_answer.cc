@@ -1,0 +1,250 @@
+#include "coordinator/http/openai_answer.h"
+
+#include <chrono>
+
+#include "coordinator/http/json_text.h"
+#include "fmt/format.h"
+
+namespace gyre::http {
+namespace {
+
+constexpr size_t kWriteBytes = 64 * 1024;  // a write is no longer than this and one event
+
+HttpResponse StreamHead() {
+  HttpResponse head;
+  head.content_type = "text/event-stream";
+  head.headers.emplace_back("cache-control", "no-cache");
+  head.headers.emplace_back("x-accel-buffering", "no");  // proxies hand it on at once
+  return head;
+}
+
+// Turns events into deltas and counts.
+class Reader {
+ public:
+  Reader(const Service& service, OpenAiAnswer& answer, size_t choices)
+      : per_prompt_(answer.choices_per_prompt()), scored_(answer.with_logprobs()), parts_(answer.TakeParts()) {
+    states_.resize(choices, {.scores = HeldScores(service, !parts_.empty())});
+  }
+
+  // The error ends the answer.
+  std::optional<ApiError> Take(Generation::Item item, Delta* delta) {
+    *delta = {.choice = item.index};
+    if (auto* token = std::get_if<TokenEvent>(&item.event)) {
+      TakeToken(*token, delta);
+    } else if (auto* finished = std::get_if<Finished>(&item.event)) {
+      TakeEnd(*finished, delta);
+    } else if (auto* score = std::get_if<PromptTokenEvent>(&item.event)) {
+      delta->prompt_score = {.token = score->token, .logprob = score->logprob, .top = std::move(score->top)};
+    } else if (const auto* failed = std::get_if<Failed>(&item.event)) {
+      return FromStatus(failed->status);
+    } else {
+      return FromStatus(Unavailable("the request was cancelled: the server stops"));
+    }
+    return std::nullopt;
+  }
+  const UsageSum& usage() const { return usage_; }
+
+ private:
+  struct State {
+    HeldScores scores;
+    uint64_t tokens = 0;  // before the content began
+    bool reasoned = false, content = false;
+  };
+
+  void TakePieces(std::vector<ReasoningSplitter::Piece> pieces, Delta* delta) {
+    State& state = states_[delta->choice];
+    for (ReasoningSplitter::Piece& piece : pieces) {
+      (piece.reasoning ? delta->reasoning : delta->text) += piece.text;
+    }
+    state.reasoned |= !delta->reasoning.empty();
+    if (state.reasoned && !state.content && !delta->text.empty()) usage_.reasoning += state.tokens;
+    state.content |= !delta->text.empty();
+  }
+
+  void TakeToken(TokenEvent& token, Delta* delta) {
+    State& state = states_[delta->choice];
+    delta->id = token.token;
+    if (parts_.empty()) {
+      delta->text = std::move(token.text);
+    } else {
+      TakePieces(parts_[delta->choice].Push(token), delta);
+      ++state.tokens;
+    }
+    if (!scored_) return;
+    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
+    if (!delta->text.empty()) {
+      delta->scores = state.scores.Release(delta->text);
+    } else if (!delta->reasoning.empty()) {
+      state.scores.Drop();
+    }
+  }
+
+  void TakeEnd(Finished& finished, Delta* delta) {
+    State& state = states_[delta->choice];
+    if (parts_.empty()) {
+      delta->text = finished.text;
+    } else {
+      TakePieces(parts_[delta->choice].Finish(finished), delta);
+      if (state.reasoned && !state.content) usage_.reasoning += state.tokens;
+    }
+    if (scored_) delta->scores = state.scores.Finish(finished, delta->text);
+    delta->finish = finished.reason;
+    const Usage& usage = finished.usage;
+    usage_.completion += usage.generated_tokens;
+    if (delta->choice % per_prompt_ != 0) return;
+    usage_.prompt += usage.prompt_tokens;
+    usage_.cached += usage.cached_tokens;
+  }
+
+  const size_t per_prompt_;
+  const bool scored_;
+  std::vector<AnswerParts> parts_;
+  std::vector<State> states_;
+  UsageSum usage_;
+};
+
+void Add(Delta delta, Choice* choice) {
+  choice->reasoning += delta.reasoning;
+  choice->text += delta.text;
+  if (delta.id) choice->ids.push_back(*delta.id);
+  for (TokenScore& score : delta.scores) choice->scores.push_back(std::move(score));
+  if (delta.prompt_score) choice->prompt_scores.push_back(*std::move(delta.prompt_score));
+  if (delta.finish) choice->finish = *delta.finish;
+}
+
+Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                         size_t count) {
+  std::vector<Choice> choices(count);
+  while (std::optional<Generation::Item> item = co_await generation.Next()) {
+    Delta delta;
+    std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
+    if (error) {
+      co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+      co_return;
+    }
+    Choice* choice = &choices[delta.choice];
+    Add(std::move(delta), choice);
+  }
+  if (exchange.gone()) co_return;
+  HttpResponse response;
+  response.body = answer.Whole(choices, reader.usage());
+  co_await exchange.Respond(std::move(response));
+}
+
+// Appends what is there. The error ends the answer.
+std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generation& generation, OpenAiAnswer& answer,
+                                  Reader& reader, std::string* out) {
+  for (; item; item = generation.TryNext()) {
+    Delta delta;
+    if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
+    answer.AppendDelta(delta, out);
+    if (out->size() >= kWriteBytes) break;
+  }
+  if (generation.ended()) answer.AppendEnd(reader.usage(), out);
+  return std::nullopt;
+}
+
+// The answer begins with the first event, so that a request that fails before it has an HTTP status that says so; or
+// with a comment when that takes long, as proxies and clients give up connections that are silent.
+Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                          Duration ping) {
+  bool begun = false, failed = false;
+  std::string out;
+  answer.AppendBegin(&out);
+  while (!failed && !generation.ended()) {
+    std::optional<Generation::Item> item = generation.TryNext();
+    if (item) {
+      std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, &out);
+      if (error && !begun) {
+        co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+        co_return;
+      }
+      failed = error.has_value();
+      if (failed) answer.AppendError(*error, &out);
+    } else {
+      const Wake woken = co_await exchange.Wait(After(ping));
+      if (woken == Wake::kGone) co_return;
+      if (woken == Wake::kWoken) continue;
+      out += ": the answer takes a while\n\n";
+    }
+    if (!begun) {
+      begun = true;
+      HttpResponse head = StreamHead();
+      head.body = std::move(out);
+      co_await exchange.Begin(std::move(head));
+    } else if (!out.empty()) {
+      const bool there = co_await exchange.Write(std::move(out));
+      if (!there) co_return;
+    }
+    out.clear();
+  }
+}
+
+}  // namespace
+
+void OpenAiAnswer::PartRequests(const ApiContext& context) {
+  for (const Request& request : requests_) {
+    AnswerParts parts(context, request.prompt);
+    if (parts.reasons()) parts_.push_back(std::move(parts));
+  }
+}
+
+void OpenAiAnswer::AppendError(const ApiError& error, std::string* out) {
+  *out += SseEvent(RenderJson(error, ApiStyle::kOpenAi));
+}
+
+Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::unique_ptr<OpenAiAnswer> answer) {
+  std::optional<ApiError> error;
+  std::function<void()> read = [&] { error = answer->Read(exchange.request().body); };
+  const Status posted = co_await RunOnService(exchange, context.service, std::move(read));
+  if (!posted.ok()) error = FromStatus(posted);
+  if (exchange.gone()) co_return;
+  Generation generation(exchange, context.service);
+  std::vector<Request> requests = answer->TakeRequests();
+  const size_t count = requests.size();
+  if (!error) error = generation.Start(std::move(requests));
+  if (error) {
+    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_return;
+  }
+  Reader reader(context.service, *answer, count);
+  if (answer->stream()) {
+    co_await RunStream(exchange, generation, *answer, reader, context.stream_ping);
+  } else {
+    co_await RunWhole(exchange, generation, *answer, reader, count);
+  }
+}
+
+const char* QuotedFinish(FinishReason reason) { return reason == FinishReason::kStop ? "\"stop\"" : "\"length\""; }
+
+std::string UsageJson(const UsageSum& usage) {
+  return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
+                     usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning);
+}
+
+void AppendIds(std::span<const TokenId> ids, std::string* out) {
+  *out += '[';
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) *out += ',';
+    fmt::format_to(std::back_inserter(*out), "{}", ids[i]);
+  }
+  *out += ']';
+}
+
+std::string ObjectBeginning(const ApiContext& context, const std::string& id, std::string_view object,
+                            const std::string& model) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::string out = "{\"id\":";
+  AppendQuoted(ValidUtf8(id), &out);
+  out += fmt::format(R"(,"object":"{}","created":{},"model":)", object,
+                     std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  AppendQuoted(ValidUtf8(model), &out);
+  out += ",\"system_fingerprint\":";
+  AppendQuoted("gyre-" + context.version, &out);
+  out += ",\"choices\":[";
+  return out;
+}
+
+}  // namespace gyre::http

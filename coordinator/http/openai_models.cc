@@ -1,0 +1,70 @@
+// GET /v1/models and /v1/models/{id}, and all routes of this API together.
+#include "boost/json/array.hpp"
+#include "boost/json/object.hpp"
+#include "boost/json/serialize.hpp"
+#include "coordinator/http/answer_parts.h"
+#include "coordinator/http/openai.h"
+#include "coordinator/http/openai_routes.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kModelPath = "/v1/models/";
+
+json::object Describe(const ApiContext& context, const std::string& name) {
+  json::object out;
+  out["id"] = name;
+  out["object"] = "model";
+  out["created"] = context.created;
+  out["owned_by"] = "gyre";
+  out["max_model_len"] = context.service.context();
+  return out;
+}
+
+using Handler = Awaitable<void> (*)(const ApiContext&, Exchange&);
+
+Route MakeRoute(const ApiContext& context, const char* method, const char* path, Handler handler) {
+  return {.method = method,
+          .path = path,
+          .role = Role::kUser,
+          .style = ApiStyle::kOpenAi,
+          .handler = [&context, handler](Exchange& exchange) { return handler(context, exchange); }};
+}
+
+}  // namespace
+
+Awaitable<void> ListModels(const ApiContext& context, Exchange& exchange) {
+  json::array data;
+  for (const std::string& name : context.models) data.push_back(Describe(context, name));
+  json::object list;
+  list["object"] = "list";
+  list["data"] = std::move(data);
+  HttpResponse response;
+  response.body = json::serialize(list);
+  co_await exchange.Respond(std::move(response));
+}
+
+Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange) {
+  const std::string name = exchange.request().path.substr(kModelPath.size());
+  if (std::optional<ApiError> error = CheckModel(context, name)) {
+    co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
+    co_return;
+  }
+  const json::object model = Describe(context, name);
+  HttpResponse response;
+  response.body = json::serialize(model);
+  co_await exchange.Respond(std::move(response));
+}
+
+void AddOpenAiRoutes(Router& router, ApiContext& context) {
+  router.Add(MakeRoute(context, "POST", "/v1/chat/completions", ChatCompletions));
+  router.Add(MakeRoute(context, "POST", "/v1/completions", Completions));
+  router.Add(MakeRoute(context, "POST", "/v1/responses", Responses));
+  router.Add(MakeRoute(context, "POST", "/v1/embeddings", Embeddings));
+  router.Add(MakeRoute(context, "GET", "/v1/models", ListModels));
+  router.Add(MakeRoute(context, "GET", "/v1/models/*", ShowModel));
+}
+
+}  // namespace gyre::http

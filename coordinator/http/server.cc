@@ -1,0 +1,294 @@
+#include "coordinator/http/server.h"
+
+#include <pthread.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <thread>
+#include <unordered_map>
+
+#include "base/host_port.h"
+#include "base/log.h"
+#include "boost/asio/co_spawn.hpp"
+#include "boost/asio/ip/v6_only.hpp"
+#include "coordinator/http/connection.h"
+#include "coordinator/http/server_core.h"
+#include "coordinator/http/tls.h"
+
+namespace gyre::http {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// After an accept that failed for want of descriptors or memory.
+constexpr auto kRest = std::chrono::milliseconds(100);
+constexpr size_t kTurnedAway = 64;  // at once
+constexpr char kFull[] =
+    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\nretry-after: 1\r\n"
+    "connection: close\r\n\r\n"
+    "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null}}";
+
+// Connections at most: what the options say, as far as the process may open descriptors. The rest of them is for links,
+// files and threads.
+size_t MostConnections(size_t wanted) {
+  rlimit limit{};
+  rlim_t most = 1024;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) most = limit.rlim_cur;
+  return static_cast<size_t>(std::min<rlim_t>(most - most / 4, wanted));
+}
+
+std::string RandomPrefix() {
+  uint32_t bits = 0;
+  [[maybe_unused]] const ssize_t n = getrandom(&bits, sizeof bits, 0);
+  return fmt::format("{:08x}-", bits);
+}
+
+StatusOr<tcp::acceptor> Bind(asio::io_context& io, const HostPort& at, const std::string& address) {
+  error_code error;
+  tcp::resolver resolver(io);
+  const auto found = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, error);
+  if (error) return Unavailable("cannot listen at {}: {}", address, error.message());
+  for (const auto& entry : found) {
+    tcp::acceptor acceptor(io);
+    const tcp::endpoint endpoint = entry.endpoint();
+    error = {};
+    acceptor.open(endpoint.protocol(), error);
+    if (error) continue;
+    error_code ignored;
+    acceptor.set_option(tcp::acceptor::reuse_address(true), ignored);
+    if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(false), ignored);
+    acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(1024, error);
+    if (!error) return acceptor;
+  }
+  if (error == asio::error::address_in_use) {
+    return Unavailable("cannot listen at {}: another program has the port (port 0 takes any free one)", address);
+  }
+  return Unavailable("cannot listen at {}: {}", address, error.message());
+}
+
+struct Files {
+  std::shared_ptr<const ApiKeys> keys;
+  std::shared_ptr<asio::ssl::context> tls;
+};
+
+StatusOr<Files> LoadFiles(const ServerOptions& options) {
+  Files files;
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return InvalidArgument("a certificate and its key belong together, only one of them is given");
+  }
+  if (!options.tls_cert.empty()) {
+    GYRE_ASSIGN_OR_RETURN(files.tls, LoadTls(options.tls_cert, options.tls_key));
+  }
+  if (!options.api_keys.empty()) {
+    GYRE_ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Load(options.api_keys));
+    files.keys = std::make_shared<const ApiKeys>(std::move(keys));
+  }
+  return files;
+}
+
+class Server final : public HttpServer {
+ public:
+  Server(ServerOptions options, Router router)
+      : core_(std::move(options), std::move(router)),
+        most_(MostConnections(core_.options.limits.connections)),
+        acceptor_(io()),
+        ticker_(io()) {
+    core_.id_prefix = RandomPrefix();
+  }
+  ~Server() override { Server::Stop(); }
+
+  Status Start();
+  const std::string& address() const override { return address_; }
+  const std::string& url() const override { return url_; }
+  Status Reload() override;
+  void Drain() override {
+    asio::post(io(), [this] {
+      core_.draining = true;
+      CloseAcceptor();
+    });
+  }
+  ServerStats stats() const override {
+    return {.connections = core_.connections,
+            .accepted = core_.accepted,
+            .refused = core_.refused,
+            .active = core_.active,
+            .requests = core_.requests,
+            .bytes_sent = core_.bytes_sent};
+  }
+  void Stop() override;
+
+ private:
+  asio::io_context& io() { return core_.hub->io(); }
+  void Loop();
+  void CloseAcceptor() {
+    error_code ignored;
+    acceptor_.close(ignored);
+  }
+  Awaitable<void> Accept();
+  void Take(tcp::socket socket);
+  // Ends the connection that has been idle longest. False: none is idle.
+  bool EndOldestIdle();
+  Awaitable<void> Tick();
+
+  ServerCore core_;
+  const size_t most_;
+  std::string address_, url_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer ticker_;
+  std::unordered_map<const Connection*, std::shared_ptr<Connection>> connections_;  // server's thread
+  // Told that the server is full. Closing at once could take that word from them. Server's thread.
+  std::deque<std::pair<Deadline, tcp::socket>> turned_away_;
+  std::thread thread_;
+  std::atomic<bool> stopped_{false};
+};
+
+Status Server::Start() {
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(core_.options.address));
+  GYRE_ASSIGN_OR_RETURN(core_.origins, MakeOriginRules(at.host, core_.options.hosts, core_.options.cors));
+  GYRE_ASSIGN_OR_RETURN(Files files, LoadFiles(core_.options));
+  core_.keys = std::move(files.keys);
+  core_.tls = std::move(files.tls);
+  GYRE_ASSIGN_OR_RETURN(acceptor_, Bind(io(), at, core_.options.address));
+  error_code error;
+  const tcp::endpoint bound = acceptor_.local_endpoint(error);
+  if (error) return Unavailable("cannot listen at {}: {}", core_.options.address, error.message());
+  address_ = FormatHostPort(at.host, bound.port());
+  url_ = (core_.tls != nullptr ? "https://" : "http://") + address_;
+  const auto say = [](std::exception_ptr thrown) {
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+  };
+  asio::co_spawn(io(), Accept(), say);
+  asio::co_spawn(io(), Tick(), say);
+  thread_ = std::thread([this] { Loop(); });
+  return absl::OkStatus();
+}
+
+void Server::Loop() {
+  pthread_setname_np(pthread_self(), "http");
+  for (;;) {
+    try {
+      io().run();
+      return;
+    } catch (const std::exception& e) {
+      Log(LogLevel::kError, "http: {}", e.what());
+    }
+  }
+}
+
+Awaitable<void> Server::Accept() {
+  while (acceptor_.is_open()) {
+    auto result = co_await acceptor_.async_accept(kAwait);
+    const error_code error = std::get<0>(result);
+    if (!acceptor_.is_open()) break;
+    if (!error) {
+      try {
+        Take(std::move(std::get<1>(result)));
+      } catch (const std::exception& e) {
+        Log(LogLevel::kError, "http: a connection can't be served: {}", e.what());
+      }
+      continue;
+    }
+    if (error == asio::error::connection_aborted) continue;
+    Log(LogLevel::kWarn, "http: a connection can't be accepted: {}", error.message());
+    asio::steady_timer rest(io(), kRest);
+    co_await rest.async_wait(kAwait);
+  }
+}
+
+void Server::Take(tcp::socket socket) {
+  ++core_.accepted;
+  if (connections_.size() >= most_ && !EndOldestIdle()) {
+    ++core_.refused;
+    if (core_.tls != nullptr || turned_away_.size() >= kTurnedAway) return;
+    error_code ignored;
+    socket.non_blocking(true, ignored);
+    socket.write_some(asio::buffer(kFull, sizeof kFull - 1), ignored);
+    socket.shutdown(tcp::socket::shutdown_send, ignored);
+    turned_away_.emplace_back(After(core_.options.limits.linger_time), std::move(socket));
+    return;
+  }
+  const auto connection = std::make_shared<Connection>(core_, std::move(socket));
+  connections_.emplace(connection.get(), connection);
+  core_.connections = connections_.size();
+  asio::co_spawn(io(), connection->Run(), [this, connection](std::exception_ptr thrown) {
+    connections_.erase(connection.get());
+    core_.connections = connections_.size();
+    connection->Abort();
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+  });
+}
+
+bool Server::EndOldestIdle() {
+  const Connection* oldest = nullptr;
+  Deadline since = kNoDeadline;
+  for (const auto& [key, connection] : connections_) {
+    const std::optional<Deadline> idle = connection->idle_since();
+    if (!idle || *idle >= since) continue;
+    since = *idle;
+    oldest = key;
+  }
+  if (oldest == nullptr) return false;
+  // It leaves the map now: its own end comes a moment later.
+  const auto connection = std::move(connections_.extract(oldest).mapped());
+  connection->Abort();
+  return true;
+}
+
+Awaitable<void> Server::Tick() {
+  const ServerLimits& limits = core_.options.limits;
+  const Duration least = std::min({limits.head_time, limits.body_time, limits.idle_time, limits.write_time});
+  const Duration tick = std::clamp<Duration>(least / 8, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+  while (!stopped_) {
+    ticker_.expires_after(tick);
+    co_await ticker_.async_wait(kAwait);
+    const Deadline now = Clock::now();
+    while (!turned_away_.empty() && turned_away_.front().first <= now) turned_away_.pop_front();
+    for (const auto& [key, connection] : connections_) connection->CheckTime(now);
+  }
+}
+
+Status Server::Reload() {
+  GYRE_ASSIGN_OR_RETURN(Files files, LoadFiles(core_.options));
+  asio::post(io(), [this, files = std::move(files)] {
+    core_.keys = files.keys;
+    core_.tls = files.tls;
+  });
+  return absl::OkStatus();
+}
+
+void Server::Stop() {
+  if (stopped_.exchange(true)) return;
+  if (!thread_.joinable()) return;
+  asio::post(io(), [this] {
+    core_.draining = true;
+    CloseAcceptor();
+    ticker_.cancel();
+    turned_away_.clear();
+    for (const auto& [key, connection] : connections_) connection->Abort();
+  });
+  thread_.join();
+  core_.hub->Stop();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(ServerOptions options, Router router) {
+  auto server = std::make_unique<Server>(std::move(options), std::move(router));
+  GYRE_RETURN_IF_ERROR(server->Start());
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+Status CheckSettings(const ServerOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options.address));
+  GYRE_RETURN_IF_ERROR(MakeOriginRules(at.host, options.hosts, options.cors).status());
+  return LoadFiles(options).status();
+}
+
+}  // namespace gyre::http

@@ -1,0 +1,34 @@
+// What the server and its connections share. Used on the server's thread, except where it says otherwise.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "boost/asio/ssl/context.hpp"
+#include "coordinator/http/api_keys.h"
+#include "coordinator/http/origin.h"
+#include "coordinator/http/router.h"
+#include "coordinator/http/server.h"
+#include "coordinator/http/wake_hub.h"
+
+namespace gyre::http {
+
+struct ServerCore {
+  ServerCore(ServerOptions o, Router r) : options(std::move(o)), router(std::move(r)) {}
+
+  const ServerOptions options;
+  const Router router;
+  OriginRules origins;                             // fixed before the first connection
+  std::shared_ptr<const ApiKeys> keys;             // null: none were asked for
+  std::shared_ptr<boost::asio::ssl::context> tls;  // of the next connections; null: no TLS
+  const std::shared_ptr<WakeHub> hub = std::make_shared<WakeHub>();
+  bool draining = false;
+  size_t body_bytes = 0;  // of all requests at once
+  std::string id_prefix;  // another one for each server
+  uint64_t last_id = 0;
+  // Read by other threads too.
+  std::atomic<uint64_t> connections{0}, accepted{0}, refused{0}, active{0}, requests{0}, bytes_sent{0};
+};
+
+}  // namespace gyre::http

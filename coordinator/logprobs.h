@@ -1,0 +1,40 @@
+// Log-probabilities of a row: the log-softmax of its raw logits. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/step.h"
+
+namespace gyre {
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0;
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+// What the last stage says of a whole row. The same bits whether the row is sampled from candidates or from all logits:
+// a stage computes them in the same way for both.
+class RowLogprobs {
+ public:
+  RowLogprobs() = default;
+  // From the answer to a request for the `n` best. kInternal: the answer does not fit it, or the row has logits that
+  // are no numbers.
+  static StatusOr<RowLogprobs> Read(const RowAnswer& answer, uint32_t n, int vocab);
+  // Of an id with this raw logit.
+  float Of(float logit) const { return static_cast<float>(static_cast<double>(logit) - log_sum_exp_); }
+  // Of the n best ids, best first; fewer where the vocabulary has fewer.
+  const std::vector<TokenLogprob>& top() const { return top_; }
+
+ private:
+  double log_sum_exp_ = 0;
+  std::vector<TokenLogprob> top_;
+};
+
+// The raw logit of an id that the answer names. kInternal: it does not name it.
+StatusOr<float> RawLogit(const RowAnswer& answer, TokenId id);
+
+}  // namespace gyre

@@ -1,0 +1,80 @@
+// A sequence as the scheduler sees it. For scheduler*.cc only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/block_manager.h"
+#include "coordinator/scheduler_types.h"
+
+namespace gyre {
+
+// Who shares the rows of steps with others. `rows` is a virtual time: the tenant with the least goes first.
+struct Tenant {
+  uint64_t rows = 0;  // computed for it, and what it missed while it wanted nothing
+  uint32_t sequences = 0;
+};
+
+struct ScheduledSequence {
+  enum class Stage : uint8_t {
+    kWaiting,  // not admitted; while its steps in flight land it still holds the blocks of the incarnation before
+    kRunning,
+    kFailed,   // it failed alone, repeatedly: waits for Remove
+    kRemoved,  // known until its last step in flight has landed
+  };
+
+  SeqId id{};
+  SequenceParams params;          // params.tokens grows with Append
+  std::vector<RowClass> classes;  // one for each token's row, as the prefix cache sees it
+  uint32_t prompt = 0;            // tokens
+  uint64_t age = 0;               // order of arrival, kept when preempted
+  Deadline added{};
+  Tenant* tenant = nullptr;
+  uint32_t overtaken = 0;  // by admissions of younger ones, while it was the oldest without its whole prompt
+  bool aged = false;       // overtaken too often: goes before all others from then on
+  uint64_t ready_at = 0;   // value of Rep::shared when it could first have got its decode row; 0: it can't now
+  uint64_t tried_in = 0;   // the last step in which its prompt was tried
+  Stage stage = Stage::kWaiting;
+  uint32_t incarnation = 1;
+  bool held = false;        // gets no rows
+  bool suspect = false;     // a step with rows of it failed, and none has landed since: it runs in steps of its own
+  uint32_t errors = 0;      // of those steps since the last landed row
+  uint32_t losses = 0;      // broken rings in a row that took rows of it along, since the last landed row
+  uint32_t high_water = 0;  // rows launched in any incarnation
+  uint64_t planned_in = 0;  // the last step that has rows of it
+  uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
+
+  // What follows belongs to the incarnation that holds the blocks.
+  uint64_t salt = 0;        // params.salt mixed with the ring's
+  uint64_t ring_salts = 0;  // value of Rep::ring_salts when it was admitted
+  bool poisoned = false;    // a step failed: what is in flight is worthless
+  uint32_t launched = 0;    // rows [0, launched)
+  uint32_t landed = 0;
+  uint32_t cached = 0;       // rows from the prefix cache
+  uint32_t published = 0;    // blocks
+  ChainId chain = kNoChain;  // of the last published block
+  std::vector<BlockId> blocks;
+
+  bool running() const { return stage == Stage::kRunning; }
+  uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }
+  // At most the row of the last generated token is left to launch.
+  bool decoding() const { return size() > prompt && launched + 1 >= size(); }
+  bool launchable() const { return !poisoned && !held && launched < size(); }
+  // Two broken rings may be its fault: nothing else is in flight beside it, so that a third blames nobody else.
+  bool needs_ring() const { return losses >= 2; }
+  bool needs_step() const { return suspect || needs_ring(); }
+  // Another row of its prompt, or of what is computed again, may go beside others.
+  bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }
+  bool wants_decode_row() const { return decoding() && launchable() && !needs_step(); }
+  bool sample_owed() const { return running() && !poisoned && landed == size(); }
+};
+
+// The better rank comes first: aged, then of higher priority, then older.
+struct ByRank {
+  bool operator()(const ScheduledSequence* a, const ScheduledSequence* b) const {
+    if (a->aged != b->aged) return a->aged;
+    return a->params.priority != b->params.priority ? a->params.priority > b->params.priority : a->age < b->age;
+  }
+};
+
+}  // namespace gyre

@@ -1,0 +1,60 @@
+#include "coordinator/step_budget.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace gyre {
+namespace {
+
+// Prompt rows may take this share of the time that the decode rows take.
+constexpr double kShare = 0.7;
+// Fewer prompt rows say nothing about the cost of a row: each step's noise is larger.
+constexpr uint32_t kTelling = 4;
+
+// One late step must not spoil what is known.
+void Learn(double* known, double sample) {
+  if (*known == 0) {
+    *known = sample;
+  } else {
+    *known += (std::clamp(sample, *known / 4, *known * 2) - *known) / 8;
+  }
+}
+
+size_t SizeOf(uint32_t rows, size_t sizes) {
+  return std::min<size_t>(static_cast<size_t>(std::bit_width(std::max(rows, 1u) - 1)), sizes - 1);
+}
+
+}  // namespace
+
+double StepBudget::DecodeTime(uint32_t rows) const {
+  const size_t size = SizeOf(rows, kSizes);
+  // A smaller step takes less time, so its time keeps the promise too.
+  for (size_t i = size + 1; i > 0; --i) {
+    if (decode_[i - 1] > 0) return decode_[i - 1];
+  }
+  const auto larger = std::find_if(decode_.begin() + static_cast<std::ptrdiff_t>(size), decode_.end(),
+                                   [](double seconds) { return seconds > 0; });
+  return larger == decode_.end() ? 0 : *larger;
+}
+
+void StepBudget::Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration took) {
+  const double seconds = std::chrono::duration<double>(took).count();
+  if (seconds <= 0) return;
+  if (prompt_rows == 0) {
+    if (decode_rows > 0) Learn(&decode_[SizeOf(decode_rows, kSizes)], seconds);
+  } else if (prompt_rows >= kTelling) {
+    const double decode = decode_rows > 0 ? DecodeTime(decode_rows) : 0;
+    if (decode_rows > 0 && decode == 0) return;
+    // With prompt rows alone their share of reading the weights is in it, so that the cost is not underrated.
+    if (decode_rows > 0 || row_ == 0) Learn(&row_, std::max(seconds - decode, seconds / 100) / prompt_rows);
+  }
+}
+
+uint32_t StepBudget::Rows(uint32_t decode_rows, uint32_t prompts, uint32_t decoding) const {
+  const double more = std::max(1.0, static_cast<double>(prompts) / std::max(decoding, 1u));
+  const double decode = DecodeTime(decode_rows);
+  const double rows = decode > 0 && row_ > 0 ? kShare * decode / row_ : kFirst;
+  return static_cast<uint32_t>(std::clamp<double>(rows * more, kLeast, 1 << 20));
+}
+
+}  // namespace gyre

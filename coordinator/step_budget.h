@@ -1,0 +1,33 @@
+// How many prompt rows a step may have beside decoding sequences. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace gyre {
+
+// Learns from the times of steps what decode rows and prompt rows cost on this ring. A step with prompt rows is to take
+// less than twice as long as one without, so that a long prompt hardly slows the texts that run. Where more prompts
+// wait than texts run, the prompts may take longer in proportion. Not thread-safe: the scheduler owns it.
+class StepBudget {
+ public:
+  static constexpr uint32_t kFirst = 32, kLeast = 8;  // rows: before anything is measured, and at any time
+
+  // A step of these rows took so long, waiting for other steps not counted. Times of 0 or less are ignored.
+  void Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration took);
+  // Prompt rows for a step with `decode_rows` >= 1; `prompts` sequences have prompt rows to compute, `decoding` >= 1
+  // ones decode.
+  uint32_t Rows(uint32_t decode_rows, uint32_t prompts, uint32_t decoding) const;
+
+ private:
+  static constexpr size_t kSizes = 17;  // powers of two
+  // Seconds of a step with so many decode rows and no others; 0: unknown.
+  double DecodeTime(uint32_t rows) const;
+
+  std::array<double, kSizes> decode_{};  // seconds, by the power of two that the rows fit into; 0: unknown
+  double row_ = 0;                       // seconds of a prompt row; 0: unknown
+};
+
+}  // namespace gyre

@@ -1,0 +1,32 @@
+// How large the KV cache is, and for how many sequences. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace gyre {
+
+struct KvWish {
+  uint32_t ctx = 0;            // tokens of a sequence that are asked for; 0 = the model's
+  uint32_t model_context = 0;  // what the model was made for
+  uint64_t tokens = 0;         // of the KV cache that are asked for; 0 = parallel * context
+  uint32_t parallel = 1;       // sequences of the whole context
+  uint32_t max_sequences = 0;  // at once; 0 = 64, and as many as `parallel`
+  uint32_t block_size = 16;
+  bool reserve = false;  // each sequence holds a whole context
+  uint64_t bytes_per_token = 0;
+  uint64_t memory = 0;  // free bytes; 0 = unknown. Half of them are for the cache where `tokens` is 0
+};
+
+struct KvChoice {
+  uint32_t context = 0, num_blocks = 0, max_sequences = 0;
+  bool cut = false;      // the memory holds less than what was asked for, or than the model was made for
+  std::string sentence;  // what was chosen, and why
+};
+
+// kInvalidArgument: a number of tokens that blocks cannot count.
+StatusOr<KvChoice> ChooseKv(const KvWish& wish);
+
+}  // namespace gyre

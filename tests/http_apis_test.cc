@@ -1,0 +1,243 @@
+// Anthropic's and llama.cpp's routes over a real ring.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "coordinator/http/anthropic.h"
+#include "coordinator/http/llama.h"
+#include "runtime/runtime.h"
+#include "tests/testing/fake_engine.h"
+#include "tests/testing/http_api.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+using ::testing::HasSubstr;
+
+class ApisTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    RuntimeOptions options;
+    options.model = GYRE_DEMO_MODEL;
+    options.threads = 1;
+    options.quiet = true;
+    options.parallel = 4;
+    auto runtime = Runtime::Open(options);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = runtime->release();
+  }
+  static void TearDownTestSuite() {
+    delete runtime_;
+    runtime_ = nullptr;
+  }
+  ApisTest() : api_(runtime_->service()) {
+    api_.context.engine_stats = [] { return runtime_->engine().stats(); };
+    AddAnthropicRoutes(api_.router, api_.context);
+    AddLlamaRoutes(api_.router, api_.context);
+  }
+  ~ApisTest() override { EXPECT_TRUE(runtime_->engine().CheckIntegrity().ok()); }
+
+  std::vector<std::pair<std::string, json::value>> Stream(const std::string& path, const std::string& body) {
+    const auto exchange = api_.Post(path, body);
+    EXPECT_EQ(exchange->answer.status, 200) << exchange->answer.body;
+    EXPECT_EQ(exchange->answer.content_type, "text/event-stream");
+    std::vector<std::pair<std::string, json::value>> out;
+    for (const SseMessage& message : Events(exchange->answer.body)) out.emplace_back(message.event, Json(message.data));
+    return out;
+  }
+
+  static Runtime* runtime_;
+  ApiCaller api_;
+};
+Runtime* ApisTest::runtime_ = nullptr;
+
+constexpr char kMessages[] = "/v1/messages";
+
+TEST_F(ApisTest, AMessageIsAnswered) {
+  const json::value whole = api_.Get(kMessages, R"({"model":"demo","max_tokens":20,"temperature":0,
+      "system":[{"type":"text","text":"Be short."}],
+      "messages":[{"role":"user","content":[{"type":"text","text":"Tell me a story."}]}]})");
+  EXPECT_EQ(At(whole, "/type"), "message");
+  EXPECT_EQ(At(whole, "/role"), "assistant");
+  EXPECT_EQ(At(whole, "/model"), "demo");
+  EXPECT_EQ(At(whole, "/content/0/type"), "text");
+  EXPECT_EQ(At(whole, "/stop_sequence"), "null");
+  const std::string text = At(whole, "/content/0/text");
+  EXPECT_GT(text.size(), 5u);
+  const json::value counted = api_.Get("/v1/messages/count_tokens", R"({"model":"demo","system":"Be short.",
+      "messages":[{"role":"user","content":"Tell me a story."}]})");
+  EXPECT_EQ(std::stoi(At(counted, "/input_tokens")),
+            std::stoi(At(whole, "/usage/input_tokens")) + std::stoi(At(whole, "/usage/cache_read_input_tokens")));
+
+  const auto events = Stream(kMessages, R"({"model":"demo","max_tokens":20,"temperature":0,"stream":true,
+      "system":"Be short.","messages":[{"role":"user","content":"Tell me a story."}]})");
+  std::string streamed;
+  std::vector<std::string> kinds;
+  for (const auto& [name, data] : events) {
+    EXPECT_EQ(name, At(data, "/type"));
+    if (name == "content_block_delta") streamed += At(data, "/delta/text");
+    if (kinds.empty() || kinds.back() != name) kinds.push_back(name);
+  }
+  EXPECT_EQ(streamed, text);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"message_start", "ping", "content_block_start", "content_block_delta",
+                                             "content_block_stop", "message_delta", "message_stop"}));
+  EXPECT_EQ(At(events.front().second, "/message/usage/input_tokens"), At(counted, "/input_tokens"));
+  const json::value& delta = events[events.size() - 2].second;
+  EXPECT_EQ(At(delta, "/delta/stop_reason"), At(whole, "/stop_reason"));
+  EXPECT_EQ(At(delta, "/usage/output_tokens"), At(whole, "/usage/output_tokens"));
+}
+
+TEST_F(ApisTest, AMessageSaysWhatEndedIt) {
+  const char* asked = R"({"model":"demo","max_tokens":%s,"temperature":0,"stop_sequences":[%s],
+      "messages":[{"role":"user","content":"Tell me a story."}]})";
+  const auto ask = [&](const char* tokens, const char* stops) {
+    char body[512];
+    snprintf(body, sizeof body, asked, tokens, stops);
+    return api_.Get(kMessages, body);
+  };
+  const json::value limited = ask("3", "");
+  EXPECT_EQ(At(limited, "/stop_reason"), "max_tokens");
+  EXPECT_EQ(At(limited, "/usage/output_tokens"), "3");
+  const json::value stopped = ask("60", R"("e","zzzz")");
+  EXPECT_EQ(At(stopped, "/stop_reason"), "stop_sequence");
+  EXPECT_EQ(At(stopped, "/stop_sequence"), "e");
+  EXPECT_EQ(At(stopped, "/content/0/text").find('e'), std::string::npos);
+}
+
+TEST_F(ApisTest, MessagesThatAreWrongAreRefusedByName) {
+  struct Case {
+    const char* body;
+    int status;
+    const char* word;
+  };
+  const Case cases[] = {
+      {"{", 400, "JSON"},
+      {R"({"model":"demo","max_tokens":5})", 400, "messages"},
+      {R"({"model":"demo","messages":[{"role":"user","content":"a"}]})", 400, "max_tokens"},
+      {R"({"model":"demo","max_tokens":"5","messages":[{"role":"user","content":"a"}]})", 400, "max_tokens"},
+      {R"({"model":"demo","max_tokens":0,"messages":[{"role":"user","content":"a"}]})", 422, "max_tokens"},
+      {R"({"model":"none","max_tokens":5,"messages":[{"role":"user","content":"a"}]})", 404, "none"},
+      {R"({"model":"demo","max_tokens":5,"messages":[]})", 400, "messages"},
+      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":[{"type":"image"}]}]})", 422, "image"},
+      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"tool","content":"a"}]})", 422, "tool"},
+      {R"({"model":"demo","max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]})",
+       422, "last message"},
+      {R"({"model":"demo","max_tokens":5,"tools":[{"name":"x"}],"messages":[{"role":"user","content":"a"}]})", 422,
+       "tools"},
+      {R"({"model":"demo","max_tokens":5,"unknown":1,"messages":[{"role":"user","content":"a"}]})", 422, "unknown"},
+      {R"({"model":"demo","max_tokens":5,"temperature":-1,"messages":[{"role":"user","content":"a"}]})", 422,
+       "temperature"},
+  };
+  for (const Case& c : cases) {
+    const auto exchange = api_.Post(kMessages, c.body);
+    EXPECT_EQ(exchange->answer.status, c.status) << c.body << exchange->answer.body;
+    const json::value error = Json(exchange->answer.body);
+    EXPECT_EQ(At(error, "/type"), "error");
+    EXPECT_THAT(At(error, "/error/message"), HasSubstr(c.word));
+  }
+}
+
+TEST_F(ApisTest, AClientThatLeavesEndsItsMessage) {
+  const auto before = runtime_->engine().stats();
+  const auto exchange = api_.Call("POST", kMessages, R"({"model":"demo","max_tokens":100000,"stream":true,
+      "messages":[{"role":"user","content":"Tell me a story."}]})",
+                                  [](FakeExchange& x) { x.leave_after_writes = 2; });
+  EXPECT_LE(exchange->writes, 2);
+  for (int i = 0; i < 400; ++i) {
+    const auto now = runtime_->engine().stats();
+    if (now.cancelled > before.cancelled && now.sequences.empty()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ADD_FAILURE() << "the request goes on";
+}
+
+TEST_F(ApisTest, AnErrorWithinAMessageIsItsLastEvent) {
+  testing::FakeEngine engine;
+  Service service(runtime_->model(), engine.Calls(), 256);
+  ApiCaller api(service);
+  AddAnthropicRoutes(api.router, api.context);
+  std::thread answers([&engine] {
+    while (engine.requests().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    engine.Send(1, TokenEvent{.token = 5, .text = "Half"});
+    engine.Send(1, Failed{Unavailable("the ring is gone")});
+  });
+  const auto exchange = api.Call("POST", kMessages, R"({"model":"demo","max_tokens":9,"stream":true,
+      "messages":[{"role":"user","content":"Hi"}]})");
+  answers.join();
+  const auto events = Events(exchange->answer.body);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back().event, "error");
+  EXPECT_EQ(At(Json(events.back().data), "/error/type"), "overloaded_error");
+  EXPECT_THAT(exchange->answer.body, HasSubstr("Half"));
+}
+
+TEST_F(ApisTest, LlamaCompletionStreamsWhatItAnswersWhole) {
+  const json::value whole =
+      api_.Get("/completion", R"({"prompt":"Once upon a time","n_predict":16,"temperature":0,"return_tokens":true})");
+  EXPECT_EQ(At(whole, "/stop"), "true");
+  EXPECT_EQ(At(whole, "/tokens_predicted"), std::to_string(whole.at("tokens").as_array().size()));
+  EXPECT_EQ(At(whole, "/stop_type"), At(whole, "/tokens_predicted") == "16" ? "limit" : "eos");
+  EXPECT_EQ(At(whole, "/timings/predicted_n"), At(whole, "/tokens_predicted"));
+  const auto events = Stream(
+      "/completion", R"({"prompt":"Once upon a time","n_predict":16,"temperature":0,"stream":true,"n_probs":2})");
+  std::string text;
+  for (const auto& [name, data] : events) {
+    EXPECT_EQ(name, "");
+    text += At(data, "/content");
+  }
+  EXPECT_EQ(text, At(whole, "/content"));
+  EXPECT_EQ(At(events.back().second, "/stop"), "true");
+  const json::value& first = events.front().second;
+  EXPECT_EQ(At(first, "/completion_probabilities/0/top_logprobs/0/id"), At(first, "/tokens/0"));  // greedy
+
+  const json::value ids = api_.Get("/tokenize", R"({"content":" upon a time"})");
+  const json::value parts = api_.Get("/completion", R"({"prompt":["Once",)" + json::serialize(ids.at("tokens").at(0)) +
+                                                        R"(],"n_predict":1,"temperature":0})");
+  EXPECT_EQ(At(parts, "/tokens_predicted"), "1");
+}
+
+TEST_F(ApisTest, LlamaRefusesWhatItDoesNotKnow) {
+  struct Case {
+    const char* body;
+    int status;
+    const char* word;
+  };
+  const Case cases[] = {
+      {R"({})", 400, "prompt"},
+      {R"({"prompt":5})", 400, "prompt"},
+      {R"({"prompt":["a",-1]})", 422, "prompt"},
+      {R"({"prompt":"a","grammar":"root ::= x"})", 422, "grammar"},
+      {R"({"prompt":"a","mirostat":2})", 422, "mirostat"},
+      {R"({"prompt":"a","n_probs":50})", 422, "n_probs"},
+      {R"({"prompt":"a","logit_bias":[["a",1]]})", 400, "logit_bias"},
+      {R"({"prompt":"a","logit_bias":{"999999999":1}})", 422, "999999999"},
+  };
+  for (const Case& c : cases) {
+    const auto exchange = api_.Post("/completion", c.body);
+    EXPECT_EQ(exchange->answer.status, c.status) << c.body << exchange->answer.body;
+    EXPECT_THAT(exchange->answer.body, HasSubstr(c.word));
+  }
+  const json::value fine = api_.Get("/completion", R"({"prompt":"a","n_predict":1,"mirostat":0,"typical_p":1.0,
+      "cache_prompt":true,"samplers":null,"logit_bias":[[5,false],[6,1.5]]})");
+  EXPECT_EQ(At(fine, "/tokens_predicted"), "1");
+}
+
+TEST_F(ApisTest, LlamaTokensAndTemplates) {
+  const json::value ids = api_.Get("/tokenize", R"({"content":"Grüße 😀","with_pieces":true})");
+  json::array plain;
+  for (const json::value& token : ids.at("tokens").as_array()) plain.push_back(token.at("id"));
+  json::object body;
+  body["tokens"] = std::move(plain);
+  EXPECT_EQ(At(api_.Get("/detokenize", json::serialize(body)), "/content"), "Grüße 😀");
+  EXPECT_EQ(api_.Post("/detokenize", R"({"tokens":[99999999]})")->answer.status, 422);
+  const json::value prompt = api_.Get("/apply-template", R"({"messages":[{"role":"user","content":"Hello there"}]})");
+  EXPECT_THAT(At(prompt, "/prompt"), HasSubstr("Hello there"));
+  const auto props = api_.Call("GET", "/props", "");
+  EXPECT_EQ(At(Json(props->answer.body), "/model_path"), "demo.gguf");
+  EXPECT_TRUE(Json(api_.Call("GET", "/slots", "")->answer.body).is_array());
+}
+
+}  // namespace
+}  // namespace gyre::http
