@@ -173,7 +173,7 @@ TEST(CommandLineTest, BashCompletes) {
   };
   EXPECT_EQ(complete("gyre ch", 1), "chat\n");
   EXPECT_EQ(complete("gyre run --tem", 2), "--temp\n");
-  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0\n");
+  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0 q4_0\n");
   EXPECT_EQ(complete("gyre completion f", 2), "fish\n");
   for (const char* shell : {"zsh", "fish"}) {
     const Ended e = Gyre({"completion", shell});
