@@ -9,10 +9,13 @@ const ajv = new Ajv2020({ strict: false, allErrors: true });
 formats(ajv);
 ajv.addSchema(api, 'api');
 
+const checks = new Map();
+
 // `value` has the shape of the schema `name`.
 export function fits(name, value) {
   assert.ok(api.components.schemas[name], `no schema ${name}`);
-  const check = ajv.compile({ $ref: `api#/components/schemas/${name}` });
+  if (!checks.has(name)) checks.set(name, ajv.compile({ $ref: `api#/components/schemas/${name}` }));
+  const check = checks.get(name);
   assert.ok(check(value), `${name}: ${ajv.errorsText(check.errors)}\n${JSON.stringify(value)}`);
 }
 
