@@ -15,6 +15,8 @@ import {
 } from './conversation';
 import type { Conversations } from './conversations';
 
+const kFrameMs = 33;
+
 interface Chunk {
   choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
   usage?: {
@@ -121,8 +123,12 @@ export class Answers {
     if (!conversation || !turn) return;
     const reader = new AnswerReader(performance.now());
     let frame = 0;
+    let pause = kFrameMs;
     const show = (more: Partial<Turn> = {}) => {
       frame = 0;
+      const begin = performance.now();
+      // The text is drawn before the next timer runs. Long texts are drawn less often, so that the page stays quick.
+      setTimeout(() => (pause = Math.max(kFrameMs, 3 * (performance.now() - begin))));
       const { content, reasoning } = reader;
       const change = (t: Turn): Turn => ({ ...t, content, reasoning, stats: reader.stats(), ...more });
       this.conversations.change(id, (c) => changeTurn(c, turn.id, change), true);
@@ -134,7 +140,7 @@ export class Answers {
       const response = await request('/v1/chat/completions', { method: 'POST', body, signal });
       for await (const event of readEvents(response.body!)) {
         if (!reader.take(event.data, performance.now())) break;
-        frame ||= window.setTimeout(show, 33);
+        frame ||= window.setTimeout(show, pause);
       }
       last = reader.ending ? { ending: reader.ending } : { ending: 'error', error: 'The answer broke off.' };
     } catch (error) {
