@@ -16,6 +16,8 @@ import {
 import type { Conversations } from './conversations';
 
 const kFrameMs = 33;
+// Tokens that come in one packet have no rate that means anything.
+const kShortest = 0.1; // seconds
 
 interface Chunk {
   choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
@@ -73,7 +75,7 @@ export class AnswerReader {
       cachedTokens: this.usage?.prompt_tokens_details?.cached_tokens ?? 0,
       answerTokens: tokens,
       firstTokenMs: (this.firstAt ?? this.startedAt) - this.startedAt,
-      tokensPerSecond: tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null,
+      tokensPerSecond: tokens > 1 && seconds >= kShortest ? (tokens - 1) / seconds : null,
     };
   }
 }
