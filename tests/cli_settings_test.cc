@@ -148,9 +148,9 @@ TEST(CommandLineTest, HelpExplains) {
   const Ended all = Gyre({"--help"});
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.text, HasSubstr("GYRE_LOG"));
-  for (const char* command : {"run",      "chat",     "serve",    "worker",     "launch", "status",   "layers",
-                              "resize",   "drain",    "undrain",  "estimate", "inspect",    "bench",  "quantize", "convert",
-                              "tokenize", "template", "logits",   "completion", "help",   "version"}) {
+  for (const char* command : {"run",     "chat",     "serve",    "worker",   "launch",     "status", "layers",
+                              "resize",  "drain",    "undrain",  "estimate", "inspect",    "bench",  "quantize",
+                              "convert", "tokenize", "template", "logits",   "completion", "help",   "version"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + command + " "));
     const Ended own = Gyre({command, "--help"}), by_help = Gyre({"help", command});
     EXPECT_EQ(own.code, 0) << command;
@@ -173,7 +173,7 @@ TEST(CommandLineTest, BashCompletes) {
   };
   EXPECT_EQ(complete("gyre ch", 1), "chat\n");
   EXPECT_EQ(complete("gyre run --tem", 2), "--temp\n");
-  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0\n");
+  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0 q4_0\n");
   EXPECT_EQ(complete("gyre completion f", 2), "fish\n");
   for (const char* shell : {"zsh", "fish"}) {
     const Ended e = Gyre({"completion", shell});
