@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "model/weights.h"
 
@@ -69,6 +70,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   bool tcp = false;                          // a ring within the process whose links are TCP all the same (tests)
   const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own. Outlives Runtime::Open
   bool quiet = false;                        // no warnings
+  NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
   // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has
   // done == total, unless the plan fails. May be empty.
   std::function<void(uint64_t done, uint64_t total)> on_load;

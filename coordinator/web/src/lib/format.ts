@@ -24,6 +24,9 @@ export function milliseconds(ms: number | null | undefined): string {
   return `${ms.toFixed(2)} ms`;
 }
 
+// A mean time of steps: 0 where there were none.
+export const stepTime = (ms: number | undefined): string => milliseconds(ms ? ms : null);
+
 export function count(n: number): string {
   return n.toLocaleString('en-US', { maximumFractionDigits: 0 });
 }
