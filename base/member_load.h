@@ -12,6 +12,7 @@ struct MemberLoad {
   uint64_t busy_us = 0;         // spent in steps, since the start
   uint64_t rows_sent = 0;       // activation rows sent to the next stage, since the start
   uint64_t row_bytes_sent = 0;  // bytes of the frames that carried them
+  uint64_t round_trip_us = 0;   // of the link to the next stage; 0 = unknown, or in memory
   bool operator==(const MemberLoad&) const = default;
 };
 

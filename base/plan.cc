@@ -75,4 +75,13 @@ std::string FormatRanges(const Plan& plan) {
   return out;
 }
 
+std::string FormatNamedRanges(const Plan& plan) {
+  std::string out;
+  for (const StagePlan& s : plan.stages) {
+    if (!out.empty()) out += ',';
+    out += fmt::format("{}={}-{}", s.worker(), s.layers.begin, s.layers.end - 1);
+  }
+  return out;
+}
+
 }  // namespace gyre

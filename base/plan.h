@@ -43,6 +43,7 @@ struct Plan {
   // kInvalidArgument unless the ranges tile [0, num_layers) in order, no range is empty, `first` and `last` are set
   // correctly, every worker has one stage, and `wire` is a type of activations.
   Status Validate() const;
+  bool operator==(const Plan&) const = default;
   // The index of the worker's stage, or -1.
   int StageOf(const std::string& worker) const;
   // The address at which a hop ends: hop i leads from stage i - 1 to stage i; hop 0 begins and hop n ends at the
@@ -63,6 +64,8 @@ std::vector<StagePlan> MakeStages(const std::vector<Assignment>& assignments);
 
 // "0-7,8-11,12-15": both ends inclusive, as users write ranges.
 std::string FormatRanges(const Plan& plan);
+// "a=0-7,b=8-11", as a resize takes them.
+std::string FormatNamedRanges(const Plan& plan);
 std::string FormatRange(LayerRange range);
 
 }  // namespace gyre

@@ -31,7 +31,9 @@ struct PrepareRequest {
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
 };
 
-struct StageProgress {  // loading and packing, in bytes of weights
+// Loading and packing, in bytes of weights. done = total once they are all there, so that a member that only waits for
+// others can be told from one that keeps them waiting.
+struct StageProgress {
   uint64_t done = 0;
   uint64_t total = 0;
 };

@@ -1,4 +1,4 @@
-// gyre status, layers, resize, drain: asking a coordinator.
+// gyre status, layers, resize, drain, undrain: asking a coordinator.
 #include <boost/json.hpp>
 #include <cstdio>
 
@@ -34,17 +34,29 @@ Status LayersCommand(const AdminOptions& options) {
   return absl::OkStatus();
 }
 
-Status ResizeCommand(const AdminOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(const v1::ChangeReply reply, AskResize(options.cluster, options.what));
-  if (options.json) return PrintJson(reply);
-  fmt::print("{}", FormatChange(reply));
+namespace {
+
+Status PrintChange(const AdminOptions& options, const StatusOr<v1::ChangeReply>& reply) {
+  GYRE_RETURN_IF_ERROR(reply.status());
+  if (options.json) return PrintJson(*reply);
+  fmt::print("{}", options.dry_run ? FormatPreview(*reply) : FormatChange(*reply));
   return absl::OkStatus();
 }
 
+}  // namespace
+
+Status ResizeCommand(const AdminOptions& options) {
+  return PrintChange(options, AskResize(options.cluster, options.what, options.dry_run));
+}
+
 Status DrainCommand(const AdminOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(const v1::ChangeReply reply, AskDrain(options.cluster, options.what));
+  return PrintChange(options, AskDrain(options.cluster, options.what, options.dry_run));
+}
+
+Status UndrainCommand(const AdminOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const v1::ChangeReply reply, AskUndrain(options.cluster, options.what));
   if (options.json) return PrintJson(reply);
-  fmt::print("{}", FormatChange(reply));
+  fmt::print("{} may have layers again\n", options.what);
   return absl::OkStatus();
 }
 

@@ -1,12 +1,16 @@
-// gyre chat: a conversation. A turn's beginning is found again in the prefix cache; there is no session object.
-#include <algorithm>
+// gyre chat: a conversation.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <boost/json.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cli/chat_backend.h"
 #include "cli/commands.h"
+#include "cli/conversation_file.h"
 #include "cli/exit_code.h"
 #include "cli/session.h"
 #include "cli/tables.h"
@@ -20,21 +24,42 @@ constexpr char kHelp[] =
     "/layers         show which worker has which layers, and how busy it is\n"
     "/resize RANGES  move layers: 0-3,4-7 or NAME=0-3,NAME=4-7, or the boundaries alone: 4 8\n"
     "/status         show the plan, requests and KV cache\n"
+    "/regenerate     write the last answer again\n"
+    "/save FILE      write the conversation to a file; /save! FILE overwrites one\n"
+    "/load FILE      go on with a conversation from a file\n"
     "/reset          clear the conversation\n"
     "/exit           leave (Ctrl-D does the same)\n"
     "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; so do all lines between two\n"
     "lines that are \"\"\". A paste of several lines is one message.\n";
 
+// Text on stdout as it comes. A model's reasoning is dim on a terminal, and left out elsewhere.
+class AnswerPrinter {
+ public:
+  ~AnswerPrinter() { End(); }
+  void Print(const std::string& text, bool thinks) {
+    if (thinks && !terminal_) return;
+    if (thinks != dim_ && !text.empty()) {
+      fmt::print("{}", thinks ? "\033[2m" : "\033[0m\n\n");
+      dim_ = thinks;
+    }
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+  // Leaves the terminal as it was.
+  void End() {
+    if (dim_) fmt::print("\033[0m");
+    dim_ = false;
+  }
+
+ private:
+  const bool terminal_ = isatty(STDOUT_FILENO) != 0;
+  bool dim_ = false;
+};
+
 class Chat {
  public:
-  Chat(Target& target, const ChatOptions& options) : target_(target), options_(options) { Reset(); }
+  Chat(ChatBackend& backend, const ChatOptions& options) : backend_(backend), options_(options) { Reset(); }
 
-  // The form in which the model sees the conversation.
-  StatusOr<std::string> Format() {
-    boost::json::array probe{{{"role", "user"}, {"content", "?"}}};
-    GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, target_.Prompt(probe, options_.format));
-    return prompt.format == "model" ? std::string("with its own chat template") : prompt.format + " format";
-  }
   // False: /exit.
   bool Take(const std::string& message);
   // Messages and commands that failed.
@@ -48,34 +73,35 @@ class Chat {
   void Add(const char* role, const std::string& text) {
     messages_.push_back(boost::json::object{{"role", role}, {"content", text}});
   }
-  StatusOr<ChatPrompt> FitPrompt(uint32_t* room);
-  Status Say(const std::string& text);
+  Status Say();
+  Status Regenerate();
   StatusOr<std::string> Command(const std::string& line);
-  std::string MoreRoom() const {
-    return fmt::format("/reset clears the conversation; {} gives it more room",
-                       options_.ring.cluster.empty() ? "`gyre chat --ctx N`" : "`gyre serve --ctx N`");
-  }
+  StatusOr<std::string> FileCommand(const std::string& word, const std::string& path);
 
-  Target& target_;
+  ChatBackend& backend_;
   const ChatOptions& options_;
   boost::json::array messages_;
   int failures_ = 0;
+  int64_t regenerated_ = 0;  // times, so that a given seed gives another answer each time
 };
 
 bool Chat::Take(const std::string& message) {
   if (message.empty()) return true;
   if (message == "/exit" || message == "/quit") return false;
   Status status;
-  if (message[0] == '/' && message.find('\n') == std::string::npos) {
+  const boost::json::array before = messages_;
+  if (message == "/regenerate") {
+    status = Regenerate();
+  } else if (message[0] == '/' && message.find('\n') == std::string::npos) {
     const StatusOr<std::string> out = Command(message);
     if (out.ok()) fmt::print("{}", *out);
     status = out.status();
   } else {
-    const boost::json::array before = messages_;
-    status = Say(message);
-    if (!status.ok()) messages_ = before;
+    Add("user", message);
+    status = Say();
   }
   if (!status.ok()) {
+    messages_ = before;
     ++failures_;
     fmt::print(stderr, "gyre: {}\n", Message(status));
   }
@@ -92,96 +118,64 @@ StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(
 StatusOr<std::string> Chat::Command(const std::string& line) {
   const size_t space = line.find(' ');
   const std::string word = line.substr(0, space);
-  if (word == "/layers") return Table(target_.FetchStatus(), FormatLayers);
-  if (word == "/status") return Table(target_.FetchStatus(), FormatStatus);
+  if (word == "/layers") return Table(backend_.FetchStatus(), FormatLayers);
+  if (word == "/status") return Table(backend_.FetchStatus(), FormatStatus);
   if (word == "/resize") {
-    return Table(target_.Resize(space == std::string::npos ? "" : line.substr(space + 1)), FormatChange);
+    return Table(backend_.Resize(space == std::string::npos ? "" : line.substr(space + 1)), FormatChange);
   }
   if (word == "/help") return std::string(kHelp);
+  if (word == "/save" || word == "/save!" || word == "/load") {
+    return FileCommand(word, space == std::string::npos ? "" : line.substr(space + 1));
+  }
   if (word != "/reset") return InvalidArgument("unknown command {}; /help lists the commands", word);
   Reset();
   return std::string("Conversation cleared.\n");
 }
 
-// The conversation as ids, with room for an answer. Where it has grown too long, the oldest messages are left out of
-// it, from a question to the answer before the next one, and the user is told.
-StatusOr<ChatPrompt> Chat::FitPrompt(uint32_t* room) {
-  const uint32_t context = target_.facts().context;
-  const int64_t n = options_.generate.n;
-  uint32_t answer = std::max(1u, std::min(context / 8, 256u));
-  if (n >= 0) answer = std::min(answer, static_cast<uint32_t>(std::max<int64_t>(n, 1)));
-  const size_t first = options_.system.empty() ? 0 : 1;
-  size_t dropped = 0;
-  for (;;) {
-    GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, target_.Prompt(messages_, options_.format));
-    const size_t size = prompt.ids.size();
-    const bool only_question = messages_.size() <= first + 1;
-    if (size + answer <= context || (only_question && size < context)) {
-      *room = context - static_cast<uint32_t>(size);
-      if (dropped > 0) {
-        fmt::print(stderr, "[the context of {} tokens is full: the {} oldest messages are forgotten. {}]\n", context,
-                   dropped, MoreRoom());
-      }
-      return prompt;
-    }
-    if (only_question) {
-      return ResourceExhausted("the message has {} tokens with its template, and the context holds {}; {}", size,
-                               context, MoreRoom());
-    }
-    const auto begin = messages_.begin() + static_cast<std::ptrdiff_t>(first);
-    const auto end = begin + std::min<std::ptrdiff_t>(2, messages_.end() - begin - 1);
-    dropped += static_cast<size_t>(end - begin);
-    messages_.erase(begin, end);
+StatusOr<std::string> Chat::FileCommand(const std::string& word, const std::string& path) {
+  if (path.empty()) return InvalidArgument("a file's name is needed, as {} chat.json", word);
+  if (word == "/load") {
+    GYRE_ASSIGN_OR_RETURN(messages_, LoadConversation(path));
+    return fmt::format("{} messages from {}.\n", messages_.size(), path);
   }
+  struct stat there {};
+  if (word == "/save" && ::stat(path.c_str(), &there) == 0) {
+    return InvalidArgument("{} exists; /save! {} overwrites it", path, path);
+  }
+  GYRE_RETURN_IF_ERROR(SaveConversation(path, word == "/save!", backend_.model(), messages_));
+  return fmt::format("{} messages in {}.\n", messages_.size(), path);
 }
 
-Status Chat::Say(const std::string& text) {
-  Add("user", text);
-  uint32_t room = 0;
-  GYRE_ASSIGN_OR_RETURN(ChatPrompt prompt, FitPrompt(&room));
-  Request request;
-  request.prompt = std::move(prompt.ids);
-  request.stop_ids = std::move(prompt.stop_ids);
-  request.sampling = WithSeed(options_.generate);
-  const int64_t n = options_.generate.n;
-  request.max_new_tokens = n < 0 ? room : static_cast<uint32_t>(std::min<int64_t>(room, n));
-  request.stops = options_.generate.stops;
-  request.ignore_end = options_.generate.ignore_eos;
-  if (request.ignore_end) request.stop_ids.clear();
-  std::string reply;
-  const Status status = target_.Run(
-      std::move(request),
-      [&](const Event& event) {
-        if (auto* token = std::get_if<TokenEvent>(&event)) {
-          reply += token->text;
-          fmt::print("{}", token->text);
-          std::fflush(stdout);
-        }
-        if (auto* finished = std::get_if<Finished>(&event)) {
-          reply += finished->text;
-          fmt::print("{}\n", finished->text);
-          std::fflush(stdout);
-          if (!options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(finished->usage));
-          if (finished->reason == FinishReason::kLength) {
-            if (n >= 0 && static_cast<uint64_t>(n) <= room) {
-              fmt::print(stderr, "[the answer is cut off after {} tokens, as --n-predict says]\n", n);
-            } else {
-              fmt::print(stderr, "[the answer is cut off: the context of {} tokens is full. {}]\n",
-                         target_.facts().context, MoreRoom());
-            }
-          }
-        }
-        if (std::holds_alternative<Cancelled>(event)) fmt::print("\n[stopped]\n");
-      },
-      &InterruptGuard::Interrupted);
-  GYRE_RETURN_IF_ERROR(status);
-  Add("assistant", reply);
+Status Chat::Regenerate() {
+  while (!messages_.empty() && messages_.back().at("role").as_string() == "assistant") messages_.pop_back();
+  if (messages_.empty() || messages_.back().at("role").as_string() != "user") {
+    return FailedPrecondition("there is no question yet whose answer could be written again");
+  }
+  ++regenerated_;
+  return Say();
+}
+
+// Answers the conversation's last message.
+Status Chat::Say() {
+  GenerateOptions generate = options_.generate;
+  if (generate.seed >= 0) generate.seed += regenerated_;
+  AnswerPrinter printer;
+  GYRE_ASSIGN_OR_RETURN(const ChatAnswer answer,
+                        backend_.Answer(&messages_, generate,
+                                        [&](const std::string& text, bool thinks) { printer.Print(text, thinks); }));
+  printer.End();
+  fmt::print("\n{}", answer.stopped ? "[stopped]\n" : "");
+  std::fflush(stdout);
+  if (answer.usage && !options_.ring.quiet) fmt::print(stderr, "[{}]\n", DescribeUsage(*answer.usage));
+  if (!answer.note.empty()) fmt::print(stderr, "[{}]\n", answer.note);
+  Add("assistant", answer.text);
   return absl::OkStatus();
 }
 
-std::string FileName(const std::string& path) {
-  const std::string trimmed = path.substr(0, path.find_last_not_of('/') + 1);
-  return trimmed.substr(trimmed.rfind('/') + 1);
+StatusOr<std::unique_ptr<ChatBackend>> OpenBackend(const ChatOptions& options) {
+  if (!options.ring.url.empty()) return OpenUrlBackend(options);
+  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
+  return MakeTargetBackend(std::move(target), options);
 }
 
 }  // namespace
@@ -189,14 +183,11 @@ std::string FileName(const std::string& path) {
 Status ChatCommand(const ChatOptions& options) {
   UseUtf8();
   InterruptGuard guard(kExitInterrupted);
-  GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
-  Chat chat(*target, options);
-  GYRE_ASSIGN_OR_RETURN(const std::string format, chat.Format());
+  GYRE_ASSIGN_OR_RETURN(const auto backend, OpenBackend(options));
+  Chat chat(*backend, options);
+  GYRE_ASSIGN_OR_RETURN(const std::string description, backend->Describe());
   MessageReader reader;
-  if (reader.terminal()) {
-    fmt::print("{} ({}), {}. /help lists the commands.\n", FileName(target->facts().model),
-               target->facts().architecture, format);
-  }
+  if (reader.terminal()) fmt::print("{}. /help lists the commands.\n", description);
   InterruptGuard::Begin();
   for (std::string message;;) {
     const MessageReader::Result result = reader.Read(&message);

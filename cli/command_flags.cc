@@ -79,6 +79,15 @@ void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* is
 
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
 
+void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id) {
+  app->add_option("--api-key", *api_key,
+                  "the key that the server asks for (default: OPENAI_API_KEY of the environment)")
+      ->type_name("KEY");
+  app->add_option("--ca", *ca_file, "certificates in PEM form that are trusted beside the system's")->type_name("FILE");
+  app->add_option("--model-id", *model_id, "the model to ask for (default: the first that the server lists)")
+      ->type_name("NAME");
+}
+
 void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
   AddContextFlag(app, &o->ctx);
@@ -133,6 +142,23 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o) {
     if (option != cluster && option != app->get_help_ptr()) cluster->excludes(option);
   }
   AddQuietFlag(app, &o->quiet);
+}
+
+void AddUrlFlags(CLI::App* app, TargetOptions* o) {
+  const auto before = app->get_options();
+  auto* url = app->add_option("--url", o->url, "ask an OpenAI-compatible server, as http://127.0.0.1:8080, instead");
+  for (CLI::Option* option : before) {
+    if (option != app->get_help_ptr() && option->get_name() != "--quiet") url->excludes(option);
+  }
+  AddHttpFlags(app, &o->api_key, &o->ca_file, &o->model_id);
+}
+
+std::vector<std::string> GivenFlags(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0 && !option->get_lnames().empty()) out.push_back(option->get_lnames()[0]);
+  }
+  return out;
 }
 
 void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {

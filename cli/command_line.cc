@@ -23,8 +23,8 @@ using Action = std::function<Status()>;
 
 // A command that runs a model: here or through a cluster.
 Status NeedTarget(const TargetOptions& o) {
-  if (!o.model.empty() || !o.cluster.empty()) return absl::OkStatus();
-  return UsageError("a MODEL or --cluster HOST:PORT is needed");
+  if (!o.model.empty() || !o.cluster.empty() || !o.url.empty()) return absl::OkStatus();
+  return UsageError("a MODEL, --cluster HOST:PORT or --url URL is needed");
 }
 
 Status NeedModel(const std::string& model) {
@@ -42,6 +42,7 @@ void AddFormatFlag(CLI::App* app, std::string* format) {
 Action AddRun(CLI::App* app) {
   auto o = std::make_shared<RunOptions>();
   AddTargetFlags(app, &o->ring);
+  AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   auto* prompt = app->add_option("-p,--prompt", o->prompt, "the prompt; - reads it from stdin (default: stdin)");
   auto* file =
@@ -55,8 +56,9 @@ Action AddRun(CLI::App* app) {
   app->add_option("--system", o->system, "the system message of --chat")->needs(chat);
   app->add_flag("--parse-special", o->parse_special, "recognize control tokens in the prompt")->excludes(chat);
   app->add_flag("--echo", o->echo, "print the prompt before the text");
-  return [o, prompt]() -> Status {
+  return [o, prompt, app]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    o->generate.given = GivenFlags(*app);
     o->has_prompt = prompt->count() > 0;
     return RunCommand(*o);
   };
@@ -65,11 +67,14 @@ Action AddRun(CLI::App* app) {
 Action AddChat(CLI::App* app) {
   auto o = std::make_shared<ChatOptions>();
   AddTargetFlags(app, &o->ring);
+  AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   app->add_option("--system", o->system, "the system message: how the model should answer");
   AddFormatFlag(app, &o->format);
-  return [o]() -> Status {
+  app->get_option("--format")->excludes("--url");
+  return [o, app]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedTarget(o->ring));
+    o->generate.given = GivenFlags(*app);
     return ChatCommand(*o);
   };
 }
@@ -122,6 +127,67 @@ Action AddBench(CLI::App* app) {
     if (o->models.empty()) return NeedModel("");
     return BenchCommand(*o);
   };
+}
+
+Action AddBenchServe(CLI::App* app) {
+  auto o = std::make_shared<BenchServeOptions>();
+  o->version = GYRE_VERSION;
+  app->add_option("--url,URL", o->url, "an OpenAI-compatible server, as http://127.0.0.1:8080")->required();
+  AddHttpFlags(app, &o->api_key, &o->ca_file, &o->model_id);
+  auto* workload =
+      app->add_option(
+             "--workload", o->load.workload,
+             "single: prompts of 256 tokens and answers of 256, one after the other; mixed: 32 to 1024 and 64 to 256; "
+             "prefix: 1024 that all share, 32 of their own, and 64")
+          ->check(CLI::IsMember({"single", "mixed", "prefix"}));
+  app->add_option("--trace-file", o->trace_file, "replay requests from a file with a JSON object a line")
+      ->type_name("FILE")
+      ->excludes(workload);
+  app->add_option("--requests", o->load.requests, "requests in all (default: as many as run at once)")
+      ->check(Whole(1, 1000000))
+      ->type_name("N");
+  app->add_option(
+         "--concurrency", o->load.at_once,
+         "requests that run at once (default: 1, 16 or 16 by workload; at most 1000 where they arrive by --rate or "
+         "--trace-file)")
+      ->check(Whole(1, 1000))
+      ->type_name("N");
+  app->add_option("--rate", o->load.rate,
+                  "Poisson arrivals a second, whatever runs (default: the next starts when one ends)")
+      ->check(Number(0, 100000, true))
+      ->type_name("X");
+  app->add_option("--scale", o->load.scale, "multiplies the lengths of prompts and answers")
+      ->check(Number(0, 1000, true))
+      ->type_name("X");
+  app->add_option("-s,--seed", o->load.seed, "the same seed gives the same requests")->check(Whole(0))->type_name("N");
+  app->add_flag("--lead", o->load.lead, "the first request runs alone up to its first token");
+  app->add_option("--duration", o->duration, "go on with new prompts for so many seconds (default: each request once)")
+      ->check(Number(0, 1e6, true))
+      ->type_name("SECONDS");
+  auto* chat = app->add_flag("--chat", o->chat, "ask /chat/completions instead of /completions");
+  auto* ids = app->add_flag("--ids", o->ids, "prompts are token ids of exact length, for servers that take them")
+                  ->excludes(chat);
+  app->add_option("--vocab", o->vocab, "tokens of the vocabulary, with --ids (default: ask the server)")
+      ->check(Whole(1, 1 << 24))
+      ->type_name("N")
+      ->needs(ids);
+  app->add_option("--idle", o->idle, "connections beside that ask only for the list of models, every 30 s")
+      ->check(Whole(0, 100000))
+      ->type_name("N");
+  app->add_option("--starvation", o->starvation,
+                  "seconds without a token, while others get some, that count as starvation")
+      ->check(Number(0, 1e6, true))
+      ->type_name("SECONDS");
+  app->add_option("--timeout", o->timeout, "seconds without a byte after which a request fails")
+      ->check(Number(0, 1e6, true))
+      ->type_name("SECONDS");
+  app->add_option("--pid", o->pid, "the server's process on this machine, whose memory is shown")
+      ->check(Whole(1))
+      ->type_name("PID");
+  app->add_option("--svg", o->svg_file, "draw the requests over time into a file")->type_name("FILE");
+  AddJsonFlag(app, &o->json);
+  AddQuietFlag(app, &o->quiet);
+  return [o] { return BenchServeCommand(*o); };
 }
 
 Action AddTokenize(CLI::App* app) {
@@ -257,14 +323,20 @@ Action AddServe(CLI::App* app) {
                   "the host that workers connect to for activations (default: the one they joined at)")
       ->needs(cluster)
       ->type_name("HOST");
-  app->add_option("--min-workers", o->serve.min_workers, "workers that the first plan waits for")
+  app->add_option("--min-workers", o->serve.min_workers,
+                  "workers that the first plan waits for; until then this process runs all layers")
       ->needs(cluster)
       ->check(Whole(1, 100000))
       ->type_name("N");
+  app->add_option("--layers", o->layers,
+                  "layers that this process runs beside workers, as 0-7 (default: a share like a worker's)")
+      ->needs(cluster)
+      ->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
       ->needs(cluster)
       ->type_name("SIZE");
-  app->add_flag("--no-local", o->serve.no_local, "never run layers in this process")->needs(cluster);
+  app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all")
+      ->needs(cluster);
   app->add_flag("--bit-equal", o->serve.bit_equal,
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
@@ -319,12 +391,17 @@ Action AddLayers(CLI::App* app) {
   return [o = AddAdminFlags(app)] { return LayersCommand(*o); };
 }
 
+void AddDryRunFlag(CLI::App* app, bool* dry_run) {
+  app->add_flag("--dry-run", *dry_run, "only show what moves and what memory it takes, or why it is refused");
+}
+
 Action AddResize(CLI::App* app) {
   auto o = AddAdminFlags(app);
   auto ranges = std::make_shared<std::vector<std::string>>();
   app->add_option("RANGES", *ranges,
                   "[NAME=]A-B,... with both ends included, NAME=- for none; or the boundaries alone: 8 12")
       ->required();
+  AddDryRunFlag(app, &o->dry_run);
   return [o, ranges] {
     for (const std::string& word : *ranges) o->what += (o->what.empty() ? "" : " ") + word;
     return ResizeCommand(*o);
@@ -334,7 +411,14 @@ Action AddResize(CLI::App* app) {
 Action AddDrain(CLI::App* app) {
   auto o = AddAdminFlags(app);
   app->add_option("WORKER", o->what, "the worker's name")->required();
+  AddDryRunFlag(app, &o->dry_run);
   return [o] { return DrainCommand(*o); };
+}
+
+Action AddUndrain(CLI::App* app) {
+  auto o = AddAdminFlags(app);
+  app->add_option("WORKER", o->what, "the worker's name")->required();
+  return [o] { return UndrainCommand(*o); };
 }
 
 Action AddLaunch(CLI::App* app) {
@@ -359,12 +443,14 @@ Action AddCompletion(CLI::App* app) {
 }
 
 Action AddHelp(CLI::App* app) {
-  auto name = std::make_shared<std::string>();
+  auto words = std::make_shared<std::vector<std::string>>();
   auto man = std::make_shared<bool>(false);
-  app->add_option("COMMAND", *name, "the command to explain");
+  app->add_option("COMMAND", *words, "the command to explain");
   app->add_flag("--man", *man, "print a manual page, for `man -l`");
-  return [name, man]() -> Status {
-    GYRE_ASSIGN_OR_RETURN(const std::string text, *man ? StatusOr<std::string>(ManualPage()) : HelpText(*name));
+  return [words, man]() -> Status {
+    std::string name;
+    for (const std::string& word : *words) name += (name.empty() ? "" : " ") + word;
+    GYRE_ASSIGN_OR_RETURN(const std::string text, *man ? StatusOr<std::string>(ManualPage()) : HelpText(name));
     std::fwrite(text.data(), 1, text.size(), stdout);
     return absl::OkStatus();
   };
@@ -389,10 +475,12 @@ const std::vector<Command>& Commands() {
       {"status", "show a cluster's plan, requests and workers", AddStatus},
       {"layers", "show which worker has which layers", AddLayers},
       {"resize", "move layers between workers while the ring serves", AddResize},
-      {"drain", "move a worker's layers to the other workers", AddDrain},
+      {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
+      {"undrain", "let a drained worker have layers again", AddUndrain},
       {"estimate", "show the memory that a model needs, by node", AddEstimate},
       {"inspect", "show what is in a model file", AddInspect},
       {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench},
+      {"bench serve", "measure an OpenAI-compatible server under load", AddBenchServe},
       {"quantize", "write a model file with smaller weights", AddQuantize},
       {"convert", "write a folder of safetensors as one GGUF file", AddConvert},
       {"tokenize", "turn text on stdin into token ids on stdout", AddTokenize},

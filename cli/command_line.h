@@ -39,7 +39,13 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);
 // A model to run here, or a cluster that runs one.
 void AddTargetFlags(CLI::App* app, TargetOptions* options);
+// A server to ask over HTTP; behind AddTargetFlags, whose flags it excludes.
+void AddUrlFlags(CLI::App* app, TargetOptions* options);
+// The long names of the flags that were parsed.
+std::vector<std::string> GivenFlags(const CLI::App& app);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
+// What a client of an HTTP server needs.
+void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 
 }  // namespace gyre

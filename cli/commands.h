@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "cli/open_target.h"
 #include "cli/session.h"
+#include "client/load_plan.h"
 
 namespace gyre {
 
@@ -50,6 +51,22 @@ struct BenchOptions {
   std::string compare;  // what an earlier run printed with --json
 };
 Status BenchCommand(const BenchOptions& options);
+
+struct BenchServeOptions {
+  std::string url, api_key, ca_file, model_id;
+  LoadOptions load;
+  std::string trace_file;  // requests to replay; "" = load.workload
+  bool chat = false, ids = false, json = false, quiet = false;
+  int vocab = 0;          // with ids; 0 = ask the server
+  double duration = 0;    // seconds; 0 = until every request is answered
+  double starvation = 2;  // seconds
+  double timeout = 600;   // seconds without a byte
+  uint32_t idle = 0;      // connections beside, that ask nothing
+  int pid = 0;            // the server's process; its memory is read
+  std::string svg_file;
+  std::string version;
+};
+Status BenchServeCommand(const BenchServeOptions& options);
 
 struct TokenizeOptions {
   std::string model;
@@ -120,6 +137,7 @@ struct ServeCommandOptions {
   ServeOptions serve;  // cluster "" = no worker joins
   HttpOptions http;
   std::string memory;  // as 8G; "" = what is free
+  std::string layers;  // as 0-7; "" = a share like a worker's
   std::string max_body = "8M";
   std::string version;
 };
@@ -138,11 +156,13 @@ struct AdminOptions {
   std::string cluster;
   std::string what;  // ranges, or a worker
   bool json = false;
+  bool dry_run = false;  // of resize and drain
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);
 Status ResizeCommand(const AdminOptions& options);
 Status DrainCommand(const AdminOptions& options);
+Status UndrainCommand(const AdminOptions& options);
 
 struct LaunchOptions {
   std::string file;

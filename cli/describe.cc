@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -160,6 +161,21 @@ std::vector<std::string> Dashed(const Flag& flag) {
   return out;
 }
 
+// A command's name as one word.
+std::string Dashes(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '-');
+  return name;
+}
+
+// What may follow a command's name to make another command, as `serve` follows `bench`.
+std::string SecondWords(const std::vector<Described>& all, const std::string& name) {
+  std::vector<std::string> out;
+  for (const Described& d : all) {
+    if (d.name.rfind(name + " ", 0) == 0) out.push_back(d.name.substr(name.size() + 1));
+  }
+  return Join(out);
+}
+
 std::string BashScript(const std::vector<Described>& all) {
   std::string out =
       "# bash completion of gyre: source <(gyre completion bash)\n"
@@ -172,11 +188,13 @@ std::string BashScript(const std::vector<Described>& all) {
       "      *) command=${COMP_WORDS[i]}; break ;;\n"
       "    esac\n"
       "  done\n"
+      "  ((i + 1 < COMP_CWORD)) && [[ \" $(_gyre_longer) \" == *\" $command-${COMP_WORDS[i+1]} \"* ]] &&\n"
+      "    command+=-${COMP_WORDS[i+1]}\n"
       "  COMPREPLY=()\n"
       "  case $command in\n";
-  std::vector<std::string> names;
+  std::vector<std::string> names, longer;  // longer: of two words
   for (const Described& d : all) {
-    names.push_back(d.name);
+    (d.name.find(' ') == std::string::npos ? names : longer).push_back(Dashes(d.name));
     std::vector<std::string> flags;
     std::string values;
     for (const Flag& f : d.flags) {
@@ -193,7 +211,12 @@ std::string BashScript(const std::vector<Described>& all) {
         values += fmt::format("        {}) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n", pattern);
       }
     }
-    out += fmt::format("    {})\n      flags='{}'\n      case $before in\n{}      esac\n", d.name, Join(flags), values);
+    out += fmt::format("    {})\n      flags='{}'\n      case $before in\n{}      esac\n", Dashes(d.name), Join(flags),
+                       values);
+    if (const std::string next = SecondWords(all, d.name); !next.empty()) {
+      out += "      [[ $word != -* && $before == " + d.name + " ]] && COMPREPLY=($(compgen -f -W '" + next +
+             "' -- \"$word\")) && return\n";
+    }
     if (!d.words.empty() && !d.words[0].choices.empty()) {
       out += fmt::format("      [[ $word != -* ]] && COMPREPLY=($(compgen -W '{}' -- \"$word\")) && return\n",
                          Join(d.words[0].choices));
@@ -213,6 +236,7 @@ std::string BashScript(const std::vector<Described>& all) {
       "  fi\n"
       "}\n";
   out += fmt::format("_gyre_commands() {{ echo '{}'; }}\n", Join(names));
+  out += fmt::format("_gyre_longer() {{ echo '{}'; }}\n", Join(longer));
   return out + "complete -o filenames -F _gyre gyre\n";
 }
 
@@ -233,7 +257,9 @@ std::string ZshScript(const std::vector<Described>& all) {
       "_gyre() {\n"
       "  local -a commands\n"
       "  commands=(\n";
-  for (const Described& d : all) out += "    " + Quoted(d.name + ":" + ZshText(d.summary)) + "\n";
+  for (const Described& d : all) {
+    if (d.name.find(' ') == std::string::npos) out += "    " + Quoted(d.name + ":" + ZshText(d.summary)) + "\n";
+  }
   out +=
       "  )\n"
       "  if ((CURRENT == 2)); then\n"
@@ -242,9 +268,19 @@ std::string ZshScript(const std::vector<Described>& all) {
       "  fi\n"
       "  shift words\n"
       "  ((CURRENT--))\n"
-      "  case $words[1] in\n";
+      "  local command=$words[1]\n";
   for (const Described& d : all) {
-    out += "    " + d.name + ")\n      _arguments";
+    const std::string next = SecondWords(all, d.name);
+    if (next.empty()) continue;
+    out += "  if [[ $command == " + d.name + " ]] && ((CURRENT > 2)) && [[ \" " + next +
+           " \" == *\" $words[2] \"* ]]; then\n";
+    out += "    command+=-$words[2]\n    shift words\n    ((CURRENT--))\n  fi\n";
+  }
+  out += "  case $command in\n";
+  for (const Described& d : all) {
+    out += "    " + Dashes(d.name) + ")\n";
+    if (const std::string next = SecondWords(all, d.name); !next.empty()) out += "      compadd " + next + "\n";
+    out += "      _arguments";
     for (const Flag& f : d.flags) {
       const std::string value = f.type.empty()       ? ""
                                 : !f.choices.empty() ? ":value:(" + Join(f.choices) + ")"
@@ -275,17 +311,25 @@ std::string FishScript(const std::vector<Described>& all) {
     return "'" + inside + "'";
   };
   for (const Described& d : all) {
-    out += fmt::format("complete -c gyre -f -n __fish_use_subcommand -a {} -d {}\n", d.name, quoted(d.summary));
+    const size_t space = d.name.find(' ');
+    const std::string first = d.name.substr(0, space);
+    std::string when = "__fish_seen_subcommand_from " + first;
+    if (space == std::string::npos) {
+      out += fmt::format("complete -c gyre -f -n __fish_use_subcommand -a {} -d {}\n", d.name, quoted(d.summary));
+    } else {
+      const std::string second = d.name.substr(space + 1);
+      out += fmt::format("complete -c gyre -n '{}' -a {} -d {}\n", when, second, quoted(d.summary));
+      when += "; and __fish_seen_subcommand_from " + second;
+    }
     for (const Flag& f : d.flags) {
-      out += fmt::format("complete -c gyre -n '__fish_seen_subcommand_from {}' -l {}", d.name, f.long_name);
+      out += fmt::format("complete -c gyre -n '{}' -l {}", when, f.long_name);
       if (!f.short_name.empty()) out += " -s " + f.short_name;
       if (!f.choices.empty()) out += " -x -a " + quoted(Join(f.choices));
       if (f.choices.empty() && !f.type.empty()) out += f.file() ? " -r" : " -x";
       out += " -d " + quoted(f.description) + "\n";
     }
     if (!d.words.empty() && !d.words[0].choices.empty()) {
-      out += fmt::format("complete -c gyre -f -n '__fish_seen_subcommand_from {}' -a {}\n", d.name,
-                         quoted(Join(d.words[0].choices)));
+      out += fmt::format("complete -c gyre -f -n '{}' -a {}\n", when, quoted(Join(d.words[0].choices)));
     }
   }
   return out;

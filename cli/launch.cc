@@ -111,6 +111,12 @@ StatusOr<Process> ReadWorker(const LaunchOptions& options, const toml::table& ta
   return MakeProcess(options, table, name, std::move(arguments));
 }
 
+// A process of this machine that runs layers.
+bool ComputesHere(const std::vector<std::string>& command) {
+  if (command.size() < 2 || command[0] == "ssh") return false;
+  return command[1] == "worker" || std::find(command.begin(), command.end(), "--no-local") == command.end();
+}
+
 StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   toml::table ring;
   try {
@@ -147,7 +153,7 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   if (std::none_of(std::begin(kForAll), std::end(kForAll), [](const char* v) { return std::getenv(v) != nullptr; })) {
     std::vector<std::vector<std::string>*> local;
     for (Process& p : out) {
-      if (p.command.size() > 1 && p.command[1] == "worker") local.push_back(&p.command);
+      if (ComputesHere(p.command)) local.push_back(&p.command);
     }
     ShareCores(std::move(local), UsableCores(), static_cast<size_t>(DefaultThreads()));
   }

@@ -36,7 +36,11 @@ Status Explain(const CLI::ParseError& error, const CLI::App& app) {
   if (error.get_name() == "ExcludesError") {
     const size_t at = text.find(" excludes ");
     text = text.substr(0, at) + " can't go with " + text.substr(at + sizeof " excludes " - 1);
-    if (text.find("--cluster") != std::string::npos) text += ": the coordinator decides how the model runs";
+    if (text.find("--url") != std::string::npos) {
+      text += ": the server decides how the model runs";
+    } else if (text.find("--cluster") != std::string::npos) {
+      text += ": the coordinator decides how the model runs";
+    }
   }
   return UsageError("{}", text);
 }

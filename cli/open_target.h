@@ -12,7 +12,9 @@ namespace gyre {
 
 // A model to run here, or a cluster that runs one.
 struct TargetOptions : RuntimeOptions {
-  std::string cluster;  // HOST:PORT of a coordinator; "" = here
+  std::string cluster;                     // HOST:PORT of a coordinator; "" = here
+  std::string url;                         // an OpenAI-compatible server that run and chat ask instead; "" = none
+  std::string api_key, ca_file, model_id;  // with url
 };
 
 // Shows on stderr how far loading is, unless `quiet`.

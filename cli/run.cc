@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 
+#include "cli/api_request.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/session.h"
@@ -100,6 +101,54 @@ uint32_t NewTokens(int64_t n, uint32_t context, size_t prompt) {
   return static_cast<uint32_t>(n < 0 ? room : std::min<uint64_t>(static_cast<uint64_t>(n), room));
 }
 
+// The same from an OpenAI-compatible server, which has its own tokenizer, template and seed.
+Status RunOverHttp(const RunOptions& o, const std::string& text) {
+  namespace json = boost::json;
+  const bool as_ids = !o.ids_file.empty();
+  if (o.parse_special) return UsageError("--parse-special can't go with --url: the server reads the prompt");
+  GYRE_ASSIGN_OR_RETURN(json::object body, ApiFields(o.generate));
+  if (as_ids) {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, ReadIds(o.ids_file));
+    body["prompt"] = json::array(ids.begin(), ids.end());
+    body["return_token_ids"] = true;
+  } else if (o.chat) {
+    json::array messages;
+    if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
+    messages.push_back({{"role", "user"}, {"content", text}});
+    body["messages"] = std::move(messages);
+  } else {
+    body["prompt"] = text;
+  }
+  GYRE_ASSIGN_OR_RETURN(const auto api, OpenApi(o.ring));
+  Output output;
+  InterruptGuard::Begin();
+  if (o.echo && !as_ids) output.Write(text);
+  if (o.generate.n == 0) return output.status();
+  bool first = true;
+  const auto end = api->Generate(
+      std::move(body), o.chat,
+      [&](const ApiChunk& chunk) {
+        if (!as_ids && !chunk.text.empty()) output.Write(chunk.text);
+        for (const TokenId id : as_ids ? chunk.ids : std::vector<TokenId>()) {
+          output.Write(fmt::format("{}{}", first ? "" : " ", id));
+          first = false;
+        }
+      },
+      &InterruptGuard::Interrupted);
+  GYRE_RETURN_IF_ERROR(output.status());
+  if (absl::IsCancelled(end.status())) {
+    output.Write("\n");
+    return InterruptGuard::Stopped();
+  }
+  GYRE_RETURN_IF_ERROR(end.status());
+  if (as_ids && first && end->usage.completion_tokens > 0) {
+    return Unimplemented("{}: the server does not tell token ids, which --ids prints", o.ring.url);
+  }
+  output.Write("\n");
+  if (const auto usage = UsageOf(*end); usage && !o.ring.quiet) fmt::print(stderr, "{}\n", DescribeUsage(*usage));
+  return output.status();
+}
+
 }  // namespace
 
 Status RunCommand(const RunOptions& options) {
@@ -109,6 +158,7 @@ Status RunCommand(const RunOptions& options) {
   if (!as_ids) {
     GYRE_ASSIGN_OR_RETURN(text, PromptText(options));
   }
+  if (!options.ring.url.empty()) return RunOverHttp(options, text);
   GYRE_ASSIGN_OR_RETURN(auto target, OpenTarget(options.ring));
   Request request;
   GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(options, text, *target, &request.stop_ids));

@@ -70,6 +70,10 @@ Status CheckCluster(const ServeCommandOptions& options, ServeOptions* serve) {
         options.ring.wire);
   }
   GYRE_ASSIGN_OR_RETURN(serve->memory, ParseSizeFlag("--memory", options.memory));
+  if (!options.layers.empty()) {
+    if (serve->no_local) return UsageError("--layers {} with --no-local: no layers run here", options.layers);
+    GYRE_ASSIGN_OR_RETURN(serve->wish, ParseWish(options.layers));
+  }
   if (serve->ring.empty()) serve->ring = FormatHostPort(at.host, 0);
   return absl::OkStatus();
 }

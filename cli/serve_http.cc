@@ -100,6 +100,7 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
     if (!status.plan) return Unavailable("{}", status.state);
     return absl::OkStatus();
   };
+  context.draining = [&draining = front->draining_] { return draining.load(); };
   http::Router router;
   AddAllRoutes(router, context);
   GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(ServerOptionsOf(options, at), std::move(router)));

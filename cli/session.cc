@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cli/terminal_signals.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -27,6 +28,7 @@ volatile std::sig_atomic_t early_exit_code = 0;
 extern "C" void OnInterrupt(int signal) {
   if (begun == 0) _exit(early_exit_code);
   if (interrupted >= most) {
+    RestoreTerminal();
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }

@@ -36,6 +36,7 @@ struct GenerateOptions {
   int64_t seed = -1;  // -1 = a random one, which is printed
   std::vector<std::string> stops;
   bool ignore_eos = false;
+  std::vector<std::string> given;  // long names of the flags that the user gave, by any way
 };
 
 // Sampling parameters with the seed drawn where none was given.

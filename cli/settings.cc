@@ -115,7 +115,8 @@ std::set<CLI::Option*> Given(Flags* flags, const std::vector<std::string>& words
 
 std::string EnvironmentName(const std::string& name) {
   std::string out;
-  for (char c : name) out += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (char c : name)
+    out += c == '-' || c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return out;
 }
 
@@ -276,6 +277,12 @@ StatusOr<CommandLine> CutCommandLine(const std::vector<std::string>& words) {
       } else {
         out.before.push_back(word);
       }
+      continue;
+    }
+    // "bench serve" is a command of two words.
+    if (const Command* longer = out.words.empty() ? FindCommand(out.command + " " + word) : nullptr) {
+      out.command = longer->name;
+      flags = std::make_unique<Flags>(*longer);
       continue;
     }
     out.words.push_back(word);

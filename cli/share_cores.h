@@ -1,4 +1,4 @@
-// Who gets which cores of this machine when `gyre launch` starts several workers on it.
+// Who gets which cores of this machine when `gyre launch` starts several processes that compute on it.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace gyre {
 
-// `commands`: the local workers'. Those that say nothing of threads or processors get cores of their own, of `cores`
-// without those that others name or count; where there are too few, a thread each. `most`: how many a quota pays for;
-// where it is less than the cores, they get as many threads and no cores, as others under the same quota may be
-// elsewhere. A single worker keeps what it says.
+// `commands`: those of the local processes. Those that say nothing of threads or processors get cores of their own, of
+// `cores` without those that others name or count; where there are too few, a thread each. `most`: how many a quota
+// pays for; where it is less than the cores, they get as many threads and no cores, as others under the same quota may
+// be elsewhere. A single process keeps what it says.
 void ShareCores(std::vector<std::vector<std::string>*> commands, std::vector<int> cores, size_t most);
 
 }  // namespace gyre

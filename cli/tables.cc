@@ -4,15 +4,23 @@
 #include "fmt/core.h"
 
 namespace gyre {
+namespace {
+
+std::string Mib(uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<double>(bytes) / (1 << 20)); }
+
+std::string Range(const v1::LayerRange& layers) { return FormatRange({layers.begin(), layers.end()}); }
+
+}  // namespace
 
 std::string FormatLayers(const v1::StatusReply& status) {
   std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV",
                                 "threads", "busy", "where");
-  auto mib = [](uint64_t bytes) { return fmt::format("{:.1f}M", static_cast<double>(bytes) / (1 << 20)); };
   for (const v1::MemberStatus& m : status.members()) {
     out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}%  {}\n", m.name(),
-                       m.has_layers() ? FormatRange({m.layers().begin(), m.layers().end()}) : "-",
-                       m.has_layers() ? mib(m.weight_bytes()) : "-", m.has_layers() ? mib(m.kv_bytes()) : "-",
+                       m.has_layers() ? Range(m.layers())
+                       : m.drained()  ? "drained"
+                                      : "-",
+                       m.has_layers() ? Mib(m.weight_bytes()) : "-", m.has_layers() ? Mib(m.kv_bytes()) : "-",
                        m.threads(), m.busy() * 100, m.host().empty() ? "the coordinator" : m.host());
   }
   return out;
@@ -41,8 +49,29 @@ std::string FormatStatus(const v1::StatusReply& s) {
 }
 
 std::string FormatChange(const v1::ChangeReply& c) {
+  if (!c.has_epoch()) return "no plan serves\n";
+  if (c.moves().empty() && c.took_ms() == 0)
+    return fmt::format("plan {}: {}, as before\n", c.epoch().number(), c.ranges());
   return fmt::format("plan {}: {} after {:.0f} ms; {} KV pages moved, {} of them in the pause\n", c.epoch().number(),
                      c.ranges(), c.took_ms(), c.pages_moved(), c.last_pages());
+}
+
+std::string FormatPreview(const v1::ChangeReply& c) {
+  std::string out = c.named_ranges().empty() ? "no plan serves\n" : c.named_ranges() + "\n";
+  if (c.moves().empty()) return out + "no layers move\n";
+  out += fmt::format("\n{:>9}  {:<16} {:<16} {:>9} {:>9}\n", "layers", "from", "to", "weights", "KV");
+  for (const v1::LayerMove& m : c.moves()) {
+    out += fmt::format("{:>9}  {:<16} {:<16} {:>9} {:>9}\n", Range(m.layers()), m.from().empty() ? "-" : m.from(),
+                       m.to(), Mib(m.weight_bytes()), Mib(m.kv_bytes()));
+  }
+  out += fmt::format("\n{:<16} {:>9} {:>9} {:>9} {:>10} {:>9}\n", "worker", "layers", "weights", "KV", "meanwhile",
+                     "memory");
+  for (const v1::MemberShare& m : c.members()) {
+    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>10} {:>9}\n", m.name(), m.has_layers() ? Range(m.layers()) : "-",
+                       Mib(m.weight_bytes()), Mib(m.kv_bytes()), Mib(m.peak_bytes()),
+                       m.memory_bytes() == 0 ? "-" : Mib(m.memory_bytes()));
+  }
+  return out;
 }
 
 }  // namespace gyre

@@ -11,5 +11,7 @@ namespace gyre {
 std::string FormatLayers(const v1::StatusReply& status);
 std::string FormatStatus(const v1::StatusReply& status);
 std::string FormatChange(const v1::ChangeReply& change);
+// What a dry run says: which layers would move, and the memory of each worker.
+std::string FormatPreview(const v1::ChangeReply& change);
 
 }  // namespace gyre

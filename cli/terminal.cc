@@ -12,10 +12,12 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
 #include "cli/session.h"
+#include "cli/terminal_signals.h"
 
 namespace gyre {
 namespace {
@@ -115,6 +117,7 @@ class MessageReader::Input {
   int Next(int timeout_ms = -1) {
     for (int waited = 0; pending_.empty();) {
       if (InterruptGuard::Interrupted()) return kInterrupted;
+      if (on_redraw && TerminalSignals::TakeRedraw()) on_redraw();
       // A signal may have gone to another thread: nothing interrupts this one then.
       constexpr int kLook = 50;
       pollfd fd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
@@ -137,6 +140,8 @@ class MessageReader::Input {
   void PutBack(std::string_view bytes) { pending_.insert(pending_.begin(), bytes.begin(), bytes.end()); }
   // What a person typed ahead of a Ctrl-C.
   void Drop() { pending_.clear(); }
+
+  std::function<void()> on_redraw;  // the terminal may be as somebody else left it
 
  private:
   std::deque<char> pending_;
@@ -173,8 +178,10 @@ class MessageReader::Editor {
     el_wset(line_, EL_BIND, paste, L"gyre-paste", nullptr);
     const char* term = std::getenv("TERM");
     brackets_ = term != nullptr && std::strcmp(term, "dumb") != 0;
+    input_->on_redraw = [this] { Redraw(); };
   }
   ~Editor() {
+    input_->on_redraw = {};
     HistEventW event;
     if (!file_.empty()) history_w(history_, &event, H_SAVE, file_.c_str());
     if (line_ != nullptr) el_end(line_);
@@ -186,12 +193,14 @@ class MessageReader::Editor {
     std::wcscpy(prompt_, first ? L"> " : L"... ");
     result_ = Result::kMessage;
     el_resize(line_);
+    signals_.Begin();
     // Before the prompt: a key that comes right behind it is not for the terminal's own line editing.
     el_wset(line_, EL_PREP_TERM, 1);
     Brackets(true);
     int n = 0;
     const wchar_t* text = el_wgets(line_, &n);
     Brackets(false);
+    signals_.End();
     if (text == nullptr || n <= 0) return result_ == Result::kMessage ? Result::kEnd : result_;
     std::wstring_view whole(text, static_cast<size_t>(n));
     if (whole.back() == L'\n') whole.remove_suffix(1);
@@ -208,10 +217,20 @@ class MessageReader::Editor {
     return static_cast<Editor*>(self);
   }
   // The terminal puts marks around what is pasted.
-  void Brackets(bool on) const {
+  void Brackets(bool on) {
     if (!brackets_) return;
+    signals_.SetMarks(on);
     std::fputs(on ? "\033[?2004h" : "\033[?2004l", stdout);
     std::fflush(stdout);
+  }
+  // The line as it is, from the beginning of a row, on a terminal that may be as somebody else left it.
+  void Redraw() {
+    el_wset(line_, EL_PREP_TERM, 0);
+    el_wset(line_, EL_PREP_TERM, 1);
+    el_resize(line_);
+    Brackets(true);
+    std::fputs("\r\033[J", stdout);
+    el_wset(line_, EL_REFRESH);
   }
   // For the editor: 1 = a character, 0 = the end, -1 = an interruption.
   int NextCharacter(wchar_t* c) {
@@ -279,6 +298,7 @@ class MessageReader::Editor {
   bool brackets_ = false;
   std::wstring pasted_;
   Result result_ = Result::kMessage;
+  TerminalSignals signals_;
 };
 
 MessageReader::MessageReader() : input_(std::make_unique<Input>()) {

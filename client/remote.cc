@@ -175,26 +175,43 @@ StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster) {
   return reply;
 }
 
-StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges) {
+namespace {
+
+// One call of the administration without a deadline: a change takes as long as it takes.
+template <typename Request>
+StatusOr<v1::ChangeReply> AskChange(const std::string& cluster, const Request& request,
+                                    grpc::Status (v1::Admin::Stub::*call)(grpc::ClientContext*, const Request&,
+                                                                          v1::ChangeReply*)) {
   GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
   const auto stub = v1::Admin::NewStub(channel);
   grpc::ClientContext context;
-  v1::ResizeRequest request;
-  request.set_ranges(ranges);
   v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Resize(&context, request, &reply), cluster));
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(((*stub).*call)(&context, request, &reply), cluster));
   return reply;
 }
 
-StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker) {
-  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
-  const auto stub = v1::Admin::NewStub(channel);
-  grpc::ClientContext context;
+v1::DrainRequest DrainOf(const std::string& worker, bool dry_run) {
   v1::DrainRequest request;
   request.set_worker(worker);
-  v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Drain(&context, request, &reply), cluster));
-  return reply;
+  request.set_dry_run(dry_run);
+  return request;
+}
+
+}  // namespace
+
+StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges, bool dry_run) {
+  v1::ResizeRequest request;
+  request.set_ranges(ranges);
+  request.set_dry_run(dry_run);
+  return AskChange(cluster, request, &v1::Admin::Stub::Resize);
+}
+
+StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker, bool dry_run) {
+  return AskChange(cluster, DrainOf(worker, dry_run), &v1::Admin::Stub::Drain);
+}
+
+StatusOr<v1::ChangeReply> AskUndrain(const std::string& cluster, const std::string& worker) {
+  return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Undrain);
 }
 
 }  // namespace gyre

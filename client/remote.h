@@ -14,7 +14,9 @@ namespace gyre {
 // `cluster` is HOST:PORT everywhere.
 StatusOr<std::unique_ptr<Target>> OpenRemote(const std::string& cluster);
 StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster);
-StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges);
-StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker);
+// dry_run: what it would do, or why it is refused.
+StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges, bool dry_run = false);
+StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker, bool dry_run = false);
+StatusOr<v1::ChangeReply> AskUndrain(const std::string& cluster, const std::string& worker);
 
 }  // namespace gyre

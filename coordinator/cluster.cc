@@ -17,6 +17,7 @@
 #include "coordinator/cluster_names.h"
 #include "coordinator/cluster_state.h"
 #include "coordinator/cluster_wiring.h"
+#include "coordinator/status_board.h"
 
 namespace gyre {
 
@@ -36,8 +37,9 @@ class Cluster::Impl {
   void Post(Event event) { inbox_.Push(std::move(event)); }
   // The event's `ask` ends in one call of `done`.
   void Ask(Done done, const std::function<Event(uint64_t ask)>& event);
-  ClusterStatus status() const;
-  Status WaitForPlan(Deadline deadline);
+  AskMode Mode(bool dry_run) const;
+  ClusterStatus status() const { return board_.Read(options_.now()); }
+  StatusBoard& board() { return board_; }
 
  private:
   void Loop();
@@ -59,6 +61,7 @@ class Cluster::Impl {
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks); }
   void Do(LoseRing& a) { engine_->Lose(a.why); }
   void Do(AnswerCaller&) {}  // when all the others are done
+  void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
   void Do(ShowProgress& a);
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
@@ -77,13 +80,11 @@ class Cluster::Impl {
   std::optional<Wiring> wiring_;
   std::optional<Epoch> wired_epoch_;  // its ends are wanted
   RingEnds ends_;
+  std::weak_ptr<Link> first_link_;  // of the ring that the engine uses
+  Deadline sampled_at_ = Deadline::min();
 
-  mutable Mutex mutex_;
-  CondVar changed_;
-  ClusterStatus status_ GYRE_GUARDED_BY(mutex_);
-  bool serving_ GYRE_GUARDED_BY(mutex_) = false;
-  uint64_t failures_ GYRE_GUARDED_BY(mutex_) = 0;
-  Status failure_ GYRE_GUARDED_BY(mutex_);
+  StatusBoard board_;
+  Mutex mutex_;
   Status ended_ GYRE_GUARDED_BY(mutex_);  // why nothing is taken in any more
   MemberNames names_ GYRE_GUARDED_BY(mutex_);
   std::map<uint64_t, Done> asks_ GYRE_GUARDED_BY(mutex_);
@@ -119,13 +120,18 @@ void Cluster::Impl::Carry(Actions actions) {
 }
 
 void Cluster::Impl::Publish() {
-  ClusterStatus s = state_->status();
-  MutexLock lock(&mutex_);
-  status_ = std::move(s);
-  serving_ = state_->serving();
-  failures_ = state_->failures();
-  failure_ = state_->failure();
-  changed_.SignalAll();
+  constexpr Duration kSample = std::chrono::milliseconds(250);
+  const Deadline now = options_.now();
+  if (now - kSample >= sampled_at_) {
+    sampled_at_ = now;
+    board_.CountTokens(now, engine_->stats().tokens_generated);
+  }
+  StatusBoard::News news{.status = state_->status(now),
+                         .serving = state_->serving(),
+                         .failures = state_->failures(),
+                         .failure = state_->failure()};
+  if (const auto link = first_link_.lock()) news.status.first_hop = link->RoundTrip();
+  board_.Show(std::move(news));
 }
 
 void Cluster::Impl::Do(TellMember& a) {
@@ -165,6 +171,7 @@ void Cluster::Impl::Do(DrainEngine& a) {
 }
 
 void Cluster::Impl::Do(ResumeNewRing& a) {
+  first_link_ = ends_.to_first;
   engine_->Resume(Ring{.epoch = a.epoch,
                        .stages = a.stages,
                        .prefill_matches_decode = a.prefill_matches_decode,
@@ -197,11 +204,10 @@ void Cluster::Impl::End(const Status& why) {
     MutexLock lock(&mutex_);
     if (!ended_.ok()) return;
     ended_ = why;
-    serving_ = false;
     asks.swap(asks_);
-    changed_.SignalAll();
   }
   inbox_.Close();
+  board_.End(why);
   for (auto& [id, done] : asks) done(why);
 }
 
@@ -225,11 +231,10 @@ void Cluster::Impl::Start(Engine* engine, RingPort* port) {
       const Status why = Internal("the cluster's thread ended: {}", e.what());
       Log(LogLevel::kError, "{}", Message(why));
       engine_->Lose(why);
-      {
-        MutexLock lock(&mutex_);
-        status_.state = Message(why);
-        status_.plan.reset();
-      }
+      ClusterStatus last = board_.Read(options_.now());
+      last.state = Message(why);
+      last.plan.reset();
+      board_.Show({.status = std::move(last), .serving = false, .failures = 0, .failure = why});
       End(why);
       if (options_.on_fatal) options_.on_fatal(why);
     }
@@ -280,22 +285,10 @@ void Cluster::Impl::Ask(Done done, const std::function<Event(uint64_t ask)>& eve
   done(ended);
 }
 
-ClusterStatus Cluster::Impl::status() const {
-  MutexLock lock(&mutex_);
-  return status_;
-}
-
-Status Cluster::Impl::WaitForPlan(Deadline deadline) {
-  MutexLock lock(&mutex_);
-  const uint64_t failures = failures_;
-  while (!serving_) {
-    GYRE_RETURN_IF_ERROR(ended_);
-    if (failures_ != failures) return failure_;
-    if (!changed_.WaitUntil(&mutex_, deadline) && Clock::now() >= deadline) {
-      return DeadlineExceeded("no plan yet: {}", status_.state);
-    }
-  }
-  return absl::OkStatus();
+AskMode Cluster::Impl::Mode(bool dry_run) const {
+  if (engine_ == nullptr) return {.dry_run = dry_run};  // nothing was started
+  const SchedulerStats cache = engine_->stats().scheduler;
+  return {.dry_run = dry_run, .live_blocks = cache.num_blocks - cache.blocks_available + cache.blocks_cached};
 }
 
 Cluster::Cluster(ClusterOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -314,14 +307,19 @@ void Cluster::Report(const std::string& name, const MemberLoad& load) {
 void Cluster::OnRingBroken(Epoch epoch, const Status& why) {
   impl_->Post([epoch, why](ClusterState& state, Deadline now) { return state.RingBroken(epoch, why, now); });
 }
-void Cluster::Resize(const std::string& text, Done done) {
-  impl_->Ask(std::move(done), [&text](uint64_t ask) {
-    return [text, ask](ClusterState& state, Deadline now) { return state.AskedToResize(ask, text, now); };
+void Cluster::Resize(const std::string& text, Done done, bool dry_run) {
+  impl_->Ask(std::move(done), [&text, mode = impl_->Mode(dry_run)](uint64_t ask) {
+    return [text, ask, mode](ClusterState& state, Deadline now) { return state.AskedToResize(ask, text, now, mode); };
   });
 }
-void Cluster::Drain(const std::string& name, Done done) {
+void Cluster::Drain(const std::string& name, Done done, bool dry_run) {
+  impl_->Ask(std::move(done), [&name, mode = impl_->Mode(dry_run)](uint64_t ask) {
+    return [name, ask, mode](ClusterState& state, Deadline now) { return state.AskedToDrain(ask, name, now, mode); };
+  });
+}
+void Cluster::Undrain(const std::string& name, Done done) {
   impl_->Ask(std::move(done), [&name](uint64_t ask) {
-    return [name, ask](ClusterState& state, Deadline now) { return state.AskedToDrain(ask, name, now); };
+    return [name, ask](ClusterState& state, Deadline now) { return state.AskedToUndrain(ask, name, now); };
   });
 }
 StatusOr<ChangeReport> Cluster::ResizeAndWait(const std::string& text) {
@@ -331,6 +329,9 @@ StatusOr<ChangeReport> Cluster::ResizeAndWait(const std::string& text) {
   return future.get();
 }
 ClusterStatus Cluster::status() const { return impl_->status(); }
-Status Cluster::WaitForPlan(Deadline deadline) { return impl_->WaitForPlan(deadline); }
+std::shared_ptr<void> Cluster::Subscribe(std::function<void()> changed) {
+  return impl_->board().Subscribe(std::move(changed));
+}
+Status Cluster::WaitForPlan(Deadline deadline) { return impl_->board().WaitForPlan(deadline); }
 
 }  // namespace gyre

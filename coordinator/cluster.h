@@ -47,12 +47,18 @@ class Cluster {
 
   using Done = std::function<void(StatusOr<ChangeReport>)>;
   // See ParseResize. `done` is called exactly once, on the cluster's thread or the caller's, also when the cluster
-  // stops.
-  void Resize(const std::string& text, Done done);
-  // Moves all layers of a member to the others that have some.
-  void Drain(const std::string& name, Done done);
+  // stops. dry_run: only what it would do, or why it is refused.
+  void Resize(const std::string& text, Done done, bool dry_run = false);
+  void DryRun(const std::string& text, Done done) { Resize(text, std::move(done), true); }
+  // Moves all layers of a member to the others that have some. From then on the member gets none, until Undrain.
+  void Drain(const std::string& name, Done done, bool dry_run = false);
+  // Moves nothing. kNotFound: there is no such member, and none with that name was drained.
+  void Undrain(const std::string& name, Done done);
   StatusOr<ChangeReport> ResizeAndWait(const std::string& text);
   ClusterStatus status() const;
+  // `changed` is called on the cluster's thread whenever ClusterStatus::revision has risen, until what is returned is
+  // dropped, which waits for a call that is under way. It must neither block nor drop it.
+  [[nodiscard]] std::shared_ptr<void> Subscribe(std::function<void()> changed);
   // Blocks until a plan serves. kDeadlineExceeded, or the error of the change that failed.
   Status WaitForPlan(Deadline deadline);
 

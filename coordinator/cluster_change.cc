@@ -93,12 +93,14 @@ void ClusterState::MaybeFinish(Deadline now) {
   const bool asked = change->why == Why::kAsked;
   // A repair of the fallback is the fallback.
   fallback_ = plan_->stages.size() == 1 && only.info.local && !asked && (change->why != Why::kRepair || fallback_);
-  const ChangeReport report{.epoch = plan_->epoch,
-                            .ranges = FormatRanges(*plan_),
-                            .pages_moved = t.pages_moved(),
-                            .last_pages = t.last_pages(),
-                            .took = now - change->started};
+  if (!change->drains.empty()) drained_.insert(change->drains);
+  ChangeReport report = change->report;
+  report.epoch = plan_->epoch;
+  report.pages_moved = t.pages_moved();
+  report.last_pages = t.last_pages();
+  report.took = now - change->started;
   counts_.last_change = report;
+  Record(*plan_, report.took, report.pages_moved, "serving");
   Log(LogLevel::kInfo, fmt::format("plan {} serves: {}; {} pages moved, {} in the pause", plan_->epoch.number,
                                    report.ranges, report.pages_moved, report.last_pages));
   Answer(change->ask, report);
@@ -146,8 +148,9 @@ void ClusterState::Failed(const Change& change, Deadline now) {
       Do(TellMember{m->id, TellMember::kRelease, change.plan.epoch});
     }
     plan_ = change.plan;
-    return LosePlan(t.status(), t.culprit());
+    return LosePlan(t.status(), t.culprit(), now - change.started);
   }
+  Record(change.plan, now - change.started, 0, "aborted: " + Message(t.status()));
   if (broken_ && change.why == Why::kRepair) {
     return LosePlan(Annotate(t.status(), "the ring could not be repaired"), t.culprit());
   }
@@ -162,9 +165,18 @@ void ClusterState::Failed(const Change& change, Deadline now) {
   }
 }
 
-void ClusterState::LosePlan(const Status& why, const std::string& because_of) {
+void ClusterState::Record(const Plan& plan, Duration took, uint64_t pages_moved, std::string result) {
+  Do(RecordPlan{{.number = plan.epoch.number,
+                 .ranges = FormatNamedRanges(plan),
+                 .took = took,
+                 .pages_moved = pages_moved,
+                 .result = std::move(result)}});
+}
+
+void ClusterState::LosePlan(const Status& why, const std::string& because_of, Duration took) {
   if (!plan_) return;
   ++counts_.lost;
+  Record(*plan_, took, 0, "lost: " + Message(why));
   trouble_ = why;
   trouble_with_ = because_of;
   refusal_told_ = Message(why);

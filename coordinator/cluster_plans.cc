@@ -17,6 +17,7 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
     out.push_back({.name = m->info.name,
                    .address = m->info.address,
                    .local = m->info.local,
+                   .drained = drained_.count(m->info.name) > 0,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
                    .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{}});
@@ -24,7 +25,8 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
   return out;
 }
 
-// The first plan, or the next after a loss: over the workers when enough are there, otherwise the local member alone.
+// The first plan, or the next after a loss: over the workers and the local member when enough workers are there,
+// otherwise over the local member alone.
 void ClusterState::MaybePlan(Deadline now) {
   if (change_ != nullptr || broken_ || (plan_ && !fallback_) || now < retry_at_) return;
   // Until somebody joins, or one that is left out is tried again.
@@ -37,20 +39,25 @@ void ClusterState::MaybePlan(Deadline now) {
 
 // True: a plan over workers is on its way.
 bool ClusterState::PlanWorkers(Deadline now) {
-  std::vector<PlanMember> workers;
+  // The local member is the last, as it is for ranges without a name.
+  std::vector<PlanMember> candidates;
   std::map<std::string, Status> left_out_before, too_small;
-  for (PlanMember& m : PlanMembers()) {
-    Member& member = members_.at(m.name);
-    if (m.local || member.left_out_until > now) continue;
-    left_out_before[m.name] = std::exchange(member.left_out, absl::OkStatus());
-    workers.push_back(std::move(m));
+  for (bool local : {false, true}) {
+    for (PlanMember& m : PlanMembers()) {
+      Member& member = members_.at(m.name);
+      if (m.local != local || m.drained || member.left_out_until > now) continue;
+      left_out_before[m.name] = std::exchange(member.left_out, absl::OkStatus());
+      candidates.push_back(std::move(m));
+    }
   }
+  auto enough = [&] {
+    const auto workers =
+        std::count_if(candidates.begin(), candidates.end(), [](const PlanMember& m) { return !m.local; });
+    return workers > 0 && workers >= policy_.min_workers;
+  };
   bool done = false;
-  while (!done && !workers.empty() && static_cast<int>(workers.size()) >= policy_.min_workers) {
-    std::vector<PlanMember> chosen = workers;
-    chosen.resize(std::min(chosen.size(), sizes_.layers.size()));
-    const StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, chosen);
-    const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, true) : assignments.status();
+  while (!done && enough()) {
+    const StatusOr<Draft> draft = DraftFor(candidates);
     if (!draft.ok()) {
       Log(LogLevel::kError, fmt::format("no plan: {}", Message(draft.status())));
       trouble_ = failure_ = draft.status();
@@ -58,26 +65,15 @@ bool ClusterState::PlanWorkers(Deadline now) {
       ++failures_;
       break;
     }
-    // The smallest one is left out, and the others may do without it.
-    std::vector<Shortage> shortages = draft->shortages;
-    for (const Shortage& s : draft->held) {
-      Member& m = members_.at(s.worker);
-      if (m.drop && m.drop->failed) shortages.push_back(s);
-    }
-    if (!shortages.empty()) {
-      const auto least = std::min_element(shortages.begin(), shortages.end(),
-                                          [](const Shortage& a, const Shortage& b) { return a.memory < b.memory; });
-      too_small[least->worker] = least->why;
-      workers.erase(std::find_if(workers.begin(), workers.end(),
-                                 [&least](const PlanMember& m) { return m.name == least->worker; }));
-      continue;
-    }
+    // The local member wishes all layers.
+    if (OnlyLocal(draft->plan)) break;
+    if (MakeRoom(*draft, &candidates, &too_small)) continue;
     for (const Shortage& s : draft->held) {
       Member& m = members_.at(s.worker);
       StartDrop(m, now);
       retry_at_ = std::min(retry_at_, m.drop->until);
     }
-    if (draft->held.empty()) Begin(*draft, Why::kAutomatic, 0, now);
+    if (draft->held.empty()) Begin(*draft, Why::kAutomatic, now);
     done = true;
   }
   for (const auto& [name, why] : too_small) {
@@ -89,14 +85,57 @@ bool ClusterState::PlanWorkers(Deadline now) {
   return done;
 }
 
+// The first automatic plan for `members`, of whom the last is the local one, if it is there. It is left out where the
+// cache would be cut for its sake.
+StatusOr<ClusterState::Draft> ClusterState::DraftFor(std::vector<PlanMember> members) const {
+  members.resize(std::min(members.size(), sizes_.layers.size()));
+  auto draft_of = [this](const std::vector<PlanMember>& chosen) -> StatusOr<Draft> {
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, BalanceLayers(sizes_, chosen));
+    return MakeDraft(assignments, true);
+  };
+  StatusOr<Draft> draft = draft_of(members);
+  if (!draft.ok() || draft->num_blocks == num_blocks_ || !members.back().local) return draft;
+  members.pop_back();
+  StatusOr<Draft> without = draft_of(members);
+  const bool better = without.ok() && without->shortages.empty() && without->num_blocks > draft->num_blocks;
+  return better ? without : draft;
+}
+
+// Takes the smallest of those that have too little memory off the list: the others may do without it. False: there is
+// none.
+bool ClusterState::MakeRoom(const Draft& draft, std::vector<PlanMember>* candidates,
+                            std::map<std::string, Status>* too_small) {
+  std::vector<Shortage> shortages = draft.shortages;
+  for (const Shortage& s : draft.held) {
+    const Member& m = members_.at(s.worker);
+    if (m.drop && m.drop->failed) shortages.push_back(s);
+  }
+  if (shortages.empty()) return false;
+  const auto least = std::min_element(shortages.begin(), shortages.end(),
+                                      [](const Shortage& a, const Shortage& b) { return a.memory < b.memory; });
+  (*too_small)[least->worker] = least->why;
+  candidates->erase(std::find_if(candidates->begin(), candidates->end(),
+                                 [&least](const PlanMember& m) { return m.name == least->worker; }));
+  return true;
+}
+
+bool ClusterState::OnlyLocal(const Plan& plan) const {
+  return std::all_of(plan.stages.begin(), plan.stages.end(),
+                     [this](const StagePlan& s) { return members_.at(s.worker()).info.local; });
+}
+
 void ClusterState::PlanLocal(Deadline now) {
-  for (const PlanMember& m : PlanMembers()) {
-    if (!m.local || members_.at(m.name).left_out_until > now) continue;
+  for (PlanMember& m : PlanMembers()) {
+    Member& member = members_.at(m.name);
+    if (!m.local || m.drained || member.left_out_until > now) continue;
+    m.wish.reset();  // it is for plans with others
     const StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, {m});
     const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, true) : assignments.status();
     const Status status = !draft.ok() ? draft.status() : draft->shortages.empty() ? Status() : draft->shortages[0].why;
-    if (status.ok()) return Begin(*draft, Why::kAutomatic, 0, now);
-    Log(LogLevel::kError, fmt::format("no plan: {}", Message(status)));
+    if (status.ok()) return Begin(*draft, Why::kAutomatic, now);
+    member.left_out = status;
+    if (std::exchange(local_refusal_, status) != status)
+      Log(LogLevel::kWarn, fmt::format("no plan: {}", Message(status)));
     failure_ = status;
     ++failures_;
   }
@@ -113,22 +152,7 @@ void ClusterState::Repair(Deadline now) {
     retry_at_ = now;
     return LosePlan(Annotate(draft.status(), "the ring could not be repaired"), "");
   }
-  Begin(*draft, Why::kRepair, 0, now);
-}
-
-void ClusterState::Asked(uint64_t ask, const StatusOr<std::vector<Assignment>>& assignments, Deadline now) {
-  if (change_ != nullptr) {
-    return Answer(ask, FailedPrecondition("plan {} is being made ({}); try again when it is done",
-                                          change_->plan.epoch.number, ChangeStateName(change_->transaction.state())));
-  }
-  if (!assignments.ok()) return Answer(ask, assignments.status());
-  const StatusOr<Draft> draft = MakeDraft(*assignments, false);
-  if (!draft.ok()) return Answer(ask, draft.status());
-  if (!draft->shortages.empty()) return Answer(ask, draft->shortages[0].why);
-  if (draft->held.empty()) return Begin(*draft, Why::kAsked, ask, now);
-  for (const Shortage& s : draft->held) StartDrop(members_.at(s.worker), now);
-  Answer(ask, ResourceExhausted("{}; it was told to drop what it holds of a lost plan, try again",
-                                Message(draft->held[0].why)));
+  Begin(*draft, Why::kRepair, now);
 }
 
 StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignment>& assignments,
@@ -141,9 +165,7 @@ StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignme
     if (members_.count(s.worker()) == 0) return NotFound("no worker '{}'", s.worker());
   }
   ModelSizes sizes = sizes_;
-  const bool all_local = std::all_of(plan.stages.begin(), plan.stages.end(),
-                                     [this](const StagePlan& s) { return members_.at(s.worker()).info.local; });
-  if (automatic && !on_workers_ && !all_local) {
+  if (automatic && !on_workers_ && !OnlyLocal(plan)) {
     // The first plan over workers decides how large the KV cache is: all that follow must hold it. Where not even one
     // block fits, the refusal has the numbers of the whole cache.
     const uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_);
@@ -168,7 +190,7 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
           .stages = {}};
 }
 
-void ClusterState::Begin(const Draft& draft, Why why, uint64_t ask, Deadline now) {
+void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted) {
   Plan plan = draft.plan;
   plan.epoch = NextEpoch();
   if (draft.num_blocks < num_blocks_) {
@@ -202,7 +224,9 @@ void ClusterState::Begin(const Draft& draft, Why why, uint64_t ask, Deadline now
       Change{.plan = plan,
              .transaction = PlanChange(plan.epoch, list, plan_.has_value() && !broken_, policy_.timeouts),
              .why = why,
-             .ask = ask,
+             .ask = wanted == nullptr ? 0 : wanted->ask,
+             .drains = wanted == nullptr ? "" : wanted->drains,
+             .report = Preview(plan, wanted == nullptr ? AskMode{} : wanted->mode),
              .started = now,
              .num_blocks = draft.num_blocks,
              .ids = std::move(ids)});

@@ -12,6 +12,8 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
       num_blocks_(policy_.num_blocks),
       retry_pause_(policy_.retry) {
   counts_.wire = policy_.wire;
+  counts_.kv_type = policy_.kv_type;
+  counts_.block_size = policy_.block_size;
 }
 
 Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& info) {
@@ -115,7 +117,10 @@ void ClusterState::Remove(const std::string& name, const Status& why, Deadline n
 }
 
 ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, Deadline now) {
-  if (const auto it = members_.find(name); it != members_.end()) it->second.load = load;
+  if (const auto it = members_.find(name); it != members_.end()) {
+    it->second.load = load;
+    it->second.loads.Add(now, load);
+  }
   return Settle(now);
 }
 
@@ -166,33 +171,6 @@ ClusterState::Actions ClusterState::RingBroken(Epoch epoch, const Status& why, D
   return Settle(now);
 }
 
-ClusterState::Actions ClusterState::AskedToResize(uint64_t ask, const std::string& text, Deadline now) {
-  Asked(ask, ParseResize(text, sizes_, PlanMembers()), now);
-  return Settle(now);
-}
-
-ClusterState::Actions ClusterState::AskedToDrain(uint64_t ask, const std::string& name, Deadline now) {
-  auto assignments = [&]() -> StatusOr<std::vector<Assignment>> {
-    if (members_.count(name) == 0) return NotFound("no worker '{}'", name);
-    if (!plan_ || plan_->StageOf(name) < 0) return FailedPrecondition("{} has no layers", name);
-    std::vector<PlanMember> rest;
-    for (const StagePlan& s : plan_->stages) {
-      if (s.worker() != name) rest.push_back({.name = s.worker(), .address = s.members[0].address});
-    }
-    // The last one's layers go to the first that waits: workers before the local member.
-    for (bool local : {false, true}) {
-      for (const PlanMember& m : PlanMembers()) {
-        const bool waits = m.name != name && m.local == local && members_.at(m.name).left_out.ok();
-        if (rest.empty() && waits) rest.push_back({.name = m.name, .address = m.address});
-      }
-    }
-    if (rest.empty()) return FailedPrecondition("{} is the only worker: nobody can take its layers", name);
-    return BalanceLayers(sizes_, rest);
-  };
-  Asked(ask, assignments(), now);
-  return Settle(now);
-}
-
 ClusterState::Actions ClusterState::Ticked(Deadline now) { return Settle(now); }
 
 Deadline ClusterState::deadline() const {
@@ -224,8 +202,15 @@ Status ClusterState::Refusal() const {
     text += fmt::format("plan {} is being prepared", change_->plan.epoch.number);
   } else {
     size_t workers = 0;
-    for (const auto& [name, m] : members_) workers += m.info.local ? 0 : 1;
-    text += fmt::format("{} of {} workers have joined", workers, policy_.min_workers);
+    std::string drained;
+    for (const auto& [name, m] : members_) {
+      if (drained_.count(name) > 0) {
+        drained += fmt::format("; {} is drained", name);
+      } else if (!m.info.local) {
+        ++workers;
+      }
+    }
+    text += fmt::format("{} of {} workers have joined{}", workers, policy_.min_workers, drained);
   }
   return Unavailable("{}{}", text, LeftOut());
 }
@@ -239,12 +224,26 @@ std::string ClusterState::Describe() const {
   return plan_ ? "serving" + LeftOut() : Message(Refusal());
 }
 
-ClusterStatus ClusterState::status() const {
+bool SameCluster(const ClusterStatus& a, const ClusterStatus& b) {
+  auto same = [](const MemberStatus& x, const MemberStatus& y) {
+    return x.info.name == y.info.name && x.info.address == y.info.address && x.info.instance == y.info.instance &&
+           x.layers == y.layers && x.weight_bytes == y.weight_bytes && x.kv_bytes == y.kv_bytes &&
+           x.drained == y.drained && x.left_out == y.left_out;
+  };
+  return a.plan == b.plan && a.state == b.state && a.plans == b.plans && a.aborted == b.aborted && a.lost == b.lost &&
+         std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), same);
+}
+
+ClusterStatus ClusterState::status(Deadline now) const {
   ClusterStatus s = counts_;
   s.plan = plan_;
   s.state = Describe();
   for (const Member* m : ByOrder()) {
-    MemberStatus member{.info = m->info, .load = m->load, .left_out = Message(m->left_out)};
+    MemberStatus member{.info = m->info,
+                        .load = m->load,
+                        .rates = m->loads.Rates(now),
+                        .drained = drained_.count(m->info.name) > 0,
+                        .left_out = Message(m->left_out)};
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;
     // A member that was not told to drop them holds the layers of a lost plan.

@@ -67,6 +67,10 @@ struct AnswerCaller {
   uint64_t ask = 0;
   StatusOr<ChangeReport> answer;
 };
+// For the history. The record's wall-clock time is not set.
+struct RecordPlan {
+  PlanRecord record;
+};
 struct WriteLog {
   LogLevel level = LogLevel::kInfo;
   std::string line;
@@ -77,7 +81,7 @@ struct ShowProgress {
 };
 using ClusterAction =
     std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
-                 ResumeOldRing, ResumeNewRing, ShrinkCache, LoseRing, AnswerCaller, WriteLog, ShowProgress>;
+                 ResumeOldRing, ResumeNewRing, ShrinkCache, LoseRing, AnswerCaller, RecordPlan, WriteLog, ShowProgress>;
 
 // Not thread-safe.
 class ClusterState {
@@ -98,14 +102,17 @@ class ClusterState {
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
   Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);
   Actions RingBroken(Epoch epoch, const Status& why, Deadline now);
-  // Both end in one AnswerCaller{ask}. `ask` is not 0.
-  Actions AskedToResize(uint64_t ask, const std::string& text, Deadline now);
-  Actions AskedToDrain(uint64_t ask, const std::string& name, Deadline now);
+  // Each ends in one AnswerCaller{ask}. `ask` is not 0.
+  Actions AskedToResize(uint64_t ask, const std::string& text, Deadline now, const AskMode& mode = {});
+  // All layers of a member go to others; it gets none again before AskedToUndrain, also if it leaves and joins again.
+  Actions AskedToDrain(uint64_t ask, const std::string& name, Deadline now, const AskMode& mode = {});
+  Actions AskedToUndrain(uint64_t ask, const std::string& name, Deadline now);
   Actions Ticked(Deadline now);
 
   // When Ticked is due.
   Deadline deadline() const;
-  ClusterStatus status() const;
+  // `now`: for rates.
+  ClusterStatus status(Deadline now) const;
   bool serving() const { return plan_.has_value() && !broken_; }
   // Plan changes that failed, and why the last one did.
   uint64_t failures() const { return failures_; }
@@ -128,6 +135,7 @@ class ClusterState {
     uint64_t id = 0;
     uint64_t order = 0;  // of joining
     MemberLoad load;
+    LoadWindow loads;
     LayerRange holds;  // layers that it runs: of the plan, or of one that was lost
     std::optional<LateCommit> late_commit;
     std::optional<Drop> drop;
@@ -142,9 +150,18 @@ class ClusterState {
     PlanChange transaction;
     Why why = Why::kAutomatic;
     uint64_t ask = 0;
+    std::string drains;   // the member that is drained by it; "" = none
+    ChangeReport report;  // as far as it is known before
     Deadline started{};
     uint32_t num_blocks = 0;
     std::map<std::string, uint64_t> ids;  // of participants; a member may leave and join again meanwhile
+  };
+  // What somebody asked for.
+  struct Wanted {
+    uint64_t ask = 0;
+    StatusOr<std::vector<Assignment>> assignments;
+    std::string drains;  // the member that a drain is for
+    AskMode mode;
   };
   struct Draft {
     Plan plan;
@@ -163,14 +180,22 @@ class ClusterState {
     actions_.push_back(std::move(action));
   }
 
+  // What people ask for (cluster_asks.cc).
+  void Asked(const Wanted& wanted, Deadline now);
+  StatusOr<std::vector<Assignment>> WithoutMember(const std::string& name) const;
+  ChangeReport Preview(const Plan& next, const AskMode& mode) const;
+  ChangeReport Unchanged() const;
+
   // Plans that are chosen and begun (cluster_plans.cc).
   void MaybePlan(Deadline now);
   bool PlanWorkers(Deadline now);
+  StatusOr<Draft> DraftFor(std::vector<PlanMember> members) const;
+  bool MakeRoom(const Draft& draft, std::vector<PlanMember>* candidates, std::map<std::string, Status>* too_small);
+  bool OnlyLocal(const Plan& plan) const;
   void PlanLocal(Deadline now);
   void Repair(Deadline now);
-  void Asked(uint64_t ask, const StatusOr<std::vector<Assignment>>& assignments, Deadline now);
   StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, bool automatic) const;
-  void Begin(const Draft& draft, Why why, uint64_t ask, Deadline now);
+  void Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted = nullptr);
   PrepareRequest RequestFor(const std::string& worker) const;
   Epoch NextEpoch() { return {.term = policy_.term, .number = next_number_++}; }
   Plan EmptyPlan(Epoch epoch) const;
@@ -185,7 +210,8 @@ class ClusterState {
   void Serve();
   void MaybeFinish(Deadline now);
   void Failed(const Change& change, Deadline now);
-  void LosePlan(const Status& why, const std::string& because_of);
+  void LosePlan(const Status& why, const std::string& because_of, Duration took = {});
+  void Record(const Plan& plan, Duration took, uint64_t pages_moved, std::string result);
   uint64_t SaltOf(const Plan& plan) const;
 
   // What people read (cluster_state.cc).
@@ -203,7 +229,8 @@ class ClusterState {
   std::set<std::string> seen_isas_;  // instruction sets that blocks of the cache may have been computed with
 
   std::map<std::string, Member> members_;
-  std::optional<Plan> plan_;  // it runs
+  std::set<std::string> drained_;  // names, of members that have left too
+  std::optional<Plan> plan_;       // it runs
   std::unique_ptr<Change> change_;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more
@@ -213,6 +240,7 @@ class ClusterState {
   Status trouble_;  // why there is no plan any more
   std::string trouble_with_;
   std::string refusal_told_;  // to the engine
+  Status local_refusal_;      // why the local member alone got no plan
   uint64_t next_number_ = 1;
   uint64_t failures_ = 0;
   Status failure_;

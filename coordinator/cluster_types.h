@@ -1,6 +1,7 @@
 // What a cluster knows and says: its members, its rules, its status. Plain data.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,7 +13,9 @@
 #include "base/plan.h"
 #include "base/status.h"
 #include "base/wire_type.h"
+#include "coordinator/load_window.h"
 #include "coordinator/plan_change.h"
+#include "coordinator/plan_moves.h"
 #include "coordinator/planner.h"
 
 namespace gyre {
@@ -21,7 +24,7 @@ struct MemberInfo {
   std::string name;     // wanted; a number is put behind it where it is taken
   std::string address;  // of its ring port
   std::string host;     // for people
-  bool local = false;   // the coordinator's own: serves where workers don't, and last
+  bool local = false;   // in the coordinator's process: beside workers, and alone where there are none
   uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
   int threads = 0;
   std::string isa;
@@ -49,7 +52,7 @@ struct ClusterPolicy {
   int block_size = 16;
   uint32_t num_blocks = 0;
   KvType kv_type = KvType::kF16;
-  int min_workers = 1;             // members that are not local, for the first plan
+  int min_workers = 1;             // members that are not local, for the first plan over workers
   std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
   bool exact = false;              // every member multiplies in f32, so that all have one class
   WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
@@ -65,17 +68,41 @@ struct ClusterPolicy {
 struct MemberStatus {
   MemberInfo info;
   MemberLoad load;
+  MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
+  bool drained = false;  // it gets no layers before an undrain
   std::string left_out;  // why automatic plans do without it; "" if they don't
 };
 
+// How a change is asked for.
+struct AskMode {
+  bool dry_run = false;      // say what it would do, or why it is refused, and do nothing
+  uint32_t live_blocks = 0;  // KV blocks in use or cached
+};
+
+// What a change did, or would do.
 struct ChangeReport {
-  Epoch epoch;
-  std::string ranges;
+  Epoch epoch;               // of the plan that serves now; all 0 in a dry run, and where none serves
+  std::string ranges;        // "0-7,8-15"
+  std::string named_ranges;  // "a=0-7,b=8-15"
+  bool dry_run = false;
+  std::vector<LayerMove> moves;
+  std::vector<MemberShare> members;
   uint64_t pages_moved = 0, last_pages = 0;
   Duration took{};
 };
+
+// How a plan came to serve, was given up, or was lost.
+struct PlanRecord {
+  uint64_t number = 0;
+  std::string ranges;  // with names
+  std::chrono::system_clock::time_point at{};
+  Duration took{};  // from its beginning to its end; 0 for a loss of a plan that served
+  uint64_t pages_moved = 0;
+  std::string result;  // "serving", "aborted: why", "lost: why"
+};
+inline constexpr size_t kPlanHistory = 64;
 
 struct ClusterStatus {
   std::optional<Plan> plan;
@@ -84,6 +111,16 @@ struct ClusterStatus {
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::optional<ChangeReport> last_change;
   WireType wire = WireType::kF32;
+  KvType kv_type = KvType::kF16;
+  int block_size = 16;  // positions of a KV block
+  // What the cluster's thread adds to the state machine's own.
+  uint64_t revision = 0;              // rises with every change of plan, state or members; not with loads
+  std::vector<PlanRecord> history;    // the last kPlanHistory, the newest last
+  double tokens_per_second = 0;       // generated, over the last seconds
+  std::optional<Duration> first_hop;  // round trip of the link from the coordinator to the first stage, where known
 };
+
+// Whether people would see another plan, state or member. Loads don't count.
+bool SameCluster(const ClusterStatus& a, const ClusterStatus& b);
 
 }  // namespace gyre

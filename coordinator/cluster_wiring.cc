@@ -2,24 +2,21 @@
 
 #include <pthread.h>
 
-#include <chrono>
 #include <exception>
 
 namespace gyre {
 namespace {
 
 constexpr size_t kMaxJobs = 64;
-// Stages may load for long before they dial; the plan change itself gives up on silence.
-constexpr Duration kPatience = std::chrono::minutes(10);
 
 RingEnds NoEnds(const Status& why) { return {nullptr, nullptr, why, why}; }
 
 }  // namespace
 
 // The last stage's link first: it waits for that stage's loading, and the first stage waits here meanwhile. So nothing
-// of the coordinator fails because a link between two stages does.
+// of the coordinator fails because a link between two stages does. Stages may load for hours before they dial; the plan
+// change gives up on silence, and then this wait is cancelled.
 RingEnds Wiring::Connect(const Plan& plan) {
-  const Deadline deadline = After(kPatience);
   Hello hello{.role = LinkRole::kRing,
               .epoch = plan.epoch,
               .hop = static_cast<uint32_t>(plan.stages.size()),
@@ -28,13 +25,13 @@ RingEnds Wiring::Connect(const Plan& plan) {
               .from = "coordinator",
               .wire = plan.wire};
   RingEnds ends;
-  StatusOr<std::unique_ptr<Link>> from_last = port_->Accept(hello, deadline);
+  StatusOr<std::unique_ptr<Link>> from_last = port_->Accept(hello, kNoDeadline);
   ends.from_last_status = from_last.status();
   ends.to_first_status = absl::CancelledError("the last link failed before");
   if (!from_last.ok()) return ends;
   ends.from_last = *std::move(from_last);
   hello.hop = 0;
-  StatusOr<std::unique_ptr<Link>> to_first = port_->Dial(plan.HopAddress(0), hello, deadline);
+  StatusOr<std::unique_ptr<Link>> to_first = port_->Dial(plan.HopAddress(0), hello, kNoDeadline);
   ends.to_first_status = to_first.status();
   if (to_first.ok()) ends.to_first = *std::move(to_first);
   return ends;

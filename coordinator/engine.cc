@@ -36,13 +36,10 @@ void Engine::Impl::Loop() {
 }
 
 void Engine::Impl::RunCommands() {
-  std::vector<std::function<void()>> commands;
-  {
-    MutexLock lock(&mutex_);
-    commands.swap(commands_);
-  }
-  sequences_stale_ |= !commands.empty();
-  for (auto& command : commands) command();
+  inbox_.TakeAll(&commands_);
+  sequences_stale_ |= !commands_.empty();
+  for (auto& command : commands_) command();
+  commands_.clear();
 }
 
 void Engine::Impl::TakeResults() {
@@ -106,19 +103,10 @@ void Engine::Impl::Wait() {
   Deadline deadline = RealTime(NextDeadline());
   if (sequences_stale_) deadline = std::min(deadline, sequences_published_ + kListInterval);
   if (ring_.from_last == nullptr) {
-    wake_.Wait(deadline);
+    inbox_.Wait(deadline);
     return;
   }
-  {
-    MutexLock lock(&mutex_);
-    if (!commands_.empty()) return;
-    waiting_ = ring_.from_last.get();
-  }
-  StatusOr<Frame> frame = ring_.from_last->Recv(deadline);
-  {
-    MutexLock lock(&mutex_);
-    waiting_ = nullptr;
-  }
+  StatusOr<Frame> frame = inbox_.Recv(*ring_.from_last, deadline, LinkInbox::IfCommands::kReturn);
   if (frame.ok()) {
     stash_.push_back(*std::move(frame));
   } else if (!absl::IsDeadlineExceeded(frame.status()) && !absl::IsCancelled(frame.status())) {
@@ -156,16 +144,6 @@ void Engine::Impl::Stop() {
   stopping_ = true;
   Post([] {});
   thread_.join();
-}
-
-void Engine::Impl::Post(std::function<void()> command) {
-  {
-    MutexLock lock(&mutex_);
-    commands_.push_back(std::move(command));
-    // A flag and a signal, no I/O on the link.
-    if (waiting_ != nullptr) waiting_->Wake();
-  }
-  wake_.Set();
 }
 
 EngineStats Engine::Impl::stats() const {

@@ -73,8 +73,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
   GYRE_RETURN_IF_ERROR(CheckRequest(request, options_));
   const uint64_t limit = ContextLimit();
   if (request.prompt.size() > limit) {
-    return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(),
-                             limit);
+    return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(), limit);
   }
   if (accepted_++ >= uint64_t{options_.scheduler.max_sequences} + options_.limits.max_waiting) {
     --accepted_;

@@ -14,9 +14,9 @@
 
 #include "base/mutex.h"
 #include "base/step_codec.h"
-#include "base/wakeup.h"
 #include "coordinator/engine.h"
 #include "coordinator/sequence.h"
+#include "transport/link_inbox.h"
 
 namespace gyre {
 
@@ -52,7 +52,7 @@ class Engine::Impl {
   };
 
   // Any thread.
-  void Post(std::function<void()> command);
+  void Post(LinkInbox::Command command) { inbox_.Push(std::move(command)); }
   void Refuse(const Status& why);
   // Positions of a sequence at most.
   uint64_t ContextLimit() const {
@@ -148,6 +148,7 @@ class Engine::Impl {
   EngineStats counts_;            // without `sequences`
   bool sequences_stale_ = false;  // snapshot_.sequences may differ from what there is
   Deadline sequences_published_{};
+  std::deque<LinkInbox::Command> commands_;  // that are being run
   std::vector<Delivery> events_;
   StepBatch batch_;
   std::vector<TokenId> ids_;
@@ -155,12 +156,10 @@ class Engine::Impl {
 
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> next_seq_{1};
-  WakeUp wake_;
+  LinkInbox inbox_;
   mutable Mutex mutex_;
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
-  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;        // the loop is in its Recv
   std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);  // ring_.to_first
-  std::vector<std::function<void()>> commands_ GYRE_GUARDED_BY(mutex_);
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };

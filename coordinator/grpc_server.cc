@@ -63,20 +63,20 @@ class AdminService : public v1::Admin::CallbackService {
     if (const gyre::Status status = CheckText("the ranges", request->ranges(), kMaxRanges); !status.ok()) {
       done(status);
     } else {
-      cluster_.Resize(request->ranges(), done);
+      cluster_.Resize(request->ranges(), done, request->dry_run());
     }
     return reactor;
   }
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                   v1::ChangeReply* reply) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const Cluster::Done done = Answer(reactor, reply);
-    if (const gyre::Status status = CheckText("the worker's name", request->worker(), kMaxWorker); !status.ok()) {
-      done(status);
-    } else {
-      cluster_.Drain(request->worker(), done);
-    }
-    return reactor;
+    return OfWorker(context, *request, reply, [&](Cluster::Done done) {
+      cluster_.Drain(request->worker(), std::move(done), request->dry_run());
+    });
+  }
+  grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                    v1::ChangeReply* reply) override {
+    return OfWorker(context, *request, reply,
+                    [&](Cluster::Done done) { cluster_.Undrain(request->worker(), std::move(done)); });
   }
 
  private:
@@ -85,6 +85,15 @@ class AdminService : public v1::Admin::CallbackService {
       if (report.ok()) FillChangeReply(*report, reply);
       finisher->Finish(ToGrpc(report.status()));
     };
+  }
+  // Does what is asked about a worker, if its name is text.
+  static grpc::ServerUnaryReactor* OfWorker(grpc::CallbackServerContext* context, const v1::DrainRequest& request,
+                                            v1::ChangeReply* reply, const std::function<void(Cluster::Done)>& ask) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const Cluster::Done done = Answer(reactor, reply);
+    const gyre::Status status = CheckText("the worker's name", request.worker(), kMaxWorker);
+    status.ok() ? ask(done) : done(status);
+    return reactor;
   }
   void Fill(v1::StatusReply* reply) const;
 

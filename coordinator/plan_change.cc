@@ -56,15 +56,20 @@ std::vector<std::string> PlanChange::Missing() const {
   return names;
 }
 
-// The worker that keeps the others waiting, as far as silence can tell: a link that does not come to be leaves both its
-// ends waiting, and then it is the end that can't be reached.
+// The worker that keeps the others waiting, as far as silence can tell. One that does not load keeps its neighbors
+// waiting for its links. A link that does not come to be leaves both its ends waiting, and then it is the end that
+// can't be reached.
 std::string PlanChange::Suspect() const {
   std::vector<int> stages;
+  std::vector<std::string> loading;
   for (const std::string& worker : Missing()) {
     const Participant* p = Find(worker);
     if (!p->in_new()) return Missing().size() == 1 ? worker : "";
     stages.push_back(p->stage);
+    const auto progress = progress_.find(worker);
+    if (progress == progress_.end() || progress->second.done < progress->second.total) loading.push_back(worker);
   }
+  if (state_ == ChangeState::kPreparing && loading.size() == 1) return loading[0];
   std::sort(stages.begin(), stages.end());
   if (stages.size() == 1) return StageName(stages[0]);
   const bool link = state_ == ChangeState::kPreparing && stages.size() == 2 && stages[1] == stages[0] + 1;

@@ -44,7 +44,7 @@ std::vector<const PlanMember*> Unnamed(const std::vector<PlanMember>& members, c
   std::vector<const PlanMember*> out;
   for (bool local : {false, true}) {
     for (const PlanMember& m : members) {
-      if (m.local == local && named.count(m.name) == 0) out.push_back(&m);
+      if (m.local == local && !m.drained && named.count(m.name) == 0) out.push_back(&m);
     }
   }
   return out;
@@ -69,56 +69,142 @@ StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_
   return sizes;
 }
 
-uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range) {
-  uint64_t sum = 0;
-  for (int i = range.begin; i < range.end; ++i) sum += sizes.layers[static_cast<size_t>(i)];
-  const bool first = range.begin == 0, last = range.end == sizes.num_layers();
-  return sum + (first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0);
+uint64_t EndBytes(const ModelSizes& sizes, bool first, bool last) {
+  return first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0;
 }
 
-StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members) {
-  const size_t layers = sizes.layers.size(), n = members.size();
-  if (n == 0) return InvalidArgument("a plan needs at least one worker");
-  if (n > layers) return InvalidArgument("{} workers for {} layers: each needs at least one", n, layers);
-  // Wishes decide where all have one and they fit together.
-  std::vector<Assignment> wished;
-  for (const PlanMember& m : members) {
-    if (m.wish) wished.push_back({m.name, m.address, *m.wish});
-  }
-  if (wished.size() == n) {
-    std::sort(wished.begin(), wished.end(),
-              [](const Assignment& a, const Assignment& b) { return a.layers.begin < b.layers.begin; });
-    const Plan plan{.num_layers = sizes.num_layers(), .stages = MakeStages(wished)};
-    GYRE_RETURN_IF_ERROR(plan.Validate());
-    return wished;
-  }
-  // A decode step reads every byte of a stage once but for the embedding, of which it reads a row.
-  auto cost = [&sizes](size_t begin, size_t end) {
-    uint64_t sum = end == sizes.layers.size() ? sizes.last : 0;
-    for (size_t i = begin; i < end; ++i) sum += sizes.layers[i];
-    return sum;
-  };
-  // best[k][e]: the smallest largest share of k ranges over the first e layers.
-  constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
-  std::vector<std::vector<uint64_t>> best(n + 1, std::vector<uint64_t>(layers + 1, kNone));
-  std::vector<std::vector<size_t>> cut(n + 1, std::vector<size_t>(layers + 1, 0));
-  best[0][0] = 0;
-  for (size_t k = 1; k <= n; ++k) {
-    for (size_t end = k; end <= layers; ++end) {
-      for (size_t begin = k - 1; begin < end; ++begin) {
-        if (best[k - 1][begin] == kNone) continue;
-        const uint64_t share = std::max(best[k - 1][begin], cost(begin, end));
-        if (share < best[k][end]) best[k][end] = share, cut[k][end] = begin;
+uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range) {
+  uint64_t sum = EndBytes(sizes, range.begin == 0, range.end == sizes.num_layers());
+  for (int i = range.begin; i < range.end; ++i) sum += sizes.layers[static_cast<size_t>(i)];
+  return sum;
+}
+
+namespace {
+
+constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
+// The best ways to cut consecutive layers into 1, 2, ... ranges: the largest share is as small as it can be.
+class BestCuts {
+ public:
+  BestCuts(const ModelSizes& sizes, LayerRange layers, size_t most) : layers_(layers) {
+    const auto count = static_cast<size_t>(layers.size());
+    most = std::min(most, count);
+    // best_[k][e]: the smallest largest share of k ranges over the first e layers.
+    best_.assign(most + 1, std::vector<uint64_t>(count + 1, kNone));
+    cut_.assign(most + 1, std::vector<size_t>(count + 1, 0));
+    best_[0][0] = 0;
+    for (size_t k = 1; k <= most; ++k) {
+      for (size_t end = k; end <= count; ++end) {
+        // A decode step reads every byte of a stage once but for the embedding, of which it reads a row.
+        const bool head = layers.begin + static_cast<int>(end) == sizes.num_layers();
+        uint64_t cost = head ? sizes.last : 0;
+        for (size_t begin = end; begin-- > k - 1;) {
+          cost += sizes.layers[static_cast<size_t>(layers.begin) + begin];
+          if (best_[k - 1][begin] == kNone) continue;
+          const uint64_t share = std::max(best_[k - 1][begin], cost);
+          if (share <= best_[k][end]) best_[k][end] = share, cut_[k][end] = begin;
+        }
       }
     }
   }
-  std::vector<Assignment> out(n);
-  size_t end = layers;
-  for (size_t k = n; k > 0; --k) {
-    const size_t begin = cut[k][end];
-    out[k - 1] = {members[k - 1].name, members[k - 1].address, {static_cast<int>(begin), static_cast<int>(end)}};
-    end = begin;
+  // kNone: there are not as many layers.
+  uint64_t share(size_t ranges) const { return ranges < best_.size() ? best_[ranges].back() : kNone; }
+  std::vector<LayerRange> Ranges(size_t ranges) const {
+    std::vector<LayerRange> out(ranges);
+    size_t end = best_[0].size() - 1;
+    for (size_t k = ranges; k > 0; --k) {
+      const size_t begin = cut_[k][end];
+      out[k - 1] = {layers_.begin + static_cast<int>(begin), layers_.begin + static_cast<int>(end)};
+      end = begin;
+    }
+    return out;
   }
+
+ private:
+  const LayerRange layers_;
+  std::vector<std::vector<uint64_t>> best_;
+  std::vector<std::vector<size_t>> cut_;
+};
+
+// `n` ranges that fill the gaps, each gap at least one, in order. REQUIRES: there are as many layers, and n >= gaps.
+std::vector<LayerRange> FillGaps(const ModelSizes& sizes, const std::vector<LayerRange>& gaps, size_t n) {
+  // best[g][k]: the smallest largest share of k ranges in the first g gaps; last[g][k]: how many are in gap g - 1.
+  std::vector<BestCuts> cuts;
+  std::vector<std::vector<uint64_t>> best(gaps.size() + 1, std::vector<uint64_t>(n + 1, kNone));
+  std::vector<std::vector<size_t>> last(gaps.size() + 1, std::vector<size_t>(n + 1, 0));
+  best[0][0] = 0;
+  for (size_t g = 1; g <= gaps.size(); ++g) {
+    cuts.emplace_back(sizes, gaps[g - 1], n - (gaps.size() - 1));
+    for (size_t k = g; k <= n; ++k) {
+      for (size_t here = 1; here <= k; ++here) {
+        const uint64_t share = std::max(best[g - 1][k - here], cuts.back().share(here));
+        if (share < best[g][k]) best[g][k] = share, last[g][k] = here;
+      }
+    }
+  }
+  std::vector<LayerRange> out;
+  for (size_t g = gaps.size(); g > 0; --g) {
+    const size_t here = last[g][n];
+    const std::vector<LayerRange> ranges = cuts[g - 1].Ranges(here);
+    out.insert(out.begin(), ranges.begin(), ranges.end());
+    n -= here;
+  }
+  return out;
+}
+
+void SortByLayers(std::vector<Assignment>* assignments) {
+  std::stable_sort(assignments->begin(), assignments->end(),
+                   [](const Assignment& a, const Assignment& b) { return a.layers.begin < b.layers.begin; });
+}
+
+// The layers that nobody wishes; nullopt: wishes overlap. `wished` is in ring order.
+std::optional<std::vector<LayerRange>> Gaps(const std::vector<Assignment>& wished, int num_layers) {
+  std::vector<LayerRange> gaps;
+  int end = 0;
+  for (const Assignment& a : wished) {
+    if (a.layers.begin < end) return std::nullopt;
+    if (a.layers.begin > end) gaps.push_back({end, a.layers.begin});
+    end = a.layers.end;
+  }
+  if (end < num_layers) gaps.push_back({end, num_layers});
+  return gaps;
+}
+
+}  // namespace
+
+StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members) {
+  const size_t layers = sizes.layers.size();
+  if (members.empty()) return InvalidArgument("a plan needs at least one worker");
+  if (members.size() > layers) {
+    return InvalidArgument("{} workers for {} layers: each needs at least one", members.size(), layers);
+  }
+  std::vector<Assignment> out;
+  std::vector<const PlanMember*> others;
+  for (const PlanMember& m : members) {
+    if (m.wish) {
+      out.push_back({m.name, m.address, *m.wish});
+    } else {
+      others.push_back(&m);
+    }
+  }
+  SortByLayers(&out);
+  if (others.empty()) {
+    const Plan plan{.num_layers = sizes.num_layers(), .stages = MakeStages(out)};
+    GYRE_RETURN_IF_ERROR(plan.Validate());
+    return out;
+  }
+  std::optional<std::vector<LayerRange>> gaps = Gaps(out, sizes.num_layers());
+  if (!gaps || gaps->size() > others.size()) {
+    gaps = {{0, sizes.num_layers()}};
+    out.clear();
+    others.clear();
+    for (const PlanMember& m : members) others.push_back(&m);
+  }
+  size_t left = 0;
+  for (LayerRange gap : *gaps) left += static_cast<size_t>(gap.size());
+  const std::vector<LayerRange> ranges = FillGaps(sizes, *gaps, std::min(left, others.size()));
+  for (size_t i = 0; i < ranges.size(); ++i) out.push_back({others[i]->name, others[i]->address, ranges[i]});
+  SortByLayers(&out);
   return out;
 }
 
@@ -184,10 +270,10 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
       member =
           &*std::find_if(members.begin(), members.end(), [&part](const PlanMember& m) { return m.name == part.name; });
     }
+    if (member->drained) return FailedPrecondition("{} is drained: it gets no layers before an undrain", member->name);
     out.push_back({member->name, member->address, part.layers});
   }
-  std::stable_sort(out.begin(), out.end(),
-                   [](const Assignment& a, const Assignment& b) { return a.layers.begin < b.layers.begin; });
+  SortByLayers(&out);
   return out;
 }
 
@@ -213,7 +299,7 @@ Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next)
   auto is_first = [](LayerRange r) { return r.size() > 0 && r.begin == 0; };
   auto is_last = [layers](LayerRange r) { return r.size() > 0 && r.end == layers; };
   const bool first = is_first(need.next) || is_first(held), last = is_last(need.next) || is_last(held);
-  need.weights += first && last ? sizes.both : first ? sizes.first : last ? sizes.last : 0;
+  need.weights += EndBytes(sizes, first, last);
   return need;
 }
 
@@ -231,6 +317,11 @@ uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& membe
     fit = std::min(fit, weights >= m.memory ? 0 : (m.memory - weights) / (page * (need.layers + more)));
   }
   return static_cast<uint32_t>(fit);
+}
+
+uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
+  const Need need = NeedOf(sizes, member, next);
+  return need.weights + need.layers * sizes.kv_per_layer;
 }
 
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {

@@ -30,6 +30,7 @@ struct PlanMember {
   std::string name;
   std::string address;
   bool local = false;
+  bool drained = false;            // it gets no layers, by name neither
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
@@ -38,18 +39,22 @@ struct PlanMember {
 // A resize text is at most this long, in bytes.
 inline constexpr size_t kMaxResizeText = 64 << 10;
 
+// Bytes of the embedding and the output matrix, for a member that has the first stage, the last, both or neither.
+uint64_t EndBytes(const ModelSizes& sizes, bool first, bool last);
 // Bytes of the weights that a range keeps.
 uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 
-// Contiguous ranges for `members`, in their order, so that the largest share of bytes read per token is smallest; the
-// output matrix counts with the last range. Wishes are kept where they tile the model. kInvalidArgument: more members
-// than layers, or none.
+// Contiguous ranges for `members`, so that the largest share of bytes read per token is smallest; the output matrix
+// counts with the last range. Wishes are kept where they do not overlap and the members without one, in their order,
+// can share the other layers; those of them for whom no layer is left get none. Where that is impossible, wishes do not
+// count. The result is in ring order. kInvalidArgument: more members than layers, none, or all have a wish and these
+// leave a gap or overlap.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
 // What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at
-// which a range begins. Unnamed ranges go to members that are not named, in join order, local ones last.
-// kInvalidArgument (also a text that is too long), kNotFound (a name) with the sentence. The result is not yet checked
-// for gaps (Plan::Validate).
+// which a range begins. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
+// last. kInvalidArgument (also a text that is too long), kNotFound (a name), kFailedPrecondition (a drained member gets
+// layers) with the sentence. The result is not yet checked for gaps (Plan::Validate).
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
                                               const std::vector<PlanMember>& members);
 
@@ -58,6 +63,9 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
 // fit. 0: not one.
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
                    uint32_t num_blocks);
+
+// Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both.
+uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next);
 
 struct Shortage {
   std::string worker;

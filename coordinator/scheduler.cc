@@ -129,7 +129,7 @@ Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   }
   if (params.max_positions > uint64_t{o.num_blocks} * o.block_size) {
     return OutOfRange("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
-                             o.block_size);
+                      o.block_size);
   }
   auto s = std::make_unique<ScheduledSequence>();
   s->id = id;

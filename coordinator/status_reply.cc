@@ -8,6 +8,44 @@ namespace {
 
 double Millis(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
+void Set(v1::LayerRange* out, LayerRange layers) {
+  out->set_begin(layers.begin);
+  out->set_end(layers.end);
+}
+
+void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
+  out->set_name(m.info.name);
+  out->set_address(m.info.address);
+  out->set_host(m.info.host);
+  out->set_local(m.info.local);
+  out->set_isa(m.info.isa);
+  out->set_threads(static_cast<uint32_t>(m.info.threads));
+  out->set_memory_bytes(m.info.memory);
+  if (m.layers) Set(out->mutable_layers(), *m.layers);
+  out->set_weight_bytes(m.weight_bytes);
+  out->set_kv_bytes(m.kv_bytes);
+  out->set_busy(m.load.busy);
+  out->set_steps(m.load.steps);
+  out->set_busy_us(m.load.busy_us);
+  out->set_rows_sent(m.load.rows_sent);
+  out->set_row_bytes_sent(m.load.row_bytes_sent);
+  out->set_drained(m.drained);
+  out->set_left_out(PrintableSentence(m.left_out));
+  out->set_step_ms(m.rates.step_ms);
+  out->set_rows_per_second(m.rates.rows_per_second);
+  out->set_bytes_per_second(m.rates.bytes_per_second);
+  out->set_round_trip_us(m.load.round_trip_us);
+}
+
+void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {
+  out->set_number(r.number);
+  out->set_ranges(r.ranges);
+  out->set_at(std::chrono::duration<double>(r.at.time_since_epoch()).count());
+  out->set_took_ms(Millis(r.took));
+  out->set_pages_moved(r.pages_moved);
+  out->set_result(PrintableSentence(r.result));
+}
+
 }  // namespace
 
 void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const EngineStats& e, v1::StatusReply* reply) {
@@ -21,26 +59,12 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
   reply->set_model(PrintableSentence(of.model.path()));
   reply->set_num_layers(static_cast<int>(of.model.spec().layers.size()));
   reply->set_context(of.context);
-  for (const gyre::MemberStatus& m : c.members) {
-    v1::MemberStatus* out = reply->add_members();
-    out->set_name(m.info.name);
-    out->set_address(m.info.address);
-    out->set_host(m.info.host);
-    out->set_local(m.info.local);
-    out->set_isa(m.info.isa);
-    out->set_threads(static_cast<uint32_t>(m.info.threads));
-    out->set_memory_bytes(m.info.memory);
-    if (m.layers) {
-      out->mutable_layers()->set_begin(m.layers->begin);
-      out->mutable_layers()->set_end(m.layers->end);
-    }
-    out->set_weight_bytes(m.weight_bytes);
-    out->set_kv_bytes(m.kv_bytes);
-    out->set_busy(m.load.busy);
-    out->set_steps(m.load.steps);
-    out->set_busy_us(m.load.busy_us);
-    out->set_rows_sent(m.load.rows_sent);
-    out->set_row_bytes_sent(m.load.row_bytes_sent);
+  for (const gyre::MemberStatus& m : c.members) FillMember(m, reply->add_members());
+  for (const gyre::PlanRecord& r : c.history) FillRecord(r, reply->add_history());
+  reply->set_tokens_per_second(c.tokens_per_second);
+  if (c.first_hop) {
+    reply->set_first_hop_us(
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(*c.first_hop).count()));
   }
   reply->set_plans(c.plans);
   reply->set_aborted(c.aborted);
@@ -69,9 +93,30 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
 }
 
 void FillChangeReply(const ChangeReport& report, v1::ChangeReply* reply) {
-  reply->mutable_epoch()->set_term(report.epoch.term);
-  reply->mutable_epoch()->set_number(report.epoch.number);
+  if (report.epoch != Epoch{}) {
+    reply->mutable_epoch()->set_term(report.epoch.term);
+    reply->mutable_epoch()->set_number(report.epoch.number);
+  }
   reply->set_ranges(report.ranges);
+  reply->set_named_ranges(report.named_ranges);
+  reply->set_dry_run(report.dry_run);
+  for (const gyre::LayerMove& m : report.moves) {
+    v1::LayerMove* out = reply->add_moves();
+    Set(out->mutable_layers(), m.layers);
+    out->set_from(m.from);
+    out->set_to(m.to);
+    out->set_weight_bytes(m.weight_bytes);
+    out->set_kv_bytes(m.kv_bytes);
+  }
+  for (const gyre::MemberShare& m : report.members) {
+    v1::MemberShare* out = reply->add_members();
+    out->set_name(m.name);
+    if (m.layers) Set(out->mutable_layers(), *m.layers);
+    out->set_weight_bytes(m.weight_bytes);
+    out->set_kv_bytes(m.kv_bytes);
+    out->set_peak_bytes(m.peak_bytes);
+    out->set_memory_bytes(m.memory_bytes);
+  }
   reply->set_pages_moved(report.pages_moved);
   reply->set_last_pages(report.last_pages);
   reply->set_took_ms(Millis(report.took));

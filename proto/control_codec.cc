@@ -83,7 +83,8 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .resident_bytes = h.resident_bytes(),
           .busy_us = h.busy_us(),
           .rows_sent = h.rows_sent(),
-          .row_bytes_sent = h.row_bytes_sent()};
+          .row_bytes_sent = h.row_bytes_sent(),
+          .round_trip_us = h.round_trip_us()};
 }
 
 StageFault DecodeFault(const v1::Fault& fault) {
@@ -296,6 +297,7 @@ v1::WorkerEvent Encode(const MemberLoad& load) {
   h->set_busy_us(load.busy_us);
   h->set_rows_sent(load.rows_sent);
   h->set_row_bytes_sent(load.row_bytes_sent);
+  h->set_round_trip_us(load.round_trip_us);
   return out;
 }
 

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "base/ids.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -52,12 +54,13 @@ struct ComputeOptions {
 
 // What makes the process a coordinator that workers of other machines join.
 struct ServeOptions {
-  std::string cluster;    // HOST:PORT of the gRPC server
-  std::string ring;       // HOST:PORT of the ring port; "" = the cluster's host, any port
-  std::string advertise;  // the host that workers dial; "" = the one that they joined at
-  int min_workers = 1;
-  uint64_t memory = 0;    // bytes for layers in this process; 0 = what is free
-  bool no_local = false;  // no layers in this process
+  std::string cluster;             // HOST:PORT of the gRPC server
+  std::string ring;                // HOST:PORT of the ring port; "" = the cluster's host, any port
+  std::string advertise;           // the host that workers dial; "" = the one that they joined at
+  int min_workers = 1;             // beside this process
+  uint64_t memory = 0;             // bytes for layers in this process; 0 = what is free
+  bool no_local = false;           // no layers in this process
+  std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;
   bool insecure = false;
 };

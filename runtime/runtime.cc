@@ -27,10 +27,9 @@ KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, KvType type) {
           .memory = AvailableMemory()};
 }
 
-// Whether a coordinator runs the layers itself until workers are there: it may, and its memory holds all weights and
-// the KV cache of one sequence. Otherwise it says why and waits for workers.
-bool RunsLayersHere(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
-  if (o.serve->no_local) return false;
+// Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
+// workers. Otherwise it says so, and has a share of the layers beside workers only.
+bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, 1, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
@@ -39,7 +38,8 @@ bool RunsLayersHere(const RuntimeOptions& o, const Model& model, KvType type, ui
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
   Log(LogLevel::kWarn,
-      "the model needs {:.2f} GiB and this machine has {:.2f} GiB: no layers run here, and requests wait for workers",
+      "the model needs {:.2f} GiB and this machine has {:.2f} GiB: it runs no layers alone, and requests wait for "
+      "workers",
       static_cast<double>(needed) / kGib, static_cast<double>(memory) / kGib);
   return false;
 }
@@ -102,11 +102,15 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
   runtime->term_ = TermNow();
   GYRE_RETURN_IF_ERROR(runtime->Start(options, cache, kv));
-  const int members = options.serve == nullptr                                           ? options.stages
-                      : RunsLayersHere(options, *runtime->model_, kv, runtime->context_) ? 1
-                                                                                         : 0;
-  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members));
-  if (members > 0) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
+  const ServeOptions* serve = options.serve;
+  const int members = serve == nullptr ? options.stages : serve->no_local ? 0 : 1;
+  // A member that can hold all layers can hold any share of them, so its memory needs no check in later plans.
+  uint64_t memory = 0;
+  if (serve != nullptr && members > 0 && !HoldsModel(options, *runtime->model_, kv, runtime->context_)) {
+    memory = serve->memory != 0 ? serve->memory : AvailableMemory() / 10 * 9;
+  }
+  GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members, memory));
+  if (members > 0 && memory == 0) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   return runtime;
 }
 
@@ -164,7 +168,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   return absl::OkStatus();
 }
 
-Status Runtime::AddWorkers(const RuntimeOptions& options, int members) {
+Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
@@ -192,10 +196,12 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members) {
                     .address = port->address(),
                     .host = "",
                     .local = serves,
+                    .memory = memory,
                     .threads = w.threads,
                     .isa = IsaName(isa),
                     .prefill_matches_decode = PrefillMatchesDecode(isa),
                     .model_hash = model_->content_hash()};
+    if (serves) info.wish = options.serve->wish;
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));

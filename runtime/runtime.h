@@ -43,7 +43,8 @@ class Runtime {
 
  private:
   Runtime() = default;
-  Status AddWorkers(const RuntimeOptions& options, int members);
+  // memory: bytes of each; 0 = not to be checked.
+  Status AddWorkers(const RuntimeOptions& options, int members, uint64_t memory);
   Status Start(const RuntimeOptions& options, const KvChoice& cache, KvType kv);
 
   std::shared_ptr<const Model> model_;

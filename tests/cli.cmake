@@ -1,6 +1,7 @@
 # The program as a user starts it: on a terminal, through pipes, with settings; what it returns to the shell.
 if(GYRE_TESTS)
-  gyre_tests(cli_process_tests "engine;process" FILES cli_chat_test cli_commands_test cli_settings_test DEPS gyre_cli Boost::json util)
+  gyre_tests(cli_process_tests "engine;process" FILES cli_chat_test cli_commands_test cli_settings_test cli_url_test http_server_process_test
+    DEPS gyre_cli Boost::json OpenSSL::SSL OpenSSL::Crypto util)
   target_compile_definitions(cli_process_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                              GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf" GYRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_dependencies(cli_process_tests gyre)
@@ -23,6 +24,18 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
                           grep -q '^.TH' '${prefix}/share/man/man1/gyre.1' && \
                           '${prefix}/bin/gyre' run '${prefix}/share/gyre/demo.gguf' -p 'Tell me' -n 1 -q --echo | grep '^Tell me'")
   set_tests_properties(installed_program PROPERTIES LABELS "engine;process" TIMEOUT 120)
+endif()
+
+# The web page in a browser. It skips where Node's packages or Chromium are missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  add_test(NAME web_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/web/run $<TARGET_FILE:gyre>)
+  set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77)
+endif()
+
+# The official clients of the APIs that Gyre answers. They skip where Node or its packages are missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  add_test(NAME sdk COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/sdk/run $<TARGET_FILE:gyre>)
+  set_tests_properties(sdk PROPERTIES LABELS "engine;process" TIMEOUT 300 SKIP_RETURN_CODE 77)
 endif()
 
 # The demo model by what it was never trained on, in one process and through three workers.

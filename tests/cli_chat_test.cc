@@ -127,6 +127,57 @@ TEST_F(ChatTest, CtrlCEndsAnAnswerAndKeepsTheConversation) {
   Leave(chat.get());
 }
 
+// In a shell: a process without one that could continue it is not stopped by a terminal.
+TEST_F(ChatTest, CtrlZGivesTheTerminalBackAndTheLineGoesOn) {
+  Terminal shell({"/bin/sh", "-i"},
+                 {{"PS1", "SH$ "}, {"LC_ALL", "C.UTF-8"}, {"XDG_STATE_HOME", state_}, {"TERM", "xterm"}});
+  ASSERT_TRUE(shell.WaitFor("SH$ ")) << shell.output();
+  shell.Type(std::string(GYRE_BINARY) + " chat " + GYRE_DEMO_MODEL + " --temp 0\n");
+  ASSERT_TRUE(shell.WaitFor("\033[?2004h> ")) << shell.output();
+  EXPECT_TRUE(shell.Raw());
+  shell.Type("/hal");
+  ASSERT_TRUE(shell.WaitFor("/hal"));
+  for (int turn = 0; turn < 2; ++turn) {
+    shell.Type("\x1a");
+    ASSERT_TRUE(shell.WaitFor("\033[?2004l")) << shell.output();
+    ASSERT_TRUE(shell.WaitFor("SH$ ")) << shell.output();
+    EXPECT_FALSE(shell.Raw());
+    shell.Type("fg\n");
+    ASSERT_TRUE(shell.WaitFor("\033[?2004h")) << shell.output();
+    ASSERT_TRUE(shell.WaitFor("> /hal")) << shell.output();
+    EXPECT_TRUE(shell.Raw());
+  }
+  shell.Type("f\r");
+  EXPECT_TRUE(shell.WaitFor("unknown command /half;")) << shell.output();
+  ASSERT_TRUE(shell.WaitFor("> "));
+  shell.Type("/exit\r");
+  ASSERT_TRUE(shell.WaitFor("SH$ ")) << shell.output();
+  EXPECT_FALSE(shell.Raw());
+  shell.Type("exit\n");
+  shell.Wait(seconds(30));
+}
+
+TEST_F(ChatTest, AQuitGivesTheTerminalBack) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  EXPECT_TRUE(chat->Raw());
+  chat->Type("\x1c");
+  EXPECT_EQ(chat->Wait(seconds(30)), 128 + SIGQUIT) << chat->output();
+  EXPECT_FALSE(chat->Raw());
+}
+
+TEST_F(ChatTest, ALineIsDrawnAgainInAWindowOfAnotherSize) {
+  auto chat = Chat();
+  ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();
+  chat->Type("/half");
+  ASSERT_TRUE(chat->WaitFor("/half"));
+  chat->Resize(60);
+  ASSERT_TRUE(chat->WaitFor("> /half")) << chat->output();
+  chat->Type("er\r");
+  EXPECT_TRUE(chat->WaitFor("unknown command /halfer;")) << chat->output();
+  Leave(chat.get());
+}
+
 TEST_F(ChatTest, SigtermAtThePromptEndsIt) {
   auto chat = Chat();
   ASSERT_TRUE(chat->WaitFor("> ")) << chat->output();

@@ -208,7 +208,15 @@ TEST(ServeTest, ACoordinatorWithoutMemoryForTheModelWaitsForWorkers) {
   EXPECT_EQ(drained.code, 0) << drained.text;
   EXPECT_THAT(drained.text, HasSubstr("0-7"));
   EXPECT_EQ(Gyre({"drain", "nobody", "--cluster", *address}).code, 1);
-  EXPECT_EQ(Gyre({"drain", "w1", "--cluster", *address}).code, 1) << "it has no layers any more";
+  EXPECT_THAT(Gyre({"layers", "--cluster", *address}).text, HasSubstr("drained"));
+  EXPECT_EQ(Gyre({"resize", "w1=0-7", "--cluster", *address}).code, 1) << "it is drained";
+  EXPECT_THAT(Gyre({"undrain", "w1", "--cluster", *address}).text, HasSubstr("w1 may have layers again"));
+  const Ended preview = Gyre({"resize", "w1=0-3,w2=4-7", "--dry-run", "--cluster", *address});
+  EXPECT_EQ(preview.code, 0) << preview.text;
+  EXPECT_THAT(preview.text, HasSubstr("w1=0-3,w2=4-7\n"));
+  EXPECT_THAT(preview.text, HasSubstr("      0-3  w2               w1"));
+  EXPECT_THAT(preview.text, HasSubstr("meanwhile"));
+  EXPECT_EQ(Gyre({"resize", "w1=0-3,w2=4-8", "--dry-run", "--cluster", *address}).code, 1);
   for (auto& w : workers) w->Kill(SIGTERM);
   for (auto& w : workers) EXPECT_EQ(w->Wait(seconds(30)), 0) << w->output();
   serve.Kill(SIGINT);

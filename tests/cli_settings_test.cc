@@ -113,7 +113,7 @@ TEST(CommandLineTest, MistakesAreUsageErrorsWithANearName) {
       {{"run", model, "-p", "x", "--seed", "-7"}, "--seed"},
       {{"run", model, "-p", "x", "--logit-bias", "3"}, "expected ID=VALUE"},
       {{"run", model, "-p", "x", "--system", "y"}, "--chat"},
-      {{"run", "-p", "x"}, "a MODEL or --cluster HOST:PORT is needed"},
+      {{"run", "-p", "x"}, "a MODEL, --cluster HOST:PORT or --url URL is needed"},
       {{"inspect"}, "a MODEL is needed"},
       {{"drain", "--cluster", "127.0.0.1:1"}, "WORKER"},
       {{"estimate", model, "--nodes", "3,4"}, "'3' is no size"},
@@ -149,7 +149,7 @@ TEST(CommandLineTest, HelpExplains) {
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.text, HasSubstr("GYRE_LOG"));
   for (const char* command : {"run",      "chat",     "serve",    "worker",     "launch", "status",   "layers",
-                              "resize",   "drain",    "estimate", "inspect",    "bench",  "quantize", "convert",
+                              "resize",   "drain",    "undrain",  "estimate", "inspect",    "bench",  "quantize", "convert",
                               "tokenize", "template", "logits",   "completion", "help",   "version"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + command + " "));
     const Ended own = Gyre({command, "--help"}), by_help = Gyre({"help", command});

@@ -1,18 +1,27 @@
 if(GYRE_TESTS)
   gyre_tests(coordinator_tests "unit;pure;asan"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
-          coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_sampler_test coordinator_sampler_paths_test
-          coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test coordinator_scheduler_load_test
-          coordinator_scheduler_policy_test coordinator_step_budget_test
+          coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_sampler_test
+                  coordinator_sampler_paths_test coordinator_text_stream_test coordinator_scheduler_test
+                  coordinator_scheduler_isolation_test coordinator_scheduler_load_test
+                  coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_cluster_asks_test
+                  coordinator_cluster_local_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process" FILES coordinator_service_grpc_test coordinator_service_port_test DEPS gyre_coordinator)
-  gyre_tests(http_tests "unit;asan" FILES http_seam_test http_reasoning_test DEPS gyre_http)
-  gyre_tests(http_server_tests "unit;asan" FILES http_server_test DEPS gyre_http)
-  gyre_tests(http_apis_tests "engine;asan" FILES http_apis_test http_openai_test http_openai_errors_test
+  gyre_tests(http_tests "unit;asan" FILES http_seam_test http_reasoning_test http_page_test DEPS gyre_http)
+  gyre_tests(http_server_tests "unit;asan" FILES http_server_test http_server_access_test http_server_hostile_test DEPS gyre_http)
+  gyre_tests(http_apis_tests "engine;asan"
+    FILES http_apis_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test
+          http_openai_responses_test
     DEPS gyre_http gyre_runtime Boost::json)
+  gyre_tests(http_cluster_tests "engine;asan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
   foreach(program service_tests grpc_tests http_tests http_apis_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   endforeach()
+endif()
+if(GYRE_FUZZ)
+  gyre_fuzz(fuzz_http gyre_http Boost::json)
+  target_compile_definitions(fuzz_http PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
 endif()

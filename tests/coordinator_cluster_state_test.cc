@@ -57,33 +57,11 @@ TEST_F(ClusterStateTest, TheFirstPlanWaitsForEnoughWorkers) {
   EXPECT_EQ(w.text(), "serving");
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
   EXPECT_EQ(w.engine_calls.back(), "new 1");
-  EXPECT_EQ(w.state().status().plans, 1u);
+  EXPECT_EQ(w.status().plans, 1u);
   // Who joins later gets layers by a resize only.
   w.Join("w3");
   w.Advance(seconds(100));
   EXPECT_EQ(w.begun.size(), 1u);
-}
-
-TEST_F(ClusterStateTest, TheLocalMemberServesUntilEnoughWorkersAreThere) {
-  ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
-  w.JoinLocal();
-  w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "local=0-7");
-  w.Join("w1");
-  w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "local=0-7");
-  w.engine_calls.clear();
-  w.Join("w2");
-  w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
-  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
-  EXPECT_EQ(w.member("local").runs, LayerRange{}) << "it has given them up";
-  w.Leave("w2");
-  w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "local=0-7");
-  w.Join("w2");
-  w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
 }
 
 TEST_F(ClusterStateTest, AResizeIsAnsweredOnceWithItsReport) {
@@ -114,7 +92,7 @@ TEST_F(ClusterStateTest, ADrainMovesLayersToTheOthers) {
   EXPECT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
   EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
   EXPECT_EQ(w.member("w2").runs, LayerRange{});
-  EXPECT_THAT(Message(w.answer(w.Drain("w2")).status()), HasSubstr("w2 has no layers"));
+  EXPECT_TRUE(w.answer(w.Drain("w2")).ok()) << "it is drained already";
   EXPECT_THAT(Message(w.answer(w.Drain("zoe")).status()), HasSubstr("no worker 'zoe'"));
 }
 
@@ -183,7 +161,7 @@ TEST_F(ClusterStateTest, TheOldRingMayBreakWhileItIsRepaired) {
   w.BreakRing();
   w.Advance(seconds(20));
   EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 3"}));
-  EXPECT_EQ(w.state().status().lost, 0u);
+  EXPECT_EQ(w.status().lost, 0u);
 }
 
 TEST_F(ClusterStateTest, AMemberWithoutLayersIsNoLoss) {
@@ -196,7 +174,7 @@ TEST_F(ClusterStateTest, AMemberWithoutLayersIsNoLoss) {
     w.Leave("idle");
     w.Advance(seconds(1));
     EXPECT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
-    EXPECT_EQ(w.state().status().aborted + w.state().status().lost, 0u);
+    EXPECT_EQ(w.status().aborted + w.status().lost, 0u);
     EXPECT_EQ(w.problem(), "");
   }
 }
@@ -213,7 +191,7 @@ TEST_F(ClusterStateTest, ALossBeforeTheDecisionNamesTheWorkerAndItsLayers) {
   EXPECT_EQ(Message(w.losses[0]), gone) << "running requests end with it";
   EXPECT_EQ(Message(w.losses.back()), gone + "; 1 of 2 workers have joined");
   EXPECT_THAT(w.engine_calls, Not(::testing::Contains("old")));
-  EXPECT_EQ(w.state().status().lost, 1u);
+  EXPECT_EQ(w.status().lost, 1u);
 }
 
 TEST_F(ClusterStateTest, ALossAfterTheDecisionIsOneOnlyWithLayersInTheNewPlan) {
@@ -315,7 +293,7 @@ TEST_F(ClusterStateTest, AWorkerThatCanNotBeReachedIsLeftOut) {
       EXPECT_LE(w.begun.size(), 4u);
     }
     EXPECT_THAT(w.ranges(), Not(HasSubstr("bad")));
-    EXPECT_THAT(w.ranges(), Not(HasSubstr("local")));
+    EXPECT_THAT(w.ranges(), HasSubstr("local"));
     // Who names it is told why it fails, and the plan stays.
     const std::string before = w.ranges();
     const uint64_t ask = w.Resize("bad=0-7");
@@ -352,7 +330,7 @@ TEST_F(ClusterStateTest, WithoutItThereAreTooFewAndItIsTriedAgainMoreAndMoreRare
   EXPECT_LE(w.begun.size(), 11u);
   w.member("bad").reachable = true;
   w.Advance(seconds(61));
-  EXPECT_EQ(w.ranges(), "w1=0-3,bad=4-7");
+  EXPECT_EQ(w.ranges(), "w1=0-1,bad=2-4,local=5-7");
   EXPECT_EQ(w.text(), "serving");
 }
 
@@ -368,7 +346,7 @@ TEST_F(ClusterStateTest, AWorkerThatIsTooSmallIsLeftOut) {
   w.Join("w3");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges().find("tiny"), std::string::npos);
-  EXPECT_EQ(w.state().status().plan->stages.size(), 3u);
+  EXPECT_EQ(w.status().plan->stages.size(), 3u);
   EXPECT_THAT(w.text(), HasSubstr("serving; tiny is left out: tiny needs"));
   EXPECT_THAT(Message(w.answer(w.Resize("tiny=0-7")).status()), HasSubstr("tiny needs"));
 }
@@ -408,7 +386,7 @@ TEST_F(ClusterStateTest, WhatALostPlanLeavesIsCountedAndDropped) {
   w.Leave("w1");
   w.Advance(seconds(1));
   EXPECT_EQ(w.member("w2").runs, (LayerRange{4, 8}));
-  EXPECT_GT(w.state().status().members[0].weight_bytes, 0u) << "people see what it holds";
+  EXPECT_GT(w.status().members[0].weight_bytes, 0u) << "people see what it holds";
   // Now it would have to hold both halves.
   w.Join("w3", {.memory = 700});
   w.Advance(seconds(1));
@@ -425,7 +403,7 @@ TEST_F(ClusterStateTest, AMemberThatDoesNotDropThemIsTooSmall) {
   w.member("w2").silent = true;
   w.Join("w3", {.memory = 700});
   w.Advance(seconds(5));
-  EXPECT_TRUE(w.state().status().plan == std::nullopt);
+  EXPECT_TRUE(w.status().plan == std::nullopt);
   const uint64_t ask = w.Resize("w2=0-3,w3=4-7");
   EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("told to drop what it holds of a lost plan, try again"));
   w.Advance(seconds(20));
@@ -433,6 +411,17 @@ TEST_F(ClusterStateTest, AMemberThatDoesNotDropThemIsTooSmall) {
   w.Advance(seconds(20));
   EXPECT_EQ(w.ranges(), "w3=0-3,w4=4-7");
   EXPECT_THAT(w.text(), HasSubstr("w2 is left out: w2 needs"));
+}
+
+// It heartbeats, and its loader hangs: its neighbor waits for its links, and is not to blame.
+TEST_F(ClusterStateTest, TheOthersServeWithoutAMemberThatAnswersNothing) {
+  ClusterWorld& w = New(ClusterWorld::Policy(9, 2));
+  w.Join("w1").silent = true;
+  w.Join("w2");
+  w.Join("w3");
+  w.Advance(seconds(130));
+  EXPECT_EQ(w.ranges(), "w2=0-3,w3=4-8");
+  EXPECT_THAT(w.text(), HasSubstr("w1 is left out: plan 1 was given up while preparing: no answer from w1, w2"));
 }
 
 TEST_F(ClusterStateTest, AMemberWithNoPartInTheNextPlanDropsWhatItHolds) {
@@ -469,7 +458,7 @@ TEST_F(ClusterStateTest, TheLastMembersLayersAreDroppedAfterALoss) {
   w.Advance(seconds(1));
   EXPECT_TRUE(w.answer(ask).ok());
   EXPECT_EQ(w.member("w3").runs, LayerRange{}) << "it has no part in the plan over workers";
-  EXPECT_EQ(w.state().status().members[1].weight_bytes, 0u);
+  EXPECT_EQ(w.status().members[1].weight_bytes, 0u);
 }
 
 TEST_F(ClusterStateTest, AMembershipThatIsReplacedCountsNoMore) {
@@ -490,7 +479,7 @@ TEST_F(ClusterStateTest, AMembershipThatIsReplacedCountsNoMore) {
   const uint64_t second = w.member("w1").id;
   w.Join("w1");
   w.state().Said(second, {.worker = "w1", .epoch = {7, 3}, .what = StageReady{}}, w.now());
-  EXPECT_EQ(w.state().status().plan, std::nullopt);
+  EXPECT_EQ(w.status().plan, std::nullopt);
 }
 
 TEST_F(ClusterStateTest, TheCacheIsCutOnceByTheFirstPlanOverWorkers) {
@@ -499,9 +488,9 @@ TEST_F(ClusterStateTest, TheCacheIsCutOnceByTheFirstPlanOverWorkers) {
   w.JoinLocal();
   w.Advance(seconds(1));
   EXPECT_EQ(w.num_blocks, 10u);
-  w.Join("w1", {.memory = 8 * 100 + 2 * 100 + 10 * 5});  // two layers' room for a resize
+  w.Join("w1", {.memory = 4 * 100 + 1 * 100 + 5 * 5});  // a layer's room for a resize
   w.Advance(seconds(1));
-  EXPECT_EQ(w.ranges(), "w1=0-7");
+  EXPECT_EQ(w.ranges(), "w1=0-3,local=4-7");
   EXPECT_EQ(w.num_blocks, 5u);
   EXPECT_THAT(w.engine_calls, ::testing::IsSupersetOf({"shrink 5", "new 2"}));
   w.Join("w2");

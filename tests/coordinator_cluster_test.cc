@@ -23,11 +23,13 @@ using ::testing::HasSubstr;
 class FakePort : public RingPort {
  public:
   const std::string& address() const override { return address_; }
-  StatusOr<std::unique_ptr<Link>> Dial(const std::string&, const Hello&, Deadline) override {
+  StatusOr<std::unique_ptr<Link>> Dial(const std::string&, const Hello&, Deadline deadline) override {
+    limited = limited || deadline != kNoDeadline;
     MutexLock lock(&mutex_);
     return NewLink();
   }
-  StatusOr<std::unique_ptr<Link>> Accept(const Hello& hello, Deadline) override {
+  StatusOr<std::unique_ptr<Link>> Accept(const Hello& hello, Deadline deadline) override {
+    limited = limited || deadline != kNoDeadline;
     if (throws) throw std::runtime_error("too many open files");
     MutexLock lock(&mutex_);
     while (hangs && !let_go_) changed_.WaitUntil(&mutex_, After(milliseconds(5)));
@@ -45,6 +47,7 @@ class FakePort : public RingPort {
   RingPortStats stats() const override { return {}; }
 
   std::atomic<bool> hangs{false}, throws{false};
+  std::atomic<bool> limited{false};  // a wait for a link had a time limit
 
  private:
   std::unique_ptr<Link> NewLink() GYRE_REQUIRES(mutex_) {
@@ -167,6 +170,14 @@ TEST_F(ClusterTest, APlanIsMadeAndChanged) {
   EXPECT_FALSE(cluster_->ResizeAndWait("bob=0-3").ok());
 }
 
+// A stage may load for hours before it dials. Who gives up is the plan change, when nothing is heard any more.
+TEST_F(ClusterTest, LinksAreWaitedForAsLongAsThePlanLives) {
+  Open();
+  Join("w1");
+  ASSERT_TRUE(cluster_->WaitForPlan(After(seconds(60))).ok());
+  EXPECT_FALSE(port_.limited);
+}
+
 // Connecting to a host that is silent: membership, status and other plans go on.
 TEST_F(ClusterTest, AWiringThatHangsHoldsNobodyUp) {
   port_.hangs = true;
@@ -281,6 +292,60 @@ TEST_F(ClusterTest, TimeIsTheClocksThatItIsGiven) {
   EXPECT_EQ(answer.wait_for(milliseconds(50)), std::future_status::timeout);
   hours = 1;
   EXPECT_THAT(Message(answer.get().status()), HasSubstr("given up while preparing: no answer from w2"));
+}
+
+TEST_F(ClusterTest, SubscribersAreToldOfChangesAndNotOfLoads) {
+  Open();
+  std::atomic<int> told{0};
+  auto subscription = cluster_->Subscribe([&] { ++told; });
+  Join("w1");
+  ASSERT_TRUE(Comes([&] { return cluster_->status().state == "serving"; }));
+  ASSERT_TRUE(Resize("w1=0-3").get().ok());
+  EXPECT_GE(told, 2);
+  const ClusterStatus before = cluster_->status();
+  const int count = told;
+  for (uint64_t i = 1; i <= 10; ++i) cluster_->Report("w1", {.steps = i});
+  ASSERT_TRUE(Comes([&] { return cluster_->status().members[0].load.steps == 10; }));
+  EXPECT_EQ(told, count);
+  EXPECT_EQ(cluster_->status().revision, before.revision);
+  ASSERT_EQ(before.history.size(), 2u);
+  EXPECT_EQ(before.history[1].ranges, "w1=0-3");
+  EXPECT_EQ(before.history[1].result, "serving");
+  const auto age = std::chrono::system_clock::now() - before.history[1].at;
+  EXPECT_LT(age, seconds(60));
+  EXPECT_GE(age, seconds(0));
+  subscription.reset();
+  Join("w2");
+  ASSERT_TRUE(Comes([&] { return cluster_->status().members.size() == 2; }));
+  EXPECT_EQ(told, count);
+  EXPECT_GT(cluster_->status().revision, before.revision);
+}
+
+// What a callback sees is there already, and after the subscription's end it is not called.
+TEST_F(ClusterTest, ASubscriptionEndsForGood) {
+  Open();
+  for (int i = 0; i < 50; ++i) {
+    auto alive = std::make_unique<std::atomic<bool>>(true);
+    auto subscription = cluster_->Subscribe([this, flag = alive.get()] {
+      EXPECT_TRUE(*flag);
+      EXPECT_GT(cluster_->status().revision, 0u);
+    });
+    Join("w");
+    subscription.reset();
+    *alive = false;
+  }
+  auto until_the_end = cluster_->Subscribe([] {});
+  cluster_->Stop();
+}
+
+TEST_F(ClusterTest, OldRecordsGo) {
+  Open();
+  Join("w1");
+  ASSERT_TRUE(Comes([&] { return cluster_->status().state == "serving"; }));
+  for (size_t i = 0; i < kPlanHistory + 3; ++i) ASSERT_TRUE(Resize("w1=0-3").get().ok());
+  const auto history = cluster_->status().history;
+  ASSERT_EQ(history.size(), kPlanHistory);
+  EXPECT_EQ(history.back().number, kPlanHistory + 4);
 }
 
 }  // namespace

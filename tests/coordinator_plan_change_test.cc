@@ -309,6 +309,24 @@ TEST(PlanChangeTest, ALinkThatNeverComesIsItsReceiversToo) {
   EXPECT_EQ(w.change().culprit(), "c");
 }
 
+// A disk that hangs, say: the neighbors have loaded and wait for its links.
+TEST(PlanChangeTest, OneThatDoesNotLoadIsAtFaultForItsNeighborsSilence) {
+  for (const char* stuck : {"a", "c"}) {
+    for (bool begun : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", stuck, begun));
+      World w;
+      w.links_come = false;
+      for (const char* name : {"a", "c"}) w.instead[{name, Kind::kPrepare}] = [] {};
+      w.Run();
+      if (begun) w.Say(stuck, StageProgress{1, 20});
+      w.Say(stuck == std::string("a") ? "c" : "a", StageProgress{20, 20});
+      w.Elapse(seconds(121));
+      EXPECT_EQ(w.change().state(), ChangeState::kAborted);
+      EXPECT_EQ(w.change().culprit(), stuck);
+    }
+  }
+}
+
 TEST(PlanChangeTest, ProgressKeepsASlowLoaderAlive) {
   World w;
   w.instead[{"c", Kind::kPrepare}] = [] {};

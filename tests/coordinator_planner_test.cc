@@ -33,6 +33,46 @@ TEST(PlannerTest, TheHeadCountsWhereItSits) {
       BalanceLayers(Sizes(4), {{.name = "a", .wish = LayerRange{2, 4}}, {.name = "b", .wish = LayerRange{0, 3}}}).ok());
 }
 
+std::string Balanced(int layers, const std::vector<PlanMember>& members) {
+  ModelSizes sizes = Sizes(layers);
+  sizes.last = 0;
+  const auto out = BalanceLayers(sizes, members);
+  if (!out.ok()) return Message(out.status());
+  const Plan plan{.num_layers = layers, .stages = MakeStages(*out)};
+  return plan.Validate().ok() ? FormatNamedRanges(plan) : Message(plan.Validate());
+}
+
+TEST(PlannerTest, WishesAreKeptAndTheOthersShareTheRest) {
+  const PlanMember a{.name = "a"}, b{.name = "b"}, c{.name = "c"};
+  auto wish = [](const char* name, int begin, int end) {
+    return PlanMember{.name = name, .wish = LayerRange{begin, end}};
+  };
+  EXPECT_EQ(Balanced(8, {a, b, wish("l", 0, 2)}), "l=0-1,a=2-4,b=5-7");
+  EXPECT_EQ(Balanced(8, {a, b, wish("l", 6, 8)}), "a=0-2,b=3-5,l=6-7");
+  EXPECT_EQ(Balanced(8, {a, b, wish("l", 2, 4)}), "a=0-1,l=2-3,b=4-7");
+  EXPECT_EQ(Balanced(10, {a, b, c, wish("l", 2, 4)}), "a=0-1,l=2-3,b=4-6,c=7-9") << "the larger gap gets more";
+  EXPECT_EQ(Balanced(10, {a, wish("l", 2, 4), wish("m", 4, 10)}), "a=0-1,l=2-3,m=4-9");
+  // Nothing is left for who has no wish.
+  EXPECT_EQ(Balanced(8, {a, wish("l", 0, 3), wish("m", 3, 8)}), "l=0-2,m=3-7");
+  EXPECT_EQ(Balanced(8, {a, b, c, wish("l", 0, 6)}), "l=0-5,a=6-6,b=7-7");
+  // Wishes that can't be kept.
+  EXPECT_EQ(Balanced(8, {a, wish("l", 2, 4)}), "a=0-3,l=4-7") << "two gaps for one";
+  EXPECT_EQ(Balanced(8, {a, wish("l", 0, 4), wish("m", 2, 8)}), "a=0-1,l=2-4,m=5-7") << "they overlap";
+  EXPECT_EQ(Balanced(8, {wish("l", 0, 4), wish("m", 5, 8)}),
+            "nobody has layers 4: the ranges must cover 0-7 without a gap");
+}
+
+TEST(PlannerTest, ADrainedMemberGetsNothing) {
+  const std::vector<PlanMember> members{{.name = "a", .drained = true}, {.name = "b"}, {.name = "c"}};
+  const auto unnamed = ParseResize("0-3,4-7", Sizes(8), members);
+  ASSERT_TRUE(unnamed.ok()) << unnamed.status();
+  EXPECT_EQ((*unnamed)[0].worker, "b");
+  const auto named = ParseResize("a=0-3,4-7", Sizes(8), members);
+  EXPECT_TRUE(absl::IsFailedPrecondition(named.status()));
+  EXPECT_THAT(Message(named.status()), HasSubstr("a is drained"));
+  EXPECT_TRUE(ParseResize("a=-,0-3,4-7", Sizes(8), members).ok());
+}
+
 TEST(PlannerTest, UnnamedRangesGoToWorkersInJoinOrderLocalLast) {
   const std::vector<PlanMember> members{{.name = "local", .local = true}, {.name = "w1"}, {.name = "w2"}};
   const auto plan = ParseResize("0-1,2-3,w1=4-7", Sizes(8), members);

@@ -255,6 +255,11 @@ TEST_P(ResizeTest, ALostMemberEndsEveryRequestOnceAndTheNextIsTold) {
   EXPECT_TRUE(RunOne(ring->engine(), Ask(1)).finished);
 }
 
+// Pages are read between two steps of their source. Copying that gives up sooner would never end beside long steps.
+TEST(ResizeLimitsTest, CopyingWaitsAsLongAsAStepMayTake) {
+  EXPECT_GE(WorkerOptions{}.bulk_silence, EngineOptions{}.step_timeout);
+}
+
 INSTANTIATE_TEST_SUITE_P(Links, ResizeTest, ::testing::Values("memory", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 

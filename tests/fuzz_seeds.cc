@@ -35,6 +35,7 @@ class Seeds {
   void Hf(HfKind kind, const std::string& name, const std::string& text, const Status& status) {
     Write("fuzz_hf", name, static_cast<char>(kind) + text, status);
   }
+  void Http(const std::string& name, const std::string& bytes) { Write("fuzz_http", name, bytes, absl::OkStatus()); }
 
  private:
   void Write(const std::string& fuzzer, const std::string& name, const std::string& bytes, const Status& status) {
@@ -173,6 +174,32 @@ void Safetensors(Seeds* seeds) {
   seeds->Hf(kSafetensors, "safetensors", bytes, ParseSafetensors(std::as_bytes(std::span(bytes))).status());
 }
 
+void Requests(Seeds* seeds) {
+  const std::vector<std::string> bodies{
+      R"({"model":"demo","messages":[{"role":"user","content":"hi"}],"max_tokens":3,"temperature":0.5,"top_p":0.9,"seed":1})",
+      R"({"model":"demo","max_tokens":3,"stream":true,"system":[{"type":"text","text":"s"}],
+          "messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"stop_sequences":["x"]})",
+      R"({"model":"demo","prompt":["a","b"],"n":2,"logprobs":2,"echo":true,"stop":["x"],"logit_bias":{"5":-100},"stream":true,
+          "stream_options":{"include_usage":true}})",
+      R"({"prompt":[1,2,3],"n_predict":3,"stream":true,"n_probs":2,"stop":["x"]})",
+      R"({"model":"demo","input":"hi","dimensions":4,"encoding_format":"base64","max_output_tokens":3})",
+      R"({"content":"hi","add_special":true,"with_pieces":true})",
+      R"({"tokens":[1,2,3]})"};
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    // The byte counts through the routes: each body is tried with several.
+    for (char route = 0; route < 16; ++route) {
+      seeds->Http("body-" + std::to_string(i) + "-" + std::to_string(route), route + bodies[i]);
+    }
+  }
+  const std::string head = " HTTP/1.1\r\nHost: localhost:8080\r\n";
+  seeds->Http("get",
+              "GET /v1/models?a=%41+b" + head + "Origin: https://friend.example\r\n\r\nGET /props" + head + "\r\n");
+  seeds->Http("length", "POST /tokenize" + head +
+                            "Content-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"content\":\"hi\"}");
+  seeds->Http("chunks", "POST /tokenize" + head +
+                            "Transfer-Encoding: chunked\r\n\r\n8;a=b\r\n{\"conten\r\n8\r\nt\":\"hi\"}\r\n0\r\n\r\n");
+}
+
 }  // namespace
 }  // namespace gyre
 
@@ -187,5 +214,6 @@ int main(int argc, char** argv) {
   gyre::Configs(&seeds);
   gyre::TokenizerFiles(&seeds);
   gyre::Safetensors(&seeds);
+  gyre::Requests(&seeds);
   return seeds.refused() == 0 ? 0 : 1;
 }

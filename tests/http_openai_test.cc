@@ -1,93 +1,14 @@
 // OpenAI's routes over a real ring: what they answer is what the engine says.
-#include "coordinator/http/openai.h"
-
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "runtime/runtime.h"
-#include "tests/testing/http_api.h"
+#include "tests/testing/openai_rig.h"
 
 namespace gyre::http {
 namespace {
 
-namespace json = boost::json;
-using ::testing::HasSubstr;
-
-class OpenAiTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    RuntimeOptions options;
-    options.model = GYRE_DEMO_MODEL;
-    options.threads = 1;
-    options.quiet = true;
-    options.parallel = 4;
-    auto runtime = Runtime::Open(options);
-    ASSERT_TRUE(runtime.ok()) << runtime.status();
-    runtime_ = runtime->release();
-  }
-  static void TearDownTestSuite() {
-    delete runtime_;
-    runtime_ = nullptr;
-  }
-  OpenAiTest() : api_(runtime_->service()) { AddOpenAiRoutes(api_.router, api_.context); }
-  ~OpenAiTest() override { EXPECT_TRUE(runtime_->engine().CheckIntegrity().ok()); }
-
-  struct Said {
-    std::string text;
-    std::vector<TokenId> prompt, ids;
-    Finished end;
-  };
-  // What the engine says to the question, without HTTP.
-  static Said Ask(Question question) {
-    auto request = runtime_->service().MakeRequest(std::move(question));
-    EXPECT_TRUE(request.ok()) << request.status();
-    Said said;
-    said.prompt = request->prompt;
-    const Status status = runtime_->service().Run(*std::move(request),
-                                                  [&](const Event& event) {
-                                                    if (const auto* token = std::get_if<TokenEvent>(&event)) {
-                                                      said.text += token->text;
-                                                      said.ids.push_back(token->token);
-                                                    }
-                                                    if (const auto* finished = std::get_if<Finished>(&event)) {
-                                                      said.text += finished->text;
-                                                      said.end = *finished;
-                                                    }
-                                                  },
-                                                  {});
-    EXPECT_TRUE(status.ok()) << status;
-    return said;
-  }
-  static Question Greedy(std::string_view text) {
-    Question question;
-    ChatInput chat;
-    json::object message;
-    message["role"] = "user";
-    message["content"] = text;
-    chat.conversation.messages.push_back(std::move(message));
-    question.input = std::move(chat);
-    question.sampling = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
-    return question;
-  }
-  static Question Continue(std::string text, uint32_t n) {
-    Question question;
-    question.input = TextInput{.text = std::move(text), .parse_special = true};
-    question.sampling = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
-    question.max_new_tokens = n;
-    return question;
-  }
-  static std::string Ids(const std::vector<TokenId>& ids) { return json::serialize(json::value_from(ids)); }
-  static Tokenizer const& tokenizer() { return *runtime_->model().tokenizer(); }
-
-  static inline Runtime* runtime_ = nullptr;
-  ApiCaller api_;
-};
-
-constexpr char kQuestion[] =
-    R"({"model":"demo","temperature":0,"messages":[{"role":"user","content":"What is Gyre?"}])";
-std::string With(const std::string& more) { return kQuestion + ("," + more) + "}"; }
+using OpenAiTest = OpenAiRig;
 
 TEST_F(OpenAiTest, AChatAnswersWhatTheEngineSays) {
   const Said said = Ask(Greedy("What is Gyre?"));

@@ -113,7 +113,6 @@ TEST_F(WorkerLife, ACommitEndsASendThatWaits) {
 }
 
 TEST_F(WorkerLife, AStopEndsALoaderThatWaitsForItsNeighbours) {
-  Make({.wire_timeout = seconds(120)});
   Prepare(1, 0, false);
   std::this_thread::sleep_for(milliseconds(50));
   const Deadline asked = Clock::now();

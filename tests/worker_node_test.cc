@@ -31,10 +31,17 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   // Joined with the worker, there are no other readers.
   const std::vector<v1::WorkerEvent>& events() const { return events_; }
   bool done() const { return done_; }
+  // Says nothing to a hello until `let_go`.
+  void Hang() { hangs_ = true; }
+  void LetGo() { hangs_ = false; }
+  bool hung() const { return hung_; }
   // The hellos of all workers that attached, in order.
   const std::vector<v1::WorkerHello>& hellos() const { return hellos_; }
-  // So many streams end at once, before the commands are given.
-  void EndFirst(int streams) { end_first_ = streams; }
+  // So many streams end before the commands are given, `welcome`: with a name.
+  void EndFirst(int streams, bool welcome = false) {
+    end_first_ = streams;
+    welcome_first_ = welcome;
+  }
 
  private:
   grpc::Status Info(grpc::ServerContext*, const v1::InfoRequest*, v1::ClusterInfo* info) override {
@@ -44,15 +51,27 @@ class ScriptedCoordinator : public v1::Cluster::Service {
     info->set_model_hash((*OpenModel(model_))->content_hash());
     return grpc::Status::OK;
   }
-  grpc::Status Attach(grpc::ServerContext*, grpc::ServerReaderWriter<v1::Command, v1::WorkerEvent>* stream) override {
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::Command, v1::WorkerEvent>* stream) override {
     v1::WorkerEvent event;
     if (done_ || !stream->Read(&event)) return grpc::Status::OK;
     hellos_.push_back(event.hello());
-    if (static_cast<int>(hellos_.size()) <= end_first_) return {grpc::StatusCode::UNAVAILABLE, "come again"};
+    while (hangs_) {
+      hung_ = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    const bool ends = static_cast<int>(hellos_.size()) <= end_first_;
+    const grpc::Status come_again{grpc::StatusCode::UNAVAILABLE, "come again"};
+    if (ends && !welcome_first_) return come_again;
     v1::Command welcome;
     welcome.mutable_welcome()->set_name("w");
     welcome.mutable_welcome()->set_term(7);
     stream->Write(welcome);
+    if (ends) {
+      stream->Read(&event);  // a heartbeat: the welcome was read
+      context->TryCancel();
+      return come_again;
+    }
     for (const v1::Command& command : commands_) stream->Write(command);
     while (events_.size() < commands_.size() && stream->Read(&event)) {
       if (!event.has_heartbeat()) events_.push_back(event);
@@ -66,7 +85,8 @@ class ScriptedCoordinator : public v1::Cluster::Service {
   std::vector<v1::WorkerEvent> events_;
   std::vector<v1::WorkerHello> hellos_;
   int end_first_ = 0;
-  std::atomic<bool> done_{false};
+  bool welcome_first_ = false;
+  std::atomic<bool> done_{false}, hangs_{false}, hung_{false};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -125,6 +145,57 @@ TEST(NodeTest, AWorkerIsTheSameInstanceWhenItComesBackAndAnotherWhenItStartsAgai
   }
   EXPECT_NE(instances[0], 0u);
   EXPECT_NE(instances[0], instances[1]);
+}
+
+// Weights are kept for the next coordinator. Would they count as taken, it would find the machine too small for them.
+TEST(NodeTest, WhatAWorkerKeepsDoesNotMakeItsMachineSmaller) {
+  constexpr uint64_t kMachine = uint64_t{10} << 30, kKept = uint64_t{256} << 20, kSlack = uint64_t{32} << 20;
+  const testing::TinyModelFile model;
+  ScriptedCoordinator coordinator(model.path(), {Prepare(1, [](v1::Prepare* p) { p->set_kv_type(9); })});
+  coordinator.EndFirst(1, true);
+  NodeOptions options;
+  options.join = coordinator.address();
+  options.name = "w";
+  std::vector<char> kept;
+  uint64_t free = kMachine;
+  options.on_worker = [&](Worker&) {
+    kept.assign(kKept, 'w');  // in the place of weights
+    free -= kKept;
+  };
+  options.available_memory = [&] { return free; };
+  const auto began = std::chrono::steady_clock::now();
+  auto stopped = [&] {
+    return coordinator.done() || std::chrono::steady_clock::now() - began > std::chrono::seconds(30);
+  };
+  std::string said;
+  options.say = [&](const std::string& line) { said += line + "\n"; };
+  EXPECT_TRUE(RunNode(options, stopped).ok());
+  EXPECT_THAT(said, HasSubstr("lost the coordinator (it stopped, or heard nothing of this worker for too long)"));
+  ASSERT_EQ(coordinator.hellos().size(), 2u);
+  const uint64_t first = coordinator.hellos()[0].memory_bytes(), second = coordinator.hellos()[1].memory_bytes();
+  EXPECT_EQ(first, kMachine / 10 * 9);
+  EXPECT_GE(second + kSlack, first);
+  EXPECT_LE(second, first + kSlack);
+}
+
+// A coordinator that is suspended between a hello and its answer: Ctrl-C ends the worker all the same.
+TEST(NodeTest, ACoordinatorThatDoesNotAnswerAHelloHoldsNoWorker) {
+  const testing::TinyModelFile model;
+  ScriptedCoordinator coordinator(model.path(), {});
+  coordinator.Hang();
+  NodeOptions options;
+  options.join = coordinator.address();
+  options.name = "w";
+  std::atomic<bool> over{false}, late{false};
+  std::thread patience([&] {
+    for (int i = 0; i < 6000 && !over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    late = !over;
+    coordinator.LetGo();
+  });
+  EXPECT_TRUE(RunNode(options, [&] { return coordinator.hung(); }).ok());
+  over = true;
+  patience.join();
+  EXPECT_FALSE(late);
 }
 
 TEST(NodeTest, AnAddressThatIsNoneIsRefusedAtOnce) {

@@ -84,6 +84,43 @@ TEST_F(WorkerStates, AnAbortEndsAPrepareThatWaits) {
   EXPECT_EQ(Next(2), "ready");
 }
 
+// preparing: a plan that another one replaces is not waited for.
+TEST_F(WorkerStates, APrepareThatWaitsIsReplaced) {
+  Prepare(1, 0, false);
+  std::this_thread::sleep_for(milliseconds(50));
+  Prepare(2);
+  EXPECT_EQ(Next(2), "ready");
+}
+
+// Its own time does not end a wait for links: a neighbor may load for hours, as long as it says so to the coordinator.
+TEST_F(WorkerStates, NeighborsMayLoadForLong) {
+  struct Port : RingPort {
+    explicit Port(std::unique_ptr<RingPort> p) : port(std::move(p)) {}
+    const std::string& address() const override { return port->address(); }
+    StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) override {
+      if (hello.from == "w") limited = limited || deadline != kNoDeadline;
+      return port->Dial(address, hello, deadline);
+    }
+    StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) override {
+      if (expected.from == "w") limited = limited || deadline != kNoDeadline;
+      return port->Accept(expected, deadline);
+    }
+    void SetBulkHandler(const std::string& name, BulkHandler handler) override { port->SetBulkHandler(name, handler); }
+    void SetKey(uint64_t term, const RingKey& key) override { port->SetKey(term, key); }
+    void Cancel(Epoch epoch) override { port->Cancel(epoch); }
+    RingPortStats stats() const override { return port->stats(); }
+    const std::unique_ptr<RingPort> port;
+    std::atomic<bool> limited{false};
+  };
+  auto port = std::make_unique<Port>(std::move(port_));
+  const std::atomic<bool>& limited = port->limited;
+  port_ = std::move(port);
+  Make({});
+  Prepare(1);
+  EXPECT_EQ(Next(1), "ready");
+  EXPECT_FALSE(limited);
+}
+
 TEST_F(WorkerStates, NonsenseIsRefused) {
   auto refused = [&](auto change) {
     PrepareRequest r{
@@ -242,14 +279,47 @@ TEST_F(WorkerStates, ALostCoordinatorLeavesNoPagesAtAnyStep) {
     // The next coordinator finds the weights.
     ++term_;
     Prepare(3);
-    auto event = events_.Pop(After(seconds(10)));
+    auto event = events_.Pop(After(kPatience));
     ASSERT_TRUE(event.has_value());
-    EXPECT_TRUE(std::holds_alternative<StageReady>(event->what)) << "it was loaded again";
+    const auto* progress = std::get_if<StageProgress>(&event->what);
+    ASSERT_TRUE(progress != nullptr);
+    EXPECT_EQ(progress->done, progress->total) << "it was loaded again";
+    EXPECT_EQ(Next(3), "ready");
     control().Abort(E(3));
     EXPECT_EQ(Next(3), "aborted");
     links_.clear();
     ++term_;
   }
+}
+
+// Layers of the plan before do not stay beside those of the next: the coordinator counts on their memory.
+TEST_F(WorkerStates, KeptWeightsThatThePlanDoesNotNeedGo) {
+  Run(1);
+  worker_->Reset();
+  ++term_;
+  // Two members: here are layers 0 and 1.
+  const Plan two{.epoch = E(2),
+                 .model_hash = model_->content_hash(),
+                 .num_layers = 5,
+                 .stages = MakeStages({{"w", "", {0, 2}}, {"x", "", {2, 5}}})};
+  control().Prepare({.plan = two, .stage = 0, .block_size = 4, .num_blocks = 8, .kv_type = KvType::kF32});
+  WireEnds(2);
+  ASSERT_EQ(Next(2), "ready");
+  control().Abort(E(2));
+  ASSERT_EQ(Next(2), "aborted");
+  links_.clear();
+  Prepare(3);
+  uint64_t loaded = 0;
+  for (;;) {
+    const auto event = events_.Pop(After(kPatience));
+    ASSERT_TRUE(event.has_value());
+    const auto* progress = std::get_if<StageProgress>(&event->what);
+    if (progress == nullptr) break;
+    if (progress->done < progress->total) loaded = progress->done;
+  }
+  uint64_t gone = 0;
+  for (int layer = 2; layer < 5; ++layer) gone += *LayerBytes(*model_, layer);
+  EXPECT_GE(loaded, gone) << "they were still there";
 }
 
 // A Commit that waits behind a step when the coordinator is lost: its stage and pages do not stay.

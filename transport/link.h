@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -48,6 +49,10 @@ class Link {
 
   // Ends a Recv that waits, or else the next one, with kCancelled. For a receiver that waits for other things too.
   virtual void Wake() = 0;
+
+  // How long a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any
+  // thread.
+  virtual std::optional<Duration> RoundTrip() const { return std::nullopt; }
 
   // Wakes both ends. Frames already sent can still be received by the peer. Idempotent.
   virtual void Close() = 0;

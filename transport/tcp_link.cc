@@ -16,6 +16,7 @@
 
 #include "base/crc32c.h"
 #include "transport/fd.h"
+#include "transport/tcp_round_trip.h"
 
 namespace gyre {
 namespace {
@@ -59,6 +60,7 @@ class TcpLink : public Link {
     ::shutdown(fd_, SHUT_RDWR);
     Signal();
   }
+  std::optional<Duration> RoundTrip() const override { return TcpRoundTrip(fd_); }
 
  private:
   void Signal() {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <random>
@@ -95,9 +96,12 @@ class Node {
   bool Ends() { return stopped_() || !Fatal().ok(); }
   Status Listen();
   Status OpenModelFor(const ClusterFacts& facts);
-  WorkerHello MakeHello() const;
+  uint64_t Memory();
+  WorkerHello MakeHello();
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Cluster::Stub& stub);
+  using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
+  Status Stay(grpc::ClientContext& context, Stream& stream);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
 
   const NodeOptions& options_;
@@ -111,6 +115,7 @@ class Node {
   bool exact_ = false;
   std::shared_ptr<Worker> worker_;
   std::string name_;
+  uint64_t bytes_without_layers_ = 0;  // of this process's memory
 };
 
 Status Node::Listen() {
@@ -218,13 +223,24 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
   }
 }
 
-WorkerHello Node::MakeHello() const {
+// What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
+// make its machine smaller.
+uint64_t Node::Memory() {
+  if (options_.memory != 0) return options_.memory;
+  if (worker_ == nullptr) bytes_without_layers_ = PrivateBytes();
+  const uint64_t free = options_.available_memory ? options_.available_memory() : AvailableMemory();
+  if (free == 0) return 0;  // unknown
+  const uint64_t own = PrivateBytes();
+  return (free + own - std::min(own, bytes_without_layers_)) / 10 * 9;
+}
+
+WorkerHello Node::MakeHello() {
   return {.name = name_,
           .ring_address = port_->address(),
           .model_hash = model_->content_hash(),
           .isa = IsaName(options_.isa),
           .threads = static_cast<uint32_t>(options_.threads),
-          .memory = options_.memory != 0 ? options_.memory : AvailableMemory() / 10 * 9,
+          .memory = Memory(),
           .wish = options_.wish,
           .version = options_.version,
           .wire_types = options_.wire_types,
@@ -235,13 +251,26 @@ WorkerHello Node::MakeHello() const {
 Status Node::Attached(v1::Cluster::Stub& stub) {
   grpc::ClientContext context;
   const auto stream = stub.Attach(&context);
+  // From the hello on, as the coordinator may be there and say nothing.
+  std::atomic<bool> ended{false};
+  std::thread watcher([&] {
+    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
+    if (!ended) context.TryCancel();
+  });
+  const Status status = Stay(context, *stream);
+  ended = true;
+  watcher.join();
+  return status;
+}
+
+Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   v1::Command message;
-  const bool answered = stream->Write(Encode(MakeHello())) && stream->Read(&message);
+  const bool answered = stream.Write(Encode(MakeHello())) && stream.Read(&message);
   const StatusOr<WorkerCommand> first = answered ? Decode(message) : WorkerCommand{};
   const Welcome* welcome = first.ok() ? std::get_if<Welcome>(&first->what) : nullptr;
   if (welcome == nullptr) {
     if (answered) context.TryCancel();
-    const Status status = FromGrpc(stream->Finish());
+    const Status status = FromGrpc(stream.Finish());
     const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
     return refused ? Annotate(status, "the coordinator refuses this worker") : absl::OkStatus();
   }
@@ -276,24 +305,20 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
     Deadline beat = Clock::now();
     while (!ended) {
       if (std::optional<StageEvent> event = events->Pop(beat)) {
-        if (!stream->Write(Encode(*event))) break;
+        if (!stream.Write(Encode(*event))) break;
       }
       if (Clock::now() < beat) continue;
       beat = After(kHeartbeat);
-      if (!stream->Write(Encode(worker_->TakeLoad()))) break;
+      if (!stream.Write(Encode(worker_->TakeLoad()))) break;
     }
   });
-  std::thread watcher([&] {
-    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
-    if (!ended) context.TryCancel();
-  });
-  while (stream->Read(&message)) OnCommand(message, events.get());
+  while (stream.Read(&message)) OnCommand(message, events.get());
   ended = true;
   events->Close();
   writer.join();
-  watcher.join();
   worker_->control().SetEventSink({});
-  const Status status = FromGrpcAt(stream->Finish(), options_.join);
+  Status status = FromGrpcAt(stream.Finish(), options_.join);
+  if (absl::IsCancelled(status)) status = Unavailable("it stopped, or heard nothing of this worker for too long");
   // Without its coordinator a worker keeps its weights and nothing else.
   worker_->Reset();
   GYRE_RETURN_IF_ERROR(Fatal());

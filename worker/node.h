@@ -25,13 +25,14 @@ struct NodeOptions {
   std::optional<LayerRange> wish;
   int threads = 1;
   std::vector<int> cpus;  // of each thread; empty = the system moves them
-  uint64_t memory = 0;    // 0 = what the machine has free
+  uint64_t memory = 0;    // 0 = what the machine has free without this process
   Isa isa = Isa::kRef;
   WireTypes wire_types = kAllActivations;  // that it takes part with
   bool insecure = false;                   // may listen at an address that is not loopback
   std::string version;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   std::function<void(Worker&)> on_worker;       // tests: called with each worker that is made
+  std::function<uint64_t()> available_memory;   // tests; empty = AvailableMemory
 };
 
 // Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try

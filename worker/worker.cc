@@ -17,24 +17,11 @@ void Worker::Impl::Loop() {
   while (!stopping_) {
     const bool ran = RunJobs();
     if (running_ == nullptr || running_->stage == nullptr || broken_) {
-      if (!ran) wake_.Wait(kNoDeadline);
+      if (!ran) jobs_.Wait(kNoDeadline);
       continue;
     }
-    Link& in = *running_->in;
     // Steps and jobs take turns, so that a long copy does not hold steps up.
-    Deadline deadline = kNoDeadline;
-    {
-      MutexLock lock(&mutex_);
-      if (jobs_.empty())
-        waiting_ = &in;
-      else
-        deadline = Clock::now();
-    }
-    StatusOr<Frame> frame = in.Recv(deadline);
-    {
-      MutexLock lock(&mutex_);
-      waiting_ = nullptr;
-    }
+    StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
     if (frame.ok()) {
       OnFrame(*frame);
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
@@ -49,24 +36,12 @@ void Worker::Impl::Loop() {
 bool Worker::Impl::RunJobs() {
   slice_end_ = After(std::max(options_.export_slice, last_step_ / 20));
   bool ran = false;
-  while (RunJob()) {
+  while (auto job = jobs_.TryPop()) {
     ran = true;
+    (*job)();
     if (Clock::now() >= slice_end_) break;
   }
   return ran;
-}
-
-// The oldest job. False: there was none.
-bool Worker::Impl::RunJob() {
-  std::function<void()> job;
-  {
-    MutexLock lock(&mutex_);
-    if (jobs_.empty()) return false;
-    job = std::move(jobs_.front());
-    jobs_.pop_front();
-  }
-  job();
-  return true;
 }
 
 void Worker::Impl::OnFrame(Frame& frame) {
@@ -292,15 +267,6 @@ void Worker::Impl::Say(Epoch epoch, decltype(StageEvent::what) what) {
   if (sink) sink({.worker = options_.name, .epoch = epoch, .what = std::move(what)});
 }
 
-// Runs `job` on the stage's thread, between steps.
-void Worker::Impl::Post(std::function<void()> job) {
-  MutexLock lock(&mutex_);
-  jobs_.push_back(std::move(job));
-  // A wake is a flag and a signal, no I/O on the link.
-  if (waiting_ != nullptr) waiting_->Wake();
-  wake_.Set();
-}
-
 double Worker::Impl::TakeBusyShare() {
   MutexLock lock(&mutex_);
   const Deadline now = Clock::now();
@@ -308,6 +274,15 @@ double Worker::Impl::TakeBusyShare() {
   shown_busy_ += spent;
   shown_at_ = now;
   return wall.count() > 0 ? static_cast<double>(spent.count()) / static_cast<double>(wall.count()) : 0;
+}
+
+Duration Worker::Impl::RoundTrip() {
+  std::shared_ptr<Link> out;
+  {
+    MutexLock lock(&mutex_);
+    out = running_out_;
+  }
+  return out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
 }
 
 void Worker::Impl::SetFaultHook(std::function<Status()> hook) {
@@ -333,12 +308,14 @@ Duration Worker::busy_time() const { return impl_->busy(); }
 MemberLoad Worker::TakeLoad() {
   const WorkerStats stats = impl_->stats();
   const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->busy());
+  const auto round_trip = std::chrono::duration_cast<std::chrono::microseconds>(impl_->RoundTrip());
   return {.busy = impl_->TakeBusyShare(),
           .steps = stats.steps,
           .resident_bytes = ResidentBytes(),
           .busy_us = static_cast<uint64_t>(busy.count()),
           .rows_sent = stats.rows_sent,
-          .row_bytes_sent = stats.row_bytes_sent};
+          .row_bytes_sent = stats.row_bytes_sent,
+          .round_trip_us = static_cast<uint64_t>(round_trip.count())};
 }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }

@@ -23,15 +23,15 @@ struct WorkerOptions {
   int threads = 1;
   std::vector<int> cpus;  // of each thread; empty = the system moves them
   bool exact = false;
-  RingPort* port = nullptr;                          // of this process; outlives the worker
-  Duration wire_timeout = std::chrono::minutes(10);  // the others may load for long; a plan that is given up ends it
+  RingPort* port = nullptr;  // of this process; outlives the worker
   // One of its threads has ended by an exception, so the worker is of no more use: called on that thread, with the last
   // words. Must neither block nor destroy the worker. Empty: the process says them and ends.
   std::function<void(const Status&)> on_fatal;
   // Tests change these. Bytes of a frame that it sends; time for exporting pages between two steps, at least.
   uint64_t max_payload = kMaxPayload;
   Duration export_slice = std::chrono::milliseconds(5);
-  Duration bulk_silence = std::chrono::seconds(60);  // without an answer of pages
+  // Without an answer of pages, which are read between two steps of the source: as long as a step may take.
+  Duration bulk_silence = std::chrono::minutes(10);
 };
 
 struct WorkerStats {

@@ -25,7 +25,7 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
                       .key = request.plan.key,
                       .from = options_.name,
                       .to = source.worker};
-    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(source.address, hello, After(options_.wire_timeout));
+    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(source.address, hello, kNoDeadline);
     if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
     std::vector<std::shared_ptr<Layer>> layers;
     for (int i = source.layers.begin; i < source.layers.end; ++i) {

@@ -1,5 +1,7 @@
 // How a worker's plan changes: what the coordinator asks, the loader's loop, the next plan's stage, and the swap.
+#include <algorithm>
 #include <future>
+#include <utility>
 
 #include "worker/worker_state.h"
 
@@ -10,11 +12,15 @@ using std::chrono::milliseconds;
 void Worker::Impl::Prepare(const PrepareRequest& request) {
   if (stopping_) return Say(request.plan.epoch, StageFault{Unavailable("it has stopped")});
   uint64_t reset = 0;
+  std::optional<Epoch> before;
   {
     MutexLock lock(&mutex_);
-    asked_ = request.plan.epoch;
+    before = std::exchange(asked_, request.plan.epoch);
     reset = resets_;
   }
+  // The loader may wait for neighbors of the plan that this one replaces.
+  const Epoch now = request.plan.epoch;
+  if (before && before->term == now.term && before->number < now.number) options_.port->Cancel(*before);
   // At once: the neighbours' links are checked by it as soon as they come.
   options_.port->SetKey(request.plan.epoch.term, request.plan.key);
   loads_.Push([this, request, reset] {
@@ -96,9 +102,32 @@ void Worker::Impl::Keep(const StageParts& parts) {
   kept_weights_ = kept;
 }
 
+// What is kept of the plan's weights. The rest goes before more are loaded: the coordinator counts on its memory.
+std::shared_ptr<const StageParts> Worker::Impl::TrimKept(const StagePlan& plan) {
+  std::shared_ptr<const StageParts> all;
+  {
+    MutexLock lock(&mutex_);
+    all = kept_weights_;
+  }
+  if (all == nullptr) return nullptr;
+  const LayerRange common{std::max(all->range.begin, plan.layers.begin), std::min(all->range.end, plan.layers.end)};
+  auto kept = std::make_shared<StageParts>(*all);
+  kept->range = common.size() > 0 ? common : LayerRange{};
+  kept->layers.clear();
+  for (int i = kept->range.begin; i < kept->range.end; ++i)
+    kept->layers.push_back(all->layers[static_cast<size_t>(i - all->range.begin)]);
+  if (kept->first < plan.first || kept->last < plan.last) {
+    kept->ends = {};
+    kept->first = kept->last = false;
+  }
+  MutexLock lock(&mutex_);
+  if (kept_weights_ == all) kept_weights_ = kept;
+  return kept;  // `all` goes without the lock, as its weights may be many
+}
+
 bool Worker::Impl::Aborted(Epoch epoch) {
   MutexLock lock(&mutex_);
-  return stopping_ || aborted_ == epoch;
+  return AbortedLocked(epoch);
 }
 
 void Worker::Impl::LoadLoop() {
@@ -146,7 +175,7 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
   }
   {
     MutexLock lock(&mutex_);
-    if (aborted_ == epoch) return;
+    if (AbortedLocked(epoch)) return;
     prepared_ = std::move(prepared);
   }
   Say(epoch, StageReady{});
@@ -167,11 +196,11 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
                            model.spec().layers.size());
   }
   if (request.plan.model_hash != model.content_hash()) return FailedPrecondition("the plan is for another model file");
-  std::shared_ptr<const StageParts> running, kept;
+  const std::shared_ptr<const StageParts> kept = TrimKept(plan);
+  std::shared_ptr<const StageParts> running;
   {
     MutexLock lock(&mutex_);
     running = running_parts_;
-    kept = kept_weights_;
   }
   prepared->backend = MakeBackend(options_.isa, options_.threads, options_.cpus);
   GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(model, plan.first, plan.last));
@@ -223,6 +252,8 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
+  progress_ = {.done = total, .total = total};
+  Say(request.plan.epoch, progress_);
   return absl::OkStatus();
 }
 
@@ -235,16 +266,16 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
               .key = request.plan.key,
               .from = options_.name,
               .wire = request.plan.wire};
-  const Deadline deadline = After(options_.wire_timeout);
+  // No time limit: the neighbors may load for hours, and a plan that is given up is aborted or replaced.
   // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
   // itself wait for its own next one.
   auto out = std::async(std::launch::async, [&, hello] {
-    auto link = options_.port->Dial(request.plan.HopAddress(stage + 1), hello, deadline);
+    auto link = options_.port->Dial(request.plan.HopAddress(stage + 1), hello, kNoDeadline);
     if (!link.ok()) options_.port->Cancel(request.plan.epoch);
     return link;
   });
   hello.hop = stage;
-  StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, deadline);
+  StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, kNoDeadline);
   if (!in.ok()) options_.port->Cancel(request.plan.epoch);
   StatusOr<std::unique_ptr<Link>> dialed = out.get();
   // The side that was cancelled failed because of the other one.

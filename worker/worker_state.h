@@ -16,6 +16,7 @@
 #include "base/inbox.h"
 #include "base/mutex.h"
 #include "base/step_codec.h"
+#include "transport/link_inbox.h"
 #include "worker/migration.h"
 #include "worker/stage.h"
 #include "worker/worker.h"
@@ -54,10 +55,12 @@ class Worker::Impl : public StageControl {
   Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
+  Duration RoundTrip();  // of the link to the next stage; 0 = unknown
   void SetFaultHook(std::function<Status()> hook);
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
-  void Post(std::function<void()> job);
+  // Runs `job` on the stage's thread, between steps.
+  void Post(LinkInbox::Command job) { jobs_.Push(std::move(job)); }
 
  private:
   // A stage of one plan, its backend and its links.
@@ -90,7 +93,6 @@ class Worker::Impl : public StageControl {
   // The stage's thread: the main loop and steps (worker.cc), plans that take over (worker_plans.cc).
   void Loop();
   bool RunJobs();
-  bool RunJob();
   void OnFrame(Frame& frame);
   void RunStep(const Frame& frame);
   Status TryStep(const Frame& frame);
@@ -109,7 +111,12 @@ class Worker::Impl : public StageControl {
   Status Wire(const PrepareRequest& request, Prepared* prepared);
   void DropPrepared();
   bool Aborted(Epoch epoch);
+  // It was aborted, or another Prepare came in its place.
+  bool AbortedLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
+    return stopping_ || aborted_ == epoch || asked_ != epoch;
+  }
   void Keep(const StageParts& parts) GYRE_REQUIRES(mutex_);
+  std::shared_ptr<const StageParts> TrimKept(const StagePlan& plan);
   Status StartCopying(const PrepareRequest& request, const Prepared& prepared);
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
@@ -122,13 +129,11 @@ class Worker::Impl : public StageControl {
 
   const WorkerOptions options_;
   std::atomic<bool> stopping_{false};
-  WakeUp wake_;
+  LinkInbox jobs_;                      // for the stage's thread
   Inbox<std::function<void()>> loads_;  // for the loader's thread
 
   Mutex mutex_;
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
-  std::deque<std::function<void()>> jobs_ GYRE_GUARDED_BY(mutex_);
-  Link* waiting_ GYRE_GUARDED_BY(mutex_) = nullptr;            // the stage's thread is in its Recv
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
   bool sending_ GYRE_GUARDED_BY(mutex_) = false;               // the stage's thread is in a Send over it
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;                // what was asked before a Reset is void

@@ -21,39 +21,99 @@ HttpResponse StreamHead() {
 // Turns events into deltas and counts.
 class Reader {
  public:
-  explicit Reader(size_t choices_per_prompt) : per_prompt_(choices_per_prompt) {}
+  Reader(const Service& service, OpenAiAnswer& answer, size_t choices)
+      : per_prompt_(answer.choices_per_prompt()), scored_(answer.with_logprobs()), parts_(answer.TakeParts()) {
+    states_.resize(choices, {.scores = HeldScores(service, !parts_.empty())});
+  }
 
   // The error ends the answer.
   std::optional<ApiError> Take(Generation::Item item, Delta* delta) {
     *delta = {.choice = item.index};
     if (auto* token = std::get_if<TokenEvent>(&item.event)) {
-      delta->text = std::move(token->text);
-      delta->ids.push_back(token->token);
-      return std::nullopt;
+      TakeToken(*token, delta);
+    } else if (auto* finished = std::get_if<Finished>(&item.event)) {
+      TakeEnd(*finished, delta);
+    } else if (auto* score = std::get_if<PromptTokenEvent>(&item.event)) {
+      delta->prompt_score = {.token = score->token, .logprob = score->logprob, .top = std::move(score->top)};
+    } else if (const auto* failed = std::get_if<Failed>(&item.event)) {
+      return FromStatus(failed->status);
+    } else {
+      return FromStatus(Unavailable("the request was cancelled: the server stops"));
     }
-    if (auto* finished = std::get_if<Finished>(&item.event)) {
-      delta->text = std::move(finished->text);
-      delta->finish = finished->reason;
-      const Usage& usage = finished->usage;
-      usage_.completion += usage.generated_tokens;
-      if (item.index % per_prompt_ == 0) {
-        usage_.prompt += usage.prompt_tokens;
-        usage_.cached += usage.cached_tokens;
-      }
-      return std::nullopt;
-    }
-    if (const auto* failed = std::get_if<Failed>(&item.event)) return FromStatus(failed->status);
-    return FromStatus(Unavailable("the request was cancelled: the server stops"));
+    return std::nullopt;
   }
   const UsageSum& usage() const { return usage_; }
 
  private:
+  struct State {
+    HeldScores scores;
+    uint64_t tokens = 0;  // before the content began
+    bool reasoned = false, content = false;
+  };
+
+  void TakePieces(std::vector<ReasoningSplitter::Piece> pieces, Delta* delta) {
+    State& state = states_[delta->choice];
+    for (ReasoningSplitter::Piece& piece : pieces) {
+      (piece.reasoning ? delta->reasoning : delta->text) += piece.text;
+    }
+    state.reasoned |= !delta->reasoning.empty();
+    if (state.reasoned && !state.content && !delta->text.empty()) usage_.reasoning += state.tokens;
+    state.content |= !delta->text.empty();
+  }
+
+  void TakeToken(TokenEvent& token, Delta* delta) {
+    State& state = states_[delta->choice];
+    delta->id = token.token;
+    if (parts_.empty()) {
+      delta->text = std::move(token.text);
+    } else {
+      TakePieces(parts_[delta->choice].Push(token), delta);
+      ++state.tokens;
+    }
+    if (!scored_) return;
+    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
+    if (!delta->text.empty()) {
+      delta->scores = state.scores.Release(delta->text);
+    } else if (!delta->reasoning.empty()) {
+      state.scores.Drop();
+    }
+  }
+
+  void TakeEnd(Finished& finished, Delta* delta) {
+    State& state = states_[delta->choice];
+    if (parts_.empty()) {
+      delta->text = finished.text;
+    } else {
+      TakePieces(parts_[delta->choice].Finish(finished), delta);
+      if (state.reasoned && !state.content) usage_.reasoning += state.tokens;
+    }
+    if (scored_) delta->scores = state.scores.Finish(finished, delta->text);
+    delta->finish = finished.reason;
+    const Usage& usage = finished.usage;
+    usage_.completion += usage.generated_tokens;
+    if (delta->choice % per_prompt_ != 0) return;
+    usage_.prompt += usage.prompt_tokens;
+    usage_.cached += usage.cached_tokens;
+  }
+
   const size_t per_prompt_;
+  const bool scored_;
+  std::vector<AnswerParts> parts_;
+  std::vector<State> states_;
   UsageSum usage_;
 };
 
-Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, size_t count) {
-  Reader reader(answer.choices_per_prompt());
+void Add(Delta delta, Choice* choice) {
+  choice->reasoning += delta.reasoning;
+  choice->text += delta.text;
+  if (delta.id) choice->ids.push_back(*delta.id);
+  for (TokenScore& score : delta.scores) choice->scores.push_back(std::move(score));
+  if (delta.prompt_score) choice->prompt_scores.push_back(*std::move(delta.prompt_score));
+  if (delta.finish) choice->finish = *delta.finish;
+}
+
+Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                         size_t count) {
   std::vector<Choice> choices(count);
   while (std::optional<Generation::Item> item = co_await generation.Next()) {
     Delta delta;
@@ -62,10 +122,8 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
       co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
       co_return;
     }
-    Choice& choice = choices[delta.choice];
-    choice.text += delta.text;
-    choice.ids.insert(choice.ids.end(), delta.ids.begin(), delta.ids.end());
-    if (delta.finish) choice.finish = *delta.finish;
+    Choice* choice = &choices[delta.choice];
+    Add(std::move(delta), choice);
   }
   if (exchange.gone()) co_return;
   HttpResponse response;
@@ -73,31 +131,42 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
   co_await exchange.Respond(std::move(response));
 }
 
-// The answer begins with the first event: a request that fails before it has an HTTP status that says so.
-Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer) {
-  Reader reader(answer.choices_per_prompt());
+// Appends what is there. The error ends the answer.
+std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generation& generation, OpenAiAnswer& answer,
+                                  Reader& reader, std::string* out) {
+  for (; item; item = generation.TryNext()) {
+    Delta delta;
+    if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
+    answer.AppendDelta(delta, out);
+    if (out->size() >= kWriteBytes) break;
+  }
+  if (generation.ended()) answer.AppendEnd(reader.usage(), out);
+  return std::nullopt;
+}
+
+// The answer begins with the first event, so that a request that fails before it has an HTTP status that says so; or
+// with a comment when that takes long, as proxies and clients give up connections that are silent.
+Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                          Duration ping) {
   bool begun = false, failed = false;
   std::string out;
   answer.AppendBegin(&out);
   while (!failed && !generation.ended()) {
-    std::optional<Generation::Item> item = co_await generation.Next();
-    if (exchange.gone()) co_return;
-    for (; item; item = generation.TryNext()) {
-      Delta delta;
-      std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
+    std::optional<Generation::Item> item = generation.TryNext();
+    if (item) {
+      std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, &out);
       if (error && !begun) {
         co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
         co_return;
       }
       failed = error.has_value();
-      if (failed) {
-        answer.AppendError(*error, &out);
-        break;
-      }
-      answer.AppendDelta(delta, &out);
-      if (out.size() >= kWriteBytes) break;
+      if (failed) answer.AppendError(*error, &out);
+    } else {
+      const Wake woken = co_await exchange.Wait(After(ping));
+      if (woken == Wake::kGone) co_return;
+      if (woken == Wake::kWoken) continue;
+      out += ": the answer takes a while\n\n";
     }
-    if (!failed && generation.ended()) answer.AppendEnd(reader.usage(), &out);
     if (!begun) {
       begun = true;
       HttpResponse head = StreamHead();
@@ -112,6 +181,13 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
 }
 
 }  // namespace
+
+void OpenAiAnswer::PartRequests(const ApiContext& context) {
+  for (const Request& request : requests_) {
+    AnswerParts parts(context, request.prompt);
+    if (parts.reasons()) parts_.push_back(std::move(parts));
+  }
+}
 
 void OpenAiAnswer::AppendError(const ApiError& error, std::string* out) {
   *out += SseEvent(RenderJson(error, ApiStyle::kOpenAi));
@@ -131,22 +207,24 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
     co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
     co_return;
   }
+  Reader reader(context.service, *answer, count);
   if (answer->stream()) {
-    co_await RunStream(exchange, generation, *answer);
+    co_await RunStream(exchange, generation, *answer, reader, context.stream_ping);
   } else {
-    co_await RunWhole(exchange, generation, *answer, count);
+    co_await RunWhole(exchange, generation, *answer, reader, count);
   }
 }
 
 const char* QuotedFinish(FinishReason reason) { return reason == FinishReason::kStop ? "\"stop\"" : "\"length\""; }
 
 std::string UsageJson(const UsageSum& usage) {
-  return fmt::format(
-      R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}})",
-      usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached);
+  return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
+                     usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning);
 }
 
-void AppendIds(const std::vector<TokenId>& ids, std::string* out) {
+void AppendIds(std::span<const TokenId> ids, std::string* out) {
   *out += '[';
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) *out += ',';

@@ -5,14 +5,17 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "coordinator/http/answer_parts.h"
 #include "coordinator/http/api_context.h"
 #include "coordinator/http/api_error.h"
 #include "coordinator/http/exchange.h"
 #include "coordinator/http/generation.h"
+#include "coordinator/http/openai_logprobs.h"
 #include "coordinator/http/openai_sampling.h"
 
 namespace gyre::http {
@@ -20,20 +23,29 @@ namespace gyre::http {
 // What one event adds to one choice.
 struct Delta {
   size_t choice = 0;
-  std::string text;
-  std::vector<TokenId> ids;
-  std::optional<FinishReason> finish;  // the last one of its choice
+  std::string reasoning, text;
+  std::optional<TokenId> id;
+  std::vector<TokenScore> scores;          // with logprobs: of the tokens that the text comes from
+  std::optional<TokenScore> prompt_score;  // with prompt_logprobs: of a token of the prompt; then nothing else is there
+  std::optional<FinishReason> finish;      // the last one of its choice
+
+  std::span<const TokenId> ids() const {
+    if (!id) return {};
+    return {&*id, 1};
+  }
 };
 
 // Of all choices together. Choices of one prompt count it once.
 struct UsageSum {
   uint64_t prompt = 0, cached = 0, completion = 0;
+  uint64_t reasoning = 0;  // of the completion's: those before the content begins
 };
 
 // A choice as a whole.
 struct Choice {
-  std::string text;
+  std::string reasoning, text;
   std::vector<TokenId> ids;
+  std::vector<TokenScore> scores, prompt_scores;
   FinishReason finish = FinishReason::kStop;
 };
 
@@ -54,12 +66,19 @@ class OpenAiAnswer {
   virtual void AppendError(const ApiError& error, std::string* out);
 
   bool stream() const { return streaming_.stream; }
+  bool with_logprobs() const { return with_logprobs_; }
   size_t choices_per_prompt() const { return static_cast<size_t>(n_); }
   std::vector<Request> TakeRequests() { return std::move(requests_); }
+  std::vector<AnswerParts> TakeParts() { return std::move(parts_); }
 
  protected:
   std::vector<Request> requests_;  // n_ for each prompt, side by side
+  // For answers that have reasoning beside their text, when the requests are there.
+  void PartRequests(const ApiContext& context);
+
+  std::vector<AnswerParts> parts_;  // one for each request, or none: then all of an answer is text
   int64_t n_ = 1;
+  bool with_logprobs_ = false;
   StreamFields streaming_;
 };
 
@@ -72,7 +91,7 @@ const char* QuotedFinish(FinishReason reason);
 // "usage" of chat and completions, as JSON.
 std::string UsageJson(const UsageSum& usage);
 // [1,2,3]
-void AppendIds(const std::vector<TokenId>& ids, std::string* out);
+void AppendIds(std::span<const TokenId> ids, std::string* out);
 // The beginning that each object of an answer has: {"id":...,"object":...,"created":...,"model":...,
 // "system_fingerprint":...,"choices":[
 std::string ObjectBeginning(const ApiContext& context, const std::string& id, std::string_view object,

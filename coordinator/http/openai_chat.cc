@@ -27,7 +27,9 @@ class ChatAnswer : public OpenAiAnswer {
   void ReadFields(JsonFields& fields, Question* question);
   // One event: what comes before and behind `"delta":`.
   void OpenChunk(size_t choice, std::string* out);
-  void CloseChunk(const std::vector<TokenId>& ids, const char* finish, std::string* out);
+  void CloseChunk(const Delta& delta, const char* finish, std::string* out);
+  // The field logprobs, with a comma before it.
+  void AppendLogprobs(const std::vector<TokenScore>& scores, std::string* out);
 
   const ApiContext& context_;
   const std::string id_;
@@ -37,19 +39,6 @@ class ChatAnswer : public OpenAiAnswer {
   std::vector<TokenId> prompt_ids_;      // with_ids_
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
-
-void ReadTools(JsonFields& fields) {
-  constexpr char kWhy[] = "this server calls no tools";
-  for (const char* name : {"tools", "functions"}) {
-    const json::value* list = fields.Any(name);
-    if (list != nullptr && !(list->is_array() && list->get_array().empty())) fields.Refuse(name, kWhy);
-  }
-  for (const char* name : {"tool_choice", "function_call"}) {
-    const json::value* choice = fields.Any(name);
-    if (choice != nullptr && *choice != "none") fields.Refuse(name, kWhy);
-  }
-  fields.Ignore("parallel_tool_calls");
-}
 
 // What asks for something else than text.
 void ReadFormats(JsonFields& fields) {
@@ -77,6 +66,15 @@ std::optional<uint32_t> ReadMaxTokens(JsonFields& fields) {
   return static_cast<uint32_t>(newer ? *newer : *older);
 }
 
+void ReadLogprobs(JsonFields& fields, Question* question) {
+  const std::optional<int64_t> top = fields.Integer("top_logprobs", 0, 20);
+  if (fields.Bool("logprobs").value_or(false)) {
+    question->logprobs = static_cast<uint32_t>(top.value_or(0));
+  } else if (top) {
+    fields.Fail(Unprocessable("top_logprobs needs logprobs: true", "top_logprobs"));
+  }
+}
+
 void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   model_ = ReadModel(fields, context_);
   ChatInput chat;
@@ -91,6 +89,8 @@ void ChatAnswer::ReadFields(JsonFields& fields, Question* question) {
   n_ = fields.Integer("n", 1, kMaxChoices).value_or(1);
   streaming_ = ReadStreaming(fields);
   with_ids_ = fields.Bool("return_token_ids").value_or(false);
+  ReadLogprobs(fields, question);
+  with_logprobs_ = question->logprobs.has_value();
   ReadTools(fields);
   ReadFormats(fields);
   IgnoreAccounting(fields);
@@ -105,6 +105,7 @@ std::optional<ApiError> ChatAnswer::Read(std::string_view body) {
   if (std::optional<ApiError> error = fields.Finish()) return error;
   std::optional<ApiError> error = AddRequests(context_.service, std::move(question), n_, "messages", &requests_);
   if (error) return error;
+  PartRequests(context_);
   if (with_ids_) prompt_ids_ = requests_.front().prompt;
   chunk_begin_ = "data: " + ObjectBeginning(context_, id_, "chat.completion.chunk", model_);
   chunk_end_ = streaming_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
@@ -117,7 +118,12 @@ std::string ChatAnswer::Whole(const std::vector<Choice>& choices, const UsageSum
     if (i > 0) out += ',';
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"message":{{"role":"assistant","content":)", i);
     AppendQuoted(choices[i].text, &out);
-    out += ",\"refusal\":null},\"logprobs\":null";
+    if (!choices[i].reasoning.empty()) {
+      out += ",\"reasoning_content\":";
+      AppendQuoted(choices[i].reasoning, &out);
+    }
+    out += ",\"refusal\":null}";
+    AppendLogprobs(choices[i].scores, &out);
     if (with_ids_) {
       out += ",\"token_ids\":";
       AppendIds(choices[i].ids, &out);
@@ -137,11 +143,24 @@ void ChatAnswer::OpenChunk(size_t choice, std::string* out) {
   fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":", choice);
 }
 
-void ChatAnswer::CloseChunk(const std::vector<TokenId>& ids, const char* finish, std::string* out) {
-  *out += ",\"logprobs\":null";
+void ChatAnswer::AppendLogprobs(const std::vector<TokenScore>& scores, std::string* out) {
+  *out += ",\"logprobs\":";
+  if (with_logprobs_) {
+    AppendChatLogprobs(context_.service, scores, out);
+  } else {
+    *out += "null";
+  }
+}
+
+void ChatAnswer::CloseChunk(const Delta& delta, const char* finish, std::string* out) {
+  if (delta.scores.empty()) {
+    *out += ",\"logprobs\":null";
+  } else {
+    AppendLogprobs(delta.scores, out);
+  }
   if (with_ids_) {
     *out += ",\"token_ids\":";
-    AppendIds(ids, out);
+    AppendIds(delta.ids(), out);
   }
   *out += ",\"finish_reason\":";
   *out += finish;
@@ -163,12 +182,20 @@ void ChatAnswer::AppendBegin(std::string* out) {
 }
 
 void ChatAnswer::AppendDelta(const Delta& delta, std::string* out) {
-  if (!delta.text.empty() || (with_ids_ && !delta.ids.empty())) {
+  const bool scored = with_logprobs_ && !delta.scores.empty();
+  if (!delta.text.empty() || !delta.reasoning.empty() || scored || (with_ids_ && delta.id)) {
     OpenChunk(delta.choice, out);
-    *out += "{\"content\":";
-    AppendQuoted(delta.text, out);
+    *out += '{';
+    if (!delta.reasoning.empty()) {
+      *out += "\"reasoning_content\":";
+      AppendQuoted(delta.reasoning, out);
+    }
+    if (!delta.text.empty() || delta.reasoning.empty()) {
+      *out += delta.reasoning.empty() ? "\"content\":" : ",\"content\":";
+      AppendQuoted(delta.text, out);
+    }
     *out += '}';
-    CloseChunk(delta.ids, "null", out);
+    CloseChunk(delta, "null", out);
   }
   if (!delta.finish) return;
   OpenChunk(delta.choice, out);

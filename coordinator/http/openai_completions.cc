@@ -1,4 +1,6 @@
 // POST /v1/completions
+#include <span>
+
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
 #include "coordinator/http/openai_routes.h"
@@ -23,16 +25,21 @@ class CompletionAnswer : public OpenAiAnswer {
 
  private:
   struct Prompt {
-    std::string text;          // with echo
-    std::vector<TokenId> ids;  // with return_token_ids
+    std::string text;  // with echo
+    std::vector<TokenId> ids;
+    bool hidden_bos = false;  // the tokenizer added it to the text
   };
   void ReadFields(JsonFields& fields, Question* question);
   std::optional<ApiError> AddPrompt(const PromptInput& input, const Question& question);
   const Prompt& PromptOf(size_t choice) const { return prompts_[choice / static_cast<size_t>(n_)]; }
   // What stands behind the text of a choice.
-  void CloseChoice(const std::vector<TokenId>& ids, const char* finish, std::string* out);
-  void AppendChunk(size_t choice, std::string_view text, const std::vector<TokenId>& ids, const char* finish,
+  void CloseChoice(size_t choice, std::span<const TokenId> ids, std::span<const TokenScore> scores, const char* finish,
                    std::string* out);
+  void AppendChunk(const Delta& delta, const char* finish, std::string* out);
+  // With that of the first token, which is none.
+  std::vector<TokenScore> ScoresOfPrompt(size_t choice, std::vector<TokenScore> scores) const;
+  // The prompt as a part of the text. `scores`: of its tokens.
+  void AppendEcho(size_t choice, std::vector<TokenScore> scores, std::string* out);
 
   const ApiContext& context_;
   const std::string id_;
@@ -41,6 +48,10 @@ class CompletionAnswer : public OpenAiAnswer {
   std::vector<PromptInput> inputs_;
   std::vector<Prompt> prompts_;
   bool echo_ = false, with_ids_ = false;
+  // Of each choice:
+  std::vector<size_t> offsets_;                         // characters of the text so far
+  std::vector<std::vector<TokenScore>> prompt_scores_;  // until the prompt is echoed
+  std::vector<bool> echoed_;
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
 
@@ -63,6 +74,10 @@ void CompletionAnswer::ReadFields(JsonFields& fields, Question* question) {
   streaming_ = ReadStreaming(fields);
   echo_ = fields.Bool("echo").value_or(false);
   with_ids_ = fields.Bool("return_token_ids").value_or(false);
+  const std::optional<int64_t> logprobs = fields.Integer("logprobs", 0, 20);
+  if (logprobs) question->logprobs = static_cast<uint32_t>(*logprobs);
+  if (echo_) question->prompt_logprobs = question->logprobs;
+  with_logprobs_ = logprobs.has_value();
   fields.Refuse("suffix", "the model continues a text, it fills no gaps");
   IgnoreAccounting(fields);
 }
@@ -78,8 +93,12 @@ std::optional<ApiError> CompletionAnswer::AddPrompt(const PromptInput& input, co
   const size_t first = requests_.size();
   if (auto error = AddRequests(context_.service, std::move(question), n_, "prompt", &requests_)) return error;
   Prompt prompt;
-  if (with_ids_) prompt.ids = requests_[first].prompt;
-  if (echo_ && ids == nullptr) prompt.text = std::get<std::string>(input);
+  prompt.ids = requests_[first].prompt;
+  if (ids == nullptr) {
+    prompt.text = echo_ ? std::get<std::string>(input) : "";
+    const StatusOr<std::string> bos = context_.service.TokenBytes(prompt.ids.front(), true);
+    prompt.hidden_bos = bos.ok() && prompt.text.compare(0, bos->size(), *bos) != 0;
+  }
   if (echo_ && ids != nullptr) {
     StatusOr<std::string> text = context_.service.Detokenize(*ids, true);
     if (!text.ok()) return FromStatus(text.status(), "prompt");
@@ -99,13 +118,22 @@ std::optional<ApiError> CompletionAnswer::Read(std::string_view body) {
   for (const PromptInput& input : inputs_) {
     if (std::optional<ApiError> error = AddPrompt(input, question)) return error;
   }
+  offsets_.resize(requests_.size());
+  prompt_scores_.resize(requests_.size());
+  echoed_.resize(requests_.size());
   chunk_begin_ = "data: " + ObjectBeginning(context_, id_, "text_completion", model_);
   chunk_end_ = streaming_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
   return std::nullopt;
 }
 
-void CompletionAnswer::CloseChoice(const std::vector<TokenId>& ids, const char* finish, std::string* out) {
-  *out += ",\"logprobs\":null";
+void CompletionAnswer::CloseChoice(size_t choice, std::span<const TokenId> ids, std::span<const TokenScore> scores,
+                                   const char* finish, std::string* out) {
+  *out += ",\"logprobs\":";
+  if (with_logprobs_) {
+    AppendTextLogprobs(context_.service, scores, &offsets_[choice], out);
+  } else {
+    *out += "null";
+  }
   if (with_ids_) {
     *out += ",\"token_ids\":";
     AppendIds(ids, out);
@@ -114,13 +142,24 @@ void CompletionAnswer::CloseChoice(const std::vector<TokenId>& ids, const char* 
   *out += finish;
 }
 
+std::vector<TokenScore> CompletionAnswer::ScoresOfPrompt(size_t choice, std::vector<TokenScore> scores) const {
+  const Prompt& prompt = PromptOf(choice);
+  for (TokenScore& score : scores) score.shown = true;
+  scores.insert(scores.begin(), TokenScore{.token = prompt.ids.front(), .shown = !prompt.hidden_bos});
+  return scores;
+}
+
 std::string CompletionAnswer::Whole(const std::vector<Choice>& choices, const UsageSum& usage) {
   std::string out = ObjectBeginning(context_, id_, "text_completion", model_);
   for (size_t i = 0; i < choices.size(); ++i) {
+    const Choice& choice = choices[i];
     if (i > 0) out += ',';
     fmt::format_to(std::back_inserter(out), "{{\"index\":{},\"text\":", i);
-    AppendQuoted(PromptOf(i).text + choices[i].text, &out);
-    CloseChoice(choices[i].ids, QuotedFinish(choices[i].finish), &out);
+    AppendQuoted(PromptOf(i).text + choice.text, &out);
+    std::vector<TokenScore> scores;
+    if (echo_ && with_logprobs_) scores = ScoresOfPrompt(i, choice.prompt_scores);
+    scores.insert(scores.end(), choice.scores.begin(), choice.scores.end());
+    CloseChoice(i, choice.ids, scores, QuotedFinish(choice.finish), &out);
     if (with_ids_) {
       out += ",\"prompt_token_ids\":";
       AppendIds(PromptOf(i).ids, &out);
@@ -130,33 +169,47 @@ std::string CompletionAnswer::Whole(const std::vector<Choice>& choices, const Us
   return out + "],\"usage\":" + UsageJson(usage) + "}";
 }
 
-void CompletionAnswer::AppendChunk(size_t choice, std::string_view text, const std::vector<TokenId>& ids,
-                                   const char* finish, std::string* out) {
+void CompletionAnswer::AppendChunk(const Delta& delta, const char* finish, std::string* out) {
   *out += chunk_begin_;
-  fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"text\":", choice);
-  AppendQuoted(text, out);
-  CloseChoice(ids, finish, out);
+  fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"text\":", delta.choice);
+  AppendQuoted(delta.text, out);
+  CloseChoice(delta.choice, delta.ids(), delta.scores, finish, out);
   *out += '}';
   *out += chunk_end_;
 }
 
+void CompletionAnswer::AppendEcho(size_t choice, std::vector<TokenScore> scores, std::string* out) {
+  Delta echo;
+  echo.choice = choice;
+  echo.text = PromptOf(choice).text;
+  echo.scores = std::move(scores);
+  AppendChunk(echo, "null", out);
+  if (!with_ids_) return;
+  // Into the choice, which ends before the end of the event.
+  std::string ids = ",\"prompt_token_ids\":";
+  AppendIds(PromptOf(choice).ids, &ids);
+  out->insert(out->size() - chunk_end_.size() - 1, ids);
+}
+
 void CompletionAnswer::AppendBegin(std::string* out) {
   if (!echo_ && !with_ids_) return;
-  for (size_t i = 0; i < prompts_.size() * static_cast<size_t>(n_); ++i) {
-    AppendChunk(i, PromptOf(i).text, {}, "null", out);
-    if (!with_ids_) continue;
-    // Into the choice, which ends before the end of the event.
-    std::string ids = ",\"prompt_token_ids\":";
-    AppendIds(PromptOf(i).ids, &ids);
-    out->insert(out->size() - chunk_end_.size() - 1, ids);
-  }
+  if (echo_ && with_logprobs_) return;  // the scores of the prompt come first
+  for (size_t i = 0; i < offsets_.size(); ++i) AppendEcho(i, {}, out);
 }
 
 void CompletionAnswer::AppendDelta(const Delta& delta, std::string* out) {
-  if (!delta.text.empty() || (with_ids_ && !delta.ids.empty())) {
-    AppendChunk(delta.choice, delta.text, delta.ids, "null", out);
+  const size_t i = delta.choice;
+  if (delta.prompt_score) return prompt_scores_[i].push_back(*delta.prompt_score);
+  if (echo_ && with_logprobs_ && !echoed_[i]) {
+    echoed_[i] = true;
+    AppendEcho(i, ScoresOfPrompt(i, std::move(prompt_scores_[i])), out);
   }
-  if (delta.finish) AppendChunk(delta.choice, "", {}, QuotedFinish(*delta.finish), out);
+  const bool scored = with_logprobs_ && !delta.scores.empty();
+  if (!delta.text.empty() || scored || (with_ids_ && delta.id)) AppendChunk(delta, "null", out);
+  if (!delta.finish) return;
+  Delta end;
+  end.choice = i;
+  AppendChunk(end, QuotedFinish(*delta.finish), out);
 }
 
 void CompletionAnswer::AppendEnd(const UsageSum& usage, std::string* out) {

@@ -61,6 +61,8 @@ Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange) {
 void AddOpenAiRoutes(Router& router, ApiContext& context) {
   router.Add(MakeRoute(context, "POST", "/v1/chat/completions", ChatCompletions));
   router.Add(MakeRoute(context, "POST", "/v1/completions", Completions));
+  router.Add(MakeRoute(context, "POST", "/v1/responses", Responses));
+  router.Add(MakeRoute(context, "POST", "/v1/embeddings", Embeddings));
   router.Add(MakeRoute(context, "GET", "/v1/models", ListModels));
   router.Add(MakeRoute(context, "GET", "/v1/models/*", ShowModel));
 }

@@ -8,6 +8,8 @@ namespace gyre::http {
 
 Awaitable<void> ChatCompletions(const ApiContext& context, Exchange& exchange);
 Awaitable<void> Completions(const ApiContext& context, Exchange& exchange);
+Awaitable<void> Responses(const ApiContext& context, Exchange& exchange);
+Awaitable<void> Embeddings(const ApiContext& context, Exchange& exchange);
 Awaitable<void> ListModels(const ApiContext& context, Exchange& exchange);
 Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange);
 

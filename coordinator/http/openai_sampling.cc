@@ -67,6 +67,16 @@ std::string ReadModel(JsonFields& fields, const ApiContext& context) {
   return model;
 }
 
+int ReadPriority(JsonFields& fields) { return static_cast<int>(fields.Integer("priority", -100, 100).value_or(0)); }
+
+uint64_t ReadCacheSalt(JsonFields& fields) {
+  const std::optional<std::string> text = fields.String("cache_salt");
+  if (!text) return 0;
+  // The key is unknown outside, so that nobody can make a text whose salt is that of another's.
+  static const uint64_t key = RandomBits();
+  return XXH3_64bits_withSeed(text->data(), text->size(), key);
+}
+
 void ReadSampling(JsonFields& fields, const ApiContext& context, Question* question) {
   SamplingParams& s = question->sampling;
   s.temperature = static_cast<float>(fields.Number("temperature", 0, 100).value_or(1));
@@ -83,32 +93,45 @@ void ReadSampling(JsonFields& fields, const ApiContext& context, Question* quest
   s.seed = seed ? static_cast<uint64_t>(*seed) : RandomBits();
   ReadLogitBias(fields, context.service.model().spec().vocab, &s);
   question->ignore_end = fields.Bool("ignore_eos").value_or(false);
-  question->priority = static_cast<int>(fields.Integer("priority", -100, 100).value_or(0));
-  if (const std::optional<std::string> salt = fields.String("cache_salt")) question->cache_salt = CacheSalt(*salt);
+  question->priority = ReadPriority(fields);
+  question->cache_salt = ReadCacheSalt(fields);
   fields.Refuse("min_tokens", "give ignore_eos and max_tokens for an answer of a fixed length");
 }
 
 std::vector<std::string> ReadStop(JsonFields& fields) {
+  constexpr size_t kMost = 16, kBytes = 4096;
   std::vector<std::string> stops;
   const json::value* value = fields.Any("stop");
   if (value == nullptr) return stops;
-  if (value->is_string()) {
-    stops.emplace_back(value->get_string());
-  } else if (value->is_array()) {
-    for (const json::value& stop : value->get_array()) {
-      if (!stop.is_string()) {
-        fields.Fail(Malformed("stop must be a string or an array of strings", "stop"));
-        return {};
-      }
-      stops.emplace_back(stop.get_string());
-    }
+  const auto add = [&](const json::value& stop) {
+    if (!stop.is_string()) return fields.Fail(Malformed("stop must be a string or an array of strings", "stop"));
+    stops.emplace_back(stop.get_string());
+    if (stops.back().size() <= kBytes) return;
+    fields.Fail(Unprocessable(
+        fmt::format("a stop string has {} bytes; it may have {} at most", stops.back().size(), kBytes), "stop"));
+  };
+  if (const json::array* list = value->if_array()) {
+    for (const json::value& stop : *list) add(stop);
   } else {
-    fields.Fail(Malformed("stop must be a string or an array of strings", "stop"));
+    add(*value);
   }
-  if (stops.size() > 16) {
-    fields.Fail(Unprocessable(fmt::format("stop has {} strings; at most 16 are taken", stops.size()), "stop"));
+  if (stops.size() > kMost) {
+    fields.Fail(Unprocessable(fmt::format("stop has {} strings; at most {} are taken", stops.size(), kMost), "stop"));
   }
   return stops;
+}
+
+void ReadTools(JsonFields& fields) {
+  constexpr char kWhy[] = "this server calls no tools";
+  for (const char* name : {"tools", "functions"}) {
+    const json::value* list = fields.Any(name);
+    if (list != nullptr && !(list->is_array() && list->get_array().empty())) fields.Refuse(name, kWhy);
+  }
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const json::value* choice = fields.Any(name);
+    if (choice != nullptr && *choice != "none") fields.Refuse(name, kWhy);
+  }
+  fields.Ignore("parallel_tool_calls");
 }
 
 void IgnoreAccounting(JsonFields& fields) {
@@ -182,12 +205,6 @@ std::optional<ApiError> AddRequests(const Service& service, Question question, i
   }
   requests->push_back(*std::move(request));
   return std::nullopt;
-}
-
-uint64_t CacheSalt(const std::string& text) {
-  // The key is unknown outside, so that nobody can make a text whose salt is that of another's.
-  static const uint64_t key = RandomBits();
-  return XXH3_64bits_withSeed(text.data(), text.size(), key);
 }
 
 }  // namespace gyre::http

@@ -23,8 +23,16 @@ std::string ReadModel(JsonFields& fields, const ApiContext& context);
 // priority and cache_salt. Defaults are OpenAI's: temperature 1, no filter. Without a seed a random one is taken.
 void ReadSampling(JsonFields& fields, const ApiContext& context, Question* question);
 
+// Higher first.
+int ReadPriority(JsonFields& fields);
+// A number for a text: requests with different texts share no prefix cache. 0: absent.
+uint64_t ReadCacheSalt(JsonFields& fields);
+
 // A string, or up to 16 of them.
 std::vector<std::string> ReadStop(JsonFields& fields);
+
+// Refuses tools, but takes what says that there are none.
+void ReadTools(JsonFields& fields);
 
 // Fields for whoever keeps accounts or stores answers, which change nothing here.
 void IgnoreAccounting(JsonFields& fields);
@@ -42,8 +50,5 @@ std::vector<PromptInput> ReadPrompts(JsonFields& fields, std::string_view name, 
 // `n` requests that differ in their seeds alone, behind those that are there. Tokenizes.
 std::optional<ApiError> AddRequests(const Service& service, Question question, int64_t n, std::string param,
                                     std::vector<Request>* requests);
-
-// For users that want no prefix cache in common with others: another salt for another text.
-uint64_t CacheSalt(const std::string& text);
 
 }  // namespace gyre::http

@@ -1,17 +1,21 @@
 #include "coordinator/http/routes.h"
 
 #include "coordinator/http/anthropic.h"
+#include "coordinator/http/cluster_routes.h"
 #include "coordinator/http/health_routes.h"
 #include "coordinator/http/llama.h"
 #include "coordinator/http/openai.h"
+#include "coordinator/http/page_routes.h"
 
 namespace gyre::http {
 
 void AddAllRoutes(Router& router, ApiContext& context) {
   AddHealthRoutes(router, context);
+  AddClusterRoutes(router, context);
   AddOpenAiRoutes(router, context);
   AddAnthropicRoutes(router, context);
   AddLlamaRoutes(router, context);
+  AddPageRoutes(router);
 }
 
 }  // namespace gyre::http

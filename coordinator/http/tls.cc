@@ -55,10 +55,8 @@ StatusOr<std::shared_ptr<boost::asio::ssl::context>> LoadTls(const std::string& 
     return InvalidArgument("{}: no certificate chain in PEM: {}", cert, LastError());
   }
   if (SSL_CTX_use_PrivateKey_file(native, key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    return InvalidArgument("{}: no private key in PEM without a passphrase: {}", key, LastError());
-  }
-  if (SSL_CTX_check_private_key(native) != 1) {
-    return InvalidArgument("{} and {} don't belong together", cert, key);
+    return InvalidArgument("{}: expected the private key of {} in PEM, without a passphrase: {}", key, cert,
+                           LastError());
   }
   return context;
 }

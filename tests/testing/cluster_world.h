@@ -56,7 +56,7 @@ class ClusterWorld {
     Do(state_.Joined(info, m->id, now_));
     return *m;
   }
-  SimMember& JoinLocal() { return Join("local", {.local = true}); }
+  SimMember& JoinLocal(std::optional<LayerRange> wish = {}) { return Join("local", {.local = true, .wish = wish}); }
   void Leave(const std::string& name, const std::string& why = "its connection ended") {
     const uint64_t id = members_.at(name)->id;
     members_.erase(name);
@@ -72,6 +72,23 @@ class ClusterWorld {
     Do(state_.AskedToDrain(ask, name, now_));
     return ask;
   }
+  uint64_t Undrain(const std::string& name) {
+    const uint64_t ask = Asked();
+    Do(state_.AskedToUndrain(ask, name, now_));
+    return ask;
+  }
+  // What a resize would do. It must do nothing itself.
+  StatusOr<ChangeReport> DryRun(const std::string& text, uint32_t live_blocks = 0) {
+    const uint64_t ask = Asked();
+    Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live_blocks = live_blocks}));
+    return answer(ask);
+  }
+  StatusOr<ChangeReport> DryDrain(const std::string& name) {
+    const uint64_t ask = Asked();
+    Dry(state_.AskedToDrain(ask, name, now_, {.dry_run = true}));
+    return answer(ask);
+  }
+  void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, now_)); }
   // As the engine does it: once a ring.
   void BreakRing() {
     if (!ring_ || ring_broken_) return;
@@ -105,9 +122,10 @@ class ClusterWorld {
   ClusterState& state() { return state_; }
   SimMember& member(const std::string& name) { return *members_.at(name); }
   bool has(const std::string& name) const { return members_.count(name) > 0; }
-  std::string text() const { return state_.status().state; }
+  ClusterStatus status() const { return state_.status(now_); }
+  std::string text() const { return status().state; }
   std::string ranges() const {
-    const ClusterStatus s = state_.status();
+    const ClusterStatus s = status();
     return s.plan ? FormatPlan(*s.plan) : "";
   }
   Deadline now() const { return now_; }
@@ -120,6 +138,7 @@ class ClusterWorld {
                        [&part](const std::string& line) { return line.find(part) != std::string::npos; });
   }
   const std::vector<std::string>& log() const { return log_; }
+  std::vector<PlanRecord> records;
   // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "lose".
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
@@ -158,6 +177,12 @@ class ClusterWorld {
     for (ClusterAction& a : actions) std::visit([this](auto& action) { Play(action); }, a);
     CheckEngine();
   }
+  void Dry(ClusterState::Actions actions) {
+    const bool only_answers = std::all_of(
+        actions.begin(), actions.end(), [](const ClusterAction& a) { return std::holds_alternative<AnswerCaller>(a); });
+    if (!only_answers) Wrong("a dry run does something");
+    Do(std::move(actions));
+  }
   // An event of a member, later; nothing if it is silent or has left by then.
   void Say(const std::shared_ptr<SimMember>& m, Epoch epoch, decltype(StageEvent::what) what) {
     if (m->silent) return;
@@ -192,6 +217,7 @@ class ClusterWorld {
     After(m->delay, [this, m, epoch] {
       if (m->silent || m->prepared.count(epoch) == 0) return;
       m->loaded = epoch;
+      Say(m, epoch, StageProgress{2, 2});
       MaybeConnect(m->prepared.at(epoch).plan);
     });
   }
@@ -305,6 +331,7 @@ class ClusterWorld {
     if (answer) Wrong("a caller is answered twice");
     answer = std::move(a.answer);
   }
+  void Play(RecordPlan& a) { records.push_back(a.record); }
   void Play(WriteLog& a) {
     log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), a.line));
   }
@@ -313,7 +340,7 @@ class ClusterWorld {
   // An engine that is stopped has something that will let it go on.
   void CheckEngine() {
     if (state_.serving() && (!ring_ || ring_broken_)) Wrong("the state serves, the engine has no ring");
-    if (ring_ && !state_.status().plan) Wrong("the engine has a ring of no plan");
+    if (ring_ && !status().plan) Wrong("the engine has a ring of no plan");
     if (draining_ && !ring_broken_ && !wiring_) Wrong("the engine is stopped and nothing goes on");
   }
 

@@ -59,6 +59,8 @@ class HttpServerTest : public ::testing::Test {
 
   std::unique_ptr<http::HttpServer> server_;
   std::atomic<int> waiting_{0}, gone_{0}, written_{0};
+  std::mutex mutex_;
+  std::vector<http::RequestRecord> records_;
 
  private:
   using Exchange = http::Exchange;
@@ -153,8 +155,6 @@ class HttpServerTest : public ::testing::Test {
     return router;
   }
 
-  std::mutex mutex_;
-  std::vector<http::RequestRecord> records_;
   std::vector<std::function<void()>> wakers_;
 };
 

@@ -5,7 +5,9 @@
 #include <pty.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -84,6 +86,16 @@ class Terminal {
     while (Pump()) {
     }
     return code_;
+  }
+  // Whether each key goes to the program at once and is not shown by the terminal, or the terminal edits lines itself.
+  bool Raw() const {
+    termios modes{};
+    tcgetattr(fd_, &modes);
+    return (modes.c_lflag & (ICANON | ECHO)) == 0;
+  }
+  void Resize(unsigned short columns) const {
+    const winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ioctl(fd_, TIOCSWINSZ, &size);
   }
   // All that it showed so far.
   const std::string& output() const { return output_; }

@@ -1,0 +1,74 @@
+#include "cli/api_request.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstdlib>
+
+#include "cli/exit_code.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+// As a person wrote it: 0.7, not the nearest float's digits.
+double Decimal(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
+
+}  // namespace
+
+StatusOr<HttpClientOptions> HttpClientOptionsOf(const std::string& api_key, const std::string& ca_file,
+                                                double timeout) {
+  HttpClientOptions http{.ca_file = ca_file, .bearer = api_key};
+  if (const char* key = std::getenv("OPENAI_API_KEY"); http.bearer.empty() && key != nullptr) http.bearer = key;
+  // Anything else could end the header's line.
+  if (!std::all_of(http.bearer.begin(), http.bearer.end(), [](char c) { return c > ' ' && c < '\x7F'; })) {
+    return UsageError("the API key has a space or a character beyond ASCII");
+  }
+  http.idle_timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
+  return http;
+}
+
+StatusOr<std::unique_ptr<ApiClient>> OpenApi(const TargetOptions& o) {
+  constexpr double kSeconds = 600;  // a long prompt on a slow machine
+  ApiOptions api{.url = o.url, .model_id = o.model_id};
+  if (const auto url = ParseApiUrl(o.url); !url.ok()) return AsUsage(Annotate(url.status(), "--url"));
+  GYRE_ASSIGN_OR_RETURN(api.http, HttpClientOptionsOf(o.api_key, o.ca_file, kSeconds));
+  return ApiClient::Open(api, &InterruptGuard::Interrupted);
+}
+
+StatusOr<json::object> ApiFields(const GenerateOptions& o) {
+  const SamplingParams& s = o.sampling;
+  auto given = [&o](const char* flag) { return std::count(o.given.begin(), o.given.end(), flag) > 0; };
+  if (given("repeat-last-n")) return UsageError("--repeat-last-n can't go with --url: the API has no such field");
+  json::object out;
+  if (o.n >= 0) out["max_tokens"] = o.n;
+  if (given("temp")) out["temperature"] = Decimal(s.temperature);
+  if (given("top-k")) out["top_k"] = s.top_k;
+  if (given("top-p")) out["top_p"] = Decimal(s.top_p);
+  if (given("min-p")) out["min_p"] = Decimal(s.min_p);
+  if (given("repeat-penalty")) out["repetition_penalty"] = Decimal(s.repetition_penalty);
+  if (given("frequency-penalty")) out["frequency_penalty"] = Decimal(s.frequency_penalty);
+  if (given("presence-penalty")) out["presence_penalty"] = Decimal(s.presence_penalty);
+  if (o.seed >= 0) out["seed"] = o.seed;
+  if (o.ignore_eos) out["ignore_eos"] = true;
+  if (!o.stops.empty()) out["stop"] = json::array(o.stops.begin(), o.stops.end());
+  if (!s.logit_bias.empty()) {
+    json::object bias;
+    // JSON has no infinity; -100 forbids a token.
+    for (const auto& [id, value] : s.logit_bias) bias[std::to_string(id)] = Decimal(std::clamp(value, -100.0f, 100.0f));
+    out["logit_bias"] = std::move(bias);
+  }
+  return out;
+}
+
+std::optional<Usage> UsageOf(const ApiEnd& end) {
+  if (end.usage.completion_tokens == 0) return std::nullopt;
+  return Usage{.prompt_tokens = end.usage.prompt_tokens,
+               .cached_tokens = std::min(end.usage.cached_tokens, end.usage.prompt_tokens),
+               .generated_tokens = end.usage.completion_tokens,
+               .to_first_token = end.to_first_token,
+               .total = end.total};
+}
+
+}  // namespace gyre

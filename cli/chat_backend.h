@@ -1,0 +1,51 @@
+// Who answers in a chat.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "boost/json/array.hpp"
+#include "cli/commands.h"
+#include "client/target.h"
+#include "gyre/v1/admin.pb.h"
+
+namespace gyre {
+
+struct ChatAnswer {
+  std::string text;
+  bool stopped = false;        // by Ctrl-C
+  std::optional<Usage> usage;  // absent: not told, or stopped
+  std::string note;            // why the answer is cut off; "" = it is not
+};
+
+// Not thread-safe.
+class ChatBackend {
+ public:
+  // thinks: the text is the model's reasoning, which is not part of the answer.
+  using OnText = std::function<void(const std::string& text, bool thinks)>;
+
+  virtual ~ChatBackend() = default;
+  // "demo.gguf (llama), with its own chat template", for the first line.
+  virtual StatusOr<std::string> Describe() = 0;
+  // The model's name in a file of a conversation.
+  virtual std::string model() const = 0;
+  // Continues the conversation. Messages that no longer fit are taken out of it, the oldest first, and the user is
+  // told.
+  virtual StatusOr<ChatAnswer> Answer(boost::json::array* messages, const GenerateOptions& options,
+                                      const OnText& on_text) = 0;
+  virtual StatusOr<v1::StatusReply> FetchStatus() = 0;
+  virtual StatusOr<v1::ChangeReply> Resize(const std::string& ranges) = 0;
+};
+
+// A model here, or a coordinator over gRPC.
+std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options);
+// An OpenAI-compatible server; options.ring.url.
+StatusOr<std::unique_ptr<ChatBackend>> OpenUrlBackend(const ChatOptions& options);
+
+// The last part of a path.
+std::string FileName(const std::string& path);
+
+}  // namespace gyre

@@ -1,0 +1,39 @@
+// What `gyre bench serve` prints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "client/cluster_api.h"
+#include "client/load_run.h"
+#include "client/load_stats.h"
+#include "client/openai.h"
+
+namespace gyre {
+
+struct LoadReport {
+  BenchServeOptions options;
+  LoadPlan plan;
+  std::string url;
+  ApiModel model;
+  LoadDialect dialect;
+  std::optional<ClusterFacts> cluster;              // after the load; where the server is Gyre
+  std::vector<std::pair<double, uint64_t>> memory;  // by --pid: seconds, bytes
+  double queue_seconds = -1;                        // the mean by the server's /metrics; -1 = it does not tell
+  size_t idle_closed = 0;                           // connections of --idle that the server closed
+  Status idle_status;                               // how their requests went
+  std::vector<LoadRecord> records;
+  LoadSummary summary;
+};
+
+std::string ReportTable(const LoadReport& report);
+// One object on one line, with every flag and every request.
+std::string ReportJson(const LoadReport& report);
+// A bar for each request: waiting for its first token, and answering.
+std::string ReportSvg(const LoadReport& report);
+
+}  // namespace gyre

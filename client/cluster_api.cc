@@ -1,0 +1,121 @@
+#include "client/cluster_api.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "client/json_fields.h"
+#include "client/openai.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+Status NoGyre(const Url& url) {
+  return Unimplemented("{}: this server is not Gyre, or hides its cluster: it has no /cluster", FormatUrl(url));
+}
+
+StatusOr<json::value> Body(const HttpClient& client, const HttpResponse& r) {
+  if (r.code == 404 || r.code == 405) return NoGyre(client.url());
+  if (r.code != 200) return ApiError(client.url(), r);
+  json::error_code error;
+  json::value v = json::parse(r.body, error);
+  if (error || !v.is_object()) {
+    return DataLoss("{}/cluster: expected the JSON of a cluster's state", FormatUrl(client.url()));
+  }
+  return v;
+}
+
+void Read(const json::value& m, v1::MemberStatus* out) {
+  out->set_name(TextOf(m, "name"));
+  out->set_local(IsTrue(m, "local"));
+  out->set_address(TextOf(m, "address"));
+  out->set_host(TextOf(m, "host"));
+  out->set_isa(TextOf(m, "isa"));
+  out->set_threads(static_cast<uint32_t>(CountOf(m, "threads")));
+  out->set_memory_bytes(CountOf(m, "memory_bytes"));
+  out->set_weight_bytes(CountOf(m, "weight_bytes"));
+  out->set_kv_bytes(CountOf(m, "kv_bytes"));
+  out->set_busy(NumberOf(m, "busy", 0));
+  out->set_steps(CountOf(m, "steps"));
+  if (const json::value* layers = FieldOf(m, "layers"); layers != nullptr && layers->is_object()) {
+    const double first = NumberOf(*layers, "first", -1), last = NumberOf(*layers, "last", -1);
+    if (first >= 0 && last >= first && last < 1e6) {
+      out->mutable_layers()->set_begin(static_cast<int32_t>(first));
+      out->mutable_layers()->set_end(static_cast<int32_t>(last) + 1);
+    }
+  }
+  if (const json::value* sent = FieldOf(m, "sent")) {
+    out->set_rows_sent(CountOf(*sent, "rows"));
+    out->set_row_bytes_sent(CountOf(*sent, "bytes"));
+  }
+}
+
+void ReadEngine(const json::value& e, v1::StatusReply* out) {
+  out->set_requests(CountOf(e, "requests"));
+  out->set_finished(CountOf(e, "finished"));
+  out->set_failed(CountOf(e, "failed"));
+  out->set_cancelled(CountOf(e, "cancelled"));
+  out->set_tokens_generated(CountOf(e, "tokens_generated"));
+  out->set_blocks(CountOf(e, "blocks"));
+  out->set_blocks_available(CountOf(e, "blocks_available"));
+  out->set_pauses(CountOf(e, "pauses"));
+  out->set_last_pause_ms(NumberOf(e, "last_pause_ms", 0));
+  out->set_longest_pause_ms(NumberOf(e, "longest_pause_ms", 0));
+  constexpr uint64_t kMaxSequences = 100000;
+  uint64_t running = 0;
+  for (const char* state : {"waiting", "prefill", "decode", "held"}) running += CountOf(e, state);
+  for (uint64_t i = 0; i < std::min(running, kMaxSequences); ++i) out->add_sequences();
+}
+
+}  // namespace
+
+StatusOr<ClusterFacts> FetchCluster(HttpClient* client, const std::function<bool()>& interrupted) {
+  GYRE_ASSIGN_OR_RETURN(const HttpResponse r, client->Fetch({.target = client->url().path + "/cluster"}, interrupted));
+  GYRE_ASSIGN_OR_RETURN(const json::value v, Body(*client, r));
+  if (TextOf(v, "object") != "cluster") return NoGyre(client->url());
+  ClusterFacts out;
+  v1::StatusReply& s = out.status;
+  s.set_version(TextOf(v, "version"));
+  s.set_state(TextOf(v, "state"));
+  if (const json::value* plan = FieldOf(v, "plan")) {
+    s.mutable_epoch()->set_number(CountOf(*plan, "number"));
+    s.set_ranges(TextOf(*plan, "ranges"));
+  }
+  if (const json::value* model = FieldOf(v, "model")) {
+    s.set_model(TextOf(*model, "id"));
+    s.set_num_layers(static_cast<int32_t>(CountOf(*model, "layers")));
+    s.set_context(static_cast<uint32_t>(CountOf(*model, "context")));
+    s.set_wire(TextOf(*model, "wire"));
+    out.vocab = static_cast<int>(std::min<uint64_t>(CountOf(*model, "vocab"), 1 << 30));
+    out.model_json = json::serialize(*model);
+  }
+  if (const json::value* members = FieldOf(v, "members"); members != nullptr && members->is_array()) {
+    for (const json::value& m : members->get_array()) Read(m, s.add_members());
+  }
+  if (const json::value* engine = FieldOf(v, "engine")) ReadEngine(*engine, &s);
+  if (const json::value* plans = FieldOf(v, "plans")) {
+    s.set_plans(CountOf(*plans, "made"));
+    s.set_aborted(CountOf(*plans, "aborted"));
+    s.set_lost(CountOf(*plans, "lost"));
+  }
+  return out;
+}
+
+StatusOr<v1::ChangeReply> ResizeCluster(HttpClient* client, const std::string& ranges,
+                                        const std::function<bool()>& interrupted) {
+  GYRE_ASSIGN_OR_RETURN(const HttpResponse r, client->Fetch({.method = "POST",
+                                                             .target = client->url().path + "/cluster/resize",
+                                                             .body = json::serialize(json::object{{"ranges", ranges}})},
+                                                            interrupted));
+  GYRE_ASSIGN_OR_RETURN(const json::value v, Body(*client, r));
+  v1::ChangeReply out;
+  out.mutable_epoch()->set_number(CountOf(v, "plan"));
+  out.set_ranges(TextOf(v, "ranges"));
+  out.set_pages_moved(CountOf(v, "pages_moved"));
+  out.set_last_pages(CountOf(v, "last_pages"));
+  out.set_took_ms(NumberOf(v, "took_ms", 0));
+  return out;
+}
+
+}  // namespace gyre

@@ -1,0 +1,385 @@
+#include "client/http_client.h"
+
+#include <openssl/ssl.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/host_port.h"
+
+namespace gyre {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+
+std::string_view View(beast::string_view v) { return {v.data(), v.size()}; }
+
+// The certificate is for another name, has run out, or nobody whom we trust made it.
+std::string ExplainTls(const error_code& error) {
+  const std::string text = error.message();
+  if (text.find("certificate verify failed") == std::string::npos) return text;
+  return text + "; --ca FILE trusts further certificates";
+}
+
+// One server's connections. Stream: plain TCP, or TLS over it.
+template <class Stream>
+class Client : public HttpClient {
+  static constexpr bool kTls = std::is_same_v<Stream, TlsStream>;
+
+ public:
+  Client(const Url& url, const HttpClientOptions& options)
+      : HttpClient(url), options_(options), tls_(asio::ssl::context::tls_client) {}
+
+  Status Prepare() {
+    if constexpr (kTls) {
+      SSL_CTX_set_min_proto_version(tls_.native_handle(), TLS1_2_VERSION);
+      error_code error;
+      tls_.set_default_verify_paths(error);
+      if (!options_.ca_file.empty()) {
+        tls_.load_verify_file(options_.ca_file, error);
+        if (error)
+          return InvalidArgument("{}: {}, expected certificates in PEM form", options_.ca_file, error.message());
+      }
+      tls_.set_verify_mode(asio::ssl::verify_peer);
+    }
+    return absl::OkStatus();
+  }
+
+  HttpId Start(HttpRequest request, HttpHandlers handlers) override {
+    auto exchange = std::make_shared<Exchange>(*this, ++last_id_, std::move(handlers));
+    exchange->Prepare(std::move(request));
+    running_[last_id_] = exchange;
+    asio::post(io_, [exchange] { exchange->Begin(); });
+    return last_id_;
+  }
+
+  void Cancel(HttpId id) override {
+    const auto found = running_.find(id);
+    if (found == running_.end()) return;
+    asio::post(io_, [exchange = found->second] { exchange->End(absl::CancelledError("cancelled")); });
+  }
+
+  void At(Deadline time, std::function<void()> fn) override {
+    auto timer = std::make_shared<asio::steady_timer>(io_, time);
+    timer->async_wait([timer, fn = std::move(fn)](const error_code& error) {
+      if (!error) fn();
+    });
+  }
+
+  void RunOne(Deadline until) override {
+    io_.restart();
+    io_.run_one_until(until);
+  }
+
+  size_t open_connections() const override { return open_; }
+
+  size_t DropClosed(int pool) override {
+    auto& idle = idle_[pool];
+    const auto closed = std::remove_if(idle.begin(), idle.end(), [](const auto& c) { return c->Stale(); });
+    const auto count = static_cast<size_t>(idle.end() - closed);
+    idle.erase(closed, idle.end());
+    return count;
+  }
+
+ private:
+  struct Connection {
+    explicit Connection(Client& c) : client(c), stream(MakeStream(c)) { ++client.open_; }
+    ~Connection() { --client.open_; }
+    static Stream MakeStream(Client& c) {
+      if constexpr (kTls) {
+        return Stream(c.io_, c.tls_);
+      } else {
+        return Stream(c.io_);
+      }
+    }
+    beast::tcp_stream& tcp() { return beast::get_lowest_layer(stream); }
+    // Whether the server has closed it, or said something that nobody asked.
+    bool Stale() {
+      char byte = 0;
+      error_code error;
+      tcp().socket().non_blocking(true, error);
+      tcp().socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
+      return error != asio::error::would_block;
+    }
+    Client& client;
+    Stream stream;
+    beast::flat_buffer buffer;
+  };
+
+  // A request and its answer.
+  class Exchange : public std::enable_shared_from_this<Exchange> {
+   public:
+    Exchange(Client& client, HttpId id, HttpHandlers handlers)
+        : client_(client), id_(id), handlers_(std::move(handlers)), connecting_(client.io_) {}
+
+    void Prepare(HttpRequest&& r) {
+      const Url& url = client_.url_;
+      pool_ = r.pool;
+      request_.version(11);
+      request_.method_string(r.method);
+      request_.target(r.target);
+      const bool standard = url.port == (kTls ? 443 : 80);
+      const std::string host = FormatHostPort(url.host, url.port);
+      request_.set(http::field::host, standard ? host.substr(0, host.rfind(':')) : host);
+      request_.set(http::field::user_agent, "gyre");
+      request_.set(http::field::accept, "application/json, text/event-stream");
+      if (!client_.options_.bearer.empty())
+        request_.set(http::field::authorization, "Bearer " + client_.options_.bearer);
+      if (!r.body.empty()) {
+        request_.set(http::field::content_type, "application/json");
+        request_.body() = std::move(r.body);
+      }
+      if (r.method != "GET") request_.prepare_payload();
+    }
+
+    void Begin() {
+      if (ended_) return;
+      connection_ = client_.TakeIdle(pool_);
+      reused_ = connection_ != nullptr;
+      if (reused_) {
+        Write();
+      } else {
+        Connect();
+      }
+    }
+    void End(Status status) {
+      if (ended_) return;
+      ended_ = true;
+      connecting_.cancel();
+      if (connection_ != nullptr && status.ok() && parser_->keep_alive()) {
+        client_.idle_[pool_].push_back(std::move(connection_));
+      } else if (connection_ != nullptr) {
+        connection_->tcp().close();
+      }
+      const auto keep = this->shared_from_this();
+      client_.running_.erase(id_);
+      if (handlers_.on_done) handlers_.on_done(status);
+      handlers_ = {};
+    }
+
+   private:
+    // A step's continuation, which does nothing once the exchange has ended. failed: what to say before the error.
+    template <class... A>
+    auto Then(const char* failed, void (Exchange::*next)(const error_code&, A...)) {
+      return [self = this->shared_from_this(), failed, next](const error_code& error, std::decay_t<A>... result) {
+        if (self->ended_) return;
+        if (error && failed != nullptr) return self->Fail(failed, error);
+        (self.get()->*next)(error, result...);
+      };
+    }
+
+    void Fail(const char* what, const error_code& error) {
+      const std::string where = FormatUrl(Url{client_.url_.tls, client_.url_.host, client_.url_.port, ""});
+      if (error == beast::error::timeout) {
+        return End(
+            DeadlineExceeded("{}: {}: nothing came for {} s", where, what,
+                             std::chrono::duration_cast<std::chrono::seconds>(client_.options_.idle_timeout).count()));
+      }
+      const bool closed = error == http::error::end_of_stream || error == http::error::partial_message ||
+                          error == asio::error::eof || error == asio::ssl::error::stream_truncated ||
+                          error == asio::error::connection_reset || error == asio::error::broken_pipe;
+      // The server may have closed a kept connection just when the request was sent.
+      if (closed && reused_ && !answered_) {
+        connection_->tcp().close();
+        connection_ = nullptr;
+        parser_.reset();
+        client_.DropClosed(pool_);
+        return Begin();
+      }
+      if (error == http::error::body_limit || error == http::error::header_limit) {
+        return End(ResourceExhausted("{}: the answer is too long: {}", where, error.message()));
+      }
+      if (closed) {
+        return End(Unavailable("{}: the server closed the connection {}", where,
+                               answered_ ? "in the middle of its answer" : "without an answer"));
+      }
+      if (error.category() == http::make_error_code(http::error::bad_version).category()) {
+        return End(DataLoss("{}: the answer is not HTTP: {}", where, error.message()));
+      }
+      End(Unavailable("{}: {}: {}", where, what, kTls ? ExplainTls(error) : error.message()));
+    }
+
+    void Connect() {
+      connection_ = std::make_unique<Connection>(client_);
+      connecting_.expires_after(client_.options_.connect_timeout);
+      connecting_.async_wait([self = this->shared_from_this()](const error_code& error) {
+        if (error || self->ended_) return;
+        self->End(DeadlineExceeded(
+            "{}: there was no connection within {} s", FormatUrl(self->client_.url_),
+            std::chrono::duration_cast<std::chrono::seconds>(self->client_.options_.connect_timeout).count()));
+      });
+      if (!client_.endpoints_.empty()) return Dial();
+      error_code no_number;
+      const auto address = asio::ip::make_address(client_.url_.host, no_number);
+      if (!no_number) {
+        client_.endpoints_ = {tcp::endpoint(address, client_.url_.port)};
+        return Dial();
+      }
+      client_.resolver_.async_resolve(client_.url_.host, std::to_string(client_.url_.port),
+                                      Then("the name is not found", &Exchange::OnResolved));
+    }
+    void OnResolved(const error_code&, const tcp::resolver::results_type& results) {
+      client_.endpoints_.clear();
+      for (const auto& entry : results) client_.endpoints_.push_back(entry.endpoint());
+      Dial();
+    }
+    void Dial() {
+      connection_->tcp().async_connect(client_.endpoints_, Then("cannot connect", &Exchange::OnConnected));
+    }
+    void OnConnected(const error_code&, const tcp::endpoint&) {
+      error_code ignored;
+      connection_->tcp().socket().set_option(tcp::no_delay(true), ignored);
+      if constexpr (kTls) {
+        const std::string& host = client_.url_.host;
+        connection_->stream.set_verify_callback(asio::ssl::host_name_verification(host));
+        asio::ip::make_address(host, ignored);
+        if (ignored) SSL_set_tlsext_host_name(connection_->stream.native_handle(), host.c_str());
+        connection_->stream.async_handshake(asio::ssl::stream_base::client, Then("TLS", &Exchange::OnHandshake));
+      } else {
+        OnHandshake({});
+      }
+    }
+    void OnHandshake(const error_code&) {
+      connecting_.cancel();
+      Write();
+    }
+
+    void Write() {
+      connection_->tcp().expires_after(client_.options_.idle_timeout);
+      http::async_write(connection_->stream, request_, Then("the request is not sent", &Exchange::OnWritten));
+    }
+    void OnWritten(const error_code&, size_t) {
+      parser_.emplace();
+      parser_->header_limit(static_cast<uint32_t>(client_.options_.max_header_bytes));
+      parser_->body_limit(client_.options_.max_body_bytes);
+      http::async_read_header(connection_->stream, connection_->buffer, *parser_, Then("no answer", &Exchange::OnHead));
+    }
+    void OnHead(const error_code&, size_t) {
+      answered_ = true;
+      const auto& head = parser_->get();
+      if (head.result_int() / 100 == 1) return OnWritten({}, 0);  // "100 Continue" and its like
+      if (handlers_.on_head) {
+        handlers_.on_head({.code = static_cast<int>(head.result_int()),
+                           .reason = std::string(View(head.reason())),
+                           .content_type = std::string(View(head[http::field::content_type])),
+                           .retry_after = std::string(View(head[http::field::retry_after]))});
+      }
+      Read();
+    }
+    void Read() {
+      if (ended_) return;
+      if (parser_->is_done()) return End(absl::OkStatus());
+      auto& body = parser_->get().body();
+      body.data = data_.data();
+      body.size = data_.size();
+      body.more = true;
+      connection_->tcp().expires_after(client_.options_.idle_timeout);
+      http::async_read_some(connection_->stream, connection_->buffer, *parser_, Then(nullptr, &Exchange::OnRead));
+    }
+    void OnRead(const error_code& error, size_t) {
+      const size_t got = data_.size() - parser_->get().body().size;
+      if (got > 0 && handlers_.on_data) handlers_.on_data({data_.data(), got});
+      if (ended_) return;
+      if (error && error != http::error::need_buffer) return Fail("the answer", error);
+      Read();
+    }
+
+    Client& client_;
+    const HttpId id_;
+    int pool_ = 0;
+    HttpHandlers handlers_;
+    asio::steady_timer connecting_;
+    std::unique_ptr<Connection> connection_;
+    http::request<http::string_body> request_;
+    std::optional<http::response_parser<http::buffer_body>> parser_;
+    std::array<char, 8192> data_;
+    bool reused_ = false, answered_ = false, ended_ = false;
+  };
+
+  std::unique_ptr<Connection> TakeIdle(int pool) {
+    auto& idle = idle_[pool];
+    while (!idle.empty()) {
+      std::unique_ptr<Connection> c = std::move(idle.back());
+      idle.pop_back();
+      if (!c->Stale()) return c;
+    }
+    return nullptr;
+  }
+  const HttpClientOptions options_;
+  size_t open_ = 0;
+  asio::ssl::context tls_;
+  asio::io_context io_{1};
+  tcp::resolver resolver_{io_};
+  std::vector<tcp::endpoint> endpoints_;                          // the host's, once they are known
+  std::map<int, std::vector<std::unique_ptr<Connection>>> idle_;  // by pool
+  std::map<HttpId, std::shared_ptr<Exchange>> running_;
+  HttpId last_id_ = 0;
+};
+
+template <class Stream>
+StatusOr<std::unique_ptr<HttpClient>> MakeOf(const Url& url, const HttpClientOptions& options) {
+  auto client = std::make_unique<Client<Stream>>(url, options);
+  GYRE_RETURN_IF_ERROR(client->Prepare());
+  return std::unique_ptr<HttpClient>(std::move(client));
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<HttpClient>> HttpClient::Make(const Url& url, const HttpClientOptions& options) {
+  return url.tls ? MakeOf<TlsStream>(url, options) : MakeOf<beast::tcp_stream>(url, options);
+}
+
+StatusOr<HttpResponse> HttpClient::Fetch(HttpRequest request, const std::function<bool()>& interrupted) {
+  return FetchStream(std::move(request), nullptr, interrupted);
+}
+
+StatusOr<HttpResponse> HttpClient::FetchStream(HttpRequest request,
+                                               const std::function<void(std::string_view)>& on_data,
+                                               const std::function<bool()>& interrupted) {
+  // Shared with the handlers, which may outlive this call by a turn.
+  struct State {
+    HttpResponse response;
+    std::optional<Status> end;
+  };
+  auto state = std::make_shared<State>();
+  const HttpId id = Start(std::move(request),
+                          {.on_head = [state](const HttpHead& head) { static_cast<HttpHead&>(state->response) = head; },
+                           .on_data =
+                               [state, on_data](std::string_view bytes) {
+                                 if (on_data != nullptr && state->response.code == 200) {
+                                   on_data(bytes);
+                                 } else {
+                                   state->response.body += bytes;
+                                 }
+                               },
+                           .on_done = [state](const Status& status) { state->end = status; }});
+  bool cancelled = false;
+  while (!state->end) {
+    RunOne(After(std::chrono::milliseconds(50)));
+    if (cancelled || !interrupted()) continue;
+    cancelled = true;
+    Cancel(id);
+  }
+  GYRE_RETURN_IF_ERROR(*state->end);
+  return std::move(state->response);
+}
+
+}  // namespace gyre

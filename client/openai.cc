@@ -1,0 +1,146 @@
+#include "client/openai.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+
+#include "client/json_fields.h"
+
+namespace gyre {
+namespace {
+
+namespace json = boost::json;
+
+uint32_t Tokens(const json::value& v, const char* key) {
+  return static_cast<uint32_t>(std::min<uint64_t>(CountOf(v, key), UINT32_MAX));
+}
+
+// {"error": {"message"}}, {"error": "..."}, {"message"} or {"detail"}; "" = none of them.
+std::string ErrorText(const json::value& v) {
+  if (const json::value* error = FieldOf(v, "error")) {
+    return error->is_string() ? TextOf(v, "error") : TextOf(*error, "message");
+  }
+  for (const char* key : {"message", "detail"}) {
+    if (const json::value* found = FieldOf(v, key))
+      return found->is_string() ? TextOf(v, key) : json::serialize(*found);
+  }
+  return "";
+}
+
+absl::StatusCode CodeOf(int http) {
+  switch (http) {
+    case 400:
+    case 405:
+    case 413:
+    case 415:
+    case 422: return absl::StatusCode::kInvalidArgument;
+    case 401:
+    case 403: return absl::StatusCode::kPermissionDenied;
+    case 404: return absl::StatusCode::kNotFound;
+    case 429: return absl::StatusCode::kResourceExhausted;
+    default: return absl::StatusCode::kUnavailable;
+  }
+}
+
+// One line that a terminal shows as it stands.
+std::string Printable(std::string text) {
+  constexpr size_t kLongest = 500;
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7F') c = ' ';
+  }
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  if (text.size() <= kLongest) return text;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
+}  // namespace
+
+StatusOr<ApiChunk> ParseApiChunk(std::string_view data) {
+  json::error_code error;
+  const json::value v = json::parse(json::string_view(data.data(), data.size()), error);
+  if (error || !v.is_object()) {
+    return DataLoss("the server sent '{}', expected a JSON object", Printable(std::string(data.substr(0, 100))));
+  }
+  if (FieldOf(v, "error") != nullptr) {
+    const std::string text = Printable(ErrorText(v));
+    const double code = NumberOf(v.get_object().at("error"), "code", 500);
+    return MakeStatus(CodeOf(code > 0 && code < 1000 ? static_cast<int>(code) : 500), "the server ended its answer: {}",
+                      text.empty() ? "it gave no reason" : text);
+  }
+  ApiChunk out;
+  const json::value* choices = FieldOf(v, "choices");
+  if (choices != nullptr && choices->is_array() && !choices->get_array().empty()) {
+    const json::value& choice = choices->get_array()[0];
+    out.answers = true;
+    out.finish_reason = TextOf(choice, "finish_reason");
+    const json::value* part = FieldOf(choice, "delta");
+    if (part == nullptr) part = FieldOf(choice, "message");
+    if (part != nullptr) {
+      out.text = TextOf(*part, "content");
+      out.reasoning = TextOf(*part, "reasoning_content");
+      if (out.reasoning.empty()) out.reasoning = TextOf(*part, "reasoning");
+    } else {
+      out.text = TextOf(choice, "text");
+    }
+    if (const json::value* ids = FieldOf(choice, "token_ids"); ids != nullptr && ids->is_array()) {
+      for (const json::value& id : ids->get_array())
+        out.ids.push_back(id.is_int64() ? static_cast<TokenId>(id.get_int64()) : 0);
+    }
+  }
+  if (const json::value* usage = FieldOf(v, "usage"); usage != nullptr && usage->is_object()) {
+    out.usage = ApiUsage{.prompt_tokens = Tokens(*usage, "prompt_tokens"),
+                         .completion_tokens = Tokens(*usage, "completion_tokens")};
+    if (const json::value* details = FieldOf(*usage, "prompt_tokens_details")) {
+      out.usage->cached_tokens = Tokens(*details, "cached_tokens");
+    }
+  }
+  if (const json::value* timings = FieldOf(v, "timings")) {
+    const double ms = NumberOf(*timings, "queue_ms", -1);
+    out.queue_seconds = ms < 0 ? -1 : ms / 1000;
+  }
+  return out;
+}
+
+Status ApiError(const Url& url, const HttpResponse& response) {
+  json::error_code error;
+  const json::value v = json::parse(response.body, error);
+  std::string text = error ? "" : ErrorText(v);
+  if (text.empty() && response.content_type.find("html") == std::string::npos) text = response.body;
+  text = Printable(text);
+  std::string out = fmt::format("{} answers {} {}", FormatUrl(url), response.code, Printable(response.reason));
+  if (!text.empty()) out += ": " + text;
+  if (response.code == 401) out += " (a key comes from --api-key, GYRE_API_KEY or OPENAI_API_KEY)";
+  if (!response.retry_after.empty()) out += fmt::format(" (try again in {} s)", Printable(response.retry_after));
+  return MakeStatus(CodeOf(response.code), "{}", out);
+}
+
+StatusOr<Url> ParseApiUrl(const std::string& text) {
+  GYRE_ASSIGN_OR_RETURN(Url url, ParseUrl(text));
+  if (url.path.empty()) url.path = "/v1";
+  return url;
+}
+
+StatusOr<std::vector<ApiModel>> FetchModels(HttpClient* client, const std::function<bool()>& interrupted) {
+  GYRE_ASSIGN_OR_RETURN(const HttpResponse r, client->Fetch({.target = client->url().path + "/models"}, interrupted));
+  if (r.code != 200) return ApiError(client->url(), r);
+  json::error_code error;
+  const json::value v = json::parse(r.body, error);
+  const json::value* data = error ? nullptr : FieldOf(v, "data");
+  std::vector<ApiModel> out;
+  if (data != nullptr && data->is_array()) {
+    for (const json::value& m : data->get_array()) {
+      ApiModel model{.id = TextOf(m, "id"), .context = Tokens(m, "max_model_len"), .hash = TextOf(m, "hash")};
+      if (const json::value* meta = FieldOf(m, "meta")) {
+        model.vocab = static_cast<int>(Tokens(*meta, "n_vocab") & 0x7FFFFFFF);
+        if (model.context == 0) model.context = Tokens(*meta, "n_ctx_train");
+      }
+      if (!model.id.empty()) out.push_back(std::move(model));
+    }
+  }
+  if (out.empty())
+    return DataLoss("{}/models lists no models, expected an OpenAI-compatible server", FormatUrl(client->url()));
+  return out;
+}
+
+}  // namespace gyre

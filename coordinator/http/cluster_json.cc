@@ -1,0 +1,150 @@
+#include "coordinator/http/cluster_json.h"
+
+#include <cstdint>
+
+#include "boost/json/array.hpp"
+#include "coordinator/http/json_text.h"
+#include "model/quoted.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+
+double Millis(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+json::value LayersJson(const std::optional<LayerRange>& layers) {
+  if (!layers) return nullptr;
+  return json::object{{"first", layers->begin}, {"last", layers->end - 1}};
+}
+
+json::value PlanJson(const std::optional<Plan>& plan) {
+  if (!plan) return nullptr;
+  return json::object{{"number", plan->epoch.number}, {"ranges", FormatNamedRanges(*plan)}};
+}
+
+// The link to the next of the ring; null where the member has no layers.
+json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
+  const int stage = plan ? plan->StageOf(m.info.name) : -1;
+  if (stage < 0) return nullptr;
+  const auto next = static_cast<size_t>(stage) + 1;
+  json::object out{{"to", next < plan->stages.size() ? plan->stages[next].worker() : "coordinator"},
+                   {"rows", m.load.rows_sent},
+                   {"bytes", m.load.row_bytes_sent},
+                   {"bytes_per_second", m.rates.bytes_per_second},
+                   {"latency_ms", nullptr}};
+  if (m.load.round_trip_us > 0) out["latency_ms"] = static_cast<double>(m.load.round_trip_us) / 1e3;
+  return out;
+}
+
+json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) {
+  const bool left_out = !m.layers && !m.drained && !m.left_out.empty();
+  const char* const state = m.layers ? "serving" : m.drained ? "drained" : left_out ? "left_out" : "idle";
+  std::string why;
+  if (left_out) why = PrintableSentence(m.left_out);
+  if (!m.layers && m.drained) why = "it was drained, and gets no layers before an undrain";
+  return {{"name", m.info.name},
+          {"local", m.info.local},
+          {"address", m.info.address},
+          {"host", m.info.host},
+          {"isa", m.info.isa},
+          {"threads", m.info.threads},
+          {"memory_bytes", m.info.memory},
+          {"weight_bytes", m.weight_bytes},
+          {"kv_bytes", m.kv_bytes},
+          {"layers", LayersJson(m.layers)},
+          {"state", state},
+          {"why", why},
+          {"busy", m.load.busy},
+          {"steps", m.load.steps},
+          {"step_ms", m.rates.step_ms},
+          {"sent", SentJson(m, plan)}};
+}
+
+json::object EngineJson(const ClusterStatus& c, const EngineStats& e) {
+  const SchedulerStats& s = e.scheduler;
+  return {{"waiting", s.waiting},
+          {"prefill", s.prefill},
+          {"decode", s.decode},
+          {"held", s.held},
+          {"blocks", s.num_blocks},
+          {"blocks_available", s.blocks_available},
+          {"blocks_cached", s.blocks_cached},
+          {"block_size", c.block_size},
+          {"requests", e.requests},
+          {"finished", e.finished},
+          {"failed", e.failed},
+          {"cancelled", e.cancelled},
+          {"tokens_generated", e.tokens_generated},
+          {"tokens_per_second", c.tokens_per_second},
+          {"preemptions", s.preemptions},
+          {"cached_positions", s.cached_positions},
+          {"computed_rows", s.computed_rows},
+          {"replayed_rows", s.replayed_rows},
+          {"steps", s.steps},
+          {"pauses", e.pauses},
+          {"last_pause_ms", Millis(e.last_pause)},
+          {"longest_pause_ms", Millis(e.longest_pause)}};
+}
+
+json::object RecordJson(const PlanRecord& r) {
+  return {{"plan", r.number},
+          {"ranges", r.ranges},
+          {"at", std::chrono::duration<double>(r.at.time_since_epoch()).count()},
+          {"took_ms", Millis(r.took)},
+          {"pages_moved", r.pages_moved},
+          {"result", PrintableSentence(r.result)}};
+}
+
+}  // namespace
+
+json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const EngineStats& e) {
+  json::array members, history;
+  for (const MemberStatus& m : c.members) members.push_back(MemberJson(m, c.plan));
+  for (const PlanRecord& r : c.history) history.push_back(RecordJson(r));
+  return {{"object", "cluster"},
+          {"version", of.version},
+          {"state", PrintableSentence(c.state)},
+          {"plan", PlanJson(c.plan)},
+          {"model", json::object{{"id", ValidUtf8(of.model)},
+                                 {"architecture", PrintableSentence(of.architecture)},
+                                 {"layers", of.layers},
+                                 {"context", of.context},
+                                 {"vocab", of.vocab},
+                                 {"kv_type", KvTypeName(c.kv_type)},
+                                 {"wire", WireTypeName(c.wire)}}},
+          {"members", std::move(members)},
+          {"engine", EngineJson(c, e)},
+          {"plans", json::object{{"made", c.plans}, {"aborted", c.aborted}, {"lost", c.lost}}},
+          {"history", std::move(history)}};
+}
+
+json::object ChangeJson(const ChangeReport& report) {
+  json::array moves, members;
+  for (const LayerMove& m : report.moves) {
+    moves.push_back(json::object{{"layers", LayersJson(m.layers)},
+                                 {"from", m.from},
+                                 {"to", m.to},
+                                 {"weight_bytes", m.weight_bytes},
+                                 {"kv_bytes", m.kv_bytes}});
+  }
+  for (const MemberShare& m : report.members) {
+    members.push_back(json::object{{"name", m.name},
+                                   {"layers", LayersJson(m.layers)},
+                                   {"weight_bytes", m.weight_bytes},
+                                   {"kv_bytes", m.kv_bytes},
+                                   {"memory_bytes", m.memory_bytes},
+                                   {"fits", m.fits()}});
+  }
+  json::object out{{"plan", nullptr},
+                   {"ranges", report.named_ranges},
+                   {"dry_run", report.dry_run},
+                   {"moves", std::move(moves)},
+                   {"members", std::move(members)},
+                   {"took_ms", Millis(report.took)},
+                   {"pages_moved", report.pages_moved}};
+  if (report.epoch != Epoch{}) out["plan"] = report.epoch.number;
+  return out;
+}
+
+}  // namespace gyre::http

@@ -1,0 +1,25 @@
+// A cluster and its changes as the JSON of /v1/cluster. Pure. Layers count from 0, both ends inclusive.
+#pragma once
+
+#include <string>
+
+#include "boost/json/object.hpp"
+#include "coordinator/cluster_types.h"
+#include "coordinator/engine.h"
+
+namespace gyre::http {
+
+// What neither cluster nor engine know.
+struct ServedFacts {
+  std::string version;  // Gyre's
+  std::string model;    // its name in the API
+  std::string architecture;
+  int layers = 0;
+  uint32_t context = 0;  // positions
+  int vocab = 0;
+};
+
+boost::json::object StatusJson(const ServedFacts& of, const ClusterStatus& cluster, const EngineStats& engine);
+boost::json::object ChangeJson(const ChangeReport& report);
+
+}  // namespace gyre::http

@@ -1,0 +1,174 @@
+#include "coordinator/http/cluster_routes.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/mutex.h"
+#include "boost/json/serialize.hpp"
+#include "coordinator/cluster.h"
+#include "coordinator/http/cluster_json.h"
+#include "coordinator/http/json_fields.h"
+#include "coordinator/http/json_text.h"
+
+namespace gyre::http {
+namespace {
+
+namespace json = boost::json;
+
+std::string StatusText(const ApiContext& context) {
+  const ModelSpec& spec = context.service.model().spec();
+  const ServedFacts facts{.version = context.version,
+                          .model = context.models.front(),
+                          .architecture = spec.architecture,
+                          .layers = static_cast<int>(spec.layers.size()),
+                          .context = context.service.context(),
+                          .vocab = spec.vocab};
+  const EngineStats engine = context.engine_stats ? context.engine_stats() : EngineStats{};
+  return json::serialize(StatusJson(facts, context.cluster->status(), engine));
+}
+
+HttpResponse Answer(std::string body) {
+  HttpResponse response;
+  response.headers.emplace_back("cache-control", "no-store");
+  response.body = std::move(body);
+  return response;
+}
+
+Awaitable<void> ShowStatus(Exchange& exchange, ApiContext& context) {
+  HttpResponse response = Answer(StatusText(context));
+  co_await exchange.Respond(std::move(response));
+}
+
+Awaitable<void> Events(Exchange& exchange, ApiContext& context) {
+  constexpr Duration kAtLeast = std::chrono::seconds(1);
+  // A plan change has many small steps: who looks on needs no more pictures than these.
+  constexpr Duration kAtMost = std::chrono::milliseconds(50);
+  std::function<void()> wake = exchange.waker();
+  const std::shared_ptr<void> subscription = context.cluster->Subscribe(std::move(wake));
+  HttpResponse head = Answer("");
+  head.content_type = "text/event-stream";
+  co_await exchange.Begin(std::move(head));
+  const auto ends = [&context] { return context.draining && context.draining(); };
+  for (Wake woken = Wake::kWoken; woken != Wake::kGone && !ends();) {
+    std::string event = SseEvent(StatusText(context), "status");
+    const bool there = co_await exchange.Write(std::move(event));
+    if (!there) break;
+    const Deadline next = After(kAtLeast);
+    co_await exchange.Pause(kAtMost);
+    woken = co_await exchange.Wait(next);
+  }
+}
+
+// The answer of a change, which comes on another thread.
+class Pending {
+ public:
+  explicit Pending(std::function<void()> wake) : wake_(std::move(wake)) {}
+  void Set(StatusOr<ChangeReport> report) {
+    {
+      MutexLock lock(&mutex_);
+      report_ = std::move(report);
+    }
+    wake_();
+  }
+  std::optional<StatusOr<ChangeReport>> Take() {
+    MutexLock lock(&mutex_);
+    return std::exchange(report_, std::nullopt);
+  }
+
+ private:
+  const std::function<void()> wake_;
+  Mutex mutex_;
+  std::optional<StatusOr<ChangeReport>> report_ GYRE_GUARDED_BY(mutex_);
+};
+
+// What asks the cluster; an error of the request.
+using Asking = std::function<void(Cluster&, Cluster::Done)>;
+using ReadAsking = std::optional<ApiError> (*)(const json::object& body, Asking* asking);
+
+std::optional<ApiError> ReadResize(const json::object& body, Asking* asking) {
+  JsonFields fields(body);
+  fields.Require("ranges");
+  const std::string ranges = fields.String("ranges").value_or("");
+  const bool dry_run = fields.Bool("dry_run").value_or(false);
+  *asking = [ranges, dry_run](Cluster& cluster, Cluster::Done done) {
+    cluster.Resize(ranges, std::move(done), dry_run);
+  };
+  return fields.Finish();
+}
+
+std::optional<ApiError> ReadDrain(const json::object& body, Asking* asking) {
+  JsonFields fields(body);
+  fields.Require("worker");
+  const std::string worker = fields.String("worker").value_or("");
+  const bool dry_run = fields.Bool("dry_run").value_or(false);
+  *asking = [worker, dry_run](Cluster& cluster, Cluster::Done done) {
+    cluster.Drain(worker, std::move(done), dry_run);
+  };
+  return fields.Finish();
+}
+
+std::optional<ApiError> ReadUndrain(const json::object& body, Asking* asking) {
+  JsonFields fields(body);
+  fields.Require("worker");
+  const std::string worker = fields.String("worker").value_or("");
+  *asking = [worker](Cluster& cluster, Cluster::Done done) { cluster.Undrain(worker, std::move(done)); };
+  return fields.Finish();
+}
+
+HttpResponse AnswerOf(const StatusOr<ChangeReport>& report) {
+  if (report.ok()) return Answer(json::serialize(ChangeJson(*report)));
+  ApiError error = FromStatus(report.status());
+  // Too little memory somewhere: the same change is refused again, whenever it is asked for.
+  if (absl::IsResourceExhausted(report.status())) error.status = 409, error.retry_after = 0;
+  return Render(error, ApiStyle::kOpenAi);
+}
+
+// A change that goes on when its client is gone: it is the cluster's, not the connection's.
+Awaitable<void> Change(Exchange& exchange, ApiContext& context, ReadAsking read) {
+  json::object body;
+  Asking asking;
+  std::optional<ApiError> error = ParseBody(exchange.request().body, &body);
+  if (!error) error = read(body, &asking);
+  if (error) {
+    HttpResponse refusal = Render(*error, ApiStyle::kOpenAi);
+    co_await exchange.Respond(std::move(refusal));
+    co_return;
+  }
+  std::function<void()> wake = exchange.waker();
+  const auto pending = std::make_shared<Pending>(std::move(wake));
+  asking(*context.cluster, [pending](StatusOr<ChangeReport> report) { pending->Set(std::move(report)); });
+  for (;;) {
+    const std::optional<StatusOr<ChangeReport>> report = pending->Take();
+    if (report) {
+      HttpResponse response = AnswerOf(*report);
+      co_await exchange.Respond(std::move(response));
+      co_return;
+    }
+    const Wake woken = co_await exchange.Wait();
+    if (woken == Wake::kGone) co_return;
+  }
+}
+
+}  // namespace
+
+void AddClusterRoutes(Router& router, ApiContext& context) {
+  if (context.cluster == nullptr) return;
+  auto add = [&router](std::string method, std::string path, std::function<Awaitable<void>(Exchange&)> handler) {
+    router.Add({.method = std::move(method),
+                .path = std::move(path),
+                .role = Role::kAdmin,
+                .style = ApiStyle::kOpenAi,
+                .handler = std::move(handler)});
+  };
+  auto change = [&context](ReadAsking read) {
+    return [&context, read](Exchange& exchange) { return Change(exchange, context, read); };
+  };
+  add("GET", "/v1/cluster", [&context](Exchange& exchange) { return ShowStatus(exchange, context); });
+  add("GET", "/v1/cluster/events", [&context](Exchange& exchange) { return Events(exchange, context); });
+  add("POST", "/v1/cluster/resize", change(ReadResize));
+  add("POST", "/v1/cluster/drain", change(ReadDrain));
+  add("POST", "/v1/cluster/undrain", change(ReadUndrain));
+}
+
+}  // namespace gyre::http

@@ -1,0 +1,47 @@
+// What a plan change does: layers that change hands, and what each member holds afterwards. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/planner.h"
+
+namespace gyre {
+
+// Consecutive layers that one member takes over from another.
+struct LayerMove {
+  LayerRange layers;
+  std::string from;  // "" = nobody runs them
+  std::string to;
+  uint64_t weight_bytes = 0;  // that `to` loads
+  uint64_t kv_bytes = 0;      // of pages that `to` copies
+  bool operator==(const LayerMove&) const = default;
+};
+
+// What a member has in a plan.
+struct MemberShare {
+  std::string name;
+  std::optional<LayerRange> layers;
+  uint64_t weight_bytes = 0, kv_bytes = 0;
+  uint64_t peak_bytes = 0;    // that it holds while the plan takes the place of the one before
+  uint64_t memory_bytes = 0;  // that it has; 0 = unknown
+  bool fits() const { return memory_bytes == 0 || peak_bytes <= memory_bytes; }
+};
+
+// How much of the KV cache there is: its blocks, and those in use or cached, whose pages are copied.
+struct CacheFill {
+  uint32_t num_blocks = 0, live_blocks = 0;
+};
+
+// In the order of the layers. `runs`: the plan that serves, or null. `members`: with what they hold now. Weights that a
+// member holds already are not loaded again.
+std::vector<LayerMove> MovesBetween(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,
+                                    const Plan& next, const CacheFill& cache);
+
+// Those with layers in `next`, in ring order, then those that lose all that they have in `runs`.
+std::vector<MemberShare> SharesOf(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,
+                                  const Plan& next);
+
+}  // namespace gyre

@@ -1,0 +1,151 @@
+import { KeyForm } from '../shell/key_form';
+import { type Conversation, type Sampling, kServerSampling } from './conversation';
+
+interface Props {
+  conversation: Conversation;
+  models: string[];
+  onChange: (change: (c: Conversation) => Conversation) => void;
+  onDone: () => void;
+}
+
+interface Field {
+  name: keyof Sampling;
+  label: string;
+  hint: string;
+  min: number;
+  max?: number;
+  step: number | 'any';
+}
+
+const kFields: Field[] = [
+  {
+    name: 'temperature',
+    label: 'Temperature',
+    hint: '0 always takes the likeliest token.',
+    min: 0,
+    max: 2,
+    step: 'any',
+  },
+  { name: 'top_p', label: 'Top p', hint: 'Keeps the likeliest tokens up to this share.', min: 0, max: 1, step: 'any' },
+  { name: 'top_k', label: 'Top k', hint: 'Keeps this many tokens; 0 keeps all.', min: 0, step: 1 },
+  {
+    name: 'min_p',
+    label: 'Min p',
+    hint: 'Drops tokens less likely than this share of the best.',
+    min: 0,
+    max: 1,
+    step: 'any',
+  },
+  { name: 'max_tokens', label: 'Max tokens', hint: 'The answer ends there.', min: 1, step: 1 },
+  {
+    name: 'seed',
+    label: 'Seed',
+    hint: 'The same seed gives the same answer.',
+    min: 0,
+    max: Number.MAX_SAFE_INTEGER,
+    step: 1,
+  },
+];
+
+// What differs from the server's choice, in few words; "" if nothing does.
+export function settingsInWords(conversation: Conversation): string {
+  const words: string[] = [];
+  const { temperature, seed } = conversation.sampling;
+  if (temperature !== null) words.push(`temperature ${temperature}`);
+  if (seed !== null) words.push(`seed ${seed}`);
+  if (conversation.system.trim()) words.push('system prompt');
+  return words.join(', ');
+}
+
+function NumberField({
+  field,
+  value,
+  onChange,
+}: {
+  field: Field;
+  value: number | null;
+  onChange: (value: number | null) => void;
+}) {
+  const id = `setting-${field.name}`;
+  const onInput = (event: Event & { currentTarget: HTMLInputElement }) => {
+    const input = event.currentTarget;
+    if (input.value === '') onChange(null);
+    else if (input.validity.valid) onChange(input.valueAsNumber);
+  };
+  return (
+    <div class="field">
+      <label for={id}>{field.label}</label>
+      <input
+        id={id}
+        type="number"
+        inputMode="decimal"
+        min={field.min}
+        max={field.max}
+        step={field.step}
+        value={value ?? ''}
+        placeholder="server’s choice"
+        aria-describedby={`${id}-hint`}
+        onInput={onInput}
+      />
+      <small id={`${id}-hint`}>{field.hint}</small>
+    </div>
+  );
+}
+
+export function SettingsForm({ conversation, models, onChange, onDone }: Props) {
+  const setSampling = (name: keyof Sampling, value: number | null) =>
+    onChange((c) => ({ ...c, sampling: { ...c.sampling, [name]: value } }));
+  return (
+    <div class="settings">
+      <div class="field">
+        <label for="system">System prompt</label>
+        <textarea
+          id="system"
+          rows={4}
+          value={conversation.system}
+          placeholder="How the model is to answer, for example: Answer in one sentence."
+          onInput={(event) => {
+            const system = event.currentTarget.value;
+            onChange((c) => ({ ...c, system }));
+          }}
+        />
+      </div>
+      {models.length > 1 && (
+        <div class="field">
+          <label for="model">Model</label>
+          <select
+            id="model"
+            value={conversation.model || models[0]}
+            onChange={(event) => {
+              const model = event.currentTarget.value;
+              onChange((c) => ({ ...c, model }));
+            }}
+          >
+            {models.map((model) => (
+              <option value={model}>{model}</option>
+            ))}
+          </select>
+        </div>
+      )}
+      <div class="fields">
+        {kFields.map((field) => (
+          <NumberField
+            key={field.name}
+            field={field}
+            value={conversation.sampling[field.name]}
+            onChange={(value) => setSampling(field.name, value)}
+          />
+        ))}
+      </div>
+      <div class="row">
+        <button type="button" onClick={() => onChange((c) => ({ ...c, sampling: kServerSampling }))}>
+          Leave all to the server
+        </button>
+      </div>
+      <details class="key-details">
+        <summary>API key</summary>
+        <KeyForm onDone={onDone} />
+      </details>
+    </div>
+  );
+}

@@ -1,0 +1,133 @@
+// What the server says about its ring, and what it answers to a change. Layers count from 0, both ends inclusive.
+
+export interface Layers {
+  first: number;
+  last: number;
+}
+
+export interface Sent {
+  to: string;
+  rows: number;
+  bytes: number;
+  bytes_per_second: number;
+  latency_ms: number | null;
+}
+
+export interface Member {
+  name: string;
+  local: boolean;
+  address: string;
+  host: string;
+  isa: string;
+  threads: number;
+  memory_bytes: number; // 0: unknown
+  weight_bytes: number;
+  kv_bytes: number;
+  layers: Layers | null;
+  state: 'serving' | 'idle' | 'drained' | 'left_out';
+  why: string;
+  busy: number;
+  steps: number;
+  step_ms: number; // the mean since the last news; 0 if there was none
+  sent: Sent | null;
+}
+
+export interface HistoryEntry {
+  plan: number;
+  ranges: string;
+  at: number; // seconds since 1970
+  took_ms: number;
+  pages_moved: number;
+  result: string;
+}
+
+export interface ClusterStatus {
+  version: string;
+  state: string;
+  plan: { number: number; ranges: string } | null;
+  model: { id: string; architecture: string; layers: number; context: number; kv_type: string; wire: string } | null;
+  members: Member[];
+  engine: {
+    waiting: number;
+    prefill: number;
+    decode: number;
+    held: number;
+    blocks: number;
+    blocks_available: number;
+    blocks_cached: number;
+    block_size: number;
+    requests: number;
+    finished: number;
+    failed: number;
+    cancelled: number;
+    tokens_generated: number;
+    tokens_per_second: number;
+    preemptions: number;
+    steps: number;
+    pauses: number;
+    last_pause_ms: number;
+    longest_pause_ms: number;
+  };
+  plans: { made: number; aborted: number; lost: number };
+  history: HistoryEntry[];
+}
+
+export interface Move {
+  layers: Layers;
+  from: string | null; // null: nobody runs them
+  to: string;
+  weight_bytes: number;
+  kv_bytes: number;
+}
+
+export interface ChangeReply {
+  plan: number | null;
+  ranges: string;
+  dry_run: boolean;
+  moves: Move[];
+  members: {
+    name: string;
+    layers: Layers | null;
+    weight_bytes: number;
+    kv_bytes: number;
+    memory_bytes: number;
+    fits: boolean;
+  }[];
+  took_ms: number;
+  pages_moved: number;
+}
+
+// A change of the plan, before or while it is asked for.
+export type Change =
+  { kind: 'resize'; ranges: string } | { kind: 'drain'; worker: string } | { kind: 'undrain'; worker: string };
+
+// An undrain moves nothing, so there is nothing to ask for before.
+export const hasDryRun = (change: Change): boolean => change.kind !== 'undrain';
+
+export function changeRequest(change: Change, dryRun: boolean): { path: string; body: object } {
+  const path = `/v1/cluster/${change.kind}`;
+  const what = change.kind === 'resize' ? { ranges: change.ranges } : { worker: change.worker };
+  return { path, body: dryRun ? { ...what, dry_run: true } : what };
+}
+
+export const layerCount = (layers: Layers | null): number => (layers ? layers.last - layers.first + 1 : 0);
+
+export function layersInWords(layers: Layers | null): string {
+  if (!layers) return 'no layers';
+  return layers.first === layers.last ? `layer ${layers.first}` : `layers ${layers.first}–${layers.last}`;
+}
+
+export function stateInWords(member: Member): string {
+  switch (member.state) {
+    case 'serving':
+      return 'serves';
+    case 'idle':
+      return 'has no layers';
+    case 'drained':
+      return 'drained';
+    case 'left_out':
+      return member.why ? `left out: ${member.why}` : 'left out';
+    default:
+      return member.state;
+  }
+}

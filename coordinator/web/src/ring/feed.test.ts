@@ -1,0 +1,46 @@
+import { expect, it } from 'vitest';
+import type { ClusterStatus } from './cluster';
+import { type Feed, kSamples, nextFeed } from './feed';
+
+const empty: Feed = { status: null, samples: [], rowRates: {}, fault: 'silent' };
+
+function status(rows: number, tokensPerSecond = 0): ClusterStatus {
+  return {
+    members: [{ name: 'a', sent: { rows } }],
+    engine: {
+      tokens_per_second: tokensPerSecond,
+      waiting: 1,
+      prefill: 2,
+      decode: 3,
+      blocks: 100,
+      blocks_available: 90,
+      blocks_cached: 5,
+    },
+  } as unknown as ClusterStatus;
+}
+
+it('keeps the last minutes', () => {
+  let feed = empty;
+  for (let i = 0; i < kSamples + 50; i++) feed = nextFeed(feed, status(i * 10, i), i);
+  expect(feed.samples).toHaveLength(kSamples);
+  expect(feed.samples.at(-1)).toMatchObject({
+    tokensPerSecond: kSamples + 49,
+    waiting: 1,
+    blocksUsed: 10,
+    blocksCached: 5,
+  });
+  expect(feed.rowRates).toEqual({ a: 10 });
+  expect(feed.fault).toBe('');
+});
+
+it('takes news between the seconds as the latest, without a point of its own', () => {
+  let feed = nextFeed(empty, status(0), 1);
+  feed = nextFeed(feed, status(7, 9), 1.1);
+  expect(feed.samples).toHaveLength(1);
+  expect(feed.samples[0]).toMatchObject({ at: 1, tokensPerSecond: 9 });
+});
+
+it('shows no rate for a worker that started again', () => {
+  const feed = nextFeed(nextFeed(empty, status(500), 1), status(3), 2);
+  expect(feed.rowRates).toEqual({});
+});

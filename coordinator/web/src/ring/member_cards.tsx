@@ -1,0 +1,117 @@
+import { bytes, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
+import { type Change, type ClusterStatus, type Member, layersInWords, stateInWords } from './cluster';
+import { hueClass } from './hues';
+
+interface Props {
+  status: ClusterStatus;
+  rowRates: Record<string, number>;
+  locked: boolean;
+  onChange: (change: Change) => void;
+  onAdd: (name: string) => void;
+}
+
+function MemoryBar({ member }: { member: Member }) {
+  const { memory_bytes: all, weight_bytes: weights, kv_bytes: kv } = member;
+  const share = (n: number) => `${all > 0 ? Math.min((n / all) * 100, 100) : 0}%`;
+  const limit = all > 0 ? ` of ${bytes(all)}` : '';
+  const words = `${bytes(weights)} of weights and ${bytes(kv)} of KV pages${limit}`;
+  return (
+    <div class="meter-row">
+      <div class="meter" role="img" aria-label={`Memory: ${words}`}>
+        <span class="meter-weights" style={{ width: share(weights) }} />
+        <span class="meter-kv" style={{ width: share(kv) }} />
+      </div>
+      <small>
+        {bytes(weights)} weights + {bytes(kv)} KV{limit}
+      </small>
+    </div>
+  );
+}
+
+function Fact({ name, value }: { name: string; value: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}
+
+function Buttons({ member, locked, onChange, onAdd }: Omit<Props, 'status' | 'rowRates'> & { member: Member }) {
+  const { name } = member;
+  if (member.state === 'drained') {
+    return (
+      <button type="button" disabled={locked} onClick={() => onChange({ kind: 'undrain', worker: name })}>
+        Undrain<span class="off-screen"> {name}</span>
+      </button>
+    );
+  }
+  return (
+    <>
+      {member.state === 'idle' && (
+        <button type="button" disabled={locked} onClick={() => onAdd(name)}>
+          Give layers<span class="off-screen"> to {name}</span>
+        </button>
+      )}
+      {member.state !== 'left_out' && (
+        <button type="button" disabled={locked} onClick={() => onChange({ kind: 'drain', worker: name })}>
+          Drain<span class="off-screen"> {name}</span>
+        </button>
+      )}
+    </>
+  );
+}
+
+function Card({
+  member,
+  number,
+  rows,
+  ...rest
+}: Omit<Props, 'status' | 'rowRates'> & { member: Member; number: number; rows?: number }) {
+  const machine = [
+    member.host,
+    member.isa,
+    member.threads > 0 ? `${member.threads} threads` : '',
+    member.address,
+  ].filter(Boolean);
+  return (
+    <li class={`card member ${member.layers ? hueClass(member.name) : 'without'}`} data-member={member.name}>
+      <div class="card-head">
+        <span class="member-number" aria-hidden="true">
+          {member.layers ? number : '–'}
+        </span>
+        <h3>{member.name}</h3>
+        <span class={`state state-${member.state}`}>{stateInWords(member)}</span>
+      </div>
+      <p class="machine">{machine.join(' · ')}</p>
+      <MemoryBar member={member} />
+      {member.layers && (
+        <dl class="facts">
+          <Fact name="Layers" value={layersInWords(member.layers).replace(/^layers? /, '')} />
+          <Fact name="Busy" value={percent(member.busy)} />
+          <Fact name="Step" value={stepTime(member.step_ms)} />
+          <Fact name="Rows" value={rows === undefined ? '–' : `${perSecond(rows)}/s`} />
+        </dl>
+      )}
+      {member.sent && (
+        <p class="link">
+          sends to <strong>{member.sent.to}</strong>: {rate(member.sent.bytes_per_second)}
+          {member.sent.latency_ms !== null && `, latency ${milliseconds(member.sent.latency_ms)}`}
+        </p>
+      )}
+      <div class="row">
+        <Buttons member={member} {...rest} />
+      </div>
+    </li>
+  );
+}
+
+export function MemberCards({ status, rowRates, ...rest }: Props) {
+  return (
+    <ul class="members">
+      {status.members.map((member, i) => (
+        <Card key={member.name} member={member} number={i + 1} rows={rowRates[member.name]} {...rest} />
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,209 @@
+// /v1/responses and /v1/embeddings over a real ring.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/escaping.h"
+#include "tests/testing/openai_rig.h"
+
+namespace gyre::http {
+namespace {
+
+constexpr char kResponses[] = "/v1/responses", kEmbeddings[] = "/v1/embeddings";
+
+using OpenAiResponsesTest = OpenAiRig;
+
+TEST_F(OpenAiResponsesTest, AnswersWhatTheEngineSays) {
+  const Said said = Ask(Greedy("What is Gyre?"));
+  for (const char* input :
+       {R"("What is Gyre?")", R"([{"role":"user","content":"What is Gyre?"}])",
+        R"([{"type":"message","role":"user","content":[{"type":"input_text","text":"What is Gyre?"}]}])"}) {
+    const json::value answer =
+        api_.Get(kResponses, std::string(R"({"model":"demo","temperature":0,"store":false,"input":)") + input + "}");
+    EXPECT_EQ(At(answer, "/object"), "response");
+    EXPECT_EQ(At(answer, "/status"), "completed");
+    EXPECT_EQ(At(answer, "/output/0/type"), "message");
+    EXPECT_EQ(At(answer, "/output/0/role"), "assistant");
+    EXPECT_EQ(At(answer, "/output/0/status"), "completed");
+    EXPECT_EQ(At(answer, "/output/0/content/0/type"), "output_text");
+    EXPECT_EQ(At(answer, "/output/0/content/0/text"), said.text);
+    EXPECT_EQ(At(answer, "/output/0/content/0/annotations"), "[]");
+    EXPECT_EQ(At(answer, "/store"), "false");
+    EXPECT_EQ(At(answer, "/usage/input_tokens"), std::to_string(said.prompt.size()));
+    EXPECT_EQ(At(answer, "/usage/output_tokens"), std::to_string(said.ids.size()));
+  }
+  const json::value cut = api_.Get(kResponses, R"({"temperature":0,"input":"What is Gyre?","max_output_tokens":3})");
+  EXPECT_EQ(At(cut, "/status"), "incomplete");
+  EXPECT_EQ(At(cut, "/incomplete_details/reason"), "max_output_tokens");
+  EXPECT_EQ(At(cut, "/usage/output_tokens"), "3");
+  const auto tokens = [&](const char* body) { return At(api_.Get(kResponses, body), "/usage/input_tokens"); };
+  EXPECT_EQ(tokens(R"({"input":"Hi","instructions":"Be brief.","max_output_tokens":1})"),
+            tokens(R"({"input":[{"role":"developer","content":"Be brief."},{"type":"reasoning","id":"x","summary":[]},
+                                {"role":"user","content":"Hi"}],"max_output_tokens":1})"));
+}
+
+TEST_F(OpenAiResponsesTest, AStreamHasAllItsEvents) {
+  const Said said = Ask(Greedy("What is Gyre?"));
+  const auto exchange = api_.Post(kResponses, R"({"temperature":0,"input":"What is Gyre?","stream":true})");
+  const std::vector<SseMessage> events = Events(exchange->answer.body);
+  std::vector<std::string> types;
+  std::string text;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const json::value event = Json(events[i].data);
+    EXPECT_EQ(At(event, "/type"), events[i].event);
+    EXPECT_EQ(At(event, "/sequence_number"), std::to_string(i));
+    if (types.empty() || types.back() != events[i].event) types.push_back(events[i].event);
+    if (events[i].event == "response.output_text.delta") {
+      text += At(event, "/delta");
+      EXPECT_EQ(At(event, "/output_index"), "0");
+      EXPECT_EQ(At(event, "/item_id"), "msg_r1");
+    }
+    if (events[i].event == "response.output_text.done") EXPECT_EQ(At(event, "/text"), said.text);
+    if (events[i].event == "response.created") EXPECT_EQ(At(event, "/response/status"), "in_progress");
+  }
+  EXPECT_EQ(text, said.text);
+  EXPECT_EQ(types, (std::vector<std::string>{"response.created", "response.in_progress", "response.output_item.added",
+                                             "response.content_part.added", "response.output_text.delta",
+                                             "response.output_text.done", "response.content_part.done",
+                                             "response.output_item.done", "response.completed"}));
+  const json::value whole = Json(events.back().data);
+  EXPECT_EQ(At(whole, "/response/output/0/content/0/text"), said.text);
+  EXPECT_EQ(At(whole, "/response/usage/output_tokens"), std::to_string(said.ids.size()));
+}
+
+TEST_F(OpenAiResponsesTest, LogprobsComeWhereTheyAreAskedFor) {
+  const json::value answer = api_.Get(kResponses, R"({"temperature":0,"input":"What is Gyre?","top_logprobs":2,
+      "include":["message.output_text.logprobs"]})");
+  const json::array& scores = answer.at("output").at(0).at("content").at(0).at("logprobs").as_array();
+  EXPECT_EQ(scores.size() + 1, static_cast<size_t>(answer.at("usage").at("output_tokens").as_int64()));
+  EXPECT_EQ(scores[0].at("top_logprobs").as_array().size(), 2u);
+}
+
+TEST_F(OpenAiResponsesTest, WhatNeedsAMemoryIsRefused) {
+  struct Case {
+    const char* body;
+    int status;
+    const char* param;
+  };
+  const Case cases[] = {
+      {R"({})", 400, "input"},
+      {R"({"input":7})", 400, "input"},
+      {R"({"input":[]})", 422, "input"},
+      {R"({"input":[{"type":"function_call_output"}]})", 422, "input[0].type"},
+      {R"({"input":[{"role":"user","content":[{"type":"input_image"}]}]})", 422, "input[0].content[0].type"},
+      {R"({"input":"a","store":true})", 422, "store"},
+      {R"({"input":"a","previous_response_id":"resp_1"})", 422, "previous_response_id"},
+      {R"({"input":"a","conversation":"c"})", 422, "conversation"},
+      {R"({"input":"a","background":true})", 422, "background"},
+      {R"({"input":"a","truncation":"auto"})", 422, "truncation"},
+      {R"({"input":"a","text":{"format":{"type":"json_schema"}}})", 422, "text.format.type"},
+      {R"({"input":"a","tools":[{"type":"web_search"}]})", 422, "tools"},
+      {R"({"input":"a","include":["file_search_call.results"]})", 422, "include"},
+      {R"({"input":"a","model":"gpt-5"})", 404, "model"},
+  };
+  for (const Case& c : cases) {
+    const auto exchange = api_.Post(kResponses, c.body);
+    EXPECT_EQ(exchange->answer.status, c.status) << c.body << exchange->answer.body;
+    EXPECT_EQ(At(Json(exchange->answer.body), "/error/param"), c.param) << c.body;
+  }
+}
+
+std::vector<float> Floats(const json::value& list) {
+  std::vector<float> out;
+  for (const json::value& v : list.as_array()) out.push_back(v.to_number<float>());
+  return out;
+}
+
+using OpenAiEmbeddingsTest = OpenAiRig;
+
+TEST_F(OpenAiEmbeddingsTest, AreTheEnginesWithLengthOne) {
+  for (const Pooling pooling : {Pooling::kMean, Pooling::kLast}) {
+    Question question;
+    question.input = TextInput{.text = "Lily and Tom"};
+    question.embedding = pooling;
+    const Said said = Ask(question);
+    double sum = 0;
+    for (float v : said.embedding) sum += double{v} * v;
+    const std::string name = pooling == Pooling::kMean ? "mean" : "last";
+    const json::value answer =
+        api_.Get(kEmbeddings, R"({"model":"demo","input":"Lily and Tom","pooling":")" + name + "\"}");
+    EXPECT_EQ(At(answer, "/object"), "list");
+    EXPECT_EQ(At(answer, "/data/0/object"), "embedding");
+    EXPECT_EQ(At(answer, "/usage/prompt_tokens"), std::to_string(said.prompt.size()));
+    const std::vector<float> vector = Floats(answer.at("data").at(0).at("embedding"));
+    ASSERT_EQ(vector.size(), said.embedding.size());
+    for (size_t i = 0; i < vector.size(); ++i) {
+      EXPECT_FLOAT_EQ(vector[i], static_cast<float>(said.embedding[i] / std::sqrt(sum)));
+    }
+  }
+}
+
+TEST_F(OpenAiEmbeddingsTest, ComeInAnyFormAndNumber) {
+  Question question;
+  question.input = TextInput{.text = "Lily and Tom"};
+  question.max_new_tokens = 1;
+  const std::string ids = Ids(Ask(question).prompt);
+  const json::value one = api_.Get(kEmbeddings, R"({"input":"Lily and Tom"})").at("data").at(0).at("embedding");
+  EXPECT_EQ(api_.Get(kEmbeddings, "{\"input\":" + ids + "}").at("data").at(0).at("embedding"), one);
+  EXPECT_EQ(api_.Get(kEmbeddings, "{\"input\":[" + ids + "]}").at("data").at(0).at("embedding"), one);
+  // More than the engine gets at once.
+  std::string many = R"({"input":["Lily and Tom")";
+  for (int i = 1; i < 40; ++i) many += ",\"text " + std::to_string(i) + "\"";
+  const json::value answer = api_.Get(kEmbeddings, many + ",\"Lily and Tom\"]}");
+  const json::array& data = answer.at("data").as_array();
+  ASSERT_EQ(data.size(), 41u);
+  EXPECT_EQ(data[0].at("embedding"), one);
+  EXPECT_EQ(data[40].at("embedding"), one);
+  EXPECT_EQ(At(data[40], "/index"), "40");
+  EXPECT_NE(data[39].at("embedding"), one);
+
+  const std::vector<float> all = Floats(one);
+  const json::value base64 = api_.Get(kEmbeddings, R"({"input":"Lily and Tom","encoding_format":"base64"})");
+  std::string bytes;
+  const std::string text = At(base64, "/data/0/embedding");
+  ASSERT_TRUE(absl::Base64Unescape(absl::string_view(text.data(), text.size()), &bytes));
+  ASSERT_EQ(bytes.size(), all.size() * 4);
+  EXPECT_EQ(std::memcmp(bytes.data(), all.data(), bytes.size()), 0);  // this machine is little-endian
+
+  const std::vector<float> few =
+      Floats(api_.Get(kEmbeddings, R"({"input":"Lily and Tom","dimensions":10})").at("data").at(0).at("embedding"));
+  ASSERT_EQ(few.size(), 10u);
+  double length = 0, sum = 0;
+  for (size_t i = 0; i < 10; ++i) {
+    length += double{few[i]} * few[i];
+    sum += double{all[i]} * all[i];
+  }
+  EXPECT_NEAR(length, 1, 1e-6);
+  for (size_t i = 0; i < 10; ++i) EXPECT_NEAR(few[i], all[i] / std::sqrt(sum), 1e-6);
+}
+
+TEST_F(OpenAiEmbeddingsTest, RefusalsNameTheField) {
+  struct Case {
+    const char* body;
+    int status;
+    const char* param;
+  };
+  const Case cases[] = {
+      {R"({})", 400, "input"},
+      {R"({"input":[]})", 422, "input"},
+      {R"({"input":"a","dimensions":0})", 422, "dimensions"},
+      {R"({"input":"a","dimensions":129})", 422, "dimensions"},
+      {R"({"input":"a","encoding_format":"int8"})", 422, "encoding_format"},
+      {R"({"input":"a","pooling":"max"})", 422, "pooling"},
+      {R"({"input":"a","temperature":1})", 422, "temperature"},
+  };
+  for (const Case& c : cases) {
+    const auto exchange = api_.Post(kEmbeddings, c.body);
+    EXPECT_EQ(exchange->answer.status, c.status) << c.body << exchange->answer.body;
+    EXPECT_EQ(At(Json(exchange->answer.body), "/error/param"), c.param) << c.body;
+  }
+  std::string ids = "1";
+  for (int i = 0; i < 1024; ++i) ids += ",1";
+  const auto exchange = api_.Post(kEmbeddings, "{\"input\":[[1],[" + ids + "]]}");
+  EXPECT_EQ(exchange->answer.status, 400);
+  EXPECT_EQ(At(Json(exchange->answer.body), "/error/code"), "context_length_exceeded");
+}
+
+}  // namespace
+}  // namespace gyre::http

@@ -1,0 +1,226 @@
+// gyre serve over HTTP, as its user starts it: flags, addresses, draining, SIGHUP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <memory>
+#include <regex>
+
+#include "cli/serve_http.h"
+#include "tests/testing/certificates.h"
+#include "tests/testing/command.h"
+#include "tests/testing/http_client.h"
+#include "tests/testing/https_client.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Ended;
+using testing::Folder;
+using testing::Gyre;
+using ::testing::HasSubstr;
+using testing::HttpAnswer;
+using testing::HttpClient;
+using testing::HttpsClient;
+using ::testing::Not;
+using testing::Process;
+
+constexpr char kServedModel[] = GYRE_DEMO_MODEL;
+constexpr char kLongAnswer[] = R"({"prompt":"Tell me","n_predict":100000,"ignore_eos":true,"stream":true})";
+constexpr char kJsonType[] = "Content-Type: application/json\r\n";
+
+class Served {
+ public:
+  explicit Served(const std::vector<std::string>& flags) {
+    std::vector<std::string> command{GYRE_BINARY, "serve", kServedModel, "-t", "1", "--http", "127.0.0.1:0"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    process_ = std::make_unique<Process>(command);
+    const auto url = process_->WaitFor("listening http");
+    EXPECT_TRUE(url.has_value()) << process_->output();
+    if (url) address_ = url->substr(url->find("//") + 2);
+  }
+  const std::string& address() const { return address_; }
+  Process& process() { return *process_; }
+  HttpAnswer Get(const std::string& target, const std::string& headers = "") {
+    HttpClient client(address_);
+    client.Request("GET", target, headers);
+    return client.Answer();
+  }
+  // A client that has begun to get a long answer.
+  std::unique_ptr<HttpClient> Stream(const std::string& body = kLongAnswer) {
+    auto client = std::make_unique<HttpClient>(address_);
+    client->Request("POST", "/completion", kJsonType, body);
+    while (client->input().find("data:") == std::string::npos && client->Receive()) {
+    }
+    return client;
+  }
+
+ private:
+  std::unique_ptr<Process> process_;
+  std::string address_;
+};
+
+TEST(ServeHttpTest, WithoutClusterItAnswersHttpAndHasNoOtherPort) {
+  Served served({"--alias", "short", "--alias", "other"});
+  EXPECT_EQ(served.Get("/health").status, 200);
+  EXPECT_EQ(served.Get("/ready").status, 200);
+  // The page's address for people.
+  EXPECT_THAT(served.process().output(), HasSubstr("open http://" + served.address()));
+  HttpClient client(served.address());
+  client.Request("POST", "/completion", kJsonType, R"({"prompt":"Tell me","n_predict":3,"temperature":0})");
+  EXPECT_EQ(client.Answer().status, 200);
+  const auto line = served.process().WaitFor("POST /completion 200");
+  ASSERT_TRUE(line.has_value());
+  EXPECT_THAT(*line, ::testing::ContainsRegex("bytes tokens [0-9]+\\+3"));
+  EXPECT_THAT(served.process().output(), Not(HasSubstr("Tell me"))) << "prompts are not logged";
+  size_t listening = 0;
+  for (std::ifstream tcp("/proc/" + std::to_string(served.process().pid()) + "/net/tcp"); tcp.good();) {
+    std::string text;
+    std::getline(tcp, text);
+    const auto socket = text.find(" 0A ");
+    if (socket == std::string::npos) continue;
+    std::istringstream words(text);
+    std::string word;
+    for (int i = 0; i < 10; ++i) words >> word;  // the last one is the inode
+    std::error_code ignored;
+    for (const auto& fd :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(served.process().pid()) + "/fd")) {
+      listening += std::filesystem::read_symlink(fd.path(), ignored).string() == "socket:[" + word + "]";
+    }
+  }
+  EXPECT_EQ(listening, 1u);
+  served.process().Kill(SIGTERM);
+  EXPECT_EQ(served.process().Wait(seconds(30)), 0) << served.process().output();
+}
+
+TEST(ServeHttpTest, WithClusterHttpIsThereOnlyWhenAskedFor) {
+  Process alone({GYRE_BINARY, "serve", kServedModel, "-t", "1", "--cluster", "127.0.0.1:0"});
+  ASSERT_TRUE(alone.WaitFor("workers join with").has_value()) << alone.output();
+  EXPECT_THAT(alone.output(), Not(HasSubstr("http://")));
+  alone.Kill(SIGTERM);
+  EXPECT_EQ(alone.Wait(seconds(30)), 0);
+  Served both({"--cluster", "127.0.0.1:0", "--no-local", "--min-workers", "1"});
+  const HttpAnswer ready = both.Get("/ready");
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_THAT(ready.body, HasSubstr("0 of 1 workers have joined"));
+  EXPECT_EQ(both.Get("/health").status, 200);
+  const auto cluster = both.process().WaitFor("listening 127");
+  ASSERT_TRUE(cluster.has_value());
+  Process worker({GYRE_BINARY, "worker", "--join", "127" + *cluster, "--name", "w", "-t", "1"});
+  for (int i = 0; i < 1200 && both.Get("/ready").status != 200; ++i) std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(both.Get("/ready").status, 200);
+}
+
+TEST(ServeHttpTest, FlagsThatDoNotFitAreRefusedBeforeTheModelIsLoaded) {
+  Folder folder;
+  testing::WriteCertificate(folder / "cert", folder / "key", "name");
+  std::ofstream(folder / "keys") << "ann\n";
+  const std::string cert = folder / "cert", key = folder / "key", keys = folder / "keys";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{"--http", "nowhere"}, "--http"},
+      {{"--http", "0.0.0.0:0"}, "--insecure"},
+      {{"--http", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key}, "--api-keys"},
+      {{"--tls-cert", cert}, "belong together"},
+      {{"--tls-cert", key, "--tls-key", key}, "no certificate chain"},
+      {{"--api-keys", keys}, "expected NAME KEY"},
+      {{"--cors", "everyone"}, "no origin"},
+      {{"--allow-host", "a:80"}, "no host"},
+      {{"--max-body", "8"}, "--max-body"},
+      {{"--min-workers", "2"}, "--cluster"},
+      {{"--no-local"}, "--cluster"},
+      {{"--ring", "127.0.0.1:0"}, "--cluster"},
+  };
+  for (const auto& [flags, words] : wrong) {
+    std::vector<std::string> command{"serve", "/nowhere/model.gguf"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Ended e = Gyre(command);
+    EXPECT_EQ(e.code, 2) << flags[0] << " " << e.text;
+    EXPECT_THAT(e.text, HasSubstr(words)) << flags[0];
+  }
+  Served served({});
+  const Ended taken = Gyre({"serve", "/nowhere/model.gguf", "--http", served.address()});
+  EXPECT_EQ(taken.code, 1);
+  EXPECT_THAT(taken.text, HasSubstr("--http: cannot listen at " + served.address() + ": another program has the port"));
+  EXPECT_EQ(Gyre({"serve", "/nowhere/model.gguf", "--http", "127.0.0.1:0", "--api-keys", "/nowhere/keys"}).code, 1);
+}
+
+TEST(ServeHttpTest, SigtermLetsRunningAnswersEnd) {
+  Served served({"--drain-timeout", "300", "-c", "100000"});
+  HttpClient first(served.address()), second(served.address());
+  for (HttpClient* client : {&first, &second}) {
+    client->Request("GET", "/ready");
+    EXPECT_EQ(client->Answer().status, 200);
+  }
+  const auto endless = served.Stream();
+  const auto running =
+      served.Stream(R"({"prompt":"Tell me","n_predict":200,"temperature":0,"ignore_eos":true,"stream":true})");
+  served.process().Kill(SIGTERM);
+  ASSERT_TRUE(served.process().WaitFor("answers run").has_value()) << served.process().output();
+  first.Request("GET", "/ready");
+  const HttpAnswer ready = first.Answer();
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_THAT(ready.body, HasSubstr("draining"));
+  second.Request("POST", "/completion", kJsonType, kLongAnswer);
+  EXPECT_EQ(second.Answer().status, 503);
+  const HttpAnswer answer = running->Answer();
+  EXPECT_TRUE(answer.whole);
+  EXPECT_THAT(answer.body, HasSubstr("\"stop\":true"));
+  endless->Close();
+  EXPECT_EQ(served.process().Wait(seconds(60)), 0) << served.process().output();
+}
+
+TEST(ServeHttpTest, TheTimeLimitOrASecondSignalEndsRunningAnswers) {
+  for (const bool second : {false, true}) {
+    Served served({"--drain-timeout", second ? "300" : "0", "-c", "100000"});
+    const auto running = served.Stream();
+    served.process().Kill(SIGTERM);
+    if (second) {
+      ASSERT_TRUE(served.process().WaitFor("answers run").has_value()) << served.process().output();
+      served.process().Kill(SIGINT);
+    }
+    EXPECT_EQ(served.process().Wait(seconds(60)), 0) << served.process().output();
+    EXPECT_FALSE(running->Answer().whole);
+  }
+}
+
+TEST(ServeHttpTest, HangupReadsKeysAndCertificateAgain) {
+  Folder folder;
+  const std::string keys = folder / "keys", cert = folder / "cert", key = folder / "key";
+  std::ofstream(keys) << "ann first-key\n";
+  ::chmod(keys.c_str(), 0600);
+  testing::WriteCertificate(cert, key, "first");
+  Served served({"--api-keys", keys, "--tls-cert", cert, "--tls-key", key});
+  const auto status = [&](const std::string& with) {
+    HttpsClient client(served.address());
+    client.Request("GET", "/props", "x-api-key: " + with + "\r\n");
+    return client.Answer().status;
+  };
+  EXPECT_EQ(status("first-key"), 200);
+  EXPECT_EQ(status("second-key"), 401);
+  std::ofstream(keys) << "ann\n";
+  served.process().Kill(SIGHUP);
+  ASSERT_TRUE(served.process().WaitFor("stay as they were").has_value());
+  EXPECT_EQ(status("first-key"), 200);
+  std::ofstream(keys) << "ann second-key\n";
+  testing::WriteCertificate(cert, key, "second");
+  served.process().Kill(SIGHUP);
+  ASSERT_TRUE(served.process().WaitFor("are read again").has_value());
+  EXPECT_EQ(status("second-key"), 200);
+  EXPECT_EQ(status("first-key"), 401);
+  EXPECT_EQ(HttpsClient(served.address()).peer(), "second");
+  EXPECT_THAT(served.process().output(), Not(HasSubstr("-key")));
+}
+
+TEST(ServeHttpTest, TheModelIsCalledAsItsFile) {
+  EXPECT_EQ(ModelName("/data/Tiny-1B.Q8_0.gguf"), "Tiny-1B.Q8_0");
+  EXPECT_EQ(ModelName("big-00001-of-00003.gguf"), "big");
+  EXPECT_EQ(ModelName("/data/folder/"), "folder");
+  EXPECT_EQ(ModelName("stories15M.bin"), "stories15M");
+  EXPECT_EQ(ModelName("model"), "model");
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,141 @@
+// A coordinator that runs layers itself: alone, and beside workers that come, go and share them with it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "kernels/ops.h"
+#include "runtime/runtime.h"
+#include "tests/testing/process_ring.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/sanitized.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Ask;
+using testing::Clients;
+using ::testing::HasSubstr;
+using testing::ProcessesTest;
+using testing::Ring;
+
+constexpr int kVocab = 96;
+constexpr uint32_t kTokens = 120;
+
+class LocalTest : public ProcessesTest {
+ protected:
+  // The texts of one process on one stage.
+  std::vector<std::vector<TokenId>> Alone() {
+    RuntimeOptions o;
+    o.model = model_.path();
+    o.threads = 1;
+    o.kv_type = "f32";
+    o.block_size = 4;
+    o.quiet = true;
+    auto alone = Runtime::Open(o);
+    EXPECT_TRUE(alone.ok()) << alone.status();
+    std::vector<std::vector<TokenId>> out;
+    for (int i = 0; i < Clients::kTexts; ++i)
+      out.push_back(testing::RunOne((*alone)->engine(), Ask(i, kVocab, kTokens)).tokens);
+    return out;
+  }
+  static void LetThemWrite(Clients& clients, uint64_t tokens) {
+    for (const uint64_t until = clients.tokens() + tokens; clients.tokens() < until;)
+      std::this_thread::sleep_for(milliseconds(1));
+  }
+  static std::string LayersOf(const std::string& address, const std::string& name) {
+    const auto status = FetchStatus(address);
+    if (!status.ok()) return Message(status.status());
+    for (const auto& m : status->members()) {
+      if (m.name() == name && m.has_layers()) return FormatRange({m.layers().begin(), m.layers().end()});
+    }
+    return "-";
+  }
+};
+
+// From one process to three and through every place in the ring, while texts are being written.
+TEST_F(LocalTest, TheCoordinatorsLayersMoveAsAnybodysAndNoTextChanges) {
+  const auto expected = Alone();
+  Ring ring(model_.path(), {"--min-workers", "2", "--no-prefix-cache"});
+  ASSERT_TRUE(ring.Serves(1));
+  Clients clients(ring.address(), kVocab, kTokens);
+  LetThemWrite(clients, 50);
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  EXPECT_EQ(LayersOf(ring.address(), "local"), "4-5") << "its share, the last of the ring";
+  LetThemWrite(clients, 100);
+  const char* const cuts[] = {"local=0-1,w1=2-3,w2=4-5", "w1=0-2,local=3-3,w2=4-5",
+                              "w2=0-3,w1=4-4,local=5-5", "local=0-5",
+                              "w1=0-2,w2=3-5",           "w1=0,local=1-4,w2=5"};
+  uint64_t pages = 0;
+  for (int i = 0; i < (testing::kSanitized ? 6 : 12); ++i) {
+    const auto change = AskResize(ring.address(), cuts[i % 6]);
+    ASSERT_TRUE(change.ok()) << cuts[i % 6] << ": " << change.status() << ring.serve().output();
+    pages += change->pages_moved();
+    LetThemWrite(clients, 60);
+  }
+  const auto drained = AskDrain(ring.address(), "local");
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  EXPECT_EQ(LayersOf(ring.address(), "local"), "-");
+  LetThemWrite(clients, 60);
+  const auto texts = clients.Stop();
+  EXPECT_GT(texts.size(), 8u);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->rows_replayed(), 0u) << "tokens were computed again";
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_GT(pages, 100u);
+}
+
+TEST_F(LocalTest, ItGetsTheLayersThatItIsStartedWith) {
+  Ring ring(model_.path(), {"--layers", "2-3", "--min-workers", "2"});
+  ASSERT_TRUE(ring.Serves(1));
+  EXPECT_EQ(LayersOf(ring.address(), "local"), "0-5") << "alone it has all";
+  ring.AddWorker("w1", {"--layers", "4-5"});
+  ring.AddWorker("w2");
+  ASSERT_TRUE(ring.Serves(3));
+  EXPECT_EQ(LayersOf(ring.address(), "local"), "2-3");
+  EXPECT_EQ(LayersOf(ring.address(), "w2"), "0-1");
+  testing::Process wrong({GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--layers", "2-6"});
+  EXPECT_EQ(wrong.Wait(std::chrono::seconds(20)), 1);
+  EXPECT_THAT(wrong.output(), HasSubstr("local wants layers 2-6, the model has 0-5"));
+  testing::Process none(
+      {GYRE_BINARY, "serve", model_.path(), "--cluster", "127.0.0.1:0", "--layers", "2-3", "--no-local"});
+  EXPECT_EQ(none.Wait(std::chrono::seconds(20)), 2);
+}
+
+TEST_F(LocalTest, WithNoLocalTheWorkersHaveAllLayers) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  EXPECT_EQ(LayersOf(ring.address(), "local"), "-");
+}
+
+// A drained worker stays without layers, whatever happens, until somebody undrains it.
+TEST_F(LocalTest, ADrainLasts) {
+  Ring ring(model_.path(), {"--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  ASSERT_TRUE(AskDrain(ring.address(), "w1").ok());
+  EXPECT_TRUE(AskDrain(ring.address(), "w1").ok()) << "once more changes nothing";
+  EXPECT_EQ(LayersOf(ring.address(), "w1"), "-");
+  EXPECT_THAT(Message(AskResize(ring.address(), "w1=0-2,w2=3-5").status()), HasSubstr("w1 is drained"));
+  EXPECT_FALSE(AskUndrain(ring.address(), "w9").ok());
+  ASSERT_TRUE(AskUndrain(ring.address(), "w1").ok());
+  const auto dry = AskResize(ring.address(), "w1=0-2,w2=3-5", true);
+  ASSERT_TRUE(dry.ok()) << dry.status();
+  EXPECT_TRUE(dry->dry_run());
+  EXPECT_GT(dry->moves_size(), 0);
+  EXPECT_EQ(LayersOf(ring.address(), "w1"), "-") << "a dry run moves nothing";
+  EXPECT_TRUE(AskResize(ring.address(), "w1=0-2,w2=3-5").ok());
+  EXPECT_EQ(LayersOf(ring.address(), "w1"), "0-2");
+}
+
+}  // namespace
+}  // namespace gyre

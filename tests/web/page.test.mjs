@@ -1,0 +1,316 @@
+// The web page in a browser, against a running `gyre serve` with at least two members that have layers: GYRE_URL.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import {
+  accessibilityFaults,
+  answers,
+  ask,
+  chooseSettings,
+  finished,
+  keptConversation,
+  launch,
+  message,
+  open,
+  phone,
+  shot,
+  url,
+} from './browser.mjs';
+
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser?.close());
+
+const status = async () => (await fetch(`${url}/v1/cluster`)).json();
+// Tokens of an answer during which there is time to do something.
+const kLong = Number(process.env.GYRE_LONG ?? 6000);
+const kPrompt = 'Tell me a story about a little fox.';
+
+// Long answers: the tokens that end one are forbidden, and it is so hot that no text repeats itself. The page has no such
+// settings, so they are put into its requests.
+async function neverEnd(page) {
+  const body = { logit_bias: {}, ignore_eos: true, temperature: 4 };
+  for (const marker of ['<|im_end|>', '<|im_start|>', '<|endoftext|>', '</s>', '<|eot_id|>']) {
+    const request = { method: 'POST', headers: { 'content-type': 'application/json' } };
+    const content = JSON.stringify({ content: marker, parse_special: true });
+    const { tokens } = await (await fetch(`${url}/tokenize`, { ...request, body: content })).json();
+    if (tokens.length === 1) body.logit_bias[tokens[0]] = -100;
+  }
+  await page.route('**/v1/chat/completions', (route) =>
+    route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ...body }) }),
+  );
+}
+
+test('the page comes with a strict policy, and from nowhere else', async () => {
+  const response = await fetch(`${url}/`);
+  assert.equal(response.status, 200);
+  assert.match(response.headers.get('content-security-policy'), /default-src 'self'/);
+  assert.equal(response.headers.get('x-content-type-options'), 'nosniff');
+  const page = await open(browser);
+  await message(page).waitFor();
+  await shot(page, 'chat-empty-light');
+  assert.deepEqual(page.faults, []);
+});
+
+test('a chat streams, and says how fast', async () => {
+  const page = await open(browser);
+  await neverEnd(page);
+  await chooseSettings(page, { Temperature: 1, Seed: 7, 'Max tokens': kLong });
+  // How long the answer is each time that it grows.
+  await page.evaluate(() => {
+    globalThis.lengths = [];
+    new MutationObserver(() => {
+      const length = document.querySelector('.answer .markdown')?.textContent.length ?? 0;
+      if (length > (globalThis.lengths.at(-1) ?? 0)) globalThis.lengths.push(length);
+    }).observe(document.body, { childList: true, subtree: true, characterData: true });
+  });
+  const turn = await ask(page, kPrompt);
+  assert.ok(turn.content.length > 20, turn.content);
+  const lengths = await page.evaluate(() => globalThis.lengths);
+  assert.ok(lengths.length >= 3, `the answer grew in ${lengths.length} pieces`);
+  assert.ok(turn.stats.answerTokens > 1 && turn.stats.promptTokens > 1, JSON.stringify(turn.stats));
+  await page.getByText(/\d+ tokens · [\d.]+ tokens\/s · first after/).waitFor();
+  await shot(page, 'chat-light');
+  assert.deepEqual(page.faults, []);
+});
+
+test('an answer is stopped, written again, and a question edited', async () => {
+  const page = await open(browser);
+  await neverEnd(page);
+  await chooseSettings(page, { Temperature: 1, Seed: 7, 'Max tokens': kLong });
+  await message(page).fill(kPrompt);
+  await page.keyboard.press('Enter');
+  await page.locator('.answer.writing .markdown').waitFor();
+  await page.getByRole('button', { name: 'Stop the answer' }).click();
+  assert.equal((await finished(page)).ending, 'stopped');
+  await chooseSettings(page, { 'Max tokens': 20 });
+  await page.getByRole('button', { name: 'Write this answer again' }).click();
+  const first = await finished(page);
+  assert.equal(first.ending, 'length');
+  await page.getByRole('button', { name: 'Edit your message' }).click();
+  await page.getByLabel('Edit your message').fill('Say something else.');
+  await page.locator('.editor').getByRole('button', { name: 'Send' }).click();
+  await page.getByText('Say something else.').first().waitFor();
+  await finished(page);
+  assert.deepEqual(
+    (await keptConversation(page)).turns.map((turn) => turn.role),
+    ['user', 'assistant'],
+  );
+  assert.deepEqual(page.faults, []);
+});
+
+test('conversations stay in the browser', async () => {
+  const page = await open(browser);
+  await chooseSettings(page, { 'System prompt': 'Be brief.', 'Max tokens': 8 });
+  await ask(page, 'The first one');
+  await page.getByRole('button', { name: 'New conversation' }).first().click();
+  await ask(page, 'The second one');
+  await page.reload();
+  await page.locator('.entry', { hasText: 'The first one' }).click();
+  await answers(page).first().waitFor();
+  const kept = await page.evaluate(
+    () => Object.keys(localStorage).filter((key) => key.startsWith('gyre.conversation.')).length,
+  );
+  assert.equal(kept, 2);
+  page.on('dialog', (dialog) => dialog.accept());
+  await page.getByRole('button', { name: 'Delete: The first one' }).click();
+  await page.locator('.entry', { hasText: 'The first one' }).waitFor({ state: 'detached' });
+});
+
+// How the pointer goes from where the first boundary is to its next place.
+async function boundaryPath(page, handle) {
+  const [now, min] = await Promise.all(
+    ['aria-valuenow', 'aria-valuemin'].map((name) => handle.getAttribute(name).then(Number)),
+  );
+  const place = now > min ? now - 1 : now + 1;
+  const { model } = await status();
+  const angle = ((18 + (324 * place) / model.layers - 90) * Math.PI) / 180;
+  const flow = await page.locator('.ring .flow').boundingBox();
+  const center = { x: flow.x + flow.width / 2, y: flow.y + flow.height / 2 };
+  const knob = await handle.locator('.boundary-knob').boundingBox();
+  const from = { x: knob.x + knob.width / 2, y: knob.y + knob.height / 2 };
+  const radius = Math.hypot(from.x - center.x, from.y - center.y);
+  const to = { x: center.x + radius * Math.cos(angle), y: center.y + radius * Math.sin(angle) };
+  return { from, to, place };
+}
+
+async function dragBoundary(page) {
+  const handle = page.getByRole('slider').first();
+  const { from, to, place } = await boundaryPath(page, handle);
+  await page.mouse.move(from.x, from.y);
+  await page.mouse.down();
+  await page.mouse.move(to.x, to.y, { steps: 5 });
+  await page.mouse.up();
+  assert.equal(Number(await handle.getAttribute('aria-valuenow')), place);
+}
+
+test('a boundary is dragged in the middle of an answer, whose text stays the same', async () => {
+  const page = await open(browser, 'both');
+  await neverEnd(page);
+  await chooseSettings(page, { Temperature: 1, Seed: 7, 'Max tokens': kLong });
+  const undisturbed = await ask(page, kPrompt);
+  assert.equal(undisturbed.stats.answerTokens, kLong);
+  await page.getByRole('button', { name: 'Write this answer again' }).click();
+  await page.locator('.answer.writing .markdown').waitFor();
+  const before = (await status()).plan.number;
+  await dragBoundary(page);
+  await page
+    .getByText(/Layers? \d+.* from .* to /)
+    .first()
+    .waitFor();
+  await shot(page, 'both-dragged');
+  await page.getByRole('button', { name: 'Apply' }).click();
+  await page.getByText(/^Plan \d+ serves: /).waitFor();
+  assert.ok(
+    await page.locator('.answer.writing').isVisible(),
+    'the answer ended before the new plan served: raise GYRE_LONG',
+  );
+  const disturbed = await finished(page);
+  assert.equal((await status()).plan.number, before + 1);
+  assert.equal(disturbed.stats.answerTokens, kLong);
+  assert.equal(disturbed.content, undisturbed.content);
+  assert.deepEqual(page.faults, []);
+});
+
+test('keys move a boundary, Escape takes it back', async () => {
+  const page = await open(browser, 'ring');
+  const handle = page.getByRole('slider').first();
+  await handle.focus();
+  const [now, min] = await Promise.all(
+    ['aria-valuenow', 'aria-valuemin'].map((name) => handle.getAttribute(name).then(Number)),
+  );
+  const key = now > min ? 'ArrowLeft' : 'ArrowRight';
+  await page.keyboard.press(key);
+  assert.equal(Number(await handle.getAttribute('aria-valuenow')), now + (now > min ? -1 : 1));
+  await page.getByRole('button', { name: 'Apply' }).waitFor();
+  await page
+    .getByText(/Layers? \d+.* from .* to /)
+    .first()
+    .waitFor();
+  await page.keyboard.press('Escape');
+  assert.equal(Number(await handle.getAttribute('aria-valuenow')), now);
+  await page.getByRole('button', { name: 'Apply' }).waitFor({ state: 'detached' });
+  assert.deepEqual(page.faults, []);
+});
+
+test('a finger drags a boundary', async () => {
+  const page = await open(browser, 'ring', phone);
+  const handle = page.getByRole('slider').first();
+  await handle.scrollIntoViewIfNeeded();
+  const { from, to, place } = await boundaryPath(page, handle);
+  const session = await page.context().newCDPSession(page);
+  const touch = (type, touchPoints) => session.send('Input.dispatchTouchEvent', { type, touchPoints });
+  await touch('touchStart', [from]);
+  for (let i = 1; i <= 5; i++) {
+    await touch('touchMove', [{ x: from.x + ((to.x - from.x) * i) / 5, y: from.y + ((to.y - from.y) * i) / 5 }]);
+  }
+  await touch('touchEnd', []);
+  assert.equal(Number(await handle.getAttribute('aria-valuenow')), place);
+  await page.getByRole('button', { name: 'Undo' }).click();
+  assert.deepEqual(page.faults, []);
+});
+
+test('a member is drained, undrained and given layers again', async () => {
+  const page = await open(browser, 'ring');
+  const button = page.getByRole('button', { name: /^Drain / }).first();
+  const name = (await button.textContent()).replace('Drain ', '').trim();
+  const card = page.locator(`[data-member="${name}"]`);
+  await button.click();
+  await page.getByRole('button', { name: 'Apply' }).click();
+  await page.getByText(`${name} is drained.`).waitFor();
+  await card.getByText('drained').waitFor();
+  assert.equal((await status()).members.find((member) => member.name === name).layers, null);
+  await shot(page, 'ring-drained');
+  await card.getByRole('button', { name: 'Undrain' }).click();
+  await card.getByText('has no layers').waitFor();
+  await card.getByRole('button', { name: 'Give layers' }).click();
+  await page.getByRole('button', { name: 'Apply' }).click();
+  await card.getByText('serves').waitFor();
+  assert.deepEqual(page.faults, []);
+});
+
+test('the timeline shows steps', async (t) => {
+  const page = await open(browser, 'both');
+  await neverEnd(page);
+  await chooseSettings(page, { 'Max tokens': kLong });
+  await message(page).fill(kPrompt);
+  await page.keyboard.press('Enter');
+  await page.getByRole('button', { name: 'Record 2 seconds' }).click();
+  const missing = page.getByText('This server records no timelines.');
+  await page
+    .getByRole('img', { name: /steps in \d+ ms/ })
+    .or(missing)
+    .waitFor();
+  if (await missing.isVisible()) return t.skip('the server has no /v1/cluster/trace');
+  await page.getByRole('img', { name: /steps in \d+ ms/ }).scrollIntoViewIfNeeded();
+  await shot(page, 'timeline');
+  assert.deepEqual(page.faults, []);
+});
+
+test('errors are sentences, and a 401 asks for a key that is sent from then on', async () => {
+  const page = await open(browser);
+  const refuse = (status, message) => (route) =>
+    route.fulfill({
+      status,
+      contentType: 'application/json',
+      body: JSON.stringify({ error: { message, type: 'x', param: null, code: null } }),
+    });
+  await page.route('**/v1/chat/completions', refuse(422, 'temperature is 7; it must lie from 0 to 2'));
+  await message(page).fill('Hello');
+  await page.keyboard.press('Enter');
+  await answers(page).getByText('Temperature is 7; it must lie from 0 to 2.').waitFor();
+  await page.unroute('**/v1/chat/completions');
+  await page.route('**/v1/chat/completions', refuse(401, 'an API key is needed'));
+  await page.getByRole('button', { name: 'Write this answer again' }).click();
+  await page.getByText('This server wants an API key.').waitFor();
+  await shot(page, 'key-wanted');
+  await page.unroute('**/v1/chat/completions');
+  await page.locator('.banner').getByLabel('API key').fill('secret');
+  await page.getByRole('button', { name: 'Keep it in this browser' }).click();
+  const asked = page.waitForRequest('**/v1/chat/completions');
+  await page.getByRole('button', { name: 'Write this answer again' }).click();
+  assert.equal((await asked).headers().authorization, 'Bearer secret');
+});
+
+// Nothing that axe-core finds, and nothing that makes the page wider or longer than its window.
+async function fine(page) {
+  assert.deepEqual(await accessibilityFaults(page), []);
+  const { width, height } = page.viewportSize();
+  const { scrollWidth, scrollHeight } = await page.evaluate(() => {
+    const { scrollWidth, scrollHeight } = document.documentElement;
+    return { scrollWidth, scrollHeight };
+  });
+  assert.ok(scrollWidth <= width && scrollHeight <= height, `the page has ${scrollWidth} x ${scrollHeight} pixels`);
+}
+
+for (const [name, options] of Object.entries({
+  light: { colorScheme: 'light' },
+  dark: { colorScheme: 'dark' },
+  'phone-light': { ...phone, colorScheme: 'light' },
+  'phone-dark': { ...phone, colorScheme: 'dark', reducedMotion: 'reduce' },
+})) {
+  test(`axe-core finds nothing wrong: ${name}`, async () => {
+    const page = await open(browser, 'chat', options);
+    await chooseSettings(page, { 'Max tokens': 30 });
+    await ask(page, kPrompt);
+    await fine(page);
+    await shot(page, `chat-${name}`);
+    await page.getByRole('button', { name: /Settings of this conversation/ }).click();
+    await fine(page);
+    await shot(page, `settings-${name}`);
+    await page.keyboard.press('Escape');
+    await page.getByRole('link', { name: 'Ring' }).click();
+    await page.getByRole('slider').first().focus();
+    await page.keyboard.press('ArrowLeft');
+    await page.getByRole('button', { name: 'Apply' }).waitFor();
+    await fine(page);
+    await shot(page, `ring-${name}`);
+    if (!options.isMobile) {
+      await page.getByRole('link', { name: 'Both' }).click();
+      await fine(page);
+      await shot(page, `both-${name}`);
+    }
+    if (options.reducedMotion) {
+      assert.equal(await page.locator('.flow').evaluate((element) => getComputedStyle(element).animationName), 'none');
+    }
+  });
+}

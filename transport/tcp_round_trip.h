@@ -1,0 +1,14 @@
+// How far away the peer of a TCP connection is, as the kernel has measured it.
+#pragma once
+
+#include <optional>
+
+#include "base/clock.h"
+
+namespace gyre {
+
+// The shortest round trip of the last minutes; nullopt: not a connected TCP socket, or the kernel does not say. The
+// mean would count the 40 ms for which a receiver that has nothing to send may hold its acknowledgement back.
+std::optional<Duration> TcpRoundTrip(int socket);
+
+}  // namespace gyre
