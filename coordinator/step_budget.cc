@@ -7,7 +7,7 @@ namespace gyre {
 namespace {
 
 // Prompt rows may take this share of the time that the decode rows take.
-constexpr double kShare = 0.6;
+constexpr double kShare = 0.5;
 // Fewer prompt rows say nothing about the cost of a row: each step's noise is larger.
 constexpr uint32_t kTelling = 4;
 // Without decode rows the time holds a pass over the weights, which more rows share.

@@ -146,7 +146,7 @@ TEST(SchedulerPolicy, WithoutANumberTheBudgetComesFromTheTimesOfSteps) {
   for (int i = 0; i < 20; ++i) step();
   r.Add(3, Tokens(250, 1000), 300);
   EXPECT_LE(step(), StepBudget::kFirst);  // the first of its kind
-  for (int i = 0; i < 10; ++i) EXPECT_LE(step(), 8u) << "12 ms of decode rows, 0.6 times as much for the prompt";
+  for (int i = 0; i < 10; ++i) EXPECT_LE(step(), 8u) << "12 ms of decode rows, half as much for the prompt";
   EXPECT_LE(r.scheduler.stats().step_tokens, 8u);
   EXPECT_GE(r.scheduler.stats().step_tokens, 5u);
 }
