@@ -34,8 +34,8 @@ extern "C" {
 /* The numbers are stable. */
 typedef enum gyre_error {
   GYRE_OK = 0,
-  GYRE_INVALID_ARGUMENT = 1, /* a null pointer, or a value out of range */
-  GYRE_OUT_OF_MEMORY = 2,    /* memory for weights or the KV cache, or a prompt longer than the context */
+  GYRE_INVALID_ARGUMENT = 1, /* a null pointer, a value out of range, a prompt longer than the context */
+  GYRE_OUT_OF_MEMORY = 2,    /* memory for weights or the KV cache */
   GYRE_NOT_FOUND = 3,        /* no such file */
   GYRE_BAD_MODEL = 4,        /* the file is damaged, or of a kind that Gyre can't read */
   GYRE_INFERENCE_FAILED = 5, /* a step could not be computed */

@@ -41,7 +41,8 @@ int Set(int* error, int code, std::string message = "") {
 int CodeOf(const Status& status, int otherwise) {
   switch (status.code()) {
     case absl::StatusCode::kOk: return GYRE_OK;
-    case absl::StatusCode::kInvalidArgument: return GYRE_INVALID_ARGUMENT;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange: return GYRE_INVALID_ARGUMENT;
     case absl::StatusCode::kNotFound: return GYRE_NOT_FOUND;
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kUnimplemented:
