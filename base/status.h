@@ -15,8 +15,9 @@ using absl::Status;
 using absl::StatusOr;
 
 // The code tells whose fault it was: kInvalidArgument (input), kDataLoss (corrupt bytes), kNotFound, kResourceExhausted
-// (does not fit now), kOutOfRange (longer than the context or the KV cache will ever hold), kFailedPrecondition (state), kUnavailable (peer gone), kDeadlineExceeded, kUnimplemented (valid input
-// that Gyre does not support), kInternal (a bug in Gyre).
+// (does not fit now), kOutOfRange (longer than the context or the KV cache will ever hold), kFailedPrecondition
+// (state), kUnavailable (peer gone), kDeadlineExceeded, kUnimplemented (valid input that Gyre does not support),
+// kInternal (a bug in Gyre).
 template <typename... Args>
 Status MakeStatus(absl::StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);

@@ -106,16 +106,59 @@ class MemoryWatch {
       std::make_shared<std::vector<std::pair<double, uint64_t>>>();
 };
 
-Status ConnectIdle(HttpClient* client, uint32_t count) {
-  if (count == 0) return absl::OkStatus();
-  std::optional<Status> done;
-  client->Connect(count, [&done](const Status& status) { done = status; });
-  while (!done) {
-    client->RunOne(After(std::chrono::milliseconds(50)));
-    if (InterruptGuard::Interrupted()) return InterruptGuard::Stopped();
+// Clients that hold a connection each and ask for nothing but the list of models, now and then: servers close
+// connections on which nothing was ever asked, or nothing for long.
+class IdleClients {
+ public:
+  IdleClients(HttpClient* client, uint32_t count) : client_(*client), count_(count) {}
+
+  // All of them connect and ask once. Errors as Fetch, of any of them.
+  Status Start() {
+    if (count_ == 0) return absl::OkStatus();
+    Ask();
+    while (state_->waiting > 0) {
+      client_.RunOne(After(std::chrono::milliseconds(50)));
+      if (InterruptGuard::Interrupted()) return InterruptGuard::Stopped();
+    }
+    GYRE_RETURN_IF_ERROR(state_->status);
+    AskLater();
+    return absl::OkStatus();
   }
-  return *done;
-}
+  // Connections that the server has closed so far.
+  size_t closed() { return state_->closed += client_.DropClosed(kPool); }
+  // The first request that failed since the start.
+  const Status& status() const { return state_->status; }
+
+ private:
+  static constexpr int kPool = 1;
+  struct State {
+    size_t waiting = 0, closed = 0;
+    Status status;
+  };
+
+  void Ask() {
+    state_->closed += client_.DropClosed(kPool);
+    for (uint32_t i = 0; i < count_; ++i) {
+      ++state_->waiting;
+      client_.Start({.target = client_.url().path + "/models", .pool = kPool},
+                    {.on_done = [state = state_](const Status& status) {
+                      --state->waiting;
+                      if (state->status.ok()) state->status = status;
+                    }});
+    }
+  }
+  void AskLater() {
+    client_.At(After(std::chrono::seconds(30)), [this, alive = std::weak_ptr(state_)] {
+      if (alive.expired()) return;
+      Ask();
+      AskLater();
+    });
+  }
+
+  HttpClient& client_;
+  const uint32_t count_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
 
 void ShowProgress(size_t done, size_t all) {
   if (all > 0) {
@@ -136,7 +179,6 @@ Status BenchServeCommand(const BenchServeOptions& o) {
   if (!url.ok()) return AsUsage(Annotate(url.status(), "URL"));
   GYRE_ASSIGN_OR_RETURN(const HttpClientOptions http, HttpClientOptionsOf(o.api_key, o.ca_file, o.timeout));
   GYRE_ASSIGN_OR_RETURN(const auto client, HttpClient::Make(*url, http));
-  GYRE_ASSIGN_OR_RETURN(const auto idle, HttpClient::Make(*url, http));
   InterruptGuard::Begin();
   GYRE_ASSIGN_OR_RETURN(const Server server, AskServer(client.get(), o));
   LoadDialect dialect{.model = server.model.id, .chat = o.chat, .seed = o.load.seed};
@@ -145,7 +187,8 @@ Status BenchServeCommand(const BenchServeOptions& o) {
     return UsageError("the server does not tell the size of its vocabulary: add --vocab N, or leave --ids out");
   }
   GYRE_RETURN_IF_ERROR(LearnDialect(client.get(), &dialect, &InterruptGuard::Interrupted));
-  GYRE_RETURN_IF_ERROR(ConnectIdle(idle.get(), o.idle));
+  IdleClients idle(client.get(), o.idle);
+  GYRE_RETURN_IF_ERROR(idle.Start());
   const bool shows = !o.quiet && isatty(STDERR_FILENO) != 0;
   const auto metrics = FetchMetrics(client.get());
   const MemoryWatch memory(client.get(), o.pid);
@@ -163,7 +206,8 @@ Status BenchServeCommand(const BenchServeOptions& o) {
   report.model = server.model;
   report.dialect = dialect;
   report.memory = memory.samples();
-  report.idle_closed = idle->DropClosed();
+  report.idle_closed = idle.closed();
+  report.idle_status = idle.status();
   if (server.cluster) {
     auto after = FetchCluster(client.get(), &InterruptGuard::Interrupted);
     report.cluster = after.ok() ? *std::move(after) : *server.cluster;
@@ -179,6 +223,7 @@ Status BenchServeCommand(const BenchServeOptions& o) {
     file.close();
     if (!file) return Unavailable("{}: can't be written", o.svg_file);
   }
+  GYRE_RETURN_IF_ERROR(Annotate(report.idle_status, "an idle connection"));
   if (report.summary.failed == 0) return absl::OkStatus();
   return FailedPrecondition("{} of {} requests failed", report.summary.failed, report.summary.requests);
 }

@@ -171,7 +171,9 @@ Action AddBenchServe(CLI::App* app) {
       ->check(Whole(1, 1 << 24))
       ->type_name("N")
       ->needs(ids);
-  app->add_option("--idle", o->idle, "connections beside that ask nothing")->check(Whole(0, 100000))->type_name("N");
+  app->add_option("--idle", o->idle, "connections beside that ask only for the list of models, every 30 s")
+      ->check(Whole(0, 100000))
+      ->type_name("N");
   app->add_option("--starvation", o->starvation,
                   "seconds without a token, while others get some, that count as starvation")
       ->check(Number(0, 1e6, true))

@@ -44,7 +44,7 @@ void AddUrlFlags(CLI::App* app, TargetOptions* options);
 // The long names of the flags that were parsed.
 std::vector<std::string> GivenFlags(const CLI::App& app);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
-// Of a client of an HTTP server.
+// What a client of an HTTP server needs.
 void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 

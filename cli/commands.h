@@ -62,7 +62,7 @@ struct BenchServeOptions {
   double starvation = 2;  // seconds
   double timeout = 600;   // seconds without a byte
   uint32_t idle = 0;      // connections beside, that ask nothing
-  int pid = 0;            // of the server, whose memory is read
+  int pid = 0;            // the server's process; its memory is read
   std::string svg_file;
   std::string version;
 };

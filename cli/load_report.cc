@@ -14,8 +14,8 @@ namespace json = boost::json;
 
 struct Memory {
   uint64_t weights = 0, kv = 0;        // as Gyre tells
-  uint64_t resident = 0;               // of --pid, at the end
-  uint64_t at_first = 0, longest = 0;  // of --pid
+  uint64_t resident = 0;               // by --pid, at the end
+  uint64_t at_first = 0, longest = 0;  // by --pid
 };
 
 Memory MemoryOf(const LoadReport& r) {
@@ -193,7 +193,7 @@ std::string ReportTable(const LoadReport& r) {
     out += fmt::format("{:<22} {:>10.1f}   (by the server's metrics)\n", "queue", r.queue_seconds * 1e3);
   }
   if (r.plan.lead) out += fmt::format("\nthe first request's first token: {:.1f} ms\n", s.first_to_first_token * 1e3);
-  out += fmt::format("\noutput {:.1f} tokens/s ({} in {:.1f} s); prompts {:.1f} tokens/s, {} of {} from the cache\n",
+  out += fmt::format("\noutput {:.1f} tokens/s ({} in {:.2f} s); prompts {:.1f} tokens/s, {} of {} from the cache\n",
                      s.tokens_per_second, s.generated_tokens, s.seconds, s.prompt_tokens_per_second, s.cached_tokens,
                      s.prompt_tokens);
   out +=
@@ -226,7 +226,8 @@ std::string ReportJson(const LoadReport& r) {
                    {"min_tokens", r.dialect.min_tokens},
                    {"tokens_per_word", r.dialect.tokens_per_word},
                    {"summary", SummaryOf(r)},
-                   {"memory", MemoryJson(r)}};
+                   {"memory", MemoryJson(r)},
+                   {"idle_closed", r.idle_closed}};
   if (r.cluster) {
     json::object server{{"version", r.cluster->status.version()}, {"ranges", r.cluster->status.ranges()}};
     if (!r.cluster->model_json.empty()) server["model"] = json::parse(r.cluster->model_json);

@@ -22,9 +22,10 @@ struct LoadReport {
   ApiModel model;
   LoadDialect dialect;
   std::optional<ClusterFacts> cluster;              // after the load; where the server is Gyre
-  std::vector<std::pair<double, uint64_t>> memory;  // of --pid: seconds, bytes
+  std::vector<std::pair<double, uint64_t>> memory;  // by --pid: seconds, bytes
   double queue_seconds = -1;                        // the mean by the server's /metrics; -1 = it does not tell
-  size_t idle_closed = 0;                           // of --idle, by the server
+  size_t idle_closed = 0;                           // connections of --idle that the server closed
+  Status idle_status;                               // how their requests went
   std::vector<LoadRecord> records;
   LoadSummary summary;
 };

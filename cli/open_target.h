@@ -13,7 +13,7 @@ namespace gyre {
 // A model to run here, or a cluster that runs one.
 struct TargetOptions : RuntimeOptions {
   std::string cluster;                     // HOST:PORT of a coordinator; "" = here
-  std::string url;                         // of an OpenAI-compatible server, which run and chat ask instead; "" = none
+  std::string url;                         // an OpenAI-compatible server that run and chat ask instead; "" = none
   std::string api_key, ca_file, model_id;  // with url
 };
 

@@ -87,7 +87,9 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
   context.cluster = &runtime.cluster();
   context.engine_stats = [&runtime] { return runtime.engine().stats(); };
   context.models = {ModelName(model)};
-  context.models.insert(context.models.end(), options.aliases.begin(), options.aliases.end());
+  for (const std::string& alias : options.aliases) {
+    if (!context.Serves(alias)) context.models.push_back(alias);
+  }
   context.created = Now();
   context.version = version;
   context.tracer = tracer;

@@ -89,26 +89,13 @@ class Client : public HttpClient {
     io_.run_one_until(until);
   }
 
-  void Connect(size_t count, std::function<void(const Status&)> on_done) override {
-    auto left = std::make_shared<size_t>(count);
-    auto all = std::make_shared<std::function<void(const Status&)>>(std::move(on_done));
-    for (size_t i = 0; i < count; ++i) {
-      auto exchange =
-          std::make_shared<Exchange>(*this, ++last_id_, HttpHandlers{.on_done = [left, all](const Status& s) {
-            if (*all == nullptr) return;
-            if (!s.ok() || --*left == 0) std::exchange(*all, nullptr)(s);
-          }});
-      running_[last_id_] = exchange;
-      asio::post(io_, [exchange] { exchange->ConnectOnly(); });
-    }
-  }
-
   size_t open_connections() const override { return open_; }
 
-  size_t DropClosed() override {
-    const auto closed = std::remove_if(idle_.begin(), idle_.end(), [](const auto& c) { return c->Stale(); });
-    const auto count = static_cast<size_t>(idle_.end() - closed);
-    idle_.erase(closed, idle_.end());
+  size_t DropClosed(int pool) override {
+    auto& idle = idle_[pool];
+    const auto closed = std::remove_if(idle.begin(), idle.end(), [](const auto& c) { return c->Stale(); });
+    const auto count = static_cast<size_t>(idle.end() - closed);
+    idle.erase(closed, idle.end());
     return count;
   }
 
@@ -145,6 +132,7 @@ class Client : public HttpClient {
 
     void Prepare(HttpRequest&& r) {
       const Url& url = client_.url_;
+      pool_ = r.pool;
       request_.version(11);
       request_.method_string(r.method);
       request_.target(r.target);
@@ -164,7 +152,7 @@ class Client : public HttpClient {
 
     void Begin() {
       if (ended_) return;
-      connection_ = client_.TakeIdle();
+      connection_ = client_.TakeIdle(pool_);
       reused_ = connection_ != nullptr;
       if (reused_) {
         Write();
@@ -172,17 +160,12 @@ class Client : public HttpClient {
         Connect();
       }
     }
-    void ConnectOnly() {
-      only_connect_ = true;
-      if (!ended_) Connect();
-    }
-
     void End(Status status) {
       if (ended_) return;
       ended_ = true;
       connecting_.cancel();
-      if (connection_ != nullptr && status.ok() && (only_connect_ || parser_->keep_alive())) {
-        client_.idle_.push_back(std::move(connection_));
+      if (connection_ != nullptr && status.ok() && parser_->keep_alive()) {
+        client_.idle_[pool_].push_back(std::move(connection_));
       } else if (connection_ != nullptr) {
         connection_->tcp().close();
       }
@@ -218,7 +201,7 @@ class Client : public HttpClient {
         connection_->tcp().close();
         connection_ = nullptr;
         parser_.reset();
-        client_.DropClosed();
+        client_.DropClosed(pool_);
         return Begin();
       }
       if (error == http::error::body_limit || error == http::error::header_limit) {
@@ -276,7 +259,6 @@ class Client : public HttpClient {
     }
     void OnHandshake(const error_code&) {
       connecting_.cancel();
-      if (only_connect_) return End(absl::OkStatus());
       Write();
     }
 
@@ -322,19 +304,21 @@ class Client : public HttpClient {
 
     Client& client_;
     const HttpId id_;
+    int pool_ = 0;
     HttpHandlers handlers_;
     asio::steady_timer connecting_;
     std::unique_ptr<Connection> connection_;
     http::request<http::string_body> request_;
     std::optional<http::response_parser<http::buffer_body>> parser_;
     std::array<char, 8192> data_;
-    bool reused_ = false, answered_ = false, ended_ = false, only_connect_ = false;
+    bool reused_ = false, answered_ = false, ended_ = false;
   };
 
-  std::unique_ptr<Connection> TakeIdle() {
-    while (!idle_.empty()) {
-      std::unique_ptr<Connection> c = std::move(idle_.back());
-      idle_.pop_back();
+  std::unique_ptr<Connection> TakeIdle(int pool) {
+    auto& idle = idle_[pool];
+    while (!idle.empty()) {
+      std::unique_ptr<Connection> c = std::move(idle.back());
+      idle.pop_back();
       if (!c->Stale()) return c;
     }
     return nullptr;
@@ -344,8 +328,8 @@ class Client : public HttpClient {
   asio::ssl::context tls_;
   asio::io_context io_{1};
   tcp::resolver resolver_{io_};
-  std::vector<tcp::endpoint> endpoints_;  // of the host, once they are known
-  std::vector<std::unique_ptr<Connection>> idle_;
+  std::vector<tcp::endpoint> endpoints_;                          // the host's, once they are known
+  std::map<int, std::vector<std::unique_ptr<Connection>>> idle_;  // by pool
   std::map<HttpId, std::shared_ptr<Exchange>> running_;
   HttpId last_id_ = 0;
 };

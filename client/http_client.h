@@ -19,13 +19,14 @@ struct HttpClientOptions {
   Duration connect_timeout = std::chrono::seconds(15);  // the name's look-up, TCP and TLS together
   Duration idle_timeout = std::chrono::minutes(10);     // without a byte, while an answer is waited for
   size_t max_header_bytes = size_t{64} << 10;
-  size_t max_body_bytes = size_t{256} << 20;  // of one answer
+  size_t max_body_bytes = size_t{256} << 20;  // one answer's
 };
 
 struct HttpRequest {
   std::string method = "GET";
   std::string target;  // path and query, as "/v1/models"
   std::string body;    // JSON; sent where it is not empty
+  int pool = 0;        // requests of one pool leave the connections of others alone
 };
 
 struct HttpHead {
@@ -62,11 +63,9 @@ class HttpClient {
   virtual void At(Deadline time, std::function<void()> fn) = 0;
   // Waits until something happened, or the time is there.
   virtual void RunOne(Deadline until) = 0;
-  // Makes `count` more connections, which lie idle then. on_done: OK once all are there, or why one is not.
-  virtual void Connect(size_t count, std::function<void(const Status&)> on_done) = 0;
   virtual size_t open_connections() const = 0;
-  // Closes idle connections that the server has closed. Returns how many.
-  virtual size_t DropClosed() = 0;
+  // Closes the idle connections of a pool that the server has closed. Returns how many.
+  virtual size_t DropClosed(int pool) = 0;
 
   // One request to its end. `interrupted` is asked every 50 ms; then kCancelled. Errors as on_done.
   StatusOr<HttpResponse> Fetch(HttpRequest request, const std::function<bool()>& interrupted);

@@ -14,7 +14,7 @@ namespace gyre {
 struct LoadRequest {
   Duration due{};                     // after the start; only in an open loop
   uint32_t prompt = 1, generate = 1;  // tokens
-  uint32_t shared = 0;                // of the prompt: the beginning that all requests with one share
+  uint32_t shared = 0;                // the prompt's beginning, which all requests that have one share
   uint64_t salt = 0;                  // another salt, another prompt
   std::string text;                   // the prompt itself, from a trace; "" = made of the numbers above
 };
@@ -33,7 +33,7 @@ struct LoadOptions {
   uint32_t requests = 0;           // 0 = as many as run at once; of single: 1
   uint32_t at_once = 0;            // 0 = the workload's own: 1, 16, 16
   double rate = 0;                 // Poisson arrivals a second; 0 = a closed loop
-  double scale = 1;                // of all lengths
+  double scale = 1;                // multiplies all lengths
   uint64_t seed = 1;
   bool lead = false;
 };

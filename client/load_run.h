@@ -19,7 +19,7 @@ struct LoadDialect {
   int vocab = 0;      // prompts are ids below it; 0: prompts are words
   uint64_t seed = 1;
   bool ignore_eos = true, min_tokens = true, return_ids = true;  // the server takes these fields
-  double tokens_per_word = 1, tokens_beside = 0;                 // of a prompt of words, with its template
+  double tokens_per_word = 1, tokens_beside = 0;                 // a prompt of words has these; beside: its template
 
   // The JSON of one request.
   std::string Body(const LoadRequest& request) const;

@@ -53,8 +53,8 @@ struct LoadSummary {
   double tokens_per_second = 0;                           // generated
   double prompt_tokens_per_second = 0;                    // prompts, the cached part too
   Spread to_first_token, between_tokens, latency, queue;  // seconds; queue: where the server tells
-  double first_to_first_token = 0;                        // of the first request
-  Spread followers_to_first_token;                        // of all but the first
+  double first_to_first_token = 0;                        // the first request's
+  Spread followers_to_first_token;                        // all but the first
   std::vector<Starvation> starvation;
 };
 // Requests that failed count in `failed` only.

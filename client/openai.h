@@ -17,7 +17,7 @@ struct ApiModel {
   std::string id;
   uint32_t context = 0;  // tokens; 0 = not told
   int vocab = 0;         // 0 = not told
-  std::string hash;      // of the model's file; "" = not told
+  std::string hash;      // the model file's; "" = not told
 };
 
 struct ApiUsage {

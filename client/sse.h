@@ -10,8 +10,8 @@
 
 namespace gyre {
 
-// Takes bytes as they come, cut anywhere. Lines end with LF, CR or CRLF; comments are left out, and several data lines
-// of an event are joined by LF. Not thread-safe.
+// Takes bytes as they come, cut anywhere. Lines end with LF, CR or CRLF; comments are left out, and an event's data
+// lines are joined by LF. Not thread-safe.
 class SseParser {
  public:
   // name: of the event, "" = none was given. data: never empty.

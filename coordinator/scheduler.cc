@@ -129,7 +129,7 @@ Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   }
   if (params.max_positions > uint64_t{o.num_blocks} * o.block_size) {
     return OutOfRange("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
-                             o.block_size);
+                      o.block_size);
   }
   auto s = std::make_unique<ScheduledSequence>();
   s->id = id;
@@ -302,6 +302,7 @@ SchedulerStats Scheduler::stats() const {
   stats.in_flight = static_cast<uint32_t>(rep_->flights.size());
   stats.blocks_available = rep_->blocks.available();
   stats.blocks_cached = rep_->blocks.cached();
+  stats.max_sequences = rep_->options.max_sequences;
   stats.num_blocks = rep_->blocks.num_blocks();
   stats.tenants = static_cast<uint32_t>(rep_->tenants.size());
   stats.step_tokens = rep_->PromptLimit(0);

@@ -91,6 +91,7 @@ struct LandedStep {
 
 struct SchedulerStats {
   uint32_t waiting = 0, prefill = 0, decode = 0, held = 0, in_flight = 0, tenants = 0;
+  uint32_t max_sequences = 0;  // that may run at once
   uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
   uint32_t step_tokens = 0;  // prompt rows that a step may have beside the sequences that decode now
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;

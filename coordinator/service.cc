@@ -192,7 +192,7 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   GYRE_ASSIGN_OR_RETURN(request.prompt, PromptIds(question));
   if (request.prompt.size() > context_) {
     return OutOfRange("the {} has {} tokens, the context holds {}", chat ? "conversation" : "prompt",
-                             request.prompt.size(), context_);
+                      request.prompt.size(), context_);
   }
   // The last token needs no position of its own.
   const auto room = static_cast<uint32_t>(context_ - request.prompt.size() + 1);

@@ -71,7 +71,8 @@ class Service {
 
   // Templates and tokenizes on the calling thread. A conversation's stop ids are added to the question's.
   // kInvalidArgument: nothing in it, too much in a field, a conversation that the template refuses. kOutOfRange:
-  // longer than the context. kResourceExhausted: the template makes too much. kFailedPrecondition: the model has no tokenizer.
+  // longer than the context. kResourceExhausted: the template makes too much. kFailedPrecondition: the model has no
+  // tokenizer.
   StatusOr<Request> MakeRequest(Question question) const;
   // The two halves of it, for interfaces that show ids. The same errors; `ids` may be empty and longer than the
   // context.

@@ -7,9 +7,11 @@ namespace gyre {
 namespace {
 
 // Prompt rows may take this share of the time that the decode rows take.
-constexpr double kShare = 0.7;
+constexpr double kShare = 0.5;
 // Fewer prompt rows say nothing about the cost of a row: each step's noise is larger.
 constexpr uint32_t kTelling = 4;
+// Without decode rows the time holds a pass over the weights, which more rows share.
+constexpr uint32_t kTellingAlone = 64;
 
 // One late step must not spoil what is known.
 void Learn(double* known, double sample) {
@@ -42,11 +44,14 @@ void StepBudget::Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration to
   if (seconds <= 0) return;
   if (prompt_rows == 0) {
     if (decode_rows > 0) Learn(&decode_[SizeOf(decode_rows, kSizes)], seconds);
-  } else if (prompt_rows >= kTelling) {
-    const double decode = decode_rows > 0 ? DecodeTime(decode_rows) : 0;
-    if (decode_rows > 0 && decode == 0) return;
-    // With prompt rows alone their share of reading the weights is in it, so that the cost is not underrated.
-    if (decode_rows > 0 || row_ == 0) Learn(&row_, std::max(seconds - decode, seconds / 100) / prompt_rows);
+  } else if (decode_rows > 0 && prompt_rows >= kTelling) {
+    const double decode = DecodeTime(decode_rows);
+    if (decode == 0) return;
+    if (!beside_) row_ = 0;
+    beside_ = true;
+    Learn(&row_, std::max(seconds - decode, seconds / 100) / prompt_rows);
+  } else if (decode_rows == 0 && prompt_rows >= kTellingAlone && !beside_) {
+    Learn(&row_, seconds / prompt_rows);
   }
 }
 

@@ -13,7 +13,7 @@ namespace gyre {
 // wait than texts run, the prompts may take longer in proportion. Not thread-safe: the scheduler owns it.
 class StepBudget {
  public:
-  static constexpr uint32_t kFirst = 32, kLeast = 8;  // rows: before anything is measured, and at any time
+  static constexpr uint32_t kFirst = 32, kLeast = 4;  // rows: before anything is measured, and at any time
 
   // A step of these rows took so long, waiting for other steps not counted. Times of 0 or less are ignored.
   void Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration took);
@@ -28,6 +28,7 @@ class StepBudget {
 
   std::array<double, kSizes> decode_{};  // seconds, by the power of two that the rows fit into; 0: unknown
   double row_ = 0;                       // seconds of a prompt row; 0: unknown
+  bool beside_ = false;                  // it was measured beside decode rows
 };
 
 }  // namespace gyre

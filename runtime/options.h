@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "model/weights.h"
 
@@ -71,6 +72,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own. Outlives Runtime::Open
   Tracer* tracer = nullptr;                  // of the engine; outlives the runtime
   bool quiet = false;                        // no warnings
+  NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
   // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has
   // done == total, unless the plan fails. May be empty.
   std::function<void(uint64_t done, uint64_t total)> on_load;

@@ -155,6 +155,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   e.scheduler.prefix_cache = !o.no_prefix_cache;
   e.scheduler.chunked_prefill = !o.no_chunked_prefill;
   e.scheduler.continuous_batching = !o.no_continuous_batching;
+  e.now = o.now;
   e.vocab = model_->spec().vocab;
   e.dim = model_->spec().dim;
   e.context = context_;

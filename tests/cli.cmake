@@ -38,6 +38,12 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
 
+# The official clients of the APIs that Gyre answers. They skip where Node or its packages are missing.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE)
+  add_test(NAME sdk COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/sdk/run $<TARGET_FILE:gyre>)
+  set_tests_properties(sdk PROPERTIES LABELS "engine;process" TIMEOUT 300 SKIP_RETURN_CODE 77)
+endif()
+
 # The demo model by what it was never trained on, in one process and through three workers.
 find_package(Python3 COMPONENTS Interpreter)
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)

@@ -13,6 +13,7 @@ namespace {
 using testing::Ended;
 using testing::Gyre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Shell;
 using testing::TextFile;
 
@@ -148,9 +149,9 @@ TEST(CommandLineTest, HelpExplains) {
   const Ended all = Gyre({"--help"});
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.text, HasSubstr("GYRE_LOG"));
-  for (const char* command : {"run",      "chat",     "serve",    "worker",     "launch", "status",   "layers",
-                              "resize",   "drain",    "undrain",  "estimate", "inspect",    "bench",  "quantize", "convert",
-                              "tokenize", "template", "logits",   "completion", "help",   "version"}) {
+  for (const char* command : {"run",     "chat",     "serve",    "worker",   "launch",     "status", "layers",
+                              "resize",  "drain",    "undrain",  "estimate", "inspect",    "bench",  "quantize",
+                              "convert", "tokenize", "template", "logits",   "completion", "help",   "version"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + command + " "));
     const Ended own = Gyre({command, "--help"}), by_help = Gyre({"help", command});
     EXPECT_EQ(own.code, 0) << command;
@@ -165,6 +166,19 @@ TEST(CommandLineTest, HelpExplains) {
   EXPECT_THAT(man.text, HasSubstr("\\-\\-logit\\-bias"));
 }
 
+TEST(CommandLineTest, ACommandOfTwoWords) {
+  EXPECT_THAT(Gyre({"help", "bench", "serve"}).text, HasSubstr("Usage: gyre bench serve [FLAGS] URL"));
+  EXPECT_THAT(Gyre({"bench", "serve", "--help"}).text, HasSubstr("--workload"));
+  EXPECT_THAT(Gyre({"bench", "--help"}).text, Not(HasSubstr("--workload")));
+  const TextFile file("[\"bench serve\"]\nurl = \"http://127.0.0.1:1\"\n");
+  const Ended refused = Gyre({"--config", file.path(), "bench", "serve"});
+  EXPECT_EQ(refused.code, 1) << refused.text;
+  EXPECT_THAT(refused.text, HasSubstr("http://127.0.0.1:1"));
+  const Ended wrong = Gyre({"bench", "serve", "http://127.0.0.1:1"}, {"GYRE_BENCH_SERVE_RATE=fast"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.text, HasSubstr("GYRE_BENCH_SERVE_RATE"));
+}
+
 TEST(CommandLineTest, BashCompletes) {
   auto complete = [](const std::string& words, int at) {
     return Shell("source <(\"$gyre\" completion bash); COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(at) +
@@ -173,8 +187,12 @@ TEST(CommandLineTest, BashCompletes) {
   };
   EXPECT_EQ(complete("gyre ch", 1), "chat\n");
   EXPECT_EQ(complete("gyre run --tem", 2), "--temp\n");
-  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0\n");
+  EXPECT_EQ(complete("gyre --config x run --kv-type q", 5), "q8_0 q4_0\n");
   EXPECT_EQ(complete("gyre completion f", 2), "fish\n");
+  EXPECT_EQ(complete("gyre bench --stre", 2), "--streams\n");
+  EXPECT_EQ(complete("gyre bench serv", 2), "serve\n");
+  EXPECT_EQ(complete("gyre bench serve --conc", 3), "--concurrency\n");
+  EXPECT_EQ(complete("gyre --config x bench serve --workload p", 6), "prefix\n");
   for (const char* shell : {"zsh", "fish"}) {
     const Ended e = Gyre({"completion", shell});
     EXPECT_EQ(e.code, 0);

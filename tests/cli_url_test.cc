@@ -288,5 +288,31 @@ TEST_F(UrlTest, BenchServeReplaysATraceAndTellsOfErrors) {
   EXPECT_EQ(Gyre({"bench", "serve", peer.url(), "--workload", "mixed", "--trace-file", trace.path()}).code, 2);
 }
 
+// The demo model behind HTTP on a port of its own.
+TEST_F(UrlTest, AGyreServerAnswersAsTheModelDoesHere) {
+  testing::Process serve({GYRE_BINARY, "serve", GYRE_DEMO_MODEL, "--http", "127.0.0.1:0", "-t", "1"});
+  const auto url = serve.WaitFor("listening ", seconds(60));
+  ASSERT_TRUE(url.has_value()) << serve.output();
+  const std::string flags = " --temp 0 -n 20 -q";
+  for (const std::string prompt : {" -p 'What is'", " --chat -p 'What is Gyre?'"}) {
+    const Ended here = testing::Shell("\"$gyre\" run \"$model\"" + prompt + flags);
+    const Ended there = testing::Shell("\"$gyre\" run --url " + *url + prompt + flags);
+    EXPECT_EQ(there.code, 0) << there.text;
+    EXPECT_EQ(there.text, here.text);
+  }
+  const TextFile ids("100 200 300");
+  EXPECT_EQ(testing::Shell("\"$gyre\" run --url " + *url + " --ids " + ids.path() + flags).text,
+            testing::Shell("\"$gyre\" run \"$model\" --ids " + ids.path() + flags).text);
+  const Ended chat = testing::Shell("printf 'What is Gyre?\\n/regenerate\\n' | \"$gyre\" chat --url " + *url + flags);
+  EXPECT_EQ(chat.code, 0) << chat.text;
+  const Ended bench =
+      Gyre({"bench", "serve", *url, "--scale", "0.1", "--ids", "--vocab", "512", "--idle", "50", "--json"});
+  ASSERT_EQ(bench.code, 0) << bench.text;
+  const auto v = boost::json::parse(bench.text);
+  EXPECT_EQ(v.at("summary").at("short_answers"), 0);
+  EXPECT_EQ(v.at("idle_closed"), 0);
+  EXPECT_EQ(v.at("min_tokens"), false) << "Gyre refuses it by name";
+}
+
 }  // namespace
 }  // namespace gyre

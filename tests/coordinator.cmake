@@ -13,8 +13,8 @@ if(GYRE_TESTS)
   gyre_tests(http_tests "unit;asan" FILES http_seam_test http_reasoning_test http_page_test http_metrics_text_test http_trace_test DEPS gyre_http)
   gyre_tests(http_server_tests "unit;asan" FILES http_server_test http_server_access_test http_server_hostile_test DEPS gyre_http)
   gyre_tests(http_apis_tests "engine;asan"
-    FILES http_apis_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_responses_test
-          http_metrics_test
+    FILES http_apis_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test
+          http_openai_responses_test http_metrics_test
     DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_cluster_tests "engine;asan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
   foreach(program service_tests grpc_tests http_tests http_apis_tests)

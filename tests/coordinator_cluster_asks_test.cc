@@ -91,6 +91,26 @@ TEST_F(ClusterAsksTest, ADryRunIsRefusedAsTheChangeWouldBe) {
   EXPECT_EQ(w.records.size(), 1u);
 }
 
+// A member that has no room beside what it holds of a lost plan is told to drop that by the change, not by the dry run.
+TEST_F(ClusterAsksTest, ADryRunMakesNobodyDropWhatItHolds) {
+  world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, 3));
+  ClusterWorld& w = *world_;
+  for (const char* name : {"w1", "w2", "w3"}) w.Join(name, {.memory = 700});
+  w.Advance(seconds(1));
+  ASSERT_EQ(w.ranges(), "w1=0-1,w2=2-4,w3=5-7");
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_THAT(Message(w.DryRun("w3=0-4,w2=5-7").status()),
+              HasSubstr("it must first drop what it holds of a lost plan"));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.member("w3").runs, (LayerRange{5, 8}));
+  const uint64_t ask = w.Resize("w3=0-4,w2=5-7");
+  EXPECT_THAT(Message(w.answer(ask).status()), HasSubstr("it was told to drop"));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.member("w3").runs, LayerRange{});
+  EXPECT_TRUE(w.DryRun("w3=0-4,w2=5-7").ok());
+}
+
 TEST_F(ClusterAsksTest, ADryRunOfWhatIsThereMovesNothing) {
   ClusterWorld& w = Serving(2);
   const auto dry = w.DryRun("w1=0-3,w2=4-7");
@@ -284,6 +304,10 @@ TEST(PlanMovesTest, WeightsThatAreThereAreNotLoadedAgain) {
   const Plan next{.num_layers = 4, .stages = MakeStages({{"a", "", {0, 4}}})};
   const std::vector<PlanMember> members{{.name = "a", .holds = {0, 2}}, {.name = "b", .holds = {2, 4}}};
   EXPECT_THAT(MovesBetween(sizes, &runs, members, next, {10, 10}), ElementsAre(LayerMove{{2, 4}, "b", "a", 200, 20}));
+  // The one matrix comes with the first of two moves.
+  const Plan middle{.num_layers = 4, .stages = MakeStages({{"b", "", {0, 1}}, {"a", "", {1, 3}}, {"c", "", {3, 4}}})};
+  EXPECT_THAT(MovesBetween(sizes, &middle, {{.name = "a", .holds = {1, 3}}}, next, {10, 0}),
+              ElementsAre(LayerMove{{0, 1}, "b", "a", 150, 0}, LayerMove{{3, 4}, "c", "a", 100, 0}));
   // Nothing serves: what a holds of a lost plan is not loaded, and no pages come.
   EXPECT_THAT(MovesBetween(sizes, nullptr, members, next, {10, 10}), ElementsAre(LayerMove{{0, 4}, "", "a", 200, 0}));
 }

@@ -26,11 +26,14 @@ class Load {
     uint32_t prompt = 1, answer = 1, max_answer = 1;
     uint64_t tenant = 0;
     int priority = 0;
+    uint32_t shared = 0;  // tokens of the prompt that all have
   };
   uint64_t Add(const Job& job) {
     const uint64_t id = next_id_++;
     std::vector<TokenId> tokens;
-    for (uint32_t i = 0; i < job.prompt; ++i) tokens.push_back(Between(random_, 0, 30000));
+    for (uint32_t i = 0; i < job.prompt; ++i) {
+      tokens.push_back(i < job.shared ? static_cast<TokenId>(i) : Between(random_, 0, 30000));
+    }
     const Status status = scheduler_.Add(SeqId{id},
                                          {.tokens = std::move(tokens),
                                           .max_positions = job.prompt + std::max(job.answer, job.max_answer),
@@ -120,6 +123,27 @@ TEST(SchedulerLoad, FewSequencesAreThrownOutForLackOfBlocks) {
     EXPECT_LE(static_cast<double>(s.replayed_rows), c.replayed * static_cast<double>(s.computed_rows))
         << c.blocks << " " << c.longest;
     EXPECT_EQ(s.blocks_available, c.blocks);
+  }
+}
+
+// Many at once, one beginning of 1,024 tokens: it is computed once.
+TEST(SchedulerLoad, ACommonBeginningIsComputedOnce) {
+  for (const SchedulerPolicy policy :
+       {SchedulerPolicy::kFcfs, SchedulerPolicy::kPrefillFirst, SchedulerPolicy::kDecodeRoundRobin}) {
+    SchedulerOptions o = Serving(4000);
+    o.policy = policy;
+    o.prefix_cache = true;
+    Load load(o, 9);
+    for (int i = 0; i < 48; ++i) {
+      load.Add(
+          {.prompt = 1056, .answer = 64, .max_answer = 64, .tenant = static_cast<uint64_t>(i % 3), .shared = 1024});
+    }
+    while (load.Step()) {
+    }
+    const SchedulerStats s = load.scheduler().stats();
+    EXPECT_EQ(load.left(), 0u);
+    EXPECT_EQ(s.computed_rows, 1024u + 48 * (32 + 63));
+    EXPECT_EQ(s.cache_hits, 47u);
   }
 }
 

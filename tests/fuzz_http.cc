@@ -38,7 +38,7 @@ EngineCalls CallsThatAnswerAtOnce(int vocab, size_t dim) {
     if (request.embedding) sink(id, EmbeddingEvent{std::vector<float>(dim, 0.5f)});
     uint32_t generated = 0;
     for (; generated < std::min(request.max_new_tokens, 3u); ++generated) {
-      TokenEvent event{.token = static_cast<TokenId>(generated % static_cast<uint32_t>(vocab)), .text = "a\xC3"};
+      TokenEvent event{.token = static_cast<TokenId>(generated % static_cast<uint32_t>(vocab)), .text = "a\xC3\xA9"};
       if (request.logprobs) event.top.assign(*request.logprobs, {});
       sink(id, event);
     }
@@ -80,7 +80,7 @@ void AskRoute(World& world, HttpRequest request) {
   (void)FormatResponseHead(answer, {.length = answer.body.size()});
   boost::system::error_code error;
   if (answer.content_type == "application/json") boost::json::parse(answer.body, error);
-  if (error) Fail(exchange->request(), "it was answered with JSON that is none");
+  if (error) Fail(exchange->request(), ("it was answered with JSON that is none: " + answer.body).c_str());
 }
 
 // One request; false: nothing can follow it.

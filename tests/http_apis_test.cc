@@ -236,6 +236,7 @@ TEST_F(ApisTest, LlamaTokensAndTemplates) {
   EXPECT_THAT(At(prompt, "/prompt"), HasSubstr("Hello there"));
   const auto props = api_.Call("GET", "/props", "");
   EXPECT_EQ(At(Json(props->answer.body), "/model_path"), "demo.gguf");
+  EXPECT_EQ(At(Json(props->answer.body), "/total_slots"), "64");
   EXPECT_TRUE(Json(api_.Call("GET", "/slots", "")->answer.body).is_array());
 }
 

@@ -32,7 +32,6 @@ class HttpClusterTest : public ::testing::Test {
     AddClusterRoutes(api_->router, api_->context);
   }
   boost::json::value Get() {
-    ring_->ReportLoads();
     const auto e = api_->Call("GET", "/v1/cluster", "");
     EXPECT_EQ(e->answer.status, 200);
     return Json(e->answer.body);
@@ -59,7 +58,12 @@ Request Question() {
 
 TEST_F(HttpClusterTest, TheStatusSaysWhoHasWhatAndWhatItDoes) {
   ASSERT_TRUE(testing::RunOne(ring_->engine(), Question()).finished);
-  std::this_thread::sleep_for(milliseconds(100));  // the engine shows its counters now and then
+  // The engine shows its counters now and then, and the cluster takes loads in on its own thread.
+  auto seen = [this] {
+    return ring_->engine().stats().finished > 0 && ring_->cluster().status().members[0].load.steps > 0;
+  };
+  ring_->ReportLoads();
+  for (int i = 0; i < 4000 && !seen(); ++i) std::this_thread::sleep_for(milliseconds(5));
   const auto s = Get();
   EXPECT_EQ(At(s, "/object"), "cluster");
   EXPECT_EQ(At(s, "/version"), "9.9");

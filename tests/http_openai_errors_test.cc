@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "coordinator/http/openai.h"
@@ -110,7 +112,37 @@ TEST_F(OpenAiErrorsTest, AChatThatCannotBeAnsweredIsRefusedByName) {
     EXPECT_THAT(At(answer, "/error/message"), ::testing::Not("")) << body;
   }
   EXPECT_EQ(api_.Post(kChat, "{")->answer.status, 400);
+  const auto stop = api_.Post(kChat, "{" + fine + ",\"stop\":[\"" + std::string(4097, 'x') + "\"]}");
+  EXPECT_EQ(At(Json(stop->answer.body), "/error/param"), "stop");
   EXPECT_TRUE(engine_.requests().empty());
+}
+
+TEST_F(OpenAiErrorsTest, TheDescriptionHasTheRoutesAndFieldsThatThereAre) {
+  std::ifstream file(std::filesystem::path(GYRE_DEMO_MODEL).parent_path() / "../docs/openapi.json");
+  const json::value description = Json(std::string((std::istreambuf_iterator<char>(file)), {}));
+  const json::object& paths = description.at("paths").as_object();
+  EXPECT_EQ(paths.size(), api_.router.routes().size());
+  engine_.refusal = Unavailable("no ring");  // for fields that change nothing
+  for (const Route& route : api_.router.routes()) {
+    std::string path = route.path;
+    if (path.back() == '*') path.replace(path.size() - 1, 1, "{id}");
+    ASSERT_TRUE(paths.contains(path)) << path;
+    if (route.method != "POST") continue;
+    const json::value& post = paths.at(path).at("post");
+    const std::string schema = At(post, "/requestBody/content/application~1json/schema/$ref").substr(1);
+    boost::system::error_code error;
+    const json::value* properties = description.find_pointer(schema + "/properties", error);
+    ASSERT_NE(properties, nullptr) << schema;
+    for (const auto& [name, type] : properties->as_object()) {
+      const std::string field(name);
+      const std::string needed = field == "messages" || field == "prompt" || field == "input" ? ""
+                                 : path == kChat     ? R"("messages":[{"role":"user","content":"Hi"}],)"
+                                 : path == kComplete ? R"("prompt":"a",)"
+                                                     : R"("input":"a",)";
+      const auto exchange = api_.Post(path, "{" + needed + "\"" + field + "\":[[]]}");
+      EXPECT_THAT(exchange->answer.body, ::testing::Not(HasSubstr("the field " + field + " is not supported"))) << path;
+    }
+  }
 }
 
 TEST_F(OpenAiErrorsTest, WhatChangesNothingIsTaken) {
@@ -195,6 +227,23 @@ TEST_F(OpenAiErrorsTest, AFailureInTheMiddleOfAStreamIsItsLastEvent) {
   EXPECT_TRUE(engine_.cancelled(1));
 }
 
+TEST_F(OpenAiErrorsTest, AStreamThatWaitsSendsComments) {
+  api_.context.stream_ping = std::chrono::milliseconds(2);
+  const auto exchange = CallBeside(kComplete, R"({"prompt":"a","stream":true})", [&](uint64_t n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    engine_.Send(n, TokenEvent{.token = 5, .text = "x"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    engine_.Send(n, Failed{Internal("a stage failed")});
+  });
+  EXPECT_TRUE(exchange->streamed);
+  EXPECT_EQ(exchange->answer.body.substr(0, 2), ": ");
+  const std::vector<SseMessage> events = Events(exchange->answer.body);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(At(Json(events[0].data), "/choices/0/text"), "x");
+  EXPECT_EQ(At(Json(events[1].data), "/error/message"), "a stage failed");
+  EXPECT_GE(exchange->writes, 2);
+}
+
 TEST_F(OpenAiErrorsTest, OneWriteCarriesAllThatIsThere) {
   const auto exchange = CallBeside(kComplete, R"({"prompt":"a","stream":true})", [&](uint64_t) {
     for (int i = 0; i < 1000; ++i) engine_.Send(1, TokenEvent{.token = 5, .text = "x"});
@@ -207,6 +256,55 @@ TEST_F(OpenAiErrorsTest, OneWriteCarriesAllThatIsThere) {
   }
   EXPECT_EQ(text, std::string(1000, 'x') + "y");
   EXPECT_LT(exchange->writes, 500);
+}
+
+TEST_F(OpenAiErrorsTest, ASlowClientHoldsItsSequenceBack) {
+  Service service(*model_, engine_.Calls(), 100, {.streams = {.stream_bytes = 20'000}});
+  ApiCaller api(service);
+  AddOpenAiRoutes(api.router, api.context);
+  FakeExchange* client = nullptr;
+  int sent = 0;
+  std::thread engine([&] {
+    while (engine_.requests().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (; !engine_.held(1) && sent < 10'000; ++sent) {
+      engine_.Send(1, TokenEvent{.token = 5, .text = std::string(1000, 'x')});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the route gets to its next write
+    }
+    EXPECT_TRUE(engine_.held(1));
+    client->blocked = false;
+    while (engine_.held(1)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    engine_.Send(1, Finished{});
+  });
+  const auto exchange = api.Call("POST", kComplete, R"({"prompt":"a","stream":true})", [&](FakeExchange& x) {
+    x.blocked = true;
+    client = &x;
+  });
+  engine.join();
+  size_t bytes = 0;
+  for (const SseMessage& event : Events(exchange->answer.body)) {
+    if (event.data != "[DONE]") bytes += At(Json(event.data), "/choices/0/text").size();
+  }
+  EXPECT_EQ(bytes, sent * 1000u);  // nothing is lost
+  EXPECT_FALSE(engine_.cancelled(1));
+}
+
+TEST_F(OpenAiErrorsTest, WhoAsksReachesTheEngine) {
+  api_.caller.tenant = 77;
+  for (const char* path : {kChat, kComplete, "/v1/responses", "/v1/embeddings"}) {
+    const char* body = path == std::string(kChat)       ? R"({"messages":[{"role":"user","content":"Hi"}],"priority":3)"
+                       : path == std::string(kComplete) ? R"({"prompt":"Hi","priority":3)"
+                                                        : R"({"input":"Hi","priority":3)";
+    for (const char* salt : {"}", ",\"cache_salt\":\"a\"}", ",\"cache_salt\":\"b\"}"}) {
+      CallBeside(path, std::string(body) + salt, [&](uint64_t n) { engine_.Send(n, Finished{}); });
+      EXPECT_EQ(engine_.requests().back().tenant, 77u) << path;
+      EXPECT_EQ(engine_.requests().back().priority, 3) << path;
+    }
+    const std::vector<Request> requests = engine_.requests();
+    const size_t n = requests.size();
+    EXPECT_EQ(requests[n - 3].cache_salt, 0u);
+    EXPECT_NE(requests[n - 2].cache_salt, 0u);
+    EXPECT_NE(requests[n - 2].cache_salt, requests[n - 1].cache_salt);
+  }
 }
 
 TEST_F(OpenAiErrorsTest, AClientThatLeavesCancels) {

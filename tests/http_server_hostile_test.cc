@@ -272,6 +272,8 @@ TEST_F(HttpHostileTest, FullServersEndIdleConnectionsFirst) {
   EXPECT_TRUE(newer.Ended());
   ASSERT_TRUE(Soon([&] { return waiting_ == 4; }));
   HttpClient refused(server_->address());
+  refused.Request("GET", "/echo");
+  ASSERT_TRUE(Soon([&] { return server_->stats().refused == 1; }));
   const HttpAnswer answer = refused.Answer();
   EXPECT_EQ(answer.status, 503);
   EXPECT_TRUE(answer.whole);

@@ -51,7 +51,8 @@ class ScriptedCoordinator : public v1::Cluster::Service {
     info->set_model_hash((*OpenModel(model_))->content_hash());
     return grpc::Status::OK;
   }
-  grpc::Status Attach(grpc::ServerContext*, grpc::ServerReaderWriter<v1::Command, v1::WorkerEvent>* stream) override {
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::Command, v1::WorkerEvent>* stream) override {
     v1::WorkerEvent event;
     if (done_ || !stream->Read(&event)) return grpc::Status::OK;
     hellos_.push_back(event.hello());
@@ -66,7 +67,11 @@ class ScriptedCoordinator : public v1::Cluster::Service {
     welcome.mutable_welcome()->set_name("w");
     welcome.mutable_welcome()->set_term(7);
     stream->Write(welcome);
-    if (ends) return come_again;
+    if (ends) {
+      stream->Read(&event);  // a heartbeat: the welcome was read
+      context->TryCancel();
+      return come_again;
+    }
     for (const v1::Command& command : commands_) stream->Write(command);
     while (events_.size() < commands_.size() && stream->Read(&event)) {
       if (!event.has_heartbeat()) events_.push_back(event);
@@ -162,7 +167,10 @@ TEST(NodeTest, WhatAWorkerKeepsDoesNotMakeItsMachineSmaller) {
   auto stopped = [&] {
     return coordinator.done() || std::chrono::steady_clock::now() - began > std::chrono::seconds(30);
   };
+  std::string said;
+  options.say = [&](const std::string& line) { said += line + "\n"; };
   EXPECT_TRUE(RunNode(options, stopped).ok());
+  EXPECT_THAT(said, HasSubstr("lost the coordinator (it stopped, or heard nothing of this worker for too long)"));
   ASSERT_EQ(coordinator.hellos().size(), 2u);
   const uint64_t first = coordinator.hellos()[0].memory_bytes(), second = coordinator.hellos()[1].memory_bytes();
   EXPECT_EQ(first, kMachine / 10 * 9);

@@ -317,7 +317,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   events->Close();
   writer.join();
   worker_->control().SetEventSink({});
-  const Status status = FromGrpcAt(stream.Finish(), options_.join);
+  Status status = FromGrpcAt(stream.Finish(), options_.join);
+  if (absl::IsCancelled(status)) status = Unavailable("it stopped, or heard nothing of this worker for too long");
   // Without its coordinator a worker keeps its weights and nothing else.
   worker_->Reset();
   GYRE_RETURN_IF_ERROR(Fatal());

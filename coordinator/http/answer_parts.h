@@ -20,6 +20,8 @@ std::optional<ApiError> CheckModel(const ApiContext& context, const std::string&
 class AnswerParts {
  public:
   AnswerParts(const ApiContext& context, std::span<const TokenId> prompt);
+  // Otherwise all of it is content.
+  bool reasons() const { return splitter_.has_value(); }
   std::vector<ReasoningSplitter::Piece> Push(const TokenEvent& event);
   std::vector<ReasoningSplitter::Piece> Finish(const Finished& event);
 

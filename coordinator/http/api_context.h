@@ -38,6 +38,7 @@ struct ApiContext {
   bool metrics_open = false;                      // anyone may read /metrics
   std::function<Status()> ready;                  // OK, or why no request can be served; thread-safe. Empty: always OK
   std::function<bool()> draining;  // the server is about to end: so do streams that have no end of their own
+  Duration stream_ping = std::chrono::seconds(15);  // a stream that has nothing to say sends a comment so often
 
   bool Serves(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }
 };

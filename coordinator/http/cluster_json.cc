@@ -126,13 +126,11 @@ json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const Eng
 json::object ChangeJson(const ChangeReport& report) {
   json::array moves, members;
   for (const LayerMove& m : report.moves) {
-    json::object move{{"layers", LayersJson(m.layers)},
-                      {"from", nullptr},
-                      {"to", m.to},
-                      {"weight_bytes", m.weight_bytes},
-                      {"kv_bytes", m.kv_bytes}};
-    if (!m.from.empty()) move["from"] = m.from;
-    moves.push_back(std::move(move));
+    moves.push_back(json::object{{"layers", LayersJson(m.layers)},
+                                 {"from", m.from},
+                                 {"to", m.to},
+                                 {"weight_bytes", m.weight_bytes},
+                                 {"kv_bytes", m.kv_bytes}});
   }
   for (const MemberShare& m : report.members) {
     members.push_back(json::object{{"name", m.name},

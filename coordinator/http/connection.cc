@@ -333,8 +333,9 @@ Awaitable<bool> Connection::Serve() {
     co_await Send(go_on);
   }
   if (!error) {
-    error = co_await ReadBody(parser);
-    if (error) exchange.EndConnection();
+    std::optional<ApiError> bad = co_await ReadBody(parser);
+    if (bad) exchange.EndConnection();
+    error = std::move(bad);
   }
   parser.TakeBody();
   const bool preflight = !error && IsPreflight(request);

@@ -141,7 +141,7 @@ Awaitable<void> Props(ApiContext& context, Exchange& exchange) {
   modalities["audio"] = false;
   json::object reply;
   reply["default_generation_settings"] = std::move(settings);
-  reply["total_slots"] = context.engine_stats().scheduler.num_blocks;
+  reply["total_slots"] = context.engine_stats().scheduler.max_sequences;
   reply["model_alias"] = context.models.front();
   // The file's name alone: folders of this machine concern nobody.
   reply["model_path"] = ValidUtf8(model.path().substr(model.path().rfind('/') + 1));

@@ -245,7 +245,9 @@ class CompletionAnswer {
     json::object out;
     out["index"] = 0;
     out["content"] = event.text;
-    out["tokens"] = asked_.stream || asked_.tokens ? json::array({event.token}) : json::array();
+    json::array tokens;
+    if (asked_.stream || asked_.tokens) tokens.push_back(event.token);
+    out["tokens"] = std::move(tokens);
     out["stop"] = false;
     out["id_slot"] = 0;
     out["tokens_predicted"] = predicted_;

@@ -22,7 +22,7 @@ HttpResponse StreamHead() {
 class Reader {
  public:
   Reader(const Service& service, OpenAiAnswer& answer, size_t choices)
-      : per_prompt_(answer.choices_per_prompt()), parts_(answer.TakeParts()) {
+      : per_prompt_(answer.choices_per_prompt()), scored_(answer.with_logprobs()), parts_(answer.TakeParts()) {
     states_.resize(choices, {.scores = HeldScores(service, !parts_.empty())});
   }
 
@@ -63,14 +63,15 @@ class Reader {
 
   void TakeToken(TokenEvent& token, Delta* delta) {
     State& state = states_[delta->choice];
-    delta->ids.push_back(token.token);
-    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
+    delta->id = token.token;
     if (parts_.empty()) {
       delta->text = std::move(token.text);
     } else {
       TakePieces(parts_[delta->choice].Push(token), delta);
       ++state.tokens;
     }
+    if (!scored_) return;
+    state.scores.Hold({.token = token.token, .logprob = token.logprob, .top = std::move(token.top)});
     if (!delta->text.empty()) {
       delta->scores = state.scores.Release(delta->text);
     } else if (!delta->reasoning.empty()) {
@@ -86,7 +87,7 @@ class Reader {
       TakePieces(parts_[delta->choice].Finish(finished), delta);
       if (state.reasoned && !state.content) usage_.reasoning += state.tokens;
     }
-    delta->scores = state.scores.Finish(finished, delta->text);
+    if (scored_) delta->scores = state.scores.Finish(finished, delta->text);
     delta->finish = finished.reason;
     const Usage& usage = finished.usage;
     usage_.completion += usage.generated_tokens;
@@ -96,6 +97,7 @@ class Reader {
   }
 
   const size_t per_prompt_;
+  const bool scored_;
   std::vector<AnswerParts> parts_;
   std::vector<State> states_;
   UsageSum usage_;
@@ -104,7 +106,7 @@ class Reader {
 void Add(Delta delta, Choice* choice) {
   choice->reasoning += delta.reasoning;
   choice->text += delta.text;
-  choice->ids.insert(choice->ids.end(), delta.ids.begin(), delta.ids.end());
+  if (delta.id) choice->ids.push_back(*delta.id);
   for (TokenScore& score : delta.scores) choice->scores.push_back(std::move(score));
   if (delta.prompt_score) choice->prompt_scores.push_back(*std::move(delta.prompt_score));
   if (delta.finish) choice->finish = *delta.finish;
@@ -129,30 +131,42 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
   co_await exchange.Respond(std::move(response));
 }
 
-// The answer begins with the first event: a request that fails before it has an HTTP status that says so.
-Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader) {
+// Appends what is there. The error ends the answer.
+std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generation& generation, OpenAiAnswer& answer,
+                                  Reader& reader, std::string* out) {
+  for (; item; item = generation.TryNext()) {
+    Delta delta;
+    if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
+    answer.AppendDelta(delta, out);
+    if (out->size() >= kWriteBytes) break;
+  }
+  if (generation.ended()) answer.AppendEnd(reader.usage(), out);
+  return std::nullopt;
+}
+
+// The answer begins with the first event, so that a request that fails before it has an HTTP status that says so; or
+// with a comment when that takes long, as proxies and clients give up connections that are silent.
+Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
+                          Duration ping) {
   bool begun = false, failed = false;
   std::string out;
   answer.AppendBegin(&out);
   while (!failed && !generation.ended()) {
-    std::optional<Generation::Item> item = co_await generation.Next();
-    if (exchange.gone()) co_return;
-    for (; item; item = generation.TryNext()) {
-      Delta delta;
-      std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
+    std::optional<Generation::Item> item = generation.TryNext();
+    if (item) {
+      std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, &out);
       if (error && !begun) {
         co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
         co_return;
       }
       failed = error.has_value();
-      if (failed) {
-        answer.AppendError(*error, &out);
-        break;
-      }
-      answer.AppendDelta(delta, &out);
-      if (out.size() >= kWriteBytes) break;
+      if (failed) answer.AppendError(*error, &out);
+    } else {
+      const Wake woken = co_await exchange.Wait(After(ping));
+      if (woken == Wake::kGone) co_return;
+      if (woken == Wake::kWoken) continue;
+      out += ": the answer takes a while\n\n";
     }
-    if (!failed && generation.ended()) answer.AppendEnd(reader.usage(), &out);
     if (!begun) {
       begun = true;
       HttpResponse head = StreamHead();
@@ -167,6 +181,13 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
 }
 
 }  // namespace
+
+void OpenAiAnswer::PartRequests(const ApiContext& context) {
+  for (const Request& request : requests_) {
+    AnswerParts parts(context, request.prompt);
+    if (parts.reasons()) parts_.push_back(std::move(parts));
+  }
+}
 
 void OpenAiAnswer::AppendError(const ApiError& error, std::string* out) {
   *out += SseEvent(RenderJson(error, ApiStyle::kOpenAi));
@@ -188,7 +209,7 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   }
   Reader reader(context.service, *answer, count);
   if (answer->stream()) {
-    co_await RunStream(exchange, generation, *answer, reader);
+    co_await RunStream(exchange, generation, *answer, reader, context.stream_ping);
   } else {
     co_await RunWhole(exchange, generation, *answer, reader, count);
   }
@@ -203,7 +224,7 @@ std::string UsageJson(const UsageSum& usage) {
                      usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning);
 }
 
-void AppendIds(const std::vector<TokenId>& ids, std::string* out) {
+void AppendIds(std::span<const TokenId> ids, std::string* out) {
   *out += '[';
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) *out += ',';

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,10 +24,15 @@ namespace gyre::http {
 struct Delta {
   size_t choice = 0;
   std::string reasoning, text;
-  std::vector<TokenId> ids;
+  std::optional<TokenId> id;
   std::vector<TokenScore> scores;          // with logprobs: of the tokens that the text comes from
   std::optional<TokenScore> prompt_score;  // with prompt_logprobs: of a token of the prompt; then nothing else is there
   std::optional<FinishReason> finish;      // the last one of its choice
+
+  std::span<const TokenId> ids() const {
+    if (!id) return {};
+    return {&*id, 1};
+  }
 };
 
 // Of all choices together. Choices of one prompt count it once.
@@ -60,14 +66,19 @@ class OpenAiAnswer {
   virtual void AppendError(const ApiError& error, std::string* out);
 
   bool stream() const { return streaming_.stream; }
+  bool with_logprobs() const { return with_logprobs_; }
   size_t choices_per_prompt() const { return static_cast<size_t>(n_); }
   std::vector<Request> TakeRequests() { return std::move(requests_); }
   std::vector<AnswerParts> TakeParts() { return std::move(parts_); }
 
  protected:
-  std::vector<Request> requests_;   // n_ for each prompt, side by side
+  std::vector<Request> requests_;  // n_ for each prompt, side by side
+  // For answers that have reasoning beside their text, when the requests are there.
+  void PartRequests(const ApiContext& context);
+
   std::vector<AnswerParts> parts_;  // one for each request, or none: then all of an answer is text
   int64_t n_ = 1;
+  bool with_logprobs_ = false;
   StreamFields streaming_;
 };
 
@@ -80,7 +91,7 @@ const char* QuotedFinish(FinishReason reason);
 // "usage" of chat and completions, as JSON.
 std::string UsageJson(const UsageSum& usage);
 // [1,2,3]
-void AppendIds(const std::vector<TokenId>& ids, std::string* out);
+void AppendIds(std::span<const TokenId> ids, std::string* out);
 // The beginning that each object of an answer has: {"id":...,"object":...,"created":...,"model":...,
 // "system_fingerprint":...,"choices":[
 std::string ObjectBeginning(const ApiContext& context, const std::string& id, std::string_view object,

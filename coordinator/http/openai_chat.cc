@@ -35,7 +35,7 @@ class ChatAnswer : public OpenAiAnswer {
   const std::string id_;
   const uint64_t tenant_;
   std::string model_;
-  bool with_ids_ = false, with_logprobs_ = false;
+  bool with_ids_ = false;
   std::vector<TokenId> prompt_ids_;      // with_ids_
   std::string chunk_begin_, chunk_end_;  // of each event of a stream
 };
@@ -105,7 +105,7 @@ std::optional<ApiError> ChatAnswer::Read(std::string_view body) {
   if (std::optional<ApiError> error = fields.Finish()) return error;
   std::optional<ApiError> error = AddRequests(context_.service, std::move(question), n_, "messages", &requests_);
   if (error) return error;
-  for (const Request& request : requests_) parts_.emplace_back(context_, request.prompt);
+  PartRequests(context_);
   if (with_ids_) prompt_ids_ = requests_.front().prompt;
   chunk_begin_ = "data: " + ObjectBeginning(context_, id_, "chat.completion.chunk", model_);
   chunk_end_ = streaming_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
@@ -160,7 +160,7 @@ void ChatAnswer::CloseChunk(const Delta& delta, const char* finish, std::string*
   }
   if (with_ids_) {
     *out += ",\"token_ids\":";
-    AppendIds(delta.ids, out);
+    AppendIds(delta.ids(), out);
   }
   *out += ",\"finish_reason\":";
   *out += finish;
@@ -183,7 +183,7 @@ void ChatAnswer::AppendBegin(std::string* out) {
 
 void ChatAnswer::AppendDelta(const Delta& delta, std::string* out) {
   const bool scored = with_logprobs_ && !delta.scores.empty();
-  if (!delta.text.empty() || !delta.reasoning.empty() || scored || (with_ids_ && !delta.ids.empty())) {
+  if (!delta.text.empty() || !delta.reasoning.empty() || scored || (with_ids_ && delta.id)) {
     OpenChunk(delta.choice, out);
     *out += '{';
     if (!delta.reasoning.empty()) {

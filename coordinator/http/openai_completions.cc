@@ -33,8 +33,8 @@ class CompletionAnswer : public OpenAiAnswer {
   std::optional<ApiError> AddPrompt(const PromptInput& input, const Question& question);
   const Prompt& PromptOf(size_t choice) const { return prompts_[choice / static_cast<size_t>(n_)]; }
   // What stands behind the text of a choice.
-  void CloseChoice(size_t choice, const std::vector<TokenId>& ids, std::span<const TokenScore> scores,
-                   const char* finish, std::string* out);
+  void CloseChoice(size_t choice, std::span<const TokenId> ids, std::span<const TokenScore> scores, const char* finish,
+                   std::string* out);
   void AppendChunk(const Delta& delta, const char* finish, std::string* out);
   // With that of the first token, which is none.
   std::vector<TokenScore> ScoresOfPrompt(size_t choice, std::vector<TokenScore> scores) const;
@@ -47,7 +47,7 @@ class CompletionAnswer : public OpenAiAnswer {
   std::string model_;
   std::vector<PromptInput> inputs_;
   std::vector<Prompt> prompts_;
-  bool echo_ = false, with_ids_ = false, with_logprobs_ = false;
+  bool echo_ = false, with_ids_ = false;
   // Of each choice:
   std::vector<size_t> offsets_;                         // characters of the text so far
   std::vector<std::vector<TokenScore>> prompt_scores_;  // until the prompt is echoed
@@ -126,7 +126,7 @@ std::optional<ApiError> CompletionAnswer::Read(std::string_view body) {
   return std::nullopt;
 }
 
-void CompletionAnswer::CloseChoice(size_t choice, const std::vector<TokenId>& ids, std::span<const TokenScore> scores,
+void CompletionAnswer::CloseChoice(size_t choice, std::span<const TokenId> ids, std::span<const TokenScore> scores,
                                    const char* finish, std::string* out) {
   *out += ",\"logprobs\":";
   if (with_logprobs_) {
@@ -173,7 +173,7 @@ void CompletionAnswer::AppendChunk(const Delta& delta, const char* finish, std::
   *out += chunk_begin_;
   fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"text\":", delta.choice);
   AppendQuoted(delta.text, out);
-  CloseChoice(delta.choice, delta.ids, delta.scores, finish, out);
+  CloseChoice(delta.choice, delta.ids(), delta.scores, finish, out);
   *out += '}';
   *out += chunk_end_;
 }
@@ -205,7 +205,7 @@ void CompletionAnswer::AppendDelta(const Delta& delta, std::string* out) {
     AppendEcho(i, ScoresOfPrompt(i, std::move(prompt_scores_[i])), out);
   }
   const bool scored = with_logprobs_ && !delta.scores.empty();
-  if (!delta.text.empty() || scored || (with_ids_ && !delta.ids.empty())) AppendChunk(delta, "null", out);
+  if (!delta.text.empty() || scored || (with_ids_ && delta.id)) AppendChunk(delta, "null", out);
   if (!delta.finish) return;
   Delta end;
   end.choice = i;

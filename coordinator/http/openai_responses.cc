@@ -51,7 +51,6 @@ class ResponsesAnswer : public OpenAiAnswer {
   const ApiContext& context_;
   const std::string id_;
   const uint64_t tenant_;
-  bool with_logprobs_ = false;
   json::object settings_;  // fields of the response that say what was asked for
   std::vector<Item> items_;
   FinishReason finish_ = FinishReason::kStop;
@@ -191,7 +190,7 @@ std::optional<ApiError> ResponsesAnswer::Read(std::string_view body) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   settings_["created_at"] = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   if (auto error = AddRequests(context_.service, std::move(question), 1, "input", &requests_)) return error;
-  parts_.emplace_back(context_, requests_.front().prompt);
+  PartRequests(context_);
   return std::nullopt;
 }
 

@@ -99,24 +99,24 @@ void ReadSampling(JsonFields& fields, const ApiContext& context, Question* quest
 }
 
 std::vector<std::string> ReadStop(JsonFields& fields) {
+  constexpr size_t kMost = 16, kBytes = 4096;
   std::vector<std::string> stops;
   const json::value* value = fields.Any("stop");
   if (value == nullptr) return stops;
-  if (value->is_string()) {
-    stops.emplace_back(value->get_string());
-  } else if (value->is_array()) {
-    for (const json::value& stop : value->get_array()) {
-      if (!stop.is_string()) {
-        fields.Fail(Malformed("stop must be a string or an array of strings", "stop"));
-        return {};
-      }
-      stops.emplace_back(stop.get_string());
-    }
+  const auto add = [&](const json::value& stop) {
+    if (!stop.is_string()) return fields.Fail(Malformed("stop must be a string or an array of strings", "stop"));
+    stops.emplace_back(stop.get_string());
+    if (stops.back().size() <= kBytes) return;
+    fields.Fail(Unprocessable(
+        fmt::format("a stop string has {} bytes; it may have {} at most", stops.back().size(), kBytes), "stop"));
+  };
+  if (const json::array* list = value->if_array()) {
+    for (const json::value& stop : *list) add(stop);
   } else {
-    fields.Fail(Malformed("stop must be a string or an array of strings", "stop"));
+    add(*value);
   }
-  if (stops.size() > 16) {
-    fields.Fail(Unprocessable(fmt::format("stop has {} strings; at most 16 are taken", stops.size()), "stop"));
+  if (stops.size() > kMost) {
+    fields.Fail(Unprocessable(fmt::format("stop has {} strings; at most {} are taken", stops.size(), kMost), "stop"));
   }
   return stops;
 }

@@ -260,7 +260,7 @@ std::optional<ApiError> RequestParser::Head(std::string_view head) {
   const auto& message = impl_->parser.get();
   request_.method = std::string(ViewOf(message.method_string()));
   http_1_0_ = message.version() == 10;
-  keep_alive_ = impl_->parser.keep_alive();
+  keep_alive_ = !too_long && impl_->parser.keep_alive();
   for (const auto& field : message) {
     std::string name(ViewOf(field.name_string()));
     for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <exception>
-#include <future>
 #include <thread>
 #include <unordered_map>
 
@@ -28,6 +28,7 @@ using boost::system::error_code;
 
 // After an accept that failed for want of descriptors or memory.
 constexpr auto kRest = std::chrono::milliseconds(100);
+constexpr size_t kTurnedAway = 64;  // at once
 constexpr char kFull[] =
     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\nretry-after: 1\r\n"
     "connection: close\r\n\r\n"
@@ -142,6 +143,8 @@ class Server final : public HttpServer {
   tcp::acceptor acceptor_;
   asio::steady_timer ticker_;
   std::unordered_map<const Connection*, std::shared_ptr<Connection>> connections_;  // server's thread
+  // Told that the server is full. Closing at once could take that word from them. Server's thread.
+  std::deque<std::pair<Deadline, tcp::socket>> turned_away_;
   std::thread thread_;
   std::atomic<bool> stopped_{false};
 };
@@ -203,9 +206,12 @@ void Server::Take(tcp::socket socket) {
   ++core_.accepted;
   if (connections_.size() >= most_ && !EndOldestIdle()) {
     ++core_.refused;
+    if (core_.tls != nullptr || turned_away_.size() >= kTurnedAway) return;
     error_code ignored;
     socket.non_blocking(true, ignored);
-    if (core_.tls == nullptr) socket.write_some(asio::buffer(kFull, sizeof kFull - 1), ignored);
+    socket.write_some(asio::buffer(kFull, sizeof kFull - 1), ignored);
+    socket.shutdown(tcp::socket::shutdown_send, ignored);
+    turned_away_.emplace_back(After(core_.options.limits.linger_time), std::move(socket));
     return;
   }
   const auto connection = std::make_shared<Connection>(core_, std::move(socket));
@@ -243,6 +249,7 @@ Awaitable<void> Server::Tick() {
     ticker_.expires_after(tick);
     co_await ticker_.async_wait(kAwait);
     const Deadline now = Clock::now();
+    while (!turned_away_.empty() && turned_away_.front().first <= now) turned_away_.pop_front();
     for (const auto& [key, connection] : connections_) connection->CheckTime(now);
   }
 }
@@ -263,6 +270,7 @@ void Server::Stop() {
     core_.draining = true;
     CloseAcceptor();
     ticker_.cancel();
+    turned_away_.clear();
     for (const auto& [key, connection] : connections_) connection->Abort();
   });
   thread_.join();

@@ -36,6 +36,7 @@ class FakeExchange : public Exchange {
     co_return;
   }
   Awaitable<bool> Write(std::string bytes) override {
+    while (blocked && !gone()) co_await Pause(std::chrono::milliseconds(1));
     if (gone()) co_return false;
     answer.body += bytes;
     ++writes;
@@ -44,15 +45,12 @@ class FakeExchange : public Exchange {
   }
   Awaitable<Wake> Wait(Deadline deadline) override {
     const std::shared_ptr<Signal> signal = signal_;
-    if (!signal->set.exchange(false) && !gone()) {
-      if (deadline == kNoDeadline) {
-        signal->timer.expires_at(std::chrono::steady_clock::time_point::max());
-      } else {
-        signal->timer.expires_at(deadline);
-      }
+    // A cancelled timer may belong to an earlier call of the waker.
+    while (!signal->set.exchange(false) && !gone()) {
+      if (deadline != kNoDeadline && Clock::now() >= deadline) co_return Wake::kTimeout;
+      signal->timer.expires_at(deadline == kNoDeadline ? std::chrono::steady_clock::time_point::max() : deadline);
       const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
       co_await signal->timer.async_wait(token);
-      if (!signal->set.exchange(false) && !gone()) co_return Wake::kTimeout;
     }
     co_return gone() ? Wake::kGone : Wake::kWoken;
   }
@@ -76,6 +74,7 @@ class FakeExchange : public Exchange {
   bool streamed = false;
   int answers = 0, writes = 0;
   int leave_after_writes = -1;
+  std::atomic<bool> blocked{false};  // the client takes nothing
 
  private:
   struct Signal {

@@ -61,7 +61,7 @@ class HttpPeer {
   // A request, and what the test answers.
   struct Call {
     std::string method, target, body, authorization, host;
-    int connection = 0, number = 0;                 // which connection, and the how manieth request on it; from 0
+    int connection = 0, number = 0;                 // the connection's number, and the request's on it; from 0
     std::function<bool(const std::string&)> Write;  // false: the client is gone
     std::function<bool()> Gone;                     // whether the client has closed the connection
     bool close = false;                             // afterwards

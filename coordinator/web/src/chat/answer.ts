@@ -15,6 +15,10 @@ import {
 } from './conversation';
 import type { Conversations } from './conversations';
 
+const kFrameMs = 33;
+// Tokens that come in one packet have no rate that means anything.
+const kShortest = 0.1; // seconds
+
 interface Chunk {
   choices?: { delta?: { content?: string | null; reasoning_content?: string | null }; finish_reason?: string | null }[];
   usage?: {
@@ -71,7 +75,7 @@ export class AnswerReader {
       cachedTokens: this.usage?.prompt_tokens_details?.cached_tokens ?? 0,
       answerTokens: tokens,
       firstTokenMs: (this.firstAt ?? this.startedAt) - this.startedAt,
-      tokensPerSecond: tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null,
+      tokensPerSecond: tokens > 1 && seconds >= kShortest ? (tokens - 1) / seconds : null,
     };
   }
 }
@@ -121,8 +125,12 @@ export class Answers {
     if (!conversation || !turn) return;
     const reader = new AnswerReader(performance.now());
     let frame = 0;
+    let pause = kFrameMs;
     const show = (more: Partial<Turn> = {}) => {
       frame = 0;
+      const begin = performance.now();
+      // The text is drawn before the next timer runs. Long texts are drawn less often, so that the page stays quick.
+      setTimeout(() => (pause = Math.max(kFrameMs, 3 * (performance.now() - begin))));
       const { content, reasoning } = reader;
       const change = (t: Turn): Turn => ({ ...t, content, reasoning, stats: reader.stats(), ...more });
       this.conversations.change(id, (c) => changeTurn(c, turn.id, change), true);
@@ -134,7 +142,7 @@ export class Answers {
       const response = await request('/v1/chat/completions', { method: 'POST', body, signal });
       for await (const event of readEvents(response.body!)) {
         if (!reader.take(event.data, performance.now())) break;
-        frame ||= window.setTimeout(show, 33);
+        frame ||= window.setTimeout(show, pause);
       }
       last = reader.ending ? { ending: reader.ending } : { ending: 'error', error: 'The answer broke off.' };
     } catch (error) {

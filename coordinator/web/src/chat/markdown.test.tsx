@@ -1,6 +1,6 @@
 import { render } from 'preact-render-to-string';
 import { describe, expect, it } from 'vitest';
-import { Markdown, safeAddress, withoutEntities } from './markdown';
+import { Markdown, type Parsed, blocksOf, parseMore, safeAddress, withoutEntities } from './markdown';
 
 const html = (text: string) => render(<Markdown text={text} />);
 
@@ -61,6 +61,18 @@ describe('Markdown', () => {
   it('shows characters that the text names', () => {
     expect(html('a &amp; b &lt;c&gt; &#233; &unknown;')).toContain('<p>a &amp; b &lt;c> é &amp;unknown;</p>');
     expect(withoutEntities('&#0; &#x110000;')).toBe('&#0; &#x110000;');
+  });
+
+  it('parses a growing text as it parses the whole', () => {
+    const text =
+      'Intro *one*\nline two\n\n# Head\n\n- a\n- b\n\n  more of b\n\n1. x\n\n```js\nlet a;\n\nlet b;\n```\n\n> q\nlazy\n\n' +
+      '| a | b |\n|--|--|\n| 1 | 2 |\n\n    code\n\n    more code\n\nTitle\n===\n\n<div>\n\nend **bold** `c`\n\n***\nlast';
+    let parsed: Parsed = { text: '', blocks: [] };
+    for (let end = 0; end <= text.length; end++) {
+      parsed = parseMore(parsed, text.slice(0, end));
+      expect([...parsed.blocks], text.slice(0, end)).toEqual([...blocksOf(text.slice(0, end))]);
+    }
+    expect([...parseMore(parsed, 'another').blocks]).toEqual([...blocksOf('another')]);
   });
 
   it('shows a text that nests too deeply as it is', () => {

@@ -2,6 +2,7 @@
 // written, links lead only to web and mail addresses, and pictures are links, as no request may leave the machine.
 import { Marked, type Token, type Tokens } from 'marked';
 import { Component, type ComponentChildren, type JSX } from 'preact';
+import { useRef } from 'preact/hooks';
 import { CodeBlock } from './code_block';
 
 const marked = new Marked({ gfm: true });
@@ -171,10 +172,30 @@ class Block extends Component<{ token: Token }> {
   }
 }
 
-export function Markdown({ text }: { text: string }) {
+export interface Parsed {
+  text: string;
+  blocks: Token[];
+}
+
+// The blocks of a text that begins with one that was parsed before: all but its last block stay as they are, as what
+// follows can only go on with that one.
+export function parseMore(before: Parsed, text: string): Parsed {
+  const last = before.blocks.findLastIndex((token) => token.type !== 'space');
+  const kept = before.blocks.slice(0, Math.max(last, 0));
+  const done = kept.map((token) => token.raw).join('');
+  if (kept.length === 0 || !text.startsWith(before.text) || !text.startsWith(done))
+    return { text, blocks: blocksOf(text) };
+  return { text, blocks: [...kept, ...blocksOf(text.slice(done.length))] };
+}
+
+export function Markdown({ text, growing }: { text: string; growing?: boolean }) {
+  const parsed = useRef<Parsed>({ text: '', blocks: [] });
+  // A complete text is parsed as a whole: a link's address may stand below it.
+  if (!growing) parsed.current = { text, blocks: blocksOf(text) };
+  else if (parsed.current.text !== text) parsed.current = parseMore(parsed.current, text);
   return (
     <div class="markdown">
-      {blocksOf(text).map((token, i) => (
+      {parsed.current.blocks.map((token, i) => (
         <Block key={i} token={token} />
       ))}
     </div>

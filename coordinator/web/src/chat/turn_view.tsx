@@ -83,7 +83,7 @@ function Answer({ turn, writing, busy, onAgain }: Props) {
     <article class={`turn answer ${writing ? 'writing' : ''}`} aria-label="Answer" aria-busy={writing}>
       {turn.reasoning && <Reasoning text={turn.reasoning} open={writing && !turn.content} />}
       {turn.content ? (
-        <Markdown text={turn.content} />
+        <Markdown text={turn.content} growing={writing} />
       ) : (
         writing && !turn.reasoning && <p class="waiting">Waiting for the first token…</p>
       )}

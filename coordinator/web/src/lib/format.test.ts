@@ -15,7 +15,8 @@ it('shows bytes in units that stay short', () => {
 });
 
 it('shows times from microseconds to seconds', () => {
-  expect([0.21, 3.44, 123.4, 1234, 12345, null].map(milliseconds)).toEqual([
+  expect([0.012, 0.21, 3.44, 123.4, 1234, 12345, null].map(milliseconds)).toEqual([
+    '12 µs',
     '0.21 ms',
     '3.4 ms',
     '123 ms',

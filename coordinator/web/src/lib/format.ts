@@ -21,8 +21,12 @@ export function milliseconds(ms: number | null | undefined): string {
   if (ms >= 1000) return `${(ms / 1000).toFixed(1)} s`;
   if (ms >= 100) return `${ms.toFixed(0)} ms`;
   if (ms >= 1) return `${ms.toFixed(1)} ms`;
-  return `${ms.toFixed(2)} ms`;
+  if (ms >= 0.1) return `${ms.toFixed(2)} ms`;
+  return `${Math.round(ms * 1000)} µs`;
 }
+
+// A mean time of steps: 0 where there were none.
+export const stepTime = (ms: number | undefined): string => milliseconds(ms ? ms : null);
 
 export function count(n: number): string {
   return n.toLocaleString('en-US', { maximumFractionDigits: 0 });

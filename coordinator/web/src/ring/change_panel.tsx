@@ -146,7 +146,9 @@ export function ChangePanel({ planned, shares, names, layers, onEven }: Props) {
       <h2>{change ? titleOf(change) : 'Change the plan'}</h2>
       {!change && (
         <p class="hint">
-          Drag a boundary of the ring, or move it with the arrow keys. You see what it costs before anything happens.
+          {shares.length > 1
+            ? 'Drag a boundary of the ring, or move it with the arrow keys. You see what it costs before anything happens.'
+            : 'One member has all layers. Others join with gyre worker, and get layers here.'}
         </p>
       )}
       {(!change || change.kind === 'resize') && (

@@ -28,7 +28,7 @@ export interface Member {
   why: string;
   busy: number;
   steps: number;
-  step_ms: number;
+  step_ms: number; // the mean since the last news; 0 if there was none
   sent: Sent | null;
 }
 
@@ -74,7 +74,7 @@ export interface ClusterStatus {
 
 export interface Move {
   layers: Layers;
-  from: string; // "": nobody runs them
+  from: string | null; // null: nobody runs them
   to: string;
   weight_bytes: number;
   kv_bytes: number;
@@ -124,7 +124,7 @@ export function stateInWords(member: Member): string {
     case 'idle':
       return 'has no layers';
     case 'drained':
-      return member.why ? `drained: ${member.why}` : 'drained';
+      return 'drained';
     case 'left_out':
       return member.why ? `left out: ${member.why}` : 'left out';
     default:

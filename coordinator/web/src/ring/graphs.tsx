@@ -76,7 +76,7 @@ function optionsOf(graph: Graph, width: number): uPlot.Options {
         space: 32,
         grid: { stroke: grid, width: 1 },
         ticks: { show: false },
-        values: (_, ticks) => ticks.map((n) => count(n)),
+        values: (_, ticks) => ticks.map((n) => n.toLocaleString('en-US', { maximumFractionDigits: 1 })),
       },
     ],
     series: [{}, ...graph.lines.map((line) => ({ stroke: color(line.color), width: 1.75, points: { show: false } }))],

@@ -25,7 +25,7 @@ export function History({ entries }: { entries: HistoryEntry[] }) {
                 <tr key={`${entry.plan}-${entry.at}`} class={entry.result === 'serving' ? undefined : 'failed'}>
                   <td>{entry.plan}</td>
                   <td>{clock(entry.at)}</td>
-                  <td class="ranges-cell">{entry.ranges}</td>
+                  <td class="ranges-cell">{entry.ranges.replaceAll(',', ', ')}</td>
                   <td class="to-right">{milliseconds(entry.took_ms)}</td>
                   <td class="to-right">{count(entry.pages_moved)}</td>
                   <td>{entry.result === 'serving' ? 'served' : entry.result}</td>

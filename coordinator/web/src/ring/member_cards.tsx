@@ -1,4 +1,4 @@
-import { bytes, milliseconds, percent, perSecond, rate } from '../lib/format';
+import { bytes, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
 import { type Change, type ClusterStatus, type Member, layersInWords, stateInWords } from './cluster';
 import { hueClass } from './hues';
 
@@ -89,7 +89,7 @@ function Card({
         <dl class="facts">
           <Fact name="Layers" value={layersInWords(member.layers).replace(/^layers? /, '')} />
           <Fact name="Busy" value={percent(member.busy)} />
-          <Fact name="Step" value={milliseconds(member.step_ms)} />
+          <Fact name="Step" value={stepTime(member.step_ms)} />
           <Fact name="Rows" value={rows === undefined ? '–' : `${perSecond(rows)}/s`} />
         </dl>
       )}

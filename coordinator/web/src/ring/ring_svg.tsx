@@ -1,8 +1,8 @@
 // The ring: an arc for each member, as long as its layers are many, and a handle on each boundary.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { count, milliseconds, percent, perSecond, rate } from '../lib/format';
+import { count, milliseconds, percent, perSecond, rate, stepTime } from '../lib/format';
 import { BoundaryHandle } from './boundary_handle';
-import type { ClusterStatus, Member } from './cluster';
+import { type ClusterStatus, type Member, layersInWords } from './cluster';
 import { type Point, anchorAt, angleOf, arcPath, bandPath, pointAt, shareAngles } from './geometry';
 import { hueClass } from './hues';
 import { type Share, movedLayers } from './shares';
@@ -98,9 +98,9 @@ function Label({
   const at = pointAt(frame.center, frame.outer + 22, middle);
   const anchor = anchorAt(middle);
   const lines = [
-    brief ? `${share.first}–${share.last} · ${percent(member?.busy ?? 0)}` : `layers ${share.first}–${share.last}`,
+    brief ? `${layersInWords(share).replace(/^layers? /, '')} · ${percent(member?.busy ?? 0)}` : layersInWords(share),
   ];
-  if (!brief) lines.push(`${percent(member?.busy ?? 0)} busy · ${milliseconds(member?.step_ms)}`);
+  if (!brief) lines.push(`${percent(member?.busy ?? 0)} busy · ${stepTime(member?.step_ms)}`);
   const above = at.y < frame.center.y - frame.outer * 0.7;
   const below = at.y > frame.center.y + frame.outer * 0.7;
   const height = lines.length * 16;

@@ -22,7 +22,7 @@ export interface Planned {
 const kPreviewDelayMs = 180; // while a boundary is dragged, not every place is asked for
 
 function outcomeOf(change: Change, reply: ChangeReply): string {
-  const plan = reply.plan === null ? '' : ` Plan ${reply.plan} serves: ${reply.ranges}.`;
+  const plan = reply.plan === null ? '' : ` Plan ${reply.plan} serves: ${reply.ranges.replaceAll(',', ', ')}.`;
   const cost =
     reply.took_ms > 0
       ? ` It took ${milliseconds(reply.took_ms)} and moved ${plural(reply.pages_moved, 'KV page')}.`

@@ -1,0 +1,100 @@
+/* Gyre's C API: a model in this process, and texts that it continues.
+ *
+ *   int error = 0;
+ *   gyre_model* model = gyre_load("model.gguf", NULL, &error);
+ *   gyre_session* session = gyre_start(model, "Once upon a time", 64, 0.0f, 0, 0.0f, 1, &error);
+ *   char text[256];
+ *   int index = 0;
+ *   while (gyre_next_token(session, text, sizeof text, &index, &error)) fputs(text, stdout);
+ *   gyre_free(session);
+ *   gyre_model_free(model);
+ *
+ * Link with `pkg-config --cflags --libs gyre`. Texts are UTF-8 and end with a zero byte. No function throws, and none
+ * ends the process.
+ *
+ * Threads: a model may be used by many threads at once, and its sessions run side by side, each at nearly the speed of
+ * one. A session belongs to one thread at a time; gyre_cancel may be called by any. */
+#ifndef GYRE_H
+#define GYRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define GYRE_API __attribute__((visibility("default")))
+#else
+#define GYRE_API
+#endif
+
+/* The numbers are stable. */
+typedef enum gyre_error {
+  GYRE_OK = 0,
+  GYRE_INVALID_ARGUMENT = 1, /* a null pointer, a value out of range, a prompt longer than the context */
+  GYRE_OUT_OF_MEMORY = 2,    /* memory for weights or the KV cache */
+  GYRE_NOT_FOUND = 3,        /* no such file */
+  GYRE_BAD_MODEL = 4,        /* the file is damaged, or of a kind that Gyre can't read */
+  GYRE_INFERENCE_FAILED = 5, /* a step could not be computed */
+  GYRE_BUFFER_TOO_SMALL = 6, /* the next character does not fit; nothing is lost, call again with more room */
+  GYRE_BUSY = 7,             /* too many sessions wait */
+  GYRE_CANCELLED = 8,        /* gyre_cancel was called */
+  GYRE_UNKNOWN = 99
+} gyre_error;
+
+typedef struct gyre_model gyre_model;
+typedef struct gyre_session gyre_session;
+
+/* Zero in a field means the default. */
+typedef struct gyre_options {
+  size_t struct_size;    /* sizeof(gyre_options), so that later versions can add fields */
+  int threads;           /* default: one for each core */
+  uint32_t context;      /* tokens of a session at most; default: what the file says */
+  uint32_t parallel;     /* sessions of the whole context that fit into the KV cache; default: 1 */
+  const char* kv_type;   /* "f32", "f16", "bf16", "q8_0"; default: "f16" */
+  const char* tokenizer; /* path of tokenizer.bin, for models that have none in their file */
+} gyre_options;
+
+/* "0.1.0" */
+GYRE_API const char* gyre_version(void);
+/* "out of memory"; never null. */
+GYRE_API const char* gyre_error_name(int error);
+/* A sentence about the last error of the calling thread; "" if there was none. Valid until its next call. */
+GYRE_API const char* gyre_error_message(void);
+
+/* Opens a model file and loads all of it. Null: see *error. `options` may be null, `error` too. */
+GYRE_API gyre_model* gyre_load(const char* path, const gyre_options* options, int* error);
+/* Its sessions may live on: memory is given back with the last of them. Null is allowed. */
+GYRE_API void gyre_model_free(gyre_model* model);
+
+/* Starts to continue `prompt`. Null: see *error.
+ *   max_tokens   1 or more; 0 or less: until the context is full
+ *   temperature  0 to 2; 0 takes the most likely token, and the same prompt gives the same text always
+ *   top_k        0 or less: 50
+ *   top_p        up to 1; 0 or less: 0.95
+ *   seed         the same seed, prompt and settings give the same text */
+GYRE_API gyre_session* gyre_start(gyre_model* model, const char* prompt, int max_tokens, float temperature, int top_k,
+                                  float top_p, uint64_t seed, int* error);
+/* The same for a conversation: `messages` is JSON, [{"role": "user", "content": "Hello"}, ...]. The model's own chat
+ * template makes it a prompt. */
+GYRE_API gyre_session* gyre_start_chat(gyre_model* model, const char* messages, int max_tokens, float temperature,
+                                       int top_k, float top_p, uint64_t seed, int* error);
+
+/* Waits for the next token. True: its text is in `text`, with a zero byte at the end, and its number, counted from 0,
+ * in *index. At most `size` bytes are written. The text holds whole characters only: it may be empty where a token is
+ * a part of a character, and a text that does not fit comes in several calls with the same index.
+ * False: the text has ended (*error is GYRE_OK), or see *error. `index` and `error` may be null. */
+GYRE_API bool gyre_next_token(gyre_session* session, char* text, int size, int* index, int* error);
+/* A gyre_next_token that waits, and every later one, returns false with GYRE_CANCELLED. Any thread. */
+GYRE_API void gyre_cancel(gyre_session* session);
+/* Ends the session and gives everything back. Null is allowed. */
+GYRE_API void gyre_free(gyre_session* session);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,276 @@
+// include/gyre.h over Runtime. No exception passes this boundary.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "gyre.h"
+#include "model/utf8.h"
+#include "runtime/runtime.h"
+
+struct gyre_model {
+  std::shared_ptr<gyre::Runtime> runtime;
+};
+
+struct gyre_session {
+  std::shared_ptr<gyre::Runtime> runtime;  // outlives the stream
+  std::unique_ptr<gyre::EventStream> stream;
+  std::string text;  // of token `index`: what was not handed out yet
+  int index = -1;
+  bool ended = false, handed_out = true;  // handed_out: something of token `index`, were it only ""
+  std::atomic<bool> cancelled{false};
+  int error = GYRE_OK;  // how it ended
+  std::string message;
+};
+
+namespace gyre {
+namespace {
+
+std::string& LastMessage() {
+  thread_local std::string message;
+  return message;
+}
+
+int Set(int* error, int code, std::string message = "") {
+  if (error != nullptr) *error = code;
+  LastMessage() = std::move(message);
+  return code;
+}
+
+int CodeOf(const Status& status, int otherwise) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return GYRE_OK;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange: return GYRE_INVALID_ARGUMENT;
+    case absl::StatusCode::kNotFound: return GYRE_NOT_FOUND;
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kFailedPrecondition: return GYRE_BAD_MODEL;
+    case absl::StatusCode::kResourceExhausted: return GYRE_OUT_OF_MEMORY;
+    case absl::StatusCode::kCancelled: return GYRE_CANCELLED;
+    default: return otherwise;
+  }
+}
+
+// Runs `body`, which returns what the function returns; `failed` if it throws.
+template <typename T, typename Body>
+T Guarded(int* error, T failed, Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    Set(error, GYRE_OUT_OF_MEMORY, "there is no memory left");
+  } catch (const std::exception& e) {
+    Set(error, GYRE_UNKNOWN, e.what());
+  } catch (...) {
+    Set(error, GYRE_UNKNOWN, "an exception of unknown type");
+  }
+  return failed;
+}
+
+StatusOr<RuntimeOptions> OptionsOf(const char* path, const gyre_options* given) {
+  gyre_options options{};
+  if (given != nullptr) {
+    // A caller of an older header has fewer fields.
+    if (given->struct_size == 0 || given->struct_size > sizeof options) {
+      return InvalidArgument("gyre_options.struct_size is {}; expected sizeof(gyre_options), {}", given->struct_size,
+                             sizeof options);
+    }
+    std::memcpy(&options, given, given->struct_size);
+  }
+  if (options.threads < 0) return InvalidArgument("gyre_options.threads is {}; expected 0 or more", options.threads);
+  RuntimeOptions out;
+  out.quiet = true;
+  out.model = path;
+  out.threads = options.threads;
+  out.ctx = options.context;
+  if (options.parallel != 0) out.parallel = options.parallel;
+  if (options.kv_type != nullptr) out.kv_type = options.kv_type;
+  if (options.tokenizer != nullptr) out.open.tokenizer_path = options.tokenizer;
+  return out;
+}
+
+template <typename Input>
+gyre_session* Start(gyre_model* model, StatusOr<Input> input, int max_tokens, float temperature, int top_k, float top_p,
+                    uint64_t seed, int* error) {
+  if (!input.ok()) return Set(error, CodeOf(input.status(), GYRE_UNKNOWN), Message(input.status())), nullptr;
+  if (!(temperature >= 0 && temperature <= 2)) {
+    Set(error, GYRE_INVALID_ARGUMENT, fmt::format("the temperature is {}; expected 0 to 2", temperature));
+    return nullptr;
+  }
+  Question question;
+  question.input = *std::move(input);
+  if (max_tokens > 0) question.max_new_tokens = static_cast<uint32_t>(max_tokens);
+  question.sampling = {.temperature = temperature,
+                       .top_k = top_k > 0 ? top_k : 50,
+                       .top_p = top_p > 0 ? top_p : 0.95F,
+                       .min_p = 0,
+                       .seed = seed};
+  Service& service = model->runtime->service();
+  StatusOr<Request> request = service.MakeRequest(std::move(question));
+  if (!request.ok()) return Set(error, CodeOf(request.status(), GYRE_UNKNOWN), Message(request.status())), nullptr;
+  StatusOr<std::unique_ptr<EventStream>> stream = service.Submit(*std::move(request), {.may_stall = true});
+  if (!stream.ok()) {
+    // It fits, as MakeRequest says: then too many wait.
+    const bool full = absl::IsResourceExhausted(stream.status());
+    Set(error, full ? GYRE_BUSY : CodeOf(stream.status(), GYRE_INFERENCE_FAILED), Message(stream.status()));
+    return nullptr;
+  }
+  auto session = std::make_unique<gyre_session>();
+  session->runtime = model->runtime;
+  session->stream = *std::move(stream);
+  Set(error, GYRE_OK);
+  return session.release();
+}
+
+// Takes in one event.
+void Take(gyre_session* session, const Event& event) {
+  if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    ++session->index;
+    session->text += token->text;
+    session->handed_out = false;
+  } else if (const auto* finished = std::get_if<Finished>(&event)) {
+    session->text += finished->text;
+    session->ended = true;
+  } else if (const auto* failed = std::get_if<Failed>(&event)) {
+    session->ended = true;
+    session->error = absl::IsResourceExhausted(failed->status) ? GYRE_OUT_OF_MEMORY : GYRE_INFERENCE_FAILED;
+    session->message = Message(failed->status);
+  } else if (std::holds_alternative<Cancelled>(event)) {
+    session->ended = true;
+    session->error = GYRE_CANCELLED;
+    session->message = "the session was cancelled";
+  }
+}
+
+// Whole characters of the session's text, as many as fit.
+bool HandOut(gyre_session* session, char* text, size_t room, int* index, int* error) {
+  std::string& rest = session->text;
+  size_t bytes = 0;
+  while (bytes < rest.size()) {
+    const size_t n = Utf8Length(rest, bytes);
+    if (bytes + n > room) break;
+    bytes += n;
+  }
+  if (bytes == 0 && !rest.empty()) {
+    Set(error, GYRE_BUFFER_TOO_SMALL, fmt::format("the next character needs {} bytes", Utf8Length(rest, 0) + 1));
+    return false;
+  }
+  std::memcpy(text, rest.data(), bytes);
+  text[bytes] = '\0';
+  rest.erase(0, bytes);
+  session->handed_out = true;
+  if (index != nullptr) *index = session->index;
+  Set(error, GYRE_OK);
+  return true;
+}
+
+}  // namespace
+}  // namespace gyre
+
+using gyre::Guarded;
+using gyre::Set;
+
+const char* gyre_version(void) { return GYRE_VERSION; }
+
+const char* gyre_error_name(int error) {
+  switch (error) {
+    case GYRE_OK: return "no error";
+    case GYRE_INVALID_ARGUMENT: return "invalid argument";
+    case GYRE_OUT_OF_MEMORY: return "out of memory";
+    case GYRE_NOT_FOUND: return "not found";
+    case GYRE_BAD_MODEL: return "bad model";
+    case GYRE_INFERENCE_FAILED: return "inference failed";
+    case GYRE_BUFFER_TOO_SMALL: return "buffer too small";
+    case GYRE_BUSY: return "busy";
+    case GYRE_CANCELLED: return "cancelled";
+    default: return "unknown error";
+  }
+}
+
+const char* gyre_error_message(void) { return gyre::LastMessage().c_str(); }
+
+gyre_model* gyre_load(const char* path, const gyre_options* options, int* error) {
+  return Guarded<gyre_model*>(error, nullptr, [&]() -> gyre_model* {
+    if (path == nullptr) return Set(error, GYRE_INVALID_ARGUMENT, "the path is null"), nullptr;
+    const auto runtime_options = gyre::OptionsOf(path, options);
+    if (!runtime_options.ok()) {
+      return Set(error, GYRE_INVALID_ARGUMENT, gyre::Message(runtime_options.status())), nullptr;
+    }
+    auto runtime = gyre::Runtime::Open(*runtime_options);
+    if (!runtime.ok()) {
+      Set(error, gyre::CodeOf(runtime.status(), GYRE_UNKNOWN), gyre::Message(runtime.status()));
+      return nullptr;
+    }
+    auto model = std::make_unique<gyre_model>();
+    model->runtime = *std::move(runtime);
+    Set(error, GYRE_OK);
+    return model.release();
+  });
+}
+
+void gyre_model_free(gyre_model* model) {
+  Guarded<int>(nullptr, 0, [&] { return delete model, 0; });
+}
+
+gyre_session* gyre_start(gyre_model* model, const char* prompt, int max_tokens, float temperature, int top_k,
+                         float top_p, uint64_t seed, int* error) {
+  return Guarded<gyre_session*>(error, nullptr, [&]() -> gyre_session* {
+    if (model == nullptr || prompt == nullptr) {
+      return Set(error, GYRE_INVALID_ARGUMENT, "the model or the prompt is null"), nullptr;
+    }
+    gyre::StatusOr<gyre::TextInput> input = gyre::TextInput{.text = prompt};
+    return gyre::Start(model, std::move(input), max_tokens, temperature, top_k, top_p, seed, error);
+  });
+}
+
+gyre_session* gyre_start_chat(gyre_model* model, const char* messages, int max_tokens, float temperature, int top_k,
+                              float top_p, uint64_t seed, int* error) {
+  return Guarded<gyre_session*>(error, nullptr, [&]() -> gyre_session* {
+    if (model == nullptr || messages == nullptr) {
+      return Set(error, GYRE_INVALID_ARGUMENT, "the model or the conversation is null"), nullptr;
+    }
+    gyre::StatusOr<gyre::ChatInput> input = gyre::ChatInput{};
+    auto conversation = model->runtime->service().ParseConversation(messages, "");
+    if (conversation.ok()) {
+      input->conversation = *std::move(conversation);
+    } else {
+      input = conversation.status();
+    }
+    return gyre::Start(model, std::move(input), max_tokens, temperature, top_k, top_p, seed, error);
+  });
+}
+
+bool gyre_next_token(gyre_session* session, char* text, int size, int* index, int* error) {
+  return Guarded<bool>(error, false, [&]() -> bool {
+    if (session == nullptr || text == nullptr || size < 1) {
+      return Set(error, GYRE_INVALID_ARGUMENT, "the session or the text is null, or there is no room"), false;
+    }
+    if (session->cancelled) session->stream->Cancel();
+    // A token's text is handed out before the next one is waited for; the last text may come with the end.
+    while (!session->ended && session->text.empty() && session->handed_out) {
+      const std::optional<gyre::Event> event = session->stream->Next(gyre::kNoDeadline);
+      if (event) gyre::Take(session, *event);
+    }
+    if (session->cancelled) return Set(error, GYRE_CANCELLED, "the session was cancelled"), false;
+    if (!session->text.empty() || !session->handed_out) {
+      return gyre::HandOut(session, text, static_cast<size_t>(size) - 1, index, error);
+    }
+    text[0] = '\0';
+    Set(error, session->error, session->message);
+    return false;
+  });
+}
+
+void gyre_cancel(gyre_session* session) {
+  if (session == nullptr) return;
+  Guarded<int>(nullptr, 0, [&] {
+    session->cancelled = true;
+    session->stream->Cancel();
+    return 0;
+  });
+}
+
+void gyre_free(gyre_session* session) {
+  Guarded<int>(nullptr, 0, [&] { return delete session, 0; });
+}

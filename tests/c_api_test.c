@@ -1,0 +1,180 @@
+/* The C API from C: texts, errors, buffers, threads of sessions. Each check ends the program where it fails. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gyre.h"
+
+#define CHECK(condition)                                                                                 \
+  do {                                                                                                   \
+    if (!(condition)) {                                                                                  \
+      fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #condition, gyre_error_message()); \
+      exit(1);                                                                                           \
+    }                                                                                                    \
+  } while (0)
+
+enum { kRoom = 4096 };
+
+static bool IsWholeUtf8(const char* text) {
+  const unsigned char* at = (const unsigned char*)text;
+  while (*at != 0) {
+    const int more = *at < 0x80 ? 0 : *at < 0xC2 ? -1 : *at < 0xE0 ? 1 : *at < 0xF0 ? 2 : *at < 0xF5 ? 3 : -1;
+    if (more < 0) return false;
+    ++at;
+    for (int i = 0; i < more; ++i, ++at) {
+      if ((*at & 0xC0) != 0x80) return false;
+    }
+  }
+  return true;
+}
+
+/* The whole text of a session, read with a buffer of `size` bytes; returns the number of tokens. */
+static int ReadAll(gyre_session* session, int size, char* all) {
+  char* text = malloc((size_t)size);
+  CHECK(text != NULL);
+  int error = 0, index = -1, last = -1;
+  all[0] = '\0';
+  for (;;) {
+    const bool more = gyre_next_token(session, text, size, &index, &error);
+    if (!more) break;
+    CHECK(error == GYRE_OK);
+    CHECK(index == last || index == last + 1);
+    last = index;
+    CHECK((int)strlen(text) < size);
+    CHECK(IsWholeUtf8(text));
+    CHECK(strlen(all) + strlen(text) < kRoom);
+    strcat(all, text);
+  }
+  CHECK(error == GYRE_OK);
+  free(text);
+  return last + 1;
+}
+
+static void Continue(gyre_model* model, const char* prompt, float temperature, uint64_t seed, int size, char* all) {
+  int error = -1;
+  gyre_session* session = gyre_start(model, prompt, 40, temperature, 0, 0, seed, &error);
+  CHECK(session != NULL && error == GYRE_OK);
+  CHECK(ReadAll(session, size, all) <= 40);
+  gyre_free(session);
+}
+
+struct Job {
+  gyre_model* model;
+  char text[kRoom];
+};
+
+static void* Run(void* argument) {
+  struct Job* job = argument;
+  Continue(job->model, "Once upon a time", 0, 1, 64, job->text);
+  return NULL;
+}
+
+static void TestTexts(gyre_model* model) {
+  char first[kRoom], second[kRoom];
+  Continue(model, "Once upon a time", 0, 1, 256, first);
+  CHECK(strlen(first) > 20);
+  Continue(model, "Once upon a time", 0, 2, 5, second); /* a character or little more at a time */
+  CHECK(strcmp(first, second) == 0);
+  Continue(model, "Once upon a time", 0.7f, 11, 256, first);
+  Continue(model, "Once upon a time", 0.7f, 11, 256, second);
+  CHECK(strcmp(first, second) == 0);
+  Continue(model, "Once upon a time", 0.7f, 12, 256, second);
+  CHECK(strcmp(first, second) != 0);
+}
+
+static void TestErrors(gyre_model* model, const char* path) {
+  int error = -1;
+  CHECK(gyre_load("/no/such/file.gguf", NULL, &error) == NULL && error == GYRE_NOT_FOUND);
+  CHECK(strlen(gyre_error_message()) > 0);
+  CHECK(gyre_load(NULL, NULL, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  CHECK(gyre_load("/no/such/file.gguf", NULL, NULL) == NULL);
+  gyre_options options = {.struct_size = sizeof options, .kv_type = "f13"};
+  CHECK(gyre_load(path, &options, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  options = (gyre_options){.struct_size = 100000};
+  CHECK(gyre_load(path, &options, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+
+  CHECK(gyre_start(NULL, "a", 1, 0, 0, 0, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  CHECK(gyre_start(model, NULL, 1, 0, 0, 0, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  CHECK(gyre_start(model, "a", 1, 2.5f, 0, 0, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  CHECK(gyre_start(model, "a", 1, 0, 0, 1.5f, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  CHECK(gyre_start_chat(model, "no JSON", 1, 0, 0, 0, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  char* endless = malloc(1 << 20);
+  memset(endless, 'x', (1 << 20) - 1);
+  endless[(1 << 20) - 1] = '\0';
+  CHECK(gyre_start(model, endless, 1, 0, 0, 0, 0, &error) == NULL && error == GYRE_INVALID_ARGUMENT);
+  free(endless);
+
+  gyre_session* session = gyre_start(model, "Once", 8, 0, 0, 0, 0, &error);
+  CHECK(session != NULL);
+  char text[64];
+  int index = -1;
+  CHECK(!gyre_next_token(session, NULL, 64, &index, &error) && error == GYRE_INVALID_ARGUMENT);
+  CHECK(!gyre_next_token(session, text, 0, &index, &error) && error == GYRE_INVALID_ARGUMENT);
+  /* No room for a character: nothing is lost. */
+  memset(text, 7, sizeof text);
+  bool more = gyre_next_token(session, text, 1, &index, &error);
+  CHECK(more || error == GYRE_BUFFER_TOO_SMALL);
+  CHECK(text[1] == 7);
+  char rest[kRoom];
+  int tokens = 0;
+  rest[0] = '\0';
+  while (gyre_next_token(session, text, sizeof text, &index, &error)) {
+    strcat(rest, text);
+    tokens = index + 1;
+  }
+  CHECK(error == GYRE_OK && tokens >= 1 && tokens <= 8);
+  char whole[kRoom];
+  gyre_session* again = gyre_start(model, "Once", 8, 0, 0, 0, 0, &error);
+  ReadAll(again, 64, whole);
+  CHECK(strcmp(rest, whole) == 0);
+  CHECK(!gyre_next_token(again, text, sizeof text, &index, &error) && error == GYRE_OK); /* ended stays ended */
+  gyre_free(again);
+  gyre_free(session);
+  gyre_free(NULL);
+  gyre_model_free(NULL);
+  CHECK(!gyre_next_token(NULL, text, 64, &index, &error) && error == GYRE_INVALID_ARGUMENT);
+
+  session = gyre_start(model, "Once", 100, 0, 0, 0, 0, &error);
+  CHECK(gyre_next_token(session, text, sizeof text, &index, &error));
+  gyre_cancel(session);
+  CHECK(!gyre_next_token(session, text, sizeof text, &index, &error) && error == GYRE_CANCELLED);
+  gyre_free(session);
+  session = gyre_start(model, "Once", 100, 0, 0, 0, 0, &error); /* freed while it runs */
+  gyre_free(session);
+  CHECK(strcmp(gyre_error_name(GYRE_OUT_OF_MEMORY), "out of memory") == 0);
+  CHECK(strlen(gyre_error_name(12345)) > 0 && strlen(gyre_version()) > 0);
+}
+
+int main(int count, char** words) {
+  CHECK(count == 2);
+  int error = -1;
+  gyre_options options = {.struct_size = sizeof options, .threads = 1, .parallel = 4};
+  gyre_model* model = gyre_load(words[1], &options, &error);
+  CHECK(model != NULL && error == GYRE_OK);
+  TestTexts(model);
+  TestErrors(model, words[1]);
+
+  struct Job jobs[4];
+  pthread_t threads[4];
+  char alone[kRoom];
+  Continue(model, "Once upon a time", 0, 1, 64, alone);
+  for (int i = 0; i < 4; ++i) {
+    jobs[i].model = model;
+    CHECK(pthread_create(&threads[i], NULL, Run, &jobs[i]) == 0);
+  }
+  for (int i = 0; i < 4; ++i) {
+    pthread_join(threads[i], NULL);
+    CHECK(strcmp(jobs[i].text, alone) == 0);
+  }
+
+  /* A session outlives its model's handle. */
+  gyre_session* session = gyre_start(model, "Once upon a time", 40, 0, 0, 0, 1, &error);
+  gyre_model_free(model);
+  char text[kRoom];
+  ReadAll(session, 64, text);
+  CHECK(strcmp(text, alone) == 0);
+  gyre_free(session);
+  puts("the C API does what gyre.h says");
+  return 0;
+}

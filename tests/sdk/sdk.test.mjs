@@ -1,0 +1,197 @@
+// What the clients people already have do with Gyre: chat, completions, streams, errors, aborts, embeddings.
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import Anthropic from '@anthropic-ai/sdk';
+import OpenAI from 'openai';
+import { fits, paths } from './openapi.mjs';
+
+const url = process.env.GYRE_URL;
+// Whole answers as they came to the client of OpenAI.
+const seen = [];
+const openai = new OpenAI({
+  baseURL: `${url}/v1`,
+  apiKey: 'none',
+  maxRetries: 0,
+  fetch: async (input, init) => {
+    const response = await fetch(input, init);
+    if (response.headers.get('content-type') === 'application/json') seen.push(response.clone());
+    return response;
+  },
+});
+const anthropic = new Anthropic({ baseURL: url, apiKey: 'none', maxRetries: 0 });
+
+const messages = [{ role: 'user', content: 'Tell me a story. Grüße 😀' }];
+const greedy = { model: 'demo', temperature: 0, max_tokens: 24 };
+
+async function refused(status, call) {
+  await assert.rejects(call, (error) => {
+    assert.equal(error.status, status, error.message);
+    return true;
+  });
+}
+
+test('models', async () => {
+  const list = await openai.models.list();
+  assert.deepEqual(list.data.map((model) => model.id), ['demo']);
+  assert.equal((await openai.models.retrieve('demo')).id, 'demo');
+  await refused(404, () => openai.models.retrieve('nobody'));
+});
+
+test('a chat, whole and streamed, is the same text with the same usage', async () => {
+  const whole = await openai.chat.completions.create({ ...greedy, messages });
+  fits('ChatCompletion', whole);
+  const text = whole.choices[0].message.content;
+  assert.ok(text.length > 5);
+  const stream = await openai.chat.completions.create({
+    ...greedy, messages, stream: true, stream_options: { include_usage: true },
+  });
+  let streamed = '';
+  let usage = null;
+  const roles = [];
+  let reason = null;
+  for await (const chunk of stream) {
+    fits('ChatCompletionChunk', chunk);
+    if (chunk.usage) usage = chunk.usage;
+    const choice = chunk.choices[0];
+    if (!choice) continue;
+    if (choice.delta.role) roles.push(choice.delta.role);
+    streamed += choice.delta.content ?? '';
+    reason = choice.finish_reason ?? reason;
+  }
+  assert.equal(streamed, text);
+  assert.deepEqual(roles, ['assistant']);
+  assert.equal(reason, whole.choices[0].finish_reason);
+  assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
+  assert.equal(usage.prompt_tokens, whole.usage.prompt_tokens);
+  assert.ok(usage.prompt_tokens_details.cached_tokens > 0);  // the second time
+});
+
+test('the stream helper of the SDK collects the same message', async () => {
+  const stream = openai.chat.completions.stream({ ...greedy, messages });
+  const final = await stream.finalChatCompletion();
+  const whole = await openai.chat.completions.create({ ...greedy, messages });
+  assert.equal(final.choices[0].message.content, whole.choices[0].message.content);
+});
+
+test('choices, stops, log-probabilities', async () => {
+  const many = await openai.chat.completions.create({ ...greedy, messages, temperature: 1, n: 3, seed: 5 });
+  assert.deepEqual(many.choices.map((choice) => choice.index), [0, 1, 2]);
+  const again = await openai.chat.completions.create({ ...greedy, messages, temperature: 1, n: 3, seed: 5 });
+  assert.deepEqual(again.choices, many.choices);
+  const stopped = await openai.chat.completions.create({ ...greedy, messages, stop: ['e', 'zzz'] });
+  assert.equal(stopped.choices[0].finish_reason, 'stop');
+  assert.ok(!stopped.choices[0].message.content.includes('e'));
+  const probable = await openai.chat.completions.create({ ...greedy, messages, logprobs: true, top_logprobs: 3 });
+  fits('ChatCompletion', probable);
+  for (const token of probable.choices[0].logprobs.content) {
+    assert.equal(token.top_logprobs.length, 3);
+    assert.equal(token.top_logprobs[0].logprob, token.logprob);  // greedy: the best is taken
+    assert.ok(token.logprob <= 0);
+  }
+});
+
+test('completions: text, lists, ids, echo', async () => {
+  const one = await openai.completions.create({ ...greedy, prompt: 'Once upon a time' });
+  fits('Completion', one);
+  const echo = await openai.completions.create({ ...greedy, prompt: 'Once upon a time', echo: true, max_tokens: 4, logprobs: 2 });
+  assert.ok(echo.choices[0].text.startsWith('Once upon a time'));
+  assert.equal(echo.choices[0].logprobs.token_logprobs[0], null);
+  const two = await openai.completions.create({ ...greedy, prompt: ['Once upon a time', 'The end'] });
+  assert.equal(two.choices[0].text, one.choices[0].text);
+  assert.equal(two.choices.length, 2);
+  const ids = await openai.completions.create({ ...greedy, prompt: [1, 2, 3], max_tokens: 2 });
+  assert.equal(ids.usage.prompt_tokens, 3);
+  let streamed = '';
+  for await (const chunk of await openai.completions.create({ ...greedy, prompt: 'Once upon a time', stream: true })) {
+    streamed += chunk.choices[0]?.text ?? '';
+  }
+  assert.equal(streamed, one.choices[0].text);
+});
+
+test('responses, whole and streamed', async () => {
+  const ask = { model: 'demo', temperature: 0, max_output_tokens: 16, input: 'Tell me a story.', store: false };
+  const whole = await openai.responses.create(ask);
+  const { output_text: said, ...sent } = whole;  // the SDK puts the text together
+  fits('Response', sent);
+  let streamed = '';
+  let last = -1;
+  const kinds = [];
+  for await (const event of await openai.responses.create({ ...ask, stream: true })) {
+    fits('ResponseEvent', event);
+    assert.equal(event.sequence_number, ++last);
+    kinds.push(event.type);
+    if (event.type === 'response.output_text.delta') streamed += event.delta;
+  }
+  assert.equal(streamed, said);
+  assert.equal(kinds[0], 'response.created');
+  assert.match(kinds.at(-1), /^response\.(completed|incomplete)$/);
+});
+
+test('embeddings', async () => {
+  const one = await openai.embeddings.create({ model: 'demo', input: 'A cat', encoding_format: 'float' });
+  fits('EmbeddingList', one);
+  const vector = one.data[0].embedding;
+  assert.ok(Math.abs(vector.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-3);
+  const packed = await openai.embeddings.create({ model: 'demo', input: ['A cat', 'A dog'] });  // the SDK asks for base64
+  assert.equal(packed.data.length, 2);
+  for (let i = 0; i < vector.length; ++i) assert.ok(Math.abs(packed.data[0].embedding[i] - vector[i]) < 1e-6);
+  const short = await openai.embeddings.create({ model: 'demo', input: 'A cat', dimensions: 8 });
+  assert.equal(short.data[0].embedding.length, 8);
+});
+
+test('errors have their classes', async () => {
+  await refused(404, () => openai.chat.completions.create({ ...greedy, model: 'gpt-4o', messages }));
+  await refused(422, () => openai.chat.completions.create({ ...greedy, messages, temperature: -1 }));
+  await refused(422, () => openai.chat.completions.create({ ...greedy, messages, n: 0 }));
+  await refused(400, () => openai.chat.completions.create({ ...greedy, messages: 'none' }));
+  await refused(422, () => openai.chat.completions.create({
+    ...greedy, messages, tools: [{ type: 'function', function: { name: 'f', parameters: {} } }],
+  }));
+  await refused(400, () => openai.completions.create({ ...greedy, prompt: 'word '.repeat(5000) }));
+  for (const response of seen.slice(-6)) {
+    const body = await response.json();
+    fits('Error', body);
+  }
+});
+
+async function sequences() {
+  return (await fetch(`${url}/slots`)).json();
+}
+
+test('a client that aborts ends its request', async () => {
+  const stream = await openai.chat.completions.create({ ...greedy, max_tokens: 900, messages, stream: true });
+  for await (const chunk of stream) {
+    if (chunk.choices[0]?.delta.content) break;
+  }
+  stream.controller.abort();
+  for (let i = 0; i < 100; ++i) {
+    if ((await sequences()).length === 0) return;
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  assert.fail('the request goes on');
+});
+
+test("Anthropic's client: messages, streams, counting, errors", async () => {
+  const ask = { model: 'demo', max_tokens: 16, temperature: 0, messages };
+  const whole = await anthropic.messages.create(ask);
+  assert.equal(whole.type, 'message');
+  const text = whole.content[0].text;
+  const stream = anthropic.messages.stream(ask);
+  const final = await stream.finalMessage();
+  assert.equal(final.content[0].text, text);
+  assert.equal(final.stop_reason, whole.stop_reason);
+  const counted = await anthropic.messages.countTokens({ model: 'demo', messages });
+  assert.equal(counted.input_tokens, whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
+  await refused(404, () => anthropic.messages.create({ ...ask, model: 'claude' }));
+  await refused(400, () => anthropic.messages.create({ model: 'demo', messages }));
+});
+
+test('every path of the description answers', async () => {
+  for (const path of paths) {
+    const response = await fetch(url + path.replace('{id}', 'demo'), { method: 'OPTIONS' });
+    assert.notEqual(response.status, 404, path);
+    await response.arrayBuffer();
+  }
+});
+
+after(() => assert.ok(seen.length > 20));
