@@ -180,9 +180,10 @@ TEST(CommandLineTest, ACommandOfTwoWords) {
 }
 
 TEST(CommandLineTest, BashCompletes) {
+  // Names of files complete too, so the folder is empty.
   auto complete = [](const std::string& words, int at) {
-    return Shell("source <(\"$gyre\" completion bash); COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(at) +
-                 "; _gyre; echo \"${COMPREPLY[*]}\"")
+    return Shell("source <(\"$gyre\" completion bash); empty=$(mktemp -d); cd $empty; COMP_WORDS=(" + words +
+                 "); COMP_CWORD=" + std::to_string(at) + "; _gyre; echo \"${COMPREPLY[*]}\"; rmdir $empty")
         .text;
   };
   EXPECT_EQ(complete("gyre ch", 1), "chat\n");

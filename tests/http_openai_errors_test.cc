@@ -211,13 +211,17 @@ TEST_F(OpenAiErrorsTest, AFailureBeforeTheFirstEventHasAStatusOfItsOwn) {
 }
 
 TEST_F(OpenAiErrorsTest, AFailureInTheMiddleOfAStreamIsItsLastEvent) {
-  const auto exchange =
-      CallBeside(kChat, R"({"messages":[{"role":"user","content":"Hi"}],"stream":true,"n":2})", [&](uint64_t) {
+  FakeExchange* stream = nullptr;
+  const auto exchange = CallBeside(
+      kChat, R"({"messages":[{"role":"user","content":"Hi"}],"stream":true,"n":2})",
+      [&](uint64_t) {
         while (engine_.requests().size() < 2) std::this_thread::yield();
         engine_.Send(1, TokenEvent{.token = 5, .text = "a\"\n"});
+        while (!stream->streamed) std::this_thread::yield();
         engine_.Send(2, Failed{Internal("a stage failed")});
         engine_.Send(1, TokenEvent{.token = 5, .text = "late"});
-      });
+      },
+      [&](FakeExchange& begun) { stream = &begun; });
   EXPECT_EQ(exchange->answer.status, 200);
   const std::vector<SseMessage> events = Events(exchange->answer.body);
   ASSERT_GE(events.size(), 3u);

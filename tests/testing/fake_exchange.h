@@ -71,7 +71,7 @@ class FakeExchange : public Exchange {
   }
 
   HttpResponse answer;
-  bool streamed = false;
+  std::atomic<bool> streamed{false};  // the answer has begun
   int answers = 0, writes = 0;
   int leave_after_writes = -1;
   std::atomic<bool> blocked{false};  // the client takes nothing
