@@ -127,13 +127,25 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
                 "each request holds KV cache for a whole context from its beginning; fewer requests fit");
 }
 
-void AddTargetFlags(CLI::App* app, TargetOptions* o) {
+void AddContextShiftFlags(CLI::App* app, ComputeOptions* o) {
+  auto* shift = app->add_flag("--context-shift", o->context_shift,
+                              "when the context is full, drop the older half of it and go on; the text is another one "
+                              "than with a longer context");
+  app->add_option("--context-keep", o->context_keep,
+                  "first tokens that --context-shift never drops, at most half of the context; -1 is the whole prompt")
+      ->check(Whole(-1, std::numeric_limits<int32_t>::max()))
+      ->needs(shift)
+      ->type_name("N");
+}
+
+void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
   AddModelFlag(app, &o->model);
   AddBinFlags(app, &o->open);
   app->add_option("--stages", o->stages, "cut the model into N stages, a ring in this process")
       ->check(Whole(1))
       ->type_name("N");
   AddEngineFlags(app, o);
+  if (generates) AddContextShiftFlags(app, o);
   auto* cluster =
       app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL here")
           ->type_name("HOST:PORT");
@@ -163,7 +175,8 @@ std::vector<std::string> GivenFlags(const CLI::App& app) {
 
 void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
   SamplingParams* const s = &o->sampling;
-  app->add_option("-n,--n-predict", o->n, "tokens to generate; -1 goes on to the end of the context")
+  app->add_option("-n,--n-predict", o->n,
+                  "tokens to generate; -1 goes on to the end of the context (with --context-shift: without end)")
       ->check(Whole(-1))
       ->type_name("N");
   app->add_option("--temp", s->temperature, "temperature; 0 always takes the best token")

@@ -41,7 +41,7 @@ void AddFormatFlag(CLI::App* app, std::string* format) {
 
 Action AddRun(CLI::App* app) {
   auto o = std::make_shared<RunOptions>();
-  AddTargetFlags(app, &o->ring);
+  AddTargetFlags(app, &o->ring, true);
   AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   auto* prompt = app->add_option("-p,--prompt", o->prompt, "the prompt; - reads it from stdin (default: stdin)");
@@ -66,7 +66,7 @@ Action AddRun(CLI::App* app) {
 
 Action AddChat(CLI::App* app) {
   auto o = std::make_shared<ChatOptions>();
-  AddTargetFlags(app, &o->ring);
+  AddTargetFlags(app, &o->ring, true);
   AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   app->add_option("--system", o->system, "the system message: how the model should answer");
@@ -82,7 +82,7 @@ Action AddChat(CLI::App* app) {
 Action AddLogits(CLI::App* app) {
   auto o = std::make_shared<LogitsOptions>();
   o->ring.kv_type = "f32";
-  AddTargetFlags(app, &o->ring);
+  AddTargetFlags(app, &o->ring, false);
   app->add_option("--ids", o->ids_file, "token ids, separated by white space")->required()->type_name("FILE");
   app->add_option("--out", o->out_file, "the file to write: little-endian float32 [ids][vocabulary]")
       ->required()
@@ -357,6 +357,7 @@ Action AddServe(CLI::App* app) {
       ->type_name("N");
   AddEngineFlags(app, &o->ring);
   AddSchedulerFlags(app, &o->ring);
+  AddContextShiftFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
   return [o]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));

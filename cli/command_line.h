@@ -37,8 +37,9 @@ void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
 void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa);
 void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);
-// A model to run here, or a cluster that runs one.
-void AddTargetFlags(CLI::App* app, TargetOptions* options);
+void AddContextShiftFlags(CLI::App* app, ComputeOptions* options);
+// A model to run here, or a cluster that runs one. generates: the command makes text.
+void AddTargetFlags(CLI::App* app, TargetOptions* options, bool generates);
 // A server to ask over HTTP; behind AddTargetFlags, whose flags it excludes.
 void AddUrlFlags(CLI::App* app, TargetOptions* options);
 // The long names of the flags that were parsed.

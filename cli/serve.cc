@@ -88,6 +88,7 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
                                        .term = ring->term(),
                                        .version = options.version,
                                        .context = ring->context(),
+                                       .context_shift = ring_options.context_shift,
                                        .kv_type = ring_options.kv_type,
                                        .exact = ring_options.exact,
                                        .open = ring_options.ForOpening()};

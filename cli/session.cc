@@ -107,6 +107,10 @@ std::string DescribeUsage(const Usage& u) {
   if (prefill > 0) out += fmt::format(", {:.1f} tokens/s", computed / prefill);
   out += fmt::format("; generated {} tokens", u.generated_tokens);
   if (u.generated_tokens > 1 && decode > 0) out += fmt::format(", {:.1f} tokens/s", (u.generated_tokens - 1) / decode);
+  if (u.context_shifts > 0) {
+    out += fmt::format("; the context was full {} and lost its older tokens",
+                       u.context_shifts == 1 ? "once" : fmt::format("{} times", u.context_shifts));
+  }
   return out;
 }
 

@@ -38,6 +38,7 @@ class RemoteTarget : public Target {
               .architecture = reply.architecture(),
               .kv_type = reply.kv_type(),
               .context = reply.context(),
+              .context_shift = reply.context_shift(),
               .vocab = reply.vocab(),
               .tokenizer_note = reply.tokenizer_note(),
               .add_bos = reply.add_bos(),
@@ -130,6 +131,7 @@ class RemoteTarget : public Target {
                           .usage = {.prompt_tokens = f.prompt_tokens(),
                                     .cached_tokens = f.cached_tokens(),
                                     .generated_tokens = f.generated_tokens(),
+                                    .context_shifts = f.context_shifts(),
                                     .to_first_token = Micros(f.to_first_token_us()),
                                     .total = Micros(f.total_us())}});
       }

@@ -207,6 +207,7 @@ class InferenceService : public v1::Inference::CallbackService {
     reply->set_layers(static_cast<int>(spec.layers.size()));
     reply->set_vocab(spec.vocab);
     reply->set_context(options_.context);
+    reply->set_context_shift(options_.context_shift);
     reply->set_kv_type(options_.kv_type);
     reply->set_tokenizer_note(PrintableSentence(model_.tokenizer_note()));
     if (const Tokenizer* t = model_.tokenizer()) {

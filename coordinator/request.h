@@ -47,6 +47,7 @@ struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;     // of the prompt: what the prefix cache had when the request began
   uint32_t generated_tokens = 0;  // with the id that ended the text
+  uint32_t context_shifts = 0;    // how often the context was full and lost its older tokens
   Duration to_first_token{}, total{};
 };
 

@@ -36,6 +36,7 @@ Finished Sequence::MakeFinished(FinishReason reason, Deadline now) {
           .usage = {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
                     .cached_tokens = cached.value_or(0),
                     .generated_tokens = generated(),
+                    .context_shifts = window.shifts(),
                     .to_first_token = first_token_.value_or(now) - submitted_,
                     .total = now - submitted_},
           .stop = stop_,

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/step.h"
+#include "coordinator/context_window.h"
 #include "coordinator/request.h"
 #include "coordinator/text_stream.h"
 #include "model/tokenizer.h"
@@ -39,6 +40,7 @@ class Sequence {
   const SeqId id;
   const Request request;
   std::vector<TokenId> tokens;  // prompt, then generated
+  ContextWindow window;         // those of them that are in the context
   RowRequest row_request;       // of the row that is sampled next
   // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.
   uint32_t scored = 0;

@@ -151,6 +151,28 @@ TEST(RunTest, StopSeedAndBiasCountHereAndOverACluster) {
   EXPECT_EQ(serve.Wait(seconds(30)), 0) << serve.output();
 }
 
+TEST(RunTest, AFullContextMayBeShiftedHereAndOverACluster) {
+  const std::vector<std::string> ask = {"-p", "Once", "-n", "60", "--temp", "0", "--ignore-eos"};
+  const auto run = [&ask](std::vector<std::string> command) {
+    command.insert(command.end(), ask.begin(), ask.end());
+    return Gyre(command);
+  };
+  const Ended off = run({"run", kModel, "-c", "32"});
+  const Ended on = run({"run", kModel, "-c", "32", "--context-shift", "--context-keep", "2"});
+  EXPECT_THAT(on.err, HasSubstr("generated 60 tokens")) << on.out;
+  EXPECT_THAT(on.err, HasSubstr("the context was full 3 times and lost its older tokens"));
+  EXPECT_THAT(off.err, Not(HasSubstr("lost its older tokens")));
+  EXPECT_GT(on.out.size(), off.out.size());
+  Process serve({GYRE_BINARY, "serve", kModel, "--cluster", "127.0.0.1:0", "-c", "32", "--context-shift",
+                 "--context-keep", "2", "-q"});
+  const auto address = serve.WaitForLine("listening ", std::chrono::seconds(30));
+  ASSERT_TRUE(address) << serve.text();
+  const Ended remote = run({"run", "--cluster", *address});
+  EXPECT_EQ(remote.out, on.out);
+  EXPECT_THAT(remote.err, HasSubstr("the context was full 3 times"));
+  EXPECT_EQ(Gyre({"run", kModel, "-p", "x", "--context-keep", "2"}).code, 2);  // alone it means nothing
+}
+
 TEST(ServeTest, APortInUseIsFoundBeforeTheModelIsLoaded) {
   Listener taken;
   const Ended e = Gyre({"serve", "/nowhere/model.gguf", "--cluster", taken.address()});

@@ -106,6 +106,8 @@ void AddScheduler(const EngineStats& e, Families* f) {
       .Sample(free, {{"state", "free"}});
   f->Counter("gyre_preemptions_total", "Sequences that lost their KV blocks to others and began again.",
              Number(s.preemptions));
+  f->Counter("gyre_context_shifts_total", "Full contexts that lost their older tokens, with --context-shift.",
+             Number(e.context_shifts));
   f->Counter("gyre_steps_total", "Steps that were launched.", Number(s.steps));
   f->Gauge("gyre_steps_in_flight", "Steps that are on their way round the ring.", s.in_flight);
   f->Counter("gyre_rows_total", "Rows that were computed, of prompts and of generated tokens.",
