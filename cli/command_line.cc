@@ -122,6 +122,7 @@ Action AddBench(CLI::App* app) {
       ->type_name("N");
   AddBinFlags(app, &o->ring.open);
   AddEngineFlags(app, &o->ring);
+  AddSchedulerFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
   return [o]() -> Status {
     if (o->models.empty()) return NeedModel("");

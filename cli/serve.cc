@@ -53,6 +53,7 @@ void ServeUntilStopped(Runtime* runtime, HttpFront* http) {
   while (!InterruptGuard::Interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (TakeHangup() && http != nullptr) http->Reload();
+    runtime->cluster().AskForTraces();
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
     runtime->ReportLoads();
@@ -104,7 +105,7 @@ class TraceFile {
     return file;
   }
   Status Write() {
-    out_ << TraceJson(session_.Events());
+    out_ << TraceJson(session_.Events(), session_.Members());
     out_.close();
     if (!out_) return Unavailable("the trace {} can't be written", path_);
     return absl::OkStatus();

@@ -65,7 +65,8 @@ struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
-  uint64_t context_shifts = 0;  // full contexts that lost their older tokens (EngineOptions::context_keep)
+  uint64_t step_bytes_sent = 0;  // frames of steps, to the first stage
+  uint64_t context_shifts = 0;   // full contexts that lost their older tokens (EngineOptions::context_keep)
   // Tokens of all prompts, and rows of prompts that were sent into the ring: those of replays too, not those that the
   // prefix cache had.
   uint64_t prompt_tokens = 0, prompt_rows = 0;

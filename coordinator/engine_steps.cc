@@ -50,6 +50,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
   encoder_.Reset();
   EncodeStepPrefix(batch_, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
+  counts_.step_bytes_sent += kFrameHeaderBytes + parts[0].size() + parts[1].size();
   return ring_.to_first->Send({.kind = FrameKind::kTokens,
                                .dtype = WireType::kI32,
                                .epoch = ring_.epoch,
@@ -247,8 +248,8 @@ bool Engine::Impl::ShiftContext(Sequence& s) {
     return false;
   }
   ++counts_.context_shifts;
-  Log(LogLevel::kDebug, "request {}: the context of {} tokens was full, {} older ones are left out",
-      static_cast<uint64_t>(s.id), ContextLimit(), s.window.gap());
+  Log(LogLevel::kDebug, "request {}: the context of {} tokens was full, {} older ones are left out", s.log_id(),
+      ContextLimit(), s.window.gap());
   return true;
 }
 

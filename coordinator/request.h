@@ -39,6 +39,7 @@ struct Request {
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   Deadline deadline = kNoDeadline;
+  std::string id;  // for the log: what the client knows the request by; "" = nothing
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };

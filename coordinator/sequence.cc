@@ -12,6 +12,10 @@ Sequence::Sequence(SeqId id, Request r, EventSink sink, Deadline now)
       stream_(request.stops),
       submitted_(now) {}
 
+std::string Sequence::log_id() const {
+  return request.id.empty() ? std::to_string(static_cast<uint64_t>(id)) : request.id;
+}
+
 Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now) {
   if (!first_token_) first_token_ = now;
   last_token_ = now;

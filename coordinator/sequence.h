@@ -33,6 +33,8 @@ class Sequence {
   const std::shared_ptr<const EventSink>& sink() const { return sink_; }
 
   TokenHistory History() const { return {.tokens = tokens, .prompt_length = request.prompt.size()}; }
+  // Names it in the log: Request::id, else its number.
+  std::string log_id() const;
   Deadline submitted() const { return submitted_; }
   const std::optional<Deadline>& last_token() const { return last_token_; }
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size() - request.prompt.size()); }

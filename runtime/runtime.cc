@@ -142,6 +142,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
     Log(LogLevel::kError, "{}; the process ends", Message(why));
     std::_Exit(1);
   };
+  c.tracer = o.tracer;
   if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 

@@ -220,6 +220,8 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
     control.Release(epoch);
   } else if (std::holds_alternative<AbortCommand>(command->what)) {
     control.Abort(epoch);
+  } else if (const auto* trace = std::get_if<TraceCommand>(&command->what)) {
+    control.Trace(trace->asked);
   }
 }
 
