@@ -117,7 +117,7 @@ TEST(Trace, EveryStageAndLinkHasItsLine) {
                     std::to_string(e.at("ts").to_number<int>()) + "+" + std::to_string(e.at("dur").to_number<int>()));
   }
   EXPECT_THAT(found, ::testing::UnorderedElementsAre(
-                         "coordinator/steps 1: step 1 0+60", "coordinator/steps 2: step 2 5+36",
+                         "coordinator/steps 1: step 1 0+60", "coordinator/steps 2: step 2 5+55",
                          "b/stage: step 1 10+10", "b/stage: send 1 20+2", "b/stage: step 2 22+10",
                          "b/stage: send 2 32+1", "a (clock known to 9 us)/stage: step 1 40+8",
                          "a (clock known to 9 us)/stage: send 1 48+2", "a (clock known to 9 us)/stage: step 2 31+8",

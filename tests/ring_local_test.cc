@@ -198,6 +198,11 @@ TEST_F(LocalTest, AClientOverGrpcIsToldWhatOneInTheProcessIs) {
     EXPECT_EQ(told, Told(*here, requests[i])) << i;
     EXPECT_GE(told.size(), 2u) << i;
   }
+  // Each call has its line.
+  const auto line = ring.serve().WaitFor("Generate OK ");
+  ASSERT_TRUE(line.has_value()) << ring.serve().output();
+  EXPECT_THAT(ring.serve().output(),
+              ::testing::ContainsRegex("grpc g[0-9a-f]{8}-[0-9a-f]{8} Generate OK [0-9.]+ ms tokens [0-9]+\\+12"));
 }
 
 }  // namespace
