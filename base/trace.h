@@ -28,7 +28,7 @@ struct TraceEvent {
   uint32_t rows = 0;  // of a step that is launched or computed
   uint64_t id = 0;
   Deadline at{};
-  // Of kStageStep only.
+  // For kStageStep only.
   uint32_t member = 0, stage = 0;  // member: its place among Session::Members
   bool last = false;               // it was the last stage of its plan
   Duration computed{}, sent{};     // since `at`: the step was computed; it was handed to the link

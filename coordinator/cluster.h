@@ -19,8 +19,8 @@
 namespace gyre {
 
 struct ClusterOptions : ClusterPolicy {
-  Tracer* tracer =
-      nullptr;  // gets what the stages computed, on any thread; outlives the cluster. null: nothing is asked
+  // Gets what the stages computed, on any thread; outlives the cluster. null: they are not asked.
+  Tracer* tracer = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;  // weights of the first plan; on the cluster's thread
   NowFn now;                                                    // empty: Clock::now
   // The cluster's thread ended, with these last words: no plan is made any more. On that thread.

@@ -21,7 +21,7 @@ class ContextWindow {
     ++shifts_;
   }
 
-  // Which token of the text stands at a position of the context.
+  // The place in the text of the token that stands at a position of the context.
   size_t IndexAt(uint32_t position) const { return position < kept_ ? position : position + gap(); }
   // Tokens of the text that are left out.
   size_t gap() const { return begin_ - kept_; }
@@ -30,7 +30,7 @@ class ContextWindow {
 
  private:
   uint32_t kept_ = 0;
-  size_t begin_ = 0;  // of what follows the gap
+  size_t begin_ = 0;  // the first token behind the gap
   uint32_t shifts_ = 0;
 };
 

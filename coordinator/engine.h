@@ -45,8 +45,8 @@ struct EngineOptions {
   // A ring that owes results and gives none for so long is broken. A slow machine may take minutes for one step.
   Duration step_timeout = std::chrono::minutes(10);
   uint64_t salt = 0;  // of the prefix cache: model content and KV type
-  // Set: a sequence whose context is full goes on without its older tokens. So many of its first ones stay, at most
-  // half of the context; -1: the whole prompt. Not set: it ends with "length".
+  // Set: a sequence whose context is full goes on without its older tokens. The value is the number of its first tokens
+  // that stay, at most half of the context; -1: the whole prompt. Not set: it ends with "length".
   std::optional<int32_t> context_keep;
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block. Empty: all requests fail.

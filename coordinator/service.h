@@ -56,7 +56,8 @@ struct ServiceLimits {
   size_t stop_ids = 4096;
   size_t queued_work = 64;  // calls that wait in Post
   int work_threads = 2;
-  // What a request without a limit of its own generates at most. Not 0 where contexts are shifted: it would never end.
+  // What a request without a limit of its own generates at most; 0: what the context leaves. Where contexts are shifted
+  // it must be set, as such a request would never end.
   uint32_t unasked_tokens = 0;
   StreamLimits streams;
 };

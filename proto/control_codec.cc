@@ -5,6 +5,7 @@
 
 #include "base/host_port.h"
 #include "proto/convert.h"
+#include "proto/report_codec.h"
 
 namespace gyre {
 namespace {
@@ -75,68 +76,6 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
                      .prefill_matches_decode = h.prefill_matches_decode(),
                      .instance = h.instance()};
-}
-
-uint64_t Nanos(Duration d) { return static_cast<uint64_t>(std::chrono::nanoseconds(d).count()); }
-uint64_t Nanos(Deadline at) { return Nanos(at.time_since_epoch()); }
-
-// Counts that make no histogram count as none.
-LatencyHistogram DecodeStepTimes(const v1::Heartbeat& h) {
-  constexpr uint64_t kMost = uint64_t{1} << 53;  // of a bucket; Prometheus counts in doubles
-  LatencyHistogram out;
-  if (h.step_buckets_size() > static_cast<int>(out.buckets.size()) + 1 || !std::isfinite(h.step_seconds())) return {};
-  for (int i = 0; i < h.step_buckets_size(); ++i) {
-    const uint64_t n = std::min(h.step_buckets(i), kMost);
-    if (i < static_cast<int>(out.buckets.size())) out.buckets[static_cast<size_t>(i)] = n;
-    out.count += n;
-  }
-  out.sum = std::max(0.0, h.step_seconds());
-  return out;
-}
-
-void EncodeStepTimes(const LatencyHistogram& times, v1::Heartbeat* out) {
-  uint64_t longer = times.count;
-  for (uint64_t n : times.buckets) {
-    out->add_step_buckets(n);
-    longer -= n;
-  }
-  out->add_step_buckets(longer);
-  int used = out->step_buckets_size();
-  while (used > 0 && out->step_buckets(used - 1) == 0) --used;
-  out->mutable_step_buckets()->Truncate(used);
-  out->set_step_seconds(times.sum);
-}
-
-StatusOr<StageTrace> DecodeTrace(const v1::Traced& t) {
-  if (t.spans_size() > static_cast<int>(kMaxTraceSpans)) {
-    return InvalidArgument("a trace of {} steps, at most {} are taken", t.spans_size(), kMaxTraceSpans);
-  }
-  // Longer than any process runs, and no sum of such times overflows.
-  static constexpr uint64_t kLongest = uint64_t{1} << 61;
-  const auto time = [](uint64_t ns) { return std::chrono::nanoseconds(static_cast<int64_t>(std::min(ns, kLongest))); };
-  StageTrace out{.asked = Deadline(time(t.asked_ns())), .answered = Deadline(time(t.answered_ns())), .spans = {}};
-  for (const v1::StageSpan& s : t.spans()) {
-    out.spans.push_back({.step = s.step(),
-                         .stage = s.stage(),
-                         .rows = s.rows(),
-                         .last = s.last(),
-                         .began = out.answered - time(s.began_ns()),
-                         .computed = time(s.computed_ns()),
-                         .sent = time(s.sent_ns())});
-  }
-  return out;
-}
-
-MemberLoad DecodeLoad(const v1::Heartbeat& h) {
-  return {.busy = h.busy() > 0 ? std::min(h.busy(), 1.0) : 0,  // not a number counts as 0
-          .steps = h.steps(),
-          .resident_bytes = h.resident_bytes(),
-          .busy_us = h.busy_us(),
-          .rows_sent = h.rows_sent(),
-          .row_bytes_sent = h.row_bytes_sent(),
-          .round_trip_us = h.round_trip_us(),
-          .answer_bytes_sent = h.answer_bytes_sent(),
-          .step_times = DecodeStepTimes(h)};
 }
 
 StageFault DecodeFault(const v1::Fault& fault) {
@@ -241,7 +180,7 @@ struct EncodeCommand {
   void operator()(const CommitCommand&) const { out->mutable_commit(); }
   void operator()(const ReleaseCommand&) const { out->mutable_release(); }
   void operator()(const AbortCommand&) const { out->mutable_abort(); }
-  void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(Nanos(t.asked)); }
+  void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
 };
 
 struct EncodeStageEvent {
@@ -262,21 +201,7 @@ struct EncodeStageEvent {
     out->mutable_fault()->set_code(f.status.raw_code());
     out->mutable_fault()->set_message(CutUtf8(Message(f.status), kMaxFault - 3));
   }
-  void operator()(const StageTrace& t) const {
-    v1::Traced* traced = out->mutable_traced();
-    traced->set_asked_ns(Nanos(t.asked));
-    traced->set_answered_ns(Nanos(t.answered));
-    for (const StageSpan& s : t.spans) {
-      v1::StageSpan* span = traced->add_spans();
-      span->set_step(s.step);
-      span->set_stage(s.stage);
-      span->set_last(s.last);
-      span->set_rows(s.rows);
-      span->set_began_ns(Nanos(t.answered - s.began));
-      span->set_computed_ns(Nanos(s.computed));
-      span->set_sent_ns(Nanos(s.sent));
-    }
-  }
+  void operator()(const StageTrace& t) const { EncodeTrace(t, out->mutable_traced()); }
 };
 
 }  // namespace
@@ -358,16 +283,7 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
 
 v1::WorkerEvent Encode(const MemberLoad& load) {
   v1::WorkerEvent out;
-  v1::Heartbeat* h = out.mutable_heartbeat();
-  h->set_busy(load.busy);
-  h->set_steps(load.steps);
-  h->set_resident_bytes(load.resident_bytes);
-  h->set_busy_us(load.busy_us);
-  h->set_rows_sent(load.rows_sent);
-  h->set_row_bytes_sent(load.row_bytes_sent);
-  h->set_round_trip_us(load.round_trip_us);
-  h->set_answer_bytes_sent(load.answer_bytes_sent);
-  EncodeStepTimes(load.step_times, h);
+  EncodeLoad(load, out.mutable_heartbeat());
   return out;
 }
 
@@ -430,9 +346,7 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kCommit: out.what = CommitCommand{}; break;
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
-    case v1::Command::kTrace:
-      out.what = TraceCommand{Deadline(std::chrono::nanoseconds(static_cast<int64_t>(command.trace().asked_ns())))};
-      break;
+    case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }
   return out;

@@ -341,20 +341,20 @@ TEST(BenchTest, AModelInTheCachesIsNotSaidToBeBoundByMemory) {
 
 // The flags of `gyre serve` that say what runs in a step.
 TEST(BenchTest, TakesTheSchedulersFlagsAndTellsThem) {
-  const std::vector<std::string> words = {"bench", kModel, "-q", "-r", "1", "-p", "0", "-n", "8", "-t", "1", "--json"};
+  const std::vector<std::string> words = {"bench", kModel, "-q", "-r", "1", "-p", "0", "-t", "1", "--json"};
   auto with = [&words](std::vector<std::string> flags) {
     flags.insert(flags.begin(), words.begin(), words.end());
     return Gyre(flags);
   };
-  const Ended e = with({"--streams", "3", "--policy", "decode_round_robin", "--step-tokens", "64", "--max-sequences",
-                        "5", "--kv-reserve"});
+  const Ended e = with({"--streams", "3", "-n", "8", "--policy", "decode_round_robin", "--step-tokens", "64",
+                        "--max-sequences", "5", "--kv-reserve"});
   ASSERT_EQ(e.code, 0) << e.text;
   const auto result = boost::json::parse(e.text).as_object().at("results").as_array()[0].as_object();
   EXPECT_EQ(result.at("policy"), "decode_round_robin");
   EXPECT_EQ(result.at("step_tokens"), 64);
   EXPECT_EQ(result.at("max_sequences"), 5);
   EXPECT_EQ(result.at("kv_reserve"), true);
-  const Ended many = with({"--streams", "70"});  // without a number all streams run at once
+  const Ended many = with({"--streams", "70", "-n", "64"});  // without a number all streams run at once
   ASSERT_EQ(many.code, 0) << many.text;
   EXPECT_EQ(boost::json::parse(many.text).at("results").at(0).at("max_sequences"), 70);
   EXPECT_EQ(with({"--policy", "lifo"}).code, 2);
