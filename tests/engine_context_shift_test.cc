@@ -100,18 +100,23 @@ TEST_F(ContextShift, TheTextIsThatOfANewRequestWithWhatIsLeft) {
       SCOPED_TRACE(std::string(IsaName(isa)) + ", keep " + std::to_string(keep));
       RuntimeOptions o = Options(model_.path(), 2, keep);
       o.isa = IsaName(isa);
+      o.kv_type = "f16";
+      o.block_size = 16;  // attention takes whole pages by tiles
+      o.parallel = 3;
       auto shifting = OpenRing(o);
       o.context_shift = false;
       o.no_prefix_cache = true;
       auto fresh = OpenRing(o);
       ASSERT_TRUE(shifting != nullptr && fresh != nullptr);
-      const Request request = Ask(20, 150);
+      Request request = Ask(20, 150);
+      request.logprobs = 1;
       const Outcome shifted = RunOne(shifting->engine(), request);
       ASSERT_TRUE(shifted.finished) << shifted.status;
       EXPECT_EQ(shifted.reason, FinishReason::kLength);
       EXPECT_EQ(shifted.tokens.size(), 150u);
 
       std::vector<TokenId> text = request.prompt, window = request.prompt;
+      std::vector<float> logprobs;
       const size_t kept = keep < 0 ? request.prompt.size() : std::min<size_t>(static_cast<size_t>(keep), kContext / 2);
       uint32_t shifts = 0;
       for (;;) {
@@ -123,6 +128,7 @@ TEST_F(ContextShift, TheTextIsThatOfANewRequestWithWhatIsLeft) {
         const Outcome o2 = RunOne(fresh->engine(), next);
         ASSERT_TRUE(o2.finished) << o2.status;
         text.insert(text.end(), o2.tokens.begin(), o2.tokens.end());
+        logprobs.insert(logprobs.end(), o2.logprobs.begin(), o2.logprobs.end());
         window.insert(window.end(), o2.tokens.begin(), o2.tokens.end());
         if (left <= room) break;
         ++shifts;
@@ -135,6 +141,7 @@ TEST_F(ContextShift, TheTextIsThatOfANewRequestWithWhatIsLeft) {
       EXPECT_EQ(shifting->engine().stats().context_shifts, shifts);
       text.erase(text.begin(), text.begin() + 20);
       EXPECT_EQ(shifted.tokens, text);
+      EXPECT_EQ(shifted.logprobs, logprobs) << "not bit for bit";
       EXPECT_TRUE(shifting->engine().CheckIntegrity().ok());
       // Every token is another one than with a longer context: else nothing was tested.
       o.ctx = 256;
