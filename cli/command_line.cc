@@ -122,9 +122,9 @@ Action AddBench(CLI::App* app) {
       ->type_name("N");
   AddBinFlags(app, &o->ring.open);
   AddEngineFlags(app, &o->ring);
+  AddQuietFlag(app, &o->ring.quiet);
   app->get_option("--ctx")->description("context of a request in tokens (default: what the longest run needs)");
   app->get_option("--kv-tokens")->description("tokens that the KV cache holds (default: what all streams need)");
-  AddQuietFlag(app, &o->ring.quiet);
   return [o]() -> Status {
     if (o->models.empty()) return NeedModel("");
     return BenchCommand(*o);
