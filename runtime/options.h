@@ -48,7 +48,7 @@ struct ComputeOptions {
   bool context_shift = false;   // a full context loses its older tokens and the text goes on
   int32_t context_keep = 4;     // with context_shift: first tokens that stay; -1 = the whole prompt
   std::string policy = "fcfs";  // who gets rows of a step first (SchedulerPolicy)
-  uint32_t step_tokens = 0;     // prompt tokens per step beside texts that are being generated; 0 = found by measuring
+  uint32_t step_tokens = 0;     // prompt tokens per step beside requests that decode; 0 = found by measuring
   bool no_prefix_cache = false;
   bool no_chunked_prefill = false;
   bool no_continuous_batching = false;
