@@ -354,7 +354,8 @@ TEST(BenchTest, TakesTheSchedulersFlagsAndTellsThem) {
   EXPECT_EQ(result.at("step_tokens"), 64);
   EXPECT_EQ(result.at("max_sequences"), 5);
   EXPECT_EQ(result.at("kv_reserve"), true);
-  const Ended many = with({"--streams", "70", "-n", "64"});  // without a number all streams run at once
+  const Ended many =
+      with({"--streams", "70", "-n", "64", "--step-tokens", "64"});  // without a number all streams run at once
   ASSERT_EQ(many.code, 0) << many.text;
   EXPECT_EQ(boost::json::parse(many.text).at("results").at(0).at("max_sequences"), 70);
   EXPECT_EQ(with({"--policy", "lifo"}).code, 2);
