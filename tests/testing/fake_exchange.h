@@ -20,8 +20,8 @@ namespace gyre::http {
 
 class FakeExchange : public Exchange {
  public:
-  explicit FakeExchange(boost::asio::io_context& io, HttpRequest request)
-      : request_(std::move(request)), signal_(std::make_shared<Signal>(io)) {}
+  FakeExchange(std::shared_ptr<boost::asio::io_context> io, HttpRequest request)
+      : request_(std::move(request)), signal_(std::make_shared<Signal>(std::move(io))) {}
 
   const HttpRequest& request() const override { return request_; }
   Awaitable<void> Respond(HttpResponse response) override {
@@ -55,7 +55,7 @@ class FakeExchange : public Exchange {
     co_return gone() ? Wake::kGone : Wake::kWoken;
   }
   Awaitable<void> Pause(Duration duration) override {
-    boost::asio::steady_timer timer(signal_->io, duration);
+    boost::asio::steady_timer timer(*signal_->io, duration);
     const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
     co_await timer.async_wait(token);
   }
@@ -78,14 +78,17 @@ class FakeExchange : public Exchange {
 
  private:
   struct Signal {
-    explicit Signal(boost::asio::io_context& context) : io(context), timer(context) {}
-    boost::asio::io_context& io;
+    explicit Signal(std::shared_ptr<boost::asio::io_context> context) : io(std::move(context)), timer(*io) {}
+    const std::shared_ptr<boost::asio::io_context> io;  // wakers outlive its run
     boost::asio::steady_timer timer;
     std::atomic<bool> set{false}, gone{false};
   };
   static void Set(const std::shared_ptr<Signal>& signal) {
     signal->set = true;
-    boost::asio::post(signal->io, [signal] { signal->timer.cancel(); });
+    // Weakly, as the context may keep it for ever.
+    boost::asio::post(*signal->io, [waiting = std::weak_ptr<Signal>(signal)] {
+      if (const auto there = waiting.lock()) there->timer.cancel();
+    });
   }
 
   HttpRequest request_;
@@ -95,14 +98,14 @@ class FakeExchange : public Exchange {
 // Runs a route to its end and returns the exchange, with what it answered.
 inline std::unique_ptr<FakeExchange> Ask(const std::function<Awaitable<void>(Exchange&)>& route, HttpRequest request,
                                          const std::function<void(FakeExchange&)>& prepare = {}) {
-  boost::asio::io_context io;
+  const auto io = std::make_shared<boost::asio::io_context>();
   auto exchange = std::make_unique<FakeExchange>(io, std::move(request));
   if (prepare) prepare(*exchange);
   std::exception_ptr thrown;
-  boost::asio::co_spawn(io, route(*exchange), [&thrown](std::exception_ptr e) { thrown = e; });
-  auto work = boost::asio::make_work_guard(io);
+  boost::asio::co_spawn(*io, route(*exchange), [&thrown](std::exception_ptr e) { thrown = e; });
+  auto work = boost::asio::make_work_guard(*io);
   work.reset();
-  io.run();
+  io->run();
   if (thrown) std::rethrow_exception(thrown);
   return exchange;
 }
