@@ -105,6 +105,13 @@ TEST_F(HttpDescriptionTest, EveryFieldOfItIsKnownToItsRoute) {
   }
 }
 
+TEST_F(HttpDescriptionTest, MembersOfThisProcessAreLocal) {
+  const auto exchange = api_.Call("GET", "/v1/cluster", "");
+  for (const char* member : {"/members/0/local", "/members/1/local"}) {
+    EXPECT_EQ(At(Json(exchange->answer.body), member), "true") << exchange->answer.body;
+  }
+}
+
 TEST_F(HttpDescriptionTest, ARequiredFieldIsMissed) {
   for (const Route& route : api_.router.routes()) {
     if (route.method != "POST") continue;
