@@ -214,6 +214,9 @@ TEST(CommandLineTest, FishCompletes) {
   EXPECT_EQ(complete("gyre bench serve --alia"), "") << "a flag of gyre serve";
   EXPECT_EQ(complete("gyre bench --conc"), "") << "a flag of gyre bench serve";
   EXPECT_EQ(complete("gyre serve --alia"), "--alias\n");
+  EXPECT_EQ(complete("gyre --config x serve --alia"), "--alias\n");
+  EXPECT_EQ(complete("gyre --config x cha"), "chat\n");
+  EXPECT_EQ(complete("gyre help r"), "resize\nrun\n");
 }
 
 }  // namespace
