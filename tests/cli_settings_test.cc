@@ -201,5 +201,23 @@ TEST(CommandLineTest, BashCompletes) {
   }
 }
 
+TEST(CommandLineTest, FishCompletes) {
+  if (Shell("command -v fish").code != 0) GTEST_SKIP() << "there is no fish";
+  auto complete = [](const std::string& line) {
+    return Shell("\"$gyre\" completion fish | fish --no-config -c 'source; complete -C \"" + line + "\"' | cut -f 1")
+        .text;
+  };
+  EXPECT_EQ(complete("gyre cha"), "chat\n");
+  EXPECT_EQ(complete("gyre run --kv-type q"), "q4_0\nq8_0\n");
+  EXPECT_THAT(complete("gyre bench serv"), HasSubstr("serve\n"));
+  EXPECT_EQ(complete("gyre bench serve --conc"), "--concurrency\n");
+  EXPECT_EQ(complete("gyre bench serve --alia"), "") << "a flag of gyre serve";
+  EXPECT_EQ(complete("gyre bench --conc"), "") << "a flag of gyre bench serve";
+  EXPECT_EQ(complete("gyre serve --alia"), "--alias\n");
+  EXPECT_EQ(complete("gyre --config x serve --alia"), "--alias\n");
+  EXPECT_EQ(complete("gyre --config x cha"), "chat\n");
+  EXPECT_EQ(complete("gyre help r"), "resize\nrun\n");
+}
+
 }  // namespace
 }  // namespace gyre
