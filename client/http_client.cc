@@ -147,6 +147,7 @@ class Client : public HttpClient {
         request_.set(http::field::content_type, "application/json");
         request_.body() = std::move(r.body);
       }
+      for (const auto& [name, value] : r.headers) request_.set(name, value);
       if (r.method != "GET") request_.prepare_payload();
     }
 
@@ -277,10 +278,12 @@ class Client : public HttpClient {
       const auto& head = parser_->get();
       if (head.result_int() / 100 == 1) return OnWritten({}, 0);  // "100 Continue" and its like
       if (handlers_.on_head) {
-        handlers_.on_head({.code = static_cast<int>(head.result_int()),
-                           .reason = std::string(View(head.reason())),
-                           .content_type = std::string(View(head[http::field::content_type])),
-                           .retry_after = std::string(View(head[http::field::retry_after]))});
+        HttpHead out{.code = static_cast<int>(head.result_int()),
+                     .reason = std::string(View(head.reason())),
+                     .content_type = std::string(View(head[http::field::content_type])),
+                     .retry_after = std::string(View(head[http::field::retry_after]))};
+        for (const auto& field : head) out.headers.emplace_back(View(field.name_string()), View(field.value()));
+        handlers_.on_head(out);
       }
       Read();
     }
@@ -342,6 +345,13 @@ StatusOr<std::unique_ptr<HttpClient>> MakeOf(const Url& url, const HttpClientOpt
 }
 
 }  // namespace
+
+std::string FindHeader(const HttpHeaders& headers, std::string_view name) {
+  const auto found = std::find_if(headers.begin(), headers.end(), [&](const auto& h) {
+    return beast::iequals({h.first.data(), h.first.size()}, {name.data(), name.size()});
+  });
+  return found == headers.end() ? "" : found->second;
+}
 
 StatusOr<std::unique_ptr<HttpClient>> HttpClient::Make(const Url& url, const HttpClientOptions& options) {
   return url.tls ? MakeOf<TlsStream>(url, options) : MakeOf<beast::tcp_stream>(url, options);
