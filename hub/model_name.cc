@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/file_names.h"
+
 namespace gyre {
 namespace {
 
@@ -12,9 +14,7 @@ constexpr size_t kMaxNameBytes = 96;  // of ORG and of REPO, as hubs have it
 constexpr size_t kMaxRestBytes = 255;
 constexpr char kExpected[] = "expected ORG/REPO, ORG/REPO:QUANT or ORG/REPO:QUANT@REVISION";
 
-bool IsWordChar(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
-}
+bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.'; }
 
 // ORG or REPO.
 bool IsRepoPart(std::string_view part) {
@@ -48,14 +48,8 @@ bool IsInnerPath(const std::string& text) {
   });
 }
 
-bool EndsWith(const std::string& text, std::string_view tail) {
-  return text.size() >= tail.size() &&
-         std::equal(tail.begin(), tail.end(), text.end() - static_cast<std::ptrdiff_t>(tail.size()),
-                    [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
-}
-
 bool NamesModelFile(const std::string& text) {
-  return EndsWith(text, ".gguf") || EndsWith(text, ".bin") || EndsWith(text, ".safetensors");
+  return HasEnding(text, ".gguf") || HasEnding(text, ".bin") || HasEnding(text, ".safetensors");
 }
 
 bool IsUrl(const std::string& text) { return text.rfind("http://", 0) == 0 || text.rfind("https://", 0) == 0; }
@@ -77,7 +71,7 @@ bool TakeHubUrl(const std::string& url, const std::string& endpoint, ModelName* 
     for (size_t i = 4; i < parts.size(); ++i) out.file += (i > 4 ? "/" : "") + parts[i];
     // A folder, and what is written with escapes, is left to the server.
     if (file != !out.file.empty() || !IsInnerPath(out.revision) || (file && !IsInnerPath(out.file))) return false;
-    if (file && !EndsWith(out.file, ".gguf")) return false;
+    if (file && !HasEnding(out.file, ".gguf")) return false;
   }
   *name = std::move(out);
   return true;
@@ -109,7 +103,7 @@ StatusOr<ModelName> ParseModelName(const std::string& text, bool is_path, const 
   const std::string rest = text.substr(repo.size(), at == text.npos ? text.npos : at - repo.size());
   if (rest.empty()) return name;
   const std::string what = rest.substr(1);
-  const bool file = EndsWith(what, ".gguf");
+  const bool file = HasEnding(what, ".gguf");
   if (file ? !IsInnerPath(what) : what.size() > kMaxNameBytes || !IsRepoPart(what)) {
     return InvalidArgument("'{}': '{}' is no quantization, as Q4_K_M, and no .gguf file; {}", text, what, kExpected);
   }

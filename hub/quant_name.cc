@@ -25,9 +25,9 @@ std::string WithoutPrefix(const std::string& quant) {
 // Added to the digit: what scales, and better types for some layers, cost.
 double ExtraBits(const std::string& tail) {
   static const std::map<std::string, double> kExtra{
-      {"", 0.5},      {"_0", 0.5},    {"_1", 1},    {"_K", 0.6},  {"_K_XS", 0.4}, {"_K_S", 0.55}, {"_K_M", 0.85},
-      {"_K_L", 1},    {"_K_XL", 1.1}, {"_XXS", .06}, {"_XS", 0.3}, {"_S", 0.45},   {"_M", 0.7},    {"_NL", 0.5},
-      {"_0_4_4", .5}, {"_0_4_8", .5}, {"_0_8_8", .5}};
+      {"", 0.5},      {"_0", 0.5},  {"_1", 1},      {"_K", 0.6},    {"_K_XS", 0.4}, {"_K_S", 0.55},
+      {"_K_M", 0.85}, {"_K_L", 1},  {"_K_XL", 1.1}, {"_XXS", .06},  {"_XS", 0.3},   {"_S", 0.45},
+      {"_M", 0.7},    {"_NL", 0.5}, {"_0_4_4", .5}, {"_0_4_8", .5}, {"_0_8_8", .5}};
   const auto it = kExtra.find(tail);
   return it == kExtra.end() ? -1 : it->second;
 }
@@ -45,7 +45,8 @@ std::string LastQuantIn(const std::string& text) {
     for (size_t end = word_end; end != text.npos && end > at; end = text.rfind('_', end - 1)) {
       const std::string quant = Upper(text.substr(at, end - at));
       if (BitsOf(quant) == 0) continue;
-      const bool own = at >= kOwnMixture.size() && Upper(text.substr(at - kOwnMixture.size(), kOwnMixture.size())) == kOwnMixture;
+      const bool own =
+          at >= kOwnMixture.size() && Upper(text.substr(at - kOwnMixture.size(), kOwnMixture.size())) == kOwnMixture;
       found = (own ? std::string(kOwnMixture) : "") + quant;
       at = end;
       break;
