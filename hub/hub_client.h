@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "boost/json/fwd.hpp"
 #include "client/http_fetcher.h"
 
 namespace gyre {
@@ -66,6 +67,10 @@ class HubClient {
 
  private:
   HubClient(HubOptions options, std::unique_ptr<HttpFetcher> fetcher);
+  StatusOr<boost::json::value> FetchJson(const std::string& what, const std::string& url, HttpHeaders* headers,
+                                         const std::function<bool()>& interrupted);
+  Status FetchTree(const std::string& repo, RepoListing* out, const std::function<bool()>& interrupted);
+  Status AddFile(const std::string& repo, RepoFile file, RepoListing* out) const;
 
   const HubOptions options_;
   const std::unique_ptr<HttpFetcher> fetcher_;
