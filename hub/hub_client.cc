@@ -6,6 +6,7 @@
 
 #include "client/error_text.h"
 #include "client/json_fields.h"
+#include "hub/range_answer.h"
 
 namespace gyre {
 namespace {
@@ -73,26 +74,14 @@ std::string NextPage(const HttpHeaders& headers) {
   return link.substr(begin + 1, end - begin - 1);
 }
 
-// Seconds that a limit lasts: of Retry-After, or of `RateLimit: "api";r=0;t=55`. "" = not told.
-std::string SecondsToWait(const HttpHead& head) {
-  std::string text = head.retry_after;
-  if (text.empty()) {
-    const std::string limit = FindHeader(head.headers, "ratelimit");
-    const size_t at = limit.find(";t=");
-    if (at != std::string::npos) text = limit.substr(at + 3, limit.find_first_not_of("0123456789", at + 3) - at - 3);
-  }
-  return !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos ? text : "";
-}
-
 }  // namespace
 
-StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options) {
+StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options, const HttpClientOptions& http) {
   GYRE_ASSIGN_OR_RETURN(Url server, ParseUrl(options.endpoint));
   server.path.clear();
-  HttpFetcherOptions fetcher{
-      .http = {.ca_file = options.ca_file, .bearer = options.token}, .bearer_for = server, .proxies = options.proxies};
-  fetcher.http.idle_timeout = std::chrono::seconds(60);
-  fetcher.http.max_body_bytes = kLongestListing;
+  HttpFetcherOptions fetcher{.http = http, .bearer_for = server, .proxies = options.proxies};
+  fetcher.http.ca_file = options.ca_file;
+  fetcher.http.bearer = options.token;
   return HttpFetcher::Make(std::move(fetcher));
 }
 
@@ -100,7 +89,9 @@ HubClient::HubClient(HubOptions options, std::unique_ptr<HttpFetcher> fetcher)
     : options_(std::move(options)), fetcher_(std::move(fetcher)) {}
 
 StatusOr<std::unique_ptr<HubClient>> HubClient::Make(const HubOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<HttpFetcher> fetcher, MakeHubFetcher(options));
+  GYRE_ASSIGN_OR_RETURN(
+      std::unique_ptr<HttpFetcher> fetcher,
+      MakeHubFetcher(options, {.idle_timeout = std::chrono::seconds(60), .max_body_bytes = kLongestListing}));
   return std::unique_ptr<HubClient>(new HubClient(options, std::move(fetcher)));
 }
 
@@ -218,10 +209,10 @@ Status HubError(const HubOptions& options, const std::string& what, const HttpHe
       if (reason == "EntryNotFound") return NotFound("{}: there is no such file", what);
       return NotFound("{}: {} does not have it: check the name", what, options.endpoint);
     case 429: {
-      const std::string seconds = SecondsToWait(head);
+      const std::optional<Duration> wait = RetryAfter(head);
       return ResourceExhausted(
           "{}: {} limits requests: try again {}{}", what, options.endpoint,
-          seconds.empty() ? "later" : fmt::format("in {} s", seconds),
+          wait ? fmt::format("in {} s", std::chrono::duration_cast<std::chrono::seconds>(*wait).count()) : "later",
           options.token.empty() ? ", or with a token (--token, HF_TOKEN), which is limited less" : "");
     }
     default: break;

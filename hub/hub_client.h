@@ -76,8 +76,8 @@ class HubClient {
   const std::unique_ptr<HttpFetcher> fetcher_;
 };
 
-// A fetcher that gives the hub's token to the hub alone. Errors as HubClient::Make.
-StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options);
+// A fetcher that gives the hub's token to the hub alone. http: time limits and sizes. Errors as HubClient::Make.
+StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options, const HttpClientOptions& http);
 
 // The error of an answer whose code is not 2xx, as List says it. what: "ORG/REPO" or a URL.
 Status HubError(const HubOptions& options, const std::string& what, const HttpHead& head, const std::string& body);
