@@ -1,6 +1,7 @@
 // GET of any URL: redirects, proxies, and a token that only its own server sees.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,7 +25,11 @@ struct HttpFetcherOptions {
 struct HttpFetched : HttpResponse {
   HttpAddress address;           // where the answer came from
   HttpHeaders redirect_headers;  // of all the redirects that led there
+  bool truncated = false;        // the body is longer than was asked for, and is not all here
 };
+
+// Whether the answer sends its reader elsewhere.
+bool IsRedirect(const HttpHead& head);
 
 // Not thread-safe, as the HttpClients in it.
 class HttpFetcher {
@@ -34,10 +39,11 @@ class HttpFetcher {
 
   // The client for that server; it lives as long as the fetcher.
   StatusOr<HttpClient*> ClientFor(const Url& server);
-  // GET, redirects followed: from https to https only. The answer's code may be any but a redirect's. Errors as
-  // HttpClient::Fetch; kDataLoss: too many redirects, or one to nowhere.
+  // GET, redirects followed: from https to https only. The answer's code may be any but a redirect's. A longer body
+  // than `most` bytes is left where it is. Errors as HttpClient::Fetch; kDataLoss: too many redirects, or one to
+  // nowhere.
   StatusOr<HttpFetched> Get(const std::string& url, const HttpHeaders& headers,
-                            const std::function<bool()>& interrupted);
+                            const std::function<bool()>& interrupted, uint64_t most = UINT64_MAX);
 
  private:
   explicit HttpFetcher(HttpFetcherOptions options);

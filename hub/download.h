@@ -49,10 +49,11 @@ struct DownloadResult {
 
 // Bytes go to PartialPath(path), what is there already to StatePath(path); both stay after an error, and the next call
 // goes on from there where the remote file is still the same. At the end the partial file gets its name `path`. Errors:
-// HubError's for an answer that refuses; kResourceExhausted: the disk is too small or full; kDataLoss: the hash or the
-// size is not what was told (nothing is left then); kUnavailable, kDeadlineExceeded: the network, after all attempts;
-// kFailedPrecondition: another process downloads to this path; kCancelled: interrupted; kNotFound,
-// kPermissionDenied: the folder. Blocks the thread that calls it; calls for different paths may run side by side.
+// HubError's for an answer that refuses; kResourceExhausted: the disk is too small or full; kDataLoss: the hash is not
+// what was told (nothing is left then), or the size is not, or the file changed meanwhile; kUnavailable,
+// kDeadlineExceeded: the network, after all attempts; kFailedPrecondition: another process downloads to this path;
+// kCancelled: interrupted; kNotFound, kPermissionDenied: the folder. Blocks the thread that calls it; calls for
+// different paths may run side by side.
 StatusOr<DownloadResult> Download(const DownloadRequest& request, const HubOptions& hub,
                                   const DownloadOptions& options);
 

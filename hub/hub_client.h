@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "boost/json/fwd.hpp"
 #include "client/http_fetcher.h"
 
 namespace gyre {
@@ -66,13 +67,17 @@ class HubClient {
 
  private:
   HubClient(HubOptions options, std::unique_ptr<HttpFetcher> fetcher);
+  StatusOr<boost::json::value> FetchJson(const std::string& what, const std::string& url, HttpHeaders* headers,
+                                         const std::function<bool()>& interrupted);
+  Status FetchTree(const std::string& repo, RepoListing* out, const std::function<bool()>& interrupted);
+  Status AddFile(const std::string& repo, RepoFile file, RepoListing* out) const;
 
   const HubOptions options_;
   const std::unique_ptr<HttpFetcher> fetcher_;
 };
 
-// A fetcher that gives the hub's token to the hub alone. Errors as HubClient::Make.
-StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options);
+// A fetcher that gives the hub's token to the hub alone. http: time limits and sizes. Errors as HubClient::Make.
+StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options, const HttpClientOptions& http);
 
 // The error of an answer whose code is not 2xx, as List says it. what: "ORG/REPO" or a URL.
 Status HubError(const HubOptions& options, const std::string& what, const HttpHead& head, const std::string& body);
