@@ -53,6 +53,7 @@ struct HttpHandlers {
   std::function<void(std::string_view)> on_data;  // as bytes come
   // Once and last. OK: the answer came to its end, whatever its code. kUnavailable: no connection, or it broke.
   // kDeadlineExceeded: a time limit. kCancelled. kResourceExhausted: the answer is too long. kDataLoss: not HTTP.
+  // kFailedPrecondition: the proxy wants a password.
   std::function<void(const Status&)> on_done;
 };
 

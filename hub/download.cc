@@ -66,6 +66,8 @@ class Session {
   bool worth_another() const { return transferred_ && resumed_ > 0; }
 
  private:
+  using Again = DownloadPolicy::Again;
+
   // A request that runs. Handlers of one that is no longer wanted find `live` false.
   struct Flow {
     HttpId id = 0;
@@ -123,14 +125,19 @@ class Session {
     if (absl::IsCancelled(r.status())) return r.status();
     if (!r.ok()) {
       const bool retry = absl::IsUnavailable(r.status()) || absl::IsDeadlineExceeded(r.status());
-      policy_.OnLocateFailed(r.status(), retry, std::nullopt, now);
+      policy_.OnLocateFailed(r.status(), retry ? Again::kYes : Again::kNo, std::nullopt, now);
       return absl::OkStatus();
     }
     const RangeAnswer answer = ReadRangeAnswer(*r);
     const bool empty = r->code == 416 && answer.total == 0u;
     if (r->code != 200 && r->code != 206 && !empty) {
-      const bool retry = r->code == 429 || r->code == 408 || r->code / 100 == 5;
-      policy_.OnLocateFailed(Refusal(r->address, *r, r->body), retry, answer.retry_after, now);
+      const bool busy = r->code == 429 || r->code == 503;
+      const bool retry = r->code == 408 || r->code == 416 || r->code / 100 == 5;
+      policy_.OnLocateFailed(Refusal(r->address, *r, r->body),
+                             busy    ? Again::kBusy
+                             : retry ? Again::kYes
+                                     : Again::kNo,
+                             answer.retry_after, now);
       return absl::OkStatus();
     }
     if (request_.size.has_value() && answer.total.has_value() && *answer.total != *request_.size) {
@@ -166,14 +173,8 @@ class Session {
   }
 
   Status Refusal(const HttpAddress& address, const HttpHead& head, const std::string& body) const {
-    HubOptions asked = hub_;
-    const StatusOr<Url> hub = ParseUrl(hub_.endpoint);
-    if (!hub.ok() || !(Url{hub->tls, hub->host, hub->port, ""} == address.server)) {
-      asked.endpoint = FormatUrl(address.server);
-      asked.token.clear();
-    }
     const StatusOr<HttpAddress> url = ParseAddress(request_.url);
-    return HubError(asked, url.ok() ? FormatAddress(*url) : request_.url, head, body);
+    return HubError(hub_, address.server, url.ok() ? FormatAddress(*url) : request_.url, head, body);
   }
 
   void Fetch(const DownloadAction& action) {

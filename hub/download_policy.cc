@@ -116,14 +116,14 @@ void DownloadPolicy::OnMoved() {
   for (Slot& s : slots_) Stop(&s);
 }
 
-void DownloadPolicy::OnLocateFailed(const Status& status, bool retry, std::optional<Duration> retry_after,
+void DownloadPolicy::OnLocateFailed(const Status& status, Again again, std::optional<Duration> retry_after,
                                     Deadline now) {
   locating_ = false;
-  if (!retry) {
+  if (again == Again::kNo) {
     failure_ = status;
     return;
   }
-  CountFailure(status, locate_started_, now);
+  CountFailure(status, locate_started_, now, again == Again::kBusy);
   not_before_ = now + std::min(retry_after.value_or(Pause(failures_)), options_.longest_retry_after);
 }
 
@@ -168,7 +168,7 @@ void DownloadPolicy::OnRefused(Slot* slot, const RangeAnswer& answer, Deadline n
   }
   const bool busy = answer.code == 429 || answer.code == 503;
   if (busy) {
-    if (CountFailure(answer.refusal, slot->started, now)) allowed_ = std::max(1, allowed_ / 2), good_ranges_ = 0;
+    if (CountFailure(answer.refusal, slot->started, now, true)) allowed_ = std::max(1, allowed_ / 2), good_ranges_ = 0;
     const Duration pause = std::min(answer.retry_after.value_or(Pause(failures_)), options_.longest_retry_after);
     not_before_ = std::max(not_before_, now + pause);
     return;
@@ -226,10 +226,10 @@ void DownloadPolicy::Failed(Slot* slot, const Status& status, Deadline now) {
 
 // Connections that fail together count once: only an attempt that began after the last failure is another one. Returns
 // whether it is.
-bool DownloadPolicy::CountFailure(const Status& status, Deadline started, Deadline now) {
+bool DownloadPolicy::CountFailure(const Status& status, Deadline started, Deadline now, bool busy) {
   if (failures_ > 0 && started <= counted_) return false;
   counted_ = now;
-  const int most = any_byte_ ? options_.attempts : std::min(options_.attempts, options_.first_attempts);
+  const int most = any_byte_ || busy ? options_.attempts : std::min(options_.attempts, options_.first_attempts);
   if (++failures_ >= most) failure_ = status;
   return true;
 }

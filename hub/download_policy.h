@@ -37,7 +37,7 @@ struct DownloadPolicyOptions {
   Duration first_pause = std::chrono::milliseconds(500), longest_pause = std::chrono::seconds(30);
   Duration longest_retry_after = std::chrono::minutes(10);
   int attempts = 8;        // failures one after the other without a new byte
-  int first_attempts = 3;  // the same before the first byte
+  int first_attempts = 3;  // the same before the first byte, unless the server says that it is busy
 };
 
 struct DownloadAction {
@@ -66,8 +66,9 @@ class DownloadPolicy {
   void OnLocated(const LocatedFile& file, const ByteRanges& done, Deadline now);
   // The bytes are on another server now: what runs is asked for anew.
   void OnMoved();
-  // retry: another attempt may help.
-  void OnLocateFailed(const Status& status, bool retry, std::optional<Duration> retry_after, Deadline now);
+  // Whether another attempt may help. kBusy: the server has too much to do, and says so.
+  enum class Again { kNo, kYes, kBusy };
+  void OnLocateFailed(const Status& status, Again again, std::optional<Duration> retry_after, Deadline now);
   void OnHead(int slot, const RangeAnswer& answer, Deadline now);
   // `count` bytes came. Returns where they belong; the range may be shorter than they are, and what is over is not
   // wanted.
@@ -95,7 +96,7 @@ class DownloadPolicy {
   void Assign(Slot* slot, ByteRange range, Deadline now);
   void Stop(Slot* slot);
   void Failed(Slot* slot, const Status& status, Deadline now);
-  bool CountFailure(const Status& status, Deadline started, Deadline now);
+  bool CountFailure(const Status& status, Deadline started, Deadline now, bool busy = false);
   Duration Pause(int failures) const;
   void OnWholeFile(Slot* slot, const RangeAnswer& answer);
   void OnRefused(Slot* slot, const RangeAnswer& answer, Deadline now);

@@ -98,7 +98,7 @@ StatusOr<std::unique_ptr<HubClient>> HubClient::Make(const HubOptions& options) 
 StatusOr<json::value> HubClient::FetchJson(const std::string& what, const std::string& url, HttpHeaders* headers,
                                            const std::function<bool()>& interrupted) {
   GYRE_ASSIGN_OR_RETURN(HttpFetched r, fetcher_->Get(url, {{"Accept", "application/json"}}, interrupted));
-  if (r.code != 200) return HubError(options_, what, r, r.body);
+  if (r.code != 200) return HubError(options_, r.address.server, what, r, r.body);
   json::error_code error;
   json::value v = json::parse(r.body, error);
   if (error) return DataLoss("{}: not a hub: {}, expected JSON", FormatAddress(r.address), error.message());
@@ -176,51 +176,69 @@ StatusOr<RepoListing> HubClient::List(const std::string& repo, const std::string
   return out;
 }
 
-Status HubError(const HubOptions& options, const std::string& what, const HttpHead& head, const std::string& body) {
-  const std::string reason = FindHeader(head.headers, "x-error-code");
-  const bool gated = reason == "GatedRepo";
-  if (gated) {
-    const std::string token = options.token.empty() ? "then give a token by --token or HF_TOKEN"
-                                                    : "with the account of the token from " + options.token_source;
-    return MakeStatus(options.token.empty() ? absl::StatusCode::kUnauthenticated : absl::StatusCode::kPermissionDenied,
-                      "{}: its owner gives access on request: accept the conditions on its page at {}, {}", what,
-                      options.endpoint, token);
+namespace {
+
+Status Unauthenticated(const std::string& text) { return MakeStatus(absl::StatusCode::kUnauthenticated, "{}", text); }
+Status PermissionDenied(const std::string& text) { return MakeStatus(absl::StatusCode::kPermissionDenied, "{}", text); }
+
+// Of 401 and 403 at the hub itself. said: its own words, in brackets, or "".
+Status AccessError(const HubOptions& options, const std::string& what, const HttpHead& head, const std::string& said) {
+  const bool token = !options.token.empty();
+  const std::string given = "the token from " + options.token_source;
+  if (FindHeader(head.headers, "x-error-code") == "GatedRepo") {
+    const std::string text = fmt::format(
+        "{}: its owner gives access on request: accept the conditions on its page at {}", what, options.endpoint);
+    return token ? PermissionDenied(text + " with the account of " + given)
+                 : Unauthenticated(text + ", then give a token by --token or HF_TOKEN");
   }
-  const std::string said = ErrorText(head, body);
-  const std::string tail = said.empty() ? "" : fmt::format(" (the hub says: {})", said);
+  if (head.code == 403) {
+    return PermissionDenied(fmt::format("{}: {} refuses access; {}{}", what, options.endpoint,
+                                        token ? given + " may not read it" : "a token by --token or HF_TOKEN may help",
+                                        said));
+  }
+  return Unauthenticated(
+      token ? fmt::format("{}: {} does not take {}: check the name, or make a new token there{}", what,
+                          options.endpoint, given, said)
+            : fmt::format("{}: there is no such public repository: check the name, or, for a private one, give a token "
+                          "by --token or HF_TOKEN",
+                          what));
+}
+
+}  // namespace
+
+Status HubError(const HubOptions& options, const Url& server, const std::string& what, const HttpHead& head,
+                const std::string& body) {
+  const StatusOr<Url> endpoint = ParseUrl(options.endpoint);
+  const bool hub = endpoint.ok() && FormatUrl({endpoint->tls, endpoint->host, endpoint->port, ""}) == FormatUrl(server);
+  const std::string who = hub ? options.endpoint : FormatUrl(server);
+  const std::string text = ErrorText(head, body);
+  const std::string said = text.empty() ? "" : fmt::format(" ({} says: {})", hub ? "the hub" : "it", text);
   switch (head.code) {
     case 401:
-      if (options.token.empty()) {
-        return MakeStatus(absl::StatusCode::kUnauthenticated,
-                          "{}: there is no such public repository: check the name, or, for a private one, give a token "
-                          "by --token or HF_TOKEN",
-                          what);
-      }
-      return MakeStatus(absl::StatusCode::kUnauthenticated,
-                        "{}: {} does not take the token from {}: check the name, or make a new token there{}", what,
-                        options.endpoint, options.token_source, tail);
     case 403:
-      return MakeStatus(absl::StatusCode::kPermissionDenied, "{}: {} refuses access; {}{}", what, options.endpoint,
-                        options.token.empty() ? std::string("a token by --token or HF_TOKEN may help")
-                                              : fmt::format("the token from {} may not read it", options.token_source),
-                        tail);
-    case 404:
+      if (hub) return AccessError(options, what, head, said);
+      return PermissionDenied(fmt::format("{}: {} refuses access with code {}{}", what, who, head.code, said));
+    case 404: {
+      const std::string reason = FindHeader(head.headers, "x-error-code");
       if (reason == "RevisionNotFound") return NotFound("{}: there is no such branch, tag or commit", what);
       if (reason == "EntryNotFound") return NotFound("{}: there is no such file", what);
-      return NotFound("{}: {} does not have it: check the name", what, options.endpoint);
+      return NotFound("{}: {} does not have it: check the name", what, who);
+    }
+    case 407:
+      return PermissionDenied(fmt::format("{}: the proxy asks for a user and a password: give them in its URL", what));
     case 429: {
       const std::optional<Duration> wait = RetryAfter(head);
-      return ResourceExhausted(
-          "{}: {} limits requests: try again {}{}", what, options.endpoint,
-          wait ? fmt::format("in {} s", std::chrono::duration_cast<std::chrono::seconds>(*wait).count()) : "later",
-          options.token.empty() ? ", or with a token (--token, HF_TOKEN), which is limited less" : "");
+      const std::string when =
+          wait ? fmt::format("in {} s", std::chrono::duration_cast<std::chrono::seconds>(*wait).count()) : "later";
+      const bool advise = hub && options.token.empty();
+      return ResourceExhausted("{}: {} limits requests: try again {}{}", what, who, when,
+                               advise ? ", or with a token (--token, HF_TOKEN), which is limited less" : "");
     }
     default: break;
   }
-  const std::string text =
-      fmt::format("{}: {} answers {} {}{}", what, options.endpoint, head.code, Printable(head.reason), tail);
-  if (head.code / 100 == 5 || head.code == 408) return Unavailable("{}", text + "; try again later");
-  return DataLoss("{}", text);
+  const std::string answer = fmt::format("{}: {} answers {} {}{}", what, who, head.code, Printable(head.reason), said);
+  if (head.code / 100 == 5 || head.code == 408) return Unavailable("{}; try again later", answer);
+  return DataLoss("{}", answer);
 }
 
 }  // namespace gyre

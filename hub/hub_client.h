@@ -79,7 +79,9 @@ class HubClient {
 // A fetcher that gives the hub's token to the hub alone. http: time limits and sizes. Errors as HubClient::Make.
 StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options, const HttpClientOptions& http);
 
-// The error of an answer whose code is not 2xx, as List says it. what: "ORG/REPO" or a URL.
-Status HubError(const HubOptions& options, const std::string& what, const HttpHead& head, const std::string& body);
+// The error of an answer whose code is not 2xx, as List says it. server: who answered, the hub or another; what:
+// "ORG/REPO" or a URL.
+Status HubError(const HubOptions& options, const Url& server, const std::string& what, const HttpHead& head,
+                const std::string& body);
 
 }  // namespace gyre

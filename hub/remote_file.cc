@@ -40,7 +40,7 @@ Status RemoteFile::FetchBlocks(uint64_t first, uint64_t last) {
     if (r.truncated || first != 0) return Unimplemented("{}: the server gives no parts of files", where);
     size_ = r.body.size();
   } else if (r.code != 206) {
-    return HubError(hub_, where, r, r.body);
+    return HubError(hub_, r.address.server, where, r, r.body);
   } else {
     if (!answer.range.has_value() || !answer.total.has_value() || answer.range->begin != range.begin || r.truncated) {
       return DataLoss("{}: the server answers with another range than was asked", where);

@@ -15,8 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::HubFaults;
 using testing::LocalHub;
-
-bool Never() { return false; }
+using testing::Never;
 
 StatusOr<RepoListing> ListOf(const HubOptions& options, const std::string& repo, const std::string& revision = "main") {
   StatusOr<std::unique_ptr<HubClient>> client = HubClient::Make(options);

@@ -76,6 +76,9 @@ inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:l
           text([&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); })};
 }
 
+// For `interrupted`.
+inline bool Never() { return false; }
+
 class HttpPeer {
   using tcp = boost::asio::ip::tcp;
 
@@ -83,6 +86,7 @@ class HttpPeer {
   // A request, and what the test answers.
   struct Call {
     std::string method, target, body, authorization, host, range, if_range, proxy_authorization;
+    int socket = -1;                                // bytes beyond the request may be in no buffer
     int connection = 0, number = 0;                 // the connection's number, and the request's on it; from 0
     std::function<bool(const std::string&)> Write;  // false: the client is gone
     std::function<bool()> Gone;                     // whether the client has closed the connection
@@ -175,6 +179,7 @@ class HttpPeer {
                 .range = text(r[http::field::range]),
                 .if_range = text(r[http::field::if_range]),
                 .proxy_authorization = text(r[http::field::proxy_authorization]),
+                .socket = socket.native_handle(),
                 .connection = connection,
                 .number = number};
       call.Write = [&stream](const std::string& bytes) {
