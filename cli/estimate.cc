@@ -1,9 +1,14 @@
 // gyre estimate: what a model takes, before it is run.
 #include <algorithm>
 #include <boost/json.hpp>
+#include <filesystem>
+#include <memory>
 
+#include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/model_source.h"
+#include "cli/remote_headers.h"
 #include "cli/session.h"
 #include "coordinator/planner.h"
 #include "fmt/core.h"
@@ -44,17 +49,61 @@ StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
   return out;
 }
 
+// The model's files, or their headers where it is not on this machine.
+struct Found {
+  std::string path;
+  std::unique_ptr<RemoteHeaders> headers;  // null: the files are here
+  uint64_t missing = 0;                    // bytes to pull
+
+  static StatusOr<std::unique_ptr<Found>> Find(const EstimateOptions& options) {
+    auto out = std::make_unique<Found>();
+    out->path = options.model;
+    std::error_code error;
+    if (std::filesystem::exists(options.model, error)) return out;
+    GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options.source));
+    GYRE_ASSIGN_OR_RETURN(const ModelName name, ReadModelName(options.model, source));
+    if (name.kind == ModelName::Kind::kPath) return out;
+    if (const std::optional<CachedModel> cached = source.cache.Find(name)) {
+      out->path = cached->path;
+      return out;
+    }
+    InterruptGuard::Begin();
+    source.pull.interrupted = &InterruptGuard::Interrupted;
+    const Status fetched = out->Fetch(name, source);
+    InterruptGuard::End();
+    if (absl::IsCancelled(fetched)) return InterruptGuard::Stopped();
+    GYRE_RETURN_IF_ERROR(fetched);
+    return out;
+  }
+
+ private:
+  Status Fetch(const ModelName& name, const Source& source) {
+    GYRE_ASSIGN_OR_RETURN(const PullPlan plan, PlanPull(name, source.cache, source.pull));
+    for (const std::string& note : plan.notes) fmt::print(stderr, "{}\n", note);
+    GYRE_ASSIGN_OR_RETURN(headers, RemoteHeaders::Fetch(plan, source.pull));
+    path = headers->path();
+    missing = plan.missing;
+    fmt::print(stderr, "{} is not on this machine: {} of headers were read, a pull takes {}\n", plan.model.name,
+               DescribeBytes(headers->fetched()), DescribeBytes(missing));
+    return absl::OkStatus();
+  }
+};
+
 }  // namespace
 
 Status EstimateCommand(const EstimateOptions& options) {
+  InterruptGuard guard(kExitInterrupted);
   OpenOptions open = options.open;
   open.context = static_cast<int>(options.ctx);
-  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(options.model, open));
+  GYRE_ASSIGN_OR_RETURN(const auto found, Found::Find(options));
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(found->path, open));
   const ModelSpec& spec = model->spec();
   const uint64_t context = options.ctx != 0 ? options.ctx : static_cast<uint64_t>(spec.context);
   const uint64_t tokens = context * options.parallel;
   const KvType kv = ParseKvType(options.kv_type).value_or(KvType::kF16);
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
+  // A single node without a memory is this machine.
+  if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
   // Pages by layer: 2 * kv_heads * head_dim * tokens * bytes.
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
@@ -120,6 +169,7 @@ Status EstimateCommand(const EstimateOptions& options) {
                                                     {"buffers", buffers},
                                                     {"head_buffers", head_buffers},
                                                     {"fits", fits},
+                                                    {"to_pull", found->missing},
                                                     {"nodes", std::move(list)}}));
   }
   if (fits) return absl::OkStatus();
