@@ -221,6 +221,7 @@ void DownloadPolicy::Stop(Slot* slot) {
 void DownloadPolicy::Failed(Slot* slot, const Status& status, Deadline now) {
   ++slot->failures;
   slot->not_before = now + Pause(slot->failures);
+  if (!ranges_) not_before_ = std::max(not_before_, slot->not_before);  // no other connection may take its place
   CountFailure(status, slot->started, now);
 }
 
