@@ -25,6 +25,8 @@ struct DownloadProgress {
   uint64_t total = 0;           // 0 = not known yet
   double bytes_per_second = 0;  // of the last seconds; 0 = not known yet
   bool checking = false;        // all bytes are there, the last are hashed
+  Duration waiting{};           // until the next attempt, where nothing runs; 0 = it goes on
+  std::string trouble;          // why it waits, a sentence; "" = it does not
 };
 
 struct DownloadOptions {

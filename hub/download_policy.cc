@@ -189,6 +189,7 @@ ByteRange DownloadPolicy::OnBytes(int index, uint64_t count, Deadline) {
   if (done_.Add(range) > 0) {
     failures_ = refusals_ = slot.failures = 0;
     any_byte_ = true;
+    trouble_ = absl::OkStatus();
   }
   // Another connection has the rest, or the server sends more than it was asked for.
   if (slot.at == slot.end && (slot.end != slot.asked_end || count > range.size())) Stop(&slot);
@@ -230,6 +231,7 @@ void DownloadPolicy::Failed(Slot* slot, const Status& status, Deadline now) {
 bool DownloadPolicy::CountFailure(const Status& status, Deadline started, Deadline now, bool busy) {
   if (failures_ > 0 && started <= counted_) return false;
   counted_ = now;
+  trouble_ = status;
   const int most = any_byte_ || busy ? options_.attempts : std::min(options_.attempts, options_.first_attempts);
   if (++failures_ >= most) failure_ = status;
   return true;

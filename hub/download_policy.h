@@ -79,6 +79,8 @@ class DownloadPolicy {
   const ByteRanges& done() const { return done_; }
   std::optional<uint64_t> size() const { return size_; }
   bool finished() const { return size_.has_value() && done_.total() == *size_; }
+  // The last failure since a byte came; OK: there was none.
+  const Status& trouble() const { return trouble_; }
   // Why there is no going on; OK: there is. kDataLoss: what is there is of no use either.
   const Status& failure() const { return failure_; }
 
@@ -112,7 +114,7 @@ class DownloadPolicy {
   int failures_ = 0, refusals_ = 0, good_ranges_ = 0;
   bool any_byte_ = false;
   Deadline not_before_{}, counted_{}, locate_started_{}, located_at_{}, wake_ = kNoDeadline;
-  Status failure_;
+  Status failure_, trouble_;
 };
 
 }  // namespace gyre

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -281,6 +282,20 @@ TEST_F(HubDownloadTest, NobodyAnswers) {
   const StatusOr<DownloadResult> result = Run(request);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << result.status();
   ExpectNoRest();
+}
+
+TEST_F(HubDownloadTest, WhoeverWaitsIsToldWhy) {
+  hub_.Fault([](HubFaults& f) { f.bytes = {.code = 429, .headers = "Retry-After: 1\r\n", .times = 1}; });
+  Duration longest{};
+  std::string trouble;
+  options_.on_progress = [&](const DownloadProgress& p) {
+    longest = std::max(longest, p.waiting);
+    if (p.waiting > Duration{}) trouble = p.trouble;
+  };
+  ExpectWhole(Run(Request()));
+  EXPECT_GT(longest, milliseconds(100));
+  EXPECT_LE(longest, seconds(1));
+  EXPECT_THAT(trouble, HasSubstr("try again in 1 s"));
 }
 
 TEST_F(HubDownloadTest, TwoDownloadsToOnePathExcludeEachOther) {
