@@ -33,7 +33,8 @@ struct LocatedFile {
 struct DownloadPolicyOptions {
   int connections = 8;
   uint64_t range_bytes = uint64_t{16} << 20;
-  uint64_t least_split = uint64_t{256} << 10;  // the half of a range that another connection takes over has more
+  uint64_t least_split = uint64_t{256} << 10;   // the half of a range that another connection takes over has more
+  Duration patience = std::chrono::seconds(5);  // then an idle connection takes over from one that gives nothing
   Duration first_pause = std::chrono::milliseconds(500), longest_pause = std::chrono::seconds(30);
   Duration longest_retry_after = std::chrono::minutes(10);
   int attempts = 8;        // failures one after the other without a new byte
@@ -88,13 +89,15 @@ class DownloadPolicy {
   struct Slot {
     bool running = false, whole = false;
     uint64_t begin = 0, at = 0, end = 0, asked_end = 0;
-    Deadline started{}, not_before{};
+    Deadline started{}, active{}, not_before{};
     int failures = 0;
   };
 
   uint64_t limit() const;  // no byte lies beyond
+  int running() const;     // connections
   std::optional<ByteRange> Unassigned() const;
   bool Split(Slot* idle);
+  bool TakeOver(Slot* idle, Deadline now);
   void Assign(Slot* slot, ByteRange range, Deadline now);
   void Stop(Slot* slot);
   void Failed(Slot* slot, const Status& status, Deadline now);

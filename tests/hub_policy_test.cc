@@ -182,6 +182,32 @@ TEST_F(PolicyTest, AnIdleConnectionTakesOverHalfOfTheSlowest) {
   EXPECT_EQ(Next(), (Words{"cancel 0", "0:3-4"}));
 }
 
+TEST_F(PolicyTest, TheEndDoesNotWaitForASilentConnection) {
+  Locate(12);
+  EXPECT_EQ(Next(), (Words{"0:0-4", "1:4-8", "2:8-12"}));
+  EXPECT_EQ(policy_.OnBytes(0, 3 * kMiB, now_).size(), 3 * kMiB);
+  for (int slot : {1, 2}) Bytes(slot, 4), End(slot);
+  EXPECT_EQ(Next(), Words{}) << "too little to split";
+  EXPECT_EQ(Wait(), 5);
+  Pass(seconds(4));
+  policy_.OnBytes(0, 1, now_);
+  Pass(seconds(4));
+  EXPECT_EQ(Next(), Words{}) << "slow, not silent";
+  Pass(seconds(1));
+  EXPECT_EQ(Next(), (Words{"cancel 0", "1:3-4"}));
+  EXPECT_EQ(Next(), Words{}) << "the next is waited for longer";
+  EXPECT_EQ(Wait(), 10);
+  // Where the new one is silent too, and the one after it, there is an end.
+  int turns = 0;
+  while (policy_.failure().ok()) {
+    ASSERT_LT(++turns, 20);
+    Pass(policy_.wake() - now_);
+    Next();
+  }
+  EXPECT_EQ(turns, 4);
+  EXPECT_THAT(Message(policy_.failure()), HasSubstr("silent"));
+}
+
 TEST_F(PolicyTest, ABrokenConnectionPausesLongerEachTime) {
   DownloadPolicyOptions options = Options();
   options.connections = 1;
