@@ -16,7 +16,7 @@ namespace gyre {
 // The head of an answer to a request for a range, read already.
 struct RangeAnswer {
   int code = 0;
-  std::optional<ByteRange> range;  // of Content-Range
+  std::optional<ByteRange> range;  // what Content-Range says
   std::optional<uint64_t> total;   // the whole file's size, where the head tells it
   std::string etag;                // "" = not told
   std::optional<Duration> retry_after;

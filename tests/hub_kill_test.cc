@@ -1,4 +1,4 @@
-// Downloads whose process is killed, whose disk is full, and which nobody expects to be whole: a wrong byte never gets
+// Downloads in a process that is killed, or onto a disk that is full: a wrong byte never gets
 // the file's name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
