@@ -14,6 +14,7 @@
 
 #include "hub/partial_file.h"
 #include "tests/testing/certificates.h"
+#include "tests/testing/http_proxy.h"
 #include "tests/testing/local_hub.h"
 
 namespace gyre {
@@ -350,6 +351,19 @@ TEST_F(SecretHubDownloadTest, TheTokenStaysWithTheHub) {
   });
   EXPECT_EQ(Run({.url = stranger.url(), .path = path_}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(seen, "");
+}
+
+TEST_F(SecretHubDownloadTest, AProxyCarriesIt) {
+  testing::HttpProxy proxy("user:word");
+  const StatusOr<ProxySettings> proxies = ParseProxies([&](const std::string& name) -> std::optional<std::string> {
+    if (name != "https_proxy") return std::nullopt;
+    return "http://user:word@" + proxy.address();
+  });
+  ASSERT_TRUE(proxies.ok()) << proxies.status();
+  hub_options_.token = "hf_secret";
+  hub_options_.proxies = *proxies;
+  ExpectWhole(Run(Request()));
+  EXPECT_GE(proxy.requests(), 3) << "a tunnel to the hub, and some to the host with the bytes";
 }
 
 TEST_F(SecretHubDownloadTest, NoRedirectLeavesTls) {
