@@ -61,8 +61,8 @@ struct Found {
     std::error_code error;
     if (std::filesystem::exists(options.model, error)) return out;
     GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options.source));
-    GYRE_ASSIGN_OR_RETURN(const ModelName name, ReadModelName(options.model, source));
-    if (name.kind == ModelName::Kind::kPath) return out;
+    GYRE_ASSIGN_OR_RETURN(const ModelReference name, ReadModelName(options.model, source));
+    if (name.kind == ModelReference::Kind::kPath) return out;
     if (const std::optional<CachedModel> cached = source.cache.Find(name)) {
       out->path = cached->path;
       return out;
@@ -77,7 +77,7 @@ struct Found {
   }
 
  private:
-  Status Fetch(const ModelName& name, const Source& source) {
+  Status Fetch(const ModelReference& name, const Source& source) {
     GYRE_ASSIGN_OR_RETURN(const PullPlan plan, PlanPull(name, source.cache, source.pull));
     for (const std::string& note : plan.notes) fmt::print(stderr, "{}\n", note);
     GYRE_ASSIGN_OR_RETURN(headers, RemoteHeaders::Fetch(plan, source.pull));

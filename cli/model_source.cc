@@ -1,5 +1,6 @@
 #include "cli/model_source.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,12 +25,15 @@ void KeepInUse(std::unique_ptr<FileLock> lock) {
   locks.push_back(std::move(lock));
 }
 
-// Byte by byte, as what follows belongs to whoever reads stdin next. nullopt: stdin has ended.
+// Byte by byte, as what follows belongs to whoever reads stdin next. nullopt: stdin has ended, or a signal came.
 std::optional<std::string> ReadAnswer() {
   std::string line;
   for (char c = 0;;) {
+    if (InterruptGuard::Interrupted()) return std::nullopt;
+    pollfd in{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (poll(&in, 1, 50) <= 0) continue;  // a signal does not end a read
     const ssize_t n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR && !InterruptGuard::Interrupted()) continue;
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return std::nullopt;
     if (c == '\n') return line;
     line += c;
@@ -77,7 +81,7 @@ class PullGuard {
   std::optional<InterruptGuard> own_;
 };
 
-StatusOr<CachedModel> AskAndPull(const std::string& model, const ModelName& name, Source* source) {
+StatusOr<CachedModel> AskAndPull(const std::string& model, const ModelReference& name, Source* source) {
   const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0;
   if (!source->yes && !terminal) {
     return UsageError(
@@ -117,10 +121,10 @@ StatusOr<Source> OpenSource(const SourceOptions& options) {
   return out;
 }
 
-StatusOr<ModelName> ReadModelName(const std::string& model, const Source& source) {
+StatusOr<ModelReference> ReadModelName(const std::string& model, const Source& source) {
   std::error_code error;
   const bool is_path = std::filesystem::exists(model, error);
-  StatusOr<ModelName> name = ParseModelName(model, is_path, source.pull.hub.endpoint);
+  StatusOr<ModelReference> name = ParseModelName(model, is_path, source.pull.hub.endpoint);
   if (!name.ok()) return AsUsage(name.status());
   return name;
 }
@@ -145,8 +149,8 @@ StatusOr<std::string> LocateModel(const std::string& model, const SourceOptions&
   std::error_code error;
   if (model.empty() || std::filesystem::exists(model, error)) return model;
   GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options));
-  GYRE_ASSIGN_OR_RETURN(const ModelName name, ReadModelName(model, source));
-  if (name.kind == ModelName::Kind::kPath) return model;
+  GYRE_ASSIGN_OR_RETURN(const ModelReference name, ReadModelName(model, source));
+  if (name.kind == ModelReference::Kind::kPath) return model;
   // Another process may remove it just before it is taken in use.
   for (int tries = 0;; ++tries) {
     std::optional<CachedModel> found = source.cache.Find(name);

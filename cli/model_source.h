@@ -30,7 +30,7 @@ struct Source {
 StatusOr<Source> OpenSource(const SourceOptions& options);
 
 // Reads a model as a user gives it; a path that is there wins. Errors of usage.
-StatusOr<ModelName> ReadModelName(const std::string& model, const Source& source);
+StatusOr<ModelReference> ReadModelName(const std::string& model, const Source& source);
 
 // The path to open a model by. A name that is not in the cache is pulled, after a question on a terminal; elsewhere,
 // without `yes`, it is an error of usage that says what to type. What was found stays in use until the process ends.

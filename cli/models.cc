@@ -18,12 +18,12 @@ int64_t SecondsSince1970() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-StatusOr<ModelName> NameToPull(const std::string& model, const Source& source) {
-  GYRE_ASSIGN_OR_RETURN(ModelName name, ReadModelName(model, source));
-  if (name.kind != ModelName::Kind::kPath) return name;
+StatusOr<ModelReference> NameToPull(const std::string& model, const Source& source) {
+  GYRE_ASSIGN_OR_RETURN(ModelReference name, ReadModelName(model, source));
+  if (name.kind != ModelReference::Kind::kPath) return name;
   // Here a file of the same name does not matter.
-  const StatusOr<ModelName> again = ParseModelName(model, false, source.pull.hub.endpoint);
-  if (again.ok() && again->kind != ModelName::Kind::kPath) return again;
+  const StatusOr<ModelReference> again = ParseModelName(model, false, source.pull.hub.endpoint);
+  if (again.ok() && again->kind != ModelReference::Kind::kPath) return again;
   return UsageError("'{}' is no name of a model; expected ORG/REPO, ORG/REPO:QUANT or a URL", model);
 }
 
@@ -49,7 +49,7 @@ std::string DescribeAge(int64_t seconds) {
 Status PullCommand(const PullCommandOptions& options) {
   InterruptGuard guard(kExitInterrupted);
   GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options.source));
-  GYRE_ASSIGN_OR_RETURN(const ModelName name, NameToPull(options.model, source));
+  GYRE_ASSIGN_OR_RETURN(const ModelReference name, NameToPull(options.model, source));
   InterruptGuard::Begin();
   source.pull.interrupted = &InterruptGuard::Interrupted;
   const StatusOr<PullPlan> plan = PlanPull(name, source.cache, source.pull);
@@ -97,7 +97,7 @@ Status ModelsCommand(const ModelsOptions& options) {
 
 Status ModelsRemoveCommand(const ModelsOptions& options) {
   GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options.source));
-  const StatusOr<ModelName> name = ParseModelName(options.model, false, source.pull.hub.endpoint);
+  const StatusOr<ModelReference> name = ParseModelName(options.model, false, source.pull.hub.endpoint);
   if (!name.ok()) return AsUsage(name.status());
   const std::vector<CachedModel> models = source.cache.List();
   const std::vector<std::string> names = NamesToType(models);

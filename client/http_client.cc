@@ -29,7 +29,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
-// Of one read. A read takes as much as there is, so the buffers need no more.
+// A read takes at most so much at once, however much there is.
 constexpr size_t kReadBytes = 65536;
 
 // One server's connections. Stream: plain TCP, or TLS over it.
@@ -118,7 +118,7 @@ class Client : public HttpClient {
     Client& client;
     Stream stream;
     beast::flat_buffer buffer;
-    std::vector<char> data;  // of the body
+    std::vector<char> data;  // a piece of the body
   };
 
   // A request and its answer.

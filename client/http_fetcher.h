@@ -24,7 +24,7 @@ struct HttpFetcherOptions {
 
 struct HttpFetched : HttpResponse {
   HttpAddress address;           // where the answer came from
-  HttpHeaders redirect_headers;  // of all the redirects that led there
+  HttpHeaders redirect_headers;  // all that the redirects on the way there had
   bool truncated = false;        // the body is longer than was asked for, and is not all here
 };
 

@@ -19,7 +19,8 @@ struct Proxy {
 // Proxies for http and https, and the hosts that are reached without one.
 struct ProxySettings {
   std::optional<Proxy> http, https;
-  std::vector<std::string> direct;  // of NO_PROXY: "host", "host:port", ".domain", "*", an address or "10.0.0.0/8"
+  std::vector<std::string>
+      direct;  // NO_PROXY's entries: "host", "host:port", ".domain", "*", an address or "10.0.0.0/8"
 
   // The proxy on the way to `url`, or nullopt.
   std::optional<Proxy> For(const Url& url) const;

@@ -1,4 +1,4 @@
-// Which bytes of a file are there.
+// A set of bytes of a file: those that are there.
 #pragma once
 
 #include <cstdint>

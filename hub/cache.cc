@@ -121,7 +121,7 @@ std::vector<CachedModel> Cache::List() const {
   return out;
 }
 
-std::optional<CachedModel> Cache::Find(const ModelName& name) const {
+std::optional<CachedModel> Cache::Find(const ModelReference& name) const {
   const std::vector<CachedModel> all = List();
   const CachedModel* const found = FindModel(all, name);
   return found == nullptr ? std::nullopt : std::optional<CachedModel>(*found);

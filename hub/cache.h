@@ -36,7 +36,7 @@ class Cache {
   // All models, those pulled last first. One of which a blob is missing is not complete.
   std::vector<CachedModel> List() const;
   // FindModel of List.
-  std::optional<CachedModel> Find(const ModelName& name) const;
+  std::optional<CachedModel> Find(const ModelReference& name) const;
 
   // Holds the model while somebody uses or pulls it, and notes the time. kUnavailable: it is being removed.
   StatusOr<std::unique_ptr<FileLock>> Use(const CachedModel& model) const;

@@ -146,16 +146,16 @@ std::vector<std::string> NamesToType(const std::vector<CachedModel>& models) {
   return out;
 }
 
-bool Matches(const CachedModel& model, const ModelName& name) {
-  if (name.kind == ModelName::Kind::kUrl) return model.repo.empty() && model.name == name.url;
-  if (name.kind != ModelName::Kind::kRepo || model.repo.empty() || model.repo != name.repo) return false;
+bool Matches(const CachedModel& model, const ModelReference& name) {
+  if (name.kind == ModelReference::Kind::kUrl) return model.repo.empty() && model.name == name.url;
+  if (name.kind != ModelReference::Kind::kRepo || model.repo.empty() || model.repo != name.repo) return false;
   if (!name.file.empty() && !MatchesFile(model, name.file)) return false;
   if (!name.quant.empty() && (model.type == "safetensors" || !SameQuant(model.type, name.quant))) return false;
   if (name.revision.empty() || name.revision == model.revision) return true;
   return name.revision.size() >= kCommitFewest && model.commit.rfind(name.revision, 0) == 0;
 }
 
-const CachedModel* FindModel(const std::vector<CachedModel>& models, const ModelName& name) {
+const CachedModel* FindModel(const std::vector<CachedModel>& models, const ModelReference& name) {
   std::vector<const CachedModel*> found;
   for (const CachedModel& m : models) {
     if (m.complete && Matches(m, name)) found.push_back(&m);

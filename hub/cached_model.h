@@ -56,11 +56,11 @@ std::vector<std::string> NamesToType(const std::vector<CachedModel>& models);
 
 // Whether the model may be meant by a name: the same repository or URL and, as far as the name tells them, the same
 // quantization or file and the same revision or beginning of a commit.
-bool Matches(const CachedModel& model, const ModelName& name);
+bool Matches(const CachedModel& model, const ModelReference& name);
 
 // The one of `models` that a name means: among those that match and are complete, where the name tells no revision
 // those of "main" first, by quantization as ChooseFiles, then the one pulled last. nullptr: none.
-const CachedModel* FindModel(const std::vector<CachedModel>& models, const ModelName& name);
+const CachedModel* FindModel(const std::vector<CachedModel>& models, const ModelReference& name);
 
 // Which of `models` have to go so that all blobs are at most `limit` bytes: those not used for the longest time first,
 // and only those whose `in_use` is false. blobs: sizes by name, as they are on the disk or soon will be; `kept`: names

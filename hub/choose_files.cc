@@ -121,7 +121,7 @@ StatusOr<const GgufModel*> Only(const std::vector<GgufModel>& models, const std:
                          quant.empty() ? "GGUF files" : quant, List(paths), repo, paths[0]);
 }
 
-StatusOr<const GgufModel*> ChooseGguf(const std::vector<GgufModel>& models, const ModelName& name,
+StatusOr<const GgufModel*> ChooseGguf(const std::vector<GgufModel>& models, const ModelReference& name,
                                       std::vector<std::string>* notes) {
   if (!name.file.empty()) {
     PartName part;
@@ -190,7 +190,7 @@ StatusOr<std::vector<RepoFile>> Shards(const std::map<std::string, const RepoFil
   return out;
 }
 
-StatusOr<FileChoice> ChooseSafetensors(const RepoListing& listing, const ModelName& name) {
+StatusOr<FileChoice> ChooseSafetensors(const RepoListing& listing, const ModelReference& name) {
   std::map<std::string, const RepoFile*> top;
   bool adapter = false, pickles = false, anywhere = false;
   for (const RepoFile& f : listing.files) {
@@ -244,7 +244,7 @@ std::vector<std::string> PartPaths(const std::string& path) {
   return out;
 }
 
-StatusOr<FileChoice> ChooseFiles(const RepoListing& listing, const ModelName& name) {
+StatusOr<FileChoice> ChooseFiles(const RepoListing& listing, const ModelReference& name) {
   std::vector<std::string> left_out;
   const std::vector<GgufModel> models = GgufModels(listing.files, &left_out);
   if (models.empty()) {

@@ -27,7 +27,7 @@ uint64_t TotalBytes(const std::vector<RepoFile>& files);
 // of the repository's uppermost folder. kNotFound: nothing that can be run, or not what was asked for; the message
 // lists what there is. kInvalidArgument: several files fit, and only the user can tell which. kFailedPrecondition:
 // parts are missing.
-StatusOr<FileChoice> ChooseFiles(const RepoListing& listing, const ModelName& name);
+StatusOr<FileChoice> ChooseFiles(const RepoListing& listing, const ModelReference& name);
 
 // The parts of a split GGUF file that any of them names, in order: "a-00002-of-00003.gguf" gives three paths. Of any
 // other path, itself.

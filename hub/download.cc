@@ -109,10 +109,16 @@ class Session {
     if (options_.on_progress == nullptr || now < report_) return absl::OkStatus();
     report_ = now + kReport;
     const uint64_t there = policy_.done().total();
-    options_.on_progress({.bytes = there,
-                          .total = policy_.size().value_or(0),
-                          .bytes_per_second = rate_.Add(now, there),
-                          .checking = checking});
+    DownloadProgress progress{.bytes = there,
+                              .total = policy_.size().value_or(0),
+                              .bytes_per_second = rate_.Add(now, there),
+                              .checking = checking};
+    const bool runs = std::any_of(flows_.begin(), flows_.end(), [](const auto& f) { return f != nullptr && f->live; });
+    if (!runs && !checking && policy_.wake() != kNoDeadline && policy_.wake() > now) {
+      progress.waiting = policy_.wake() - now;
+      progress.trouble = Message(policy_.trouble());
+    }
+    options_.on_progress(progress);
     return absl::OkStatus();
   }
 

@@ -23,13 +23,15 @@ struct DownloadRequest {
 struct DownloadProgress {
   uint64_t bytes = 0;           // that are there, with those of earlier runs
   uint64_t total = 0;           // 0 = not known yet
-  double bytes_per_second = 0;  // of the last seconds; 0 = not known yet
+  double bytes_per_second = 0;  // the mean of the last seconds; 0 = not known yet
   bool checking = false;        // all bytes are there, the last are hashed
+  Duration waiting{};           // until the next attempt, where nothing runs; 0 = it goes on
+  std::string trouble;          // why it waits, a sentence; "" = it does not
 };
 
 struct DownloadOptions {
   int connections = 8;                                       // at most, at once
-  uint64_t range_bytes = uint64_t{16} << 20;                 // of one request
+  uint64_t range_bytes = uint64_t{16} << 20;                 // bytes that one request asks for
   std::function<void(const DownloadProgress&)> on_progress;  // some times a second, on the caller's thread; may be null
   std::function<bool()> interrupted;                         // asked every 50 ms; may be null
   // A connection that gives nothing is given up after idle_timeout. A download without a new byte is given up after
@@ -43,7 +45,7 @@ struct DownloadOptions {
 
 struct DownloadResult {
   uint64_t size = 0;
-  std::string sha256;    // of what lies in the file, 64 hexadecimal digits; always
+  std::string sha256;    // the hash of what lies in the file, 64 hexadecimal digits; always
   uint64_t resumed = 0;  // bytes that were there from an earlier run
 };
 

@@ -27,9 +27,8 @@ std::vector<DownloadAction> DownloadPolicy::Next(Deadline now) {
     out.push_back({.kind = DownloadAction::kLocate});
     return out;
   }
-  int running = static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.running; }));
   const int most = ranges_ ? allowed_ : 1;
-  for (size_t i = 0; i < slots_.size() && running < most; ++i) {
+  for (size_t i = 0; i < slots_.size() && running() < most; ++i) {
     Slot& slot = slots_[i];
     if (slot.running) continue;
     if (slot.not_before > now) {
@@ -41,12 +40,14 @@ std::vector<DownloadAction> DownloadPolicy::Next(Deadline now) {
       slot.whole = true;
     } else if (const std::optional<ByteRange> range = Unassigned()) {
       Assign(&slot, *range, now);
-    } else if (Split(&slot)) {
+    } else if (Split(&slot) || TakeOver(&slot, now)) {
       Assign(&slot, {slot.at, slot.end}, now);
     } else {
       break;
     }
-    ++running;
+    // Before what takes its place.
+    out.insert(out.end(), cancels_.begin(), cancels_.end());
+    cancels_.clear();
     out.push_back({.kind = DownloadAction::kFetch,
                    .slot = static_cast<int>(i),
                    .range = {slot.at, slot.end},
@@ -55,12 +56,16 @@ std::vector<DownloadAction> DownloadPolicy::Next(Deadline now) {
   return out;
 }
 
+int DownloadPolicy::running() const {
+  return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.running; }));
+}
+
 void DownloadPolicy::Assign(Slot* slot, ByteRange range, Deadline now) {
   slot->running = true;
   slot->whole = false;
   slot->begin = slot->at = range.begin;
   slot->end = slot->asked_end = range.end;
-  slot->started = now;
+  slot->started = slot->active = now;
 }
 
 // The first missing bytes that no connection brings.
@@ -91,6 +96,26 @@ bool DownloadPolicy::Split(Slot* idle) {
   const uint64_t middle = longest->at + (longest->end - longest->at) / 2;
   idle->at = middle, idle->end = longest->end;
   longest->end = middle;
+  return true;
+}
+
+// Takes over all of what a connection that has gone silent still owes: the end need not wait for it. Sets the idle
+// slot's range, or when to look again.
+bool DownloadPolicy::TakeOver(Slot* idle, Deadline now) {
+  Slot* silent = nullptr;
+  for (Slot& s : slots_) {
+    if (s.running && s.at < s.end && (silent == nullptr || s.active < silent->active)) silent = &s;
+  }
+  if (silent == nullptr) return false;
+  const Deadline late = silent->active + options_.patience * (1 + failures_);
+  if (now < late) {
+    wake_ = std::min(wake_, late);
+    return false;
+  }
+  CountFailure(Unavailable("the server has gone silent in the middle of its answer"), now, now);
+  if (!failure_.ok()) return false;
+  idle->at = silent->at, idle->end = silent->end;
+  Stop(silent);
   return true;
 }
 
@@ -181,14 +206,16 @@ void DownloadPolicy::OnRefused(Slot* slot, const RangeAnswer& answer, Deadline n
   failure_ = answer.refusal;
 }
 
-ByteRange DownloadPolicy::OnBytes(int index, uint64_t count, Deadline) {
+ByteRange DownloadPolicy::OnBytes(int index, uint64_t count, Deadline now) {
   Slot& slot = slots_[static_cast<size_t>(index)];
   if (!slot.running || !failure_.ok()) return {0, 0};
   const ByteRange range{slot.at, slot.at + std::min(count, slot.end - slot.at)};
   slot.at = range.end;
+  slot.active = now;
   if (done_.Add(range) > 0) {
     failures_ = refusals_ = slot.failures = 0;
     any_byte_ = true;
+    trouble_ = absl::OkStatus();
   }
   // Another connection has the rest, or the server sends more than it was asked for.
   if (slot.at == slot.end && (slot.end != slot.asked_end || count > range.size())) Stop(&slot);
@@ -221,6 +248,7 @@ void DownloadPolicy::Stop(Slot* slot) {
 void DownloadPolicy::Failed(Slot* slot, const Status& status, Deadline now) {
   ++slot->failures;
   slot->not_before = now + Pause(slot->failures);
+  if (!ranges_) not_before_ = std::max(not_before_, slot->not_before);  // no other connection may take its place
   CountFailure(status, slot->started, now);
 }
 
@@ -229,6 +257,7 @@ void DownloadPolicy::Failed(Slot* slot, const Status& status, Deadline now) {
 bool DownloadPolicy::CountFailure(const Status& status, Deadline started, Deadline now, bool busy) {
   if (failures_ > 0 && started <= counted_) return false;
   counted_ = now;
+  trouble_ = status;
   const int most = any_byte_ || busy ? options_.attempts : std::min(options_.attempts, options_.first_attempts);
   if (++failures_ >= most) failure_ = status;
   return true;

@@ -16,7 +16,7 @@ namespace gyre {
 // The head of an answer to a request for a range, read already.
 struct RangeAnswer {
   int code = 0;
-  std::optional<ByteRange> range;  // of Content-Range
+  std::optional<ByteRange> range;  // what Content-Range says
   std::optional<uint64_t> total;   // the whole file's size, where the head tells it
   std::string etag;                // "" = not told
   std::optional<Duration> retry_after;
@@ -33,7 +33,8 @@ struct LocatedFile {
 struct DownloadPolicyOptions {
   int connections = 8;
   uint64_t range_bytes = uint64_t{16} << 20;
-  uint64_t least_split = uint64_t{256} << 10;  // the half of a range that another connection takes over has more
+  uint64_t least_split = uint64_t{256} << 10;   // the half of a range that another connection takes over has more
+  Duration patience = std::chrono::seconds(5);  // then an idle connection takes over from one that gives nothing
   Duration first_pause = std::chrono::milliseconds(500), longest_pause = std::chrono::seconds(30);
   Duration longest_retry_after = std::chrono::minutes(10);
   int attempts = 8;        // failures one after the other without a new byte
@@ -79,6 +80,8 @@ class DownloadPolicy {
   const ByteRanges& done() const { return done_; }
   std::optional<uint64_t> size() const { return size_; }
   bool finished() const { return size_.has_value() && done_.total() == *size_; }
+  // The last failure since a byte came; OK: there was none.
+  const Status& trouble() const { return trouble_; }
   // Why there is no going on; OK: there is. kDataLoss: what is there is of no use either.
   const Status& failure() const { return failure_; }
 
@@ -86,13 +89,15 @@ class DownloadPolicy {
   struct Slot {
     bool running = false, whole = false;
     uint64_t begin = 0, at = 0, end = 0, asked_end = 0;
-    Deadline started{}, not_before{};
+    Deadline started{}, active{}, not_before{};
     int failures = 0;
   };
 
   uint64_t limit() const;  // no byte lies beyond
+  int running() const;     // connections
   std::optional<ByteRange> Unassigned() const;
   bool Split(Slot* idle);
+  bool TakeOver(Slot* idle, Deadline now);
   void Assign(Slot* slot, ByteRange range, Deadline now);
   void Stop(Slot* slot);
   void Failed(Slot* slot, const Status& status, Deadline now);
@@ -112,7 +117,7 @@ class DownloadPolicy {
   int failures_ = 0, refusals_ = 0, good_ranges_ = 0;
   bool any_byte_ = false;
   Deadline not_before_{}, counted_{}, locate_started_{}, located_at_{}, wake_ = kNoDeadline;
-  Status failure_;
+  Status failure_, trouble_;
 };
 
 }  // namespace gyre

@@ -181,7 +181,7 @@ namespace {
 Status Unauthenticated(const std::string& text) { return MakeStatus(absl::StatusCode::kUnauthenticated, "{}", text); }
 Status PermissionDenied(const std::string& text) { return MakeStatus(absl::StatusCode::kPermissionDenied, "{}", text); }
 
-// Of 401 and 403 at the hub itself. said: its own words, in brackets, or "".
+// The hub itself answers 401 or 403. said: its own words, in brackets, or "".
 Status AccessError(const HubOptions& options, const std::string& what, const HttpHead& head, const std::string& said) {
   const bool token = !options.token.empty();
   const std::string given = "the token from " + options.token_source;

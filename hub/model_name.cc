@@ -57,13 +57,13 @@ bool IsUrl(const std::string& text) { return text.rfind("http://", 0) == 0 || te
 std::string WithoutQuery(const std::string& url) { return url.substr(0, url.find_first_of("?#")); }
 
 // What stands behind the hub's address, where it is a page or a file of a repository.
-bool TakeHubUrl(const std::string& url, const std::string& endpoint, ModelName* name) {
+bool TakeHubUrl(const std::string& url, const std::string& endpoint, ModelReference* name) {
   if (endpoint.empty() || url.rfind(endpoint + "/", 0) != 0) return false;
   std::string rest = WithoutQuery(url).substr(endpoint.size() + 1);
   while (!rest.empty() && rest.back() == '/') rest.pop_back();
   const std::vector<std::string> parts = Split(rest, '/');
   if (parts.size() < 2 || !IsRepo(parts[0] + "/" + parts[1])) return false;
-  ModelName out{.kind = ModelName::Kind::kRepo, .repo = parts[0] + "/" + parts[1]};
+  ModelReference out{.kind = ModelReference::Kind::kRepo, .repo = parts[0] + "/" + parts[1]};
   if (parts.size() > 2) {
     const bool file = parts[2] == "resolve" || parts[2] == "blob";
     if ((!file && parts[2] != "tree") || parts.size() < 4) return false;
@@ -79,19 +79,19 @@ bool TakeHubUrl(const std::string& url, const std::string& endpoint, ModelName* 
 
 }  // namespace
 
-StatusOr<ModelName> ParseModelName(const std::string& text, bool is_path, const std::string& endpoint) {
-  ModelName name;
+StatusOr<ModelReference> ParseModelName(const std::string& text, bool is_path, const std::string& endpoint) {
+  ModelReference name;
   if (is_path) return name;
   if (IsUrl(text)) {
     if (TakeHubUrl(text, endpoint, &name)) return name;
-    name.kind = ModelName::Kind::kUrl;
+    name.kind = ModelReference::Kind::kUrl;
     name.url = text;
     if (FileOfUrl(text).empty()) return InvalidArgument("{}: the URL names no file", text);
     return name;
   }
   const std::string repo = text.substr(0, text.find_first_of(":@"));
   if (!IsRepo(repo) || (repo.size() == text.size() && NamesModelFile(text))) return name;
-  name.kind = ModelName::Kind::kRepo;
+  name.kind = ModelReference::Kind::kRepo;
   name.repo = repo;
   const size_t at = text.find('@', repo.size());
   if (at != text.npos) {
@@ -111,8 +111,8 @@ StatusOr<ModelName> ParseModelName(const std::string& text, bool is_path, const 
   return name;
 }
 
-std::string FormatModelName(const ModelName& name) {
-  if (name.kind == ModelName::Kind::kUrl) return name.url;
+std::string FormatModelName(const ModelReference& name) {
+  if (name.kind == ModelReference::Kind::kUrl) return name.url;
   std::string out = name.repo;
   const std::string& what = name.file.empty() ? name.quant : name.file;
   if (!what.empty()) out += ":" + what;

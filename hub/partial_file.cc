@@ -167,7 +167,7 @@ PartialFile::~PartialFile() {
     const MutexLock lock(&mutex_);
     empty = done_.total() == 0;
   }
-  if (empty && !ended_) Discard();
+  if ((empty || identity_.empty()) && !ended_) Discard();
   close(fd_);
 }
 

@@ -38,7 +38,7 @@ class PartialFile {
   // Opens or creates. kFailedPrecondition: another process has it; kNotFound, kPermissionDenied, kResourceExhausted:
   // the folder.
   static StatusOr<std::unique_ptr<PartialFile>> Open(const std::string& path, Duration save_every);
-  ~PartialFile();  // writes the note; a file without any byte is removed
+  ~PartialFile();  // writes the note; a file without any byte, or of which nobody knows what it is, goes
 
   // Keeps what is there if it is a part of this file, else empties it; takes the space that the rest needs. Returns
   // what is there. identity "" or size nullopt: nothing is kept, now or later. kResourceExhausted: the disk is too

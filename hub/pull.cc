@@ -17,14 +17,14 @@ std::function<bool()> Asked(const PullOptions& options) {
   return options.interrupted ? options.interrupted : [] { return false; };
 }
 
-StatusOr<PullPlan> PlanRepo(const ModelName& name, const PullOptions& options) {
+StatusOr<PullPlan> PlanRepo(const ModelReference& name, const PullOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const auto hub, HubClient::Make(options.hub));
   const std::string revision = name.revision.empty() ? "main" : name.revision;
   GYRE_ASSIGN_OR_RETURN(const RepoListing listing, hub->List(name.repo, revision, Asked(options)));
   GYRE_ASSIGN_OR_RETURN(FileChoice choice, ChooseFiles(listing, name));
   PullPlan plan{.notes = std::move(choice.notes)};
   CachedModel& model = plan.model;
-  ModelName shown{.kind = ModelName::Kind::kRepo, .repo = name.repo, .file = name.file};
+  ModelReference shown{.kind = ModelReference::Kind::kRepo, .repo = name.repo, .file = name.file};
   if (!choice.open.empty()) shown.quant = choice.type;
   model.name = FormatModelName(shown);
   model.repo = name.repo;
@@ -41,7 +41,7 @@ StatusOr<PullPlan> PlanRepo(const ModelName& name, const PullOptions& options) {
 }
 
 // A single file, or all parts of a split one.
-StatusOr<PullPlan> PlanUrl(const ModelName& name, const PullOptions& options) {
+StatusOr<PullPlan> PlanUrl(const ModelReference& name, const PullOptions& options) {
   const std::string file = FileOfUrl(name.url);
   const size_t at = name.url.find_first_of("?#");
   const std::string query = at == name.url.npos ? "" : name.url.substr(at);
@@ -150,10 +150,10 @@ class Puller {
 
 }  // namespace
 
-StatusOr<PullPlan> PlanPull(const ModelName& name, const Cache& cache, const PullOptions& options) {
-  if (name.kind == ModelName::Kind::kPath) return InvalidArgument("a path is not pulled");
+StatusOr<PullPlan> PlanPull(const ModelReference& name, const Cache& cache, const PullOptions& options) {
+  if (name.kind == ModelReference::Kind::kPath) return InvalidArgument("a path is not pulled");
   GYRE_ASSIGN_OR_RETURN(PullPlan plan,
-                        name.kind == ModelName::Kind::kRepo ? PlanRepo(name, options) : PlanUrl(name, options));
+                        name.kind == ModelReference::Kind::kRepo ? PlanRepo(name, options) : PlanUrl(name, options));
   const std::vector<CachedModel> models = cache.List();
   const auto same =
       std::find_if(models.begin(), models.end(), [&](const CachedModel& m) { return m.id == plan.model.id; });

@@ -33,7 +33,7 @@ struct PullPlan {
 };
 
 // Asks the hub (or the URL's server), and changes nothing. Errors as HubClient::List, ChooseFiles, RemoteFile::Open.
-StatusOr<PullPlan> PlanPull(const ModelName& name, const Cache& cache, const PullOptions& options);
+StatusOr<PullPlan> PlanPull(const ModelReference& name, const Cache& cache, const PullOptions& options);
 
 // Carries it out. Files that another process downloads at the same time are waited for. What an earlier pull left is
 // gone on with. Errors as Download and Cache; kCancelled: interrupted.

@@ -8,7 +8,7 @@ namespace gyre {
 namespace {
 
 constexpr uint64_t kBlock = uint64_t{1} << 20;
-constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // of one Read
+constexpr uint64_t kMostBytes = uint64_t{256} << 20;  // that one Read gives
 
 }  // namespace
 

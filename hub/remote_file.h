@@ -17,7 +17,7 @@ class RemoteFile {
  public:
   // Asks for the first block. Errors: HubError's; kUnimplemented: the server gives no ranges; kUnavailable,
   // kDeadlineExceeded, kDataLoss as HttpFetcher; kCancelled: `interrupted`, which is asked every 50 ms while the file
-  // is open.
+  // is open; it may be null.
   static StatusOr<std::unique_ptr<RemoteFile>> Open(const std::string& url, const HubOptions& hub,
                                                     std::function<bool()> interrupted);
 

@@ -39,7 +39,7 @@ CachedModel Model(const std::string& type, char commit, const std::vector<std::p
   return m;
 }
 
-ModelName Named(const std::string& text) { return ParseModelName(text, false, "https://hub.test").value(); }
+ModelReference Named(const std::string& text) { return ParseModelName(text, false, "https://hub.test").value(); }
 
 class CacheTest : public ::testing::Test {
  protected:

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "hub/partial_file.h"
 #include "tests/testing/certificates.h"
+#include "tests/testing/http_proxy.h"
 #include "tests/testing/local_hub.h"
 
 namespace gyre {
@@ -283,6 +285,20 @@ TEST_F(HubDownloadTest, NobodyAnswers) {
   ExpectNoRest();
 }
 
+TEST_F(HubDownloadTest, WhoeverWaitsIsToldWhy) {
+  hub_.Fault([](HubFaults& f) { f.bytes = {.code = 429, .headers = "Retry-After: 1\r\n", .times = 1}; });
+  Duration longest{};
+  std::string trouble;
+  options_.on_progress = [&](const DownloadProgress& p) {
+    longest = std::max(longest, p.waiting);
+    if (p.waiting > Duration{}) trouble = p.trouble;
+  };
+  ExpectWhole(Run(Request()));
+  EXPECT_GT(longest, milliseconds(100));
+  EXPECT_LE(longest, seconds(1));
+  EXPECT_THAT(trouble, HasSubstr("try again in 1 s"));
+}
+
 TEST_F(HubDownloadTest, TwoDownloadsToOnePathExcludeEachOther) {
   hub_.Fault([&](HubFaults& f) { f.bytes_per_second = 1 << 20; });
   std::optional<Status> other, removed;
@@ -335,6 +351,19 @@ TEST_F(SecretHubDownloadTest, TheTokenStaysWithTheHub) {
   });
   EXPECT_EQ(Run({.url = stranger.url(), .path = path_}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(seen, "");
+}
+
+TEST_F(SecretHubDownloadTest, AProxyCarriesIt) {
+  testing::HttpProxy proxy("user:word");
+  const StatusOr<ProxySettings> proxies = ParseProxies([&](const std::string& name) -> std::optional<std::string> {
+    if (name != "https_proxy") return std::nullopt;
+    return "http://user:word@" + proxy.address();
+  });
+  ASSERT_TRUE(proxies.ok()) << proxies.status();
+  hub_options_.token = "hf_secret";
+  hub_options_.proxies = *proxies;
+  ExpectWhole(Run(Request()));
+  EXPECT_GE(proxy.requests(), 3) << "a tunnel to the hub, and some to the host with the bytes";
 }
 
 TEST_F(SecretHubDownloadTest, NoRedirectLeavesTls) {

@@ -18,14 +18,15 @@ using ::testing::IsEmpty;
 
 constexpr char kHub[] = "https://hub.test";
 
-ModelName Parsed(const std::string& text, bool is_path = false) {
-  const StatusOr<ModelName> name = ParseModelName(text, is_path, kHub);
+ModelReference Parsed(const std::string& text, bool is_path = false) {
+  const StatusOr<ModelReference> name = ParseModelName(text, is_path, kHub);
   EXPECT_TRUE(name.ok()) << text << ": " << name.status();
-  return name.value_or(ModelName{});
+  return name.value_or(ModelReference{});
 }
 
-ModelName Repo(const std::string& quant = "", const std::string& revision = "", const std::string& file = "") {
-  return {.kind = ModelName::Kind::kRepo, .repo = "org/Model-7B", .quant = quant, .file = file, .revision = revision};
+ModelReference Repo(const std::string& quant = "", const std::string& revision = "", const std::string& file = "") {
+  return {
+      .kind = ModelReference::Kind::kRepo, .repo = "org/Model-7B", .quant = quant, .file = file, .revision = revision};
 }
 
 TEST(ModelNameTest, ARepositoryAQuantizationARevision) {
@@ -39,7 +40,7 @@ TEST(ModelNameTest, ARepositoryAQuantizationARevision) {
 }
 
 TEST(ModelNameTest, APathWinsAndWhatIsNoNameIsAPath) {
-  const ModelName path{};
+  const ModelReference path{};
   EXPECT_EQ(Parsed("org/Model-7B", true), path);
   EXPECT_EQ(Parsed("https://hub.test/org/model", true), path);
   for (const char* text : {"model.gguf", "models/demo.gguf", "./org/model", "/org/model", "a/b/c", "", "org/", "/model",
@@ -63,8 +64,8 @@ TEST(ModelNameTest, UrlsOfTheHubAndOfOthers) {
   for (const char* url :
        {"https://other.test/org/Model-7B/resolve/v2/a.gguf", "http://127.0.0.1:99/a.gguf?token=1",
         "https://hub.test/org/Model-7B/resolve/v2/model.safetensors", "https://hub.test.evil/org/m"}) {
-    const ModelName name = Parsed(url);
-    EXPECT_EQ(name.kind, ModelName::Kind::kUrl) << url;
+    const ModelReference name = Parsed(url);
+    EXPECT_EQ(name.kind, ModelReference::Kind::kUrl) << url;
     EXPECT_EQ(name.url, url);
   }
   EXPECT_EQ(FileOfUrl("http://127.0.0.1:99/x/a.gguf?token=1/2"), "a.gguf");
@@ -117,13 +118,13 @@ std::vector<std::string> Paths(const FileChoice& choice) {
   return out;
 }
 
-FileChoice Chosen(const std::vector<std::string>& paths, const ModelName& name = Repo()) {
+FileChoice Chosen(const std::vector<std::string>& paths, const ModelReference& name = Repo()) {
   const StatusOr<FileChoice> choice = ChooseFiles(Listing(paths), name);
   EXPECT_TRUE(choice.ok()) << choice.status();
   return choice.value_or(FileChoice{});
 }
 
-Status Refused(const std::vector<std::string>& paths, const ModelName& name = Repo()) {
+Status Refused(const std::vector<std::string>& paths, const ModelReference& name = Repo()) {
   return ChooseFiles(Listing(paths), name).status();
 }
 

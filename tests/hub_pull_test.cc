@@ -36,7 +36,9 @@ class PullTest : public ::testing::Test {
   }
   ~PullTest() override { fs::remove_all(root_); }
 
-  ModelName Name(const std::string& text) const { return ParseModelName(text, false, options_.hub.endpoint).value(); }
+  ModelReference Name(const std::string& text) const {
+    return ParseModelName(text, false, options_.hub.endpoint).value();
+  }
   StatusOr<CachedModel> PullName(const std::string& text) {
     const StatusOr<PullPlan> plan = PlanPull(Name(text), *cache_, options_);
     if (!plan.ok()) return plan.status();

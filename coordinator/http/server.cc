@@ -107,6 +107,7 @@ class Server final : public HttpServer {
   Status Start();
   const std::string& address() const override { return address_; }
   const std::string& url() const override { return url_; }
+  void SetRouter(Router router) override { core_.SetRouter(std::move(router)); }
   Status Reload() override;
   void Drain() override {
     asio::post(io(), [this] {

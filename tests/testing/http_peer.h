@@ -85,7 +85,7 @@ class HttpPeer {
  public:
   // A request, and what the test answers.
   struct Call {
-    std::string method, target, body, authorization, host, range, if_range, proxy_authorization;
+    std::string method, target, body, authorization, host, range, proxy_authorization;
     int socket = -1;                                // bytes beyond the request may be in no buffer
     int connection = 0, number = 0;                 // the connection's number, and the request's on it; from 0
     std::function<bool(const std::string&)> Write;  // false: the client is gone
@@ -177,7 +177,6 @@ class HttpPeer {
                 .authorization = text(r[http::field::authorization]),
                 .host = text(r[http::field::host]),
                 .range = text(r[http::field::range]),
-                .if_range = text(r[http::field::if_range]),
                 .proxy_authorization = text(r[http::field::proxy_authorization]),
                 .socket = socket.native_handle(),
                 .connection = connection,

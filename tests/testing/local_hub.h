@@ -62,7 +62,7 @@ struct HubRefusal {
 
 // What goes wrong, from the next request on. A test sets it with LocalHub::Fault.
 struct HubFaults {
-  HubRefusal listing, resolve, bytes;  // of the API, of the files' URLs at the hub, of the host with the bytes
+  HubRefusal listing, resolve, bytes;  // by the API, the files' URLs at the hub, the host with the bytes
   int64_t listed_size_more = 0;        // added to every size in listings
   int64_t told_size_more = 0;          // added to the total in Content-Range
   bool listed_hash_wrong = false;
@@ -76,14 +76,14 @@ struct HubFaults {
   int cuts = 1 << 30;                    // so many times
   uint64_t stall_after = 0;              // the same, but it stays open and silent
   int stalls = 1 << 30;
-  uint64_t bytes_per_second = 0;  // of each connection; 0 = no limit
+  uint64_t bytes_per_second = 0;  // on each connection; 0 = no limit
   int links_last = 1 << 30;       // a redirect's URL serves so many requests, then the answer is 403
   std::string redirect_to;        // in place of the host with the bytes: a whole URL
 };
 
 struct HubCounts {
   int listings = 0, resolves = 0, ranges = 0, connections = 0;
-  uint64_t bytes = 0;            // of files, sent
+  uint64_t bytes = 0;            // that were sent of files
   int tokens_at_bytes_host = 0;  // requests there that had an Authorization; has to stay 0
 };
 
@@ -129,7 +129,7 @@ class LocalHub {
     const std::string sha = HexDigest(content);
     files_[repo][path] = std::make_shared<const File>(File{std::move(content), sha, git, lfs});
   }
-  // Any lock-free change of what goes wrong.
+  // Changes what goes wrong from now on. `change` calls nothing of the hub's.
   void Fault(const std::function<void(HubFaults&)>& change) {
     const std::lock_guard lock(mutex_);
     change(faults_);
@@ -285,7 +285,7 @@ class LocalHub {
     lock.unlock();
     const std::string etag = "\"" + file->sha256 + "\"";
     uint64_t begin = 0, end = content.size();
-    bool part = !call.range.empty() && !faults.no_ranges && (call.if_range.empty() || call.if_range == etag);
+    bool part = !call.range.empty() && !faults.no_ranges;
     if (part) {
       unsigned long long first = 0, last = content.size();
       if (std::sscanf(call.range.c_str(), "bytes=%llu-%llu", &first, &last) < 1 || first >= content.size()) {
@@ -352,7 +352,7 @@ class LocalHub {
   std::string ca_file_;
   mutable std::mutex mutex_;
   std::map<std::string, std::map<std::string, FilePtr>> files_;
-  std::map<std::string, int> uses_;  // of a redirect's URL, by its signature
+  std::map<std::string, int> uses_;  // how often a redirect's URL was asked for, by its signature
   int links_ = 0;
   HubFaults faults_;
   HubCounts counts_;
