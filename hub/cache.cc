@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -235,6 +236,25 @@ std::map<std::string, uint64_t> Cache::Blobs() const {
     out[BlobOf(it->path().filename().string())] += SizeOf(it->path().string()).value_or(0);
   }
   return out;
+}
+
+Status Cache::CheckSpace(const CachedModel& model) const {
+  uint64_t needed = 0;
+  for (const CachedFile& f : model.files) {
+    if (HasBlob(f)) continue;
+    struct stat partial {};  // of an earlier pull
+    const bool begun = stat(PartialPath(BlobPath(BlobName(model, f))).c_str(), &partial) == 0;
+    const uint64_t taken = begun ? static_cast<uint64_t>(partial.st_blocks) * 512 : 0;
+    needed += f.size - std::min(f.size, taken);
+  }
+  struct statvfs disk {};
+  if (statvfs(root_.c_str(), &disk) != 0) return absl::OkStatus();  // the download will tell
+  const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
+  if (needed <= free) return absl::OkStatus();
+  return ResourceExhausted(
+      "{}: {} more are needed, and the disk has {} free; free some space, remove models with `gyre models rm`, or name "
+      "another folder with --cache",
+      root_, DescribeBytes(needed), DescribeBytes(free));
 }
 
 // Blobs that no model has: those of removed models, and of processes that ended between two steps.

@@ -53,6 +53,9 @@ class Cache {
   std::string BlobPath(const std::string& blob) const { return root_ + "/blobs/" + blob; }
   bool HasBlob(const CachedFile& file) const;
 
+  // kResourceExhausted: the disk has not enough free space for the files that are missing.
+  Status CheckSpace(const CachedModel& model) const;
+
   // Removes a model and the blobs that no other one has. kFailedPrecondition: it is in use.
   Status Remove(const CachedModel& model);
   // Removes models that were not used for the longest time until the cache has room for all of `model` within `limit`

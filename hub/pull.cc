@@ -73,6 +73,7 @@ class Puller {
     // From here on nobody removes it.
     GYRE_ASSIGN_OR_RETURN(const auto lock, cache_.Use(model_));
     if (options_.cache_limit > 0) GYRE_RETURN_IF_ERROR(MakeRoom());
+    GYRE_RETURN_IF_ERROR(cache_.CheckSpace(model_));
     for (size_t i = 0; i < model_.files.size(); ++i) {
       const Status status = File(i);
       if (!status.ok() && !absl::IsCancelled(status) && model_.files.size() > 1) {

@@ -212,6 +212,14 @@ TEST_F(CacheTest, AModelInUseIsNotRemoved) {
   EXPECT_TRUE(absl::IsUnavailable(cache_->Use(m).status()));
 }
 
+TEST_F(CacheTest, ADiskThatIsTooSmallIsSaidBefore) {
+  CachedModel m = Model("Q4_0", 'a', {{"m.gguf", "one"}});
+  m = cache_->Begin(m).value();
+  EXPECT_TRUE(cache_->CheckSpace(m).ok());
+  m.files.push_back({.path = "n.gguf", .size = uint64_t{1} << 59});
+  EXPECT_TRUE(absl::IsResourceExhausted(cache_->CheckSpace(m)));
+}
+
 TEST_F(CacheTest, TheOneNotUsedForTheLongestTimeGoes) {
   Add(Model("Q4_0", 'a', {{"a.gguf", "aaaa"}}), {"aaaa"}, 1000);
   const CachedModel b = Add(Model("Q4_0", 'b', {{"b.gguf", "bbbb"}}), {"bbbb"}, 2000);
