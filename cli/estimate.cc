@@ -21,11 +21,6 @@ namespace {
 
 namespace json = boost::json;
 
-std::string Size(uint64_t bytes) {
-  return bytes < (uint64_t{1} << 30) ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20))
-                                     : fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
-}
-
 // "3" or "16G,8G,name=8G".
 StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
   std::vector<PlanMember> out;
@@ -131,11 +126,11 @@ Status EstimateCommand(const EstimateOptions& options) {
   json::array list;
   bool fits = true;
   if (!options.json) {
-    fmt::print("weights        {}\n", Size(weights));
-    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", Size(all_pages), tokens, options.parallel, context,
-               options.kv_type);
-    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", Size(buffers), rows,
-               Size(head_buffers));
+    fmt::print("weights        {}\n", DescribeBytes(weights));
+    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", DescribeBytes(all_pages), tokens, options.parallel,
+               context, options.kv_type);
+    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", DescribeBytes(buffers), rows,
+               DescribeBytes(head_buffers));
     fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers",
                "together", "");
   }
@@ -157,10 +152,10 @@ Status EstimateCommand(const EstimateOptions& options) {
                     {"fits", ok}});
     if (options.json) continue;
     const std::string verdict = node->memory == 0 ? ""
-                                : ok              ? fmt::format("of {}", Size(node->memory))
-                                                  : fmt::format("does not fit into {}", Size(node->memory));
-    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers), Size(own),
-               Size(cache), Size(scratch), Size(sum), verdict);
+                                : ok              ? fmt::format("of {}", DescribeBytes(node->memory))
+                                                  : fmt::format("does not fit into {}", DescribeBytes(node->memory));
+    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers),
+               DescribeBytes(own), DescribeBytes(cache), DescribeBytes(scratch), DescribeBytes(sum), verdict);
   }
   if (options.json) {
     fmt::print("{}\n", json::serialize(json::object{{"weights", weights},

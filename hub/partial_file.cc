@@ -295,15 +295,12 @@ Status PartialFile::SaveState(const ByteRanges& done) {
   const std::string text = EncodePartialState({.size = *size_, .identity = identity_, .done = done});
   const std::string fresh = StatePath(path_) + ".new";
   const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return FileError(fresh, "can't write", errno);
-  Status status = WriteAll(fresh, fd, 0, text);
-  if (status.ok() && fdatasync(fd) != 0) status = FileError(fresh, "can't write", errno);
+  // A note that does not fit on the disk costs only the time of a later run; the older one is still true.
+  if (fd < 0) return absl::OkStatus();
+  const bool written = WriteAll(fresh, fd, 0, text).ok() && fdatasync(fd) == 0;
   close(fd);
-  if (status.ok() && rename(fresh.c_str(), StatePath(path_).c_str()) != 0) {
-    status = FileError(fresh, "can't rename it", errno);
-  }
-  if (!status.ok()) unlink(fresh.c_str());
-  return status;
+  if (!written || rename(fresh.c_str(), StatePath(path_).c_str()) != 0) unlink(fresh.c_str());
+  return absl::OkStatus();
 }
 
 void PartialFile::Stop() {

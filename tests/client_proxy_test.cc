@@ -20,8 +20,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::HttpPeer;
-using testing::Never;
 using testing::HttpProxy;
+using testing::Never;
 
 using Variables = std::map<std::string, std::string>;
 StatusOr<ProxySettings> Parse(const Variables& variables) {
