@@ -30,6 +30,13 @@ std::function<Status()> AddCommand(const Command& command, CLI::App* app);
 
 // Groups of flags.
 void AddModelFlag(CLI::App* app, std::string* model);
+// A model as a path or a name: the flags of AddModelFlag and AddSourceFlags.
+void AddModelFlags(CLI::App* app, std::string* model, SourceOptions* source);
+// Where models with a name come from. --ca is left to whoever has one already.
+void AddSourceFlags(CLI::App* app, SourceOptions* source);
+void AddHubCaFlag(CLI::App* app, SourceOptions* source);
+void AddYesFlag(CLI::App* app, SourceOptions* source);
+void AddCacheFlag(CLI::App* app, SourceOptions* source);
 void AddBinFlags(CLI::App* app, OpenOptions* options);
 void AddContextFlag(CLI::App* app, uint32_t* ctx);
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type);

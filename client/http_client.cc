@@ -3,7 +3,6 @@
 #include <openssl/ssl.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -18,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/host_port.h"
+#include "client/http_message.h"
 
 namespace gyre {
 namespace {
@@ -30,14 +29,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
-std::string_view View(beast::string_view v) { return {v.data(), v.size()}; }
-
-// The certificate is for another name, has run out, or nobody whom we trust made it.
-std::string ExplainTls(const error_code& error) {
-  const std::string text = error.message();
-  if (text.find("certificate verify failed") == std::string::npos) return text;
-  return text + "; --ca FILE trusts further certificates";
-}
+// A read takes at most so much at once, however much there is.
+constexpr size_t kReadBytes = 65536;
 
 // One server's connections. Stream: plain TCP, or TLS over it.
 template <class Stream>
@@ -101,7 +94,10 @@ class Client : public HttpClient {
 
  private:
   struct Connection {
-    explicit Connection(Client& c) : client(c), stream(MakeStream(c)) { ++client.open_; }
+    explicit Connection(Client& c) : client(c), stream(MakeStream(c)), data(kReadBytes) {
+      buffer.reserve(kReadBytes);
+      ++client.open_;
+    }
     ~Connection() { --client.open_; }
     static Stream MakeStream(Client& c) {
       if constexpr (kTls) {
@@ -122,6 +118,7 @@ class Client : public HttpClient {
     Client& client;
     Stream stream;
     beast::flat_buffer buffer;
+    std::vector<char> data;  // a piece of the body
   };
 
   // A request and its answer.
@@ -131,23 +128,8 @@ class Client : public HttpClient {
         : client_(client), id_(id), handlers_(std::move(handlers)), connecting_(client.io_) {}
 
     void Prepare(HttpRequest&& r) {
-      const Url& url = client_.url_;
       pool_ = r.pool;
-      request_.version(11);
-      request_.method_string(r.method);
-      request_.target(r.target);
-      const bool standard = url.port == (kTls ? 443 : 80);
-      const std::string host = FormatHostPort(url.host, url.port);
-      request_.set(http::field::host, standard ? host.substr(0, host.rfind(':')) : host);
-      request_.set(http::field::user_agent, "gyre");
-      request_.set(http::field::accept, "application/json, text/event-stream");
-      if (!client_.options_.bearer.empty())
-        request_.set(http::field::authorization, "Bearer " + client_.options_.bearer);
-      if (!r.body.empty()) {
-        request_.set(http::field::content_type, "application/json");
-        request_.body() = std::move(r.body);
-      }
-      if (r.method != "GET") request_.prepare_payload();
+      request_ = MakeRequest(client_.url_, client_.options_, std::move(r));
     }
 
     void Begin() {
@@ -187,34 +169,15 @@ class Client : public HttpClient {
     }
 
     void Fail(const char* what, const error_code& error) {
-      const std::string where = FormatUrl(Url{client_.url_.tls, client_.url_.host, client_.url_.port, ""});
-      if (error == beast::error::timeout) {
-        return End(
-            DeadlineExceeded("{}: {}: nothing came for {} s", where, what,
-                             std::chrono::duration_cast<std::chrono::seconds>(client_.options_.idle_timeout).count()));
-      }
-      const bool closed = error == http::error::end_of_stream || error == http::error::partial_message ||
-                          error == asio::error::eof || error == asio::ssl::error::stream_truncated ||
-                          error == asio::error::connection_reset || error == asio::error::broken_pipe;
       // The server may have closed a kept connection just when the request was sent.
-      if (closed && reused_ && !answered_) {
+      if (IsClosed(error) && reused_ && !answered_) {
         connection_->tcp().close();
         connection_ = nullptr;
         parser_.reset();
         client_.DropClosed(pool_);
         return Begin();
       }
-      if (error == http::error::body_limit || error == http::error::header_limit) {
-        return End(ResourceExhausted("{}: the answer is too long: {}", where, error.message()));
-      }
-      if (closed) {
-        return End(Unavailable("{}: the server closed the connection {}", where,
-                               answered_ ? "in the middle of its answer" : "without an answer"));
-      }
-      if (error.category() == http::make_error_code(http::error::bad_version).category()) {
-        return End(DataLoss("{}: the answer is not HTTP: {}", where, error.message()));
-      }
-      End(Unavailable("{}: {}: {}", where, what, kTls ? ExplainTls(error) : error.message()));
+      End(RequestError(client_.url_, client_.options_, what, error, answered_));
     }
 
     void Connect() {
@@ -227,13 +190,14 @@ class Client : public HttpClient {
             std::chrono::duration_cast<std::chrono::seconds>(self->client_.options_.connect_timeout).count()));
       });
       if (!client_.endpoints_.empty()) return Dial();
+      const Url& next = client_.options_.proxy.has_value() ? client_.options_.proxy->url : client_.url_;
       error_code no_number;
-      const auto address = asio::ip::make_address(client_.url_.host, no_number);
+      const auto address = asio::ip::make_address(next.host, no_number);
       if (!no_number) {
-        client_.endpoints_ = {tcp::endpoint(address, client_.url_.port)};
+        client_.endpoints_ = {tcp::endpoint(address, next.port)};
         return Dial();
       }
-      client_.resolver_.async_resolve(client_.url_.host, std::to_string(client_.url_.port),
+      client_.resolver_.async_resolve(next.host, std::to_string(next.port),
                                       Then("the name is not found", &Exchange::OnResolved));
     }
     void OnResolved(const error_code&, const tcp::resolver::results_type& results) {
@@ -247,7 +211,36 @@ class Client : public HttpClient {
     void OnConnected(const error_code&, const tcp::endpoint&) {
       error_code ignored;
       connection_->tcp().socket().set_option(tcp::no_delay(true), ignored);
+      if (kTls && client_.options_.proxy.has_value()) return Tunnel();
+      StartTls();
+    }
+
+    // Asks the proxy for a connection on which TLS can begin.
+    void Tunnel() {
+      tunnel_request_ = MakeConnectRequest(client_.url_, *client_.options_.proxy);
+      http::async_write(connection_->tcp(), tunnel_request_, Then("the proxy", &Exchange::OnTunnelAsked));
+    }
+    void OnTunnelAsked(const error_code&, size_t) {
+      tunnel_.emplace();
+      tunnel_->skip(true);
+      http::async_read_header(connection_->tcp(), connection_->buffer, *tunnel_,
+                              Then("the proxy", &Exchange::OnTunnel));
+    }
+    void OnTunnel(const error_code&, size_t) {
+      const unsigned code = tunnel_->get().result_int();
+      const std::string proxy = FormatUrl(client_.options_.proxy->url), server = FormatUrl(client_.url_);
+      if (code == 407) {
+        return End(FailedPrecondition("{}: the proxy {} wants a user and a password, or others than were given", server,
+                                      proxy));
+      }
+      if (code / 100 != 2) return End(Unavailable("{}: the proxy {} answers {}", server, proxy, code));
+      if (connection_->buffer.size() > 0) return End(DataLoss("{}: the proxy {} says too much", server, proxy));
+      StartTls();
+    }
+
+    void StartTls() {
       if constexpr (kTls) {
+        error_code ignored;
         const std::string& host = client_.url_.host;
         connection_->stream.set_verify_callback(asio::ssl::host_name_verification(host));
         asio::ip::make_address(host, ignored);
@@ -277,10 +270,8 @@ class Client : public HttpClient {
       const auto& head = parser_->get();
       if (head.result_int() / 100 == 1) return OnWritten({}, 0);  // "100 Continue" and its like
       if (handlers_.on_head) {
-        handlers_.on_head({.code = static_cast<int>(head.result_int()),
-                           .reason = std::string(View(head.reason())),
-                           .content_type = std::string(View(head[http::field::content_type])),
-                           .retry_after = std::string(View(head[http::field::retry_after]))});
+        const auto reason = head.reason();
+        handlers_.on_head(MakeHead(head, head.result_int(), {reason.data(), reason.size()}));
       }
       Read();
     }
@@ -288,15 +279,15 @@ class Client : public HttpClient {
       if (ended_) return;
       if (parser_->is_done()) return End(absl::OkStatus());
       auto& body = parser_->get().body();
-      body.data = data_.data();
-      body.size = data_.size();
+      body.data = connection_->data.data();
+      body.size = connection_->data.size();
       body.more = true;
       connection_->tcp().expires_after(client_.options_.idle_timeout);
       http::async_read_some(connection_->stream, connection_->buffer, *parser_, Then(nullptr, &Exchange::OnRead));
     }
     void OnRead(const error_code& error, size_t) {
-      const size_t got = data_.size() - parser_->get().body().size;
-      if (got > 0 && handlers_.on_data) handlers_.on_data({data_.data(), got});
+      const size_t got = connection_->data.size() - parser_->get().body().size;
+      if (got > 0 && handlers_.on_data) handlers_.on_data({connection_->data.data(), got});
       if (ended_) return;
       if (error && error != http::error::need_buffer) return Fail("the answer", error);
       Read();
@@ -308,9 +299,10 @@ class Client : public HttpClient {
     HttpHandlers handlers_;
     asio::steady_timer connecting_;
     std::unique_ptr<Connection> connection_;
-    http::request<http::string_body> request_;
+    BeastRequest request_;
     std::optional<http::response_parser<http::buffer_body>> parser_;
-    std::array<char, 8192> data_;
+    std::optional<http::response_parser<http::empty_body>> tunnel_;
+    BeastRequest tunnel_request_;
     bool reused_ = false, answered_ = false, ended_ = false;
   };
 
@@ -342,6 +334,13 @@ StatusOr<std::unique_ptr<HttpClient>> MakeOf(const Url& url, const HttpClientOpt
 }
 
 }  // namespace
+
+std::string FindHeader(const HttpHeaders& headers, std::string_view name) {
+  const auto found = std::find_if(headers.begin(), headers.end(), [&](const auto& h) {
+    return beast::iequals({h.first.data(), h.first.size()}, {name.data(), name.size()});
+  });
+  return found == headers.end() ? "" : found->second;
+}
 
 StatusOr<std::unique_ptr<HttpClient>> HttpClient::Make(const Url& url, const HttpClientOptions& options) {
   return url.tls ? MakeOf<TlsStream>(url, options) : MakeOf<beast::tcp_stream>(url, options);

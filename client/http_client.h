@@ -4,14 +4,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "client/proxy.h"
 #include "client/url.h"
 
 namespace gyre {
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;  // names and values
+// The first value of that name, in any case; "" = there is none.
+std::string FindHeader(const HttpHeaders& headers, std::string_view name);
 
 struct HttpClientOptions {
   std::string ca_file;                                  // PEM certificates that are trusted beside the system's
@@ -20,18 +28,21 @@ struct HttpClientOptions {
   Duration idle_timeout = std::chrono::minutes(10);     // without a byte, while an answer is waited for
   size_t max_header_bytes = size_t{64} << 10;
   size_t max_body_bytes = size_t{256} << 20;  // one answer's
+  std::optional<Proxy> proxy;                 // the way to the server; nullopt = straight
 };
 
 struct HttpRequest {
   std::string method = "GET";
-  std::string target;  // path and query, as "/v1/models"
-  std::string body;    // JSON; sent where it is not empty
-  int pool = 0;        // requests of one pool leave the connections of others alone
+  std::string target;   // path and query, as "/v1/models"
+  std::string body;     // JSON; sent where it is not empty
+  int pool = 0;         // requests of one pool leave the connections of others alone
+  HttpHeaders headers;  // beside those that every request has, or in their place
 };
 
 struct HttpHead {
   int code = 0;
   std::string reason, content_type, retry_after;  // "" = not told
+  HttpHeaders headers;                            // all
 };
 struct HttpResponse : HttpHead {
   std::string body;
@@ -42,6 +53,7 @@ struct HttpHandlers {
   std::function<void(std::string_view)> on_data;  // as bytes come
   // Once and last. OK: the answer came to its end, whatever its code. kUnavailable: no connection, or it broke.
   // kDeadlineExceeded: a time limit. kCancelled. kResourceExhausted: the answer is too long. kDataLoss: not HTTP.
+  // kFailedPrecondition: the proxy wants a password.
   std::function<void(const Status&)> on_done;
 };
 

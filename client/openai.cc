@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "client/error_text.h"
 #include "client/json_fields.h"
 
 namespace gyre {
@@ -12,18 +13,6 @@ namespace json = boost::json;
 
 uint32_t Tokens(const json::value& v, const char* key) {
   return static_cast<uint32_t>(std::min<uint64_t>(CountOf(v, key), UINT32_MAX));
-}
-
-// {"error": {"message"}}, {"error": "..."}, {"message"} or {"detail"}; "" = none of them.
-std::string ErrorText(const json::value& v) {
-  if (const json::value* error = FieldOf(v, "error")) {
-    return error->is_string() ? TextOf(v, "error") : TextOf(*error, "message");
-  }
-  for (const char* key : {"message", "detail"}) {
-    if (const json::value* found = FieldOf(v, key))
-      return found->is_string() ? TextOf(v, key) : json::serialize(*found);
-  }
-  return "";
 }
 
 absl::StatusCode CodeOf(int http) {
@@ -39,19 +28,6 @@ absl::StatusCode CodeOf(int http) {
     case 429: return absl::StatusCode::kResourceExhausted;
     default: return absl::StatusCode::kUnavailable;
   }
-}
-
-// One line that a terminal shows as it stands.
-std::string Printable(std::string text) {
-  constexpr size_t kLongest = 500;
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7F') c = ' ';
-  }
-  while (!text.empty() && text.back() == ' ') text.pop_back();
-  if (text.size() <= kLongest) return text;
-  size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "...";
 }
 
 }  // namespace
@@ -103,11 +79,7 @@ StatusOr<ApiChunk> ParseApiChunk(std::string_view data) {
 }
 
 Status ApiError(const Url& url, const HttpResponse& response) {
-  json::error_code error;
-  const json::value v = json::parse(response.body, error);
-  std::string text = error ? "" : ErrorText(v);
-  if (text.empty() && response.content_type.find("html") == std::string::npos) text = response.body;
-  text = Printable(text);
+  const std::string text = ErrorText(response, response.body);
   std::string out = fmt::format("{} answers {} {}", FormatUrl(url), response.code, Printable(response.reason));
   if (!text.empty()) out += ": " + text;
   if (response.code == 401) out += " (a key comes from --api-key, GYRE_API_KEY or OPENAI_API_KEY)";

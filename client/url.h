@@ -13,6 +13,7 @@ struct Url {
   std::string host;  // without brackets
   uint16_t port = 0;
   std::string path;  // "" or "/...", without a slash at its end
+  bool operator==(const Url&) const = default;
 };
 
 // "http://HOST[:PORT][/PATH]" or https. kInvalidArgument: another scheme, no host, a user's name, a query, or a
@@ -20,5 +21,21 @@ struct Url {
 StatusOr<Url> ParseUrl(const std::string& text);
 // "https://host:443/v1": always with the port.
 std::string FormatUrl(const Url& url);
+
+// A server and what to ask it for.
+struct HttpAddress {
+  Url server;          // its path is ""
+  std::string target;  // "/..." with the query
+  bool operator==(const HttpAddress&) const = default;
+};
+
+// Like ParseUrl, and with a query; a fragment is dropped. At most 16 KiB.
+StatusOr<HttpAddress> ParseAddress(const std::string& text);
+// What a Location or Link header at `base` means: a whole URL, "//HOST/...", "/path", "?query" or a relative path.
+StatusOr<HttpAddress> ResolveReference(const HttpAddress& base, const std::string& reference);
+// Without the query, as it may hold a signature: for messages.
+std::string FormatAddress(const HttpAddress& address);
+// Escapes what may not stand in a path; '/' stays.
+std::string EscapePath(const std::string& path);
 
 }  // namespace gyre

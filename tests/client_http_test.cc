@@ -18,8 +18,7 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::HttpPeer;
-
-bool Never() { return false; }
+using testing::Never;
 
 std::unique_ptr<HttpClient> ClientOf(const std::string& url, const HttpClientOptions& options = {}) {
   const auto parsed = ParseUrl(url);

@@ -24,11 +24,13 @@
 
 namespace gyre::testing {
 
-// A certificate for these names that signs itself, and its key, as PEM.
+// A certificate and its key, as PEM.
 struct Certificate {
   std::string certificate, key;
 };
-inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:localhost,IP:127.0.0.1") {
+// For these names, "" = none. It signs itself, or `authority` signs it, which then is the one to trust.
+inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:localhost,IP:127.0.0.1",
+                                   const Certificate* authority = nullptr) {
   std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   std::unique_ptr<X509, void (*)(X509*)> x(X509_new(), X509_free);
   X509_set_version(x.get(), 2);
@@ -36,13 +38,33 @@ inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:l
   X509_gmtime_adj(X509_getm_notBefore(x.get()), -3600);
   X509_gmtime_adj(X509_getm_notAfter(x.get()), 3600);
   X509_NAME* name = X509_get_subject_name(x.get());
-  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
-  X509_set_issuer_name(x.get(), name);
+  const std::string subject = alternative_names.empty() ? "tests' authority" : "localhost";
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(subject.c_str()), -1, -1,
+                             0);
   X509_set_pubkey(x.get(), key.get());
-  std::unique_ptr<X509_EXTENSION, void (*)(X509_EXTENSION*)> names(
-      X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, alternative_names.c_str()), X509_EXTENSION_free);
-  X509_add_ext(x.get(), names.get(), -1);
-  X509_sign(x.get(), key.get(), EVP_sha256());
+  auto extend = [&](int nid, const std::string& value) {
+    std::unique_ptr<X509_EXTENSION, void (*)(X509_EXTENSION*)> extension(
+        X509V3_EXT_conf_nid(nullptr, nullptr, nid, value.c_str()), X509_EXTENSION_free);
+    X509_add_ext(x.get(), extension.get(), -1);
+  };
+  if (alternative_names.empty()) {
+    extend(NID_basic_constraints, "critical,CA:TRUE");
+  } else {
+    extend(NID_subject_alt_name, alternative_names);
+  }
+  if (authority != nullptr) {
+    std::unique_ptr<BIO, int (*)(BIO*)> certificate(BIO_new_mem_buf(authority->certificate.data(), -1), BIO_free);
+    std::unique_ptr<BIO, int (*)(BIO*)> secret(BIO_new_mem_buf(authority->key.data(), -1), BIO_free);
+    std::unique_ptr<X509, void (*)(X509*)> issuer(PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr),
+                                                  X509_free);
+    std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> issuer_key(
+        PEM_read_bio_PrivateKey(secret.get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
+    X509_set_issuer_name(x.get(), X509_get_subject_name(issuer.get()));
+    X509_sign(x.get(), issuer_key.get(), EVP_sha256());
+  } else {
+    X509_set_issuer_name(x.get(), name);
+    X509_sign(x.get(), key.get(), EVP_sha256());
+  }
   auto text = [](auto write) {
     std::unique_ptr<BIO, int (*)(BIO*)> bio(BIO_new(BIO_s_mem()), BIO_free);
     write(bio.get());
@@ -54,13 +76,17 @@ inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:l
           text([&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); })};
 }
 
+// For `interrupted`.
+inline bool Never() { return false; }
+
 class HttpPeer {
   using tcp = boost::asio::ip::tcp;
 
  public:
   // A request, and what the test answers.
   struct Call {
-    std::string method, target, body, authorization, host;
+    std::string method, target, body, authorization, host, range, proxy_authorization;
+    int socket = -1;                                // bytes beyond the request may be in no buffer
     int connection = 0, number = 0;                 // the connection's number, and the request's on it; from 0
     std::function<bool(const std::string&)> Write;  // false: the client is gone
     std::function<bool()> Gone;                     // whether the client has closed the connection
@@ -150,6 +176,9 @@ class HttpPeer {
                 .body = r.body(),
                 .authorization = text(r[http::field::authorization]),
                 .host = text(r[http::field::host]),
+                .range = text(r[http::field::range]),
+                .proxy_authorization = text(r[http::field::proxy_authorization]),
+                .socket = socket.native_handle(),
                 .connection = connection,
                 .number = number};
       call.Write = [&stream](const std::string& bytes) {

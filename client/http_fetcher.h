@@ -1,0 +1,55 @@
+// GET of any URL: redirects, proxies, and a token that only its own server sees.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "client/http_client.h"
+#include "client/proxy.h"
+#include "client/url.h"
+
+namespace gyre {
+
+struct HttpFetcherOptions {
+  HttpClientOptions http;  // `bearer` goes to bearer_for alone; `proxy` is chosen from `proxies`
+  std::optional<Url> bearer_for;
+  ProxySettings proxies;
+  int max_redirects = 10;
+};
+
+struct HttpFetched : HttpResponse {
+  HttpAddress address;           // where the answer came from
+  HttpHeaders redirect_headers;  // all that the redirects on the way there had
+  bool truncated = false;        // the body is longer than was asked for, and is not all here
+};
+
+// Whether the answer sends its reader elsewhere.
+bool IsRedirect(const HttpHead& head);
+
+// Not thread-safe, as the HttpClients in it.
+class HttpFetcher {
+ public:
+  // kNotFound, kInvalidArgument: the CA file.
+  static StatusOr<std::unique_ptr<HttpFetcher>> Make(HttpFetcherOptions options);
+
+  // The client for that server; it lives as long as the fetcher.
+  StatusOr<HttpClient*> ClientFor(const Url& server);
+  // GET, redirects followed: from https to https only. The answer's code may be any but a redirect's. A longer body
+  // than `most` bytes is left where it is. Errors as HttpClient::Fetch; kDataLoss: too many redirects, or one to
+  // nowhere.
+  StatusOr<HttpFetched> Get(const std::string& url, const HttpHeaders& headers,
+                            const std::function<bool()>& interrupted, uint64_t most = UINT64_MAX);
+
+ private:
+  explicit HttpFetcher(HttpFetcherOptions options);
+
+  const HttpFetcherOptions options_;
+  std::map<std::string, std::unique_ptr<HttpClient>> clients_;  // by FormatUrl of the server
+};
+
+}  // namespace gyre

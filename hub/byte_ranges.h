@@ -1,0 +1,34 @@
+// A set of bytes of a file: those that are there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace gyre {
+
+// From `begin` up to `end`, which is not in it.
+struct ByteRange {
+  uint64_t begin = 0, end = 0;
+  uint64_t size() const { return end - begin; }
+  bool operator==(const ByteRange&) const = default;
+};
+
+// A set of bytes, kept as ranges that neither touch nor overlap.
+class ByteRanges {
+ public:
+  // Returns how many of them are new.
+  uint64_t Add(ByteRange range);
+  uint64_t total() const { return total_; }
+  // Bytes without a gap from the file's begin on.
+  uint64_t prefix() const;
+  // The first bytes at or after `from` that are not there, up to `limit`; an empty range at `limit`: none is missing.
+  ByteRange FirstGap(uint64_t from, uint64_t limit) const;
+  const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }  // begin -> end
+  bool operator==(const ByteRanges&) const = default;
+
+ private:
+  std::map<uint64_t, uint64_t> ranges_;
+  uint64_t total_ = 0;
+};
+
+}  // namespace gyre

@@ -1,0 +1,32 @@
+// Heads of answers that bring a part of a file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "client/http_client.h"
+#include "hub/download_policy.h"
+
+namespace gyre {
+
+// "bytes 0-9/100" and "bytes */100". A part that is not told or that makes no sense is left out.
+struct ContentRange {
+  std::optional<ByteRange> range;
+  std::optional<uint64_t> total;
+};
+ContentRange ParseContentRange(const std::string& text);
+
+// A number of seconds, or `RateLimit: "api";r=0;t=55`; a date is not read. nullopt = not told.
+std::optional<Duration> RetryAfter(const HttpHead& head);
+
+// A strong ETag; "" = none.
+std::string StrongEtag(const HttpHeaders& headers);
+
+// `refusal` is left OK.
+RangeAnswer ReadRangeAnswer(const HttpHead& head);
+
+// The value of a Range header.
+std::string RangeHeader(ByteRange range);
+
+}  // namespace gyre
