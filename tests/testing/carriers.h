@@ -1,0 +1,42 @@
+// Every carrier of links, and each with buffers or a network that make it hard: for tests of what all of them promise.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/tcp_pair.h"
+#include "transport/inproc_link.h"
+
+namespace gyre::testing {
+
+using LinkPair = std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>;
+struct Carrier {
+  const char* name;
+  Transport transport;
+  LinkPair (*make)();
+};
+
+// One of each carrier as it is used.
+inline std::vector<Carrier> PlainCarriers() {
+  return {
+      {"memory", Transport::kMemory, [] { return MakeInprocLinkPair(); }},
+      {"tcp", Transport::kTcp, [] { return TcpPair(); }},
+  };
+}
+
+inline std::vector<Carrier> AllCarriers() {
+  std::vector<Carrier> all = PlainCarriers();
+  const std::vector<Carrier> harder = {
+      {"memory_few_frames", Transport::kMemory, [] { return MakeInprocLinkPair({.max_queued_frames = 64}); }},
+      {"memory_crc", Transport::kMemory,
+       [] { return MakeInprocLinkPair({.max_queued_bytes = 9000, .check_crc = true}); }},
+      {"tcp_small_buffers", Transport::kTcp,
+       [] { return TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}}); }},
+      {"tcp_chopped", Transport::kTcp, [] { return ChoppedTcpPair(1); }},
+  };
+  all.insert(all.end(), harder.begin(), harder.end());
+  return all;
+}
+
+}  // namespace gyre::testing
