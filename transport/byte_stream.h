@@ -44,6 +44,8 @@ class ByteStream {
   // How many bytes a reader should ask for at once where it expects fewer. Where a Read costs no system call: few, so
   // that payloads are copied to their place at once.
   virtual size_t ReadAhead() const { return size_t{64} << 10; }
+  // Whether frames are to carry a checksum of their payload: false where no wire lies between.
+  virtual bool NeedsChecksum() const { return true; }
   // As Link::RoundTrip.
   virtual std::optional<Duration> RoundTrip() const { return std::nullopt; }
   virtual Transport transport() const = 0;

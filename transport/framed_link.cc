@@ -22,6 +22,7 @@ class FramedLink : public Link {
       : stream_(std::move(stream)),
         peer_(std::move(peer)),
         options_(options),
+        checksum_(stream_->NeedsChecksum()),
         read_ahead_(std::max(stream_->ReadAhead(), kFrameHeaderBytes)) {
     buffer_.resize(read_ahead_);
   }
@@ -61,6 +62,7 @@ class FramedLink : public Link {
   const std::unique_ptr<ByteStream> stream_;
   const std::string peer_;
   const FramedLinkOptions options_;
+  const bool checksum_;
   const size_t read_ahead_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> woken_{false};
@@ -113,7 +115,7 @@ Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Dea
   uint32_t crc = 0;
   for (ByteSpan part : parts) {
     length += part.size();
-    crc = Crc32c(part, crc);
+    if (checksum_) crc = Crc32c(part, crc);
   }
   if (length > kMaxPayload) return InvalidArgument("a payload of {} bytes, at most {} fit", length, kMaxPayload);
   header.length = length;
@@ -199,7 +201,7 @@ StatusOr<bool> FramedLink::TakeHeader() {
 // REQUIRES: the payload is whole.
 StatusOr<Frame> FramedLink::TakeFrame() {
   in_frame_ = false;
-  if (Crc32c(frame_.payload) != frame_.header.payload_crc) {
+  if (checksum_ && Crc32c(frame_.payload) != frame_.header.payload_crc) {
     Close();
     return DataLoss("{}: a payload's checksum is wrong", peer_);
   }

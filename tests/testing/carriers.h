@@ -7,10 +7,17 @@
 
 #include "tests/testing/tcp_pair.h"
 #include "transport/inproc_link.h"
+#include "transport/shm_stream.h"
 
 namespace gyre::testing {
 
 using LinkPair = std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>;
+inline LinkPair ShmPair(bool one_mapping) {
+  auto streams = *MakeShmPair(one_mapping);
+  return {*MakeFramedLink(std::move(streams.first), "the acceptor"),
+          *MakeFramedLink(std::move(streams.second), "the dialer")};
+}
+
 struct Carrier {
   const char* name;
   Transport transport;
@@ -22,6 +29,7 @@ inline std::vector<Carrier> PlainCarriers() {
   return {
       {"memory", Transport::kMemory, [] { return MakeInprocLinkPair(); }},
       {"tcp", Transport::kTcp, [] { return TcpPair(); }},
+      {"shm", Transport::kShm, [] { return ShmPair(false); }},
   };
 }
 
@@ -31,8 +39,11 @@ inline std::vector<Carrier> AllCarriers() {
       {"memory_few_frames", Transport::kMemory, [] { return MakeInprocLinkPair({.max_queued_frames = 64}); }},
       {"memory_crc", Transport::kMemory,
        [] { return MakeInprocLinkPair({.max_queued_bytes = 9000, .check_crc = true}); }},
+      {"shm_one_mapping", Transport::kShm, [] { return ShmPair(true); }},
       {"tcp_small_buffers", Transport::kTcp,
-       [] { return TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}}); }},
+       [] {
+         return TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}});
+       }},
       {"tcp_chopped", Transport::kTcp, [] { return ChoppedTcpPair(1); }},
   };
   all.insert(all.end(), harder.begin(), harder.end());
