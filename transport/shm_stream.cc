@@ -71,14 +71,13 @@ void RingBell(int socket) {
 
 class ShmStream : public ByteStream {
  public:
-  ShmStream(ShmSide side, std::shared_ptr<Mapping> mapping, Fd data_bell, Fd room_bell, Fd event)
+  ShmStream(ShmSide side, std::shared_ptr<Mapping> mapping, ShmBells bells, Fd event)
       : mapping_(std::move(mapping)),
         out_(mapping_->layout().rings[static_cast<int>(side)]),
         in_(mapping_->layout().rings[1 - static_cast<int>(side)]),
         out_data_(mapping_->layout().data[static_cast<int>(side)]),
         in_data_(mapping_->layout().data[1 - static_cast<int>(side)]),
-        data_bell_(std::move(data_bell)),
-        room_bell_(std::move(room_bell)),
+        bells_(std::move(bells)),
         event_(std::move(event)) {}
 
   StatusOr<size_t> Write(std::span<const iovec> parts) override;
@@ -92,8 +91,8 @@ class ShmStream : public ByteStream {
   void Close() override {
     if (closed_.exchange(true)) return;
     out_.closed.store(1);
-    ::shutdown(data_bell_.get(), SHUT_RDWR);
-    ::shutdown(room_bell_.get(), SHUT_RDWR);
+    ::shutdown(bells_.data.get(), SHUT_RDWR);
+    ::shutdown(bells_.room.get(), SHUT_RDWR);
     Wake();
   }
   size_t ReadAhead() const override { return 0; }
@@ -114,7 +113,7 @@ class ShmStream : public ByteStream {
   RingIndices& in_;
   std::byte* const out_data_;
   const std::byte* const in_data_;
-  const Fd data_bell_, room_bell_;
+  const ShmBells bells_;
   const Fd event_;  // ends a reader's Wait
   std::atomic<bool> closed_{false}, gone_{false}, woken_{false};
   uint64_t written_ = 0;  // the writer's
@@ -125,7 +124,7 @@ class ShmStream : public ByteStream {
 // at the flag afterwards: all of that in one total order, so one of the two sees the other.
 void ShmStream::Publish() {
   out_.written.store(written_);
-  if (out_.reader_sleeps.load() != 0 && out_.reader_sleeps.exchange(0) != 0) RingBell(data_bell_.get());
+  if (out_.reader_sleeps.load() != 0 && out_.reader_sleeps.exchange(0) != 0) RingBell(bells_.data.get());
 }
 
 StatusOr<size_t> ShmStream::Write(std::span<const iovec> parts) {
@@ -168,7 +167,7 @@ StatusOr<std::optional<size_t>> ShmStream::Read(std::span<std::byte> into) {
   in_.read.store(read_);
   if (in_.writer_sleeps.load() != 0 && kShmRingBytes - (there - n) >= kWorthwhileRoom &&
       in_.writer_sleeps.exchange(0) != 0) {
-    RingBell(room_bell_.get());
+    RingBell(bells_.room.get());
   }
   return std::optional<size_t>(n);
 }
@@ -188,7 +187,7 @@ Status ShmStream::Wait(Ready direction, Deadline deadline) {
     std::atomic<uint32_t>& sleeps = reads ? in_.reader_sleeps : out_.writer_sleeps;
     sleeps.store(1);
     int n = 1;
-    const int bell = reads ? data_bell_.get() : room_bell_.get();
+    const int bell = reads ? bells_.data.get() : bells_.room.get();
     if (!ready()) {
       std::array<pollfd, 2> fds{
           {{.fd = bell, .events = POLLIN, .revents = 0}, {.fd = event_.get(), .events = POLLIN, .revents = 0}}};
@@ -210,11 +209,10 @@ Status ShmStream::Wait(Ready direction, Deadline deadline) {
 
 Status NoMemory(const char* what) { return ResourceExhausted("shared memory: {}: {}", what, std::strerror(errno)); }
 
-StatusOr<std::unique_ptr<ByteStream>> Make(ShmSide side, std::shared_ptr<Mapping> mapping, Fd data_bell, Fd room_bell) {
+StatusOr<std::unique_ptr<ByteStream>> Make(ShmSide side, std::shared_ptr<Mapping> mapping, ShmBells bells) {
   Fd event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!event.ok()) return NoMemory("no event");
-  return std::make_unique<ShmStream>(side, std::move(mapping), std::move(data_bell), std::move(room_bell),
-                                     std::move(event));
+  return std::make_unique<ShmStream>(side, std::move(mapping), std::move(bells), std::move(event));
 }
 
 StatusOr<std::shared_ptr<Mapping>> Map(int memory) {
@@ -247,10 +245,10 @@ StatusOr<Fd> MakeShmMemory() {
   return memory;
 }
 
-StatusOr<std::unique_ptr<ByteStream>> MakeShmStream(ShmSide side, ShmParts parts) {
+StatusOr<std::unique_ptr<ByteStream>> MakeShmStream(ShmSide side, int memory, ShmBells bells) {
   try {
-    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Mapping> mapping, Map(parts.memory.get()));
-    return Make(side, std::move(mapping), std::move(parts.data_bell), std::move(parts.room_bell));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Mapping> mapping, Map(memory));
+    return Make(side, std::move(mapping), std::move(bells));
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a link");
   }
@@ -258,22 +256,21 @@ StatusOr<std::unique_ptr<ByteStream>> MakeShmStream(ShmSide side, ShmParts parts
 
 StatusOr<std::pair<std::unique_ptr<ByteStream>, std::unique_ptr<ByteStream>>> MakeShmPair(bool one_mapping) {
   GYRE_ASSIGN_OR_RETURN(const Fd memory, MakeShmMemory());
-  std::array<Fd, 4> bells;
-  for (size_t i = 0; i < 4; i += 2) {
+  ShmBells bells_here, bells_there;
+  for (Fd ShmBells::*bell : {&ShmBells::data, &ShmBells::room}) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return NoMemory("no sockets");
-    bells[i] = Fd(ends[0]);
-    bells[i + 1] = Fd(ends[1]);
+    bells_here.*bell = Fd(ends[0]);
+    bells_there.*bell = Fd(ends[1]);
   }
   GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Mapping> here, Map(memory.get()));
   std::shared_ptr<Mapping> there = here;
   if (!one_mapping) {
     GYRE_ASSIGN_OR_RETURN(there, Map(memory.get()));
   }
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> a,
-                        Make(ShmSide::kDialer, std::move(here), std::move(bells[0]), std::move(bells[2])));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> a, Make(ShmSide::kDialer, std::move(here), std::move(bells_here)));
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> b,
-                        Make(ShmSide::kAcceptor, std::move(there), std::move(bells[1]), std::move(bells[3])));
+                        Make(ShmSide::kAcceptor, std::move(there), std::move(bells_there)));
   return std::pair(std::move(a), std::move(b));
 }
 

@@ -18,15 +18,14 @@ StatusOr<Fd> MakeShmMemory();
 
 enum class ShmSide : int { kDialer = 0, kAcceptor = 1 };
 
-struct ShmParts {
-  Fd memory;
-  Fd data_bell;  // connected Unix sockets: bytes for a reader that sleeps,
-  Fd room_bell;  // and for a writer that sleeps
+struct ShmBells {
+  Fd data;  // connected Unix sockets: bytes for a reader that sleeps,
+  Fd room;  // and for a writer that sleeps
 };
 
-// Checks the memory's size, seals and header, and maps it. kDataLoss: it is not what MakeShmMemory makes.
-// kResourceExhausted.
-StatusOr<std::unique_ptr<ByteStream>> MakeShmStream(ShmSide side, ShmParts parts);
+// `memory` is only needed for the call. Checks the memory's size, seals and header, and maps it. kDataLoss: it is not
+// what MakeShmMemory makes. kResourceExhausted.
+StatusOr<std::unique_ptr<ByteStream>> MakeShmStream(ShmSide side, int memory, ShmBells bells);
 
 // Both ends of one stream in this process, for tests. one_mapping: both use the same addresses, so that a race detector
 // sees what they do.
