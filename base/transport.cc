@@ -29,6 +29,8 @@ bool IsTransportWish(Transport transport) {
   return false;
 }
 
+bool IsTransport(Transport transport) { return transport <= Transport::kMemory; }
+
 StatusOr<Transport> ParseTransport(std::string_view name) {
   std::string expected;
   for (Transport wish : kWishes) {

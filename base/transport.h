@@ -22,8 +22,9 @@ enum class Transport : uint8_t {
 std::string_view TransportName(Transport transport);
 // Of a wish that this version can keep. kInvalidArgument says what is expected.
 StatusOr<Transport> ParseTransport(std::string_view name);
-// A number from outside: the wish of a plan.
+// For numbers from outside: whether a plan or a worker can wish it, and whether a link can have it (kAuto: none).
 bool IsTransportWish(Transport transport);
+bool IsTransport(Transport transport);
 
 // What a member that wishes `own` does in a cluster that wishes `cluster`. kFailedPrecondition: they contradict each
 // other.

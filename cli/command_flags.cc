@@ -109,6 +109,15 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
 }
 
+CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
+  return app
+      ->add_option(
+          "--transport", *transport,
+          "what carries activations: shm is memory that processes of one host share; auto takes it where it can "
+          "and tcp elsewhere; shm alone fails where it can't")
+      ->check(CLI::IsMember({"auto", "tcp", "shm"}));
+}
+
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
   app->add_option("--policy", o->policy,
                   "who gets a step's tokens first: fcfs takes all in order, prefill_first takes new prompts, "

@@ -152,7 +152,7 @@ struct ServeCommandOptions {
 Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
-  std::string join, model, name, listen, layers, memory, isa, wire, cpus;
+  std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
   OpenOptions open;
   int threads = 0;
   bool insecure = false, quiet = false;

@@ -165,6 +165,10 @@ void Port::Refused(const Caller& caller, const std::string& why) {
 
 void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   if (unclaimed_.Cancelled(hello.epoch)) return;
+  if (options_.transport == Transport::kShm && !caller.local) {
+    SendReply(fd.get(), {.refusal = "this end takes shm only (--transport)"}).IgnoreError();
+    return Refused(caller, "its bulk link comes over tcp");
+  }
   TcpOptions options = Tcp(LinkRole::kBulk);
   options.max_payload = kMaxPullRequest;
   Status failed;

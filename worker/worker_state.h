@@ -55,7 +55,7 @@ class Worker::Impl : public StageControl {
   Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
-  Duration RoundTrip();  // of the link to the next stage; 0 = unknown
+  std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
   void SetFaultHook(std::function<Status()> hook);
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
