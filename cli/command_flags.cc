@@ -113,9 +113,9 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
   return app
       ->add_option(
           "--transport", *transport,
-          "what carries activations: shm is memory that processes of one host share; auto takes it where it can "
-          "and tcp elsewhere; shm alone fails where it can't")
-      ->check(CLI::IsMember({"auto", "tcp", "shm"}));
+          "what carries activations: shm is memory that processes of one host share, kernel is TCP through "
+          "io_uring; auto takes shm where it can and tcp elsewhere; what is named alone fails where it can't be had")
+      ->check(CLI::IsMember({"auto", "tcp", "shm", "kernel"}));
 }
 
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {

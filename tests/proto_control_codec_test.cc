@@ -158,7 +158,7 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:99999"); }), HasSubstr("the port is 99999"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a\n:1"); }), HasSubstr("control characters"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address(std::string(400, 'a') + ":1"); }), HasSubstr("402 bytes"));
-  EXPECT_THAT(refused([](auto* h) { h->set_ring_address(":80"); }), HasSubstr("host"));
+  EXPECT_THAT(refused([](auto* h) { h->set_ring_address(":80"); }), HasSubstr("HOST:PORT"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:1,shm:x"); }), HasSubstr("NAME@HOST"));
   EXPECT_THAT(refused([](auto* h) { h->set_transport(2); }), HasSubstr("carrier 2"));
   EXPECT_THAT(refused([](auto* h) { h->set_transport(257); }), HasSubstr("carrier 257"));

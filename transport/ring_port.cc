@@ -12,6 +12,7 @@
 #include "transport/pages.h"
 #include "transport/shm_hello.h"
 #include "transport/unclaimed_links.h"
+#include "transport/uring_stream.h"
 
 namespace gyre {
 namespace {
@@ -24,6 +25,18 @@ std::string Describe(const Hello& h) {
 // The socket is fresh, so an answer fits in.
 Status SendReply(int socket, const HelloReply& reply) {
   return SendWithFds(socket, HelloFrame(EncodeHelloReply(reply)), {});
+}
+
+// A link over a TCP connection, as this end wishes to read and write it.
+StatusOr<std::unique_ptr<Link>> LinkOf(int socket, Transport transport, const std::string& peer,
+                                       const TcpOptions& options) {
+  if (transport != Transport::kKernel) return MakeTcpLink(socket, peer, options);
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, MakeUringStream(Fd(socket), options));
+  return MakeFramedLink(std::move(stream), peer, options);
+}
+
+Status CheckCarrier(Transport transport) {
+  return transport == Transport::kKernel ? Annotate(CheckUring(), "--transport kernel") : absl::OkStatus();
 }
 
 class Port : public RingPort {
@@ -67,11 +80,13 @@ class Port : public RingPort {
   }
   StatusOr<std::unique_ptr<Link>> TryDial(const std::string& address, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> TryAccept(const Hello& expected, Deadline deadline);
-  StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, const Hello& hello, Deadline deadline);
+  // `transport`: kTcp, or kKernel for this end.
+  StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, Transport transport, const Hello& hello,
+                                          Deadline deadline);
   // kUnavailable: this dialer and `to` share no memory, and the message says why.
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
   // The link of a dialer that is welcome, and it is told so.
-  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, const std::string& peer,
+  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, Transport transport, const std::string& peer,
                                           const TcpOptions& options);
   // Why a dialer that waits can't be taken for `expected`; "" = it can.
   std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
@@ -102,6 +117,7 @@ class Port : public RingPort {
 };
 
 Status Port::Listen() {
+  GYRE_RETURN_IF_ERROR(CheckCarrier(options_.transport));
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.listen));
   HelloReaderOptions reader{
       .listen = options_.listen,
@@ -173,7 +189,8 @@ void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   options.max_payload = kMaxPullRequest;
   Status failed;
   const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
-    auto link = Welcome(std::move(fd), caller, fmt::format("{} ({})", hello.from, caller.peer), options);
+    auto link =
+        Welcome(std::move(fd), caller, options_.transport, fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
     if (link.ok()) ++accepted_;
     return link;
@@ -182,14 +199,14 @@ void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   if (absl::IsNotFound(status)) SendReply(fd.get(), {.refusal = Message(status)}).IgnoreError();
 }
 
-StatusOr<std::unique_ptr<Link>> Port::Welcome(Fd socket, const Caller& caller, const std::string& peer,
-                                              const TcpOptions& options) {
+StatusOr<std::unique_ptr<Link>> Port::Welcome(Fd socket, const Caller& caller, Transport transport,
+                                              const std::string& peer, const TcpOptions& options) {
   if (caller.local) {
     GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, WelcomeWithMemory(std::move(socket)));
     return MakeFramedLink(std::move(stream), peer, options);
   }
   const int fd = socket.release();
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(fd, peer, options));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, LinkOf(fd, transport, peer, options));
   GYRE_RETURN_IF_ERROR(SendReply(fd, {}));
   return link;
 }
@@ -234,7 +251,8 @@ std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) cons
   const StatusOr<Transport> transport = AgreedTransport(expected.transport, options_.transport);
   if (!transport.ok()) return Message(transport.status());
   const Transport comes = found.caller.local ? Transport::kShm : Transport::kTcp;
-  if (*transport != Transport::kAuto && *transport != comes) {
+  const Transport wanted = *transport == Transport::kKernel ? Transport::kTcp : *transport;  // TCP to the other end
+  if (wanted != Transport::kAuto && wanted != comes) {
     return fmt::format("it comes over {}, this end takes {} only (--transport)", TransportName(comes),
                        TransportName(*transport));
   }
@@ -242,7 +260,8 @@ std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) cons
 }
 
 StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline deadline) {
-  GYRE_RETURN_IF_ERROR(AgreedTransport(expected.transport, options_.transport).status());
+  GYRE_ASSIGN_OR_RETURN(const Transport transport, AgreedTransport(expected.transport, options_.transport));
+  GYRE_RETURN_IF_ERROR(CheckCarrier(transport));
   for (;;) {
     GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, unclaimed_.Claim(expected, deadline));
     if (found.link != nullptr) return std::move(found.link);
@@ -250,7 +269,8 @@ StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline 
     const std::string peer = fmt::format("{} ({})", found.hello.from, found.caller.peer);
     std::string why = WhyNot(found, expected);
     if (why.empty()) {
-      StatusOr<std::unique_ptr<Link>> link = Welcome(std::move(found.socket), found.caller, peer, Tcp(LinkRole::kRing));
+      StatusOr<std::unique_ptr<Link>> link =
+          Welcome(std::move(found.socket), found.caller, transport, peer, Tcp(LinkRole::kRing));
       // A dialer over TCP has no other way, so the plan fails with this reason.
       if (link.ok() || (absl::IsResourceExhausted(link.status()) && !found.caller.local)) return link;
       why = Message(link.status());
@@ -279,7 +299,10 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
   GYRE_ASSIGN_OR_RETURN(const RingAddress to, ParseRingAddress(address));
   StatusOr<Transport> transport = AgreedTransport(hello.transport, options_.transport);
   if (!transport.ok()) return Annotate(transport.status(), Describe(hello));
-  if (*transport == Transport::kTcp) return DialTcp(to.tcp, hello, deadline);
+  GYRE_RETURN_IF_ERROR(CheckCarrier(*transport));
+  if (*transport == Transport::kTcp || *transport == Transport::kKernel) {
+    return DialTcp(to.tcp, *transport, hello, deadline);
+  }
   StatusOr<std::unique_ptr<Link>> shared = DialShm(to, hello, deadline);
   if (!absl::IsUnavailable(shared.status())) return shared;
   if (*transport == Transport::kShm) {
@@ -289,7 +312,7 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
   const bool same_host = !to.shm.empty() && to.shm.substr(to.shm.find('@') + 1) == host_id_;
   Log(same_host ? LogLevel::kWarn : LogLevel::kInfo, "{} goes to {} over tcp: {}", Describe(hello), to.tcp,
       Message(shared.status()));
-  return DialTcp(to.tcp, hello, deadline);
+  return DialTcp(to.tcp, Transport::kTcp, hello, deadline);
 }
 
 StatusOr<std::unique_ptr<Link>> Port::DialShm(const RingAddress& to, const Hello& hello, Deadline deadline) {
@@ -308,10 +331,11 @@ StatusOr<std::unique_ptr<Link>> Port::DialShm(const RingAddress& to, const Hello
   return MakeFramedLink(std::move(answer->stream), to.tcp, Tcp(hello.role));
 }
 
-StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, const Hello& hello, Deadline deadline) {
+StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport transport, const Hello& hello,
+                                              Deadline deadline) {
   GYRE_ASSIGN_OR_RETURN(const int fd,
                         ConnectTcp(to, deadline, [this, &hello] { return unclaimed_.Cancelled(hello.epoch); }));
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(fd, to, Tcp(hello.role)));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, LinkOf(fd, transport, to, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
   GYRE_RETURN_IF_ERROR(link->Send({.kind = FrameKind::kHello, .epoch = hello.epoch}, parts, deadline));

@@ -26,7 +26,7 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 // The reader sees a large frame's first bytes while its last ones are still being copied.
 constexpr size_t kSlice = 16 << 10;
 // A writer that found no room sleeps until there is room worth waking for.
-constexpr size_t kWorthwhileRoom = 64 << 10;
+constexpr size_t kWorthwhileRoom = kShmRingBytes / 4;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // A field has a cache line of its own, two where the processor fetches pairs.

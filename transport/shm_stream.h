@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-inline constexpr size_t kShmRingBytes = 1 << 20;  // a power of two
+inline constexpr size_t kShmRingBytes = 4 << 20;  // a power of two
 
 // A sealed memfd of the right size, with its pages, ready for MakeShmStream. kResourceExhausted.
 StatusOr<Fd> MakeShmMemory();

@@ -8,6 +8,7 @@
 #include "tests/testing/tcp_pair.h"
 #include "transport/inproc_link.h"
 #include "transport/shm_stream.h"
+#include "transport/uring_stream.h"
 
 namespace gyre::testing {
 
@@ -18,6 +19,13 @@ inline LinkPair ShmPair(bool one_mapping) {
           *MakeFramedLink(std::move(streams.second), "the dialer")};
 }
 
+// Only where CheckUring is OK.
+inline LinkPair UringPair(const UringOptions& options = {}, const TcpStreamOptions& tcp = {}) {
+  const auto [client, server] = ConnectedSockets();
+  return {*MakeFramedLink(*MakeUringStream(Fd(client), tcp, options), "the server"),
+          *MakeFramedLink(*MakeUringStream(Fd(server), tcp, options), "the client")};
+}
+
 struct Carrier {
   const char* name;
   Transport transport;
@@ -26,11 +34,16 @@ struct Carrier {
 
 // One of each carrier as it is used.
 inline std::vector<Carrier> PlainCarriers() {
-  return {
+  std::vector<Carrier> carriers = {
       {"memory", Transport::kMemory, [] { return MakeInprocLinkPair(); }},
       {"tcp", Transport::kTcp, [] { return TcpPair(); }},
       {"shm", Transport::kShm, [] { return ShmPair(false); }},
   };
+  if (CheckUring().ok()) {
+    carriers.push_back({"kernel", Transport::kKernel, [] { return UringPair(); }});
+    carriers.push_back({"kernel_zero_copy", Transport::kKernel, [] { return UringPair({.zero_copy_from = 8 << 10}); }});
+  }
+  return carriers;
 }
 
 inline std::vector<Carrier> AllCarriers() {
@@ -47,6 +60,11 @@ inline std::vector<Carrier> AllCarriers() {
       {"tcp_chopped", Transport::kTcp, [] { return ChoppedTcpPair(1); }},
   };
   all.insert(all.end(), harder.begin(), harder.end());
+  if (CheckUring().ok()) {
+    all.push_back({"kernel_small_buffers", Transport::kKernel, [] {
+                     return UringPair({.zero_copy_from = 1000}, {.send_buffer = 32768, .receive_buffer = 32768});
+                   }});
+  }
   return all;
 }
 
