@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using testing::Process;
 using testing::Ring;
 
-constexpr uint32_t kTokens = 120;
+constexpr uint32_t kTextTokens = 120;
 
 class RingTransportTest : public testing::ProcessesTest {
  protected:
@@ -50,14 +50,14 @@ class RingTransportTest : public testing::ProcessesTest {
     EXPECT_TRUE(alone.ok()) << alone.status();
     std::vector<std::vector<TokenId>> texts;
     for (int i = 0; i < Clients::kTexts; ++i)
-      texts.push_back(testing::RunOne((*alone)->engine(), Ask(i, 96, kTokens)).tokens);
+      texts.push_back(testing::RunOne((*alone)->engine(), Ask(i, 96, kTextTokens)).tokens);
     return texts;
   }
 };
 
 // Texts over the ring while layers move between its processes, over whatever carries links and pages.
 void SameTexts(Ring& ring, const std::vector<std::vector<TokenId>>& expected) {
-  Clients clients(ring.address(), 96, kTokens);
+  Clients clients(ring.address(), 96, kTextTokens);
   for (const char* ranges : {"w2=0-1,w1=2-5", "w1=0-2,w2=3-5", "w1=0-5", "w1=0-3,w2=4-5"}) {
     for (const uint64_t until = clients.tokens() + 200; clients.tokens() < until && !clients.Ended(1);)
       std::this_thread::sleep_for(milliseconds(1));
@@ -87,6 +87,9 @@ TEST_F(RingTransportTest, ProcessesOfOneHostShareMemoryByThemselves) {
   // An address for people has nothing that only processes understand.
   EXPECT_THAT(FetchStatus(ring.address())->members(0).address(), ::testing::MatchesRegex("127.0.0.1:[0-9]+"));
   ring.worker(0).Kill(SIGKILL);
+  ring.worker(0).Wait(seconds(5));
+  for (int i = 0; i < 2000 && FetchStatus(ring.address())->state() == "serving"; ++i)
+    std::this_thread::sleep_for(milliseconds(5));
   ring.AddWorker("w3");
   EXPECT_TRUE(ring.Serves(2));
   auto target = OpenRemote(ring.address());
@@ -114,8 +117,10 @@ TEST_F(RingTransportTest, AWorkersOwnWishHoldsForItsHops) {
   // w2 and w3 want different things of the hop between them: the plan says so, and others are tried.
   std::string state;
   for (int i = 0; i < 2000 && state.find("w3") == std::string::npos; ++i) {
-    if (auto status = FetchStatus(ring.address()); status.ok()) state = status->state();
-    for (const auto& record : FetchStatus(ring.address())->history()) state += "; " + record.result();
+    const auto status = FetchStatus(ring.address());
+    if (!status.ok()) continue;
+    state = status->state();
+    for (const auto& record : status->history()) state += "; " + record.result();
     std::this_thread::sleep_for(milliseconds(10));
   }
   EXPECT_THAT(state, HasSubstr("shm")) << ring.serve().output();
