@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/flag_checks.h"
 #include "coordinator/scheduler_types.h"
+#include "fmt/core.h"
 #include "kernels/ops.h"
 
 namespace gyre {
@@ -49,7 +50,9 @@ void AddBinFlags(CLI::App* app, OpenOptions* o) {
 }
 
 void AddContextFlag(CLI::App* app, uint32_t* ctx) {
-  app->add_option("-c,--ctx", *ctx, "context of a conversation in tokens (default: what the model's file says)")
+  app->add_option(
+         "-c,--ctx", *ctx,
+         "context of a request in tokens, prompt and generated text together (default: what the model's file says)")
       ->check(Whole(1))
       ->type_name("N");
 }
@@ -60,7 +63,7 @@ void AddKvTypeFlag(CLI::App* app, std::string* kv_type) {
 }
 
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows) {
-  app->add_option("--max-rows", *max_rows, "maximum tokens per step, over all conversations")
+  app->add_option("--max-rows", *max_rows, "maximum tokens per step, over all requests")
       ->check(Whole(1))
       ->type_name("N");
 }
@@ -79,7 +82,7 @@ void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* is
 
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
 
-void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id) {
+void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id) {
   app->add_option("--api-key", *api_key,
                   "the key that the server asks for (default: OPENAI_API_KEY of the environment)")
       ->type_name("KEY");
@@ -91,12 +94,14 @@ void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std
 void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
   AddContextFlag(app, &o->ctx);
-  app->add_option("--kv-tokens", o->kv_tokens, "tokens that the KV cache holds (default: the context)")
+  app->add_option("--kv-tokens", o->kv_tokens,
+                  fmt::format("tokens that the KV cache holds (default: {}, in at most half of the free memory)",
+                              o->parallel > 1 ? "--parallel times the context" : "the context"))
       ->check(Whole(1))
       ->type_name("N");
   AddKvTypeFlag(app, &o->kv_type);
   app->add_option("--block-size", o->block_size, "tokens per KV block")->check(Whole(1, 256))->type_name("N");
-  app->add_option("--chunk", o->chunk, "maximum prompt tokens of one conversation per step")
+  app->add_option("--chunk", o->chunk, "maximum prompt tokens of one request per step")
       ->check(Whole(1))
       ->type_name("N");
   AddMaxRowsFlag(app, &o->max_rows);
@@ -119,17 +124,19 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
 }
 
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
-  app->add_option("--policy", o->policy,
-                  "who gets a step's tokens first: fcfs takes all in order, prefill_first takes new prompts, "
-                  "decode_round_robin takes texts that are being generated, in turn")
+  app->add_option(
+         "--policy", o->policy,
+         "who gets a step's tokens first: fcfs takes requests by priority and age, prefill_first takes prompts, "
+         "decode_round_robin takes requests that generate text, in turn")
       ->check(CLI::IsMember(std::vector<std::string>(kPolicyNames.begin(), kPolicyNames.end())));
   app->add_option(
          "--step-tokens", o->step_tokens,
-         "maximum prompt tokens per step while other texts are being generated (default: as many as keep such a "
-         "step below twice the time of one without)")
+         "maximum prompt tokens per step while other requests generate text (default: as many as let such a step "
+         "take 1.5 times as long as one without)")
       ->check(Whole(1))
       ->type_name("N");
-  app->add_option("--max-sequences", o->max_sequences, "requests that run at once; more of them wait (default 64)")
+  app->add_option("--max-sequences", o->max_sequences,
+                  "requests that run at once; more of them wait (default: 64, or --parallel if that is more)")
       ->check(Whole(1, 65536))
       ->type_name("N");
   app->add_flag("--kv-reserve", o->kv_reserve,
@@ -159,7 +166,7 @@ void AddUrlFlags(CLI::App* app, TargetOptions* o) {
   for (CLI::Option* option : before) {
     if (option != app->get_help_ptr() && option->get_name() != "--quiet") url->excludes(option);
   }
-  AddHttpFlags(app, &o->api_key, &o->ca_file, &o->model_id);
+  AddHttpClientFlags(app, &o->api_key, &o->ca_file, &o->model_id);
 }
 
 std::vector<std::string> GivenFlags(const CLI::App& app) {

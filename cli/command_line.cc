@@ -123,6 +123,8 @@ Action AddBench(CLI::App* app) {
   AddBinFlags(app, &o->ring.open);
   AddEngineFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
+  app->get_option("--ctx")->description("context of a request in tokens (default: what the longest run needs)");
+  app->get_option("--kv-tokens")->description("tokens that the KV cache holds (default: what all streams need)");
   return [o]() -> Status {
     if (o->models.empty()) return NeedModel("");
     return BenchCommand(*o);
@@ -133,7 +135,7 @@ Action AddBenchServe(CLI::App* app) {
   auto o = std::make_shared<BenchServeOptions>();
   o->version = GYRE_VERSION;
   app->add_option("--url,URL", o->url, "an OpenAI-compatible server, as http://127.0.0.1:8080")->required();
-  AddHttpFlags(app, &o->api_key, &o->ca_file, &o->model_id);
+  AddHttpClientFlags(app, &o->api_key, &o->ca_file, &o->model_id);
   auto* workload =
       app->add_option(
              "--workload", o->load.workload,
@@ -249,7 +251,7 @@ Action AddEstimate(CLI::App* app) {
   AddContextFlag(app, &o->ctx);
   auto* parallel =
       app->add_option("--parallel", o->parallel,
-                      "conversations of the whole context that the KV cache holds (default: 1 as `gyre run`, 8 with "
+                      "requests with the whole context that the KV cache holds (default: 1 as `gyre run`, 8 with "
                       "--nodes as `gyre serve`)")
           ->check(Whole(1))
           ->type_name("N");
@@ -286,7 +288,7 @@ void AddLogFlags(CLI::App* app, LogOptions* o) {
       ->check(CLI::IsMember({"text", "json"}));
 }
 
-void AddHttpFlags(CLI::App* app, ServeCommandOptions* options) {
+void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
   HttpOptions* const o = &options->http;
   app->add_option("--http", o->address,
                   fmt::format("where HTTP is answered (default: {}; with --cluster: nowhere)", kHttpAddress))
@@ -308,7 +310,8 @@ void AddHttpFlags(CLI::App* app, ServeCommandOptions* options) {
   app->add_option("--http-connections", o->connections, "maximum HTTP connections at once")
       ->check(Whole(1, 1000000))
       ->type_name("N");
-  app->add_option("--drain-timeout", o->drain_seconds, "seconds that running answers get after SIGTERM or Ctrl-C")
+  app->add_option("--drain-timeout", o->drain_seconds,
+                  "seconds that running requests get to end at a shutdown, by SIGTERM or Ctrl-C")
       ->check(Whole(0, 86400))
       ->type_name("S");
   app->add_flag("--metrics-open", o->metrics_open, "anyone may read /metrics");
@@ -348,12 +351,12 @@ Action AddServe(CLI::App* app) {
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
-  AddHttpFlags(app, o.get());
+  AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
   app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
       ->type_name("FILE");
   app->add_flag("--insecure", o->serve.insecure, "listen beyond loopback, without encryption");
-  app->add_option("--parallel", o->ring.parallel, "conversations of the whole context that the KV cache holds")
+  app->add_option("--parallel", o->ring.parallel, "requests with the whole context that the KV cache holds")
       ->check(Whole(1, 100000))
       ->type_name("N");
   AddEngineFlags(app, &o->ring);

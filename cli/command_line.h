@@ -47,7 +47,7 @@ void AddUrlFlags(CLI::App* app, TargetOptions* options);
 std::vector<std::string> GivenFlags(const CLI::App& app);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
 // What a client of an HTTP server needs.
-void AddHttpFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
+void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 
 }  // namespace gyre

@@ -99,13 +99,13 @@ struct ConvertOptions {
 };
 Status ConvertCommand(const ConvertOptions& options);
 
-// Conversations of the whole context that the KV cache of `gyre serve` holds.
+// Requests with the whole context that the KV cache of `gyre serve` holds.
 constexpr uint32_t kServeParallel = 8;
 
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";
   OpenOptions open;
-  uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: conversations of the whole context
+  uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: requests with the whole context
   bool json = false;
 };
 Status EstimateCommand(const EstimateOptions& options);

@@ -144,6 +144,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
   if (!ignored) ring_options.model = absolute.string();
+  // Before the model loads, so that whoever watches the process sees that it lives.
+  std::unique_ptr<HttpFront> front;
+  if (!http.address.empty()) {
+    GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at));
+  }
   LoadingBar bar(ring_options.quiet);
   ring_options.on_load = bar.callback();
   auto opened = Runtime::Open(ring_options);
@@ -153,10 +158,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (clustered) {
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get()));
   }
-  std::unique_ptr<HttpFront> front;
-  if (!http.address.empty()) {
-    GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at, options.ring.model, options.version, *ring, &tracer));
-  }
+  if (front != nullptr) front->Serve(options.ring.model, options.version, *ring, &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
   // For people, and for programs that started it with port 0.
   if (server != nullptr) fmt::print("listening {}\n", server->address());

@@ -11,6 +11,7 @@
 #include "cli/listen.h"
 #include "cli/log_setup.h"
 #include "cli/session.h"
+#include "coordinator/http/health_routes.h"
 #include "coordinator/http/routes.h"
 #include "transport/tcp_link.h"
 
@@ -76,44 +77,51 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
   return CheckPort("--http", *at);
 }
 
-HttpFront::HttpFront(const HttpOptions& options, Runtime& runtime)
-    : options_(options), context_{.service = runtime.service()} {}
-
-StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at,
-                                                     const std::string& model, const std::string& version,
-                                                     Runtime& runtime, Tracer* tracer) {
-  std::unique_ptr<HttpFront> front(new HttpFront(options, runtime));
-  http::ApiContext& context = front->context_;
-  context.cluster = &runtime.cluster();
-  context.engine_stats = [&runtime] { return runtime.engine().stats(); };
-  context.models = {ModelName(model)};
-  for (const std::string& alias : options.aliases) {
-    if (!context.Serves(alias)) context.models.push_back(alias);
-  }
-  context.created = Now();
-  context.version = version;
-  context.tracer = tracer;
-  context.metrics_open = options.metrics_open;
-  context.ready = [&runtime, &draining = front->draining_]() -> Status {
-    if (draining) return Unavailable("draining: the server is about to end");
-    const ClusterStatus status = runtime.cluster().status();
-    if (!status.plan) return Unavailable("{}", status.state);
-    return absl::OkStatus();
-  };
-  context.draining = [&draining = front->draining_] { return draining.load(); };
-  context.server_stats = [&counted = front->counted_] {
-    const http::HttpServer* server = counted;
-    return server != nullptr ? server->stats() : http::ServerStats{};
-  };
-  context.request_counts = &front->request_counts_;
+StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at) {
+  std::unique_ptr<HttpFront> front(new HttpFront(options));
   http::Router router;
-  AddAllRoutes(router, context);
+  http::AddLoadingRoutes(router);
   http::ServerOptions server_options = ServerOptionsOf(options, at);
   server_options.on_request = [&counts = front->request_counts_](const http::RequestRecord& r) { counts.Add(r); };
   GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(std::move(server_options), std::move(router)));
   front->counted_ = front->server_.get();
   if (!options.tls_cert.empty() || !options.api_keys.empty()) CatchHangups();
+  if (!IsLoopback(at.host) && !options.api_keys.empty() && options.tls_cert.empty()) {
+    Log(LogLevel::kWarn,
+        "http: {} without TLS: whoever sees the network's traffic sees the API keys; --tls-cert and --tls-key hide "
+        "them",
+        front->server_->url());
+  }
   return front;
+}
+
+void HttpFront::Serve(const std::string& model, const std::string& version, Runtime& runtime, Tracer* tracer) {
+  http::ApiContext& context = context_.emplace(http::ApiContext{.service = runtime.service()});
+  context.cluster = &runtime.cluster();
+  context.engine_stats = [&runtime] { return runtime.engine().stats(); };
+  context.models = {ModelName(model)};
+  for (const std::string& alias : options_.aliases) {
+    if (!context.Serves(alias)) context.models.push_back(alias);
+  }
+  context.created = Now();
+  context.version = version;
+  context.tracer = tracer;
+  context.metrics_open = options_.metrics_open;
+  context.ready = [&runtime, &draining = draining_]() -> Status {
+    if (draining) return Unavailable("draining: the server is about to end");
+    const ClusterStatus status = runtime.cluster().status();
+    if (!status.plan) return Unavailable("{}", status.state);
+    return absl::OkStatus();
+  };
+  context.draining = [&draining = draining_] { return draining.load(); };
+  context.server_stats = [&counted = counted_] {
+    const http::HttpServer* server = counted;
+    return server != nullptr ? server->stats() : http::ServerStats{};
+  };
+  context.request_counts = &request_counts_;
+  http::Router router;
+  AddAllRoutes(router, context);
+  server_->SetRouter(std::move(router));
 }
 
 void HttpFront::Reload() {

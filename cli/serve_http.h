@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/host_port.h"
@@ -22,10 +23,11 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at);
 // Routes, what they stand on, and the server.
 class HttpFront {
  public:
-  // Runtime and tracer outlive it. tracer null: no /v1/cluster/trace.
-  static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at,
-                                                   const std::string& model, const std::string& version,
-                                                   Runtime& runtime, Tracer* tracer);
+  // Opens the port. Until Serve, /health answers, and everything else says that the model is loading.
+  static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
+  // From now on all routes are there; called once. Runtime and tracer outlive the server's run: Stop it before they go.
+  // tracer null: no /v1/cluster/trace.
+  void Serve(const std::string& model, const std::string& version, Runtime& runtime, Tracer* tracer);
   http::HttpServer& server() { return *server_; }
   // Reads certificate, key and API keys again, if there are any.
   void Reload();
@@ -33,12 +35,12 @@ class HttpFront {
   void Drain();
 
  private:
-  HttpFront(const HttpOptions& options, Runtime& runtime);
+  explicit HttpFront(const HttpOptions& options) : options_(options) {}
 
   const HttpOptions options_;
   std::atomic<bool> draining_{false};
   http::RequestCounts request_counts_;
-  http::ApiContext context_;
+  std::optional<http::ApiContext> context_;
   std::atomic<const http::HttpServer*> counted_{nullptr};  // server_, for its own routes
   std::unique_ptr<http::HttpServer> server_;
 };

@@ -1,4 +1,5 @@
-// The engine: takes requests, keeps the ring full of steps, samples, streams. One thread does it all: Engine::Loop.
+// The engine: takes requests, keeps the ring full of steps, samples, streams. One thread does it all:
+// Engine::Impl::Loop.
 #pragma once
 
 #include <cstdint>

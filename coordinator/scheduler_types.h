@@ -15,7 +15,7 @@ namespace gyre {
 
 // Who gets rows of a step first. Each keeps the promises of docs/scheduler.md.
 enum class SchedulerPolicy : uint8_t {
-  kFcfs,              // one queue of prompts and decoding sequences, in the order of admission
+  kFcfs,              // one queue of prompts and decoding sequences, by rank: priority, then arrival
   kPrefillFirst,      // prompts first: the first token comes soon, the others later
   kDecodeRoundRobin,  // decoding sequences first, in turn; prompts get what is left
 };

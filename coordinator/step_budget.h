@@ -8,9 +8,10 @@
 
 namespace gyre {
 
-// Learns from the times of steps what decode rows and prompt rows cost on this ring. A step with prompt rows is to take
-// less than twice as long as one without, so that a long prompt hardly slows the texts that run. Where more prompts
-// wait than texts run, the prompts may take longer in proportion. Not thread-safe: the scheduler owns it.
+// Learns from the times of steps what decode rows and prompt rows cost on this ring. A step with prompt rows may take
+// 1.5 times as long as one without, so that a long prompt hardly slows the sequences that decode. Where more sequences
+// have prompt rows to compute than decode, prompts may take longer in proportion. Not thread-safe: the scheduler owns
+// it.
 class StepBudget {
  public:
   static constexpr uint32_t kFirst = 32, kLeast = 4;  // rows: before anything is measured, and at any time

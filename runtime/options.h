@@ -46,7 +46,7 @@ struct ComputeOptions {
   uint32_t max_sequences = 0;   // that run at once; 0 = 64, and as many as `parallel`
   bool kv_reserve = false;      // each sequence holds KV blocks for the whole context while it runs
   std::string policy = "fcfs";  // who gets rows of a step first (SchedulerPolicy)
-  uint32_t step_tokens = 0;     // prompt tokens per step beside texts that are being generated; 0 = found by measuring
+  uint32_t step_tokens = 0;     // prompt tokens per step beside requests that decode; 0 = found by measuring
   bool no_prefix_cache = false;
   bool no_chunked_prefill = false;
   bool no_continuous_batching = false;

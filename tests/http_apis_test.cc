@@ -2,13 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <thread>
 
 #include "coordinator/http/anthropic.h"
 #include "coordinator/http/llama.h"
+#include "model/weights.h"
 #include "runtime/runtime.h"
 #include "tests/testing/fake_engine.h"
 #include "tests/testing/http_api.h"
+#include "tests/testing/tiny_model.h"
 
 namespace gyre::http {
 namespace {
@@ -173,6 +176,57 @@ TEST_F(ApisTest, AnErrorWithinAMessageIsItsLastEvent) {
   EXPECT_THAT(exchange->answer.body, HasSubstr("Half"));
 }
 
+TEST_F(ApisTest, AnEngineThatStopsIsSaidByEveryRoute) {
+  for (const auto& [path, body] : {std::pair{kMessages, R"({"model":"demo","max_tokens":9,
+                                                 "messages":[{"role":"user","content":"Hi"}]})"},
+                                   std::pair{"/completion", R"({"prompt":"Hi"})"}}) {
+    testing::FakeEngine engine;
+    Service service(runtime_->model(), engine.Calls(), 256);
+    ApiCaller api(service);
+    AddAnthropicRoutes(api.router, api.context);
+    AddLlamaRoutes(api.router, api.context);
+    std::thread answers([&engine] {
+      while (engine.requests().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      engine.Send(1, TokenEvent{.token = 5, .text = "Half"});
+      engine.Send(1, Cancelled{});
+    });
+    const auto exchange = api.Call("POST", path, body);
+    answers.join();
+    EXPECT_EQ(exchange->answers, 1) << path;
+    EXPECT_EQ(exchange->answer.status, 503) << path;
+    EXPECT_THAT(exchange->answer.body, HasSubstr("the server stops")) << path;
+  }
+}
+
+// A template's limit is no full queue: the same question would pass it again.
+TEST_F(ApisTest, ATemplateThatMakesTooMuchIsUnprocessable) {
+  std::ifstream in(GYRE_DEMO_MODEL, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const std::string own(runtime_->model().chat_template());
+  std::string endless = "{% for a in range(900000000) %}{% endfor %}";
+  ASSERT_GE(own.size(), endless.size());
+  endless.resize(own.size(), ' ');
+  bytes.replace(bytes.find(own), own.size(), endless);
+  const auto* first = reinterpret_cast<const std::byte*>(bytes.data());
+  const testing::TinyModelFile file(std::vector<std::byte>(first, first + bytes.size()));
+  const auto model = OpenModel(file.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  testing::FakeEngine engine;
+  Service service(**model, engine.Calls(), 256);
+  ApiCaller api(service);
+  AddAnthropicRoutes(api.router, api.context);
+  AddLlamaRoutes(api.router, api.context);
+  const std::string messages = R"("messages":[{"role":"user","content":"Hi"}])";
+  for (const auto& [path, more] :
+       {std::pair{kMessages, R"(,"model":"demo","max_tokens":9})"},
+        std::pair{"/v1/messages/count_tokens", R"(,"model":"demo"})"}, std::pair{"/apply-template", "}"}}) {
+    const auto exchange = api.Post(path, "{" + messages + more);
+    EXPECT_EQ(exchange->answer.status, 422) << path << exchange->answer.body;
+    EXPECT_THAT(exchange->answer.body, HasSubstr("the template makes more than")) << path;
+    EXPECT_TRUE(exchange->answer.headers.empty()) << path << ": it is not to be tried again";
+  }
+}
+
 TEST_F(ApisTest, LlamaCompletionStreamsWhatItAnswersWhole) {
   const json::value whole =
       api_.Get("/completion", R"({"prompt":"Once upon a time","n_predict":16,"temperature":0,"return_tokens":true})");
@@ -237,6 +291,8 @@ TEST_F(ApisTest, LlamaTokensAndTemplates) {
   const auto props = api_.Call("GET", "/props", "");
   EXPECT_EQ(At(Json(props->answer.body), "/model_path"), "demo.gguf");
   EXPECT_EQ(At(Json(props->answer.body), "/total_slots"), "64");
+  EXPECT_THAT(props->answer.body, HasSubstr(R"("temperature":0.8,)")) << "a number as a person writes it";
+  EXPECT_THAT(props->answer.body, HasSubstr(R"("min_p":0.05,)"));
   EXPECT_TRUE(Json(api_.Call("GET", "/slots", "")->answer.body).is_array());
 }
 

@@ -269,7 +269,7 @@ gyre_serving 1
 # HELP gyre_plan_number Number of the plan that serves; 0 = none does.
 # TYPE gyre_plan_number gauge
 gyre_plan_number 3
-# HELP gyre_plans_made_total Plan changes that were begun.
+# HELP gyre_plans_made_total Plan changes that succeeded.
 # TYPE gyre_plans_made_total counter
 gyre_plans_made_total 3
 # HELP gyre_plans_aborted_total Plan changes that were given up.

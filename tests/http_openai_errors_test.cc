@@ -231,6 +231,26 @@ TEST_F(OpenAiErrorsTest, AFailureInTheMiddleOfAStreamIsItsLastEvent) {
   EXPECT_TRUE(engine_.cancelled(1));
 }
 
+TEST_F(OpenAiErrorsTest, AChoiceThatFailsCancelsTheOthersAtOnce) {
+  FakeExchange* stream = nullptr;
+  CallBeside(
+      kChat, R"({"messages":[{"role":"user","content":"Hi"}],"stream":true,"n":3})",
+      [&](uint64_t) {
+        while (engine_.requests().size() < 3) std::this_thread::yield();
+        engine_.Send(1, TokenEvent{.token = 5, .text = "a"});
+        while (!stream->streamed) std::this_thread::yield();
+        stream->blocked = true;  // the client takes nothing, not even the error
+        engine_.Send(2, Failed{Internal("a stage failed")});
+        for (int i = 0; i < 4000 && !engine_.cancelled(3); ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        EXPECT_TRUE(engine_.cancelled(1));
+        EXPECT_TRUE(engine_.cancelled(3));
+        stream->blocked = false;
+      },
+      [&](FakeExchange& begun) { stream = &begun; });
+}
+
 TEST_F(OpenAiErrorsTest, AStreamThatWaitsSendsComments) {
   api_.context.stream_ping = std::chrono::milliseconds(2);
   const auto exchange = CallBeside(kComplete, R"({"prompt":"a","stream":true})", [&](uint64_t n) {

@@ -1,11 +1,14 @@
 // What all routes stand on: JSON fields, errors, the router, and requests to the service.
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "boost/json/parse.hpp"
 #include "coordinator/http/generation.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/router.h"
-#include "testing/fake_exchange.h"
+#include "tests/testing/fake_exchange.h"
 
 namespace gyre::http {
 namespace {
@@ -68,6 +71,33 @@ TEST(HttpJson, TextIsAlwaysUtf8) {
   EXPECT_EQ(ValidUtf8("\xC3"), "\xEF\xBF\xBD");
   EXPECT_EQ(ValidUtf8("\xED\xA0\x80z"), "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");
   EXPECT_EQ(SseEvent("{}", "ping"), "event: ping\ndata: {}\n\n");
+}
+
+TEST(HttpJson, NumbersAreWrittenAsShortAsTheyCanBe) {
+  const std::pair<json::value, const char*> cases[] = {
+      {0.8, "0.8"},
+      {DecimalOf(0.8F), "0.8"},
+      {DecimalOf(1e-10F), "1e-10"},
+      {DecimalOf(16777216), "16777216.0"},
+      {DecimalOf(-1.5F), "-1.5"},
+      {0.1 + 0.2, "0.30000000000000004"},
+      {1.0, "1.0"},
+      {-0.0, "-0.0"},
+      {1e300, "1e+300"},
+      {5e-324, "5e-324"},
+      {std::numeric_limits<double>::infinity(), "null"},
+      {DecimalOf(std::numeric_limits<float>::quiet_NaN()), "null"},
+      {uint64_t{18446744073709551615U}, "18446744073709551615"},
+      {int64_t{-7}, "-7"},
+  };
+  for (const auto& [value, text] : cases) EXPECT_EQ(WriteJson(value), text);
+}
+
+TEST(HttpJson, WhatIsWrittenReadsAsTheSame) {
+  for (const char* text : {"{}", "[]", "[[],{}]", R"({"a":[1,-2,0.5,true,false,null,"x"],"b":{"c":{}}})",
+                           R"({"\"\\\n\t\u0001é😀":"\u0000/"})"}) {
+    EXPECT_EQ(WriteJson(json::parse(text)), text);
+  }
 }
 
 TEST(HttpErrors, HaveTheShapeOfTheirApi) {

@@ -277,7 +277,8 @@ TEST_F(HttpHostileTest, FullServersEndIdleConnectionsFirst) {
   const HttpAnswer answer = refused.Answer();
   EXPECT_EQ(answer.status, 503);
   EXPECT_TRUE(answer.whole);
-  EXPECT_EQ(answer.body.back(), '}');
+  EXPECT_EQ(answer.body,
+            R"({"error":{"message":"too many connections","type":"server_error","param":null,"code":null}})");
   EXPECT_EQ(server_->stats().refused, 1u);
   Wake();
   for (HttpClient* client : {&first, &second, &third, &fourth}) EXPECT_EQ(client->Answer().body, "x");

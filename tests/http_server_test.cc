@@ -126,7 +126,9 @@ TEST_F(HttpServerTest, UnknownPathsMethodsAndTypes) {
   client.Request("BREW", "/echo");
   EXPECT_EQ(client.Answer().status, 501);
   client.Request("POST", "/echo", "Content-Type: text/plain\r\n", "x");
-  EXPECT_EQ(client.Answer().status, 415);
+  answer = client.Answer();
+  EXPECT_EQ(answer.status, 415);
+  EXPECT_THAT(answer.body, HasSubstr("-H 'Content-Type: application/json'")) << "what a user of curl forgot";
   EXPECT_TRUE(client.Ended());
 }
 

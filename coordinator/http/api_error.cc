@@ -1,7 +1,6 @@
 #include "coordinator/http/api_error.h"
 
 #include "boost/json/object.hpp"
-#include "boost/json/serialize.hpp"
 #include "coordinator/http/json_text.h"
 
 namespace gyre::http {
@@ -68,6 +67,11 @@ ApiError FromStatus(const Status& status, std::string param) {
           .retry_after = http == 429 || http == 503 ? 1 : 0};
 }
 
+ApiError FromInput(const Status& status, std::string param) {
+  if (absl::IsResourceExhausted(status)) return Unprocessable(Message(status), std::move(param));
+  return FromStatus(status, std::move(param));
+}
+
 std::string RenderJson(const ApiError& error, ApiStyle style) {
   json::object inner;
   if (style == ApiStyle::kAnthropic) {
@@ -76,7 +80,7 @@ std::string RenderJson(const ApiError& error, ApiStyle style) {
     json::object outer;
     outer["type"] = "error";
     outer["error"] = std::move(inner);
-    return json::serialize(outer);
+    return WriteJson(outer);
   }
   inner["message"] = ValidUtf8(error.message);
   inner["type"] = OpenAiType(error.status);
@@ -84,7 +88,7 @@ std::string RenderJson(const ApiError& error, ApiStyle style) {
   inner["code"] = TextOrNull(error.code);
   json::object outer;
   outer["error"] = std::move(inner);
-  return json::serialize(outer);
+  return WriteJson(outer);
 }
 
 HttpResponse Render(const ApiError& error, ApiStyle style) {

@@ -7,7 +7,6 @@
 
 #include "base/mutex.h"
 #include "base/trace.h"
-#include "boost/json/serialize.hpp"
 #include "coordinator/cluster.h"
 #include "coordinator/http/cluster_json.h"
 #include "coordinator/http/json_fields.h"
@@ -28,7 +27,7 @@ std::string StatusText(const ApiContext& context) {
                           .context = context.service.context(),
                           .vocab = spec.vocab};
   const EngineStats engine = context.engine_stats ? context.engine_stats() : EngineStats{};
-  return json::serialize(StatusJson(facts, context.cluster->status(), engine));
+  return WriteJson(StatusJson(facts, context.cluster->status(), engine));
 }
 
 HttpResponse Answer(std::string body) {
@@ -155,7 +154,7 @@ std::optional<ApiError> ReadUndrain(const json::object& body, Asking* asking) {
 }
 
 HttpResponse AnswerOf(const StatusOr<ChangeReport>& report) {
-  if (report.ok()) return Answer(json::serialize(ChangeJson(*report)));
+  if (report.ok()) return Answer(WriteJson(ChangeJson(*report)));
   ApiError error = FromStatus(report.status());
   // Too little memory somewhere: the same change is refused again, whenever it is asked for.
   if (absl::IsResourceExhausted(report.status())) error.status = 409, error.retry_after = 0;

@@ -4,8 +4,9 @@
 
 #include "base/log_output.h"
 #include "boost/asio/write.hpp"
+#include "coordinator/http/admission.h"
 #include "coordinator/http/connection_exchange.h"
-#include "coordinator/http/json_text.h"
+#include "coordinator/http/request_log.h"
 #include "fmt/core.h"
 
 namespace gyre::http {
@@ -24,62 +25,6 @@ bool IsLoopbackPeer(const Connection::Socket& socket) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, peer.to_v6()).is_loopback();
   }
   return peer.is_loopback();
-}
-
-// application/json with or without parameters, or nothing at all.
-bool MayBeJson(const std::string* type) {
-  if (type == nullptr || type->empty()) return true;
-  std::string name = type->substr(0, type->find(';'));
-  while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) name.pop_back();
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return name == "application/json";
-}
-
-// For the log: what a stranger wrote, without control characters.
-std::string ForLog(std::string_view text) {
-  constexpr size_t kLongest = 120;
-  std::string out = ValidUtf8(text.substr(0, kLongest));
-  for (char& c : out) c = static_cast<unsigned char>(c) <= 0x20 || c == '\x7F' ? '?' : c;
-  return out;
-}
-
-void LogRequest(const RequestRecord& r) {
-  if (!LogEnabled(LogLevel::kInfo)) return;
-  std::string more;
-  if (!r.caller.empty()) more += " caller " + r.caller;
-  if (r.prompt_tokens + r.generated_tokens > 0) {
-    more += fmt::format(" tokens {}+{}", r.prompt_tokens, r.generated_tokens);
-  }
-  if (r.gone) more += " client gone";
-  const double ms = std::chrono::duration<double, std::milli>(r.took).count();
-  const std::string method = r.method.empty() ? "-" : ForLog(r.method), path = r.path.empty() ? "-" : ForLog(r.path);
-  const std::string line =
-      fmt::format("http {} {} {} {} {:.1f} ms {} bytes{}", r.id, method, path, r.status, ms, r.bytes, more);
-  LogWith(LogLevel::kInfo, line,
-          {{"request", r.id},
-           {"method", method},
-           {"path", path},
-           {"caller", r.caller},
-           {"status", std::to_string(r.status), true},
-           {"milliseconds", fmt::format("{:.1f}", ms), true},
-           {"bytes", std::to_string(r.bytes), true},
-           {"prompt_tokens", std::to_string(r.prompt_tokens), true},
-           {"generated_tokens", std::to_string(r.generated_tokens), true}});
-}
-
-bool IsPreflight(const HttpRequest& request) {
-  return request.method == "OPTIONS" && request.Header("origin") != nullptr &&
-         request.Header("access-control-request-method") != nullptr;
-}
-
-HttpResponse PreflightAnswer(const HttpRequest& request) {
-  HttpResponse answer{.status = 204};
-  answer.headers.emplace_back("access-control-allow-methods", "GET, HEAD, POST, PUT, PATCH, DELETE");
-  if (const std::string* wanted = request.Header("access-control-request-headers")) {
-    answer.headers.emplace_back("access-control-allow-headers", *wanted);
-  }
-  answer.headers.emplace_back("access-control-max-age", "600");
-  return answer;
 }
 
 }  // namespace
@@ -247,60 +192,6 @@ Awaitable<std::optional<ApiError>> Connection::ReadBody(RequestParser& parser) {
   co_return error;
 }
 
-Caller Connection::Identify(const HttpRequest& request) const {
-  Caller caller;
-  caller.loopback = loopback_;
-  if (core_.keys == nullptr) {
-    caller.role = loopback_ ? Role::kAdmin : Role::kUser;
-    return caller;
-  }
-  const std::optional<std::string_view> key = KeyOf(request);
-  const ApiKeys::Entry* entry = key ? core_.keys->Find(*key) : nullptr;
-  if (entry == nullptr) return caller;
-  caller.name = entry->name;
-  caller.role = entry->role;
-  caller.tenant = entry->tenant;
-  return caller;
-}
-
-std::optional<ApiError> Connection::Admit(const HttpRequest& request, const Route** route,
-                                          HttpResponse* refusal) const {
-  if (const std::string* host = request.Header("host")) {
-    if (auto error = CheckHost(core_.origins, *host)) return error;
-  }
-  if (ClassifyOrigin(core_.origins, request) == OriginKind::kStranger) {
-    return ApiError{.status = 403,
-                    .message = "a page of another server may not ask here; the flag --cors ORIGIN lets it",
-                    .code = "origin_not_allowed"};
-  }
-  if (IsPreflight(request)) return std::nullopt;
-  const Router::Match match = core_.router.Find(request.method, request.path);
-  *route = match.route;
-  if (match.route == nullptr) {
-    const std::string path = ForLog(request.path);
-    if (match.allow.empty()) return ApiError{.status = 404, .message = fmt::format("there is no {}", path)};
-    refusal->headers.emplace_back("allow", match.allow);
-    return ApiError{.status = 405, .message = fmt::format("{} does not take {}", path, request.method)};
-  }
-  const Caller& caller = request.caller;
-  if (match.route->role > caller.role) {
-    if (core_.keys == nullptr) {
-      return ApiError{.status = 403, .message = "without --api-keys this is answered to this machine only"};
-    }
-    if (!caller.name.empty()) return ApiError{.status = 403, .message = "this needs a key of the role admin"};
-    return ApiError{.status = 401,
-                    .message = KeyOf(request) ? "the API key is not known" : "an API key is needed",
-                    .code = "invalid_api_key"};
-  }
-  if (core_.draining && match.route->role != Role::kAnyone) {
-    return ApiError{.status = 503, .message = "the server is about to end", .retry_after = 1};
-  }
-  if (request.method == "POST" && !MayBeJson(request.Header("content-type"))) {
-    return ApiError{.status = 415, .message = "the body must be application/json"};
-  }
-  return std::nullopt;
-}
-
 // A request that is being read or answered.
 struct Connection::Count {
   explicit Count(Connection& c) : connection(c) { ++c.core_.active; }
@@ -313,76 +204,29 @@ struct Connection::Count {
 
 Awaitable<bool> Connection::Serve() {
   RequestParser parser(core_.options.limits);
-  std::optional<ApiError> error;
-  const bool there = co_await ReadHead(parser, error);
+  Admission admission;
+  const bool there = co_await ReadHead(parser, admission.error);
   if (!there) co_return false;
   phase_ = Phase::kRead;
   const Deadline begin = Clock::now();
   ++core_.requests;
   const Count count{*this};
+  const std::shared_ptr<const Router> router = core_.router();  // its routes stay until the answer has ended
   HttpRequest& request = parser.request();
   request.id = fmt::format("{}{:08x}", core_.id_prefix, ++core_.last_id);
-  request.caller = Identify(request);
-  const Route* route = nullptr;
-  HttpResponse answer;
-  if (!error) error = Admit(request, &route, &answer);
+  request.caller = Identify(core_.keys.get(), request, loopback_);
+  if (!admission.error) admission = Admit(core_, *router, request);
   ConnectionExchange exchange(*this, parser.http_1_0(), parser.keep_alive() && !core_.draining);
-  if (error && !parser.done()) exchange.EndConnection();  // its body, if it has one, is not read
-  if (!error && parser.expects_continue() && !parser.done() && input_.empty()) {
-    const Parts go_on{"HTTP/1.1 100 Continue\r\n\r\n", {}, {}};
-    co_await Send(go_on);
-  }
-  if (!error) {
-    std::optional<ApiError> bad = co_await ReadBody(parser);
-    if (bad) exchange.EndConnection();
-    error = std::move(bad);
-  }
-  parser.TakeBody();
-  const bool preflight = !error && IsPreflight(request);
-  if (const std::string* origin = request.Header("origin");
-      origin != nullptr && ClassifyOrigin(core_.origins, request) == OriginKind::kListed) {
-    exchange.set_cors_origin(*origin);
-  }
+  co_await ReadRest(parser, exchange, admission.error);
   exchange.set_request(std::move(request));
   phase_ = Phase::kAnswer;
   deadline_ = kNoDeadline;
-  if (preflight) {
-    HttpResponse yes = PreflightAnswer(exchange.request());
-    co_await exchange.Respond(std::move(yes));
-  } else if (error) {
-    HttpResponse no = Render(*error, route != nullptr ? route->style : ApiStyle::kOpenAi);
-    no.headers.insert(no.headers.end(), answer.headers.begin(), answer.headers.end());
-    co_await exchange.Respond(std::move(no));
-  } else {
-    std::string thrown;
-    try {
-      co_await route->handler(exchange);
-    } catch (const std::exception& e) {
-      thrown = e.what();
-    } catch (...) {
-      thrown = "an exception of no known type";
-    }
-    if (!thrown.empty()) {
-      const std::string line =
-          fmt::format("http {}: the route {} threw: {}", exchange.request().id, route->path, thrown);
-      LogWith(LogLevel::kError, line, {{"request", exchange.request().id}});
-    }
-    if (!exchange.answered() && !broken_ && !(ended_ && thrown.empty())) {
-      ApiError sorry{.status = 500, .message = "an error of the server; its log says more"};
-      HttpResponse no = Render(sorry, route->style);
-      co_await exchange.Respond(std::move(no));
-    } else if (!thrown.empty()) {
-      // The client must not take half an answer for a whole one.
-      exchange.EndConnection();
-      broken_ = true;
-    }
-    co_await exchange.Finish();
-  }
+  co_await Answer(exchange, admission);
   RequestRecord& record = exchange.record();
   record.id = exchange.request().id;
   record.method = exchange.request().method;
   record.path = exchange.request().path;
-  if (route != nullptr) record.route = route->path;
+  if (admission.route != nullptr) record.route = admission.route->path;
   record.caller = exchange.request().caller.name;
   record.took = Clock::now() - begin;
   record.gone = closed_by_client();
@@ -395,6 +239,65 @@ Awaitable<bool> Connection::Serve() {
   if (input_.empty()) input_.shrink_to_fit();
   StartRead();
   co_return exchange.keep_alive() && !broken_;
+}
+
+Awaitable<void> Connection::ReadRest(RequestParser& parser, ConnectionExchange& exchange,
+                                     std::optional<ApiError>& error) {
+  if (error && !parser.done()) exchange.EndConnection();  // its body, if it has one, is not read
+  if (!error && parser.expects_continue() && !parser.done() && input_.empty()) {
+    const Parts go_on{"HTTP/1.1 100 Continue\r\n\r\n", {}, {}};
+    co_await Send(go_on);
+  }
+  if (!error) {
+    std::optional<ApiError> bad = co_await ReadBody(parser);
+    if (bad) exchange.EndConnection();
+    error = std::move(bad);
+  }
+  parser.TakeBody();
+  const HttpRequest& request = parser.request();
+  if (const std::string* origin = request.Header("origin");
+      origin != nullptr && ClassifyOrigin(core_.origins, request) == OriginKind::kListed) {
+    exchange.set_cors_origin(*origin);
+  }
+}
+
+Awaitable<void> Connection::Answer(ConnectionExchange& exchange, const Admission& admission) {
+  const Route* const route = admission.route;
+  if (admission.error) {
+    HttpResponse no = Render(*admission.error, route != nullptr ? route->style : ApiStyle::kOpenAi);
+    if (!admission.allow.empty()) no.headers.emplace_back("allow", admission.allow);
+    co_await exchange.Respond(std::move(no));
+  } else if (IsPreflight(exchange.request())) {
+    HttpResponse yes = PreflightAnswer(exchange.request());
+    co_await exchange.Respond(std::move(yes));
+  } else {
+    co_await RunRoute(exchange, *route);
+  }
+}
+
+Awaitable<void> Connection::RunRoute(ConnectionExchange& exchange, const Route& route) {
+  std::string thrown;
+  try {
+    co_await route.handler(exchange);
+  } catch (const std::exception& e) {
+    thrown = e.what();
+  } catch (...) {
+    thrown = "an exception of no known type";
+  }
+  if (!thrown.empty()) {
+    const std::string line = fmt::format("http {}: the route {} threw: {}", exchange.request().id, route.path, thrown);
+    LogWith(LogLevel::kError, line, {{"request", exchange.request().id}});
+  }
+  if (!exchange.answered() && !broken_ && !(ended_ && thrown.empty())) {
+    ApiError sorry{.status = 500, .message = "an error of the server; its log says more"};
+    HttpResponse no = Render(sorry, route.style);
+    co_await exchange.Respond(std::move(no));
+  } else if (!thrown.empty()) {
+    // The client must not take half an answer for a whole one.
+    exchange.EndConnection();
+    broken_ = true;
+  }
+  co_await exchange.Finish();
 }
 
 Awaitable<bool> Connection::SendTls(Parts parts) {

@@ -15,6 +15,9 @@
 
 namespace gyre::http {
 
+class ConnectionExchange;
+struct Admission;
+
 // Used on the server's thread only. Core outlives it. Held by shared_ptr.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -50,16 +53,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Awaitable<std::optional<ApiError>> ReadBody(RequestParser& parser);
   // One request and its answer. False: the connection ends.
   Awaitable<bool> Serve();
+  // The body, if the request is admitted. An error of it is in `error`.
+  Awaitable<void> ReadRest(RequestParser& parser, ConnectionExchange& exchange, std::optional<ApiError>& error);
+  Awaitable<void> Answer(ConnectionExchange& exchange, const Admission& admission);
+  Awaitable<void> RunRoute(ConnectionExchange& exchange, const Route& route);
   // Sends the end of the connection, and gives the client a moment to read the last answer.
   Awaitable<void> Linger();
   // False: the client is gone.
   Awaitable<bool> Send(Parts parts);
   Awaitable<bool> SendTls(Parts parts);
-
-  // Who asks, as Caller says.
-  Caller Identify(const HttpRequest& request) const;
-  // Whether this request may have its route. `route` may be null although it may: a preflight.
-  std::optional<ApiError> Admit(const HttpRequest& request, const Route** route, HttpResponse* refusal) const;
 
   bool closed_by_client() const { return ended_ || broken_; }
 

@@ -40,7 +40,15 @@ Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& serv
     *out = *std::move(made);
     co_return std::nullopt;
   }
-  co_return FromStatus(made.status());
+  co_return FromInput(made.status());
+}
+
+std::optional<ApiError> ErrorOf(const Event& event) {
+  if (const auto* failed = std::get_if<Failed>(&event)) return FromStatus(failed->status);
+  if (std::holds_alternative<Cancelled>(event)) {
+    return FromStatus(Unavailable("the request was cancelled: the server stops"));
+  }
+  return std::nullopt;
 }
 
 std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
@@ -50,8 +58,7 @@ std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
     options.ready = wake;
     StatusOr<std::unique_ptr<EventStream>> stream = service_.Submit(std::move(request), std::move(options));
     if (!stream.ok()) {
-      streams_.clear();
-      running_ = 0;
+      Drop();
       return FromStatus(stream.status());
     }
     streams_.push_back(*std::move(stream));
@@ -66,18 +73,21 @@ std::optional<Generation::Item> Generation::TryNext() {
     if (streams_[index] == nullptr) continue;
     std::optional<Event> event = streams_[index]->TryNext();
     if (!event) continue;
-    const bool last = std::holds_alternative<Finished>(*event) || std::holds_alternative<Failed>(*event) ||
-                      std::holds_alternative<Cancelled>(*event);
     if (const auto* finished = std::get_if<Finished>(&*event)) {
       exchange_.CountTokens(finished->usage.prompt_tokens, finished->usage.generated_tokens);
-    }
-    if (last) {
       streams_[index].reset();
       --running_;
+    } else if (ErrorOf(*event)) {
+      Drop();
     }
     return Item{index, *std::move(event)};
   }
   return std::nullopt;
+}
+
+void Generation::Drop() {
+  streams_.clear();
+  running_ = 0;
 }
 
 Awaitable<std::optional<Generation::Item>> Generation::Next() {
@@ -85,9 +95,7 @@ Awaitable<std::optional<Generation::Item>> Generation::Next() {
     std::optional<Item> item = TryNext();
     if (item) co_return item;
     const Wake woken = co_await exchange_.Wait();
-    if (woken != Wake::kGone) continue;
-    streams_.clear();
-    running_ = 0;
+    if (woken == Wake::kGone) Drop();
   }
   co_return std::nullopt;
 }

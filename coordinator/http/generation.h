@@ -23,6 +23,9 @@ Awaitable<Status> RunOnService(Exchange& exchange, Service& service, std::functi
 // context_length_exceeded; for the other errors see Service::MakeRequest and FromStatus.
 Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& service, Question question, Request* out);
 
+// What the client is told of an event that ends a request before its end: Failed or Cancelled.
+std::optional<ApiError> ErrorOf(const Event& event);
+
 // Used on the server's thread. Dropping it cancels what still runs.
 class Generation {
  public:
@@ -37,6 +40,7 @@ class Generation {
     Event event;
   };
   // An event that is there already, taking turns among the requests; nullopt: none is there yet, or all have ended.
+  // One that has an error (ErrorOf) ends them all: the others are cancelled at once, however slow the client is.
   std::optional<Item> TryNext();
   // Waits for it. nullopt: all requests have ended, or the client is gone (then see Exchange::gone) and they are
   // cancelled.
@@ -44,6 +48,9 @@ class Generation {
   bool ended() const { return running_ == 0; }
 
  private:
+  // Cancels what runs.
+  void Drop();
+
   Exchange& exchange_;
   Service& service_;
   std::vector<std::unique_ptr<EventStream>> streams_;  // null: ended

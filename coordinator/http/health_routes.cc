@@ -1,7 +1,6 @@
 #include "coordinator/http/health_routes.h"
 
 #include "boost/json/object.hpp"
-#include "boost/json/serialize.hpp"
 #include "coordinator/http/json_text.h"
 
 namespace gyre::http {
@@ -13,7 +12,7 @@ HttpResponse HealthAnswer(int status, const json::object& body) {
   HttpResponse response;
   response.status = status;
   response.headers.emplace_back("cache-control", "no-store");
-  response.body = json::serialize(body);
+  response.body = WriteJson(body);
   return response;
 }
 
@@ -24,8 +23,7 @@ Awaitable<void> RespondHealth(Exchange& exchange) {
   co_await exchange.Respond(std::move(answer));
 }
 
-Awaitable<void> RespondReady(Exchange& exchange, ApiContext& context) {
-  const Status status = context.ready ? context.ready() : absl::OkStatus();
+Awaitable<void> RespondReadiness(Exchange& exchange, Status status) {
   json::object body;
   body["status"] = status.ok() ? "ready" : "not ready";
   if (!status.ok()) body["reason"] = ValidUtf8(Message(status));
@@ -34,15 +32,41 @@ Awaitable<void> RespondReady(Exchange& exchange, ApiContext& context) {
   co_await exchange.Respond(std::move(answer));
 }
 
-}  // namespace
+Awaitable<void> RespondLoading(Exchange& exchange, ApiStyle style) {
+  ApiError error{.status = 503, .message = "the model is loading; try again later", .retry_after = 1};
+  co_await RespondError(exchange, std::move(error), style);
+}
 
-void AddHealthRoutes(Router& router, ApiContext& context) {
+void AddHealth(Router& router) {
   Route health{
       .method = "GET", .path = "/health", .role = Role::kAnyone, .style = ApiStyle::kOpenAi, .handler = RespondHealth};
   router.Add(std::move(health));
-  Route ready{.method = "GET", .path = "/ready", .role = Role::kAnyone, .style = ApiStyle::kOpenAi, .handler = {}};
-  ready.handler = [&context](Exchange& exchange) { return RespondReady(exchange, context); };
-  router.Add(std::move(ready));
+}
+
+void AddReady(Router& router, std::function<Status()> ready) {
+  Route route{.method = "GET", .path = "/ready", .role = Role::kAnyone, .style = ApiStyle::kOpenAi, .handler = {}};
+  route.handler = [ready = std::move(ready)](Exchange& exchange) { return RespondReadiness(exchange, ready()); };
+  router.Add(std::move(route));
+}
+
+}  // namespace
+
+void AddHealthRoutes(Router& router, ApiContext& context) {
+  AddHealth(router);
+  AddReady(router, [&context] { return context.ready ? context.ready() : absl::OkStatus(); });
+}
+
+void AddLoadingRoutes(Router& router) {
+  AddHealth(router);
+  AddReady(router, [] { return Unavailable("loading"); });
+  for (const char* method : {"GET", "POST"}) {
+    for (const bool anthropic : {true, false}) {
+      const ApiStyle style = anthropic ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
+      Route route{.method = method, .path = anthropic ? "/v1/messages*" : "/*", .role = Role::kAnyone, .style = style};
+      route.handler = [style](Exchange& exchange) { return RespondLoading(exchange, style); };
+      router.Add(std::move(route));
+    }
+  }
 }
 
 }  // namespace gyre::http

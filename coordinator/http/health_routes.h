@@ -9,4 +9,7 @@ namespace gyre::http {
 // The context outlives the router.
 void AddHealthRoutes(Router& router, ApiContext& context);
 
+// While the model loads: /health answers, and everything else is 503.
+void AddLoadingRoutes(Router& router);
+
 }  // namespace gyre::http

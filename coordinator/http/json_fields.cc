@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "boost/json/basic_parser_impl.hpp"
-#include "boost/json/serialize.hpp"
 #include "boost/json/stream_parser.hpp"
 #include "coordinator/http/json_text.h"
 #include "fmt/core.h"
@@ -124,7 +123,7 @@ std::optional<int64_t> JsonFields::Integer(std::string_view name, int64_t least,
   json::error_code error;
   const int64_t number = value->to_number<int64_t>(error);
   if (!error && number >= least && number <= most) return number;
-  const std::string text = json::serialize(*value);
+  const std::string text = WriteJson(*value);
   Fail(Unprocessable(fmt::format("{} is {}; it may be {} to {}", Path(name), text, least, most), Path(name)));
   return std::nullopt;
 }

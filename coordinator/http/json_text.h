@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "boost/json/string_view.hpp"
+#include "boost/json/value.hpp"
 
 namespace gyre::http {
 
@@ -15,6 +16,12 @@ std::string ValidUtf8(std::string_view bytes);
 
 // The text as a JSON string, quotes around it, behind `out`. REQUIRES: valid UTF-8.
 void AppendQuoted(std::string_view text, std::string* out);
+
+// The value as JSON. A number has the fewest digits that give it back: 0.8, never 8E-1. One that is not finite is null.
+std::string WriteJson(const boost::json::value& value);
+void AppendJson(const boost::json::value& value, std::string* out);
+// The number that has the float's own digits: 0.8 of 0.8f, which is 0.800000011920929 otherwise.
+double DecimalOf(float value);
 
 // One event of a stream: "data: JSON\n\n", with "event: NAME\n" before it unless `name` is empty.
 std::string SseEvent(std::string_view json, std::string_view name = {});

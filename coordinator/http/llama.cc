@@ -3,7 +3,6 @@
 #include <limits>
 #include <random>
 
-#include "boost/json/serialize.hpp"
 #include "coordinator/http/generation.h"
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
@@ -19,7 +18,7 @@ namespace json = boost::json;
 
 Awaitable<void> RespondJson(Exchange& exchange, json::object object) {
   HttpResponse response;
-  response.body = json::serialize(object);
+  response.body = WriteJson(object);
   co_await exchange.Respond(std::move(response));
 }
 
@@ -120,7 +119,7 @@ Awaitable<void> ApplyTemplate(ApiContext& context, Exchange& exchange) {
     };
     const Status ran = co_await RunOnService(exchange, context.service, std::move(work));
     if (!ran.ok()) error = FromStatus(ran);
-    if (ran.ok() && !prompt.ok()) error = FromStatus(prompt.status(), "messages");
+    if (ran.ok() && !prompt.ok()) error = FromInput(prompt.status(), "messages");
   }
   if (error) {
     co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
@@ -172,7 +171,7 @@ Awaitable<void> Slots(ApiContext& context, Exchange& exchange) {
     slots.push_back(std::move(slot));
   }
   HttpResponse response;
-  response.body = json::serialize(slots);
+  response.body = WriteJson(slots);
   co_await exchange.Respond(std::move(response));
 }
 

@@ -4,7 +4,6 @@
 #include <limits>
 #include <random>
 
-#include "boost/json/serialize.hpp"
 #include "coordinator/http/generation.h"
 #include "coordinator/http/json_text.h"
 #include "fmt/core.h"
@@ -171,14 +170,14 @@ StatusOr<IdsInput> JoinParts(const Service& service, const std::vector<std::vari
 json::object SettingsOf(const Request& request) {
   const SamplingParams& s = request.sampling;
   json::object out;
-  out["temperature"] = s.temperature;
+  out["temperature"] = DecimalOf(s.temperature);
   out["top_k"] = s.top_k;
-  out["top_p"] = s.top_p;
-  out["min_p"] = s.min_p;
-  out["repeat_penalty"] = s.repetition_penalty;
+  out["top_p"] = DecimalOf(s.top_p);
+  out["min_p"] = DecimalOf(s.min_p);
+  out["repeat_penalty"] = DecimalOf(s.repetition_penalty);
   out["repeat_last_n"] = s.penalty_last_n;
-  out["presence_penalty"] = s.presence_penalty;
-  out["frequency_penalty"] = s.frequency_penalty;
+  out["presence_penalty"] = DecimalOf(s.presence_penalty);
+  out["frequency_penalty"] = DecimalOf(s.frequency_penalty);
   out["seed"] = s.seed;
   out["n_predict"] = request.max_new_tokens;
   out["ignore_eos"] = request.ignore_end;
@@ -217,7 +216,7 @@ json::object TokenObject(const Service& service, TokenId id, float logprob) {
   out["id"] = id;
   out["token"] = ValidUtf8(piece);
   out["bytes"] = std::move(bytes);
-  out["logprob"] = std::max(logprob, -9999.0F);
+  out["logprob"] = DecimalOf(std::max(logprob, -9999.0F));
   return out;
 }
 
@@ -309,11 +308,10 @@ Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, Com
     if (!item) co_return;
     std::string bytes;
     for (; item; item = generation.TryNext()) {
-      if (const auto* token = std::get_if<TokenEvent>(&item->event))
-        bytes += SseEvent(json::serialize(answer.Add(*token)));
-      if (const auto* end = std::get_if<Finished>(&item->event)) bytes += SseEvent(json::serialize(answer.End(*end)));
-      if (const auto* failed = std::get_if<Failed>(&item->event)) {
-        bytes += SseEvent(RenderJson(FromStatus(failed->status), ApiStyle::kOpenAi));
+      if (const auto* token = std::get_if<TokenEvent>(&item->event)) bytes += SseEvent(WriteJson(answer.Add(*token)));
+      if (const auto* end = std::get_if<Finished>(&item->event)) bytes += SseEvent(WriteJson(answer.End(*end)));
+      if (const std::optional<ApiError> error = ErrorOf(item->event)) {
+        bytes += SseEvent(RenderJson(*error, ApiStyle::kOpenAi));
       }
     }
     if (bytes.empty()) continue;
@@ -331,10 +329,8 @@ Awaitable<void> WholeCompletion(Exchange& exchange, Generation& generation, Comp
       answer.Add(*token);
       continue;
     }
-    if (const auto* end = std::get_if<Finished>(&item->event)) response.body = json::serialize(answer.End(*end));
-    if (const auto* failed = std::get_if<Failed>(&item->event)) {
-      response = Render(FromStatus(failed->status), ApiStyle::kOpenAi);
-    }
+    if (const auto* end = std::get_if<Finished>(&item->event)) response.body = WriteJson(answer.End(*end));
+    if (const std::optional<ApiError> error = ErrorOf(item->event)) response = Render(*error, ApiStyle::kOpenAi);
     if (response.body.empty()) continue;
     co_await exchange.Respond(std::move(response));
     co_return;

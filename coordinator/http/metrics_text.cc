@@ -213,7 +213,7 @@ void AddCluster(const ClusterStatus& c, Families* f) {
   f->Gauge("gyre_serving", "1 while a plan serves, else 0.", c.plan ? 1 : 0);
   f->Gauge("gyre_plan_number", "Number of the plan that serves; 0 = none does.",
            c.plan ? Number(c.plan->epoch.number) : 0);
-  f->Counter("gyre_plans_made_total", "Plan changes that were begun.", Number(c.plans));
+  f->Counter("gyre_plans_made_total", "Plan changes that succeeded.", Number(c.plans));
   f->Counter("gyre_plans_aborted_total", "Plan changes that were given up.", Number(c.aborted));
   f->Counter("gyre_plans_lost_total", "Plans that were lost with the KV cache of running requests.", Number(c.lost));
   constexpr std::array<const char*, 4> kStates = {"serving", "idle", "drained", "left_out"};

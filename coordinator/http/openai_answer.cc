@@ -35,12 +35,8 @@ class Reader {
       TakeEnd(*finished, delta);
     } else if (auto* score = std::get_if<PromptTokenEvent>(&item.event)) {
       delta->prompt_score = {.token = score->token, .logprob = score->logprob, .top = std::move(score->top)};
-    } else if (const auto* failed = std::get_if<Failed>(&item.event)) {
-      return FromStatus(failed->status);
-    } else {
-      return FromStatus(Unavailable("the request was cancelled: the server stops"));
     }
-    return std::nullopt;
+    return ErrorOf(item.event);
   }
   const UsageSum& usage() const { return usage_; }
 

@@ -119,12 +119,9 @@ Awaitable<std::optional<ApiError>> Compute(const ApiContext& context, Exchange& 
         job.vectors[first + item->index] = std::move(vector->values);
       } else if (const auto* finished = std::get_if<Finished>(&item->event)) {
         job.tokens += finished->usage.prompt_tokens;
-      } else if (const auto* failed = std::get_if<Failed>(&item->event)) {
-        error = FromStatus(failed->status);
-        co_return error;
-      } else if (std::holds_alternative<Cancelled>(item->event)) {
-        error = FromStatus(Unavailable("the request was cancelled: the server stops"));
-        co_return error;
+      } else {
+        error = ErrorOf(item->event);
+        if (error) co_return error;
       }
     }
   }

@@ -1,8 +1,8 @@
 // GET /v1/models and /v1/models/{id}, and all routes of this API together.
 #include "boost/json/array.hpp"
 #include "boost/json/object.hpp"
-#include "boost/json/serialize.hpp"
 #include "coordinator/http/answer_parts.h"
+#include "coordinator/http/json_text.h"
 #include "coordinator/http/openai.h"
 #include "coordinator/http/openai_routes.h"
 
@@ -42,7 +42,7 @@ Awaitable<void> ListModels(const ApiContext& context, Exchange& exchange) {
   list["object"] = "list";
   list["data"] = std::move(data);
   HttpResponse response;
-  response.body = json::serialize(list);
+  response.body = WriteJson(list);
   co_await exchange.Respond(std::move(response));
 }
 
@@ -54,7 +54,7 @@ Awaitable<void> ShowModel(const ApiContext& context, Exchange& exchange) {
   }
   const json::object model = Describe(context, name);
   HttpResponse response;
-  response.body = json::serialize(model);
+  response.body = WriteJson(model);
   co_await exchange.Respond(std::move(response));
 }
 

@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "boost/json/parse.hpp"
-#include "boost/json/serialize.hpp"
 #include "coordinator/http/json_text.h"
 #include "coordinator/http/openai_answer.h"
 #include "coordinator/http/openai_messages.h"
@@ -145,7 +144,7 @@ void ReadInclude(JsonFields& fields, Question* question) {
       if (what == "message.output_text.logprobs") {
         question->logprobs = static_cast<uint32_t>(top.value_or(0));
       } else if (what != "reasoning.encrypted_content") {  // the reasoning is given as it is
-        fields.Fail(Unprocessable(fmt::format("include: {} is not supported", json::serialize(what)), "include"));
+        fields.Fail(Unprocessable(fmt::format("include: {} is not supported", WriteJson(what)), "include"));
       }
     }
   }
@@ -280,13 +279,13 @@ std::string ResponsesAnswer::Whole(const std::vector<Choice>& choices, const Usa
     items_.back().text = choice.text;
     items_.back().scores = choice.scores;
   }
-  return json::serialize(Response(&usage));
+  return WriteJson(Response(&usage));
 }
 
 void ResponsesAnswer::AppendEvent(std::string_view type, json::object fields, std::string* out) {
   fields["type"] = type;
   fields["sequence_number"] = sequence_++;
-  *out += SseEvent(json::serialize(fields), type);
+  *out += SseEvent(WriteJson(fields), type);
 }
 
 void ResponsesAnswer::AppendPartEvent(std::string_view type, json::object fields, std::string* out) {
@@ -329,7 +328,7 @@ void ResponsesAnswer::AppendText(bool reasoning, const std::string& text, const 
   AppendQuoted(item.id, out);
   fmt::format_to(std::back_inserter(*out), ",\"output_index\":{},\"content_index\":0,\"delta\":", items_.size() - 1);
   AppendQuoted(text, out);
-  if (!reasoning) *out += ",\"logprobs\":" + (with_logprobs_ ? json::serialize(Scores(scores)) : "[]");
+  if (!reasoning) *out += ",\"logprobs\":" + (with_logprobs_ ? WriteJson(Scores(scores)) : "[]");
   fmt::format_to(std::back_inserter(*out), ",\"sequence_number\":{}}}\n\n", sequence_++);
   item.scores.insert(item.scores.end(), scores.begin(), scores.end());
 }

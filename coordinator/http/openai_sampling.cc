@@ -196,9 +196,7 @@ std::vector<PromptInput> ReadPrompts(JsonFields& fields, std::string_view name, 
 std::optional<ApiError> AddRequests(const Service& service, Question question, int64_t n, std::string param,
                                     std::vector<Request>* requests) {
   StatusOr<Request> request = service.MakeRequest(std::move(question));
-  // A template that makes too much does so at the next try as well.
-  if (absl::IsResourceExhausted(request.status())) return Unprocessable(Message(request.status()), std::move(param));
-  if (!request.ok()) return FromStatus(request.status(), std::move(param));
+  if (!request.ok()) return FromInput(request.status(), std::move(param));
   for (int64_t i = 1; i < n; ++i) {
     requests->push_back(*request);
     ++request->sampling.seed;

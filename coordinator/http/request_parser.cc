@@ -52,10 +52,12 @@ std::optional<ApiError> CheckRequestLine(std::string_view line) {
   return Malformed("the request line must be METHOD TARGET HTTP/1.1");
 }
 
-// How often the headers stand that say where a message ends and for whom it is.
+// How often the headers stand that say where a message ends and for whom it is, and those that say who asks what.
 struct Framing {
   int lengths = 0, codings = 0, hosts = 0;
+  std::array<int, 5> others{};
 };
+constexpr std::array<std::string_view, 5> kOthers{"authorization", "content-type", "expect", "origin", "x-api-key"};
 
 std::optional<ApiError> CheckHeaderLine(std::string_view line, Framing* framing) {
   if (line.front() == ' ' || line.front() == '\t') return Malformed("a header goes on in the next line");
@@ -78,6 +80,7 @@ std::optional<ApiError> CheckHeaderLine(std::string_view line, Framing* framing)
     }
   }
   if (EqualsIgnoringCase(name, "host")) ++framing->hosts;
+  for (size_t i = 0; i < kOthers.size(); ++i) framing->others[i] += EqualsIgnoringCase(name, kOthers[i]) ? 1 : 0;
   return std::nullopt;
 }
 
@@ -171,6 +174,9 @@ std::optional<ApiError> CheckHead(std::string_view head, const ServerLimits& lim
   if (framing.codings > 1) return Malformed("Transfer-Encoding stands twice");
   if (framing.lengths > 0 && framing.codings > 0) return Malformed("both Content-Length and Transfer-Encoding stand");
   if (framing.hosts > 1) return Malformed("Host stands twice");
+  for (size_t i = 0; i < kOthers.size(); ++i) {
+    if (framing.others[i] > 1) return Malformed(fmt::format("the header {} stands twice", kOthers[i]));
+  }
   if (framing.hosts == 0 && !old) return Malformed("the header Host is missing");
   if (framing.codings > 0 && old) return Malformed("HTTP/1.0 has no Transfer-Encoding");
   return std::nullopt;

@@ -22,8 +22,9 @@ struct HeadEnd {
 HeadEnd FindHeadEnd(std::string_view input, size_t seen, const ServerLimits& limits);
 
 // 400, 431 or 501 for what a parser may understand in two ways: lines that go on in the next one, a line feed alone,
-// control characters, space before a colon, two headers of Content-Length, Transfer-Encoding or Host, both of the first
-// two, any coding but chunked. `head` ends with its empty line.
+// control characters, space before a colon, two headers of Content-Length, Transfer-Encoding, Host, Authorization,
+// Content-Type, Expect, Origin or X-Api-Key, both of the first two, any coding but chunked. `head` ends with its empty
+// line.
 std::optional<ApiError> CheckHead(std::string_view head, const ServerLimits& limits);
 
 // Splits and decodes "/path?a=b&c". `authority` gets the host of a target in absolute form, else "". 400.

@@ -30,9 +30,9 @@ using boost::system::error_code;
 constexpr auto kRest = std::chrono::milliseconds(100);
 constexpr size_t kTurnedAway = 64;  // at once
 constexpr char kFull[] =
-    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\nretry-after: 1\r\n"
+    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 91\r\nretry-after: 1\r\n"
     "connection: close\r\n\r\n"
-    "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null}}";
+    "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
 
 // Connections at most: what the options say, as far as the process may open descriptors. The rest of them is for links,
 // files and threads.
@@ -107,6 +107,7 @@ class Server final : public HttpServer {
   Status Start();
   const std::string& address() const override { return address_; }
   const std::string& url() const override { return url_; }
+  void SetRouter(Router router) override { core_.SetRouter(std::move(router)); }
   Status Reload() override;
   void Drain() override {
     asio::post(io(), [this] {

@@ -27,6 +27,8 @@ class HttpServer {
 
   virtual const std::string& address() const = 0;  // HOST:PORT as bound
   virtual const std::string& url() const = 0;      // http://HOST:PORT or https://HOST:PORT
+  // Requests whose head comes from now on get these routes; those that are there keep theirs.
+  virtual void SetRouter(Router router) = 0;
   // Reads certificate, key and API keys again. An error: all stay as they were.
   virtual Status Reload() = 0;
   // No connection is accepted any more. On those that are there, routes that are not open to anyone answer 503.

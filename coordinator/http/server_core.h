@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/mutex.h"
 #include "boost/asio/ssl/context.hpp"
 #include "coordinator/http/api_keys.h"
 #include "coordinator/http/origin.h"
@@ -15,10 +16,10 @@
 namespace gyre::http {
 
 struct ServerCore {
-  ServerCore(ServerOptions o, Router r) : options(std::move(o)), router(std::move(r)) {}
+  ServerCore(ServerOptions o, Router r)
+      : options(std::move(o)), router_(std::make_shared<const Router>(std::move(r))) {}
 
   const ServerOptions options;
-  const Router router;
   OriginRules origins;                             // fixed before the first connection
   std::shared_ptr<const ApiKeys> keys;             // null: none were asked for
   std::shared_ptr<boost::asio::ssl::context> tls;  // of the next connections; null: no TLS
@@ -29,6 +30,21 @@ struct ServerCore {
   uint64_t last_id = 0;
   // Read by other threads too.
   std::atomic<uint64_t> connections{0}, accepted{0}, refused{0}, active{0}, requests{0}, bytes_sent{0};
+
+  // Any thread.
+  std::shared_ptr<const Router> router() const {
+    MutexLock lock(&mutex_);
+    return router_;
+  }
+  void SetRouter(Router router) {
+    auto next = std::make_shared<const Router>(std::move(router));
+    MutexLock lock(&mutex_);
+    router_.swap(next);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const Router> router_ GYRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gyre::http

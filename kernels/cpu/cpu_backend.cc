@@ -9,7 +9,7 @@
 #include "kernels/cpu/attention_split.h"
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/paged_attention.h"
-#include "kernels/cpu/select.h"
+#include "kernels/cpu/top_k.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/tile_product.h"
 #include "kernels/quant_lowbit.h"

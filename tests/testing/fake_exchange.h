@@ -5,6 +5,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,8 +22,12 @@ namespace gyre::http {
 
 class FakeExchange : public Exchange {
  public:
-  explicit FakeExchange(boost::asio::io_context& io, HttpRequest request)
-      : request_(std::move(request)), signal_(std::make_shared<Signal>(io)) {}
+  explicit FakeExchange(HttpRequest request) : request_(std::move(request)), signal_(std::make_shared<Signal>(io)) {}
+  // Wakers may outlive the exchange, whose context ends here.
+  ~FakeExchange() override {
+    const std::lock_guard lock(signal_->mutex);
+    signal_->timer.reset();
+  }
 
   const HttpRequest& request() const override { return request_; }
   Awaitable<void> Respond(HttpResponse response) override {
@@ -48,14 +54,14 @@ class FakeExchange : public Exchange {
     // A cancelled timer may belong to an earlier call of the waker.
     while (!signal->set.exchange(false) && !gone()) {
       if (deadline != kNoDeadline && Clock::now() >= deadline) co_return Wake::kTimeout;
-      signal->timer.expires_at(deadline == kNoDeadline ? std::chrono::steady_clock::time_point::max() : deadline);
+      signal->timer->expires_at(deadline == kNoDeadline ? std::chrono::steady_clock::time_point::max() : deadline);
       const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
-      co_await signal->timer.async_wait(token);
+      co_await signal->timer->async_wait(token);
     }
     co_return gone() ? Wake::kGone : Wake::kWoken;
   }
   Awaitable<void> Pause(Duration duration) override {
-    boost::asio::steady_timer timer(signal_->io, duration);
+    boost::asio::steady_timer timer(io, duration);
     const auto token = boost::asio::as_tuple(boost::asio::use_awaitable);
     co_await timer.async_wait(token);
   }
@@ -70,6 +76,7 @@ class FakeExchange : public Exchange {
     Set(signal_);
   }
 
+  boost::asio::io_context io;
   HttpResponse answer;
   std::atomic<bool> streamed{false};  // the answer has begun
   int answers = 0, writes = 0;
@@ -78,14 +85,19 @@ class FakeExchange : public Exchange {
 
  private:
   struct Signal {
-    explicit Signal(boost::asio::io_context& context) : io(context), timer(context) {}
+    explicit Signal(boost::asio::io_context& context) : io(context), timer(std::in_place, context) {}
     boost::asio::io_context& io;
-    boost::asio::steady_timer timer;
+    std::mutex mutex;  // of the timer's life
+    std::optional<boost::asio::steady_timer> timer;
     std::atomic<bool> set{false}, gone{false};
   };
   static void Set(const std::shared_ptr<Signal>& signal) {
     signal->set = true;
-    boost::asio::post(signal->io, [signal] { signal->timer.cancel(); });
+    const std::lock_guard lock(signal->mutex);
+    if (!signal->timer) return;
+    boost::asio::post(signal->io, [signal] {
+      if (signal->timer) signal->timer->cancel();
+    });
   }
 
   HttpRequest request_;
@@ -95,8 +107,8 @@ class FakeExchange : public Exchange {
 // Runs a route to its end and returns the exchange, with what it answered.
 inline std::unique_ptr<FakeExchange> Ask(const std::function<Awaitable<void>(Exchange&)>& route, HttpRequest request,
                                          const std::function<void(FakeExchange&)>& prepare = {}) {
-  boost::asio::io_context io;
-  auto exchange = std::make_unique<FakeExchange>(io, std::move(request));
+  auto exchange = std::make_unique<FakeExchange>(std::move(request));
+  boost::asio::io_context& io = exchange->io;
   if (prepare) prepare(*exchange);
   std::exception_ptr thrown;
   boost::asio::co_spawn(io, route(*exchange), [&thrown](std::exception_ptr e) { thrown = e; });

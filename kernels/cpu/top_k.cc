@@ -1,4 +1,4 @@
-#include "kernels/cpu/select.h"
+#include "kernels/cpu/top_k.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,109 @@
+#include "coordinator/http/admission.h"
+
+#include "coordinator/http/request_log.h"
+#include "fmt/core.h"
+
+namespace gyre::http {
+namespace {
+
+std::string Lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+// application/json with or without parameters, or nothing at all.
+bool MayBeJson(const std::string* type) {
+  if (type == nullptr || type->empty()) return true;
+  std::string name = Lower(type->substr(0, type->find(';')));
+  while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) name.pop_back();
+  return name == "application/json";
+}
+
+std::optional<ApiError> CheckRole(const ServerCore& core, const Route& route, const HttpRequest& request) {
+  if (route.role <= request.caller.role) return std::nullopt;
+  if (core.keys == nullptr) {
+    return ApiError{.status = 403, .message = "without --api-keys this is answered to this machine only"};
+  }
+  if (!request.caller.name.empty()) return ApiError{.status = 403, .message = "this needs a key of the role admin"};
+  return ApiError{.status = 401,
+                  .message = KeyOf(request) ? "the API key is not known" : "an API key is needed",
+                  .code = "invalid_api_key"};
+}
+
+std::optional<ApiError> CheckBodyType(const HttpRequest& request) {
+  if (request.method != "POST") return std::nullopt;
+  if (!MayBeJson(request.Header("content-type"))) {
+    return ApiError{.status = 415,
+                    .message =
+                        "the body must be application/json; say so by the header Content-Type: application/json "
+                        "(curl: -H 'Content-Type: application/json')"};
+  }
+  const std::string* coding = request.Header("content-encoding");
+  if (coding != nullptr && !coding->empty() && Lower(*coding) != "identity") {
+    return ApiError{.status = 415, .message = "the body must not have a Content-Encoding"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Caller Identify(const ApiKeys* keys, const HttpRequest& request, bool loopback) {
+  Caller caller;
+  caller.loopback = loopback;
+  if (keys == nullptr) {
+    caller.role = loopback ? Role::kAdmin : Role::kUser;
+    return caller;
+  }
+  const std::optional<std::string_view> key = KeyOf(request);
+  const ApiKeys::Entry* entry = key ? keys->Find(*key) : nullptr;
+  if (entry == nullptr) return caller;
+  caller.name = entry->name;
+  caller.role = entry->role;
+  caller.tenant = entry->tenant;
+  return caller;
+}
+
+Admission Admit(const ServerCore& core, const Router& router, const HttpRequest& request) {
+  Admission out;
+  if (const std::string* host = request.Header("host")) out.error = CheckHost(core.origins, *host);
+  if (!out.error && ClassifyOrigin(core.origins, request) == OriginKind::kStranger) {
+    out.error = ApiError{.status = 403,
+                         .message = "a page of another server may not ask here; the flag --cors ORIGIN lets it",
+                         .code = "origin_not_allowed"};
+  }
+  if (out.error || IsPreflight(request)) return out;
+  Router::Match match = router.Find(request.method, request.path);
+  out.route = match.route;
+  out.allow = std::move(match.allow);
+  if (out.route == nullptr) {
+    const std::string path = ForLog(request.path);
+    out.error = out.allow.empty()
+                    ? ApiError{.status = 404, .message = fmt::format("there is no {}", path)}
+                    : ApiError{.status = 405, .message = fmt::format("{} does not take {}", path, request.method)};
+    return out;
+  }
+  out.error = CheckRole(core, *out.route, request);
+  if (!out.error && core.draining && out.route->role != Role::kAnyone) {
+    out.error = ApiError{.status = 503, .message = "the server is about to end", .retry_after = 1};
+  }
+  if (!out.error) out.error = CheckBodyType(request);
+  return out;
+}
+
+bool IsPreflight(const HttpRequest& request) {
+  return request.method == "OPTIONS" && request.Header("origin") != nullptr &&
+         request.Header("access-control-request-method") != nullptr;
+}
+
+HttpResponse PreflightAnswer(const HttpRequest& request) {
+  HttpResponse answer{.status = 204};
+  answer.headers.emplace_back("access-control-allow-methods", "GET, HEAD, POST, PUT, PATCH, DELETE");
+  if (const std::string* wanted = request.Header("access-control-request-headers")) {
+    answer.headers.emplace_back("access-control-allow-headers", *wanted);
+  }
+  answer.headers.emplace_back("access-control-max-age", "600");
+  return answer;
+}
+
+}  // namespace gyre::http

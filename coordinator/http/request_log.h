@@ -1,0 +1,16 @@
+// A line of the log for each request.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "coordinator/http/server_options.h"
+
+namespace gyre::http {
+
+// What a stranger wrote, without control characters and not too long.
+std::string ForLog(std::string_view text);
+
+void LogRequest(const RequestRecord& record);
+
+}  // namespace gyre::http
