@@ -395,6 +395,22 @@ TEST(ShmPortTest, StrangeAnswersAreErrors) {
   EXPECT_EQ(after, next);
 }
 
+TEST(TransportTest, WishesHaveNamesAndContradictOnlyEachOther) {
+  for (Transport wish : {Transport::kAuto, Transport::kTcp, Transport::kShm, Transport::kKernel}) {
+    EXPECT_TRUE(IsTransportWish(wish));
+    EXPECT_EQ(*ParseTransport(TransportName(wish)), wish);
+    EXPECT_EQ(*AgreedTransport(Transport::kAuto, wish), wish);
+    EXPECT_EQ(*AgreedTransport(wish, Transport::kAuto), wish);
+    EXPECT_EQ(*AgreedTransport(wish, wish), wish);
+  }
+  EXPECT_TRUE(absl::IsFailedPrecondition(AgreedTransport(Transport::kShm, Transport::kTcp).status()));
+  EXPECT_FALSE(IsTransportWish(Transport::kUdp)) << "not there yet";
+  EXPECT_FALSE(IsTransportWish(Transport::kMemory));
+  EXPECT_FALSE(IsTransport(static_cast<Transport>(6)));
+  EXPECT_THAT(Message(ParseTransport("udp").status()), HasSubstr("expected one of auto, tcp, shm, kernel"));
+  EXPECT_EQ(TransportName(static_cast<Transport>(77)), "?");
+}
+
 TEST(RingAddressTest, SchemesAreReadAndStrangersAreRefused) {
   const std::string shm = std::string(32, 'a') + "@" + std::string(16, '0');
   for (const RingAddress& a : {RingAddress{.tcp = "127.0.0.1:7"}, RingAddress{.tcp = ":7", .shm = shm},
