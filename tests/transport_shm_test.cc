@@ -372,6 +372,23 @@ TEST(ShmPortTest, SilentProcessesOfThisHostCostNoMoreThanStrangers) {
   EXPECT_EQ(port->stats().refused, 40u);
 }
 
+TEST(ShmPortTest, AnotherUserIsNoPeer) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  auto port = PortOf(Transport::kAuto);
+  const std::string name = ParseRingAddress(port->address())->shm.substr(0, 32);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (seteuid(65534) != 0) _exit(2);
+    _exit(absl::IsFailedPrecondition(ConnectLocal(name, After(seconds(20)), {}).status()) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "it would have told its key to a process of another user";
+  const Deadline end = After(seconds(20));
+  while (port->stats().refused == 0 && Clock::now() < end) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(port->stats().refused, 1u) << "a process of another user may not wait here";
+}
+
 // Whatever an acceptor answers at a Unix socket is an error of the dial, and no descriptor of it stays open.
 TEST(ShmPortTest, StrangeAnswersAreErrors) {
   const auto answer = [](std::span<const std::byte> bytes, std::span<const int> fds) {
