@@ -273,7 +273,8 @@ TEST(SchedulerAging, AFloodOfOneTenantDoesNotAgePastTheOthers) {
     r.scheduler.Remove(SeqId{seq});
     if (seq < 1000) continue;
     ++others;
-    r.Add(++next, {.tokens = Tokens(4, static_cast<int>(next)), .max_positions = 20, .tenant = 2});
+    ++next;
+    r.Add(next, {.tokens = Tokens(4, static_cast<int>(next)), .max_positions = 20, .tenant = 2});
   }
   EXPECT_GE(others, 27) << "half of the turns, less one in sixteen";
 }
