@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/histogram.h"
+#include "base/transport.h"
 
 namespace gyre {
 
@@ -11,12 +12,13 @@ struct MemberLoad {
   double busy = 0;  // share of the time since the last report, 0 to 1
   uint64_t steps = 0;
   uint64_t resident_bytes = 0;
-  uint64_t busy_us = 0;            // spent in steps, since the start
-  uint64_t rows_sent = 0;          // activation rows sent to the next stage, since the start
-  uint64_t row_bytes_sent = 0;     // bytes of the frames that carried them
-  uint64_t round_trip_us = 0;      // of the link to the next stage; 0 = unknown, or in memory
-  uint64_t answer_bytes_sent = 0;  // bytes of the answers that it sent to the coordinator as the last stage
-  LatencyHistogram step_times;     // of all its steps, while they were computed
+  uint64_t busy_us = 0;                    // spent in steps, since the start
+  uint64_t rows_sent = 0;                  // activation rows sent to the next stage, since the start
+  uint64_t row_bytes_sent = 0;             // bytes of the frames that carried them
+  uint64_t round_trip_us = 0;              // of the link to the next stage; 0 = unknown, or in memory
+  uint64_t answer_bytes_sent = 0;          // bytes of the answers that it sent to the coordinator as the last stage
+  LatencyHistogram step_times;             // of all its steps, while they were computed
+  Transport transport = Transport::kAuto;  // what carries that link; kAuto: there is none
   bool operator==(const MemberLoad&) const = default;
 };
 

@@ -7,6 +7,9 @@ namespace gyre {
 Status Plan::Validate() const {
   if (!IsActivations(wire))
     return InvalidArgument("a plan with activations of {}, expected f32, f16 or q8", WireTypeName(wire));
+  if (!IsTransportWish(transport)) {
+    return InvalidArgument("a plan with links over {}, expected auto, tcp, shm or kernel", static_cast<int>(transport));
+  }
   if (stages.empty()) return InvalidArgument("a plan has no stages");
   int next = 0;
   std::set<std::string> seen;

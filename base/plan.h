@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/transport.h"
 #include "base/wire_type.h"
 
 namespace gyre {
@@ -14,7 +15,7 @@ namespace gyre {
 // One member's share of a stage: shard i of n. n is always 1, as there is no tensor parallelism yet.
 struct StageMember {
   std::string worker;
-  std::string address;  // of its ring port; "" = in the coordinator's process
+  std::string address;  // of its ring port (base/ring_address.h); "" = in the coordinator's process
   int shard = 0;
   int shards = 1;
   bool operator==(const StageMember&) const = default;
@@ -37,11 +38,12 @@ struct Plan {
   int num_layers = 0;
   std::string coordinator_address;  // of its ring port; "" without sockets
   RingKey key{};
-  WireType wire = WireType::kF32;  // type of the activations between stages
-  std::vector<StagePlan> stages;   // ring order = layer order
+  WireType wire = WireType::kF32;          // type of the activations between stages
+  Transport transport = Transport::kAuto;  // the cluster's wish for links
+  std::vector<StagePlan> stages;           // ring order = layer order
 
   // kInvalidArgument unless the ranges tile [0, num_layers) in order, no range is empty, `first` and `last` are set
-  // correctly, every worker has one stage, and `wire` is a type of activations.
+  // correctly, every worker has one stage, and `wire` is a type of activations, and `transport` is a wish.
   Status Validate() const;
   bool operator==(const Plan&) const = default;
   // The index of the worker's stage, or -1.

@@ -1,23 +1,10 @@
 #include "base/wakeup.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "base/spin.h"
 
 namespace gyre {
-namespace {
-
-inline void Pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
-
-}  // namespace
 
 void WakeUp::Set() {
   if (state_.exchange(kSet, std::memory_order_acq_rel) != kSleeping) return;
@@ -34,14 +21,8 @@ bool WakeUp::Wait(Deadline deadline) {
   if (taken()) return true;
   const Deadline now = Clock::now();
   if (deadline <= now) return false;
-  const Deadline spin_end = std::min(deadline, now + spin_);
-  for (int i = 0; Clock::now() < spin_end; ++i) {
-    for (int pause = 0; pause < 8; ++pause) {
-      if (state_.load(std::memory_order_relaxed) == kSet && taken()) return true;
-      Pause();
-    }
-    if (i > 8) sched_yield();
-  }
+  const auto set = [&] { return state_.load(std::memory_order_relaxed) == kSet && taken(); };
+  if (SpinUntil(std::min(deadline, now + spin_), set)) return true;
   MutexLock lock(&mutex_);
   int expected = kClear;
   if (!state_.compare_exchange_strong(expected, kSleeping, std::memory_order_acq_rel)) {

@@ -11,8 +11,7 @@ namespace gyre {
 // Any thread calls Set, one thread calls Wait. Writes before Set are visible after the Wait that it ended.
 class WakeUp {
  public:
-  // A waiter spins for `spin` before it sleeps, and yields its core after the first moments: on a virtual machine
-  // waking a sleeping thread takes tens of microseconds, as long as a step of a small model.
+  // A waiter spins for `spin` before it sleeps (base/spin.h).
   explicit WakeUp(Duration spin = std::chrono::microseconds(20)) : spin_(spin) {}
 
   void Set();

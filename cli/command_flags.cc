@@ -149,6 +149,15 @@ void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
   app->add_flag("--no-candidates", o->no_candidates, "sample from all logits instead of the best candidates");
 }
 
+CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
+  return app
+      ->add_option(
+          "--transport", *transport,
+          "what carries activations: shm is memory that processes of one host share, kernel is TCP through "
+          "io_uring; auto takes shm where it can and tcp elsewhere; what is named alone fails where it can't be had")
+      ->check(CLI::IsMember({"auto", "tcp", "shm", "kernel"}));
+}
+
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
   app->add_option(
          "--policy", o->policy,

@@ -374,6 +374,7 @@ Action AddServe(CLI::App* app) {
   app->add_flag("--bit-equal", o->serve.bit_equal,
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
+  AddTransportFlag(app, &o->serve.transport)->needs(cluster);
   AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
   app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
@@ -411,6 +412,7 @@ Action AddWorker(CLI::App* app) {
   app->add_option("--wire", o->wire,
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
+  AddTransportFlag(app, &o->transport);
   app->add_flag("--insecure", o->insecure, "listen beyond loopback, without encryption");
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);

@@ -10,6 +10,7 @@
 
 namespace CLI {
 class App;
+class Option;
 }
 
 namespace gyre {
@@ -43,6 +44,7 @@ void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
 void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa);
 void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
+CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport);
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);
 void AddContextShiftFlags(CLI::App* app, ComputeOptions* options);
 // A model to run here, or a cluster that runs one. generates: the command makes text.

@@ -174,7 +174,7 @@ Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
   SourceOptions source;
-  std::string join, model, name, listen, layers, memory, isa, wire, cpus;
+  std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
   OpenOptions open;
   int threads = 0;
   bool insecure = false, quiet = false;

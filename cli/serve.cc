@@ -220,6 +220,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(const WireType wire, ParseWireType(options.wire));
     node.wire_types = Only(wire);
   }
+  GYRE_ASSIGN_OR_RETURN(node.transport, ParseTransport(options.transport));
   GYRE_ASSIGN_OR_RETURN(node.memory, ParseSizeFlag("--memory", options.memory));
   if (!node.model.empty()) {
     GYRE_ASSIGN_OR_RETURN(node.model, LocateModel(node.model, options.source));

@@ -13,15 +13,20 @@ std::string Range(const v1::LayerRange& layers) { return FormatRange({layers.beg
 }  // namespace
 
 std::string FormatLayers(const v1::StatusReply& status) {
-  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6}  {}\n", "worker", "layers", "weights", "KV",
-                                "threads", "busy", "where");
+  std::string out = fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>6} {:>7}  {}\n", "worker", "layers", "weights", "KV",
+                                "threads", "busy", "link", "where");
   for (const v1::MemberStatus& m : status.members()) {
-    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}%  {}\n", m.name(),
+    out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}% {:>7}  {}\n", m.name(),
                        m.has_layers() ? Range(m.layers())
                        : m.drained()  ? "drained"
                                       : "-",
                        m.has_layers() ? Mib(m.weight_bytes()) : "-", m.has_layers() ? Mib(m.kv_bytes()) : "-",
-                       m.threads(), m.busy() * 100, m.host().empty() ? "the coordinator" : m.host());
+                       m.threads(), m.busy() * 100, m.transport().empty() ? "-" : m.transport(),
+                       m.host().empty() ? "the coordinator" : m.host());
+  }
+  if (!status.first_hop_transport().empty()) {
+    out += fmt::format("link from the coordinator: {} (--transport {})\n", status.first_hop_transport(),
+                       status.transport());
   }
   return out;
 }

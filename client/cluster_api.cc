@@ -48,6 +48,7 @@ void Read(const json::value& m, v1::MemberStatus* out) {
   if (const json::value* sent = FieldOf(m, "sent")) {
     out->set_rows_sent(CountOf(*sent, "rows"));
     out->set_row_bytes_sent(CountOf(*sent, "bytes"));
+    out->set_transport(TextOf(*sent, "transport"));
   }
 }
 
@@ -82,6 +83,8 @@ StatusOr<ClusterFacts> FetchCluster(HttpClient* client, const std::function<bool
     s.mutable_epoch()->set_number(CountOf(*plan, "number"));
     s.set_ranges(TextOf(*plan, "ranges"));
   }
+  s.set_transport(TextOf(v, "transport"));
+  if (const json::value* hop = FieldOf(v, "first_hop")) s.set_first_hop_transport(TextOf(*hop, "transport"));
   if (const json::value* model = FieldOf(v, "model")) {
     s.set_model(TextOf(*model, "id"));
     s.set_num_layers(static_cast<int32_t>(CountOf(*model, "layers")));

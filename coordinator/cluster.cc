@@ -131,7 +131,10 @@ void Cluster::Impl::Publish() {
                          .serving = state_->serving(),
                          .failures = state_->failures(),
                          .failure = state_->failure()};
-  if (const auto link = first_link_.lock()) news.status.first_hop = link->RoundTrip();
+  if (const auto link = first_link_.lock()) {
+    news.status.first_hop = link->RoundTrip();
+    news.status.first_hop_transport = link->transport();
+  }
   board_.Show(std::move(news));
 }
 

@@ -187,6 +187,7 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
           .coordinator_address = ring_address_,
           .key = policy_.key,
           .wire = policy_.wire,
+          .transport = policy_.transport,
           .stages = {}};
 }
 

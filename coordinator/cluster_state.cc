@@ -12,6 +12,7 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
       num_blocks_(policy_.num_blocks),
       retry_pause_(policy_.retry) {
   counts_.wire = policy_.wire;
+  counts_.transport = policy_.transport;
   counts_.kv_type = policy_.kv_type;
   counts_.block_size = policy_.block_size;
 }
@@ -30,6 +31,7 @@ Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& 
                               WireTypeNames(info.wire_types), WireTypeName(policy.wire),
                               policy.isa.empty() ? "--wire" : "--bit-equal");
   }
+  GYRE_RETURN_IF_ERROR(Annotate(AgreedTransport(policy.transport, info.transport).status(), info.name));
   const int layers = policy.sizes.num_layers();
   if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > layers)) {
     return InvalidArgument("{} wants layers {}, the model has 0-{}", info.name, FormatRange(*info.wish), layers - 1);

@@ -22,7 +22,7 @@ namespace gyre {
 
 struct MemberInfo {
   std::string name;     // wanted; a number is put behind it where it is taken
-  std::string address;  // of its ring port
+  std::string address;  // of its ring port (base/ring_address.h)
   std::string host;     // for people
   bool local = false;   // in the coordinator's process: beside workers, and alone where there are none
   uint64_t memory = 0;  // bytes for weights and pages; 0 = unknown
@@ -32,7 +32,8 @@ struct MemberInfo {
   uint64_t model_hash = 0;
   WireTypes wire_types = kAllActivations;  // of activations that it takes part with
   std::optional<LayerRange> wish;
-  uint64_t instance = 0;  // of the process: it keeps its name when it joins again; 0 = unknown
+  uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
+  Transport transport = Transport::kAuto;  // its wish for links
 };
 
 // One stay of a member: a process that joins again has the same name and another id.
@@ -56,6 +57,8 @@ struct ClusterPolicy {
   std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
   bool exact = false;              // every member multiplies in f32, so that all have one class
   WireType wire = WireType::kF32;  // of activations, in every plan; members that don't take part with it are refused
+  // The wish for links, in every plan; members that wish another one are refused.
+  Transport transport = Transport::kAuto;
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
   // After an automatic plan that failed; doubles with each one more, up to `longest_pause`.
@@ -111,13 +114,16 @@ struct ClusterStatus {
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::optional<ChangeReport> last_change;
   WireType wire = WireType::kF32;
+  Transport transport = Transport::kAuto;  // the wish
   KvType kv_type = KvType::kF16;
   int block_size = 16;  // positions of a KV block
   // What the cluster's thread adds to the state machine's own.
-  uint64_t revision = 0;              // rises with every change of plan, state or members; not with loads
-  std::vector<PlanRecord> history;    // the last kPlanHistory, the newest last
-  double tokens_per_second = 0;       // generated, over the last seconds
-  std::optional<Duration> first_hop;  // round trip of the link from the coordinator to the first stage, where known
+  uint64_t revision = 0;            // rises with every change of plan, state or members; not with loads
+  std::vector<PlanRecord> history;  // the last kPlanHistory, the newest last
+  double tokens_per_second = 0;     // generated, over the last seconds
+  // The link from the coordinator to the first stage: its round trip, where known, and what carries it; kAuto: none.
+  std::optional<Duration> first_hop;
+  Transport first_hop_transport = Transport::kAuto;
 };
 
 // Whether people would see another plan, state or member. Loads don't count.

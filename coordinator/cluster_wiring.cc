@@ -23,7 +23,8 @@ RingEnds Wiring::Connect(const Plan& plan) {
               .model_hash = plan.model_hash,
               .key = plan.key,
               .from = "coordinator",
-              .wire = plan.wire};
+              .wire = plan.wire,
+              .transport = plan.transport};
   RingEnds ends;
   StatusOr<std::unique_ptr<Link>> from_last = port_->Accept(hello, kNoDeadline);
   ends.from_last_status = from_last.status();

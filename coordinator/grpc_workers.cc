@@ -34,7 +34,8 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .model_hash = h.model_hash,
           .wire_types = h.wire_types,
           .wish = h.wish,
-          .instance = h.instance};
+          .instance = h.instance,
+          .transport = h.transport};
 }
 
 }  // namespace

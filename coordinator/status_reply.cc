@@ -1,5 +1,6 @@
 #include "coordinator/status_reply.h"
 
+#include "base/ring_address.h"
 #include "gyre/v1/admin.pb.h"
 #include "model/quoted.h"
 
@@ -13,9 +14,13 @@ void Set(v1::LayerRange* out, LayerRange layers) {
   out->set_end(layers.end);
 }
 
+std::string LinkTransport(Transport transport) {
+  return transport == Transport::kAuto ? "" : std::string(TransportName(transport));
+}
+
 void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_name(m.info.name);
-  out->set_address(m.info.address);
+  out->set_address(TcpPart(m.info.address));
   out->set_host(m.info.host);
   out->set_local(m.info.local);
   out->set_isa(m.info.isa);
@@ -35,6 +40,7 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_rows_per_second(m.rates.rows_per_second);
   out->set_bytes_per_second(m.rates.bytes_per_second);
   out->set_round_trip_us(m.load.round_trip_us);
+  if (m.layers) out->set_transport(LinkTransport(m.load.transport));
 }
 
 void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {
@@ -66,6 +72,8 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
     reply->set_first_hop_us(
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(*c.first_hop).count()));
   }
+  if (c.plan) reply->set_first_hop_transport(LinkTransport(c.first_hop_transport));
+  reply->set_transport(std::string(TransportName(c.transport)));
   reply->set_plans(c.plans);
   reply->set_aborted(c.aborted);
   reply->set_lost(c.lost);

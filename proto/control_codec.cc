@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/host_port.h"
+#include "base/ring_address.h"
 #include "proto/convert.h"
 #include "proto/report_codec.h"
 
@@ -41,10 +42,16 @@ Status CheckText(const char* what, const std::string& text, size_t most) {
   return absl::OkStatus();
 }
 
-// "HOST:PORT", "" for a member in the coordinator's process, ":PORT" for the host that the worker joined at.
+// "" for a member in the coordinator's process, ":PORT" for the host that the worker joined at.
 Status CheckPlanAddress(const std::string& address) {
-  if (address.empty()) return absl::OkStatus();
-  return ParseHostPort(address[0] == ':' ? "host" + address : address).status();
+  return address.empty() ? absl::OkStatus() : ParseRingAddress(address).status();
+}
+
+// 0 to 255, so that no large number becomes a known one.
+StatusOr<Transport> GetTransport(uint32_t number) {
+  const auto transport = static_cast<Transport>(std::min(number, uint32_t{0xFF}));
+  if (!IsTransportWish(transport)) return InvalidArgument("links over carrier {}, which is unknown here", number);
+  return transport;
 }
 
 Status CheckRange(const v1::LayerRange& range) {
@@ -58,7 +65,9 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
   }
   GYRE_RETURN_IF_ERROR(CheckMemberName(h.name()));
   if (h.name() == "local") return InvalidArgument("the name 'local' is the coordinator's own");
-  GYRE_RETURN_IF_ERROR(ParseHostPort(h.ring_address()).status());
+  GYRE_ASSIGN_OR_RETURN(const RingAddress ring, ParseRingAddress(h.ring_address()));
+  GYRE_RETURN_IF_ERROR(ParseHostPort(ring.tcp).status());
+  GYRE_ASSIGN_OR_RETURN(const Transport transport, GetTransport(h.transport()));
   if (h.threads() == 0 || h.threads() > kMaxThreads) {
     return InvalidArgument("{} threads, expected 1 to {}", h.threads(), kMaxThreads);
   }
@@ -75,7 +84,8 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .version = h.version(),
                      .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
                      .prefill_matches_decode = h.prefill_matches_decode(),
-                     .instance = h.instance()};
+                     .instance = h.instance(),
+                     .transport = transport};
 }
 
 StageFault DecodeFault(const v1::Fault& fault) {
@@ -112,6 +122,7 @@ StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
   plan.stages = MakeStages(assignments);
   if (p.wire() > 0xFF) return InvalidArgument("a plan with activations of type {}", p.wire());
   if (p.wire() != 0) plan.wire = static_cast<WireType>(p.wire());
+  GYRE_ASSIGN_OR_RETURN(plan.transport, GetTransport(p.transport()));
   return plan;
 }
 
@@ -154,6 +165,7 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
     stage->set_address(s.members[0].address);
   }
   out->set_wire(static_cast<uint32_t>(plan.wire));
+  out->set_transport(static_cast<uint32_t>(plan.transport));
   p->set_stage(request.stage);
   p->set_block_size(request.block_size);
   p->set_num_blocks(request.num_blocks);
@@ -278,6 +290,7 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->set_wire_types(hello.wire_types);
   h->set_prefill_matches_decode(hello.prefill_matches_decode);
   h->set_instance(hello.instance);
+  h->set_transport(static_cast<uint32_t>(hello.transport));
   return out;
 }
 

@@ -36,7 +36,7 @@ struct ClusterFacts {
 struct WorkerHello {
   uint32_t protocol = kControlProtocol;
   std::string name;          // wanted; Welcome has the one that it gets
-  std::string ring_address;  // HOST:PORT
+  std::string ring_address;  // base/ring_address.h
   uint64_t model_hash = 0;
   std::string isa;
   uint32_t threads = 0;
@@ -45,7 +45,8 @@ struct WorkerHello {
   std::string version;
   WireTypes wire_types = Only(WireType::kF32);
   bool prefill_matches_decode = false;
-  uint64_t instance = 0;  // random for each process, kept when it connects again; 0 = unknown
+  uint64_t instance = 0;                   // random for each process, kept when it connects again; 0 = unknown
+  Transport transport = Transport::kAuto;  // its wish for links
 };
 
 struct Welcome {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/transport.h"
+
 namespace gyre {
 namespace {
 
@@ -48,6 +50,7 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_rows_sent(load.rows_sent);
   out->set_row_bytes_sent(load.row_bytes_sent);
   out->set_round_trip_us(load.round_trip_us);
+  out->set_transport(static_cast<uint32_t>(load.transport));
   out->set_answer_bytes_sent(load.answer_bytes_sent);
   EncodeStepTimes(load.step_times, out);
 }
@@ -61,7 +64,10 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .row_bytes_sent = h.row_bytes_sent(),
           .round_trip_us = h.round_trip_us(),
           .answer_bytes_sent = h.answer_bytes_sent(),
-          .step_times = DecodeStepTimes(h)};
+          .step_times = DecodeStepTimes(h),
+          .transport = h.transport() <= 0xFF && IsTransport(static_cast<Transport>(h.transport()))
+                           ? static_cast<Transport>(h.transport())
+                           : Transport::kAuto};
 }
 
 void EncodeTrace(const StageTrace& t, v1::Traced* out) {

@@ -65,6 +65,7 @@ struct ServeOptions {
   bool no_local = false;           // no layers in this process
   std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;
+  std::string transport = "auto";  // the cluster's wish for links to workers
   bool insecure = false;
 };
 

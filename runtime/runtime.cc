@@ -101,6 +101,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   if (options.serve != nullptr) {
     port.listen = options.serve->ring;
     port.advertise_host = options.serve->advertise;
+    GYRE_ASSIGN_OR_RETURN(port.transport, ParseTransport(options.serve->transport));
   }
   if (options.tcp) port.listen = "127.0.0.1:0";
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
@@ -135,6 +136,9 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
     c.isa = IsaName(isa);
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
+  if (o.serve != nullptr) {
+    GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
+  }
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
   // over it starts it again.

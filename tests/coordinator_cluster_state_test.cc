@@ -565,6 +565,18 @@ TEST(ClusterMemberTest, WhoDoesNotFitIsRefused) {
   info.wire_types = Only(WireType::kF32);
   policy.wire = WireType::kF16;
   EXPECT_TRUE(absl::IsFailedPrecondition(ClusterState::CheckMember(policy, info)));
+  info = good;
+  policy.wire = WireType::kF32;
+  for (Transport cluster : {Transport::kAuto, Transport::kTcp, Transport::kShm}) {
+    for (Transport own : {Transport::kAuto, Transport::kTcp, Transport::kShm}) {
+      policy.transport = cluster;
+      info.transport = own;
+      const bool fits = cluster == own || cluster == Transport::kAuto || own == Transport::kAuto;
+      const Status status = ClusterState::CheckMember(policy, info);
+      EXPECT_EQ(status.ok(), fits) << status;
+      if (!fits) EXPECT_THAT(Message(status), HasSubstr("(--transport)"));
+    }
+  }
 }
 
 }  // namespace

@@ -87,6 +87,10 @@ TEST_F(HttpClusterTest, TheStatusSaysWhoHasWhatAndWhatItDoes) {
   EXPECT_GT(s.at_pointer("/members/0/steps").to_number<uint64_t>(), 0u);
   EXPECT_GT(s.at_pointer("/members/0/sent/rows").to_number<uint64_t>(), 0u);
   EXPECT_GT(s.at_pointer("/members/0/sent/latency_ms").to_number<double>(), 0) << "a round trip of loopback";
+  EXPECT_EQ(At(s, "/members/0/sent/transport"), "tcp");
+  EXPECT_EQ(At(s, "/first_hop/transport"), "tcp");
+  EXPECT_EQ(At(s, "/first_hop/to"), "local-1");
+  EXPECT_EQ(At(s, "/transport"), "auto");
   EXPECT_EQ(At(s, "/members/0/sent/to"), "local-2");
   EXPECT_EQ(At(s, "/members/2/sent/to"), "coordinator");
   EXPECT_EQ(At(s, "/engine/finished"), "1");

@@ -38,6 +38,9 @@ class Filler {
     static const std::map<std::string, uint32_t> fixed = {{"gyre.v1.WorkerHello.protocol", kControlProtocol},
                                                           {"gyre.v1.ClusterInfo.protocol", kControlProtocol},
                                                           {"gyre.v1.Plan.wire", 3},
+                                                          {"gyre.v1.Plan.transport", 3},
+                                                          {"gyre.v1.WorkerHello.transport", 1},
+                                                          {"gyre.v1.Heartbeat.transport", 5},
                                                           {"gyre.v1.Prepare.kv_type", 2},
                                                           {"gyre.v1.Fault.code", 7}};
     const auto it = fixed.find(field->full_name());
@@ -158,6 +161,10 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:99999"); }), HasSubstr("the port is 99999"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a\n:1"); }), HasSubstr("control characters"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address(std::string(400, 'a') + ":1"); }), HasSubstr("402 bytes"));
+  EXPECT_THAT(refused([](auto* h) { h->set_ring_address(":80"); }), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:1,shm:x"); }), HasSubstr("NAME@HOST"));
+  EXPECT_THAT(refused([](auto* h) { h->set_transport(2); }), HasSubstr("carrier 2"));
+  EXPECT_THAT(refused([](auto* h) { h->set_transport(257); }), HasSubstr("carrier 257"));
   EXPECT_THAT(refused([](auto* h) { h->set_threads(0); }), HasSubstr("0 threads"));
   EXPECT_THAT(refused([](auto* h) { h->set_threads(65537); }), HasSubstr("65537 threads"));
   EXPECT_THAT(refused([](auto* h) { h->set_isa(std::string(65, 'x')); }), HasSubstr("instruction set: 65 bytes"));
@@ -172,6 +179,7 @@ TEST(ControlCodecTest, AbsurdCommandsAreRefused) {
   EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_num_layers(-1); }), HasSubstr("-1 layers"));
   EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_key("short"); }), HasSubstr("5 bytes"));
   EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_wire(256); }), HasSubstr("type 256"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_transport(5); }), HasSubstr("carrier 5"));
   EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->set_coordinator_address("x"); }), HasSubstr("HOST:PORT"));
   EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(0)->mutable_layers()->set_begin(-3); }),
               HasSubstr("[-3,"));
@@ -228,6 +236,10 @@ TEST(ControlCodecTest, LoadsAndFaultsAreBroughtIntoBounds) {
   EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).step_times.count, 19u);
   event.mutable_heartbeat()->set_step_seconds(std::numeric_limits<double>::infinity());
   EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).step_times.count, 0u);
+  event.mutable_heartbeat()->set_transport(3);
+  EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).transport, Transport::kShm);
+  event.mutable_heartbeat()->set_transport(300);
+  EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).transport, Transport::kAuto) << "a later version's";
   event.mutable_fault()->set_code(4711);
   event.mutable_fault()->set_message("x" + std::string(2000, '\xC3'));
   const auto fault = std::get<StageFault>(std::get<StageEvent>(*Decode(event)).what);

@@ -123,7 +123,9 @@ TEST_F(NamespacesTest, HostsThatShareOnlyASwitchAreOneRing) {
   const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "3000", "--temp", "0", "--ignore-eos", "-q",
                                  "--kv-type", "f32", "--ctx", "16384"});
   ASSERT_GT(alone.size(), 6000u);
-  EXPECT_THAT(Ask({"layers", "--cluster", kCoordinator}), HasSubstr("10.77.0.3"));
+  const std::string layers = Ask({"layers", "--cluster", kCoordinator});
+  EXPECT_THAT(layers, HasSubstr("10.77.0.3"));
+  EXPECT_THAT(layers, HasSubstr("link from the coordinator: tcp (--transport auto)")) << "they share no namespace";
   Process run(net_.On(2, Run(3000)));
   int resizes = 0;
   for (const char* ranges : {"host3=0-3,host2=4-5", "host2=0-0,host3=1-5", "host3=0-5", "host2=0-2,host3=3-5"}) {
@@ -134,6 +136,24 @@ TEST_F(NamespacesTest, HostsThatShareOnlyASwitchAreOneRing) {
   EXPECT_GT(resizes, 0) << "the text had ended before the first resize";
   ASSERT_EQ(run.Wait(seconds(60)), 0) << run.output();
   EXPECT_TRUE(run.output() == alone) << "the text changed";
+}
+
+TEST_F(NamespacesTest, HostsThatAreToShareMemoryAreToldWhyTheyCannot) {
+  workers_.clear();
+  serve_->Kill(SIGKILL);
+  serve_->Wait(seconds(5));
+  serve_ = std::make_unique<Process>(net_.On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure",
+                                                 "--no-local", "--transport", "shm", "--kv-type", "f32"}));
+  ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
+  workers_.push_back(std::make_unique<Process>(
+      net_.On(2, {"worker", "--join", kCoordinator, "--insecure", "--name", "far", "-t", "1"})));
+  const std::string why = "shared memory (--transport shm)";
+  std::string status;
+  for (int i = 0; i < 300 && status.find(why) == std::string::npos; ++i) {
+    std::this_thread::sleep_for(milliseconds(50));
+    status = Ask({"status", "--cluster", kCoordinator, "--json"});
+  }
+  EXPECT_THAT(status, HasSubstr(why)) << serve_->output() << workers_[0]->output();
 }
 
 TEST_F(NamespacesTest, APulledCableEndsTheRequestAndTheHostComesBack) {

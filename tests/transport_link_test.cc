@@ -1,22 +1,16 @@
-// Frames byte for byte, and the contract that every carrier keeps.
+// Frames and what they carry, byte for byte.
 #include "transport/link.h"
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstring>
+#include <algorithm>
 #include <random>
-#include <thread>
 
 #include "base/crc32c.h"
 #include "base/step_codec.h"
-#include "tests/testing/tcp_pair.h"
-#include "transport/inproc_link.h"
 
 namespace gyre {
 namespace {
-
-using std::chrono::milliseconds;
 
 std::string Hex(std::span<const std::byte> bytes) {
   std::string out;
@@ -209,148 +203,6 @@ TEST(StepCodecTest, AnswersRoundTrip) {
   EncodeStepError({.stage = 2, .message = "what went wrong"}, &out);
   EXPECT_EQ(DecodeStepError(out.bytes())->message, "what went wrong");
 }
-
-using Pair = std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>;
-struct Carrier {
-  const char* name;
-  Pair (*make)();
-};
-
-Status Put(Link& link, uint64_t number, size_t bytes, Deadline deadline = kNoDeadline) {
-  std::vector<std::byte> all(bytes);
-  for (size_t i = 0; i < bytes; ++i) all[i] = static_cast<std::byte>(i < bytes / 2 ? number : number + 1);
-  const ByteSpan parts[] = {ByteSpan(all).first(bytes / 2), ByteSpan(all).subspan(bytes / 2)};
-  return link.Send({.kind = FrameKind::kHidden, .step = StepId{number}}, parts, deadline);
-}
-
-class LinkContract : public ::testing::TestWithParam<Carrier> {
- protected:
-  Pair pair_ = GetParam().make();
-  Link& a_ = *pair_.first;
-  Link& b_ = *pair_.second;
-};
-
-TEST_P(LinkContract, WholeFramesInOrderExactlyOnceBothWays) {
-  constexpr uint64_t kFrames = 2000;
-  auto send = [](Link& link) {
-    for (uint64_t i = 0; i < kFrames; ++i) ASSERT_TRUE(Put(link, i, i % 700).ok());
-  };
-  auto receive = [](Link& link) {
-    for (uint64_t i = 0; i < kFrames; ++i) {
-      auto frame = link.Recv(After(std::chrono::seconds(20)));
-      ASSERT_TRUE(frame.ok()) << frame.status();
-      ASSERT_EQ(frame->header.step, StepId{i});
-      ASSERT_EQ(frame->payload.size(), i % 700);
-      if (i % 700 > 1) ASSERT_EQ(frame->payload.back(), static_cast<std::byte>(i + 1));
-    }
-    EXPECT_TRUE(absl::IsDeadlineExceeded(link.Recv(Clock::now()).status()));
-  };
-  std::thread t1(send, std::ref(a_)), t2(send, std::ref(b_)), t3(receive, std::ref(a_));
-  receive(b_);
-  t1.join(), t2.join(), t3.join();
-}
-
-TEST_P(LinkContract, WhatWasSentBeforeCloseStillArrives) {
-  ASSERT_TRUE(Put(a_, 1, 10).ok());
-  ASSERT_TRUE(Put(a_, 2, 10).ok());
-  a_.Close();
-  a_.Close();
-  EXPECT_EQ(b_.Recv(kNoDeadline)->header.step, StepId{1});
-  EXPECT_EQ(b_.Recv(kNoDeadline)->header.step, StepId{2});
-  EXPECT_TRUE(absl::IsUnavailable(b_.Recv(kNoDeadline).status()));
-  EXPECT_TRUE(absl::IsUnavailable(Put(b_, 3, 1)));
-}
-
-TEST_P(LinkContract, CloseWakesAReceiver) {
-  std::thread closer([this] {
-    std::this_thread::sleep_for(milliseconds(20));
-    b_.Close();
-  });
-  EXPECT_TRUE(absl::IsUnavailable(b_.Recv(kNoDeadline).status()));
-  closer.join();
-}
-
-// A frame that is refused by its deadline is not sent at all; one that was begun arrives whole.
-TEST_P(LinkContract, AFullLinkRefusesOrFinishesAndLosesNothing) {
-  std::atomic<uint64_t> sent{0};
-  std::atomic<bool> stop{false};
-  std::thread sender([&] {
-    while (!stop) {
-      const Status status = Put(a_, sent, 1000, After(milliseconds(5)));
-      if (status.ok()) ++sent;
-      if (!status.ok()) ASSERT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-    }
-  });
-  for (uint64_t before = 1; before != sent;) {  // until it is full
-    before = sent;
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-  stop = true;
-  uint64_t received = 0;
-  for (bool last = false; received < sent || !last;) {
-    if (received == sent && !last) {
-      sender.join();
-      last = true;
-      continue;
-    }
-    auto frame = b_.Recv(After(std::chrono::seconds(20)));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    ASSERT_EQ(frame->header.step, StepId{received++});
-  }
-  EXPECT_TRUE(absl::IsDeadlineExceeded(b_.Recv(After(milliseconds(20))).status()));
-}
-
-// Both send more than fits before either receives: only what they do while they wait lets them get on.
-TEST_P(LinkContract, ASenderCanReceiveWhileItWaits) {
-  constexpr uint64_t kFrames = 300;
-  auto run = [](Link& link) {
-    uint64_t received = 0;
-    auto take = [&](Deadline deadline) {
-      auto frame = link.Recv(deadline);
-      if (frame.ok()) received += frame->header.step == StepId{received} ? 1 : 0;
-      return frame.ok();
-    };
-    const std::vector<std::byte> big(50000);
-    const ByteSpan parts[] = {big};
-    for (uint64_t i = 0; i < kFrames; ++i) {
-      const Status status = link.Send({.kind = FrameKind::kHidden, .step = StepId{i}}, parts, kNoDeadline, [&] {
-        while (take(Clock::now())) {
-        }
-      });
-      ASSERT_TRUE(status.ok()) << status;
-    }
-    while (received < kFrames) ASSERT_TRUE(take(After(std::chrono::seconds(20)))) << received;
-  };
-  std::thread other(run, std::ref(a_));
-  run(b_);
-  other.join();
-}
-
-TEST_P(LinkContract, AWakeEndsAWaitOrTheNextOne) {
-  b_.Wake();
-  EXPECT_TRUE(absl::IsCancelled(b_.Recv(kNoDeadline).status()));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(b_.Recv(Clock::now()).status()));
-  std::thread waker([this] {
-    std::this_thread::sleep_for(milliseconds(20));
-    b_.Wake();
-  });
-  EXPECT_TRUE(absl::IsCancelled(b_.Recv(kNoDeadline).status()));
-  waker.join();
-  ASSERT_TRUE(Put(a_, 7, 1000).ok());
-  b_.Wake();
-  EXPECT_TRUE(absl::IsCancelled(b_.Recv(kNoDeadline).status()));
-  EXPECT_EQ(b_.Recv(kNoDeadline)->header.step, StepId{7});
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Carriers, LinkContract,
-    ::testing::Values(
-        Carrier{"inproc", [] { return MakeInprocLinkPair({.max_queued_frames = 64}); }},
-        Carrier{"inproc_crc", [] { return MakeInprocLinkPair({.max_queued_bytes = 9000, .check_crc = true}); }},
-        Carrier{"tcp", [] { return testing::TcpPair(); }},
-        Carrier{"tcp_small_buffers", [] { return testing::TcpPair({.send_buffer = 32768, .receive_buffer = 32768}); }},
-        Carrier{"tcp_chopped", [] { return testing::ChoppedTcpPair(1); }}),
-    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace gyre

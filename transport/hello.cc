@@ -1,6 +1,9 @@
 #include "transport/hello.h"
 
+#include <algorithm>
+
 #include "base/coding.h"
+#include "base/crc32c.h"
 
 namespace gyre {
 namespace {
@@ -80,6 +83,14 @@ StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload) {
     return DataLoss("an answer to a hello of {} bytes is cut or too long", payload.size());
   }
   return r;
+}
+
+std::vector<std::byte> HelloFrame(std::span<const std::byte> payload, Epoch epoch) {
+  const auto head = EncodeHeader(
+      {.kind = FrameKind::kHello, .epoch = epoch, .length = payload.size(), .payload_crc = Crc32c(payload)});
+  std::vector<std::byte> bytes(head.size() + payload.size());
+  std::copy(payload.begin(), payload.end(), std::copy(head.begin(), head.end(), bytes.begin()));
+  return bytes;
 }
 
 bool SameKey(const RingKey& a, const RingKey& b) {

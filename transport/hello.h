@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/transport.h"
 #include "transport/frame.h"
 
 namespace gyre {
@@ -32,6 +33,8 @@ struct Hello {
   std::string from;                // a worker's name, for messages
   std::string to;                  // kBulk: the worker that is to serve it
   WireType wire = WireType::kF32;  // kRing: of the activations on the plan's hops
+  // What the plan wishes. Both ends know it from the plan: it is not sent.
+  Transport transport = Transport::kAuto;
   bool operator==(const Hello&) const = default;
 };
 
@@ -48,6 +51,9 @@ std::vector<std::byte> EncodeHello(const Hello& hello);
 StatusOr<Hello> DecodeHello(std::span<const std::byte> payload);
 std::vector<std::byte> EncodeHelloReply(const HelloReply& reply);
 StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload);
+
+// The whole frame that carries a hello or an answer.
+std::vector<std::byte> HelloFrame(std::span<const std::byte> payload, Epoch epoch = {});
 
 // Compares in constant time.
 bool SameKey(const RingKey& a, const RingKey& b);

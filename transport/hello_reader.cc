@@ -13,6 +13,7 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "transport/local_socket.h"
 #include "transport/tcp_link.h"
 
 namespace gyre {
@@ -32,6 +33,11 @@ Caller CallerOf(const sockaddr_storage& from) {
   uint16_t number = 0;
   std::from_chars(port, port + std::strlen(port), number);
   return {.address = host, .peer = FormatHostPort(host, number)};
+}
+
+Caller CallerOf(int local_socket) {
+  return {
+      .address = "this host", .peer = fmt::format("process {} of this host", PeerOf(local_socket).pid), .local = true};
 }
 
 }  // namespace
@@ -108,7 +114,8 @@ void HelloReader::Turn() {
   std::vector<pollfd> fds;
   fds.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
   // A negative descriptor is left out.
-  fds.push_back({.fd = now >= accept_after_ ? listener_.get() : -1, .events = POLLIN, .revents = 0});
+  const std::array<int, 2> listeners = {listener_.get(), options_.local.get()};
+  for (int fd : listeners) fds.push_back({.fd = now >= accept_after_ ? fd : -1, .events = POLLIN, .revents = 0});
   if (now < accept_after_) until = std::min(until, accept_after_);
   for (const PendingConnection& c : pending_) {
     fds.push_back({.fd = c.fd.get(), .events = POLLIN, .revents = 0});
@@ -117,26 +124,29 @@ void HelloReader::Turn() {
   const auto left = std::chrono::ceil<milliseconds>(std::max(until, now) - now);
   if (::poll(fds.data(), fds.size(), static_cast<int>(left.count())) < 0 && errno != EINTR)
     accept_after_ = After(kBackOff);
-  size_t i = 2;
+  size_t i = 1 + listeners.size();
   for (auto it = pending_.begin(); it != pending_.end(); ++i) {
     bool done = fds[i].revents != 0 && Read(*it);
     if (!done && Clock::now() >= it->until) done = Refuse(*it, "no hello came in time");
     it = done ? pending_.erase(it) : std::next(it);
   }
-  if (fds[1].revents != 0) AcceptSome();
+  for (size_t l = 0; l < listeners.size(); ++l) {
+    if (fds[1 + l].revents != 0) AcceptSome(listeners[l]);
+  }
   if (Clock::now() >= next_tick_) {
     next_tick_ = After(seconds(1));
     options_.on_tick();
   }
 }
 
-void HelloReader::AcceptSome() {
+void HelloReader::AcceptSome(int listener) {
   for (size_t i = 0; i < kAcceptsATurn; ++i) {
     sockaddr_storage from{};
     socklen_t size = sizeof from;
-    Fd fd(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd fd(::accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.ok()) {
-      OnConnection(std::move(fd), from);
+      Caller caller = from.ss_family == AF_UNIX ? CallerOf(fd.get()) : CallerOf(from);
+      OnConnection(std::move(fd), std::move(caller));
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -157,8 +167,8 @@ void HelloReader::AcceptSome() {
   }
 }
 
-void HelloReader::OnConnection(Fd fd, const sockaddr_storage& from) {
-  Caller caller = CallerOf(from);
+void HelloReader::OnConnection(Fd fd, Caller caller) {
+  if (caller.local && !PeerOf(fd.get()).same_user) return options_.on_refused(caller, "it belongs to another user");
   std::vector<std::string> addresses;
   for (const PendingConnection& c : pending_) addresses.push_back(c.caller.address);
   if (const auto i = GivesWay(addresses, caller.address, options_.limits)) {

@@ -25,10 +25,12 @@ namespace gyre {
 struct Caller {
   std::string address;  // the host, which limits count by
   std::string peer;     // "HOST:PORT", for messages
+  bool local = false;   // it came over the Unix socket
 };
 
 struct HelloReaderOptions {
   std::string listen;  // "HOST:PORT", port 0 for any free one
+  Fd local;            // listens at a Unix socket; may be none
   Duration hello_timeout = std::chrono::seconds(5);
   AdmissionLimits limits;
   // All of these are called on the reader's thread and must not block.
@@ -62,8 +64,8 @@ class HelloReader {
   Status Bind();
   void Loop();
   void Turn();
-  void AcceptSome();
-  void OnConnection(Fd fd, const sockaddr_storage& from);
+  void AcceptSome(int listener);
+  void OnConnection(Fd fd, Caller caller);
   // True: it is done with, one way or the other.
   bool Read(PendingConnection& c);
   bool OnHeader(PendingConnection& c);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/transport.h"
 #include "transport/frame.h"
 
 namespace gyre {
@@ -53,6 +54,9 @@ class Link {
   // How long a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any
   // thread.
   virtual std::optional<Duration> RoundTrip() const { return std::nullopt; }
+
+  // What carries it. Any thread.
+  virtual Transport transport() const { return Transport::kMemory; }
 
   // Wakes both ends. Frames already sent can still be received by the peer. Idempotent.
   virtual void Close() = 0;

@@ -5,10 +5,14 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/ring_address.h"
 #include "transport/hello_reader.h"
 #include "transport/inproc_link.h"
+#include "transport/local_socket.h"
 #include "transport/pages.h"
+#include "transport/shm_hello.h"
 #include "transport/unclaimed_links.h"
+#include "transport/uring_stream.h"
 
 namespace gyre {
 namespace {
@@ -18,10 +22,21 @@ std::string Describe(const Hello& h) {
                                    : fmt::format("the bulk link to {}", h.to);
 }
 
-Status SendReply(Link& link, const HelloReply& reply) {
-  const auto payload = EncodeHelloReply(reply);
-  const ByteSpan parts[] = {payload};
-  return link.Send({.kind = FrameKind::kHello}, parts, After(std::chrono::seconds(1)));
+// The socket is fresh, so an answer fits in.
+Status SendReply(int socket, const HelloReply& reply) {
+  return SendWithFds(socket, HelloFrame(EncodeHelloReply(reply)), {});
+}
+
+// A link over a TCP connection, as this end wishes to read and write it.
+StatusOr<std::unique_ptr<Link>> LinkOf(int socket, Transport transport, const std::string& peer,
+                                       const TcpOptions& options) {
+  if (transport != Transport::kKernel) return MakeTcpLink(socket, peer, options);
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, MakeUringStream(Fd(socket), options));
+  return MakeFramedLink(std::move(stream), peer, options);
+}
+
+Status CheckCarrier(Transport transport) {
+  return transport == Transport::kKernel ? Annotate(CheckUring(), "--transport kernel") : absl::OkStatus();
 }
 
 class Port : public RingPort {
@@ -65,6 +80,16 @@ class Port : public RingPort {
   }
   StatusOr<std::unique_ptr<Link>> TryDial(const std::string& address, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> TryAccept(const Hello& expected, Deadline deadline);
+  // `transport`: kTcp, or kKernel for this end.
+  StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, Transport transport, const Hello& hello,
+                                          Deadline deadline);
+  // kUnavailable: this dialer and `to` share no memory, and the message says why.
+  StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
+  // The link of a dialer that is welcome, and it is told so.
+  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, Transport transport, const std::string& peer,
+                                          const TcpOptions& options);
+  // Why a dialer that waits can't be taken for `expected`; "" = it can.
+  std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
   TcpOptions Tcp(LinkRole role) const;
 
   // On the port's thread.
@@ -76,6 +101,7 @@ class Port : public RingPort {
   void Refused(const Caller& caller, const std::string& why);
 
   const RingPortOptions options_;
+  const std::string host_id_ = HostId();
   std::string address_;
 
   std::atomic<uint64_t> accepted_{0}, refused_{0};
@@ -91,20 +117,35 @@ class Port : public RingPort {
 };
 
 Status Port::Listen() {
+  GYRE_RETURN_IF_ERROR(CheckCarrier(options_.transport));
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(options_.listen));
-  GYRE_ASSIGN_OR_RETURN(
-      reader_,
-      HelloReader::Listen(
-          {.listen = options_.listen,
-           .hello_timeout = options_.hello_timeout,
-           .limits = options_.unverified,
-           .on_hello = [this](Fd fd, const Caller& caller, const Hello& h) { OnHello(std::move(fd), caller, h); },
-           .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); },
-           .on_tick = [this] { unclaimed_.DropDead(); }}));
+  HelloReaderOptions reader{
+      .listen = options_.listen,
+      .hello_timeout = options_.hello_timeout,
+      .limits = options_.unverified,
+      .on_hello = [this](Fd fd, const Caller& caller, const Hello& h) { OnHello(std::move(fd), caller, h); },
+      .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); },
+      .on_tick = [this] { unclaimed_.DropDead(); }};
+  RingAddress address;
+  if (options_.transport == Transport::kAuto || options_.transport == Transport::kShm) {
+    const std::string name = RandomSocketName();
+    StatusOr<Fd> local = host_id_.empty() ? Unavailable("the host has no boot id") : ListenLocal(name);
+    if (local.ok()) {
+      reader.local = *std::move(local);
+      address.shm = fmt::format("{}@{}", name, host_id_);
+    } else if (options_.transport == Transport::kShm) {
+      return Annotate(local.status(), "--transport shm");
+    } else {
+      Log(LogLevel::kWarn, "no link of this process goes over shared memory: {}", Message(local.status()));
+    }
+  }
+  GYRE_ASSIGN_OR_RETURN(reader_, HelloReader::Listen(std::move(reader)));
   const std::string& host = options_.advertise_host;
   // At all addresses: others know best how they reach this machine.
   const bool any = host.empty() && reader_->any_address();
-  address_ = any ? fmt::format(":{}", reader_->port()) : FormatHostPort(host.empty() ? at.host : host, reader_->port());
+  address.tcp =
+      any ? fmt::format(":{}", reader_->port()) : FormatHostPort(host.empty() ? at.host : host, reader_->port());
+  address_ = FormatRingAddress(address);
   return absl::OkStatus();
 }
 
@@ -134,23 +175,40 @@ void Port::Refused(const Caller& caller, const std::string& why) {
     if (last_log_ != Deadline::min() && now < last_log_ + std::chrono::minutes(1)) return;
     last_log_ = now;
   }
-  Log(LogLevel::kWarn, "ring port {}: refused {}: {} ({} refused since the start)", address_, caller.peer, why,
+  Log(LogLevel::kWarn, "ring port {}: refused {}: {} ({} refused since the start)", TcpPart(address_), caller.peer, why,
       refused);
 }
 
 void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   if (unclaimed_.Cancelled(hello.epoch)) return;
-  TcpOptions tcp = Tcp(LinkRole::kBulk);
-  tcp.max_payload = kMaxPullRequest;
-  StatusOr<std::unique_ptr<Link>> link =
-      MakeTcpLink(fd.release(), fmt::format("{} ({})", hello.from, caller.peer), tcp);
-  if (!link.ok()) return Refused(caller, Message(link.status()));
-  ++accepted_;
+  if (options_.transport == Transport::kShm && !caller.local) {
+    SendReply(fd.get(), {.refusal = "this end takes shm only (--transport)"}).IgnoreError();
+    return Refused(caller, "its bulk link comes over tcp");
+  }
+  TcpOptions options = Tcp(LinkRole::kBulk);
+  options.max_payload = kMaxPullRequest;
+  Status failed;
   const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
-    GYRE_RETURN_IF_ERROR(SendReply(**link, {}));
-    return std::move(*link);
+    auto link =
+        Welcome(std::move(fd), caller, options_.transport, fmt::format("{} ({})", hello.from, caller.peer), options);
+    failed = link.status();
+    if (link.ok()) ++accepted_;
+    return link;
   });
-  if (absl::IsNotFound(status)) SendReply(**link, {.refusal = Message(status)}).IgnoreError();
+  if (!failed.ok()) return Refused(caller, Message(failed));
+  if (absl::IsNotFound(status)) SendReply(fd.get(), {.refusal = Message(status)}).IgnoreError();
+}
+
+StatusOr<std::unique_ptr<Link>> Port::Welcome(Fd socket, const Caller& caller, Transport transport,
+                                              const std::string& peer, const TcpOptions& options) {
+  if (caller.local) {
+    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, WelcomeWithMemory(std::move(socket)));
+    return MakeFramedLink(std::move(stream), peer, options);
+  }
+  const int fd = socket.release();
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, LinkOf(fd, transport, peer, options));
+  GYRE_RETURN_IF_ERROR(SendReply(fd, {}));
+  return link;
 }
 
 Status Port::HandOver(const std::string& to, const std::function<StatusOr<std::unique_ptr<Link>>()>& link) {
@@ -183,46 +241,101 @@ void Port::SetBulkHandler(const std::string& name, BulkHandler handler) {
   while (!bulk.handler && bulk.calls > 0) bulk_called_.Wait(&bulk_mutex_);
 }
 
+std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) const {
+  if (!SameKey(found.hello.key, expected.key)) return "the ring's key is another one";
+  if (found.hello.model_hash != expected.model_hash) return "the model is another one";
+  if (found.hello.wire != expected.wire) {
+    return fmt::format("its activations would come as {}, the plan's are {} (--wire)", WireTypeName(found.hello.wire),
+                       WireTypeName(expected.wire));
+  }
+  const StatusOr<Transport> transport = AgreedTransport(expected.transport, options_.transport);
+  if (!transport.ok()) return Message(transport.status());
+  const Transport comes = found.caller.local ? Transport::kShm : Transport::kTcp;
+  const Transport wanted = *transport == Transport::kKernel ? Transport::kTcp : *transport;  // TCP to the other end
+  if (wanted != Transport::kAuto && wanted != comes) {
+    return fmt::format("it comes over {}, this end takes {} only (--transport)", TransportName(comes),
+                       TransportName(*transport));
+  }
+  return "";
+}
+
 StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline deadline) {
+  GYRE_ASSIGN_OR_RETURN(const Transport transport, AgreedTransport(expected.transport, options_.transport));
+  GYRE_RETURN_IF_ERROR(CheckCarrier(transport));
   for (;;) {
     GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, unclaimed_.Claim(expected, deadline));
     if (found.link != nullptr) return std::move(found.link);
     if (!StillWaits(found.socket.get())) continue;  // its dialer gave up meanwhile
     const std::string peer = fmt::format("{} ({})", found.hello.from, found.caller.peer);
-    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(found.socket.release(), peer, Tcp(LinkRole::kRing)));
-    std::string refusal;
-    if (!SameKey(found.hello.key, expected.key)) {
-      refusal = "the ring's key is another one";
-    } else if (found.hello.model_hash != expected.model_hash) {
-      refusal = "the model is another one";
-    } else if (found.hello.wire != expected.wire) {
-      refusal = fmt::format("its activations would come as {}, the plan's are {} (--wire)",
-                            WireTypeName(found.hello.wire), WireTypeName(expected.wire));
+    std::string why = WhyNot(found, expected);
+    if (why.empty()) {
+      StatusOr<std::unique_ptr<Link>> link =
+          Welcome(std::move(found.socket), found.caller, transport, peer, Tcp(LinkRole::kRing));
+      // A dialer over TCP has no other way, so the plan fails with this reason.
+      if (link.ok() || (absl::IsResourceExhausted(link.status()) && !found.caller.local)) return link;
+      why = Message(link.status());
+    } else {
+      SendReply(found.socket.get(), {.refusal = why}).IgnoreError();
     }
-    const Status sent = SendReply(*link, {.refusal = refusal});
-    if (refusal.empty() && sent.ok()) return link;
-    Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from,
-        refusal.empty() ? Message(sent) : refusal);
+    Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from, why);
   }
 }
 
 StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const Hello& hello, Deadline deadline) {
-  const Status given_up = absl::CancelledError("the plan was given up");
-  if (unclaimed_.Cancelled(hello.epoch)) return given_up;
+  if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
   if (address == address_) {
     auto [here, there] = MakeInprocLinkPair({});
     if (hello.role == LinkRole::kBulk) {
       std::unique_ptr<Link> end = std::move(there);
       GYRE_RETURN_IF_ERROR(HandOver(hello.to, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
     } else {
-      if (!unclaimed_.Add({.hello = hello, .link = std::move(there)})) return given_up;
+      if (!unclaimed_.Add({.hello = hello, .link = std::move(there)})) {
+        return absl::CancelledError("the plan was given up");
+      }
       ++accepted_;
     }
     return std::move(here);
   }
+  GYRE_ASSIGN_OR_RETURN(const RingAddress to, ParseRingAddress(address));
+  StatusOr<Transport> transport = AgreedTransport(hello.transport, options_.transport);
+  if (!transport.ok()) return Annotate(transport.status(), Describe(hello));
+  GYRE_RETURN_IF_ERROR(CheckCarrier(*transport));
+  if (*transport == Transport::kTcp || *transport == Transport::kKernel) {
+    return DialTcp(to.tcp, *transport, hello, deadline);
+  }
+  StatusOr<std::unique_ptr<Link>> shared = DialShm(to, hello, deadline);
+  if (!absl::IsUnavailable(shared.status())) return shared;
+  if (*transport == Transport::kShm) {
+    return FailedPrecondition("{} is to go over shared memory (--transport shm) to {}: {}", Describe(hello), to.tcp,
+                              Message(shared.status()));
+  }
+  const bool same_host = !to.shm.empty() && to.shm.substr(to.shm.find('@') + 1) == host_id_;
+  Log(same_host ? LogLevel::kWarn : LogLevel::kInfo, "{} goes to {} over tcp: {}", Describe(hello), to.tcp,
+      Message(shared.status()));
+  return DialTcp(to.tcp, Transport::kTcp, hello, deadline);
+}
+
+StatusOr<std::unique_ptr<Link>> Port::DialShm(const RingAddress& to, const Hello& hello, Deadline deadline) {
+  if (to.shm.empty()) return Unavailable("it offers no shared memory");
+  const size_t split = to.shm.find('@');
+  if (to.shm.substr(split + 1) != host_id_) return Unavailable("it is on another host");
+  const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
+  StatusOr<Fd> socket = ConnectLocal(to.shm.substr(0, split), deadline, stopped);
+  if (absl::IsFailedPrecondition(socket.status())) return Unavailable("{}", Message(socket.status()));
+  if (!socket.ok()) return socket.status();
+  StatusOr<ShmAnswer> answer = SayHelloForMemory(*std::move(socket), hello, deadline, stopped);
+  if (!answer.ok()) return Annotate(answer.status(), Describe(hello));
+  if (answer->stream == nullptr) {
+    return FailedPrecondition("{} refuses {}: {}", to.tcp, Describe(hello), answer->refusal);
+  }
+  return MakeFramedLink(std::move(answer->stream), to.tcp, Tcp(hello.role));
+}
+
+StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport transport, const Hello& hello,
+                                              Deadline deadline) {
   GYRE_ASSIGN_OR_RETURN(const int fd,
-                        ConnectTcp(address, deadline, [this, &hello] { return unclaimed_.Cancelled(hello.epoch); }));
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeTcpLink(fd, address, Tcp(hello.role)));
+                        ConnectTcp(to, deadline, [this, &hello] { return unclaimed_.Cancelled(hello.epoch); }));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, LinkOf(fd, transport, to, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
   GYRE_RETURN_IF_ERROR(link->Send({.kind = FrameKind::kHello, .epoch = hello.epoch}, parts, deadline));
@@ -230,15 +343,14 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
     // In turns, so that a plan that was given up ends the wait.
     StatusOr<Frame> frame = link->Recv(std::min(deadline, After(std::chrono::milliseconds(100))));
     if (frame.ok()) {
-      if (frame->header.kind != FrameKind::kHello) return DataLoss("{} answered a hello with another frame", address);
+      if (frame->header.kind != FrameKind::kHello) return DataLoss("{} answered a hello with another frame", to);
       GYRE_ASSIGN_OR_RETURN(const HelloReply reply, DecodeHelloReply(frame->payload));
-      if (!reply.refusal.empty())
-        return FailedPrecondition("{} refuses {}: {}", address, Describe(hello), reply.refusal);
+      if (!reply.refusal.empty()) return FailedPrecondition("{} refuses {}: {}", to, Describe(hello), reply.refusal);
       return link;
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return Annotate(frame.status(), Describe(hello));
-    if (Clock::now() >= deadline) return DeadlineExceeded("{}: {} was not answered", address, Describe(hello));
-    if (unclaimed_.Cancelled(hello.epoch)) return given_up;
+    if (Clock::now() >= deadline) return DeadlineExceeded("{}: {} was not answered", to, Describe(hello));
+    if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
   }
 }
 

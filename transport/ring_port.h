@@ -1,5 +1,5 @@
 // Where a process's links begin and end: hops between two members of this process stay in memory, the others are TCP
-// connections, dialed by the sender and claimed by the receiver under the hop's name.
+// connections or shared memory, dialed by the sender and claimed by the receiver under the hop's name.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,9 @@ namespace gyre {
 struct RingPortOptions {
   // "HOST:PORT" to listen at, port 0 for any free one. Empty: no sockets, only hops within this process.
   std::string listen;
-  std::string advertise_host;                        // what others dial; empty = the host of `listen`
+  std::string advertise_host;  // what others dial; empty = the host of `listen`
+  // The carriers that this process may use. kAuto and kShm: it also listens at a Unix socket.
+  Transport transport = Transport::kTcp;
   TcpOptions tcp;                                    // of ring links
   Duration bulk_silence = std::chrono::seconds(60);  // TcpOptions::silence of bulk links
   Duration hello_timeout = std::chrono::seconds(5);
@@ -40,13 +42,13 @@ class RingPort {
   static StatusOr<std::unique_ptr<RingPort>> Open(const RingPortOptions& options);
   virtual ~RingPort() = default;
 
-  // "HOST:PORT" for others, ":PORT" where it listens at every address; "" without sockets. A hop to this address stays
-  // in the process.
+  // A RingAddress (base/ring_address.h) for others, with ":PORT" where it listens at every address; "" without sockets.
+  // A hop to this address stays in the process.
   virtual const std::string& address() const = 0;
 
   // The sending end of a hop, or the pulling end of a bulk link. Returns when the receiver has claimed it and agreed,
   // and within 100 ms of a Cancel of its epoch. kUnavailable, kDeadlineExceeded, kFailedPrecondition (the receiver's
-  // refusal), kCancelled.
+  // refusal, or a carrier that was asked for and can't be had), kCancelled.
   virtual StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) = 0;
   // The receiving end of the hop that `expected` names: waits for the dialer. A dialer with another key or model is
   // refused and does not end the wait. kDeadlineExceeded, kCancelled.

@@ -1,7 +1,6 @@
-// Links over TCP: one socket a link, read and written by the threads that use it, without a thread of its own.
+// Links over TCP: one socket a link, and the connections for them.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,17 +8,12 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/status.h"
-#include "transport/link.h"
+#include "transport/framed_link.h"
+#include "transport/tcp_stream.h"
 
 namespace gyre {
 
-struct TcpOptions {
-  uint64_t max_payload = kMaxPayload;  // of a frame that comes in
-  // A peer that takes or gives no byte for so long in the middle of a frame is given up. max() = there is no such
-  // limit: a stage that computes does not read, so on ring links the sender's deadline and the heartbeats decide.
-  Duration silence = Duration::max();
-  int send_buffer = 0, receive_buffer = 0;  // bytes of the socket's buffers; 0 = the system's (tests make them small)
-};
+struct TcpOptions : FramedLinkOptions, TcpStreamOptions {};
 
 // Takes over a connected socket (a file descriptor), which is closed if this fails. `peer` is for messages.
 // kResourceExhausted: no descriptor is left.

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/mutex.h"
+#include "base/ring_address.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/channel.h"
 #include "proto/control_codec.h"
@@ -122,6 +123,7 @@ class Node {
 
 Status Node::Listen() {
   RingPortOptions port;
+  port.transport = options_.transport;
   port.listen = options_.listen;
   if (port.listen.empty()) {
     GYRE_ASSIGN_OR_RETURN(const std::string own, LocalAddressTo(coordinator_));
@@ -261,7 +263,8 @@ WorkerHello Node::MakeHello() {
           .version = options_.version,
           .wire_types = options_.wire_types,
           .prefill_matches_decode = PrefillMatchesDecode(options_.isa),
-          .instance = instance_};
+          .instance = instance_,
+          .transport = options_.transport};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -311,7 +314,7 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
     });
   }
-  Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, port_->address()));
+  Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, TcpPart(port_->address())));
 
   auto events = std::make_shared<Inbox<StageEvent>>();
   worker_->control().SetEventSink([events](StageEvent e) { events->Push(std::move(e)); });

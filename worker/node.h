@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/transport.h"
 #include "base/wire_type.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
@@ -28,6 +29,7 @@ struct NodeOptions {
   uint64_t memory = 0;    // 0 = what the machine has free without this process
   Isa isa = Isa::kRef;
   WireTypes wire_types = kAllActivations;  // that it takes part with
+  Transport transport = Transport::kAuto;  // its wish for links
   bool insecure = false;                   // may listen at an address that is not loopback
   std::string version;
   // Paths of models that this machine has elsewhere: looked through for the coordinator's, by its hash, where its path

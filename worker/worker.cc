@@ -311,13 +311,9 @@ double Worker::Impl::TakeBusyShare() {
   return wall.count() > 0 ? static_cast<double>(spent.count()) / static_cast<double>(wall.count()) : 0;
 }
 
-Duration Worker::Impl::RoundTrip() {
-  std::shared_ptr<Link> out;
-  {
-    MutexLock lock(&mutex_);
-    out = running_out_;
-  }
-  return out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
+std::shared_ptr<Link> Worker::Impl::RunningOut() {
+  MutexLock lock(&mutex_);
+  return running_out_;
 }
 
 void Worker::Impl::SetFaultHook(std::function<Status()> hook) {
@@ -343,16 +339,19 @@ Duration Worker::busy_time() const { return impl_->busy(); }
 MemberLoad Worker::TakeLoad() {
   const WorkerStats stats = impl_->stats();
   const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->busy());
-  const auto round_trip = std::chrono::duration_cast<std::chrono::microseconds>(impl_->RoundTrip());
-  return {.busy = impl_->TakeBusyShare(),
-          .steps = stats.steps,
-          .resident_bytes = ResidentBytes(),
-          .busy_us = static_cast<uint64_t>(busy.count()),
-          .rows_sent = stats.rows_sent,
-          .row_bytes_sent = stats.row_bytes_sent,
-          .round_trip_us = static_cast<uint64_t>(round_trip.count()),
-          .answer_bytes_sent = impl_->answer_bytes(),
-          .step_times = impl_->step_times()};
+  const std::shared_ptr<Link> out = impl_->RunningOut();
+  const Duration round_trip = out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
+  return {
+      .busy = impl_->TakeBusyShare(),
+      .steps = stats.steps,
+      .resident_bytes = ResidentBytes(),
+      .busy_us = static_cast<uint64_t>(busy.count()),
+      .rows_sent = stats.rows_sent,
+      .row_bytes_sent = stats.row_bytes_sent,
+      .round_trip_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(round_trip).count()),
+      .answer_bytes_sent = impl_->answer_bytes(),
+      .step_times = impl_->step_times(),
+      .transport = out == nullptr ? Transport::kAuto : out->transport()};
 }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }

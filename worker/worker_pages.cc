@@ -24,7 +24,8 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
                       .model_hash = request.plan.model_hash,
                       .key = request.plan.key,
                       .from = options_.name,
-                      .to = source.worker};
+                      .to = source.worker,
+                      .transport = request.plan.transport};
     StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(source.address, hello, kNoDeadline);
     if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
     std::vector<std::shared_ptr<Layer>> layers;

@@ -265,7 +265,8 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
               .model_hash = request.plan.model_hash,
               .key = request.plan.key,
               .from = options_.name,
-              .wire = request.plan.wire};
+              .wire = request.plan.wire,
+              .transport = request.plan.transport};
   // No time limit: the neighbors may load for hours, and a plan that is given up is aborted or replaced.
   // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
   // itself wait for its own next one.

@@ -56,7 +56,7 @@ class Worker::Impl : public StageControl {
   Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
-  Duration RoundTrip();  // of the link to the next stage; 0 = unknown
+  std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
   LatencyHistogram step_times();
   void SetFaultHook(std::function<Status()> hook);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/ring_address.h"
 #include "boost/json/array.hpp"
 #include "coordinator/http/json_text.h"
 #include "model/quoted.h"
@@ -23,6 +24,11 @@ json::value PlanJson(const std::optional<Plan>& plan) {
   return json::object{{"number", plan->epoch.number}, {"ranges", FormatNamedRanges(*plan)}};
 }
 
+json::value LinkTransport(Transport transport) {
+  if (transport == Transport::kAuto) return nullptr;
+  return json::string(TransportName(transport));
+}
+
 // The link to the next of the ring; null where the member has no layers.
 json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
   const int stage = plan ? plan->StageOf(m.info.name) : -1;
@@ -32,8 +38,19 @@ json::value SentJson(const MemberStatus& m, const std::optional<Plan>& plan) {
                    {"rows", m.load.rows_sent},
                    {"bytes", m.load.row_bytes_sent},
                    {"bytes_per_second", m.rates.bytes_per_second},
-                   {"latency_ms", nullptr}};
+                   {"latency_ms", nullptr},
+                   {"transport", LinkTransport(m.load.transport)}};
   if (m.load.round_trip_us > 0) out["latency_ms"] = static_cast<double>(m.load.round_trip_us) / 1e3;
+  return out;
+}
+
+// The link from the coordinator to the first stage; null where no plan serves.
+json::value FirstHopJson(const ClusterStatus& c) {
+  if (!c.plan || c.plan->stages.empty()) return nullptr;
+  json::object out{{"to", c.plan->stages.front().worker()},
+                   {"latency_ms", nullptr},
+                   {"transport", LinkTransport(c.first_hop_transport)}};
+  if (c.first_hop) out["latency_ms"] = Millis(*c.first_hop);
   return out;
 }
 
@@ -45,7 +62,7 @@ json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) 
   if (!m.layers && m.drained) why = "it was drained, and gets no layers before an undrain";
   return {{"name", m.info.name},
           {"local", m.info.local || m.info.address.empty()},  // in this process
-          {"address", m.info.address},
+          {"address", TcpPart(m.info.address)},
           {"host", m.info.host},
           {"isa", m.info.isa},
           {"threads", m.info.threads},
@@ -110,6 +127,8 @@ json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const Eng
           {"version", of.version},
           {"state", PrintableSentence(c.state)},
           {"plan", PlanJson(c.plan)},
+          {"transport", TransportName(c.transport)},
+          {"first_hop", FirstHopJson(c)},
           {"model", json::object{{"id", ValidUtf8(of.model)},
                                  {"architecture", PrintableSentence(of.architecture)},
                                  {"layers", of.layers},

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "transport/ring_port.h"
 
 namespace gyre::testing {
@@ -55,12 +54,7 @@ inline int Call(const RingPort& port) {
   return fd.ok() ? *fd : -1;
 }
 
-inline std::vector<std::byte> HelloFrame(std::span<const std::byte> payload) {
-  const auto head = EncodeHeader({.kind = FrameKind::kHello, .length = payload.size(), .payload_crc = Crc32c(payload)});
-  std::vector<std::byte> bytes(head.begin(), head.end());
-  bytes.insert(bytes.end(), payload.begin(), payload.end());
-  return bytes;
-}
+using gyre::HelloFrame;
 
 inline void Put(int fd, std::span<const std::byte> bytes) {
   (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may be closed meanwhile

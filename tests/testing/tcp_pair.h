@@ -55,6 +55,7 @@ class ChoppedLink : public Link {
   }
   StatusOr<Frame> Recv(Deadline deadline) override { return link_->Recv(deadline); }
   void Wake() override { link_->Wake(); }
+  Transport transport() const override { return link_->transport(); }
   void Close() override { link_->Close(); }
 
  private:

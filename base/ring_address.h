@@ -1,0 +1,24 @@
+// The address of a ring port: how it is reached over TCP, and over what else (docs/wire.md). Standard library and
+// Status only.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace gyre {
+
+struct RingAddress {
+  std::string tcp;  // "HOST:PORT", or ":PORT" = the host that the reader knows
+  std::string shm;  // "NAME@HOST" of its Unix socket; "" = it shares no memory
+  bool operator==(const RingAddress&) const = default;
+};
+
+std::string FormatRingAddress(const RingAddress& address);
+// The text may come from a stranger. kInvalidArgument: no HOST:PORT, a shm part that is not 32 digits, '@', 16 digits,
+// or more than 1,024 bytes.
+StatusOr<RingAddress> ParseRingAddress(const std::string& text);
+// The part before the first comma: for people, who dial nothing else.
+std::string TcpPart(const std::string& address);
+
+}  // namespace gyre

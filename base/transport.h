@@ -1,0 +1,33 @@
+// What carries a hop between two members: the names that options, messages and the status have for it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace gyre {
+
+// Never renumbered: plans and heartbeats carry the numbers.
+enum class Transport : uint8_t {
+  kAuto = 0,    // as a wish: the fastest that both ends have; in a status: unknown, there is no link
+  kTcp = 1,     // plain TCP
+  kUdp = 2,     // reserved
+  kShm = 3,     // memory that two processes of one host share
+  kKernel = 4,  // TCP over io_uring
+  kMemory = 5,  // both ends are in one process; never a wish
+};
+
+// "auto", "tcp", "udp", "shm", "kernel", "memory"; "?" for a number that has no name.
+std::string_view TransportName(Transport transport);
+// Of a wish that this version can keep. kInvalidArgument says what is expected.
+StatusOr<Transport> ParseTransport(std::string_view name);
+// For numbers from outside: whether a plan or a worker can wish it, and whether a link can have it (kAuto: none).
+bool IsTransportWish(Transport transport);
+bool IsTransport(Transport transport);
+
+// What a member that wishes `own` does in a cluster that wishes `cluster`. kFailedPrecondition: they contradict each
+// other.
+StatusOr<Transport> AgreedTransport(Transport cluster, Transport own);
+
+}  // namespace gyre

@@ -1,0 +1,27 @@
+// The hello over a Unix socket, and the memory that comes with the welcome (docs/wire.md, "Shared memory").
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/byte_stream.h"
+#include "transport/fd.h"
+#include "transport/hello.h"
+
+namespace gyre {
+
+// The acceptor's answer to a hello that it takes. An error: the dialer was told nothing, and its socket is closed.
+StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket);
+
+struct ShmAnswer {
+  std::unique_ptr<ByteStream> stream;  // null: refused
+  std::string refusal;
+};
+// The dialer's side, as long as the acceptor takes to claim the hop. kUnavailable: there was no answer, another carrier
+// may have one; kDataLoss, kResourceExhausted: what came with the welcome can't be used; kCancelled, kDeadlineExceeded.
+StatusOr<ShmAnswer> SayHelloForMemory(Fd socket, const Hello& hello, Deadline deadline,
+                                      const std::function<bool()>& stopped);
+
+}  // namespace gyre

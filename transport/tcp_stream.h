@@ -1,0 +1,22 @@
+// A connected stream socket as a stream of bytes.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "transport/byte_stream.h"
+#include "transport/fd.h"
+
+namespace gyre {
+
+struct TcpStreamOptions {
+  int send_buffer = 0, receive_buffer = 0;  // bytes of the socket's buffers; 0 = the system's (tests make them small)
+};
+
+// What every TCP connection of a link has set, whoever reads and writes it: no waiting for small packets, keepalive.
+void SetTcpOptions(int socket, const TcpStreamOptions& options);
+
+// kResourceExhausted: no descriptor or no memory is left.
+StatusOr<std::unique_ptr<ByteStream>> MakeTcpStream(Fd socket, const TcpStreamOptions& options = {});
+
+}  // namespace gyre
