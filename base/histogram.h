@@ -28,6 +28,7 @@ struct LatencyHistogram {
   std::array<uint64_t, kBounds.size()> buckets{};  // values above the bound before and up to this one
   uint64_t count = 0;
   double sum = 0;  // seconds
+  bool operator==(const LatencyHistogram&) const = default;
 };
 
 }  // namespace gyre

@@ -1,7 +1,9 @@
-// What a member of the cluster reports about its work from time to time. Standard library only.
+// What a member of the cluster reports about its work from time to time.
 #pragma once
 
 #include <cstdint>
+
+#include "base/histogram.h"
 
 namespace gyre {
 
@@ -9,10 +11,12 @@ struct MemberLoad {
   double busy = 0;  // share of the time since the last report, 0 to 1
   uint64_t steps = 0;
   uint64_t resident_bytes = 0;
-  uint64_t busy_us = 0;         // spent in steps, since the start
-  uint64_t rows_sent = 0;       // activation rows sent to the next stage, since the start
-  uint64_t row_bytes_sent = 0;  // bytes of the frames that carried them
-  uint64_t round_trip_us = 0;   // of the link to the next stage; 0 = unknown, or in memory
+  uint64_t busy_us = 0;            // spent in steps, since the start
+  uint64_t rows_sent = 0;          // activation rows sent to the next stage, since the start
+  uint64_t row_bytes_sent = 0;     // bytes of the frames that carried them
+  uint64_t round_trip_us = 0;      // of the link to the next stage; 0 = unknown, or in memory
+  uint64_t answer_bytes_sent = 0;  // bytes of the answers that it sent to the coordinator as the last stage
+  LatencyHistogram step_times;     // of all its steps, while they were computed
   bool operator==(const MemberLoad&) const = default;
 };
 

@@ -5,11 +5,13 @@
 #include <functional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/kv_type.h"
 #include "base/plan.h"
 #include "base/status.h"
+#include "base/trace.h"
 
 namespace gyre {
 
@@ -53,10 +55,19 @@ struct StageFault {
   Status status;
 };
 
+// The answer to StageControl::Trace. Times are by the clock of the stage's machine, unless clock_error says otherwise.
+struct StageTrace {
+  Deadline asked{};     // as it was asked
+  Deadline answered{};  // when the stage answered
+  std::vector<StageSpan> spans;
+  Duration clock_error{};  // set by who translated the times into those of its own clock
+};
+inline constexpr size_t kMaxTraceSpans = 4096;  // of an answer; what is more is not recorded
+
 struct StageEvent {
   std::string worker;
   Epoch epoch;
-  std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault> what;
+  std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault, StageTrace> what;
 };
 
 // Calls return at once; their results arrive as events on a thread of the implementation. Thread-safe.
@@ -80,6 +91,9 @@ class StageControl {
   virtual void Release(Epoch epoch) = 0;
   // Drops a prepared stage. Idempotent. Ends with StageAborted.
   virtual void Abort(Epoch epoch) = 0;
+  // Says with StageTrace what was computed since the last call, and records for some seconds more. `asked` is a moment
+  // of the caller's clock, which comes back with the answer.
+  virtual void Trace(Deadline asked) { static_cast<void>(asked); }
 };
 
 }  // namespace gyre

@@ -11,6 +11,30 @@ void Tracer::Add(const TraceEvent& event) {
   events_[count_++ % capacity_] = event;
 }
 
+void Tracer::AddSpans(const std::string& name, const std::vector<StageSpan>& spans, Duration clock_error) {
+  constexpr size_t kMembers = 1024;
+  if (!on() || spans.empty()) return;
+  uint32_t member = 0;
+  {
+    MutexLock lock(&mutex_);
+    while (member < members_.size() && members_[member].name != name) ++member;
+    if (member == kMembers) return;
+    if (member == members_.size()) members_.push_back({.name = name});
+    members_[member].clock_error = clock_error;
+  }
+  for (const StageSpan& s : spans) {
+    Add({.kind = TraceKind::kStageStep,
+         .rows = s.rows,
+         .id = s.step,
+         .at = s.began,
+         .member = member,
+         .stage = s.stage,
+         .last = s.last,
+         .computed = s.computed,
+         .sent = s.sent});
+  }
+}
+
 Tracer::Session::Session(Tracer& tracer) : tracer_(tracer) {
   MutexLock lock(&tracer_.mutex_);
   tracer_.events_.resize(tracer_.capacity_);
@@ -19,6 +43,11 @@ Tracer::Session::Session(Tracer& tracer) : tracer_(tracer) {
 }
 
 Tracer::Session::~Session() { --tracer_.sessions_; }
+
+std::vector<TraceMember> Tracer::Session::Members() const {
+  MutexLock lock(&tracer_.mutex_);
+  return tracer_.members_;
+}
 
 std::vector<TraceEvent> Tracer::Session::Events() const {
   MutexLock lock(&tracer_.mutex_);

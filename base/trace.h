@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,13 +20,33 @@ enum class TraceKind : uint8_t {
   kRequestBegan,     // its first rows were launched
   kRequestAnswered,  // its first token
   kRequestEnded,
+  kStageStep,  // id: the step, computed by a member of the cluster; `at` is when it was taken up
 };
 
 struct TraceEvent {
   TraceKind kind{};
-  uint32_t rows = 0;  // of a step that is launched
+  uint32_t rows = 0;  // of a step that is launched or computed
   uint64_t id = 0;
   Deadline at{};
+  // For kStageStep only.
+  uint32_t member = 0, stage = 0;  // member: its place among Session::Members
+  bool last = false;               // it was the last stage of its plan
+  Duration computed{}, sent{};     // since `at`: the step was computed; it was handed to the link
+};
+
+// A step on a stage, by the clock of the stage's machine.
+struct StageSpan {
+  uint64_t step = 0;
+  uint32_t stage = 0, rows = 0;
+  bool last = false;
+  Deadline began{};
+  Duration computed{}, sent{};  // as in TraceEvent
+  bool operator==(const StageSpan&) const = default;
+};
+
+struct TraceMember {
+  std::string name;
+  Duration clock_error{};  // its times may be wrong by so much
 };
 
 // Thread-safe. Keeps the last `capacity` events.
@@ -36,6 +57,8 @@ class Tracer {
   bool on() const { return sessions_.load(std::memory_order_relaxed) > 0; }
   // Nothing while it is off. Allocates nothing.
   void Add(const TraceEvent& event);
+  // What a member computed, by this machine's clock up to `clock_error`.
+  void AddSpans(const std::string& member, const std::vector<StageSpan>& spans, Duration clock_error);
 
   // Events are recorded while one lives. The tracer outlives it.
   class Session {
@@ -46,6 +69,8 @@ class Tracer {
     Session& operator=(const Session&) = delete;
     // The events since its beginning, oldest first, as far as the buffer still has them.
     std::vector<TraceEvent> Events() const;
+    // Those whose spans were ever added, in that order.
+    std::vector<TraceMember> Members() const;
 
    private:
     Tracer& tracer_;
@@ -59,6 +84,7 @@ class Tracer {
   std::vector<TraceEvent> events_
       GYRE_GUARDED_BY(mutex_);                  // event n is at n % capacity_; empty before the first session
   uint64_t count_ GYRE_GUARDED_BY(mutex_) = 0;  // events that were ever added
+  std::vector<TraceMember> members_ GYRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gyre

@@ -123,6 +123,8 @@ class ModelBench {
     for (uint32_t d : options.depths) longest = std::max(longest, std::max(d, kShort));
     for (uint32_t s : options.streams) streams = std::max(streams, s);
     if (ring_options_.ctx == 0) ring_options_.ctx = longest + options.tokens + 1;
+    // Nobody is to wait for a place.
+    if (ring_options_.max_sequences == 0) ring_options_.max_sequences = std::max(64u, streams);
     // Whole blocks for each stream, and one to spare: nobody is to be preempted.
     const uint64_t block = ring_options_.block_size;
     if (ring_options_.kv_tokens == 0)
@@ -157,6 +159,7 @@ class ModelBench {
   const Runtime& ring() const { return *ring_; }
   Isa isa() const { return isa_; }
   int threads() const { return threads_; }
+  uint32_t max_sequences() const { return ring_options_.max_sequences; }
 
  private:
   static constexpr uint32_t kShort = 8;  // prompt of a decode at depth 0
@@ -187,7 +190,7 @@ class ModelBench {
     if (!(t.window > 0) || t.tokens == 0) {
       return FailedPrecondition(
           "{} streams of {} tokens after {} positions never decode all at once: the first ends before the last begins; "
-          "more -n, or the prefix cache",
+          "more -n, more --max-sequences, or the prefix cache",
           p.streams, p.tokens, prompt);
     }
     const double rate = static_cast<double>(t.tokens) / t.window;
@@ -304,6 +307,10 @@ Status BenchCommand(const BenchOptions& options) {
                      {"best_tokens_per_s", *std::max_element(r.rates.begin(), r.rates.end())},
                      {"share", share},
                      {"limit", limit},
+                     {"policy", options.ring.policy},
+                     {"step_tokens", options.ring.step_tokens},
+                     {"max_sequences", bench.max_sequences()},
+                     {"kv_reserve", options.ring.kv_reserve},
                      {"isa", IsaName(bench.isa())},
                      {"threads", bench.threads()}};
       if (old > 0) o["ratio"] = rate / old;

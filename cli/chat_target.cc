@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cstdio>
+#include <limits>
 
 #include "cli/chat_backend.h"
 #include "cli/session.h"
@@ -52,7 +53,8 @@ StatusOr<ChatPrompt> TargetBackend::FitPrompt(boost::json::array* messages, int6
     const size_t size = prompt.ids.size();
     const bool only_question = messages->size() <= first + 1;
     if (size + answer <= context || (only_question && size < context)) {
-      *room = context - static_cast<uint32_t>(size);
+      *room =
+          target_->facts().context_shift ? std::numeric_limits<uint32_t>::max() : context - static_cast<uint32_t>(size);
       if (dropped > 0) {
         fmt::print(stderr, "[the context of {} tokens is full: the {} oldest messages are forgotten. {}]\n", context,
                    dropped, MoreRoom());

@@ -37,8 +37,43 @@ std::pair<TokenId, float> ParseBias(const std::string& text) {
 }  // namespace
 
 void AddModelFlag(CLI::App* app, std::string* model) {
-  app->add_option("-m,--model,MODEL", *model, "a GGUF file, a folder of safetensors, or a llama2.c .bin file")
+  app->add_option("-m,--model,MODEL", *model,
+                  "a GGUF file, a folder of safetensors, a llama2.c .bin file, or a name as ORG/REPO:QUANT or a URL")
       ->type_name("FILE");
+}
+
+void AddCacheFlag(CLI::App* app, SourceOptions* o) {
+  app->add_option("--cache", o->cache, "the folder of models with a name (default: ~/.cache/gyre)")
+      ->type_name("FOLDER");
+}
+
+void AddHubCaFlag(CLI::App* app, SourceOptions* o) {
+  app->add_option("--ca", o->hub.ca_file, "certificates in PEM form that are trusted beside the system's")
+      ->type_name("FILE");
+}
+
+void AddYesFlag(CLI::App* app, SourceOptions* o) {
+  app->add_flag("-y,--yes,--pull", o->yes, "pull a model that is a name and not on this machine, without a question");
+}
+
+void AddSourceFlags(CLI::App* app, SourceOptions* o) {
+  AddCacheFlag(app, o);
+  app->add_option("--cache-limit", o->cache_limit,
+                  "a pull removes models that were not used for the longest time until all take at most SIZE, as 100G "
+                  "(default: none)")
+      ->type_name("SIZE");
+  app->add_option("--endpoint", o->hub.endpoint,
+                  "the hub where names are looked up (default: HF_ENDPOINT, else https://huggingface.co)")
+      ->type_name("URL");
+  app->add_option("--token", o->hub.token, "the token for the hub (default: HF_TOKEN, else the hub's token file)")
+      ->type_name("TOKEN");
+}
+
+void AddModelFlags(CLI::App* app, std::string* model, SourceOptions* source) {
+  AddModelFlag(app, model);
+  AddYesFlag(app, source);
+  AddSourceFlags(app, source);
+  AddHubCaFlag(app, source);
 }
 
 void AddBinFlags(CLI::App* app, OpenOptions* o) {
@@ -134,13 +169,27 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
                 "each request holds KV cache for a whole context from its beginning; fewer requests fit");
 }
 
-void AddTargetFlags(CLI::App* app, TargetOptions* o) {
+void AddContextShiftFlags(CLI::App* app, ComputeOptions* o) {
+  auto* shift = app->add_flag("--context-shift", o->context_shift,
+                              "when the context is full, drop the older half of it and go on; the text is another one "
+                              "than with a longer context");
+  app->add_option("--context-keep", o->context_keep,
+                  "first tokens that --context-shift never drops, at most half of the context; -1 is the whole prompt")
+      ->check(Whole(-1, std::numeric_limits<int32_t>::max()))
+      ->needs(shift)
+      ->type_name("N");
+}
+
+void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
   AddModelFlag(app, &o->model);
+  AddYesFlag(app, &o->source);
+  AddSourceFlags(app, &o->source);
   AddBinFlags(app, &o->open);
   app->add_option("--stages", o->stages, "cut the model into N stages, a ring in this process")
       ->check(Whole(1))
       ->type_name("N");
   AddEngineFlags(app, o);
+  if (generates) AddContextShiftFlags(app, o);
   auto* cluster =
       app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL here")
           ->type_name("HOST:PORT");
@@ -170,7 +219,8 @@ std::vector<std::string> GivenFlags(const CLI::App& app) {
 
 void AddGenerateFlags(CLI::App* app, GenerateOptions* o) {
   SamplingParams* const s = &o->sampling;
-  app->add_option("-n,--n-predict", o->n, "tokens to generate; -1 goes on to the end of the context")
+  app->add_option("-n,--n-predict", o->n,
+                  "tokens to generate; -1 goes on to the end of the context (with --context-shift: without end)")
       ->check(Whole(-1))
       ->type_name("N");
   app->add_option("--temp", s->temperature, "temperature; 0 always takes the best token")

@@ -28,8 +28,17 @@ Status NeedTarget(const TargetOptions& o) {
 }
 
 Status NeedModel(const std::string& model) {
-  return model.empty() ? UsageError("a MODEL is needed: a GGUF file, a folder of safetensors, or a llama2.c .bin file")
+  return model.empty() ? UsageError(
+                             "a MODEL is needed: a GGUF file, a folder of safetensors, a llama2.c .bin file, or a name "
+                             "as ORG/REPO:QUANT")
                        : absl::OkStatus();
+}
+
+// Puts the path in the place of a name.
+Status Locate(SourceOptions source, bool quiet, std::string* model) {
+  source.quiet = quiet;
+  GYRE_ASSIGN_OR_RETURN(*model, LocateModel(*model, source));
+  return absl::OkStatus();
 }
 
 void AddJsonFlag(CLI::App* app, bool* json) { app->add_flag("--json", *json, "output for programs"); }
@@ -41,7 +50,7 @@ void AddFormatFlag(CLI::App* app, std::string* format) {
 
 Action AddRun(CLI::App* app) {
   auto o = std::make_shared<RunOptions>();
-  AddTargetFlags(app, &o->ring);
+  AddTargetFlags(app, &o->ring, true);
   AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   auto* prompt = app->add_option("-p,--prompt", o->prompt, "the prompt; - reads it from stdin (default: stdin)");
@@ -66,7 +75,7 @@ Action AddRun(CLI::App* app) {
 
 Action AddChat(CLI::App* app) {
   auto o = std::make_shared<ChatOptions>();
-  AddTargetFlags(app, &o->ring);
+  AddTargetFlags(app, &o->ring, true);
   AddUrlFlags(app, &o->ring);
   AddGenerateFlags(app, &o->generate);
   app->add_option("--system", o->system, "the system message: how the model should answer");
@@ -82,7 +91,8 @@ Action AddChat(CLI::App* app) {
 Action AddLogits(CLI::App* app) {
   auto o = std::make_shared<LogitsOptions>();
   o->ring.kv_type = "f32";
-  AddTargetFlags(app, &o->ring);
+  AddTargetFlags(app, &o->ring, false);
+  AddHubCaFlag(app, &o->ring.source);
   app->add_option("--ids", o->ids_file, "token ids, separated by white space")->required()->type_name("FILE");
   app->add_option("--out", o->out_file, "the file to write: little-endian float32 [ids][vocabulary]")
       ->required()
@@ -95,8 +105,12 @@ Action AddLogits(CLI::App* app) {
 
 Action AddBench(CLI::App* app) {
   auto o = std::make_shared<BenchOptions>();
-  app->add_option("-m,--model,MODEL", o->models, "GGUF files, folders of safetensors, or llama2.c .bin files")
+  app->add_option("-m,--model,MODEL", o->models,
+                  "GGUF files, folders of safetensors, llama2.c .bin files, or names as ORG/REPO:QUANT")
       ->type_name("FILE");
+  AddYesFlag(app, &o->source);
+  AddSourceFlags(app, &o->source);
+  AddHubCaFlag(app, &o->source);
   // --prompt is the text of other commands, so in the environment this is GYRE_PROMPT_TOKENS.
   app->add_option("-p,--prompt-tokens,--prompt", o->prompt, "tokens of the prompt; 0 leaves prompts out")
       ->check(Whole(0, 1 << 20))
@@ -122,11 +136,13 @@ Action AddBench(CLI::App* app) {
       ->type_name("N");
   AddBinFlags(app, &o->ring.open);
   AddEngineFlags(app, &o->ring);
+  AddSchedulerFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
   app->get_option("--ctx")->description("context of a request in tokens (default: what the longest run needs)");
   app->get_option("--kv-tokens")->description("tokens that the KV cache holds (default: what all streams need)");
   return [o]() -> Status {
     if (o->models.empty()) return NeedModel("");
+    for (std::string& model : o->models) GYRE_RETURN_IF_ERROR(Locate(o->source, o->ring.quiet, &model));
     return BenchCommand(*o);
   };
 }
@@ -194,27 +210,31 @@ Action AddBenchServe(CLI::App* app) {
 
 Action AddTokenize(CLI::App* app) {
   auto o = std::make_shared<TokenizeOptions>();
-  AddModelFlag(app, &o->model);
+  auto source = std::make_shared<SourceOptions>();
+  AddModelFlags(app, &o->model, source.get());
   AddBinFlags(app, &o->open);
   app->add_flag("--add-special", o->add_special, "add the begin and end tokens that the model's file asks for");
   app->add_flag("--parse-special", o->parse_special, "recognize control tokens in the text");
   app->add_flag("--jsonl", o->jsonl, "read one {\"text\"} per line, write one {\"ids\"} per line");
-  return [o]() -> Status {
+  return [o, source]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));
+    GYRE_RETURN_IF_ERROR(Locate(*source, false, &o->model));
     return TokenizeCommand(*o);
   };
 }
 
 Action AddTemplate(CLI::App* app) {
   auto o = std::make_shared<TemplateOptions>();
-  AddModelFlag(app, &o->model);
+  auto source = std::make_shared<SourceOptions>();
+  AddModelFlags(app, &o->model, source.get());
   app->add_option("--template", o->file, "a file with a chat template, instead of a MODEL")
       ->type_name("FILE")
       ->excludes(app->get_option("--model"));
   app->add_flag("--jsonl", o->jsonl,
                 "read one {\"messages\", ...} per line, write one {\"text\"} or {\"error\"} per line");
-  return [o]() -> Status {
+  return [o, source]() -> Status {
     if (o->model.empty() && o->file.empty()) return UsageError("a MODEL or --template FILE is needed");
+    GYRE_RETURN_IF_ERROR(Locate(*source, false, &o->model));
     return TemplateCommand(*o);
   };
 }
@@ -247,6 +267,8 @@ Action AddConvert(CLI::App* app) {
 Action AddEstimate(CLI::App* app) {
   auto o = std::make_shared<EstimateOptions>();
   AddModelFlag(app, &o->model);
+  AddSourceFlags(app, &o->source);
+  AddHubCaFlag(app, &o->source);
   AddBinFlags(app, &o->open);
   AddContextFlag(app, &o->ctx);
   auto* parallel =
@@ -270,13 +292,15 @@ Action AddEstimate(CLI::App* app) {
 
 Action AddInspect(CLI::App* app) {
   auto o = std::make_shared<InspectOptions>();
-  AddModelFlag(app, &o->model);
+  auto source = std::make_shared<SourceOptions>();
+  AddModelFlags(app, &o->model, source.get());
   AddBinFlags(app, &o->open);
   AddJsonFlag(app, &o->json);
   app->add_option("--tensor", o->tensor, "statistics of one tensor")->type_name("NAME");
   app->add_flag("--tensors", o->tensors, "list all tensors");
-  return [o]() -> Status {
+  return [o, source]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->model));
+    GYRE_RETURN_IF_ERROR(Locate(*source, false, &o->model));
     return InspectCommand(*o);
   };
 }
@@ -321,7 +345,7 @@ Action AddServe(CLI::App* app) {
   auto o = std::make_shared<ServeCommandOptions>();
   o->version = GYRE_VERSION;
   o->ring.parallel = kServeParallel;
-  AddModelFlag(app, &o->ring.model);
+  AddModelFlags(app, &o->ring.model, &o->source);
   AddBinFlags(app, &o->ring.open);
   CLI::Option* const cluster =
       app->add_option("--cluster", o->serve.cluster, "the address where workers, operators and other clients find it")
@@ -360,6 +384,7 @@ Action AddServe(CLI::App* app) {
       ->type_name("N");
   AddEngineFlags(app, &o->ring);
   AddSchedulerFlags(app, &o->ring);
+  AddContextShiftFlags(app, &o->ring);
   AddQuietFlag(app, &o->ring.quiet);
   return [o]() -> Status {
     GYRE_RETURN_IF_ERROR(NeedModel(o->ring.model));
@@ -371,7 +396,10 @@ Action AddWorker(CLI::App* app) {
   auto o = std::make_shared<WorkerCommandOptions>();
   o->version = GYRE_VERSION;
   app->add_option("--join", o->join, "the coordinator's address: its --cluster")->required()->type_name("HOST:PORT");
-  app->add_option("-m,--model", o->model, "the model's file on this machine (default: the coordinator's path)")
+  app->add_option(
+         "-m,--model", o->model,
+         "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
+         "cache)")
       ->type_name("FILE");
   app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
   app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
@@ -387,6 +415,9 @@ Action AddWorker(CLI::App* app) {
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);
   AddBinFlags(app, &o->open);
+  AddYesFlag(app, &o->source);
+  AddSourceFlags(app, &o->source);
+  AddHubCaFlag(app, &o->source);
   return [o] { return WorkerCommand(*o); };
 }
 
@@ -446,6 +477,31 @@ Action AddLaunch(CLI::App* app) {
   };
 }
 
+Action AddPull(CLI::App* app) {
+  auto o = std::make_shared<PullCommandOptions>();
+  app->add_option("NAME", o->model, "ORG/REPO, ORG/REPO:QUANT, ORG/REPO:QUANT@REVISION, or a URL")->required();
+  AddSourceFlags(app, &o->source);
+  AddHubCaFlag(app, &o->source);
+  AddQuietFlag(app, &o->source.quiet);
+  return [o] { return PullCommand(*o); };
+}
+
+Action AddModels(CLI::App* app) {
+  auto o = std::make_shared<ModelsOptions>();
+  AddCacheFlag(app, &o->source);
+  AddJsonFlag(app, &o->json);
+  return [o] { return ModelsCommand(*o); };
+}
+
+Action AddModelsRemove(CLI::App* app) {
+  auto o = std::make_shared<ModelsOptions>();
+  app->add_option("NAME", o->model, "a model as `gyre models` lists it")->required();
+  app->add_flag("--all", o->all, "every quantization and version that the name means");
+  AddCacheFlag(app, &o->source);
+  AddQuietFlag(app, &o->source.quiet);
+  return [o] { return ModelsRemoveCommand(*o); };
+}
+
 Action AddCompletion(CLI::App* app) {
   auto shell = std::make_shared<std::string>();
   app->add_option("SHELL", *shell, "the shell")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
@@ -491,6 +547,9 @@ const std::vector<Command>& Commands() {
       {"resize", "move layers between workers while the ring serves", AddResize},
       {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
       {"undrain", "let a drained worker have layers again", AddUndrain},
+      {"pull", "get a model by its name from a hub, or from a URL", AddPull},
+      {"models", "list the models that were pulled", AddModels},
+      {"models rm", "remove a model that was pulled", AddModelsRemove},
       {"estimate", "show the memory that a model needs, by node", AddEstimate},
       {"inspect", "show what is in a model file", AddInspect},
       {"bench", "measure the speed of prompts and of decoding, beside this machine's measured limits", AddBench},

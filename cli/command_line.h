@@ -30,6 +30,13 @@ std::function<Status()> AddCommand(const Command& command, CLI::App* app);
 
 // Groups of flags.
 void AddModelFlag(CLI::App* app, std::string* model);
+// A model as a path or a name: the flags of AddModelFlag and AddSourceFlags.
+void AddModelFlags(CLI::App* app, std::string* model, SourceOptions* source);
+// Where models with a name come from. --ca is left to whoever has one already.
+void AddSourceFlags(CLI::App* app, SourceOptions* source);
+void AddHubCaFlag(CLI::App* app, SourceOptions* source);
+void AddYesFlag(CLI::App* app, SourceOptions* source);
+void AddCacheFlag(CLI::App* app, SourceOptions* source);
 void AddBinFlags(CLI::App* app, OpenOptions* options);
 void AddContextFlag(CLI::App* app, uint32_t* ctx);
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
@@ -37,8 +44,9 @@ void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
 void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa);
 void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);
-// A model to run here, or a cluster that runs one.
-void AddTargetFlags(CLI::App* app, TargetOptions* options);
+void AddContextShiftFlags(CLI::App* app, ComputeOptions* options);
+// A model to run here, or a cluster that runs one. generates: the command makes text.
+void AddTargetFlags(CLI::App* app, TargetOptions* options, bool generates);
 // A server to ask over HTTP; behind AddTargetFlags, whose flags it excludes.
 void AddUrlFlags(CLI::App* app, TargetOptions* options);
 // The long names of the flags that were parsed.

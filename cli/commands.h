@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/model_source.h"
 #include "cli/open_target.h"
 #include "cli/session.h"
 #include "client/load_plan.h"
@@ -33,6 +34,23 @@ struct ChatOptions {
 };
 Status ChatCommand(const ChatOptions& options);
 
+struct PullCommandOptions {
+  std::string model;
+  SourceOptions source;
+};
+Status PullCommand(const PullCommandOptions& options);
+
+struct ModelsOptions {
+  std::string model;  // of rm
+  SourceOptions source;
+  bool json = false;
+  bool all = false;  // of rm: all that the name means
+};
+Status ModelsCommand(const ModelsOptions& options);
+Status ModelsRemoveCommand(const ModelsOptions& options);
+// "just now", "3 days ago".
+std::string DescribeAge(int64_t seconds);
+
 struct LogitsOptions {
   TargetOptions ring;
   std::string ids_file;
@@ -43,6 +61,7 @@ Status LogitsCommand(const LogitsOptions& options);
 struct BenchOptions {
   RuntimeOptions ring;  // model is empty
   std::vector<std::string> models;
+  SourceOptions source;
   uint32_t prompt = 512, tokens = 64;
   std::vector<uint32_t> streams = {1, 16};
   std::vector<uint32_t> depths = {0};  // positions that are in the KV cache before decoding
@@ -104,6 +123,7 @@ constexpr uint32_t kServeParallel = 8;
 
 struct EstimateOptions {
   std::string model, nodes = "1", kv_type = "f16";
+  SourceOptions source;
   OpenOptions open;
   uint32_t ctx = 0, parallel = 1, max_rows = 512;  // parallel: requests with the whole context
   bool json = false;
@@ -140,6 +160,7 @@ struct LogOptions {
 
 struct ServeCommandOptions {
   RuntimeOptions ring;
+  SourceOptions source;
   ServeOptions serve;  // cluster "" = no worker joins
   HttpOptions http;
   std::string memory;  // as 8G; "" = what is free
@@ -152,6 +173,7 @@ struct ServeCommandOptions {
 Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
+  SourceOptions source;
   std::string join, model, name, listen, layers, memory, isa, wire, cpus;
   OpenOptions open;
   int threads = 0;

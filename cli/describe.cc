@@ -262,6 +262,10 @@ std::string ZshScript(const std::vector<Described>& all) {
   }
   out +=
       "  )\n"
+      "  if ((CURRENT > 3)) && [[ $words[2] == --config ]]; then\n"
+      "    words=($words[1] ${words[4,-1]})\n"
+      "    ((CURRENT -= 2))\n"
+      "  fi\n"
       "  if ((CURRENT == 2)); then\n"
       "    _describe command commands\n"
       "    return\n"
@@ -290,7 +294,9 @@ std::string ZshScript(const std::vector<Described>& all) {
         out += " \\\n        " + Quoted("*" + name + "[" + ZshText(f.description) + "]" + value);
       }
     }
+    if (d.name == "help") out += " '*:command:{_describe command commands}'";
     for (const Flag& w : d.words) {
+      if (d.name == "help") break;
       const std::string value = !w.choices.empty() ? "(" + Join(w.choices) + ")" : w.file() ? "_files" : " ";
       out += " \\\n        " + Quoted("*:" + w.long_name + ":" + value);
       break;
@@ -303,8 +309,22 @@ std::string ZshScript(const std::vector<Described>& all) {
 std::string FishScript(const std::vector<Described>& all) {
   std::string out =
       "# fish completion of gyre: gyre completion fish >~/.config/fish/completions/gyre.fish\n"
-      "complete -c gyre -n __fish_use_subcommand -l help -d 'show the commands'\n"
-      "complete -c gyre -n __fish_use_subcommand -l version -d 'show the version'\n";
+      "complete -c gyre -n '__gyre_is' -l help -d 'show the commands'\n"
+      "complete -c gyre -n '__gyre_is' -l version -d 'show the version'\n"
+      "complete -c gyre -n '__gyre_is' -l config -r -d 'read flags from a settings file'\n";
+  std::string pairs;  // commands of two words
+  for (const Described& d : all) {
+    if (d.name.find(' ') != std::string::npos) pairs += " '" + d.name + "'";
+  }
+  out += fmt::format(
+      "function __gyre_is\n"
+      "  set -l words (commandline -opc)\n"
+      "  test \"$words[2]\" = --config; and set words $words[1] $words[4..-1]\n"
+      "  set -l name \"$words[2]\"\n"
+      "  contains -- \"$words[2] $words[3]\"{}; and set name \"$words[2] $words[3]\"\n"
+      "  test \"$name\" = \"$argv\"\n"
+      "end\n",
+      pairs);
   auto quoted = [](const std::string& text) {
     std::string inside;
     for (char c : text) inside += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
@@ -312,14 +332,14 @@ std::string FishScript(const std::vector<Described>& all) {
   };
   for (const Described& d : all) {
     const size_t space = d.name.find(' ');
-    const std::string first = d.name.substr(0, space);
-    std::string when = "__fish_seen_subcommand_from " + first;
+    const std::string when = "__gyre_is " + d.name;
     if (space == std::string::npos) {
-      out += fmt::format("complete -c gyre -f -n __fish_use_subcommand -a {} -d {}\n", d.name, quoted(d.summary));
+      out += fmt::format(
+          "complete -c gyre -f -n __gyre_is -a {0} -d {1}\ncomplete -c gyre -f -n '__gyre_is help' -a {0} -d {1}\n",
+          d.name, quoted(d.summary));
     } else {
-      const std::string second = d.name.substr(space + 1);
-      out += fmt::format("complete -c gyre -n '{}' -a {} -d {}\n", when, second, quoted(d.summary));
-      when += "; and __fish_seen_subcommand_from " + second;
+      out += fmt::format("complete -c gyre -n '__gyre_is {}' -a {} -d {}\n", d.name.substr(0, space),
+                         d.name.substr(space + 1), quoted(d.summary));
     }
     for (const Flag& f : d.flags) {
       out += fmt::format("complete -c gyre -n '{}' -l {}", when, f.long_name);

@@ -1,9 +1,14 @@
 // gyre estimate: what a model takes, before it is run.
 #include <algorithm>
 #include <boost/json.hpp>
+#include <filesystem>
+#include <memory>
 
+#include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/model_source.h"
+#include "cli/remote_headers.h"
 #include "cli/session.h"
 #include "coordinator/planner.h"
 #include "fmt/core.h"
@@ -15,11 +20,6 @@ namespace gyre {
 namespace {
 
 namespace json = boost::json;
-
-std::string Size(uint64_t bytes) {
-  return bytes < (uint64_t{1} << 30) ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20))
-                                     : fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
-}
 
 // "3" or "16G,8G,name=8G".
 StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
@@ -44,17 +44,61 @@ StatusOr<std::vector<PlanMember>> ParseNodes(const std::string& text) {
   return out;
 }
 
+// The model's files, or their headers where it is not on this machine.
+struct Found {
+  std::string path;
+  std::unique_ptr<RemoteHeaders> headers;  // null: the files are here
+  uint64_t missing = 0;                    // bytes to pull
+
+  static StatusOr<std::unique_ptr<Found>> Find(const EstimateOptions& options) {
+    auto out = std::make_unique<Found>();
+    out->path = options.model;
+    std::error_code error;
+    if (std::filesystem::exists(options.model, error)) return out;
+    GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options.source));
+    GYRE_ASSIGN_OR_RETURN(const ModelReference name, ReadModelName(options.model, source));
+    if (name.kind == ModelReference::Kind::kPath) return out;
+    if (const std::optional<CachedModel> cached = source.cache.Find(name)) {
+      out->path = cached->path;
+      return out;
+    }
+    InterruptGuard::Begin();
+    source.pull.interrupted = &InterruptGuard::Interrupted;
+    const Status fetched = out->Fetch(name, source);
+    InterruptGuard::End();
+    if (absl::IsCancelled(fetched)) return InterruptGuard::Stopped();
+    GYRE_RETURN_IF_ERROR(fetched);
+    return out;
+  }
+
+ private:
+  Status Fetch(const ModelReference& name, const Source& source) {
+    GYRE_ASSIGN_OR_RETURN(const PullPlan plan, PlanPull(name, source.cache, source.pull));
+    for (const std::string& note : plan.notes) fmt::print(stderr, "{}\n", note);
+    GYRE_ASSIGN_OR_RETURN(headers, RemoteHeaders::Fetch(plan, source.pull));
+    path = headers->path();
+    missing = plan.missing;
+    fmt::print(stderr, "{} is not on this machine: {} of headers were read, a pull takes {}\n", plan.model.name,
+               DescribeBytes(headers->fetched()), DescribeBytes(missing));
+    return absl::OkStatus();
+  }
+};
+
 }  // namespace
 
 Status EstimateCommand(const EstimateOptions& options) {
+  InterruptGuard guard(kExitInterrupted);
   OpenOptions open = options.open;
   open.context = static_cast<int>(options.ctx);
-  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(options.model, open));
+  GYRE_ASSIGN_OR_RETURN(const auto found, Found::Find(options));
+  GYRE_ASSIGN_OR_RETURN(const auto model, OpenModel(found->path, open));
   const ModelSpec& spec = model->spec();
   const uint64_t context = options.ctx != 0 ? options.ctx : static_cast<uint64_t>(spec.context);
   const uint64_t tokens = context * options.parallel;
   const KvType kv = ParseKvType(options.kv_type).value_or(KvType::kF16);
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
+  // A single node without a memory is this machine.
+  if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
   // Pages by layer: 2 * kv_heads * head_dim * tokens * bytes.
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
@@ -82,11 +126,11 @@ Status EstimateCommand(const EstimateOptions& options) {
   json::array list;
   bool fits = true;
   if (!options.json) {
-    fmt::print("weights        {}\n", Size(weights));
-    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", Size(all_pages), tokens, options.parallel, context,
-               options.kv_type);
-    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", Size(buffers), rows,
-               Size(head_buffers));
+    fmt::print("weights        {}\n", DescribeBytes(weights));
+    fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", DescribeBytes(all_pages), tokens, options.parallel,
+               context, options.kv_type);
+    fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", DescribeBytes(buffers), rows,
+               DescribeBytes(head_buffers));
     fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers",
                "together", "");
   }
@@ -108,10 +152,10 @@ Status EstimateCommand(const EstimateOptions& options) {
                     {"fits", ok}});
     if (options.json) continue;
     const std::string verdict = node->memory == 0 ? ""
-                                : ok              ? fmt::format("of {}", Size(node->memory))
-                                                  : fmt::format("does not fit into {}", Size(node->memory));
-    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers), Size(own),
-               Size(cache), Size(scratch), Size(sum), verdict);
+                                : ok              ? fmt::format("of {}", DescribeBytes(node->memory))
+                                                  : fmt::format("does not fit into {}", DescribeBytes(node->memory));
+    fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", part.worker, FormatRange(part.layers),
+               DescribeBytes(own), DescribeBytes(cache), DescribeBytes(scratch), DescribeBytes(sum), verdict);
   }
   if (options.json) {
     fmt::print("{}\n", json::serialize(json::object{{"weights", weights},
@@ -120,6 +164,7 @@ Status EstimateCommand(const EstimateOptions& options) {
                                                     {"buffers", buffers},
                                                     {"head_buffers", head_buffers},
                                                     {"fits", fits},
+                                                    {"to_pull", found->missing},
                                                     {"nodes", std::move(list)}}));
   }
   if (fits) return absl::OkStatus();

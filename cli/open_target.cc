@@ -9,6 +9,10 @@ namespace gyre {
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   if (!options.cluster.empty()) return OpenRemote(options.cluster);
   RuntimeOptions here = options;
+  SourceOptions source = options.source;
+  source.quiet = source.quiet || options.quiet;
+  if (source.hub.ca_file.empty()) source.hub.ca_file = options.ca_file;
+  GYRE_ASSIGN_OR_RETURN(here.model, LocateModel(options.model, source));
   LoadingBar bar(options.quiet);
   here.on_load = bar.callback();
   auto runtime = Runtime::Open(here);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "cli/model_source.h"
 #include "client/target.h"
 #include "runtime/options.h"
 
@@ -12,6 +13,7 @@ namespace gyre {
 
 // A model to run here, or a cluster that runs one.
 struct TargetOptions : RuntimeOptions {
+  SourceOptions source;                    // of a model that is a name
   std::string cluster;                     // HOST:PORT of a coordinator; "" = here
   std::string url;                         // an OpenAI-compatible server that run and chat ask instead; "" = none
   std::string api_key, ca_file, model_id;  // with url

@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "base/log.h"
 #include "fmt/core.h"
+#include "hub/cached_model.h"
 
 namespace gyre {
 
@@ -23,33 +26,46 @@ void ClearBar() {
   bar_shown = false;
 }
 
-void DrawBar(const std::string& what, double share, double gib) {
+void DrawBar(const std::string& what, double share, const std::string& size, const std::string& speed) {
   constexpr int kWidth = 40;
   const int full = static_cast<int>(share * kWidth);
   MutexLock lock(&bar_mutex);
-  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {:.2f} GiB", what, "", full, "", kWidth - full, share * 100, gib);
+  fmt::print(stderr, "\r\033[K{} [{:#<{}}{:{}}] {:3.0f}% of {}{}", what, "", full, "", kWidth - full, share * 100, size,
+             speed);
   std::fflush(stderr);
   bar_shown = true;
 }
 
 }  // namespace
 
-void Progress::Update(uint64_t done, uint64_t total) {
+void Progress::Update(uint64_t done, uint64_t total, double bytes_per_second) {
   const Deadline now = Clock::now();
   if (quiet_ || total == 0 || now - start_ < milliseconds(500)) return;
   const double share = static_cast<double>(done) / static_cast<double>(total);
-  const double gib = static_cast<double>(total) / (1 << 30);
+  const std::string size = DescribeBytes(total);
   if (isatty(STDERR_FILENO) == 0) {
     const int quarter = static_cast<int>(share * 4);
     if (quarter == quarter_) return;
     quarter_ = quarter;
-    fmt::print(stderr, "{}: {}% of {:.2f} GiB\n", what_, quarter * 25, gib);
+    fmt::print(stderr, "{}: {}% of {}\n", what_, quarter * 25, size);
     return;
   }
   if (now - drawn_ < milliseconds(50) && done < total) return;
   drawn_ = now;
   SetBeforeLogLine(&ClearBar);
-  DrawBar(what_, share, gib);
+  std::string speed;
+  if (bytes_per_second > 0) {
+    speed = fmt::format(", {:.1f} MiB/s, {} left", bytes_per_second / (1 << 20),
+                        DescribeSeconds(static_cast<double>(total - std::min(done, total)) / bytes_per_second));
+  }
+  DrawBar(what_, share, size, speed);
+}
+
+std::string DescribeSeconds(double seconds) {
+  const auto n = static_cast<int64_t>(std::ceil(std::min(seconds, 1e9)));
+  if (n < 60) return fmt::format("{} s", n);
+  if (n < 3600) return fmt::format("{} min {} s", n / 60, n % 60);
+  return fmt::format("{} h {:02} min", n / 3600, n / 60 % 60);
 }
 
 void Progress::Finish() { ClearBar(); }

@@ -14,8 +14,8 @@ namespace gyre {
 class Progress {
  public:
   Progress(std::string what, bool quiet) : what_(std::move(what)), quiet_(quiet) {}
-  // Bytes.
-  void Update(uint64_t done, uint64_t total);
+  // Bytes. The rate and the time that is left are shown on a terminal where the rate is known: above 0.
+  void Update(uint64_t done, uint64_t total, double bytes_per_second = 0);
   // Takes the bar away.
   void Finish();
 
@@ -26,6 +26,9 @@ class Progress {
   Deadline drawn_{};
   int quarter_ = 0;
 };
+
+// "42 s", "3 min 20 s", "1 h 05 min".
+std::string DescribeSeconds(double seconds);
 
 // The bar of the first plan's weights. Later plans load beside the one that serves, without a bar. Thread-safe.
 class LoadingBar {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <memory>
 
 #include "cli/api_request.h"
@@ -96,8 +97,9 @@ class Printer {
   bool first_ = true;
 };
 
-uint32_t NewTokens(int64_t n, uint32_t context, size_t prompt) {
-  const uint64_t room = context > prompt ? context - prompt + 1 : 1;
+uint32_t NewTokens(int64_t n, const TargetFacts& facts, size_t prompt) {
+  uint64_t room = facts.context > prompt ? facts.context - prompt + 1 : 1;
+  if (facts.context_shift) room = std::numeric_limits<uint32_t>::max();
   return static_cast<uint32_t>(n < 0 ? room : std::min<uint64_t>(static_cast<uint64_t>(n), room));
 }
 
@@ -170,7 +172,7 @@ Status RunCommand(const RunOptions& options) {
   if (!options.ring.quiet && request.sampling.temperature > 0) {
     fmt::print(stderr, "seed {}\n", request.sampling.seed);
   }
-  request.max_new_tokens = NewTokens(options.generate.n, target->facts().context, request.prompt.size());
+  request.max_new_tokens = NewTokens(options.generate.n, target->facts(), request.prompt.size());
   request.stops = options.generate.stops;
   request.ignore_end = options.generate.ignore_eos;
   if (request.ignore_end) request.stop_ids.clear();

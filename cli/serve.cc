@@ -14,6 +14,7 @@
 #include "cli/exit_code.h"
 #include "cli/listen.h"
 #include "cli/log_setup.h"
+#include "cli/model_source.h"
 #include "cli/progress.h"
 #include "cli/serve_http.h"
 #include "cli/session.h"
@@ -53,6 +54,7 @@ void ServeUntilStopped(Runtime* runtime, HttpFront* http) {
   while (!InterruptGuard::Interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (TakeHangup() && http != nullptr) http->Reload();
+    runtime->cluster().AskForTraces();
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
     runtime->ReportLoads();
@@ -88,6 +90,7 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
                                        .term = ring->term(),
                                        .version = options.version,
                                        .context = ring->context(),
+                                       .context_shift = ring_options.context_shift,
                                        .kv_type = ring_options.kv_type,
                                        .exact = ring_options.exact,
                                        .open = ring_options.ForOpening()};
@@ -103,7 +106,7 @@ class TraceFile {
     return file;
   }
   Status Write() {
-    out_ << TraceJson(session_.Events());
+    out_ << TraceJson(session_.Events(), session_.Members());
     out_.close();
     if (!out_) return Unavailable("the trace {} can't be written", path_);
     return absl::OkStatus();
@@ -140,6 +143,15 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_RETURN_IF_ERROR(CheckCluster(options, &serve));
     ring_options.serve = &serve;
   }
+  const StatusOr<std::string> path = LocateModel(ring_options.model, [&] {
+    SourceOptions source = options.source;
+    source.quiet = ring_options.quiet;
+    return source;
+  }());
+  if (absl::IsCancelled(path.status())) return absl::OkStatus();  // as while it loads
+  GYRE_RETURN_IF_ERROR(path.status());
+  if (*path != ring_options.model) http.aliases.push_back(ring_options.model);
+  ring_options.model = *path;
   // Workers on the same machine open the same path.
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
@@ -158,7 +170,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (clustered) {
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get()));
   }
-  if (front != nullptr) front->Serve(options.ring.model, options.version, *ring, &tracer);
+  if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
   // For people, and for programs that started it with port 0.
   if (server != nullptr) fmt::print("listening {}\n", server->address());
@@ -209,6 +221,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
     node.wire_types = Only(wire);
   }
   GYRE_ASSIGN_OR_RETURN(node.memory, ParseSizeFlag("--memory", options.memory));
+  if (!node.model.empty()) {
+    GYRE_ASSIGN_OR_RETURN(node.model, LocateModel(node.model, options.source));
+  }
+  node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";
   if (!options.quiet) {
     node.say = [logged](const std::string& line) {

@@ -77,6 +77,10 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
   return CheckPort("--http", *at);
 }
 
+bool ShowsKeys(const HttpOptions& options, const HostPort& at) {
+  return !IsLoopback(at.host) && !options.api_keys.empty() && options.tls_cert.empty();
+}
+
 StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at) {
   std::unique_ptr<HttpFront> front(new HttpFront(options));
   http::Router router;
@@ -86,7 +90,7 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
   GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(std::move(server_options), std::move(router)));
   front->counted_ = front->server_.get();
   if (!options.tls_cert.empty() || !options.api_keys.empty()) CatchHangups();
-  if (!IsLoopback(at.host) && !options.api_keys.empty() && options.tls_cert.empty()) {
+  if (ShowsKeys(options, at)) {
     Log(LogLevel::kWarn,
         "http: {} without TLS: whoever sees the network's traffic sees the API keys; --tls-cert and --tls-key hide "
         "them",

@@ -20,6 +20,9 @@ namespace gyre {
 // among others. `at` gets the address.
 Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at);
 
+// Whether API keys cross a network that others may listen to.
+bool ShowsKeys(const HttpOptions& options, const HostPort& at);
+
 // Routes, what they stand on, and the server.
 class HttpFront {
  public:

@@ -23,6 +23,7 @@ volatile std::sig_atomic_t interrupted = 0;  // signals that came
 volatile std::sig_atomic_t most = 1;         // of them; the next one ends the process
 volatile std::sig_atomic_t terminated = 0;
 volatile std::sig_atomic_t begun = 0;
+volatile std::sig_atomic_t alive = 0;
 volatile std::sig_atomic_t early_exit_code = 0;
 
 extern "C" void OnInterrupt(int signal) {
@@ -44,11 +45,13 @@ InterruptGuard::InterruptGuard(int exit_code) {
   interrupted = 0;
   terminated = 0;
   begun = 0;
+  alive = 1;
   early_exit_code = exit_code;
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
 }
 InterruptGuard::~InterruptGuard() {
+  alive = 0;
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
 }
@@ -56,6 +59,8 @@ void InterruptGuard::Begin(int signals) {
   most = signals;
   begun = 1;
 }
+void InterruptGuard::End() { begun = 0; }
+bool InterruptGuard::Alive() { return alive != 0; }
 bool InterruptGuard::Interrupted() { return interrupted != 0; }
 int InterruptGuard::Count() { return interrupted; }
 bool InterruptGuard::Terminated() { return terminated != 0; }
@@ -107,6 +112,10 @@ std::string DescribeUsage(const Usage& u) {
   if (prefill > 0) out += fmt::format(", {:.1f} tokens/s", computed / prefill);
   out += fmt::format("; generated {} tokens", u.generated_tokens);
   if (u.generated_tokens > 1 && decode > 0) out += fmt::format(", {:.1f} tokens/s", (u.generated_tokens - 1) / decode);
+  if (u.context_shifts > 0) {
+    out += fmt::format("; the context was full {} and lost its older tokens",
+                       u.context_shifts == 1 ? "once" : fmt::format("{} times", u.context_shifts));
+  }
   return out;
 }
 

@@ -18,6 +18,9 @@ class InterruptGuard {
   ~InterruptGuard();
   static void Begin(int signals = 1);
   static bool Interrupted();
+  // As before Begin.
+  static void End();
+  static bool Alive();
   // Signals that came since then.
   static int Count();
   // SIGTERM came: the program is to end, not only what it is doing.

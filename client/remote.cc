@@ -24,6 +24,12 @@ void SetDeadline(grpc::ClientContext* context, Duration d) {
 
 Duration Micros(int64_t us) { return std::chrono::microseconds(us); }
 
+std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& top) {
+  std::vector<TokenLogprob> out;
+  for (const v1::TokenLogprob& t : top) out.push_back({t.id(), t.logprob()});
+  return out;
+}
+
 class RemoteTarget : public Target {
  public:
   RemoteTarget(std::string cluster, std::shared_ptr<grpc::Channel> channel)
@@ -38,6 +44,7 @@ class RemoteTarget : public Target {
               .architecture = reply.architecture(),
               .kv_type = reply.kv_type(),
               .context = reply.context(),
+              .context_shift = reply.context_shift(),
               .vocab = reply.vocab(),
               .tokenizer_note = reply.tokenizer_note(),
               .add_bos = reply.add_bos(),
@@ -105,6 +112,11 @@ class RemoteTarget : public Target {
     request.set_max_new_tokens(r.max_new_tokens);
     request.set_ignore_end(r.ignore_end);
     request.set_priority(r.priority);
+    request.set_cache_salt(r.cache_salt);
+    request.set_tenant(r.tenant);
+    if (r.logprobs) request.set_logprobs(*r.logprobs);
+    if (r.prompt_logprobs) request.set_prompt_logprobs(*r.prompt_logprobs);
+    if (r.embedding) request.set_embedding(r.embedding == Pooling::kMean ? v1::POOLING_MEAN : v1::POOLING_LAST);
     for (const std::string& stop : r.stops) request.add_stops(stop);
     request.mutable_stop_ids()->Add(r.stop_ids.begin(), r.stop_ids.end());
     v1::Sampling* s = request.mutable_sampling();
@@ -121,8 +133,18 @@ class RemoteTarget : public Target {
     const auto reader = stub_->Generate(context, request);
     for (v1::GenerateEvent event; reader->Read(&event);) {
       if (event.has_token()) {
-        on_event(TokenEvent{
-            .token = event.token().id(), .probability = event.token().probability(), .text = event.token().text()});
+        const v1::Token& t = event.token();
+        on_event(TokenEvent{.token = t.id(),
+                            .probability = t.probability(),
+                            .text = t.text(),
+                            .logprob = t.logprob(),
+                            .top = ReadTop(t.top())});
+      } else if (event.has_prompt_token()) {
+        const v1::PromptToken& t = event.prompt_token();
+        on_event(PromptTokenEvent{
+            .position = t.position(), .token = t.id(), .logprob = t.logprob(), .top = ReadTop(t.top())});
+      } else if (event.has_embedding()) {
+        on_event(EmbeddingEvent{{event.embedding().values().begin(), event.embedding().values().end()}});
       } else if (event.has_finished()) {
         const v1::Finished& f = event.finished();
         on_event(Finished{.reason = f.reason() == "stop" ? FinishReason::kStop : FinishReason::kLength,
@@ -130,8 +152,11 @@ class RemoteTarget : public Target {
                           .usage = {.prompt_tokens = f.prompt_tokens(),
                                     .cached_tokens = f.cached_tokens(),
                                     .generated_tokens = f.generated_tokens(),
+                                    .context_shifts = f.context_shifts(),
                                     .to_first_token = Micros(f.to_first_token_us()),
-                                    .total = Micros(f.total_us())}});
+                                    .total = Micros(f.total_us())},
+                          .stop = f.stop(),
+                          .stop_id = f.has_stop_id() ? f.stop_id() : -1});
       }
     }
     return reader->Finish();

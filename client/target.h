@@ -22,6 +22,7 @@ class StatusReply;
 struct TargetFacts {
   std::string model, architecture, kv_type;
   uint32_t context = 0;
+  bool context_shift = false;  // a full context doesn't end a text
   int vocab = 0;
   std::string tokenizer_note;  // why there is none; "" where there is
   bool add_bos = false;

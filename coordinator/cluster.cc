@@ -38,6 +38,7 @@ class Cluster::Impl {
   // The event's `ask` ends in one call of `done`.
   void Ask(Done done, const std::function<Event(uint64_t ask)>& event);
   AskMode Mode(bool dry_run) const;
+  void AskForTraces();
   ClusterStatus status() const { return board_.Read(options_.now()); }
   StatusBoard& board() { return board_; }
 
@@ -261,7 +262,11 @@ StatusOr<Membership> Cluster::Impl::Join(MemberInfo info, std::shared_ptr<StageC
   GYRE_RETURN_IF_ERROR(ended_);
   const Membership member = names_.Take(info.name, info.instance);
   info.name = member.name;
-  control->SetEventSink([this, id = member.id](const StageEvent& event) {
+  control->SetEventSink([this, id = member.id, name = member.name](const StageEvent& event) {
+    if (const auto* trace = std::get_if<StageTrace>(&event.what)) {
+      if (options_.tracer != nullptr) options_.tracer->AddSpans(name, trace->spans, trace->clock_error);
+      return;
+    }
     Post([id, event](ClusterState& state, Deadline now) { return state.Said(id, event, now); });
   });
   Post([this, info = std::move(info), control = std::move(control), id = member.id](ClusterState& state, Deadline now) {
@@ -291,6 +296,14 @@ AskMode Cluster::Impl::Mode(bool dry_run) const {
   return {.dry_run = dry_run, .live_blocks = cache.num_blocks - cache.blocks_available + cache.blocks_cached};
 }
 
+void Cluster::Impl::AskForTraces() {
+  if (options_.tracer == nullptr || !options_.tracer->on()) return;
+  Post([this](ClusterState&, Deadline) {
+    for (auto& [id, control] : controls_) control->Trace(Clock::now());
+    return Actions();
+  });
+}
+
 Cluster::Cluster(ClusterOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Cluster::~Cluster() { impl_->Stop(); }
 void Cluster::Start(Engine* engine, RingPort* port) { impl_->Start(engine, port); }
@@ -304,6 +317,7 @@ void Cluster::Leave(const Membership& member, const Status& why) {
 void Cluster::Report(const std::string& name, const MemberLoad& load) {
   impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });
 }
+void Cluster::AskForTraces() { impl_->AskForTraces(); }
 void Cluster::OnRingBroken(Epoch epoch, const Status& why) {
   impl_->Post([epoch, why](ClusterState& state, Deadline now) { return state.RingBroken(epoch, why, now); });
 }

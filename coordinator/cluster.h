@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "coordinator/cluster_types.h"
 #include "coordinator/engine.h"
 #include "transport/ring_port.h"
@@ -18,6 +19,8 @@
 namespace gyre {
 
 struct ClusterOptions : ClusterPolicy {
+  // Gets what the stages computed, on any thread; outlives the cluster. null: they are not asked.
+  Tracer* tracer = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;  // weights of the first plan; on the cluster's thread
   NowFn now;                                                    // empty: Clock::now
   // The cluster's thread ended, with these last words: no plan is made any more. On that thread.
@@ -42,6 +45,8 @@ class Cluster {
   // before.
   void Leave(const Membership& member, const Status& why);
   void Report(const std::string& name, const MemberLoad& load);
+  // Asks every member what it computed, for ClusterOptions::tracer. To be called often while that is on.
+  void AskForTraces();
   // From the engine's on_broken.
   void OnRingBroken(Epoch epoch, const Status& why);
 

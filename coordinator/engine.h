@@ -46,6 +46,9 @@ struct EngineOptions {
   // A ring that owes results and gives none for so long is broken. A slow machine may take minutes for one step.
   Duration step_timeout = std::chrono::minutes(10);
   uint64_t salt = 0;  // of the prefix cache: model content and KV type
+  // Set: a sequence whose context is full goes on without its older tokens. The value is the number of its first tokens
+  // that stay, at most half of the context; -1: the whole prompt. Not set: it ends with "length".
+  std::optional<int32_t> context_keep;
   // The ring ended or a step did not come back: nothing runs any more until Resume or Lose. On the engine's thread,
   // once a ring; must not block. Empty: all requests fail.
   std::function<void(Epoch, const Status&)> on_broken;
@@ -63,6 +66,8 @@ struct EngineStats {
   SchedulerStats scheduler;
   uint64_t requests = 0, finished = 0, failed = 0, cancelled = 0;
   uint64_t tokens_generated = 0, full_logits_questions = 0, step_errors = 0, discarded_results = 0;
+  uint64_t step_bytes_sent = 0;  // frames of steps, to the first stage
+  uint64_t context_shifts = 0;   // full contexts that lost their older tokens (EngineOptions::context_keep)
   // Tokens of all prompts, and rows of prompts that were sent into the ring: those of replays too, not those that the
   // prefix cache had.
   uint64_t prompt_tokens = 0, prompt_rows = 0;

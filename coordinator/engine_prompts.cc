@@ -22,7 +22,8 @@ void Engine::Impl::AskRows(Sequence& s, const StepItem& item, std::vector<RowReq
   const Request& r = s.request;
   const uint32_t end = item.first_position + item.count;
   const bool samples = item.sample_last && !r.embedding;
-  if (item.row_class == RowClass::kPrompt && r.prompt_logits) {
+  // After a shift of the context the rows are no longer those of the prompt.
+  if (item.row_class == RowClass::kPrompt && r.prompt_logits && s.window.shifts() == 0) {
     requests->push_back({.first = 0,
                          .count = item.count,
                          .mode = RowMode::kFullLogits,

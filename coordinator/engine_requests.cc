@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
+#include "base/log_output.h"
 #include "coordinator/engine_state.h"
 
 namespace gyre {
@@ -169,7 +169,11 @@ void Engine::Impl::Finish(Sequence& s, FinishReason reason) {
 }
 
 void Engine::Impl::End(Sequence& s, const Event& terminal) {
-  if (std::holds_alternative<Failed>(terminal)) ++counts_.failed;
+  if (const auto* failed = std::get_if<Failed>(&terminal)) {
+    ++counts_.failed;
+    LogWith(LogLevel::kInfo, fmt::format("request {} failed: {}", s.log_id(), Message(failed->status)),
+            {{"request", s.log_id()}});
+  }
   if (std::holds_alternative<Cancelled>(terminal)) ++counts_.cancelled;
   if (s.request.deadline != kNoDeadline) --with_deadline_;
   --accepted_;

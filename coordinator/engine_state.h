@@ -125,6 +125,7 @@ class Engine::Impl {
   void OnLogitsAnswer(const LogitsAnswer& answer);
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
   void Emit(Sequence& s, const Draw& draw, float raw_logit);
+  bool ShiftContext(Sequence& s);
   Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
 
   // What a request asks of its prompt's own rows (engine_prompts.cc).

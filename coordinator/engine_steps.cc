@@ -43,14 +43,14 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
     }
     AskRows(*s, item, &rows.requests);
     if (item.row_class == RowClass::kPrompt) counts_.prompt_rows += item.count;
-    const auto first = s->tokens.begin() + item.first_position;
-    ids_.insert(ids_.end(), first, first + item.count);
+    for (uint32_t i = 0; i < item.count; ++i) ids_.push_back(s->tokens[s->window.IndexAt(item.first_position + i)]);
     batch_.seqs.push_back(std::move(rows));
   }
   Trace(TraceKind::kStepLaunched, static_cast<uint64_t>(plan.step), static_cast<uint32_t>(ids_.size()));
   encoder_.Reset();
   EncodeStepPrefix(batch_, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
+  counts_.step_bytes_sent += kFrameHeaderBytes + parts[0].size() + parts[1].size();
   return ring_.to_first->Send({.kind = FrameKind::kTokens,
                                .dtype = WireType::kI32,
                                .epoch = ring_.epoch,
@@ -143,7 +143,8 @@ void Engine::Impl::OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& 
     s.wants_full_logits = false;
     return SampleFrom(s, answer.values, answer.position);
   }
-  StatusOr<std::optional<Draw>> draw = SampleCandidates(r.sampling, s.History(), s.row_request, answer, options_.vocab);
+  StatusOr<std::optional<Draw>> draw = SampleCandidates(r.sampling, s.History(), s.row_request, answer, options_.vocab,
+                                                        static_cast<uint32_t>(s.window.gap()));
   if (!draw.ok()) return Fail(s, draw.status());
   if (!draw->has_value()) return Ask(s, answer.position);
   if (!r.logprobs) return Emit(s, **draw, 0);
@@ -205,7 +206,8 @@ Status Engine::Impl::CheckFull(const std::vector<float>& logits, uint32_t positi
 // From every logit of the row.
 void Engine::Impl::SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position) {
   if (const Status status = CheckFull(logits, position); !status.ok()) return Fail(s, status);
-  const StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, logits, position);
+  const auto text_position = static_cast<uint32_t>(position + s.window.gap());
+  const StatusOr<Draw> draw = SampleFull(s.request.sampling, s.History(), {}, logits, text_position);
   return draw.ok() ? Emit(s, *draw, logits[static_cast<size_t>(draw->token)]) : Fail(s, draw.status());
 }
 
@@ -227,7 +229,28 @@ void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   Deliver(s, std::move(event));
   if (accepted.stopped) return Finish(s, FinishReason::kStop);
   if (s.generated() >= s.request.max_new_tokens) return Finish(s, FinishReason::kLength);
-  if (!scheduler_->Append(s.id, draw.token).ok()) Finish(s, FinishReason::kLength);
+  if (scheduler_->Append(s.id, draw.token).ok() || ShiftContext(s)) return;
+  Finish(s, FinishReason::kLength);
+}
+
+// The context is full: goes on without its older tokens, as a prompt that is computed anew from position 0. False: that
+// is not allowed.
+bool Engine::Impl::ShiftContext(Sequence& s) {
+  if (!options_.context_keep) return false;
+  const auto keep = *options_.context_keep < 0 ? static_cast<uint32_t>(s.request.prompt.size())
+                                               : static_cast<uint32_t>(*options_.context_keep);
+  s.window.Shift(keep, s.tokens.size(), static_cast<uint32_t>(ContextLimit()));
+  std::vector<TokenId> tokens(s.tokens.begin(), s.tokens.begin() + s.window.kept());
+  tokens.insert(tokens.end(), s.tokens.begin() + static_cast<std::ptrdiff_t>(s.window.IndexAt(s.window.kept())),
+                s.tokens.end());
+  if (const Status status = scheduler_->Restart(s.id, std::move(tokens)); !status.ok()) {
+    Log(LogLevel::kError, "a full context can't be shifted: {}", Message(status));
+    return false;
+  }
+  ++counts_.context_shifts;
+  Log(LogLevel::kDebug, "request {}: the context of {} tokens was full, {} older ones are left out", s.log_id(),
+      ContextLimit(), s.window.gap());
+  return true;
 }
 
 }  // namespace gyre

@@ -1,6 +1,10 @@
 // The clients' service: requests and their events, tokens and prompts.
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <random>
+
+#include "base/log_output.h"
 #include "base/mutex.h"
 #include "coordinator/grpc_services.h"
 #include "coordinator/service.h"
@@ -15,10 +19,33 @@ namespace {
 
 int64_t Micros(Duration d) { return std::chrono::duration_cast<std::chrono::microseconds>(d).count(); }
 
+template <typename Message>
+void WriteTop(const std::vector<TokenLogprob>& top, Message* out) {
+  for (const TokenLogprob& t : top) {
+    v1::TokenLogprob* entry = out->add_top();
+    entry->set_id(t.id);
+    entry->set_logprob(t.logprob);
+  }
+}
+
 void Write(const TokenEvent& e, v1::GenerateEvent* out) {
   out->mutable_token()->set_id(e.token);
   out->mutable_token()->set_text(e.text);
   out->mutable_token()->set_probability(e.probability);
+  out->mutable_token()->set_logprob(e.logprob);
+  WriteTop(e.top, out->mutable_token());
+}
+
+void Write(const PromptTokenEvent& e, v1::GenerateEvent* out) {
+  v1::PromptToken* token = out->mutable_prompt_token();
+  token->set_position(e.position);
+  token->set_id(e.token);
+  token->set_logprob(e.logprob);
+  WriteTop(e.top, token);
+}
+
+void Write(const EmbeddingEvent& e, v1::GenerateEvent* out) {
+  out->mutable_embedding()->mutable_values()->Add(e.values.begin(), e.values.end());
 }
 
 void Write(const Finished& e, v1::GenerateEvent* out) {
@@ -30,6 +57,9 @@ void Write(const Finished& e, v1::GenerateEvent* out) {
   f->set_generated_tokens(e.usage.generated_tokens);
   f->set_to_first_token_us(Micros(e.usage.to_first_token));
   f->set_total_us(Micros(e.usage.total));
+  f->set_context_shifts(e.usage.context_shifts);
+  f->set_stop(e.stop);
+  if (e.stop_id >= 0) f->set_stop_id(e.stop_id);
 }
 
 // True: the event has a message of its own.
@@ -37,6 +67,8 @@ bool Convert(const Event& event, v1::GenerateEvent* out) {
   out->Clear();
   if (const auto* token = std::get_if<TokenEvent>(&event)) return Write(*token, out), true;
   if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out), true;
+  if (const auto* prompt = std::get_if<PromptTokenEvent>(&event)) return Write(*prompt, out), true;
+  if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) return Write(*embedding, out), true;
   return false;
 }
 
@@ -56,17 +88,47 @@ std::optional<grpc::Status> EndOf(const Event& event) {
   return std::nullopt;
 }
 
+// A call as the log shows it.
+struct CallRecord {
+  const char* method = "";
+  std::string id;
+  Deadline began = Clock::now();
+  absl::StatusCode end = absl::StatusCode::kOk;
+  Usage usage;
+};
+
+void LogCall(const CallRecord& r) {
+  if (!LogEnabled(LogLevel::kInfo)) return;
+  const double ms = std::chrono::duration<double, std::milli>(Clock::now() - r.began).count();
+  const std::string status = absl::StatusCodeToString(r.end);
+  std::string line = fmt::format("grpc {} {} {} {:.1f} ms", r.id, r.method, status, ms);
+  if (r.usage.prompt_tokens > 0) {
+    line += fmt::format(" tokens {}+{}", r.usage.prompt_tokens, r.usage.generated_tokens);
+  }
+  LogWith(LogLevel::kInfo, line,
+          {{"request", r.id},
+           {"method", r.method},
+           {"status", status},
+           {"milliseconds", fmt::format("{:.1f}", ms), true},
+           {"prompt_tokens", std::to_string(r.usage.prompt_tokens), true},
+           {"generated_tokens", std::to_string(r.usage.generated_tokens), true}});
+}
+
 // A call that streams one request's events to a client, one message at a time: what the client does not read stays in
 // the event stream, which has its limits.
 template <typename Message>
 class StreamCall : public grpc::ServerWriteReactor<Message> {
  public:
-  StreamCall(grpc::CallbackServerContext* context, Service& service, StatusOr<Request> request) : context_(context) {
+  StreamCall(grpc::CallbackServerContext* context, Service& service, CallRecord record, StatusOr<Request> request)
+      : context_(context), record_(std::move(record)) {
+    context->AddInitialMetadata("x-request-id", record_.id);
+    if (request.ok()) request->id = record_.id;
     StatusOr<std::unique_ptr<EventStream>> stream =
         request.ok() ? service.Submit(*std::move(request), {.ready = [this] { Pump(); }}) : request.status();
     MutexLock lock(&mutex_);
     if (!stream.ok()) {
       finished_ = true;
+      record_.end = stream.status().code();
       this->Finish(ToGrpc(stream.status()));
       return;
     }
@@ -86,7 +148,13 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
     left_ = true;
     if (stream_ != nullptr) Leave();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    {
+      MutexLock lock(&mutex_);
+      LogCall(record_);
+    }
+    delete this;
+  }
 
  private:
   void Pump() {
@@ -98,6 +166,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
     stream_->Cancel();
     if (writing_ || finished_) return;
     finished_ = true;
+    record_.end = absl::StatusCode::kCancelled;
     this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
   }
   void Advance() GYRE_REQUIRES(mutex_) {
@@ -109,6 +178,8 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
     while (const std::optional<Event> event = stream_->TryNext()) {
       const bool has_message = Convert(*event, &message_);
       const std::optional<grpc::Status> end = EndOf(*event);
+      if (end) record_.end = static_cast<absl::StatusCode>(end->error_code());
+      if (const auto* finished = std::get_if<Finished>(&*event)) record_.usage = finished->usage;
       if (end) {
         finished_ = true;
         if (has_message) return this->StartWriteAndFinish(&message_, {}, *end);
@@ -123,6 +194,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
 
   grpc::CallbackServerContext* const context_;
   Mutex mutex_;
+  CallRecord record_ GYRE_GUARDED_BY(mutex_);
   Message message_;  // of the write that is under way
   bool writing_ GYRE_GUARDED_BY(mutex_) = false;
   bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // Finish or the last write was asked for
@@ -156,6 +228,12 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   q.stop_ids.assign(r.stop_ids().begin(), r.stop_ids().end());
   q.ignore_end = r.ignore_end();
   q.priority = r.priority();
+  q.cache_salt = r.cache_salt();
+  q.tenant = r.tenant();
+  if (r.has_logprobs()) q.logprobs = r.logprobs();
+  if (r.has_prompt_logprobs()) q.prompt_logprobs = r.prompt_logprobs();
+  if (r.embedding() == v1::POOLING_MEAN) q.embedding = Pooling::kMean;
+  if (r.embedding() == v1::POOLING_LAST) q.embedding = Pooling::kLast;
   return q;
 }
 
@@ -166,13 +244,14 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
                                                         const v1::GenerateRequest* r) override {
-    return new StreamCall<v1::GenerateEvent>(context, service_, service_.MakeRequest(ReadQuestion(*r)));
+    return new StreamCall<v1::GenerateEvent>(context, service_, NewCall("Generate"),
+                                             service_.MakeRequest(ReadQuestion(*r)));
   }
 
   grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* r) override {
     Question q{.input = IdsInput(r->ids().begin(), r->ids().end()), .prompt_logits = true};
-    return new StreamCall<v1::ScoreEvent>(context, service_, service_.MakeRequest(std::move(q)));
+    return new StreamCall<v1::ScoreEvent>(context, service_, NewCall("Score"), service_.MakeRequest(std::move(q)));
   }
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
@@ -207,6 +286,7 @@ class InferenceService : public v1::Inference::CallbackService {
     reply->set_layers(static_cast<int>(spec.layers.size()));
     reply->set_vocab(spec.vocab);
     reply->set_context(options_.context);
+    reply->set_context_shift(options_.context_shift);
     reply->set_kv_type(options_.kv_type);
     reply->set_tokenizer_note(PrintableSentence(model_.tokenizer_note()));
     if (const Tokenizer* t = model_.tokenizer()) {
@@ -222,6 +302,9 @@ class InferenceService : public v1::Inference::CallbackService {
   }
 
  private:
+  CallRecord NewCall(const char* method) {
+    return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};
+  }
   // Does the work on a thread of the service: gRPC's threads read heartbeats too. Request and reply live until Finish.
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, std::function<gyre::Status()> work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -241,6 +324,8 @@ class InferenceService : public v1::Inference::CallbackService {
   const GrpcServerOptions& options_;
   const gyre::Model& model_;
   gyre::Service& service_;
+  const std::string prefix_ = fmt::format("g{:08x}-", std::random_device()());  // so that ids of two runs differ
+  std::atomic<uint64_t> calls_{0};
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ struct GrpcServerOptions {
   uint64_t term = 0;
   std::string version;
   uint32_t context = 0;
+  bool context_shift = false;
   std::string kv_type;
   bool exact = false;
   OpenOptions open;                                              // what workers need to open the same .bin model

@@ -15,6 +15,8 @@ void RemoteStage::Commit(Epoch epoch) { Send({epoch, CommitCommand{}}); }
 void RemoteStage::Release(Epoch epoch) { Send({epoch, ReleaseCommand{}}); }
 void RemoteStage::Abort(Epoch epoch) { Send({epoch, AbortCommand{}}); }
 
+void RemoteStage::Trace(Deadline asked) { Send({{}, TraceCommand{asked}}); }
+
 void RemoteStage::Open(std::function<void(const v1::Command*)> write, const Welcome& welcome) {
   MutexLock lock(&mutex_);
   if (closed_) return;
@@ -43,8 +45,17 @@ void RemoteStage::Close() {
   write_ = {};
 }
 
+// Its times into those of this machine's clock.
+void RemoteStage::Translate(StageTrace* trace) {
+  MutexLock lock(&mutex_);
+  clock_.Add(trace->asked, trace->answered, Clock::now());
+  for (StageSpan& s : trace->spans) s.began -= clock_.offset();
+  trace->clock_error = clock_.error();
+}
+
 void RemoteStage::OnEvent(StageEvent event) {
   event.worker = name_;
+  if (auto* trace = std::get_if<StageTrace>(&event.what)) Translate(trace);
   EventSink sink;
   {
     MutexLock lock(&mutex_);

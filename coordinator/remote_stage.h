@@ -3,10 +3,12 @@
 
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
 #include "base/stage_control.h"
+#include "coordinator/clock_offset.h"
 #include "proto/control_codec.h"
 
 namespace gyre {
@@ -23,6 +25,7 @@ class RemoteStage : public StageControl {
   void Commit(Epoch epoch) override;
   void Release(Epoch epoch) override;
   void Abort(Epoch epoch) override;
+  void Trace(Deadline asked) override;
 
   // From the stream's side. `write` hands one command to the stream, which calls Written when it may have the next; it
   // never blocks. `welcome` goes first; commands that were given before Open follow it.
@@ -32,6 +35,7 @@ class RemoteStage : public StageControl {
   void OnEvent(StageEvent event);
 
  private:
+  void Translate(StageTrace* trace);
   void Send(const WorkerCommand& command);
 
   const std::string name_;
@@ -39,6 +43,7 @@ class RemoteStage : public StageControl {
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
   std::function<void(const v1::Command*)> write_ GYRE_GUARDED_BY(mutex_);
   bool closed_ GYRE_GUARDED_BY(mutex_) = false;
+  ClockOffset clock_ GYRE_GUARDED_BY(mutex_);
   std::deque<v1::Command> commands_ GYRE_GUARDED_BY(mutex_);  // once open the first is being written
 };
 

@@ -39,6 +39,7 @@ struct Request {
   uint64_t tenant = 0;      // who asks: tenants share the rows of a step fairly; 0 = everybody without a name
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   Deadline deadline = kNoDeadline;
+  std::string id;  // for the log: what the client knows the request by; "" = nothing
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -47,6 +48,7 @@ struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;     // of the prompt: what the prefix cache had when the request began
   uint32_t generated_tokens = 0;  // with the id that ended the text
+  uint32_t context_shifts = 0;    // how often the context was full and lost its older tokens
   Duration to_first_token{}, total{};
 };
 

@@ -290,7 +290,8 @@ RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& hist
 }
 
 StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, const TokenHistory& history,
-                                               const RowRequest& request, const RowAnswer& answer, int vocab) {
+                                               const RowRequest& request, const RowAnswer& answer, int vocab,
+                                               uint32_t moved) {
   const bool greedy = params.temperature == 0;
   const bool fits = request.mode == RowMode::kTopK ? request.k > 0 : request.mode == RowMode::kArgmax && greedy;
   if (!fits) {
@@ -327,7 +328,7 @@ StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, con
     BoundMass(params, request, answer, touched, &ranked);
   }
   const auto top_k = EffectiveTopK(params, static_cast<size_t>(vocab));
-  return DrawRanked(params, top_k, UniformAt(params.seed, answer.position), ranked);
+  return DrawRanked(params, top_k, UniformAt(params.seed, answer.position + moved), ranked);
 }
 
 StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& history, std::span<const uint64_t> mask,

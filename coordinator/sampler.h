@@ -50,8 +50,10 @@ RowRequest MakeRowRequest(const SamplingParams& params, const TokenHistory& hist
 
 // nullopt: the candidates do not decide it; ask for the full logits. `position` is the row's position.
 // kInvalidArgument/kInternal: the answer does not fit the request, or nothing is left to draw (all masked or NaN).
+// `moved`: by how many positions the text is longer than what stands in the context, so that no number is drawn twice.
 StatusOr<std::optional<Draw>> SampleCandidates(const SamplingParams& params, const TokenHistory& history,
-                                               const RowRequest& request, const RowAnswer& answer, int vocab);
+                                               const RowRequest& request, const RowAnswer& answer, int vocab,
+                                               uint32_t moved = 0);
 StatusOr<Draw> SampleFull(const SamplingParams& params, const TokenHistory& history, std::span<const uint64_t> mask,
                           std::span<const float> logits, uint32_t position);
 

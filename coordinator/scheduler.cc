@@ -253,6 +253,25 @@ Status Scheduler::Append(SeqId id, TokenId token) {
   return absl::OkStatus();
 }
 
+Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
+  ScheduledSequence* s = rep_->Find(id);
+  if (s == nullptr || !s->sample_owed() || s->in_flight > 0) {
+    return FailedPrecondition("sequence {} is owed no token", static_cast<uint64_t>(id));
+  }
+  if (tokens.empty() || tokens.size() > s->params.max_positions) {
+    return InvalidArgument("sequence {} can't go on with {} tokens, of at most {} positions", static_cast<uint64_t>(id),
+                           tokens.size(), s->params.max_positions);
+  }
+  rep_->Leave(s, Rep::Stage::kWaiting);
+  rep_->Arrive(s);
+  s->params.tokens = std::move(tokens);
+  s->params.needs_all_rows = false;
+  s->prompt = s->size();
+  s->classes.assign(s->size(), RowClass::kPrompt);
+  s->high_water = 0;
+  return absl::OkStatus();
+}
+
 void Scheduler::Repeat(SeqId id) {
   ScheduledSequence* s = rep_->Find(id);
   if (s == nullptr || !s->sample_owed()) return;

@@ -34,6 +34,10 @@ class Scheduler {
   // The token drawn after the sequence's last landed row. REQUIRES: a sample is owed (see LandedStep).
   // kResourceExhausted: max_positions is reached, the sequence must be removed (finish reason "length").
   Status Append(SeqId seq, TokenId token);
+  // The sequence goes on from position 0 with other tokens, as a new prompt; it keeps its place in the order of
+  // arrival. Nothing of the KV cache is used again but what the prefix cache has of these tokens. REQUIRES: a sample is
+  // owed; 1 to max_positions tokens.
+  Status Restart(SeqId seq, std::vector<TokenId> tokens);
   // The last landed row is scheduled once more, with sample_last: its answer is gone. REQUIRES: a sample is owed.
   void Repeat(SeqId seq);
   // A held sequence keeps its blocks and gets no rows until Unhold; what is in flight still lands. When blocks or

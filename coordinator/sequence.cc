@@ -12,6 +12,10 @@ Sequence::Sequence(SeqId id, Request r, EventSink sink, Deadline now)
       stream_(request.stops),
       submitted_(now) {}
 
+std::string Sequence::log_id() const {
+  return request.id.empty() ? std::to_string(static_cast<uint64_t>(id)) : request.id;
+}
+
 Sequence::Accepted Sequence::Accept(const Draw& draw, const Tokenizer* tokenizer, Deadline now) {
   if (!first_token_) first_token_ = now;
   last_token_ = now;
@@ -36,6 +40,7 @@ Finished Sequence::MakeFinished(FinishReason reason, Deadline now) {
           .usage = {.prompt_tokens = static_cast<uint32_t>(request.prompt.size()),
                     .cached_tokens = cached.value_or(0),
                     .generated_tokens = generated(),
+                    .context_shifts = window.shifts(),
                     .to_first_token = first_token_.value_or(now) - submitted_,
                     .total = now - submitted_},
           .stop = stop_,

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/step.h"
+#include "coordinator/context_window.h"
 #include "coordinator/request.h"
 #include "coordinator/text_stream.h"
 #include "model/tokenizer.h"
@@ -32,6 +33,8 @@ class Sequence {
   const std::shared_ptr<const EventSink>& sink() const { return sink_; }
 
   TokenHistory History() const { return {.tokens = tokens, .prompt_length = request.prompt.size()}; }
+  // Names it in the log: Request::id, else its number.
+  std::string log_id() const;
   Deadline submitted() const { return submitted_; }
   const std::optional<Deadline>& last_token() const { return last_token_; }
   uint32_t generated() const { return static_cast<uint32_t>(tokens.size() - request.prompt.size()); }
@@ -39,6 +42,7 @@ class Sequence {
   const SeqId id;
   const Request request;
   std::vector<TokenId> tokens;  // prompt, then generated
+  ContextWindow window;         // those of them that are in the context
   RowRequest row_request;       // of the row that is sampled next
   // The first prompt rows whose answers have been used. A replay computes them again; its answers are not used.
   uint32_t scored = 0;

@@ -198,7 +198,8 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   const auto room = static_cast<uint32_t>(context_ - request.prompt.size() + 1);
   request.sampling = std::move(question.sampling);
   const bool generates = !question.prompt_logits && !question.embedding;
-  request.max_new_tokens = generates ? question.max_new_tokens.value_or(room) : 0;
+  const uint32_t unasked = limits_.unasked_tokens > 0 ? limits_.unasked_tokens : room;
+  request.max_new_tokens = generates ? question.max_new_tokens.value_or(unasked) : 0;
   request.stops = std::move(question.stops);
   request.stop_ids = std::move(question.stop_ids);
   request.ignore_end = question.ignore_end;

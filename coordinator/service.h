@@ -37,7 +37,7 @@ using IdsInput = std::vector<TokenId>;
 struct Question {
   std::variant<IdsInput, TextInput, ChatInput> input;
   SamplingParams sampling;
-  std::optional<uint32_t> max_new_tokens;  // nullopt: until the context is full
+  std::optional<uint32_t> max_new_tokens;  // nullopt: until the context is full, or ServiceLimits::unasked_tokens
   std::vector<std::string> stops;
   std::vector<TokenId> stop_ids;  // beside the model's own end-of-generation ids
   bool ignore_end = false;        // end-of-generation ids are tokens like any other
@@ -56,6 +56,9 @@ struct ServiceLimits {
   size_t stop_ids = 4096;
   size_t queued_work = 64;  // calls that wait in Post
   int work_threads = 2;
+  // What a request without a limit of its own generates at most; 0: what the context leaves. Where contexts are shifted
+  // it must be set, as such a request would never end.
+  uint32_t unasked_tokens = 0;
   StreamLimits streams;
 };
 

@@ -13,32 +13,17 @@
 #include <charconv>
 #include <fstream>
 #include <span>
-#include <system_error>
 #include <vector>
 
 #include "base/crc32c.h"
 #include "hub/download.h"
+#include "hub/file_error.h"
 
 namespace gyre {
 namespace {
 
 constexpr size_t kLongestState = size_t{4} << 20;  // bytes of a note
 constexpr size_t kHashPiece = size_t{1} << 20;
-
-Status FileError(const std::string& path, const char* what, int error) {
-  const std::string reason = std::generic_category().message(error);
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG: return ResourceExhausted("{}: {}: {}", path, what, reason);
-    case ENOENT:
-    case ENOTDIR: return NotFound("{}: {}: {}", path, what, reason);
-    case EACCES:
-    case EPERM:
-    case EROFS: return MakeStatus(absl::StatusCode::kPermissionDenied, "{}: {}: {}", path, what, reason);
-    default: return Unavailable("{}: {}: {}", path, what, reason);
-  }
-}
 
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');

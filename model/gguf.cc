@@ -11,6 +11,12 @@
 #include "model/quoted.h"
 
 namespace gyre {
+
+struct PendingTensor {
+  TensorView view;
+  uint64_t offset = 0;
+};
+
 namespace {
 
 constexpr uint32_t kGgufMagic = 0x46554747;  // "GGUF"
@@ -47,6 +53,14 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
   size_t at() const { return at_; }
   size_t left() const { return bytes_.size() - at_; }
+  // Whether so many bytes are left.
+  bool Holds(uint64_t count, uint64_t each) {
+    if (count <= left() / each) return true;
+    short_of_bytes_ = true;
+    return false;
+  }
+  // It did not once.
+  bool short_of_bytes() const { return short_of_bytes_; }
 
   template <typename T>
   StatusOr<T> Number(const char* what) {
@@ -54,7 +68,7 @@ class Reader {
     return Read<T>(bytes);
   }
   StatusOr<std::span<const std::byte>> Take(uint64_t n, const char* what) {
-    if (n > left()) {
+    if (!Holds(n, 1)) {
       return DataLoss("offset {}: {} takes {} bytes, the file has {} left: is it whole?", at_, what, n, left());
     }
     const auto out = bytes_.subspan(at_, static_cast<size_t>(n));
@@ -70,6 +84,7 @@ class Reader {
  private:
   std::span<const std::byte> bytes_;
   size_t at_ = 0;
+  bool short_of_bytes_ = false;
 };
 
 template <typename T>
@@ -102,7 +117,7 @@ StatusOr<GgufValue> ReadArray(Reader& in, const std::string& key) {
   v.element = static_cast<GgufType>(element);
   const size_t begin = in.at();
   if (v.element == GgufType::kString) {
-    if (v.count > in.left() / 8)
+    if (!in.Holds(v.count, 8))
       return DataLoss("key {}: {} strings, the file has {} bytes left", Printable(key), v.count, in.left());
     const Reader start = in;
     for (uint64_t i = 0; i < v.count; ++i)
@@ -116,7 +131,7 @@ StatusOr<GgufValue> ReadArray(Reader& in, const std::string& key) {
   if (size == 0) {
     return DataLoss("key {}: an array of type {}, expected numbers or strings", Printable(key), element);
   }
-  if (v.count > in.left() / size)
+  if (!in.Holds(v.count, size))
     return DataLoss("key {}: {} elements, the file has {} bytes left", Printable(key), v.count, in.left());
   GYRE_ASSIGN_OR_RETURN(v.bytes, in.Take(v.count * size, "an array"));
   GYRE_RETURN_IF_ERROR(CheckBools(v.element, v.bytes, key));
@@ -138,11 +153,6 @@ StatusOr<GgufValue> ReadValue(Reader& in, const std::string& key) {
   GYRE_RETURN_IF_ERROR(CheckBools(v.type, v.bytes, key));
   return v;
 }
-
-struct PendingTensor {
-  TensorView view;
-  uint64_t offset = 0;
-};
 
 StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& tensor_name) {
   const std::string name = Printable(tensor_name);
@@ -216,12 +226,24 @@ const char* GgufTypeName(GgufType type) {
   return static_cast<uint32_t>(type) <= 12 ? kNames[static_cast<uint32_t>(type)] : "unknown";
 }
 
-StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
-  Reader in(file);
-  Gguf g;
+// What stands before the tensors' data.
+class Gguf::Header {
+ public:
+  // file_bytes: of the whole file, of which `in` may read the beginning.
+  static StatusOr<Header> Read(Reader& in, std::span<const std::byte> beginning, uint64_t file_bytes);
+
+  Gguf gguf;  // without tensors
+  // A deque, as a vector's one allocation could become larger than the file.
+  std::deque<std::pair<std::string, PendingTensor>> pending;
+  uint64_t align = 32;
+};
+
+StatusOr<Gguf::Header> Gguf::Header::Read(Reader& in, std::span<const std::byte> beginning, uint64_t file_bytes) {
+  Header h;
+  Gguf& g = h.gguf;
   GYRE_ASSIGN_OR_RETURN(const uint32_t magic, in.Number<uint32_t>("the magic"));
   if (magic != kGgufMagic) {
-    const std::string foreign = DescribeForeignFile(file);
+    const std::string foreign = DescribeForeignFile(beginning);
     if (!foreign.empty()) return InvalidArgument("{}", foreign);
     return DataLoss("not a GGUF file: offset 0 has the magic {:#010x}, expected GGUF", magic);
   }
@@ -233,10 +255,10 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_tensors, in.Number<uint64_t>("the tensor count"));
   GYRE_ASSIGN_OR_RETURN(const uint64_t n_values, in.Number<uint64_t>("the metadata count"));
   // A value takes at least 13 bytes and a tensor 33, so larger counts are damaged.
-  if (n_values > file.size() / 13)
-    return DataLoss("offset 16: {} metadata values in {} bytes: is the file whole?", n_values, file.size());
-  if (n_tensors > file.size() / 33)
-    return DataLoss("offset 8: {} tensors in {} bytes: is the file whole?", n_tensors, file.size());
+  if (n_values > file_bytes / 13)
+    return DataLoss("offset 16: {} metadata values in {} bytes: is the file whole?", n_values, file_bytes);
+  if (n_tensors > file_bytes / 33)
+    return DataLoss("offset 8: {} tensors in {} bytes: is the file whole?", n_tensors, file_bytes);
   for (uint64_t i = 0; i < n_values; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string key, ReadName(in, "a metadata key"));
     GYRE_ASSIGN_OR_RETURN(const GgufValue value, ReadValue(in, key));
@@ -244,20 +266,25 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
       return DataLoss("key {} stands in the file twice", Printable(key));
     }
   }
-  // A deque, as a vector's one allocation could become larger than the file.
-  std::deque<std::pair<std::string, PendingTensor>> pending;
   for (uint64_t i = 0; i < n_tensors; ++i) {
     GYRE_ASSIGN_OR_RETURN(std::string name, ReadName(in, "a tensor's name"));
     GYRE_ASSIGN_OR_RETURN(PendingTensor t, Annotated(ReadTensor(in, name), "tensor " + Printable(name)));
-    pending.emplace_back(std::move(name), std::move(t));
+    h.pending.emplace_back(std::move(name), std::move(t));
   }
   GYRE_ASSIGN_OR_RETURN(const auto alignment, g.Int("general.alignment", 8, 1 << 20));
-  const auto align = static_cast<uint64_t>(alignment.value_or(32));
-  if ((align & (align - 1)) != 0) return DataLoss("general.alignment is {}, expected a power of two", align);
-  g.data_offset_ = static_cast<size_t>((in.at() + align - 1) / align * align);
-  for (auto& [name, t] : pending) {
-    if (t.offset % align != 0)
-      return DataLoss("tensor {}: offset {} is no multiple of {}", Printable(name), t.offset, align);
+  h.align = static_cast<uint64_t>(alignment.value_or(32));
+  if ((h.align & (h.align - 1)) != 0) return DataLoss("general.alignment is {}, expected a power of two", h.align);
+  g.data_offset_ = static_cast<size_t>((in.at() + h.align - 1) / h.align * h.align);
+  return h;
+}
+
+StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
+  Reader in(file);
+  GYRE_ASSIGN_OR_RETURN(Header header, Header::Read(in, file, file.size()));
+  Gguf g = std::move(header.gguf);
+  for (auto& [name, t] : header.pending) {
+    if (t.offset % header.align != 0)
+      return DataLoss("tensor {}: offset {} is no multiple of {}", Printable(name), t.offset, header.align);
     if (g.data_offset_ > file.size() || t.offset > file.size() - g.data_offset_ ||
         t.view.bytes > file.size() - g.data_offset_ - t.offset) {
       return DataLoss("tensor {}: {} bytes at {} of the data end past the file of {} bytes: is it whole?",
@@ -268,6 +295,14 @@ StatusOr<Gguf> Gguf::Parse(std::span<const std::byte> file) {
   }
   GYRE_RETURN_IF_ERROR(CheckOverlap(g.tensors_));
   return g;
+}
+
+StatusOr<std::optional<size_t>> Gguf::HeaderBytes(std::span<const std::byte> beginning, uint64_t file_bytes) {
+  Reader in(beginning);
+  const StatusOr<Header> header = Header::Read(in, beginning, file_bytes);
+  if (header.ok()) return std::optional<size_t>(header->gguf.data_offset_);
+  if (in.short_of_bytes() && beginning.size() < file_bytes) return std::optional<size_t>();
+  return header.status();
 }
 
 Gguf Gguf::FromParts(std::map<std::string, GgufValue, std::less<>> metadata, TensorTable tensors) {

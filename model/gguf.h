@@ -43,6 +43,9 @@ class Gguf {
  public:
   // kDataLoss with offset or name, what was found and what was expected. Views point into `file`.
   static StatusOr<Gguf> Parse(std::span<const std::byte> file);
+  // Bytes of the header of a file that begins so, up to where the tensors' data begins; nullopt: the beginning is too
+  // short to tell. file_bytes: of the whole file. Errors as Parse.
+  static StatusOr<std::optional<size_t>> HeaderBytes(std::span<const std::byte> beginning, uint64_t file_bytes);
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const TensorTable& tensors() const { return tensors_; }
@@ -67,6 +70,7 @@ class Gguf {
   StatusOr<const GgufValue*> Array(std::string_view key, GgufType element) const;
 
  private:
+  class Header;
   std::map<std::string, GgufValue, std::less<>> metadata_;
   TensorTable tensors_;
   uint32_t version_ = 0;

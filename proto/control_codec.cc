@@ -5,6 +5,7 @@
 
 #include "base/host_port.h"
 #include "proto/convert.h"
+#include "proto/report_codec.h"
 
 namespace gyre {
 namespace {
@@ -75,16 +76,6 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
                      .prefill_matches_decode = h.prefill_matches_decode(),
                      .instance = h.instance()};
-}
-
-MemberLoad DecodeLoad(const v1::Heartbeat& h) {
-  return {.busy = h.busy() > 0 ? std::min(h.busy(), 1.0) : 0,  // not a number counts as 0
-          .steps = h.steps(),
-          .resident_bytes = h.resident_bytes(),
-          .busy_us = h.busy_us(),
-          .rows_sent = h.rows_sent(),
-          .row_bytes_sent = h.row_bytes_sent(),
-          .round_trip_us = h.round_trip_us()};
 }
 
 StageFault DecodeFault(const v1::Fault& fault) {
@@ -189,6 +180,7 @@ struct EncodeCommand {
   void operator()(const CommitCommand&) const { out->mutable_commit(); }
   void operator()(const ReleaseCommand&) const { out->mutable_release(); }
   void operator()(const AbortCommand&) const { out->mutable_abort(); }
+  void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
 };
 
 struct EncodeStageEvent {
@@ -209,6 +201,7 @@ struct EncodeStageEvent {
     out->mutable_fault()->set_code(f.status.raw_code());
     out->mutable_fault()->set_message(CutUtf8(Message(f.status), kMaxFault - 3));
   }
+  void operator()(const StageTrace& t) const { EncodeTrace(t, out->mutable_traced()); }
 };
 
 }  // namespace
@@ -290,14 +283,7 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
 
 v1::WorkerEvent Encode(const MemberLoad& load) {
   v1::WorkerEvent out;
-  v1::Heartbeat* h = out.mutable_heartbeat();
-  h->set_busy(load.busy);
-  h->set_steps(load.steps);
-  h->set_resident_bytes(load.resident_bytes);
-  h->set_busy_us(load.busy_us);
-  h->set_rows_sent(load.rows_sent);
-  h->set_row_bytes_sent(load.row_bytes_sent);
-  h->set_round_trip_us(load.round_trip_us);
+  EncodeLoad(load, out.mutable_heartbeat());
   return out;
 }
 
@@ -324,6 +310,10 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
     case v1::WorkerEvent::kCommitted: out.what = StageCommitted{}; break;
     case v1::WorkerEvent::kAborted: out.what = StageAborted{}; break;
     case v1::WorkerEvent::kFault: out.what = DecodeFault(event.fault()); break;
+    case v1::WorkerEvent::kTraced: {
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeTrace(event.traced()));
+      break;
+    }
     default: return WorkerMessage();
   }
   return WorkerMessage(std::move(out));
@@ -356,6 +346,7 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kCommit: out.what = CommitCommand{}; break;
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
+    case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }
   return out;

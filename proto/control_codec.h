@@ -58,13 +58,18 @@ struct MoveCommand {
 struct CommitCommand {};
 struct ReleaseCommand {};
 struct AbortCommand {};
+struct TraceCommand {
+  Deadline asked{};
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
 // `epoch` is the plan that a command is about; a PrepareRequest has it in its plan too.
 struct WorkerCommand {
   Epoch epoch;
-  std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand> what;
+  std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
+               TraceCommand>
+      what;
 };
 
 // `StageEvent::worker` does not travel: the receiver knows whose stream it is. monostate: an event that this version

@@ -17,6 +17,7 @@ class LocalTarget : public Target {
               .architecture = model.spec().architecture,
               .kv_type = "",
               .context = runtime_->context(),
+              .context_shift = runtime_->context_shift(),
               .vocab = model.spec().vocab,
               .tokenizer_note = model.tokenizer_note()};
     if (const Tokenizer* t = model.tokenizer()) facts_.add_bos = t->add_bos(), facts_.bos = t->bos();

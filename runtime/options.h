@@ -45,6 +45,8 @@ struct ComputeOptions {
   uint32_t max_rows = 512;      // tokens per step
   uint32_t max_sequences = 0;   // that run at once; 0 = 64, and as many as `parallel`
   bool kv_reserve = false;      // each sequence holds KV blocks for the whole context while it runs
+  bool context_shift = false;   // a full context loses its older tokens and the text goes on
+  int32_t context_keep = 4;     // with context_shift: first tokens that stay; -1 = the whole prompt
   std::string policy = "fcfs";  // who gets rows of a step first (SchedulerPolicy)
   uint32_t step_tokens = 0;     // prompt tokens per step beside requests that decode; 0 = found by measuring
   bool no_prefix_cache = false;

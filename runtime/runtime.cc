@@ -15,6 +15,9 @@
 namespace gyre {
 namespace {
 
+// With shifted contexts a request without a limit of its own generates so many contexts of tokens.
+constexpr uint32_t kUnaskedContexts = 4;
+
 KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, KvType type) {
   return {.ctx = o.ctx,
           .model_context = static_cast<uint32_t>(spec.context),
@@ -88,6 +91,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
   GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(WishOf(options, spec, kv)));
   runtime->context_ = cache.context;
+  runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
   if (runtime->context_ > static_cast<uint32_t>(spec.context) && !options.quiet) {
     Log(LogLevel::kWarn, "--ctx {} is more than the {} that the model was made for; far text may be poor",
@@ -138,6 +142,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
     Log(LogLevel::kError, "{}; the process ends", Message(why));
     std::_Exit(1);
   };
+  c.tracer = o.tracer;
   if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
@@ -159,12 +164,15 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   e.vocab = model_->spec().vocab;
   e.dim = model_->spec().dim;
   e.context = context_;
+  if (o.context_shift) e.context_keep = o.context_keep;
   e.tokenizer = model_->tokenizer();
   e.tracer = o.tracer;
   e.candidates_path = !o.no_candidates;
   e.on_broken = [cluster = cluster_.get()](Epoch epoch, const Status& why) { cluster->OnRingBroken(epoch, why); };
   GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));
-  service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_);
+  ServiceLimits limits;
+  if (o.context_shift) limits.unasked_tokens = kUnaskedContexts * context_;
+  service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_, limits);
   cluster_->Start(engine_.get(), port_.get());
   return absl::OkStatus();
 }

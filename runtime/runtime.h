@@ -35,6 +35,7 @@ class Runtime {
   const std::shared_ptr<const Model>& model_ptr() const { return model_; }
   const Model& model() const { return *model_; }
   uint32_t context() const { return context_; }
+  bool context_shift() const { return context_shift_; }
   uint64_t term() const { return term_; }
   // The members in this process, in the order of the first plan.
   const std::vector<std::shared_ptr<Worker>>& workers() const { return workers_; }
@@ -49,6 +50,7 @@ class Runtime {
 
   std::shared_ptr<const Model> model_;
   uint32_t context_ = 0;
+  bool context_shift_ = false;
   uint64_t term_ = 0;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<Cluster> cluster_;

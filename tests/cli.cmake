@@ -1,6 +1,8 @@
+find_package(Python3 COMPONENTS Interpreter)
+
 # The program as a user starts it: on a terminal, through pipes, with settings; what it returns to the shell.
 if(GYRE_TESTS)
-  gyre_tests(cli_process_tests "engine;process" FILES cli_chat_test cli_commands_test cli_settings_test cli_url_test http_server_process_test
+  gyre_tests(cli_process_tests "engine;process" FILES cli_chat_test cli_commands_test cli_pull_test cli_settings_test cli_url_test http_server_process_test
     DEPS gyre_cli Boost::json OpenSSL::SSL OpenSSL::Crypto util)
   target_compile_definitions(cli_process_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                              GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf" GYRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
@@ -38,6 +40,12 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   set_tests_properties(web_page PROPERTIES LABELS "engine;process" TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
 
+# Many clients for some minutes. For the figures of docs/performance.md: --seconds 600, on a machine that does nothing else.
+if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
+  add_test(NAME http_soak COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/soak/run $<TARGET_FILE:gyre> --seconds 240)
+  set_tests_properties(http_soak PROPERTIES LABELS slow TIMEOUT 600)
+endif()
+
 # The official clients of the APIs that Gyre answers. They skip where Node or its packages are missing.
 if(GYRE_TESTS AND NOT GYRE_SANITIZE)
   add_test(NAME sdk COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/sdk/run $<TARGET_FILE:gyre>)
@@ -45,7 +53,6 @@ if(GYRE_TESTS AND NOT GYRE_SANITIZE)
 endif()
 
 # The demo model by what it was never trained on, in one process and through three workers.
-find_package(Python3 COMPONENTS Interpreter)
 if(GYRE_TESTS AND NOT GYRE_SANITIZE AND Python3_FOUND)
   add_test(NAME demo_model_evaluation
            COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/demo_model/evaluate.py $<TARGET_FILE:gyre>

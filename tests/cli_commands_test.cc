@@ -151,6 +151,28 @@ TEST(RunTest, StopSeedAndBiasCountHereAndOverACluster) {
   EXPECT_EQ(serve.Wait(seconds(30)), 0) << serve.output();
 }
 
+TEST(RunTest, AFullContextMayBeShiftedHereAndOverACluster) {
+  const std::string ask = " -p Once -n 60 --temp 0 --ignore-eos ";
+  const auto run = [&ask](const std::string& flags) {
+    const Ended e = Shell("\"$gyre\" run" + ask + flags);
+    EXPECT_EQ(e.code, 0) << e.text;
+    return e.text;
+  };
+  const std::string here = "-c 32 \"$model\" ", shift = here + "--context-shift --context-keep 2 ";
+  const std::string text = run(shift + "-q");
+  EXPECT_GT(text.size(), run(here + "-q").size());
+  EXPECT_THAT(run(here), Not(HasSubstr("lost its older tokens")));
+  EXPECT_THAT(run(shift), HasSubstr("generated 60 tokens"));
+  EXPECT_THAT(run(shift), HasSubstr("times and lost its older tokens"));
+  Process serve({GYRE_BINARY, "serve", kModel, "--cluster", "127.0.0.1:0", "-t", "1", "-c", "32", "--context-shift",
+                 "--context-keep", "2"});
+  const auto address = serve.WaitFor("listening ");
+  ASSERT_TRUE(address.has_value()) << serve.output();
+  EXPECT_EQ(run("-q --cluster " + *address), text);
+  EXPECT_THAT(run("--cluster " + *address), HasSubstr("times and lost its older tokens"));
+  EXPECT_EQ(Gyre({"run", kModel, "-p", "x", "--context-keep", "2"}).code, 2);  // alone it means nothing
+}
+
 TEST(ServeTest, APortInUseIsFoundBeforeTheModelIsLoaded) {
   Listener taken;
   const Ended e = Gyre({"serve", "/nowhere/model.gguf", "--cluster", taken.address()});
@@ -315,6 +337,28 @@ TEST(BenchTest, AModelInTheCachesIsNotSaidToBeBoundByMemory) {
   const auto result = boost::json::parse(e.text).as_object().at("results").as_array()[0].as_object();
   const double share = result.at("share").to_number<double>();
   if (share > 1) EXPECT_EQ(result.at("limit").as_string(), "caches") << e.text;
+}
+
+// The flags of `gyre serve` that say what runs in a step.
+TEST(BenchTest, TakesTheSchedulersFlagsAndTellsThem) {
+  const std::vector<std::string> words = {"bench", kModel, "-q", "-r", "1", "-p", "0", "-t", "1", "--json"};
+  auto with = [&words](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), words.begin(), words.end());
+    return Gyre(flags);
+  };
+  const Ended e = with({"--streams", "3", "-n", "8", "--policy", "decode_round_robin", "--step-tokens", "64",
+                        "--max-sequences", "5", "--kv-reserve"});
+  ASSERT_EQ(e.code, 0) << e.text;
+  const auto result = boost::json::parse(e.text).as_object().at("results").as_array()[0].as_object();
+  EXPECT_EQ(result.at("policy"), "decode_round_robin");
+  EXPECT_EQ(result.at("step_tokens"), 64);
+  EXPECT_EQ(result.at("max_sequences"), 5);
+  EXPECT_EQ(result.at("kv_reserve"), true);
+  const Ended many =
+      with({"--streams", "70", "-n", "64", "--step-tokens", "64"});  // without a number all streams run at once
+  ASSERT_EQ(many.code, 0) << many.text;
+  EXPECT_EQ(boost::json::parse(many.text).at("results").at(0).at("max_sequences"), 70);
+  EXPECT_EQ(with({"--policy", "lifo"}).code, 2);
 }
 
 TEST(TokenizeTest, TextBecomesIds) {

@@ -64,5 +64,18 @@ TEST(ProgressTest, ALogLineTakesTheBarsPlace) {
   EXPECT_EQ(terminal.Read(), "\r\033[K");
 }
 
+TEST(ProgressTest, RateAndTimeLeftStandBehindTheBar) {
+  EXPECT_EQ(DescribeSeconds(0.2), "1 s");
+  EXPECT_EQ(DescribeSeconds(59), "59 s");
+  EXPECT_EQ(DescribeSeconds(200), "3 min 20 s");
+  EXPECT_EQ(DescribeSeconds(3900), "1 h 05 min");
+  TerminalStderr terminal;
+  Progress progress("pulling", false);
+  std::this_thread::sleep_for(std::chrono::milliseconds(510));
+  progress.Update(uint64_t{1} << 30, uint64_t{3} << 30, 64 << 20);
+  EXPECT_NE(terminal.Read().find(" 33% of 3.00 GiB, 64.0 MiB/s, 32 s left"), std::string::npos);
+  progress.Finish();
+}
+
 }  // namespace
 }  // namespace gyre

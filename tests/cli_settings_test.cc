@@ -149,9 +149,10 @@ TEST(CommandLineTest, HelpExplains) {
   const Ended all = Gyre({"--help"});
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.text, HasSubstr("GYRE_LOG"));
-  for (const char* command : {"run",     "chat",     "serve",    "worker",   "launch",     "status", "layers",
-                              "resize",  "drain",    "undrain",  "estimate", "inspect",    "bench",  "quantize",
-                              "convert", "tokenize", "template", "logits",   "completion", "help",   "version"}) {
+  for (const char* command :
+       {"run",      "chat",    "serve",      "worker",  "launch",  "status",   "layers",  "resize",
+        "drain",    "undrain", "estimate",   "inspect", "bench",   "quantize", "convert", "tokenize",
+        "template", "logits",  "completion", "help",    "version", "pull",     "models"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + command + " "));
     const Ended own = Gyre({command, "--help"}), by_help = Gyre({"help", command});
     EXPECT_EQ(own.code, 0) << command;
@@ -199,6 +200,24 @@ TEST(CommandLineTest, BashCompletes) {
     EXPECT_EQ(e.code, 0);
     EXPECT_THAT(e.text, HasSubstr("logit-bias"));
   }
+}
+
+TEST(CommandLineTest, FishCompletes) {
+  if (Shell("command -v fish").code != 0) GTEST_SKIP() << "there is no fish";
+  auto complete = [](const std::string& line) {
+    return Shell("\"$gyre\" completion fish | fish --no-config -c 'source; complete -C \"" + line + "\"' | cut -f 1")
+        .text;
+  };
+  EXPECT_EQ(complete("gyre cha"), "chat\n");
+  EXPECT_EQ(complete("gyre run --kv-type q"), "q4_0\nq8_0\n");
+  EXPECT_THAT(complete("gyre bench serv"), HasSubstr("serve\n"));
+  EXPECT_EQ(complete("gyre bench serve --conc"), "--concurrency\n");
+  EXPECT_EQ(complete("gyre bench serve --alia"), "") << "a flag of gyre serve";
+  EXPECT_EQ(complete("gyre bench --conc"), "") << "a flag of gyre bench serve";
+  EXPECT_EQ(complete("gyre serve --alia"), "--alias\n");
+  EXPECT_EQ(complete("gyre --config x serve --alia"), "--alias\n");
+  EXPECT_EQ(complete("gyre --config x cha"), "chat\n");
+  EXPECT_EQ(complete("gyre help r"), "resize\nrun\n");
 }
 
 }  // namespace

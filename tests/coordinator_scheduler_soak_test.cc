@@ -37,7 +37,8 @@ WorldOptions RandomOptions(uint64_t seed) {
           .error_rate = pick(0, 2) > 0 ? 0.05 : 0,
           .repeat_rate = pick(0, 2) > 0 ? 0.05 : 0,
           .hold_percent = pick(0, 1) > 0 ? 6 : 0,
-          .ring_percent = std::array{0, 2, 12}[pick(0, 2)]};
+          .ring_percent = std::array{0, 2, 12}[pick(0, 2)],
+          .shift_rate = pick(0, 1) > 0 ? 0.5 : 0};
 }
 
 // Steps that a decoding sequence waits at most (docs/scheduler.md): until it is overdue, then those that serve all
@@ -56,7 +57,7 @@ uint64_t LongestWait(const SchedulerOptions& o) {
 TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
   uint64_t longest_gap = 0;
-  uint64_t events = 0, holds = 0, lost = 0, failed = 0;
+  uint64_t events = 0, holds = 0, shifts = 0, lost = 0, failed = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     SchedulerWorld world(RandomOptions(seed));
     for (int i = 0; i < 600; ++i) world.RandomEvent();
@@ -64,6 +65,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
     ASSERT_EQ(world.problem(), "") << "seed " << seed;
     events += world.events();
     holds += world.holds();
+    shifts += world.shifts();
     lost += world.lost();
     failed += world.failed();
     const SchedulerStats stats = world.stats();
@@ -86,6 +88,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   EXPECT_GE(sum.cached_positions, 10000u);
   EXPECT_GE(sum.replayed_rows, 10000u);
   EXPECT_GE(holds, 2000u);
+  EXPECT_GE(shifts, 1000u);
   EXPECT_GE(lost, 5u);
   EXPECT_GE(failed, 20u);
   EXPECT_GE(longest_gap, 8u);

@@ -174,6 +174,38 @@ TEST(SchedulerTest, CapacityIsRefusedWithTheNumbers) {
   EXPECT_TRUE(absl::IsResourceExhausted(r.scheduler.Append(SeqId{2}, 1)));
 }
 
+// As when its context is full: what goes on is a prompt from position 0, in blocks that are its own.
+TEST(SchedulerTest, ARestartedSequenceIsANewPromptAndFindsItsKeptBeginning) {
+  SchedulerOptions o = Small();
+  o.prefill_matches_decode = false;
+  Rig r(o);
+  r.Add(1, Tokens(6), 8);
+  EXPECT_FALSE(r.scheduler.Restart(SeqId{1}, Tokens(3)).ok());  // no sample is owed
+  r.Next(), r.Next();
+  r.Land();
+  r.LandAndAppend(20);
+  r.Generate(21, 22);
+  r.Next();
+  ASSERT_EQ(r.Land().valid.size(), 1u);
+  ASSERT_TRUE(absl::IsResourceExhausted(r.scheduler.Append(SeqId{1}, 22)));
+  EXPECT_FALSE(r.scheduler.Restart(SeqId{1}, {}).ok());
+  EXPECT_FALSE(r.scheduler.Restart(SeqId{1}, Tokens(9)).ok());
+  std::vector<TokenId> tokens = Tokens(4);
+  tokens.insert(tokens.end(), {20, 21, 22});
+  ASSERT_TRUE(r.scheduler.Restart(SeqId{1}, tokens).ok());
+  r.Check();
+  EXPECT_EQ(r.scheduler.Incarnation(SeqId{1}), 2u);
+  EXPECT_EQ(r.scheduler.State(SeqId{1}), SeqState::kWaiting);
+  EXPECT_EQ(r.scheduler.stats().blocks_available, o.num_blocks);
+  // A block of 4 positions is the same as before; the generated tokens are rows of a prompt now.
+  EXPECT_EQ(r.Next(), (Shape{{1, 4, 3, true}}));
+  EXPECT_EQ(r.flights.front().items[0].row_class, RowClass::kPrompt);
+  EXPECT_EQ(r.scheduler.stats().replayed_rows, 0u);
+  r.LandAndAppend(23);
+  EXPECT_EQ(r.Next(), (Shape{{1, 7, 1, true}}));
+  EXPECT_EQ(r.flights.front().items[0].row_class, RowClass::kGenerated);
+}
+
 TEST(SchedulerTest, StaticBatchesAndWholePrompts) {
   SchedulerOptions o = Small();
   o.continuous_batching = false;

@@ -36,6 +36,10 @@ TEST_F(GrpcTest, EverySettingReachesTheEngine) {
   r.set_priority(4);
   r.add_stop_ids(5);
   r.add_stop_ids(6);
+  r.set_cache_salt(12);
+  r.set_tenant(13);
+  r.set_logprobs(2);
+  r.set_prompt_logprobs(0);
   v1::Sampling* s = r.mutable_sampling();
   s->set_temperature(0.25f);
   s->set_top_k(7);
@@ -65,17 +69,33 @@ TEST_F(GrpcTest, EverySettingReachesTheEngine) {
   EXPECT_EQ(got.sampling.penalty_last_n, 8);
   EXPECT_EQ(got.sampling.seed, 9u);
   EXPECT_EQ(got.sampling.logit_bias, (std::vector<std::pair<TokenId, float>>{{10, -2.0f}}));
+  EXPECT_EQ(got.cache_salt, 12u);
+  EXPECT_EQ(got.tenant, 13u);
+  EXPECT_EQ(got.logprobs, std::optional<uint32_t>(2));
+  EXPECT_EQ(got.prompt_logprobs, std::optional<uint32_t>(0));
   // And what the engine says reaches the client, in bytes of any kind.
-  engine_.Send(1, TokenEvent{.token = 11, .probability = 0.5f, .text = "\xC3"});
+  engine_.Send(1, PromptTokenEvent{.position = 1, .token = 2, .logprob = -1.5f, .top = {{2, -1.5f}}});
+  engine_.Send(
+      1, TokenEvent{
+             .token = 11, .probability = 0.5f, .text = "\xC3", .logprob = -0.5f, .top = {{11, -0.5f}, {12, -2.0f}}});
   engine_.Send(1, Finished{.reason = FinishReason::kLength,
                            .text = "\xFF",
                            .usage = {.prompt_tokens = 2,
                                      .cached_tokens = 1,
                                      .generated_tokens = 3,
+                                     .context_shifts = 6,
                                      .to_first_token = milliseconds(4),
-                                     .total = milliseconds(5)}});
+                                     .total = milliseconds(5)},
+                           .stop = "\xFE",
+                           .stop_id = 0});
   v1::GenerateEvent event;
   ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.prompt_token().ShortDebugString(), "position: 1 id: 2 logprob: -1.5 top { id: 2 logprob: -1.5 }");
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.token().logprob(), -0.5f);
+  ASSERT_EQ(event.token().top_size(), 2);
+  EXPECT_EQ(event.token().top(1).id(), 12);
+  EXPECT_EQ(event.token().top(1).logprob(), -2.0f);
   EXPECT_EQ(event.token().id(), 11);
   EXPECT_EQ(event.token().probability(), 0.5f);
   EXPECT_EQ(event.token().text(), "\xC3");
@@ -87,8 +107,15 @@ TEST_F(GrpcTest, EverySettingReachesTheEngine) {
   EXPECT_EQ(event.finished().generated_tokens(), 3u);
   EXPECT_EQ(event.finished().to_first_token_us(), 4000);
   EXPECT_EQ(event.finished().total_us(), 5000);
+  EXPECT_EQ(event.finished().context_shifts(), 6u);
+  EXPECT_EQ(event.finished().stop(), "\xFE");
+  EXPECT_TRUE(event.finished().has_stop_id());
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_TRUE(reader->Finish().ok());
+  const auto id = context_.GetServerInitialMetadata().find("x-request-id");
+  ASSERT_NE(id, context_.GetServerInitialMetadata().end());
+  EXPECT_EQ(std::string(id->second.data(), id->second.size()), got.id);
+  EXPECT_EQ(got.id.size(), 18u);
 }
 
 TEST_F(GrpcTest, WhatIsNotSetHasItsDefault) {

@@ -7,6 +7,7 @@
 
 #include "coordinator/http/anthropic.h"
 #include "coordinator/http/llama.h"
+#include "coordinator/http/openai.h"
 #include "model/weights.h"
 #include "runtime/runtime.h"
 #include "tests/testing/fake_engine.h"
@@ -294,6 +295,54 @@ TEST_F(ApisTest, LlamaTokensAndTemplates) {
   EXPECT_THAT(props->answer.body, HasSubstr(R"("temperature":0.8,)")) << "a number as a person writes it";
   EXPECT_THAT(props->answer.body, HasSubstr(R"("min_p":0.05,)"));
   EXPECT_TRUE(Json(api_.Call("GET", "/slots", "")->answer.body).is_array());
+}
+
+// With --context-shift `length` means that the request's own limit is reached, and the usage tells what happened.
+TEST(ContextShiftTest, AFullContextIsTold) {
+  RuntimeOptions options;
+  options.model = GYRE_DEMO_MODEL;
+  options.threads = 1;
+  options.quiet = true;
+  options.ctx = 32;
+  options.context_shift = true;
+  const auto runtime = Runtime::Open(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  ApiCaller api((*runtime)->service());
+  AddOpenAiRoutes(api.router, api.context);
+  AddLlamaRoutes(api.router, api.context);
+  json::value answer = api.Get("/v1/completions", R"({"model":"demo","prompt":"Once","max_tokens":90,"temperature":0,
+      "ignore_eos":true})");
+  EXPECT_EQ(At(answer, "/choices/0/finish_reason"), "length");
+  EXPECT_EQ(At(answer, "/usage/completion_tokens"), "90");
+  EXPECT_GE(std::stoi(At(answer, "/usage/context_shifts")), 3);
+  const auto chunks = api.Stream("/v1/completions", R"({"model":"demo","prompt":"Once","max_tokens":90,"temperature":0,
+      "ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}})");
+  EXPECT_EQ(At(chunks.back(), "/usage/context_shifts"), At(answer, "/usage/context_shifts"));
+  // A stop string may lie across a shift: the token that fills the context is followed by one that begins after it.
+  const int room = 32 - std::stoi(At(answer, "/usage/prompt_tokens"));
+  const auto text = [&](int tokens, const std::string& stop) {
+    return api.Get("/v1/completions", fmt::format(R"({{"model":"demo","prompt":"Once","max_tokens":{},"seed":3,
+        "temperature":1.5,"top_p":1,"min_p":0,"ignore_eos":true,"stop":{}}})",
+                                                  tokens, stop));
+  };
+  const std::string until = At(text(room + 1, "[]"), "/choices/0/text"), whole = At(text(90, "[]"), "/choices/0/text");
+  ASSERT_GT(until.size(), 8u);
+  const std::string across = whole.substr(until.size() - 5, 10);
+  ASSERT_EQ(whole.find(across), until.size() - 5) << "the text repeats itself: another seed is needed";
+  const json::value stopped = text(90, json::serialize(json::value(across)));
+  EXPECT_EQ(At(stopped, "/choices/0/text"), whole.substr(0, until.size() - 5));
+  EXPECT_EQ(At(stopped, "/choices/0/finish_reason"), "stop");
+  EXPECT_EQ(At(stopped, "/usage/context_shifts"), "1");
+  // Without a limit of its own a request has four contexts.
+  answer = api.Get("/v1/completions", R"({"model":"demo","prompt":"Once","temperature":0,"ignore_eos":true})");
+  EXPECT_EQ(At(answer, "/usage/completion_tokens"), "128");
+  answer = api.Get("/completion", R"({"prompt":"Once","n_predict":60,"temperature":0,"ignore_eos":true})");
+  EXPECT_EQ(At(answer, "/truncated"), "true");
+  answer = api.Get("/completion", R"({"prompt":"Once","n_predict":4,"temperature":0})");
+  EXPECT_EQ(At(answer, "/truncated"), "false");
+  EXPECT_EQ(
+      api.Post("/v1/completions", R"({"model":"demo","prompt":")" + std::string(200, 'x') + R"("})")->answer.status,
+      400);
 }
 
 }  // namespace

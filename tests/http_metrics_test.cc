@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
+#include <map>
 #include <thread>
 
 #include "coordinator/http/metrics_routes.h"
+#include "coordinator/trace_json.h"
 #include "tests/testing/openai_rig.h"
 
 namespace gyre::http {
@@ -75,12 +77,80 @@ TEST_F(HttpMetrics, CountsWhatRequestsTook) {
   EXPECT_EQ(Sample(after, "gyre_serving"), 1);
   EXPECT_EQ(Sample(after, "gyre_workers{state=\"serving\"}"), 1);
   EXPECT_GT(Sample(after, "gyre_worker_layers{worker=\"local\"}"), 0) << after;
+  // Workers tell their load some times a second; ReportLoads does it for those of this process.
+  runtime_->ReportLoads();
+  std::string told = Read();
+  const double steps = Sample(after, "gyre_steps_total");
+  const std::string count = "gyre_worker_step_duration_seconds_count{worker=\"local\"}";
+  for (int i = 0; i < 4000 && Sample(told, count) < steps; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    runtime_->ReportLoads();
+    told = Read();
+  }
+  EXPECT_EQ(Sample(told, count), Sample(told, "gyre_worker_steps_total{worker=\"local\"}"));
+  EXPECT_GT(Sample(told, "gyre_worker_step_duration_seconds_sum{worker=\"local\"}"), 0);
+  EXPECT_EQ(Sample(told, "gyre_link_rows_total{from=\"coordinator\",to=\"local\"}"), Sample(told, "gyre_rows_total"));
+  EXPECT_GT(Sample(told, "gyre_link_bytes_total{from=\"coordinator\",to=\"local\"}"), 100);
+  EXPECT_GT(Sample(told, "gyre_link_bytes_total{from=\"local\",to=\"coordinator\"}"), 100);
   EXPECT_GT(Sample(after, "process_resident_memory_bytes"), 1e6);
   EXPECT_GT(Sample(after, "process_cpu_seconds_total"), 0);
   EXPECT_GT(Sample(after, "process_open_fds"), 2);
   const double started = Sample(after, "process_start_time_seconds"), now = static_cast<double>(std::time(nullptr));
   EXPECT_LT(started, now + 2);
   EXPECT_GT(started, now - 3600);
+}
+
+// A ring within the process: both stages and the three links, with the one clock that there is.
+TEST(HttpTrace, ARingWithinTheProcessIsTraced) {
+  Tracer tracer;
+  RuntimeOptions options;
+  options.model = GYRE_DEMO_MODEL;
+  options.threads = options.stages = 2;
+  options.quiet = true;
+  options.tracer = &tracer;
+  const auto runtime = Runtime::Open(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const auto run = [&runtime] {
+    Request r;
+    r.prompt = {1, 2, 3};
+    r.max_new_tokens = 5;
+    EXPECT_TRUE((*runtime)->service().Run(std::move(r), [](const Event&) {}, {}).ok());
+  };
+  run();
+  (*runtime)->cluster().AskForTraces();  // nobody traces
+  std::string text;
+  {
+    const Tracer::Session session(tracer);
+    for (int i = 0; i < 2000; ++i) {
+      (*runtime)->cluster().AskForTraces();
+      run();
+      text = TraceJson(session.Events(), session.Members());
+      if (text.find("link to coordinator 1") != std::string::npos &&
+          text.find("link to local-2 1") != std::string::npos)
+        break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  for (const char* name :
+       {"\"local-1\"", "\"local-2\"", "link to local-1 1", "link to local-2 1", "link to coordinator 1"}) {
+    EXPECT_NE(text.find(name), std::string::npos) << name;
+  }
+  EXPECT_EQ(text.find("clock known"), std::string::npos);
+  // The steps of a stage lie within the step as the coordinator sees it.
+  std::map<int64_t, std::pair<double, double>> steps;
+  size_t stage_steps = 0;
+  const json::value trace = json::parse(text);
+  for (const json::value& e : trace.at("traceEvents").as_array()) {
+    if (e.at("ph") != "X") continue;
+    const double from = e.at("ts").to_number<double>(), to = from + e.at("dur").to_number<double>();
+    const auto id = e.at_pointer("/args/step").to_number<int64_t>();
+    if (e.at("cat") == "step") steps[id] = {from, to};
+    if (e.at("cat") != "stage" || e.at("name") != "step" || steps.count(id) == 0) continue;
+    EXPECT_GE(from, steps[id].first - 0.01);
+    EXPECT_LE(to, steps[id].second + 0.01);
+    ++stage_steps;
+  }
+  EXPECT_GE(stage_steps, 2u);
 }
 
 TEST_F(HttpMetrics, NeedsAKeyUnlessItIsOpen) {

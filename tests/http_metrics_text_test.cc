@@ -22,7 +22,9 @@ MemberStatus Member(std::string name, int begin, int end) {
             .busy_us = 1500000,
             .rows_sent = 70,
             .row_bytes_sent = 28000,
-            .round_trip_us = 250};
+            .round_trip_us = 250,
+            .answer_bytes_sent = 900};
+  m.load.step_times.Add(milliseconds(20));
   m.rates.step_ms = 12.5;
   m.weight_bytes = 1000;
   m.kv_bytes = 2000;
@@ -56,6 +58,8 @@ MetricsInput MadeUp() {
   e.prompt_tokens = 300;
   e.prompt_rows = 270;
   e.step_errors = 3;
+  e.context_shifts = 2;
+  e.step_bytes_sent = 1400;
   e.pauses = 2;
   e.last_pause = milliseconds(250);
   e.longest_pause = milliseconds(1500);
@@ -218,6 +222,9 @@ gyre_kv_blocks{state="free"} 40
 # HELP gyre_preemptions_total Sequences that lost their KV blocks to others and began again.
 # TYPE gyre_preemptions_total counter
 gyre_preemptions_total 4
+# HELP gyre_context_shifts_total Full contexts that lost their older tokens, with --context-shift.
+# TYPE gyre_context_shifts_total counter
+gyre_context_shifts_total 2
 # HELP gyre_steps_total Steps that were launched.
 # TYPE gyre_steps_total counter
 gyre_steps_total 77
@@ -304,6 +311,50 @@ gyre_worker_busy_seconds_total{worker="b"} 1.5
 # TYPE gyre_worker_step_seconds gauge
 gyre_worker_step_seconds{worker="a"} 0.0125
 gyre_worker_step_seconds{worker="b"} 0.0125
+# HELP gyre_worker_step_duration_seconds Time that a worker's steps took to compute.
+# TYPE gyre_worker_step_duration_seconds histogram
+gyre_worker_step_duration_seconds_count{worker="a"} 1
+gyre_worker_step_duration_seconds_sum{worker="a"} 0.02
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.001"} 0
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.0025"} 0
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.005"} 0
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.01"} 0
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.025"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.05"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.1"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.25"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="0.5"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="1"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="2.5"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="5"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="10"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="30"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="60"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="120"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="300"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="600"} 1
+gyre_worker_step_duration_seconds_bucket{worker="a",le="+Inf"} 1
+gyre_worker_step_duration_seconds_count{worker="b"} 1
+gyre_worker_step_duration_seconds_sum{worker="b"} 0.02
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.001"} 0
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.0025"} 0
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.005"} 0
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.01"} 0
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.025"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.05"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.1"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.25"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="0.5"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="1"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="2.5"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="5"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="10"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="30"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="60"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="120"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="300"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="600"} 1
+gyre_worker_step_duration_seconds_bucket{worker="b",le="+Inf"} 1
 # HELP gyre_worker_weight_bytes Bytes of the weights that a worker has.
 # TYPE gyre_worker_weight_bytes gauge
 gyre_worker_weight_bytes{worker="a"} 1000
@@ -320,14 +371,15 @@ gyre_worker_memory_bytes{worker="b"} 4000
 # TYPE gyre_worker_resident_bytes gauge
 gyre_worker_resident_bytes{worker="a"} 5000
 gyre_worker_resident_bytes{worker="b"} 5000
-# HELP gyre_link_rows_total Rows of activations that were sent over a link.
+# HELP gyre_link_rows_total Rows that were sent over a link: token ids to the first stage, activations between stages.
 # TYPE gyre_link_rows_total counter
+gyre_link_rows_total{from="coordinator",to="a"} 350
 gyre_link_rows_total{from="a",to="b"} 70
-gyre_link_rows_total{from="b",to="coordinator"} 70
-# HELP gyre_link_bytes_total Bytes of the frames that carried them.
+# HELP gyre_link_bytes_total Bytes of the frames that carried them, and of the last stage's answers.
 # TYPE gyre_link_bytes_total counter
+gyre_link_bytes_total{from="coordinator",to="a"} 1400
 gyre_link_bytes_total{from="a",to="b"} 28000
-gyre_link_bytes_total{from="b",to="coordinator"} 28000
+gyre_link_bytes_total{from="b",to="coordinator"} 900
 # HELP gyre_link_round_trip_seconds Round trip of a link between two processes, where it is known.
 # TYPE gyre_link_round_trip_seconds gauge
 gyre_link_round_trip_seconds{from="coordinator",to="a"} 0.002

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "coordinator/http/openai.h"
@@ -115,34 +113,6 @@ TEST_F(OpenAiErrorsTest, AChatThatCannotBeAnsweredIsRefusedByName) {
   const auto stop = api_.Post(kChat, "{" + fine + ",\"stop\":[\"" + std::string(4097, 'x') + "\"]}");
   EXPECT_EQ(At(Json(stop->answer.body), "/error/param"), "stop");
   EXPECT_TRUE(engine_.requests().empty());
-}
-
-TEST_F(OpenAiErrorsTest, TheDescriptionHasTheRoutesAndFieldsThatThereAre) {
-  std::ifstream file(std::filesystem::path(GYRE_DEMO_MODEL).parent_path() / "../docs/openapi.json");
-  const json::value description = Json(std::string((std::istreambuf_iterator<char>(file)), {}));
-  const json::object& paths = description.at("paths").as_object();
-  EXPECT_EQ(paths.size(), api_.router.routes().size());
-  engine_.refusal = Unavailable("no ring");  // for fields that change nothing
-  for (const Route& route : api_.router.routes()) {
-    std::string path = route.path;
-    if (path.back() == '*') path.replace(path.size() - 1, 1, "{id}");
-    ASSERT_TRUE(paths.contains(path)) << path;
-    if (route.method != "POST") continue;
-    const json::value& post = paths.at(path).at("post");
-    const std::string schema = At(post, "/requestBody/content/application~1json/schema/$ref").substr(1);
-    boost::system::error_code error;
-    const json::value* properties = description.find_pointer(schema + "/properties", error);
-    ASSERT_NE(properties, nullptr) << schema;
-    for (const auto& [name, type] : properties->as_object()) {
-      const std::string field(name);
-      const std::string needed = field == "messages" || field == "prompt" || field == "input" ? ""
-                                 : path == kChat     ? R"("messages":[{"role":"user","content":"Hi"}],)"
-                                 : path == kComplete ? R"("prompt":"a",)"
-                                                     : R"("input":"a",)";
-      const auto exchange = api_.Post(path, "{" + needed + "\"" + field + "\":[[]]}");
-      EXPECT_THAT(exchange->answer.body, ::testing::Not(HasSubstr("the field " + field + " is not supported"))) << path;
-    }
-  }
 }
 
 TEST_F(OpenAiErrorsTest, WhatChangesNothingIsTaken) {

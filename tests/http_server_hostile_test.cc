@@ -2,6 +2,7 @@
 // many, or leave early.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <random>
@@ -282,6 +283,22 @@ TEST_F(HttpHostileTest, FullServersEndIdleConnectionsFirst) {
   EXPECT_EQ(server_->stats().refused, 1u);
   Wake();
   for (HttpClient* client : {&first, &second, &third, &fourth}) EXPECT_EQ(client->Answer().body, "x");
+}
+
+// A shell lets its programs open few files unless they ask for more.
+TEST_F(HttpHostileTest, TheLimitOfOpenFilesIsRaisedForItsConnections) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 2000) GTEST_SKIP() << "this process may open few files";
+  rlimit few = before;
+  few.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  options_.limits.connections = 1000;
+  Serve();
+  rlimit after{};
+  getrlimit(RLIMIT_NOFILE, &after);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_GE(after.rlim_cur, 1333u);
 }
 
 TEST_F(HttpHostileTest, BodiesOfAllRequestsTogetherAreBounded) {

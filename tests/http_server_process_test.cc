@@ -96,6 +96,56 @@ TEST(ServeHttpTest, WithoutClusterItAnswersHttpAndHasNoOtherPort) {
   EXPECT_EQ(served.process().Wait(seconds(30)), 0) << served.process().output();
 }
 
+// The port is open before the model is there, so that whoever watches the process sees that it lives.
+TEST(ServeHttpTest, WhileTheModelLoadsItIsAliveAndNotReady) {
+  HttpOptions options;
+  options.address = "127.0.0.1:0";
+  options.max_body_bytes = 1 << 20;
+  const auto front = HttpFront::Open(options, HostPort{"127.0.0.1", 0});
+  ASSERT_TRUE(front.ok()) << front.status();
+  HttpClient client((*front)->server().address());
+  const auto ask = [&client](const char* method, const char* path) {
+    client.Request(method, path, method == std::string("POST") ? kJsonType : "",
+                   method == std::string("POST") ? R"({"prompt":"Tell me","max_tokens":2})" : "");
+    return client.Answer();
+  };
+  EXPECT_EQ(ask("GET", "/health").status, 200);
+  HttpAnswer ready = ask("GET", "/ready");
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_EQ(ready.body, R"({"status":"not ready","reason":"loading"})");
+  EXPECT_EQ(ready.Header("retry-after"), "1");
+  for (const char* path : {"/v1/models", "/metrics", "/", "/v1/cluster/events"})
+    EXPECT_EQ(ask("GET", path).status, 503);
+  const HttpAnswer early = ask("POST", "/v1/completions");
+  EXPECT_EQ(early.status, 503);
+  EXPECT_EQ(early.Header("retry-after"), "1");
+  EXPECT_THAT(early.body, HasSubstr("the model is loading"));
+  EXPECT_THAT(ask("POST", "/v1/messages").body, HasSubstr("overloaded_error")) << "in the shape of its API";
+  RuntimeOptions ring_options;
+  ring_options.model = kServedModel;
+  ring_options.threads = 1;
+  ring_options.quiet = true;
+  const auto ring = Runtime::Open(ring_options);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  (*front)->Serve(kServedModel, "1", **ring, nullptr);
+  // On the same connection.
+  EXPECT_EQ(ask("GET", "/ready").status, 200);
+  EXPECT_EQ(ask("GET", "/v1/models").status, 200);
+  EXPECT_EQ(ask("POST", "/v1/completions").status, 200);
+  (*front)->server().Stop();
+}
+
+TEST(ServeHttpTest, KeysThatTravelInTheClearAreWarnedOf) {
+  HttpOptions options;
+  const HostPort anywhere{"0.0.0.0", 8080}, here{"127.0.0.1", 8080};
+  EXPECT_FALSE(ShowsKeys(options, anywhere)) << "there are none";
+  options.api_keys = "keys";
+  EXPECT_TRUE(ShowsKeys(options, anywhere));
+  EXPECT_FALSE(ShowsKeys(options, here));
+  options.tls_cert = "cert.pem";
+  EXPECT_FALSE(ShowsKeys(options, anywhere));
+}
+
 TEST(ServeHttpTest, WithClusterHttpIsThereOnlyWhenAskedFor) {
   Process alone({GYRE_BINARY, "serve", kServedModel, "-t", "1", "--cluster", "127.0.0.1:0"});
   ASSERT_TRUE(alone.WaitFor("workers join with").has_value()) << alone.output();

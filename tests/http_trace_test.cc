@@ -6,9 +6,11 @@
 #include <filesystem>
 
 #include <fstream>
+#include <map>
 
 #include "base/log_output.h"
 #include "boost/json.hpp"
+#include "coordinator/clock_offset.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/trace_json.h"
 
@@ -76,6 +78,71 @@ TEST(Trace, StepsThatOverlapHaveLanesAndRequestsAreAsyncSpans) {
                                             "b request 8 70", "b wait 8 70", R"(step {"step":4,"rows":1} lane 1 40+30)",
                                             "e wait 8 70", "e request 8 70"));
   EXPECT_TRUE(json::parse(TraceJson({})).is_object());
+}
+
+// A step's way: coordinator, stage 0 on "b", stage 1 on "a", coordinator.
+TEST(Trace, EveryStageAndLinkHasItsLine) {
+  Tracer tracer(64);
+  const Tracer::Session session(tracer);
+  const auto at = [](int us) { return Deadline(std::chrono::hours(1)) + microseconds(us); };
+  const auto span = [&](uint64_t step, uint32_t stage, int began, int computed, int sent) {
+    return StageSpan{.step = step,
+                     .stage = stage,
+                     .rows = 3,
+                     .last = stage == 1,
+                     .began = at(began),
+                     .computed = microseconds(computed),
+                     .sent = microseconds(sent)};
+  };
+  tracer.Add(Event(TraceKind::kStepLaunched, 1, 0, 3));
+  tracer.Add(Event(TraceKind::kStepLaunched, 2, 5, 3));
+  tracer.Add(Event(TraceKind::kStepLanded, 1, 60));
+  tracer.AddSpans("b", {span(1, 0, 10, 10, 12), span(2, 0, 22, 10, 11)}, {});
+  // Its clock is a little off: step 2 seems to begin before it was sent.
+  tracer.AddSpans("a", {span(1, 1, 40, 8, 10), span(2, 1, 31, 8, 10)}, microseconds(9));
+  const json::value trace = json::parse(TraceJson(session.Events(), session.Members()));
+  std::map<std::pair<int, int>, std::string> lines;
+  std::map<int, std::string> processes;
+  for (const json::value& e : trace.at("traceEvents").as_array()) {
+    const int pid = e.at("pid").to_number<int>(), tid = e.at("tid").to_number<int>();
+    if (e.at("name") == "process_name") processes[pid] = e.at_pointer("/args/name").as_string();
+    if (e.at("name") == "thread_name") lines[{pid, tid}] = e.at_pointer("/args/name").as_string();
+  }
+  std::vector<std::string> found;
+  for (const json::value& e : trace.at("traceEvents").as_array()) {
+    if (e.at("ph") != "X") continue;
+    const int pid = e.at("pid").to_number<int>(), tid = e.at("tid").to_number<int>();
+    found.push_back(processes[pid] + "/" + lines[{pid, tid}] + ": " + std::string(e.at("name").as_string()) + " " +
+                    std::to_string(e.at_pointer("/args/step").to_number<int>()) + " " +
+                    std::to_string(e.at("ts").to_number<int>()) + "+" + std::to_string(e.at("dur").to_number<int>()));
+  }
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre(
+                         "coordinator/steps 1: step 1 0+60", "coordinator/steps 2: step 2 5+55",
+                         "b/stage: step 1 10+10", "b/stage: send 1 20+2", "b/stage: step 2 22+10",
+                         "b/stage: send 2 32+1", "a (clock known to 9 us)/stage: step 1 40+8",
+                         "a (clock known to 9 us)/stage: send 1 48+2", "a (clock known to 9 us)/stage: step 2 31+8",
+                         "a (clock known to 9 us)/stage: send 2 39+2", "coordinator/link to b 1: way 1 0+10",
+                         "coordinator/link to b 2: way 2 5+17", "b/link to a 1: way 1 20+20",
+                         "b/link to a 2: way 2 32+0", "a (clock known to 9 us)/link to coordinator 1: way 1 48+12"));
+}
+
+TEST(Trace, TheShortestRoundTripTellsTheOffsetOfAClock) {
+  const auto at = [](int us) { return Deadline(std::chrono::hours(1)) + microseconds(us); };
+  constexpr auto kAhead = std::chrono::minutes(7);
+  ClockOffset clock;
+  clock.Add(at(0), at(900) + kAhead, at(1000));  // the way back was short
+  EXPECT_EQ(clock.error(), microseconds(500));
+  EXPECT_EQ(clock.offset() - kAhead, microseconds(400));
+  clock.Add(at(2000), at(2060) + kAhead, at(2100));
+  EXPECT_EQ(clock.offset() - kAhead, microseconds(10));
+  EXPECT_EQ(clock.error(), microseconds(50));
+  clock.Add(at(3000), at(3600) + kAhead, at(4000));  // worse: not taken
+  EXPECT_EQ(clock.error(), microseconds(50));
+  clock.Add(at(9000), at(9000) + kAhead, at(8000));  // no answer to a question of ours
+  EXPECT_EQ(clock.error(), microseconds(50));
+  clock.Add(at(3000000), at(3000300) + kAhead, at(3000600));  // the good one is old
+  EXPECT_EQ(clock.error(), microseconds(300));
+  EXPECT_EQ(clock.offset(), Duration(kAhead));
 }
 
 std::string Quote(std::string_view text) {

@@ -258,5 +258,28 @@ TEST(GgufTest, HashTellsFilesApart) {
   EXPECT_NE((*OpenModelFromBytes(different))->content_hash(), first);
 }
 
+TEST(GgufHeaderTest, TheBeginningTellsWhereTheDataBegins) {
+  testing::GgufWriter writer;
+  writer.String("general.architecture", "llama");
+  writer.Strings("tokenizer.ggml.tokens", {"a", "bc", ""});
+  writer.Numbers<float>("scores", 6, {1, 2, 3});
+  writer.Tensor("t", DType::kF32, {8}, std::vector<float>(8, 1.0f));
+  size_t header = 0;
+  const std::vector<std::byte> file = writer.Finish(&header);
+  for (size_t n = 0; n <= file.size(); ++n) {
+    const auto bytes = Gguf::HeaderBytes(std::span(file).first(n), file.size());
+    ASSERT_TRUE(bytes.ok()) << n << ": " << bytes.status();
+    ASSERT_EQ(bytes->has_value(), n >= header) << n;
+    if (n >= header) {
+      ASSERT_EQ(**bytes, Gguf::Parse(file)->data_offset());
+    }
+  }
+  // What is damaged is said, however much of it there is, and a file that ends too early is damaged.
+  std::vector<std::byte> damaged = file;
+  damaged[8] = std::byte{255}, damaged[12] = std::byte{255};
+  EXPECT_TRUE(absl::IsDataLoss(Gguf::HeaderBytes(std::span(damaged).first(64), file.size()).status()));
+  EXPECT_TRUE(absl::IsDataLoss(Gguf::HeaderBytes(std::span(file).first(64), 64).status()));
+}
+
 }  // namespace
 }  // namespace gyre

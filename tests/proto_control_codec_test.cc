@@ -58,7 +58,10 @@ class Filler {
       }
       case FieldDescriptor::CPPTYPE_UINT32:
         return many ? r->AddUInt32(m, field, Number(field)) : r->SetUInt32(m, field, Number(field));
-      case FieldDescriptor::CPPTYPE_UINT64: return r->SetUInt64(m, field, (uint64_t{1} << 40) + Number(field));
+      case FieldDescriptor::CPPTYPE_UINT64: {
+        const uint64_t value = (uint64_t{1} << 40) + Number(field);
+        return many ? r->AddUInt64(m, field, value) : r->SetUInt64(m, field, value);
+      }
       case FieldDescriptor::CPPTYPE_DOUBLE: return r->SetDouble(m, field, Number(field) / 1024.0);
       case FieldDescriptor::CPPTYPE_BOOL: return r->SetBool(m, field, true);
       case FieldDescriptor::CPPTYPE_STRING: return r->SetString(m, field, Text(field));
@@ -110,7 +113,7 @@ TEST(ControlCodecTest, EveryFieldOfEveryEventComesBack) {
     ExpectEqual(in, out);
     ++cases;
   }
-  EXPECT_GE(cases, 8u);
+  EXPECT_GE(cases, 9u);
 }
 
 TEST(ControlCodecTest, EveryFieldOfEveryCommandComesBack) {
@@ -126,7 +129,7 @@ TEST(ControlCodecTest, EveryFieldOfEveryCommandComesBack) {
     ExpectEqual(in, Encode(*command));
     ++cases;
   }
-  EXPECT_GE(cases, 6u);
+  EXPECT_GE(cases, 7u);
 }
 
 // The sentence for an event, a command or an info with one thing wrong.
@@ -219,6 +222,12 @@ TEST(ControlCodecTest, LoadsAndFaultsAreBroughtIntoBounds) {
   EXPECT_EQ(busy(-1), 0);
   EXPECT_EQ(busy(7), 1);
   EXPECT_EQ(busy(std::numeric_limits<double>::quiet_NaN()), 0);
+  event.mutable_heartbeat()->mutable_step_buckets()->Resize(20, 1);
+  EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).step_times.count, 0u);
+  event.mutable_heartbeat()->mutable_step_buckets()->Resize(19, 1);
+  EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).step_times.count, 19u);
+  event.mutable_heartbeat()->set_step_seconds(std::numeric_limits<double>::infinity());
+  EXPECT_EQ(std::get<MemberLoad>(*Decode(event)).step_times.count, 0u);
   event.mutable_fault()->set_code(4711);
   event.mutable_fault()->set_message("x" + std::string(2000, '\xC3'));
   const auto fault = std::get<StageFault>(std::get<StageEvent>(*Decode(event)).what);
@@ -227,6 +236,24 @@ TEST(ControlCodecTest, LoadsAndFaultsAreBroughtIntoBounds) {
   // An event or command of a later version is nothing, and no error.
   EXPECT_TRUE(std::holds_alternative<std::monostate>(*Decode(v1::WorkerEvent())));
   EXPECT_TRUE(std::holds_alternative<UnknownCommand>(Decode(v1::Command())->what));
+}
+
+TEST(ControlCodecTest, TracesAreBounded) {
+  v1::WorkerEvent event;
+  v1::Traced* traced = event.mutable_traced();
+  traced->set_asked_ns(UINT64_MAX);
+  traced->set_answered_ns(UINT64_MAX);
+  v1::StageSpan* span = traced->add_spans();
+  span->set_began_ns(UINT64_MAX);
+  span->set_computed_ns(UINT64_MAX);
+  span->set_sent_ns(5);
+  const auto trace = std::get<StageTrace>(std::get<StageEvent>(*Decode(event)).what);
+  EXPECT_EQ(trace.spans.at(0).began, Deadline{});  // cut to the same: far enough from any overflow
+  EXPECT_EQ(trace.spans.at(0).sent, std::chrono::nanoseconds(5));
+  while (traced->spans_size() < 4096) traced->add_spans();
+  EXPECT_TRUE(Decode(event).ok());
+  traced->add_spans();
+  EXPECT_THAT(Message(Decode(event).status()), HasSubstr("a trace of 4097 steps, at most 4096"));
 }
 
 }  // namespace

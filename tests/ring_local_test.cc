@@ -5,7 +5,9 @@
 #include <random>
 #include <thread>
 
+#include "fmt/format.h"
 #include "kernels/ops.h"
+#include "runtime/local_target.h"
 #include "runtime/runtime.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/ring_runner.h"
@@ -135,6 +137,72 @@ TEST_F(LocalTest, ADrainLasts) {
   EXPECT_EQ(LayersOf(ring.address(), "w1"), "-") << "a dry run moves nothing";
   EXPECT_TRUE(AskResize(ring.address(), "w1=0-2,w2=3-5").ok());
   EXPECT_EQ(LayersOf(ring.address(), "w1"), "0-2");
+}
+
+// Every event of a request, to compare; without times.
+std::vector<std::string> Told(Target& target, const Request& request) {
+  const auto top = [](const std::vector<TokenLogprob>& list) {
+    std::string out;
+    for (const TokenLogprob& t : list) out += fmt::format(" {}:{}", t.id, t.logprob);
+    return out;
+  };
+  std::vector<std::string> out;
+  const Status status = target.Run(request, [&](const Event& event) {
+    if (const auto* t = std::get_if<TokenEvent>(&event)) {
+      out.push_back(fmt::format("{} {} '{}' {}{}", t->token, t->probability, t->text, t->logprob, top(t->top)));
+    } else if (const auto* p = std::get_if<PromptTokenEvent>(&event)) {
+      out.push_back(fmt::format("@{} {} {}{}", p->position, p->token, p->logprob, top(p->top)));
+    } else if (const auto* e = std::get_if<EmbeddingEvent>(&event)) {
+      for (float value : e->values) out.push_back(fmt::format("{}", value));
+    } else if (const auto* f = std::get_if<Finished>(&event)) {
+      out.push_back(fmt::format("{} '{}' {}+{}, {} cached, {} shifts, '{}' {}", static_cast<int>(f->reason), f->text,
+                                f->usage.prompt_tokens, f->usage.generated_tokens, f->usage.cached_tokens,
+                                f->usage.context_shifts, f->stop, f->stop_id));
+    }
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return out;
+}
+
+TEST_F(LocalTest, AClientOverGrpcIsToldWhatOneInTheProcessIs) {
+  const std::string model = GYRE_DEMO_MODEL;
+  RuntimeOptions o;
+  o.model = model;
+  o.threads = 1;
+  o.kv_type = "f32";
+  o.block_size = 4;
+  o.quiet = true;
+  auto alone = Runtime::Open(o);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const auto here = MakeLocalTarget(*std::move(alone), "test");
+  Ring ring(model);
+  ASSERT_TRUE(ring.Serves(1));
+  const auto there = OpenRemote(ring.address());
+  ASSERT_TRUE(there.ok()) << there.status();
+  std::vector<Request> requests(4);
+  for (Request& r : requests) {
+    r.prompt = *here->Encode("What is Gyre?", {.add_special = true});
+    r.sampling.temperature = 0;
+    r.max_new_tokens = 12;
+  }
+  requests[0].logprobs = requests[0].prompt_logprobs = 3;
+  requests[0].ignore_end = true;
+  requests[1].embedding = Pooling::kMean;
+  requests[1].max_new_tokens = 0;
+  requests[2].cache_salt = 7;
+  requests[2].stops = {"e"};
+  requests[3].cache_salt = 8;
+  requests[3].stop_ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<std::string> told = Told(**there, requests[i]);
+    EXPECT_EQ(told, Told(*here, requests[i])) << i;
+    EXPECT_GE(told.size(), 2u) << i;
+  }
+  // Each call has its line.
+  const auto line = ring.serve().WaitFor("Generate OK ");
+  ASSERT_TRUE(line.has_value()) << ring.serve().output();
+  EXPECT_THAT(ring.serve().output(),
+              ::testing::ContainsRegex("grpc g[0-9a-f]{8}-[0-9a-f]{8} Generate OK [0-9.]+ ms tokens [0-9]+\\+12"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
@@ -217,6 +218,51 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     links_.push_back(*std::move(to));
     links_.push_back(*std::move(from));
   }
+}
+
+// Steps are recorded from the first question on, and each is told once.
+TEST_F(WorkerStates, ATraceTellsWhatWasComputedSinceTheLastOne) {
+  Run(1);
+  const auto step = [&](uint64_t number) {
+    StepBatch batch;
+    batch.seqs.push_back({.seq = SeqId{1}, .row_count = 3, .blocks = {{0}}, .requests = {{.first = 2}}});
+    SendStep(1, number, batch);
+    ASSERT_TRUE(from_stage().Recv(After(seconds(20))).ok());
+    // The answer is sent before the step is recorded.
+    std::atomic<bool> done{false};
+    worker_->OnStageThreadForTest([&done] { done = true; });
+    while (!done) std::this_thread::sleep_for(milliseconds(1));
+  };
+  const auto traced = [&] {
+    const Deadline before = Clock::now();
+    control().Trace(Deadline(seconds(5)));
+    const auto event = events_.Pop(After(seconds(20)));
+    const StageTrace trace = event ? std::get<StageTrace>(event->what) : StageTrace{};
+    EXPECT_EQ(trace.asked, Deadline(seconds(5)));
+    EXPECT_GE(trace.answered, before);
+    EXPECT_EQ(trace.clock_error, Duration{});
+    return trace.spans;
+  };
+  step(1);
+  EXPECT_TRUE(traced().empty()) << "nobody had asked";
+  const Deadline began = Clock::now();
+  step(2);
+  step(3);
+  const std::vector<StageSpan> spans = traced();
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].step, 2u);
+  EXPECT_EQ(spans[1].step, 3u);
+  EXPECT_EQ(spans[0].rows, 3u);
+  EXPECT_EQ(spans[0].stage, 0u);
+  EXPECT_TRUE(spans[0].last);
+  EXPECT_GE(spans[0].began, began);
+  EXPECT_GT(spans[0].computed, Duration{});
+  EXPECT_GE(spans[0].sent, spans[0].computed);
+  EXPECT_GE(spans[1].began, spans[0].began + spans[0].sent);
+  EXPECT_TRUE(traced().empty());
+  const MemberLoad load = worker_->TakeLoad();
+  EXPECT_EQ(load.step_times.count, 3u);
+  EXPECT_GT(load.answer_bytes_sent, 3u * 20);
 }
 
 // A coordinator that is lost at any step of a change takes stages and pages with it, not the weights; what it began is

@@ -96,6 +96,8 @@ class Node {
   bool Ends() { return stopped_() || !Fatal().ok(); }
   Status Listen();
   Status OpenModelFor(const ClusterFacts& facts);
+  // The model of other_models with this hash, or nullptr.
+  std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
   uint64_t Memory();
   WorkerHello MakeHello();
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
@@ -136,6 +138,14 @@ Status Node::Listen() {
   return absl::OkStatus();
 }
 
+std::shared_ptr<const Model> Node::FindByHash(uint64_t hash, const OpenOptions& open) const {
+  for (const std::string& path : options_.other_models ? options_.other_models() : std::vector<std::string>()) {
+    StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
+    if (model.ok() && (*model)->content_hash() == hash) return *std::move(model);
+  }
+  return nullptr;
+}
+
 Status Node::OpenModelFor(const ClusterFacts& facts) {
   if (worker_ != nullptr && model_->content_hash() == facts.model_hash && exact_ == facts.exact)
     return absl::OkStatus();
@@ -145,10 +155,14 @@ Status Node::OpenModelFor(const ClusterFacts& facts) {
   if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
   open.context = facts.context;
   StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
+  if (options_.model.empty() && (!model.ok() || (*model)->content_hash() != facts.model_hash)) {
+    if (auto other = FindByHash(facts.model_hash, open)) model = std::move(other);
+  }
   if (!model.ok()) {
     if (!options_.model.empty()) return model.status();
     return Annotate(model.status(),
-                    "the coordinator's model can't be opened here; name this machine's with --model FILE");
+                    "the coordinator's model can't be opened here; name this machine's with --model FILE, or pull it "
+                    "here");
   }
   if ((*model)->content_hash() != facts.model_hash) {
     return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})",
@@ -220,6 +234,8 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
     control.Release(epoch);
   } else if (std::holds_alternative<AbortCommand>(command->what)) {
     control.Abort(epoch);
+  } else if (const auto* trace = std::get_if<TraceCommand>(&command->what)) {
+    control.Trace(trace->asked);
   }
 }
 

@@ -30,6 +30,9 @@ struct NodeOptions {
   WireTypes wire_types = kAllActivations;  // that it takes part with
   bool insecure = false;                   // may listen at an address that is not loopback
   std::string version;
+  // Paths of models that this machine has elsewhere: looked through for the coordinator's, by its hash, where its path
+  // is not here. May be empty.
+  std::function<std::vector<std::string>()> other_models;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   std::function<void(Worker&)> on_worker;       // tests: called with each worker that is made
   std::function<uint64_t()> available_memory;   // tests; empty = AvailableMemory

@@ -111,6 +111,7 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     EncodeStepAnswer(answer_, &encoder_);
     header.kind = FrameKind::kAnswer;
     const ByteSpan parts[] = {encoder_.bytes()};
+    answer_bytes_sent_ += kFrameHeaderBytes + encoder_.bytes().size();
     Send(header, parts);
   } else {
     // The descriptor goes on as it came.
@@ -122,7 +123,41 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size();
     Send(header, parts);
   }
+  Record({.step = static_cast<uint64_t>(header.step),
+          .stage = static_cast<uint32_t>(running_->stage_index),
+          .rows = header.rows,
+          .last = last,
+          .began = start,
+          .computed = last_step_,
+          .sent = Clock::now() - start});
   return absl::OkStatus();
+}
+
+void Worker::Impl::Record(const StageSpan& span) {
+  MutexLock lock(&mutex_);
+  step_times_.Add(span.computed);
+  if (span.began >= trace_until_) {
+    spans_.clear();  // nobody asks any more
+  } else if (spans_.size() < kMaxTraceSpans) {
+    spans_.push_back(span);
+  }
+}
+
+void Worker::Impl::Trace(Deadline asked) {
+  constexpr Duration kRecord = std::chrono::seconds(5);
+  StageTrace trace{.asked = asked};
+  {
+    MutexLock lock(&mutex_);
+    trace.answered = Clock::now();
+    trace_until_ = trace.answered + kRecord;
+    trace.spans.swap(spans_);
+  }
+  Say({}, std::move(trace));
+}
+
+LatencyHistogram Worker::Impl::step_times() {
+  MutexLock lock(&mutex_);
+  return step_times_;
 }
 
 // What a step sends must fit a frame: before anything is computed, and at the first stage already, as one that breaks
@@ -315,7 +350,9 @@ MemberLoad Worker::TakeLoad() {
           .busy_us = static_cast<uint64_t>(busy.count()),
           .rows_sent = stats.rows_sent,
           .row_bytes_sent = stats.row_bytes_sent,
-          .round_trip_us = static_cast<uint64_t>(round_trip.count())};
+          .round_trip_us = static_cast<uint64_t>(round_trip.count()),
+          .answer_bytes_sent = impl_->answer_bytes(),
+          .step_times = impl_->step_times()};
 }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }

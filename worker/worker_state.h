@@ -47,6 +47,7 @@ class Worker::Impl : public StageControl {
   void Commit(Epoch epoch) override;
   void Release(Epoch epoch) override;
   void Abort(Epoch epoch) override;
+  void Trace(Deadline asked) override;
   void Reset();
   void ServeBulk(std::unique_ptr<Link> link);
 
@@ -56,6 +57,8 @@ class Worker::Impl : public StageControl {
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
   Duration RoundTrip();  // of the link to the next stage; 0 = unknown
+  uint64_t answer_bytes() const { return answer_bytes_sent_; }
+  LatencyHistogram step_times();
   void SetFaultHook(std::function<Status()> hook);
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
@@ -96,6 +99,7 @@ class Worker::Impl : public StageControl {
   void OnFrame(Frame& frame);
   void RunStep(const Frame& frame);
   Status TryStep(const Frame& frame);
+  void Record(const StageSpan& span);
   Status CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const;
   ByteSpan RowsToSend(const Stage& stage);
   void OnQuestion(const Frame& frame);
@@ -145,6 +149,9 @@ class Worker::Impl : public StageControl {
   std::shared_ptr<const StageParts> kept_weights_ GYRE_GUARDED_BY(mutex_);  // after Reset
   std::list<BulkServer> bulk_ GYRE_GUARDED_BY(mutex_);
   std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
+  LatencyHistogram step_times_ GYRE_GUARDED_BY(mutex_);
+  std::vector<StageSpan> spans_ GYRE_GUARDED_BY(mutex_);  // since the last Trace
+  Deadline trace_until_ GYRE_GUARDED_BY(mutex_) = Deadline::min();
   std::atomic<bool> hooked_{false};
   std::atomic<bool> skip_copying_{false};
   Duration shown_busy_ GYRE_GUARDED_BY(mutex_){};
@@ -166,7 +173,7 @@ class Worker::Impl : public StageControl {
   Deadline next_word_ = Deadline::min();
 
   std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0},
-      row_bytes_sent_{0};
+      row_bytes_sent_{0}, answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   std::thread stage_thread_, loader_thread_;
 };

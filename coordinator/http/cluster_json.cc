@@ -44,7 +44,7 @@ json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) 
   if (LeftOut(m)) why = PrintableSentence(m.left_out);
   if (!m.layers && m.drained) why = "it was drained, and gets no layers before an undrain";
   return {{"name", m.info.name},
-          {"local", m.info.local},
+          {"local", m.info.local || m.info.address.empty()},  // in this process
           {"address", m.info.address},
           {"host", m.info.host},
           {"isa", m.info.isa},

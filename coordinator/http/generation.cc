@@ -56,6 +56,7 @@ std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
   for (Request& request : requests) {
     StreamOptions options;
     options.ready = wake;
+    request.id = exchange_.request().id;
     StatusOr<std::unique_ptr<EventStream>> stream = service_.Submit(std::move(request), std::move(options));
     if (!stream.ok()) {
       Drop();

@@ -270,7 +270,7 @@ class CompletionAnswer {
     out["tokens_predicted"] = end.usage.generated_tokens;
     out["tokens_evaluated"] = end.usage.prompt_tokens;
     out["generation_settings"] = std::move(settings_);
-    out["truncated"] = false;
+    out["truncated"] = end.usage.context_shifts > 0;
     const char* word = end.stop.empty() ? "eos" : "word";
     out["stop_type"] = end.reason == FinishReason::kLength ? "limit" : word;
     out["stopping_word"] = ValidUtf8(end.stop);

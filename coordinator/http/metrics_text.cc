@@ -46,8 +46,11 @@ class Families {
     Begin(MetricType::Gauge, std::move(name), std::move(help)).Sample(value);
   }
   void Histogram(std::string name, std::string help, const LatencyHistogram& h) {
-    Begin(MetricType::Histogram, std::move(name), std::move(help));
+    Begin(MetricType::Histogram, std::move(name), std::move(help)).Sample(h);
+  }
+  void Sample(const LatencyHistogram& h, Labels labels = {}) {
     ClientMetric metric;
+    metric.label = std::move(labels);
     uint64_t below = 0;
     for (size_t i = 0; i < h.buckets.size(); ++i) {
       below += h.buckets[i];
@@ -106,6 +109,8 @@ void AddScheduler(const EngineStats& e, Families* f) {
       .Sample(free, {{"state", "free"}});
   f->Counter("gyre_preemptions_total", "Sequences that lost their KV blocks to others and began again.",
              Number(s.preemptions));
+  f->Counter("gyre_context_shifts_total", "Full contexts that lost their older tokens, with --context-shift.",
+             Number(e.context_shifts));
   f->Counter("gyre_steps_total", "Steps that were launched.", Number(s.steps));
   f->Gauge("gyre_steps_in_flight", "Steps that are on their way round the ring.", s.in_flight);
   f->Counter("gyre_rows_total", "Rows that were computed, of prompts and of generated tokens.",
@@ -164,6 +169,8 @@ void AddWorkers(const std::vector<Worker>& workers, Families* f) {
        [](M m) { return Number(m.load.busy_us) / 1e6; });
   each(MetricType::Gauge, "gyre_worker_step_seconds", "Mean time of a worker's last steps; 0 where it ran none.",
        [](M m) { return m.rates.step_ms / 1e3; });
+  f->Begin(MetricType::Histogram, "gyre_worker_step_duration_seconds", "Time that a worker's steps took to compute.");
+  for (const Worker& w : workers) f->Sample(w.status->load.step_times, {{"worker", w.label}});
   each(MetricType::Gauge, "gyre_worker_weight_bytes", "Bytes of the weights that a worker has.",
        [](M m) { return Number(m.weight_bytes); });
   each(MetricType::Gauge, "gyre_worker_kv_bytes", "Bytes of the KV cache that a worker has.",
@@ -174,7 +181,7 @@ void AddWorkers(const std::vector<Worker>& workers, Families* f) {
        [](M m) { return Number(m.load.resident_bytes); });
 }
 
-void AddLinks(const ClusterStatus& c, const std::vector<Worker>& workers, Families* f) {
+void AddLinks(const ClusterStatus& c, const EngineStats& e, const std::vector<Worker>& workers, Families* f) {
   constexpr char kCoordinator[] = "coordinator";
   if (!c.plan) return;
   auto label = [&](const std::string& name) {
@@ -186,30 +193,42 @@ void AddLinks(const ClusterStatus& c, const std::vector<Worker>& workers, Famili
   struct Sender {
     const MemberLoad* load;
     Labels labels;
+    bool last = false;
   };
+  Labels first_hop;
+  if (!c.plan->stages.empty()) {
+    first_hop = {{"from", kCoordinator}, {"to", label(c.plan->stages.front().worker())}};
+  }
   std::vector<Sender> senders;
   for (const Worker& w : workers) {
     const int stage = c.plan->StageOf(w.status->info.name);
     if (stage < 0) continue;
     const auto next = static_cast<size_t>(stage) + 1;
-    const std::string to = next < c.plan->stages.size() ? label(c.plan->stages[next].worker()) : kCoordinator;
-    senders.push_back({&w.status->load, {{"from", w.label}, {"to", to}}});
+    const bool last = next == c.plan->stages.size();
+    const std::string to = last ? kCoordinator : label(c.plan->stages[next].worker());
+    senders.push_back({&w.status->load, {{"from", w.label}, {"to", to}}, last});
   }
-  f->Begin(MetricType::Counter, "gyre_link_rows_total", "Rows of activations that were sent over a link.");
-  for (const Sender& s : senders) f->Sample(Number(s.load->rows_sent), s.labels);
-  f->Begin(MetricType::Counter, "gyre_link_bytes_total", "Bytes of the frames that carried them.");
-  for (const Sender& s : senders) f->Sample(Number(s.load->row_bytes_sent), s.labels);
+  f->Begin(MetricType::Counter, "gyre_link_rows_total",
+           "Rows that were sent over a link: token ids to the first stage, activations between stages.");
+  if (!first_hop.empty()) f->Sample(Number(e.scheduler.computed_rows), first_hop);
+  for (const Sender& s : senders) {
+    if (!s.last) f->Sample(Number(s.load->rows_sent), s.labels);
+  }
+  f->Begin(MetricType::Counter, "gyre_link_bytes_total",
+           "Bytes of the frames that carried them, and of the last stage's answers.");
+  if (!first_hop.empty()) f->Sample(Number(e.step_bytes_sent), first_hop);
+  for (const Sender& s : senders) {
+    f->Sample(Number(s.last ? s.load->answer_bytes_sent : s.load->row_bytes_sent), s.labels);
+  }
   f->Begin(MetricType::Gauge, "gyre_link_round_trip_seconds",
            "Round trip of a link between two processes, where it is known.");
-  if (c.first_hop && !c.plan->stages.empty()) {
-    f->Sample(Seconds(*c.first_hop), {{"from", kCoordinator}, {"to", label(c.plan->stages.front().worker())}});
-  }
+  if (c.first_hop && !first_hop.empty()) f->Sample(Seconds(*c.first_hop), first_hop);
   for (const Sender& s : senders) {
     if (s.load->round_trip_us > 0) f->Sample(Number(s.load->round_trip_us) / 1e6, s.labels);
   }
 }
 
-void AddCluster(const ClusterStatus& c, Families* f) {
+void AddCluster(const ClusterStatus& c, const EngineStats& e, Families* f) {
   f->Gauge("gyre_serving", "1 while a plan serves, else 0.", c.plan ? 1 : 0);
   f->Gauge("gyre_plan_number", "Number of the plan that serves; 0 = none does.",
            c.plan ? Number(c.plan->epoch.number) : 0);
@@ -228,7 +247,7 @@ void AddCluster(const ClusterStatus& c, Families* f) {
   f->Begin(MetricType::Gauge, "gyre_workers", "Members of the cluster by their state, this process among them.");
   for (size_t i = 0; i < kStates.size(); ++i) f->Sample(counts[i], {{"state", kStates[i]}});
   AddWorkers(workers, f);
-  AddLinks(c, workers, f);
+  AddLinks(c, e, workers, f);
 }
 
 void AddHttp(const MetricsInput& in, Families* f) {
@@ -267,7 +286,7 @@ std::string MetricsText(const MetricsInput& in) {
       .Sample(1, {{"version", in.version}, {"model", Printable(in.model)}});
   AddRequests(in.engine, &f);
   AddScheduler(in.engine, &f);
-  if (in.cluster) AddCluster(*in.cluster, &f);
+  if (in.cluster) AddCluster(*in.cluster, in.engine, &f);
   AddHttp(in, &f);
   AddProcess(in.process, &f);
   return f.Text();

@@ -87,6 +87,7 @@ class Reader {
     delta->finish = finished.reason;
     const Usage& usage = finished.usage;
     usage_.completion += usage.generated_tokens;
+    usage_.shifts += usage.context_shifts;
     if (delta->choice % per_prompt_ != 0) return;
     usage_.prompt += usage.prompt_tokens;
     usage_.cached += usage.cached_tokens;
@@ -214,10 +215,12 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
 const char* QuotedFinish(FinishReason reason) { return reason == FinishReason::kStop ? "\"stop\"" : "\"length\""; }
 
 std::string UsageJson(const UsageSum& usage) {
+  const std::string shifts = usage.shifts > 0 ? fmt::format(R"(,"context_shifts":{})", usage.shifts) : "";
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
                      R"("prompt_tokens_details":{{"cached_tokens":{}}},)"
-                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}}})",
-                     usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning);
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}}}{}}})",
+                     usage.prompt, usage.completion, usage.prompt + usage.completion, usage.cached, usage.reasoning,
+                     shifts);
 }
 
 void AppendIds(std::span<const TokenId> ids, std::string* out) {

@@ -39,6 +39,7 @@ struct Delta {
 struct UsageSum {
   uint64_t prompt = 0, cached = 0, completion = 0;
   uint64_t reasoning = 0;  // of the completion's: those before the content begins
+  uint64_t shifts = 0;     // of the context
 };
 
 // A choice as a whole.

@@ -35,12 +35,17 @@ constexpr char kFull[] =
     "{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
 
 // Connections at most: what the options say, as far as the process may open descriptors. The rest of them is for links,
-// files and threads.
+// files and threads. A shell's limit is often a small one that each process may raise.
 size_t MostConnections(size_t wanted) {
   rlimit limit{};
-  rlim_t most = 1024;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) most = limit.rlim_cur;
-  return static_cast<size_t>(std::min<rlim_t>(most - most / 4, wanted));
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::min<size_t>(768, wanted);
+  const rlim_t needed = wanted + wanted / 2;
+  if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {
+    rlimit higher = limit;
+    higher.rlim_cur = std::min(needed, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &higher) == 0) limit = higher;
+  }
+  return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur - limit.rlim_cur / 4, wanted));
 }
 
 std::string RandomPrefix() {

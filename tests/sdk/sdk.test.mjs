@@ -174,7 +174,7 @@ test('a client that aborts ends its request', async () => {
 test("Anthropic's client: messages, streams, counting, errors", async () => {
   const ask = { model: 'demo', max_tokens: 16, temperature: 0, messages };
   const whole = await anthropic.messages.create(ask);
-  assert.equal(whole.type, 'message');
+  fits('AnthropicMessage', whole);
   const text = whole.content[0].text;
   const stream = anthropic.messages.stream(ask);
   const final = await stream.finalMessage();
@@ -184,6 +184,78 @@ test("Anthropic's client: messages, streams, counting, errors", async () => {
   assert.equal(counted.input_tokens, whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
   await refused(404, () => anthropic.messages.create({ ...ask, model: 'claude' }));
   await refused(400, () => anthropic.messages.create({ model: 'demo', messages }));
+});
+
+// Without a client's help.
+async function call(path, body) {
+  const options = body && { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) };
+  return fetch(url + path, options);
+}
+async function json(schema, path, body, status = 200) {
+  const response = await call(path, body);
+  assert.equal(response.status, status, path);
+  const value = await response.json();
+  fits(schema, value);
+  return value;
+}
+async function events(schema, path, body) {
+  const text = await (await call(path, body)).text();
+  const values = text.split('\n\n').filter(Boolean).map((event) => JSON.parse(event.replace(/^event: .*\n/, '').slice(6)));
+  for (const value of values) fits(schema, value);
+  return values;
+}
+
+test("Anthropic's answers fit the description", async () => {
+  const ask = { model: 'demo', max_tokens: 16, temperature: 0, messages };
+  const whole = await json('AnthropicMessage', '/v1/messages', ask);
+  const kinds = (await events('AnthropicEvent', '/v1/messages', { ...ask, stream: true })).map((event) => event.type);
+  assert.equal(kinds[0], 'message_start');
+  assert.equal(kinds.at(-1), 'message_stop');
+  assert.equal(whole.stop_reason, 'max_tokens');
+  await json('CountTokens', '/v1/messages/count_tokens', { model: 'demo', messages });
+  await json('AnthropicError', '/v1/messages', { model: 'demo' }, 400);
+  await json('AnthropicError', '/v1/messages', { ...ask, temperature: -1 }, 422);
+});
+
+test("llama.cpp's answers fit the description", async () => {
+  const ask = { prompt: 'Once upon a time', n_predict: 12, temperature: 0, n_probs: 2 };
+  const whole = await json('LlamaCompletion', '/completion', { ...ask, return_tokens: true });
+  const chunks = await events('LlamaEvent', '/completion', { ...ask, stream: true, timings_per_token: true });
+  assert.equal(chunks.map((chunk) => chunk.content).join(''), whole.content);
+  await json('Error', '/completion', { ...ask, mirostat: 2 }, 422);
+  const { tokens } = await json('TokenList', '/tokenize', { content: 'Grüße 😀' });
+  assert.equal((await json('Content', '/detokenize', { tokens })).content, 'Grüße 😀');
+  await json('TokenList', '/tokenize', { content: 'Grüße 😀', with_pieces: true });
+  await json('Prompt', '/apply-template', { messages });
+  const props = await json('Props', '/props');
+  assert.equal(props.default_generation_settings.params.temperature, 0.8);
+  // While something runs.
+  const stream = await call('/completion', { ...ask, n_predict: 500, ignore_eos: true, stream: true });
+  const reader = stream.body.getReader();
+  await reader.read();
+  let slots = [];
+  for (let i = 0; i < 100 && slots.length === 0; ++i) slots = await json('Slots', '/slots');
+  assert.equal(slots.length, 1);
+  await reader.cancel();
+});
+
+test("the routes of Gyre's own fit the description", async () => {
+  await json('Health', '/health');
+  await json('Ready', '/ready');
+  const cluster = await json('Cluster', '/v1/cluster');
+  const reader = (await call('/v1/cluster/events')).body.getReader();
+  const first = new TextDecoder().decode((await reader.read()).value);
+  fits('Cluster', JSON.parse(first.match(/^event: status\ndata: (.*)\n\n/)[1]));
+  await reader.cancel();
+  const { ranges } = cluster.plan;
+  await json('ClusterChange', '/v1/cluster/resize', { ranges, dry_run: true });
+  await json('Error', '/v1/cluster/resize', { ranges: 'nonsense', dry_run: true }, 422);
+  await json('Error', '/v1/cluster/drain', { worker: 'nobody', dry_run: true }, 404);
+  await json('Trace', '/v1/cluster/trace?seconds=1');
+  await json('Error', '/v1/cluster/trace?seconds=0', undefined, 400);
+  const metrics = await call('/metrics');
+  assert.match(metrics.headers.get('content-type'), /^text\/plain; version=0.0.4/);
+  assert.match(await metrics.text(), /^gyre_tokens_generated_total \d+$/m);
 });
 
 test('every path of the description answers', async () => {

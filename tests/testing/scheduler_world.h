@@ -24,6 +24,7 @@ struct WorldOptions {
   double repeat_rate = 0;                       // of answers that get lost
   int hold_percent = 0;                         // of events: a sequence is held, or goes on
   int ring_percent = 0;                         // of events: another ring comes, after a broken one or not
+  double shift_rate = 0;                        // of full contexts: the sequence goes on with a part of its tokens
   std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
 };
 
@@ -104,13 +105,33 @@ class SchedulerWorld {
     const bool full = s.tokens.size() >= s.max_positions;
     if (status.ok() == full)
       Fail("sequence {}: Append at {} of {} positions", Num(id), s.tokens.size(), s.max_positions);
-    if (full) {
+    if (full && Chance(options_.shift_rate)) {
+      Shift(id, token);
+    } else if (full) {
       Remove(id);
     } else {
       s.tokens.push_back(token);
     }
     return true;
   }
+
+  // Some of the first tokens stay, and some of the last ones.
+  void Shift(SeqId id, TokenId token) {
+    Live& s = live_.at(id);
+    const int size = static_cast<int>(s.tokens.size());
+    const int keep = Between(0, size / 2);
+    const int drop = Between(1, size - keep);
+    s.tokens.push_back(token);
+    s.tokens.erase(s.tokens.begin() + keep, s.tokens.begin() + keep + drop);
+    s.prompt = s.tokens.size();
+    s.all_rows = false;
+    const Status status = scheduler_.Restart(id, s.tokens);
+    if (!status.ok()) Fail("Restart: {}", Message(status));
+    if (scheduler_.Incarnation(id) == s.incarnation) Fail("sequence {} keeps its incarnation", Num(id));
+    ++shifts_;
+    TakePreemptions();
+  }
+  uint64_t shifts() const { return shifts_; }
 
   void Add() {
     if (live_.size() >= 12) return;
@@ -467,7 +488,7 @@ class SchedulerWorld {
   size_t executed_ = 0;  // of flights_, from the front
   StepId last_step_{};
   uint64_t next_id_ = 1;
-  uint64_t events_ = 0, holds_ = 0, lost_ = 0, failed_ = 0;
+  uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0;
   uint64_t ring_salt_ = 0;
   std::string problem_;
 };

@@ -1,0 +1,102 @@
+#include "proto/report_codec.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gyre {
+namespace {
+
+uint64_t NanosOf(Duration d) { return static_cast<uint64_t>(std::chrono::nanoseconds(d).count()); }
+
+// Counts that make no histogram count as none.
+LatencyHistogram DecodeStepTimes(const v1::Heartbeat& h) {
+  constexpr uint64_t kMost = uint64_t{1} << 53;  // of a bucket; Prometheus counts in doubles
+  LatencyHistogram out;
+  if (h.step_buckets_size() > static_cast<int>(out.buckets.size()) + 1 || !std::isfinite(h.step_seconds())) return {};
+  for (int i = 0; i < h.step_buckets_size(); ++i) {
+    const uint64_t n = std::min(h.step_buckets(i), kMost);
+    if (i < static_cast<int>(out.buckets.size())) out.buckets[static_cast<size_t>(i)] = n;
+    out.count += n;
+  }
+  out.sum = std::max(0.0, h.step_seconds());
+  return out;
+}
+
+void EncodeStepTimes(const LatencyHistogram& times, v1::Heartbeat* out) {
+  uint64_t longer = times.count;
+  for (uint64_t n : times.buckets) {
+    out->add_step_buckets(n);
+    longer -= n;
+  }
+  out->add_step_buckets(longer);
+  int used = out->step_buckets_size();
+  while (used > 0 && out->step_buckets(used - 1) == 0) --used;
+  out->mutable_step_buckets()->Truncate(used);
+  out->set_step_seconds(times.sum);
+}
+
+}  // namespace
+
+uint64_t NanosOf(Deadline at) { return NanosOf(at.time_since_epoch()); }
+Deadline MomentOf(uint64_t nanos) { return Deadline(std::chrono::nanoseconds(static_cast<int64_t>(nanos))); }
+
+void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
+  out->set_busy(load.busy);
+  out->set_steps(load.steps);
+  out->set_resident_bytes(load.resident_bytes);
+  out->set_busy_us(load.busy_us);
+  out->set_rows_sent(load.rows_sent);
+  out->set_row_bytes_sent(load.row_bytes_sent);
+  out->set_round_trip_us(load.round_trip_us);
+  out->set_answer_bytes_sent(load.answer_bytes_sent);
+  EncodeStepTimes(load.step_times, out);
+}
+
+MemberLoad DecodeLoad(const v1::Heartbeat& h) {
+  return {.busy = h.busy() > 0 ? std::min(h.busy(), 1.0) : 0,  // not a number counts as 0
+          .steps = h.steps(),
+          .resident_bytes = h.resident_bytes(),
+          .busy_us = h.busy_us(),
+          .rows_sent = h.rows_sent(),
+          .row_bytes_sent = h.row_bytes_sent(),
+          .round_trip_us = h.round_trip_us(),
+          .answer_bytes_sent = h.answer_bytes_sent(),
+          .step_times = DecodeStepTimes(h)};
+}
+
+void EncodeTrace(const StageTrace& t, v1::Traced* out) {
+  out->set_asked_ns(NanosOf(t.asked));
+  out->set_answered_ns(NanosOf(t.answered));
+  for (const StageSpan& s : t.spans) {
+    v1::StageSpan* span = out->add_spans();
+    span->set_step(s.step);
+    span->set_stage(s.stage);
+    span->set_last(s.last);
+    span->set_rows(s.rows);
+    span->set_began_ns(NanosOf(t.answered - s.began));
+    span->set_computed_ns(NanosOf(s.computed));
+    span->set_sent_ns(NanosOf(s.sent));
+  }
+}
+
+StatusOr<StageTrace> DecodeTrace(const v1::Traced& t) {
+  if (t.spans_size() > static_cast<int>(kMaxTraceSpans)) {
+    return InvalidArgument("a trace of {} steps, at most {} are taken", t.spans_size(), kMaxTraceSpans);
+  }
+  // Longer than any process runs, and no sum of such times overflows.
+  static constexpr uint64_t kLongest = uint64_t{1} << 61;
+  const auto time = [](uint64_t ns) { return std::chrono::nanoseconds(static_cast<int64_t>(std::min(ns, kLongest))); };
+  StageTrace out{.asked = Deadline(time(t.asked_ns())), .answered = Deadline(time(t.answered_ns())), .spans = {}};
+  for (const v1::StageSpan& s : t.spans()) {
+    out.spans.push_back({.step = s.step(),
+                         .stage = s.stage(),
+                         .rows = s.rows(),
+                         .last = s.last(),
+                         .began = out.answered - time(s.began_ns()),
+                         .computed = time(s.computed_ns()),
+                         .sent = time(s.sent_ns())});
+  }
+  return out;
+}
+
+}  // namespace gyre

@@ -1,0 +1,27 @@
+// What workers report of their work, loads and traces, as Gyre's types in both directions. For control_codec.cc, which
+// has the messages around them. Pure functions, thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/member_load.h"
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "gyre/v1/cluster.pb.h"
+
+namespace gyre {
+
+// Moments of a steady clock travel as nanoseconds since its beginning.
+uint64_t NanosOf(Deadline at);
+Deadline MomentOf(uint64_t nanos);
+
+void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out);
+// What is out of range is brought into it; counts that make no histogram count as none.
+MemberLoad DecodeLoad(const v1::Heartbeat& heartbeat);
+
+void EncodeTrace(const StageTrace& trace, v1::Traced* out);
+// kInvalidArgument: more than kMaxTraceSpans.
+StatusOr<StageTrace> DecodeTrace(const v1::Traced& traced);
+
+}  // namespace gyre
