@@ -114,7 +114,7 @@ class Session {
                               .bytes_per_second = rate_.Add(now, there),
                               .checking = checking};
     const bool runs = std::any_of(flows_.begin(), flows_.end(), [](const auto& f) { return f != nullptr && f->live; });
-    if (!runs && !checking && policy_.wake() != kNoDeadline && policy_.wake() > now) {
+    if (!runs && !policy_.trouble().ok() && policy_.wake() != kNoDeadline && policy_.wake() > now) {
       progress.waiting = policy_.wake() - now;
       progress.trouble = Message(policy_.trouble());
     }
