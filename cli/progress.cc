@@ -30,7 +30,7 @@ void DrawBar(const std::string& what, double share, const std::string& size, con
   constexpr int kWidth = 40;
   const int full = static_cast<int>(share * kWidth);
   MutexLock lock(&bar_mutex);
-  fmt::print(stderr, "\r\033[K{} [{:#<{}}{:{}}] {:3.0f}% of {}{}", what, "", full, "", kWidth - full, share * 100, size,
+  fmt::print(stderr, "\r{} [{:#<{}}{:{}}] {:3.0f}% of {}{}\033[K", what, "", full, "", kWidth - full, share * 100, size,
              speed);
   std::fflush(stderr);
   bar_shown = true;
