@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <functional>
 #include <fstream>
 #include <set>
 
@@ -38,7 +39,7 @@ class Flags {
   // Why the flag can't have the value; "" = it can.
   std::string Refusal(CLI::Option* option, const std::string& value) const {
     CLI::App alone;
-    command_.add(&alone);
+    const std::function<Status()> run = command_.add(&alone);  // owns what the flags are written to
     for (CLI::Option* o : alone.get_options()) {
       o->required(false);
       const std::set<CLI::Option*> needs = o->get_needs();

@@ -191,7 +191,7 @@ TEST_F(UrlTest, LayersAndResizeWhereTheServerIsGyre) {
   const OpenAiPeer peer({.cluster = kCluster});
   const Ended e = Piped(peer, "/layers\\n/status\\n/resize 0-3,4-7\\n");
   EXPECT_EQ(e.code, 0) << e.text;
-  EXPECT_THAT(e.text, ::testing::ContainsRegex("a +0-7 +3.0M +1.0M +2 +42%  there"));
+  EXPECT_THAT(e.text, ::testing::ContainsRegex("a +0-7 +3.0M +1.0M +2 +42% +-  there"));
   EXPECT_THAT(e.text, HasSubstr("plan 3: a=0-7; serving"));
   EXPECT_THAT(e.text, HasSubstr("KV blocks: 90 of 100 free"));
   EXPECT_THAT(e.text, HasSubstr("2 running"));
