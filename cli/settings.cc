@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <set>
 
 #include "cli/exit_code.h"
