@@ -184,9 +184,13 @@ class ModelBench {
     const Point& p = r->point;
     const uint32_t prompt = std::max(p.depth, kShort);
     // The same prompts each time: from the second run on they come out of the prefix cache, where it is on.
-    GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), p.streams, static_cast<int>(prompt), p.tokens + 1,
-                                                 ring_->model().spec().vocab, static_cast<int>(p.depth)));
-    if (run == 0) return absl::OkStatus();
+    Times t;
+    // On a busy machine the thread that submits may be held up until short streams have ended: then once more.
+    for (int attempt = 0; attempt < 10 && !(t.window > 0 && t.tokens > 0); ++attempt) {
+      GYRE_ASSIGN_OR_RETURN(t, Measure(ring_->engine(), p.streams, static_cast<int>(prompt), p.tokens + 1,
+                                       ring_->model().spec().vocab, static_cast<int>(p.depth)));
+      if (run == 0) return absl::OkStatus();
+    }
     if (!(t.window > 0) || t.tokens == 0) {
       return FailedPrecondition(
           "{} streams of {} tokens after {} positions never decode all at once: the first ends before the last begins; "

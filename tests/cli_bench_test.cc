@@ -29,7 +29,7 @@ class BenchTest : public ::testing::Test {
   BenchTest() {
     options_.models = {model_.path()};
     options_.prompt = 24;
-    options_.tokens = 6;
+    options_.tokens = 12;
     options_.streams = {1, 3};
     options_.depths = {0, 16};
     options_.runs = 1;
