@@ -60,7 +60,8 @@ class Cluster::Impl {
   void Do(ResumeOldRing&) { engine_->Resume(std::nullopt); }
   void Do(ResumeNewRing& a);
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks); }
-  void Do(LoseRing& a) { engine_->Lose(a.why); }
+  void Do(RefuseRequests& a) { engine_->Lose(a.why); }
+  void Do(AwaitRing& a) { engine_->Await(a.why); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }

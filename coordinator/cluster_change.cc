@@ -32,6 +32,7 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
 // The new plan is the one that runs from here on.
 void ClusterState::Serve() {
   plan_ = change_->plan;
+  served_ = true;
   broken_ = false;
   repair_at_ = kNoDeadline;
   trouble_ = absl::OkStatus();
@@ -179,12 +180,11 @@ void ClusterState::LosePlan(const Status& why, const std::string& because_of, Du
   Record(*plan_, took, 0, "lost: " + Message(why));
   trouble_ = why;
   trouble_with_ = because_of;
-  refusal_told_ = Message(why);
   plan_.reset();
   broken_ = false;
   fallback_ = false;
   repair_at_ = kNoDeadline;
-  Do(LoseRing{why});
+  TellRefusal(why);
 }
 
 }  // namespace gyre

@@ -53,7 +53,8 @@ bool ClusterState::PlanWorkers(Deadline now) {
   auto enough = [&] {
     const auto workers =
         std::count_if(candidates.begin(), candidates.end(), [](const PlanMember& m) { return !m.local; });
-    return workers > 0 && workers >= policy_.min_workers;
+    // After a loss whoever is left goes on.
+    return workers > 0 && (workers >= policy_.min_workers || (on_workers_ && !plan_));
   };
   bool done = false;
   while (!done && enough()) {

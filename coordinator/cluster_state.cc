@@ -63,10 +63,18 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
   // Those that ask meanwhile are to read what is the case now.
   if (!plan_) {
     const Status refusal = Refusal();
-    if (Message(refusal) != refusal_told_) Do(LoseRing{refusal});
-    refusal_told_ = Message(refusal);
+    if (Message(refusal) != refusal_told_) TellRefusal(refusal);
   }
   return std::exchange(actions_, {});
+}
+
+void ClusterState::TellRefusal(const Status& why) {
+  refusal_told_ = Message(why);
+  if (served_) {
+    Do(AwaitRing{why});
+  } else {
+    Do(RefuseRequests{why});
+  }
 }
 
 ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadline now) {
@@ -212,7 +220,12 @@ Status ClusterState::Refusal() const {
         ++workers;
       }
     }
-    text += fmt::format("{} of {} workers have joined{}", workers, policy_.min_workers, drained);
+    if (on_workers_) {
+      text += fmt::format("requests wait for a worker: no plan can be made over the {} that {} there{}", workers,
+                          workers == 1 ? "is" : "are", drained);
+    } else {
+      text += fmt::format("{} of {} workers have joined{}", workers, policy_.min_workers, drained);
+    }
   }
   return Unavailable("{}{}", text, LeftOut());
 }

@@ -59,8 +59,12 @@ struct ResumeNewRing {
 struct ShrinkCache {
   uint32_t num_blocks = 0;
 };
-// Engine::Lose: running requests end and new ones are refused, both with `why`.
-struct LoseRing {
+// Engine::Lose: there is no plan yet, so requests are refused with `why`.
+struct RefuseRequests {
+  Status why;
+};
+// Engine::Await: a plan that served is lost, so requests wait for the next one and are told `why`.
+struct AwaitRing {
   Status why;
 };
 struct AnswerCaller {
@@ -79,9 +83,9 @@ struct WriteLog {
 struct ShowProgress {
   StageProgress loaded;
 };
-using ClusterAction =
-    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
-                 ResumeOldRing, ResumeNewRing, ShrinkCache, LoseRing, AnswerCaller, RecordPlan, WriteLog, ShowProgress>;
+using ClusterAction = std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring,
+                                   DrainEngine, ResumeOldRing, ResumeNewRing, ShrinkCache, RefuseRequests, AwaitRing,
+                                   AnswerCaller, RecordPlan, WriteLog, ShowProgress>;
 
 // Not thread-safe.
 class ClusterState {
@@ -172,6 +176,7 @@ class ClusterState {
 
   // Events (cluster_state.cc).
   Actions Settle(Deadline now);
+  void TellRefusal(const Status& why);
   void Remove(const std::string& name, const Status& why, Deadline now);
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
   void Log(LogLevel level, std::string line);
@@ -225,7 +230,7 @@ class ClusterState {
   const std::string ring_address_;
   ModelSizes sizes_;                 // its pages are those of num_blocks_
   uint32_t num_blocks_;              // shrinks once, with the first plan over workers
-  bool on_workers_ = false;          // a plan over workers has served
+  bool on_workers_ = false;          // a plan over workers has served: min_workers counts no more where none does
   std::set<std::string> seen_isas_;  // instruction sets that blocks of the cache may have been computed with
 
   std::map<std::string, Member> members_;
@@ -239,6 +244,7 @@ class ClusterState {
   Duration retry_pause_{};
   Status trouble_;  // why there is no plan any more
   std::string trouble_with_;
+  bool served_ = false;       // a plan has served: from then on requests wait where there is none
   std::string refusal_told_;  // to the engine
   Status local_refusal_;      // why the local member alone got no plan
   uint64_t next_number_ = 1;

@@ -59,6 +59,11 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode,
                         ring->salt);
   }
+  if (ring && awaited_) {
+    counts_.last_wait = Now() - await_started_;
+    counts_.longest_wait = std::max(counts_.longest_wait, counts_.last_wait);
+    awaited_.reset();
+  }
   if (draining_) {
     ++counts_.pauses;
     counts_.last_pause = Now() - drain_started_;
@@ -76,9 +81,16 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
 // Nothing that is in flight or asked will be answered: it is sent again. `why`: the ring broke, perhaps by what was in
 // flight; OK: it was replaced.
 void Engine::Impl::LoseFlights(const Status& why) {
-  for (SeqId id : scheduler_->LoseFlights(!why.ok())) {
+  std::vector<SeqId> asked;
+  for (const auto& [id, open] : questions_) {
+    if (open.sent) asked.push_back(id);
+  }
+  for (SeqId id : scheduler_->LoseFlights(!why.ok(), asked)) {
+    ++counts_.blamed;
     Fail(*sequences_.at(id),
-         Unavailable("the ring broke three times in a row while it computed this request: {}", Message(why)));
+         Internal("this request was in the ring each of the three times that it broke, the last time "
+                  "alone, so it is taken to be the cause: {}",
+                  Message(why)));
   }
   // The hidden state that a question is about may be gone: the row is computed once more.
   for (const auto& [id, question] : questions_) {
@@ -88,17 +100,41 @@ void Engine::Impl::LoseFlights(const Status& why) {
   questions_.clear();
 }
 
+// A stage that takes nothing in must not hold the loop up in a Send.
+void Engine::Impl::CloseSending() {
+  MutexLock lock(&mutex_);
+  if (sending_ != nullptr) sending_->Close();
+}
+
+void Engine::Impl::Await(const Status& why) {
+  Refuse(absl::OkStatus());
+  CloseSending();
+  Post([this, why] { OnAwait(why); });
+}
+
+void Engine::Impl::OnAwait(const Status& why) {
+  if (!awaited_) {
+    ++counts_.rings_lost;
+    await_started_ = Now();
+    const Status broke = broke_.ok() ? why : broke_;
+    DropRing();
+    LoseFlights(broke);
+    // The lost member's part of every block is gone.
+    scheduler_->Shrink(num_blocks_);
+  }
+  if (awaited_ == why) return;
+  awaited_ = why;
+  sequences_stale_ = true;
+  for (const auto& [id, s] : sequences_) Deliver(*s, Waiting{why});
+}
+
 void Engine::Impl::Lose(const Status& why) {
   Refuse(why);
-  {
-    // A stage that takes nothing in must not hold the loop up in a Send.
-    MutexLock lock(&mutex_);
-    if (sending_ != nullptr) sending_->Close();
-  }
+  CloseSending();
   Post([this, why] { OnLose(why); });
 }
 
-void Engine::Impl::OnLose(const Status& why) {
+void Engine::Impl::DropRing() {
   {
     MutexLock lock(&mutex_);
     sending_ = nullptr;
@@ -108,6 +144,11 @@ void Engine::Impl::OnLose(const Status& why) {
   stash_.clear();
   draining_ = false;
   drained_ = {};
+}
+
+void Engine::Impl::OnLose(const Status& why) {
+  DropRing();
+  awaited_.reset();
   EndAll(Failed{why});
   SchedulerOptions options = options_.scheduler;
   options.num_blocks = num_blocks_;

@@ -69,6 +69,10 @@ bool Convert(const Event& event, v1::GenerateEvent* out) {
   if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out), true;
   if (const auto* prompt = std::get_if<PromptTokenEvent>(&event)) return Write(*prompt, out), true;
   if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) return Write(*embedding, out), true;
+  if (const auto* waiting = std::get_if<Waiting>(&event)) {
+    out->mutable_notice()->set_text(PrintableSentence(Message(waiting->why)));
+    return true;
+  }
   return false;
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/scheduler.h"
 
 #include <algorithm>
+#include <map>
 
 #include "coordinator/scheduler_state.h"
 
@@ -93,7 +94,8 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
     s->landed = item.first_position + item.count;
     PublishLanded(s);
     if (!left) {
-      s->errors = s->losses = 0;
+      s->errors = 0;
+      if (s->landed >= s->lost_end) s->losses = 0;
       s->suspect = false;
       landed->valid.push_back(std::move(item));
     }
@@ -161,20 +163,25 @@ LandedStep Scheduler::Land(StepId step, bool ok, Deadline now) {
   return landed;
 }
 
-std::vector<SeqId> Scheduler::LoseFlights(bool ring_broke) {
-  std::set<SeqId> lost;
+std::vector<SeqId> Scheduler::LoseFlights(bool ring_lost, std::span<const SeqId> asked) {
+  std::map<SeqId, uint32_t> lost;  // with their rows up to the last one in flight
+  for (SeqId id : asked) {
+    // The row that is asked about has landed already, and will again: only the next one proves something.
+    if (const ScheduledSequence* s = rep_->Find(id); s != nullptr && s->running()) lost[id] = s->size() + 1;
+  }
   while (!rep_->flights.empty()) {
     const Rep::Flight flight = std::move(rep_->flights.front());
     rep_->flights.pop_front();
     for (const auto& [s, item] : flight.items) {
-      if (s->running()) lost.insert(s->id);
+      if (s->running()) lost[s->id] = std::max(lost[s->id], item.first_position + item.count);
       rep_->LoseItem(s);
     }
   }
   std::vector<SeqId> failed;
-  if (!ring_broke) return failed;
-  for (SeqId id : lost) {
+  if (!ring_lost) return failed;
+  for (const auto& [id, end] : lost) {
     ScheduledSequence* s = rep_->Find(id);
+    s->lost_end = std::max(s->losses > 0 ? s->lost_end : 0, end);
     if (++s->losses < 3) continue;
     failed.push_back(id);
     rep_->Leave(s, Rep::Stage::kFailed);
@@ -269,6 +276,7 @@ Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
   s->prompt = s->size();
   s->classes.assign(s->size(), RowClass::kPrompt);
   s->high_water = 0;
+  s->lost_end = s->size() + 1;  // its rows have new positions
   return absl::OkStatus();
 }
 

@@ -44,10 +44,11 @@ class Scheduler {
   // places run out it is preempted before any other. Unknown ids are ignored.
   void Hold(SeqId seq);
   void Unhold(SeqId seq);
-  // No step in flight will ever land: their rows are scheduled again. `ring_broke`: they may have broken the ring. A
-  // sequence that lost its rows so twice, without a landed row in between, runs with nothing else in flight. Returns
-  // those that lost them a third time: the caller must Remove them.
-  std::vector<SeqId> LoseFlights(bool ring_broke);
+  // No step in flight will ever land: their rows are scheduled again. `ring_lost`: they, or the questions about the
+  // last landed rows of `asked`, may be why. A sequence that this happened to twice, without getting beyond the rows
+  // that it had in flight then, runs with nothing else in flight. Returns those that it happened to a third time: the
+  // caller must Remove them.
+  std::vector<SeqId> LoseFlights(bool ring_lost, std::span<const SeqId> asked = {});
   // The ring is another one. What is cached stays: after a change of prefill_matches_decode it was computed the other
   // way. `salt` names everything of the ring that changes a row's bits: sequences that are admitted from now on find
   // only blocks that were computed wholly under the same salt.

@@ -40,6 +40,13 @@ TEST_F(ClusterLocalTest, TheLocalMemberServesAloneAndThenBesideWorkers) {
   EXPECT_EQ(w.member("local").runs, (LayerRange{6, 9})) << "it has given the others up";
   w.Leave("w2");
   w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,local=4-8") << "two were asked for at first; now whoever is left goes on";
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-8");
+  // Alone it serves until enough are there, as at the start.
+  w.Join("w1");
+  w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "local=0-8");
   w.Join("w2");
   w.Advance(seconds(1));

@@ -139,7 +139,7 @@ class ClusterWorld {
   }
   const std::vector<std::string>& log() const { return log_; }
   std::vector<PlanRecord> records;
-  // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "lose".
+  // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "refuse", "await".
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
   std::vector<Plan> begun;  // plans that were wired
@@ -315,13 +315,20 @@ class ClusterWorld {
     if (ring_ && !ring_broken_ && !draining_) Wrong("the engine's ring is changed while it uses it");
     engine_calls.push_back(fmt::format("new {}", a.epoch.number));
     wiring_.reset();
+    served_ = true;
     ring_ = a.epoch;
     salt = a.salt;
     draining_ = ring_broken_ = false;
   }
   void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
-  void Play(LoseRing& a) {
-    engine_calls.push_back("lose");
+  void Play(RefuseRequests& a) {
+    if (served_) Wrong("requests are refused after a plan has served");
+    engine_calls.push_back("refuse");
+    losses.push_back(a.why);
+  }
+  void Play(AwaitRing& a) {
+    if (!served_) Wrong("requests wait before a plan has served");
+    engine_calls.push_back("await");
     losses.push_back(a.why);
     ring_.reset();
     draining_ = ring_broken_ = false;
@@ -359,6 +366,7 @@ class ClusterWorld {
   std::optional<Epoch> wiring_;  // of the change that is under way
   bool wired_ = false;
   std::optional<Epoch> ring_;
+  bool served_ = false;
   bool ring_broken_ = false, draining_ = false, drained_ = false;
   Deadline drain_started_{};
 };
