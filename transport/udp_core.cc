@@ -15,6 +15,7 @@ constexpr auto kAckDelay = milliseconds(5);
 constexpr int kAckEvery = 2;
 constexpr double kCopiesFrom = 0.01;  // of the packets are lost
 constexpr auto kCopyDelay = milliseconds(1), kCopyRoundTrip = milliseconds(2);
+constexpr auto kUnheard = seconds(5);  // a closed link waits so long for the first packet of its peer
 constexpr int kChallenges = 3;
 constexpr size_t kMostResponses = 4;
 constexpr auto kGrace = seconds(1);  // for what a process sent before it ended
@@ -132,7 +133,7 @@ void UdpCore::Close(Deadline now) {
   read_ = whole_;  // nobody reads what is there
   NoteRead();
   end_due_ = !end_ && !broken_;
-  done_at_ = now + (end_ ? Duration(3 * ProbeTimeout()) : Duration(kUdpLinger));
+  done_at_ = now + (end_ ? Duration(3 * ProbeTimeout()) : heard() ? Duration(kUdpLinger) : Duration(kUnheard));
 }
 
 bool UdpCore::OnDatagram(std::span<std::byte> datagram, const UdpAddress& from, Deadline now) {
