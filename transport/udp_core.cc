@@ -42,9 +42,9 @@ void ByteRing::Get(uint64_t offset, std::span<std::byte> out) const {
   std::memcpy(out.data() + first, bytes_.get(), out.size() - first);
 }
 
-void ReceivedPackets::Add(uint64_t number) {
-  numbers_.Add(number, number + 1);
-  largest_ = std::max(largest_, number);
+void ReceivedPackets::AddRange(uint64_t begin, uint64_t end) {
+  numbers_.Add(begin, end);
+  largest_ = std::max(largest_, end - 1);
   while (numbers_.size() > kMostRanges) {
     const auto [begin, end] = *numbers_.ranges().begin();
     floor_ = end;

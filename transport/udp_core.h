@@ -66,7 +66,8 @@ class ReceivedPackets {
  public:
   // False: it came before, or is too old to know.
   bool IsNew(uint64_t number) const { return number >= floor_ && !numbers_.Contains(number); }
-  void Add(uint64_t number);
+  void Add(uint64_t number) { AddRange(number, number + 1); }
+  void AddRange(uint64_t begin, uint64_t end);
   // The peer has seen an acknowledgement of all up to this one.
   void Forget(uint64_t number);
   uint64_t largest() const { return largest_; }

@@ -124,6 +124,7 @@ class UdpStream : public ByteStream {
     UdpStream::Close();
     {
       MutexLock lock(&c_.mutex);
+      if (getenv("UDPDBG")) fprintf(stderr,"dials %d sent %lu recv %lu lost %lu late %lu copies %lu probes %lu dropped %lu size %zu bw %.0f MB/s loss %.3f rtt %.0f us window %zu\n",c_.dials,c_.core.stats().sent,c_.core.stats().received,c_.core.stats().lost,c_.core.stats().late,c_.core.stats().copies,c_.core.stats().probes,c_.core.stats().dropped,c_.core.datagram_size(),c_.core.rate().bytes_per_second()/1e6,c_.core.rate().loss(),std::chrono::duration<double>(c_.core.RoundTrip().value_or(Duration{})).count()*1e6,c_.core.rate().Window());
       c_.abandoned = true;
     }
     wire_->Wake();

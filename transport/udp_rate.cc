@@ -14,9 +14,12 @@ constexpr double kHighGain = 2.885;  // 2 / ln 2: doubles what is delivered in e
 // One phase lasts a round trip: more to look for room, less to take back what did not fit.
 constexpr std::array<double, 8> kCycle = {1.25, 0.75, 1, 1, 1, 1, 1, 1};
 constexpr uint64_t kRateRounds = 10;
+// On a host or in a rack a round trip is shorter than the time for which a thread may have to wait for a processor.
+constexpr auto kLeastRound = milliseconds(1);
+constexpr auto kLeastRateLife = milliseconds(200);
 constexpr auto kRoundTripLife = seconds(10);
 constexpr auto kProbeRoundTrip = milliseconds(100);
-constexpr double kBurst = 64 << 10;
+constexpr double kBurst = 64 << 10, kMostBurst = 256 << 10;
 constexpr double kLeastWindow = 64 << 10;
 constexpr double kMostMadeUp = 0.4;  // of the packets that are lost whatever the rate
 constexpr double kLossShare = 1.0 / 64;
@@ -46,7 +49,7 @@ double UdpRate::PacingRate() const {
 double UdpRate::Burst(size_t in_flight) const {
   const double least = 2.0 * static_cast<double>(datagram_);
   if (in_flight == 0) return std::max(kBurst, least);
-  return std::max(std::min(PacingRate() * 1e-3, kBurst), least);
+  return std::max(std::min(PacingRate() * 1e-3, kMostBurst), least);
 }
 
 size_t UdpRate::Window() const {
@@ -98,11 +101,11 @@ void UdpRate::OnLost(const Mark& mark) {
   if (mark.slow) slow_loss_ += (1 - slow_loss_) * kLossShare;
 }
 
-void UdpRate::Learn(double rate, bool app_limited) {
+void UdpRate::Learn(double rate, bool app_limited, Deadline now) {
   if (app_limited && rate < Bandwidth()) return;
   while (!best_.empty() && best_.back().rate <= rate) best_.pop_back();
-  best_.push_back({.round = round_, .rate = rate});
-  while (best_.front().round + kRateRounds < round_) best_.pop_front();
+  best_.push_back({.round = round_, .rate = rate, .at = now});
+  while (best_.front().round + kRateRounds < round_ && best_.front().at + kLeastRateLife < now) best_.pop_front();
 }
 
 void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Deadline now) {
@@ -118,8 +121,9 @@ void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Dead
   round_began_ = false;
   if (newest_) {
     const Mark& mark = newest_->mark;
-    if (mark.delivered >= round_ends_) {
+    if (mark.delivered >= round_ends_ && now - round_at_ >= kLeastRound) {
       round_ends_ = delivered_;
+      round_at_ = now;
       if (!mark.app_limited) ++round_;  // what was learnt does not age while there is nothing to send
       round_began_ = true;
     }
@@ -127,7 +131,7 @@ void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Dead
     first_sent_at_ = newest_->sent_at;
     // Within less than a round trip several acknowledgements may come at once.
     if (interval > Duration::zero() && (!least_ || interval >= *least_)) {
-      Learn(static_cast<double>(delivered_ - mark.delivered) / Seconds(interval), mark.app_limited);
+      Learn(static_cast<double>(delivered_ - mark.delivered) / Seconds(interval), mark.app_limited, now);
     }
     if (!full_ && round_began_ && !mark.app_limited) {
       if (Bandwidth() >= full_rate_ * 1.25) {

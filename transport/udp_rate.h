@@ -51,12 +51,13 @@ class UdpRate {
   double PacingRate() const;
   double Bdp() const;
   double Burst(size_t in_flight) const;
-  void Learn(double rate, bool app_limited);
+  void Learn(double rate, bool app_limited, Deadline now);
   void NextMode(size_t in_flight, Deadline now);
 
   struct Best {
     uint64_t round;
     double rate;
+    Deadline at;
   };
 
   // Delivery.
@@ -64,6 +65,7 @@ class UdpRate {
   Deadline delivered_at_{}, first_sent_at_{};
   uint64_t limited_until_ = 0;  // in delivered bytes: samples before are of a sender that had nothing to send
   uint64_t round_ = 0, round_ends_ = 0;
+  Deadline round_at_{};
   bool round_began_ = false;
   struct Sample {
     Mark mark;

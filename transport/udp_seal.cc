@@ -49,10 +49,6 @@ Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan conte
   return HmacSha256(secret, {BytesOf(label), context, one});
 }
 
-Hash256 ExtractRingKey(const RingKey& key) {
-  return HmacSha256(BytesOf("gyre udp 1"), {std::as_bytes(std::span(key))});
-}
-
 bool SameBytes(ByteSpan a, ByteSpan b) { return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
 void RandomBytes(std::span<std::byte> out) { Must(RAND_bytes(Raw(out.data()), static_cast<int>(out.size())) == 1); }

@@ -11,7 +11,6 @@
 #include <span>
 #include <string_view>
 
-#include "base/ids.h"
 #include "transport/link.h"
 
 struct evp_cipher_ctx_st;
@@ -28,8 +27,6 @@ Hash256 Sha256(std::initializer_list<ByteSpan> parts);
 Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts);
 // HKDF-Expand to 32 bytes with the info `label` followed by `context`.
 Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan context = {});
-// What all keys of UDP links are expanded from.
-Hash256 ExtractRingKey(const RingKey& key);
 bool SameBytes(ByteSpan a, ByteSpan b);  // in constant time
 void RandomBytes(std::span<std::byte> out);
 

@@ -48,6 +48,8 @@ class UdpNetwork {
   // The address that side 0 sends from.
   void Move(int address) { address_[0] = address; }
   void Cut(bool cut) { cut_ = cut; }
+  // Somebody on the way copies what side 0 sends and is faster, from this address, and forwards what is sent there.
+  void Forward(int address) { forwarder_ = address; }
   uint64_t carried(int from) const { return carried_[from]; }  // bytes with overhead
 
   // To the next event; false: nothing will ever happen.
@@ -69,7 +71,8 @@ class UdpNetwork {
     for (;;) {
       const auto out = core_[side]->Next(room_, now_);
       if (out.size == 0) return;
-      const bool to_old = side == 1 && out.to != Address(address_[0]);
+      const bool forwarded = side == 1 && forwarder_ != 0 && out.to == Address(forwarder_);
+      const bool to_old = side == 1 && out.to != Address(address_[0]) && !forwarded;
       if (!to_old) Carry(side, {room_.data(), out.size});
     }
   }
@@ -105,6 +108,9 @@ class UdpNetwork {
       return;
     }
     if (Draw() < path.loss) return;
+    if (from == 0 && forwarder_ != 0) {
+      events_.emplace(now_, Event{.to = 1, .from = Address(forwarder_), .bytes = {datagram.begin(), datagram.end()}});
+    }
     for (int copies = Draw() < path.duplicate ? 2 : 1; copies > 0; --copies) {
       Deadline at = free_[from] + path.delay;
       if (path.jitter > Duration::zero()) {
@@ -130,6 +136,7 @@ class UdpNetwork {
   int address_[2] = {0, 1};
   uint64_t carried_[2] = {};
   bool cut_ = false;
+  int forwarder_ = 0;
 };
 
 }  // namespace gyre::testing
