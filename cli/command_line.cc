@@ -402,6 +402,10 @@ Action AddWorker(CLI::App* app) {
          "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
          "cache)")
       ->type_name("FILE");
+  app->add_option(
+         "--weights", o->weights,
+         "where weights come from: a file here, the ring (fetch), or a file if it is here, else the ring (auto)")
+      ->check(CLI::IsMember({"auto", "file", "fetch"}));
   app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
   app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
       ->type_name("HOST:PORT");
@@ -419,6 +423,12 @@ Action AddWorker(CLI::App* app) {
   AddBinFlags(app, &o->open);
   AddYesFlag(app, &o->source);
   AddSourceFlags(app, &o->source);
+  app->get_option("--cache")->description(
+      "the folder of models with a name and of weights that are fetched (default: ~/.cache/gyre)");
+  app->get_option("--cache-limit")
+      ->description(
+          "weights that are fetched take at most SIZE, as 100G; those that nobody uses go first. A pull does likewise "
+          "with models (default: none)");
   AddHubCaFlag(app, &o->source);
   return [o] { return WorkerCommand(*o); };
 }

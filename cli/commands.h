@@ -177,6 +177,7 @@ struct WorkerCommandOptions {
   std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
   OpenOptions open;
   int threads = 0;
+  std::string weights = "auto";  // or file, fetch
   bool insecure = false, quiet = false;
   LogOptions log;
   std::string version;

@@ -34,6 +34,8 @@ struct MemberInfo {
   std::optional<LayerRange> wish;
   uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
+  uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
 };
 
 // One stay of a member: a process that joins again has the same name and another id.

@@ -10,6 +10,7 @@
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "weights/weight_offer.h"
 
 namespace gyre {
 namespace {
@@ -35,7 +36,9 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .wire_types = h.wire_types,
           .wish = h.wish,
           .instance = h.instance,
-          .transport = h.transport};
+          .transport = h.transport,
+          .fetches = h.fetches,
+          .disk = h.fetches ? h.disk : 0};
 }
 
 }  // namespace
@@ -108,7 +111,8 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       who_ = member_.name;
     }
     stage_ = std::move(stage);
-    stage_->Open([this](const v1::Command* command) { StartWrite(command); }, {.name = member_.name, .term = term_});
+    stage_->Open([this](const v1::Command* command) { StartWrite(command); },
+                 {.name = member_.name, .term = term_, .key = cluster_.key()});
     return absl::OkStatus();
   }
   // Why the stream is over, where nobody said it in words.
@@ -178,9 +182,19 @@ class ClusterService : public v1::Cluster::CallbackService {
                                  .rope_base = options_.open.rope_base,
                                  .norm_eps = options_.open.norm_eps,
                                  .exact = options_.exact,
-                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0))});
+                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0)),
+                                 .weights = options_.weights != nullptr});
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* Weights(grpc::CallbackServerContext* context, const v1::WeightsRequest* request,
+                                    v1::WeightsReply* reply) override {
+    StatusOr<WeightsPart> part = Unimplemented("this coordinator gives no weights");
+    if (options_.weights != nullptr) part = options_.weights->Part(request->offset());
+    if (part.ok()) *reply = Encode(*part);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(part.status()));
     return reactor;
   }
   grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command>* Attach(grpc::CallbackServerContext* context) override {

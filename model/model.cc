@@ -51,6 +51,7 @@ class OpenedModel : public Model {
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
   const std::string& tokenizer_note() const override { return tokenizer_note_; }
   const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
+  std::vector<std::shared_ptr<const MappedFile>> files() const override { return hf_ ? hf_->files : files_; }
 
   std::vector<std::pair<std::string, std::string>> DescribeMetadata() const override {
     std::vector<std::pair<std::string, std::string>> out;
@@ -97,6 +98,10 @@ class OpenedModel : public Model {
       spec_ = bin_.spec;
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (options.known_hash) {
+      hash_ = *options.known_hash;
+      return absl::OkStatus();
+    }
     hash_ = HashContent(bytes, tensors(), header_bytes);
     MixInRopeFactors();
     if (!gguf_) {
@@ -118,6 +123,10 @@ class OpenedModel : public Model {
       }
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (options.known_hash) {
+      hash_ = *options.known_hash;
+      return absl::OkStatus();
+    }
     const auto config = std::as_bytes(std::span(hf_->config));
     hash_ = HashContent(config, tensors(), config.size());
     MixInRopeFactors();
@@ -275,7 +284,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
   const std::span<const Gguf> further =
       parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
-  GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  if (!options.known_hash) GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   return std::shared_ptr<const Model>(std::move(model));
 }
 

@@ -168,6 +168,8 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
     EndTeamThreads();
     status = ResourceExhausted("no thread for plan {}: {}", epoch.number, e.what());
   }
+  // After the answer, as the end of a fetch may wait for a source that does not answer.
+  const std::unique_ptr<WeightLoading> loading = std::move(loading_);
   if (!status.ok()) {
     copying_ = {};
     if (!Aborted(epoch)) Say(epoch, StageFault{status});
@@ -209,11 +211,24 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     total += bytes;
   }
   size_t done = 0;
-  progress_ = {.done = 0, .total = total};
+  auto said = [&] {
+    progress_ = {.done = done, .total = total};
+    if (loading_ != nullptr) {
+      progress_.fetched = loading_->fetched_bytes();
+      progress_.to_fetch = loading_->to_fetch_bytes();
+    }
+    next_word_ = After(std::chrono::seconds(1));
+    Say(request.plan.epoch, progress_);
+  };
+  said();
   const BytesDone progress = [&](size_t bytes) {
     done += bytes;
-    progress_ = {.done = done, .total = total};
-    Say(request.plan.epoch, progress_);
+    said();
+  };
+  // Weights that are on their way are no silence for the coordinator.
+  const auto cancelled = [&] {
+    if (Clock::now() >= next_word_) said();
+    return Aborted(request.plan.epoch);
   };
   auto find = [](const std::shared_ptr<const StageParts>& parts, int i) -> std::shared_ptr<Layer> {
     if (parts == nullptr || i < parts->range.begin || i >= parts->range.end) return nullptr;
@@ -226,6 +241,29 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
                    .last = plan.last,
                    .layers = {},
                    .ends = {}};
+  const std::shared_ptr<const StageParts> before = running ? running : kept;
+  const bool ends_here = before != nullptr && before->first >= plan.first && before->last >= plan.last;
+  if (options_.weights != nullptr) {
+    LoadingRequest wanted{.range = plan.layers,
+                          .layers = {},
+                          .first = plan.first,
+                          .last = plan.last,
+                          .tied_head = model.spec().tied_head,
+                          .ends = !ends_here,
+                          .in_use = before != nullptr ? before->range : LayerRange{},
+                          .sources = request.weight_sources,
+                          .hello = {.epoch = request.plan.epoch,
+                                    .model_hash = request.plan.model_hash,
+                                    .key = request.plan.key,
+                                    .from = options_.name,
+                                    .transport = request.plan.transport},
+                          .threads = options_.threads};
+    for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
+      if (find(running, i) == nullptr && find(kept, i) == nullptr) wanted.layers.push_back(i);
+    }
+    GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted, cancelled));
+    said();
+  }
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
@@ -237,6 +275,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
     } else if (layer == nullptr) {
+      if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(OwnFile(loading_->WaitForLayer(i, cancelled)));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
     }
     if (layer->pages == nullptr && ModelSpec::KvElems(layer->spec) > 0) {
@@ -245,16 +284,22 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     }
     parts.layers.push_back(std::move(layer));
   }
-  const std::shared_ptr<const StageParts> before = running ? running : kept;
-  if (before != nullptr && before->first >= plan.first && before->last >= plan.last) {
+  if (ends_here) {
     parts.ends = before->ends;
   } else {
+    if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(OwnFile(loading_->WaitForEnds(cancelled)));
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
   progress_ = {.done = total, .total = total};
   Say(request.plan.epoch, progress_);
   return absl::OkStatus();
+}
+
+// A file that is another one than the coordinator's makes the worker useless, not only this plan.
+Status Worker::Impl::OwnFile(const Status& status) {
+  if (absl::IsFailedPrecondition(status) && options_.on_fatal) options_.on_fatal(status);
+  return status;
 }
 
 Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {

@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/step_codec.h"
 #include "transport/link_inbox.h"
+#include "weights/weight_stock.h"
 #include "worker/migration.h"
 #include "worker/stage.h"
 #include "worker/worker.h"
@@ -112,6 +113,7 @@ class Worker::Impl : public StageControl {
   void LoadLoop();
   void OnPrepare(const PrepareRequest& request);
   Status LoadStage(const PrepareRequest& request, Prepared* prepared);
+  Status OwnFile(const Status& status);
   Status Wire(const PrepareRequest& request, Prepared* prepared);
   void DropPrepared();
   bool Aborted(Epoch epoch);
@@ -169,6 +171,7 @@ class Worker::Impl : public StageControl {
   StepAnswer answer_;
 
   Copying copying_;         // the loader's
+  std::unique_ptr<WeightLoading> loading_;  // the loader's: of the stage that it prepares
   StageProgress progress_;  // the loader's: what it said last
   Deadline next_word_ = Deadline::min();
 

@@ -1,0 +1,54 @@
+// What a coordinator gives to workers without the model's file: the manifest and the header, in parts, and pieces over
+// its ring port. The manifest is made once, when somebody asks first.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/weights_part.h"
+#include "model/weights.h"
+#include "weights/weight_stock.h"
+
+namespace gyre {
+
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{4} << 30;
+
+// Thread-safe.
+class WeightOffer {
+ public:
+  // `cache`: where the manifest is kept. `port` outlives it.
+  WeightOffer(std::shared_ptr<const Model> model, WeightCache cache, RingPort* port);
+  ~WeightOffer();
+
+  // Returns at once. Begins with the manifest if nobody has. kOutOfRange: an offset behind the end; errors of the
+  // files.
+  StatusOr<WeightsPart> Part(uint64_t offset);
+  PieceServer& server() { return stock_.server(); }
+
+ private:
+  struct Made {
+    std::shared_ptr<PieceStore> store;
+    std::vector<std::byte> manifest;  // encoded
+    std::vector<uint32_t> header;     // pieces
+    uint64_t header_bytes = 0;
+  };
+  StatusOr<std::shared_ptr<const Made>> Make();
+  void Run();
+
+  const std::shared_ptr<const Model> model_;
+  WeightStock stock_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> hashed_{0}, to_hash_{1};
+  Mutex mutex_;
+  std::optional<StatusOr<std::shared_ptr<const Made>>> made_ GYRE_GUARDED_BY(mutex_);
+  std::thread thread_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gyre
