@@ -28,6 +28,9 @@ struct Ring {
   // stages' instruction sets. After another salt new requests find nothing in the prefix cache that the ring before
   // computed; running ones keep their rows.
   uint64_t salt = 0;
+  // A member of this process has layers: what kills it kills the coordinator. Requests that are suspected of having
+  // cost two rings fail before they run here.
+  bool own_member = false;
   std::shared_ptr<Link> to_first, from_last;
 };
 
@@ -114,8 +117,9 @@ class Engine {
   void Resume(std::optional<Ring> ring);
   // A member of the ring is lost, and with it the ring and the KV cache. Requests wait, new ones too, and get a Waiting
   // event with `why`; after the next Resume with a ring they are computed again and go on. Called again, it only tells
-  // another `why`. Requests whose rows were in flight in three rings that were lost fail: see Scheduler::LoseFlights.
-  void Await(const Status& why);
+  // another `why`. `crashed`: what was in flight may be the cause; a request that is shown to be it fails
+  // (Scheduler::LoseFlights).
+  void Await(const Status& why, bool crashed);
   // There is no ring and none to wait for: every request ends in Failed{why}, and new ones are refused with it until
   // the next Resume.
   void Lose(const Status& why);

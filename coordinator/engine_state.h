@@ -36,7 +36,7 @@ class Engine::Impl {
   void Drain(std::function<void(std::vector<BlockId>)> drained);
   void Shrink(uint32_t num_blocks);
   void Resume(std::optional<Ring> ring);
-  void Await(const Status& why);
+  void Await(const Status& why, bool crashed);
   void Lose(const Status& why);
   EngineStats stats() const;
   Status CheckIntegrity();
@@ -101,8 +101,11 @@ class Engine::Impl {
   // Rings that come, go and fall silent (engine_ring.cc).
   void CheckDrained();
   void OnShrink(uint32_t num_blocks);
+  void ForgetCache(uint32_t num_blocks);
   void OnResume(const std::optional<Ring>& ring);
-  void OnAwait(const Status& why);
+  void OnAwait(const Status& why, bool crashed);
+  void FailSuspects();
+  void Blame(Sequence& s, const std::string& why);
   void OnLose(const Status& why);
   void DropRing();
   void Break(const Status& why);

@@ -156,7 +156,7 @@ TEST_F(EngineFaults, ThreeBrokenRingsInARowFailTheRequestAndNoOther) {
     engine_->Resume(stage_.NewRing());
   }
   const Outcome o = runner.Wait()[0];
-  EXPECT_TRUE(absl::IsInternal(o.status)) << o.status;
+  EXPECT_TRUE(absl::IsInvalidArgument(o.status)) << o.status;
   EXPECT_THAT(Message(o.status), HasSubstr("in the ring each of the three times that it broke"));
   Pass();
   EXPECT_EQ(engine_->stats().blamed, 1u);

@@ -62,6 +62,12 @@ class ClusterWorld {
     members_.erase(name);
     Do(state_.Left({name, id}, Unavailable("{}", why), now_));
   }
+  // It is lost, and its process may live.
+  void Silence(const std::string& name) {
+    const uint64_t id = members_.at(name)->id;
+    members_.erase(name);
+    Do(state_.Left({name, id}, Unavailable("nothing was heard of it"), now_, false));
+  }
   uint64_t Resize(const std::string& text) {
     const uint64_t ask = Asked();
     Do(state_.AskedToResize(ask, text, now_));
@@ -145,6 +151,8 @@ class ClusterWorld {
   std::vector<Plan> begun;  // plans that were wired
   std::vector<Epoch> cancelled;
   uint64_t salt = 0;        // of the last ring
+  bool own_member = false;  // likewise
+  bool crashed = false;     // of the last loss
   uint32_t num_blocks = 0;  // of the last Prepare that gave layers
   int commands_to_strangers = 0;
   bool engine_drains = true;
@@ -318,6 +326,7 @@ class ClusterWorld {
     served_ = true;
     ring_ = a.epoch;
     salt = a.salt;
+    own_member = a.own_member;
     draining_ = ring_broken_ = false;
   }
   void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
@@ -328,6 +337,7 @@ class ClusterWorld {
   }
   void Play(AwaitRing& a) {
     if (!served_) Wrong("requests wait before a plan has served");
+    if (ring_) crashed = a.crashed;
     engine_calls.push_back("await");
     losses.push_back(a.why);
     ring_.reset();

@@ -126,6 +126,7 @@ class SchedulerWorld {
     s.prompt = s.tokens.size();
     s.all_rows = false;
     s.lost_end = static_cast<uint32_t>(s.tokens.size()) + 1;
+    s.proven = 0;
     const Status status = scheduler_.Restart(id, s.tokens);
     if (!status.ok()) Fail("Restart: {}", Message(status));
     if (scheduler_.Incarnation(id) == s.incarnation) Fail("sequence {} keeps its incarnation", Num(id));
@@ -225,8 +226,8 @@ class SchedulerWorld {
       for (const Rows& rows : flight.items) {
         const auto it = live_.find(rows.item.seq);
         if (it == live_.end() || it->second.incarnation != rows.item.incarnation) continue;
-        uint32_t& end = lost[it->first];
-        end = std::max(end, rows.item.first_position + rows.item.count);
+        const uint32_t end = rows.item.first_position + rows.item.count;
+        if (end > it->second.proven) lost[it->first] = std::max(lost[it->first], end);
         it->second.in_flight = 0;
         it->second.poisoned = false;
         it->second.launched = it->second.landed;
@@ -239,7 +240,8 @@ class SchedulerWorld {
       Live& s = live_.at(id);
       if (!broke) continue;
       s.lost_end = s.losses == 0 ? end : std::max(s.lost_end, end);
-      if (++s.losses == 3) failed.push_back(id);
+      if (s.losses < 2 || lost.size() == 1) ++s.losses;
+      if (s.losses == 3) failed.push_back(id);
     }
     if (scheduler_.LoseFlights(broke) != failed) Fail("{} sequences were to fail with the ring", failed.size());
     for (SeqId id : failed) Remove(id);
@@ -282,7 +284,7 @@ class SchedulerWorld {
     uint32_t max_positions = 0;
     bool all_rows = false;
     uint32_t incarnation = 0;
-    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, lost_end = 0;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, lost_end = 0, proven = 0;
     uint64_t admitted_salt = 0;  // of the ring
     bool admitted = false, started = false, poisoned = false, owed = false, held = false, suspect = false;
   };
@@ -353,12 +355,14 @@ class SchedulerWorld {
     }
   }
 
-  // After a failed step each sequence has a step of its own; after two broken rings, nothing else is in flight.
+  // After a failed step each sequence has a step of its own; after two lost rings, nothing else is in flight.
   void CheckAlone(const StepPlan& plan, const StepItem& item) {
     const Live& s = live_.at(item.seq);
-    if (!s.suspect && s.losses < 2) return;
+    // Rows that landed once may go with others.
+    const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
+    if (!s.suspect && !lone) return;
     if (plan.items.size() > 1 || s.in_flight > 1) Fail("sequence {} does not run alone", Num(item.seq));
-    if (s.losses >= 2 && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
+    if (lone && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
   }
 
   void CheckPlan(const StepPlan& plan, const SchedulerStats& before) {
@@ -483,6 +487,7 @@ class SchedulerWorld {
       s.errors = 0;
       s.suspect = false;
       s.landed = item.first_position + item.count;
+      s.proven = std::max(s.proven, s.landed);
       if (s.landed >= s.lost_end) s.losses = 0;
       s.owed = item.sample_last;
       valid->push_back(item);
