@@ -10,7 +10,7 @@ namespace gyre {
 namespace {
 
 constexpr size_t kLongest = 1024;
-constexpr std::string_view kShm = "shm:", kUdp = "udp:";
+constexpr std::string_view kShm = "shm:", kUdp = "udp:", kOnlyUdp = ",only:udp";
 
 bool IsHex(std::string_view text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -22,6 +22,7 @@ std::string FormatRingAddress(const RingAddress& address) {
   std::string out = address.tcp;
   if (!address.shm.empty()) out += fmt::format(",{}{}", kShm, address.shm);
   if (address.udp != 0) out += fmt::format(",{}{}", kUdp, address.udp);
+  if (address.only_udp) out += kOnlyUdp;
   return out;
 }
 
@@ -33,6 +34,7 @@ StatusOr<RingAddress> ParseRingAddress(const std::string& text) {
     const size_t end = std::min(text.find(',', at + 1), text.size());
     const std::string_view part = std::string_view(text).substr(at + 1, end - at - 1);
     at = end;
+    if (part == kOnlyUdp.substr(1)) out.only_udp = true;
     if (part.substr(0, kUdp.size()) == kUdp) {
       const std::optional<int> port = ParseNumber(part.substr(kUdp.size()));
       if (!port || *port == 0 || *port > 65535) return InvalidArgument("{}: its udp part is no port", out.tcp);

@@ -10,9 +10,10 @@
 namespace gyre {
 
 struct RingAddress {
-  std::string tcp;  // "HOST:PORT", or ":PORT" = the host that the reader knows
-  std::string shm;  // "NAME@HOST" of its Unix socket; "" = it shares no memory
-  uint16_t udp = 0;  // the UDP port of the same host; 0 = it takes no datagrams
+  std::string tcp;        // "HOST:PORT", or ":PORT" = the host that the reader knows
+  std::string shm;        // "NAME@HOST" of its Unix socket; "" = it shares no memory
+  uint16_t udp = 0;       // the UDP port of the same host; 0 = it takes no datagrams
+  bool only_udp = false;  // whoever leaves the choice to it comes over UDP
   bool operator==(const RingAddress&) const = default;
 };
 

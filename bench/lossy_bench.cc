@@ -1,9 +1,9 @@
-// What a ring reaches over a network that loses and reorders packets, by carrier: tokens a second of streams that decode
-// at once. Coordinator and two workers are on hosts of their own (tests/testing/lossy_network.h); all cases have the
-// same delay and rate. One JSON object a case on stdout. Needs root.
+// What a ring reaches over a network that loses and reorders packets, by carrier: tokens a second of streams that
+// decode at once. Coordinator and two workers are on hosts of their own (tests/testing/lossy_network.h); all cases have
+// the same delay and rate. One JSON object a case on stdout. Needs root.
 //
-//   lossy_bench MODEL [--loss 0.05] [--reorder 0.02] [--delay-ms 10] [--mbit 1000] [--streams 8] [--tokens 100] [--runs 3]
-//   lossy_bench bytes ...            bytes through one connection instead of tokens
+//   lossy_bench MODEL [--loss 0.05] [--reorder 0.02] [--delay-ms 10] [--mbit 1000] [--streams 8] [--tokens 100] [--runs
+//   3] lossy_bench bytes ...            bytes through one connection instead of tokens
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -34,7 +34,7 @@ using testing::Process;
 struct Flags {
   std::string model;
   std::string self, gyre;
-  std::string client;  // an address: this process is the client of a ring
+  std::string client;    // an address: this process is the client of a ring
   std::string transfer;  // an address: this process sends bytes there
   std::string listen;    // this process takes bytes
   std::string carrier;
@@ -82,8 +82,8 @@ void Client(const Flags& flags) {
   for (auto& t : threads) t.join();
   uint64_t hash = 0;
   for (uint64_t h : hashes) hash = hash * 31 + h;
-  fmt::print("rate {:.2f} {:016x}\n", static_cast<double>(tokens) / std::chrono::duration<double>(Duration(ended - all_started)).count(),
-             hash);
+  fmt::print("rate {:.2f} {:016x}\n",
+             static_cast<double>(tokens) / std::chrono::duration<double>(Duration(ended - all_started)).count(), hash);
 }
 
 struct Case {
@@ -112,14 +112,14 @@ void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
   LossyNetwork net(3, path);
   if (!net.why_not().empty()) Fail(net.why_not());
   const std::string address = LossyNetwork::Address(1) + ":7070";
-  Process serve(net.On(1, {flags.gyre, "serve", flags.model, "--cluster", address, "--insecure", "--no-local",
-                           "--min-workers", "2", "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache",
-                           "--transport", c.carrier}));
+  Process serve(
+      net.On(1, {flags.gyre, "serve", flags.model, "--cluster", address, "--insecure", "--no-local", "--min-workers",
+                 "2", "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache", "--transport", c.carrier}));
   if (!serve.WaitFor("listening ")) Fail(serve.output());
   std::vector<std::unique_ptr<Process>> workers;
   for (int host : {2, 3}) {
-    workers.push_back(std::make_unique<Process>(net.On(host, {flags.gyre, "worker", "--join", address, "--insecure",
-                                                              "--name", fmt::format("w{}", host), "-t", "1"})));
+    workers.push_back(std::make_unique<Process>(net.On(
+        host, {flags.gyre, "worker", "--join", address, "--insecure", "--name", fmt::format("w{}", host), "-t", "1"})));
   }
   WaitServing(net, flags, address, serve);
   std::vector<double> rates;
@@ -135,9 +135,11 @@ void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
   Process layers(net.On(1, {flags.gyre, "layers", "--cluster", address}));
   layers.Wait(std::chrono::seconds(20));
   const bool over = layers.output().find(fmt::format(" {}  ", c.carrier)) != std::string::npos;
-  const double most = *std::max_element(rates.begin(), rates.end()), least = *std::min_element(rates.begin(), rates.end());
+  const double most = *std::max_element(rates.begin(), rates.end()),
+               least = *std::min_element(rates.begin(), rates.end());
   fmt::print(
-      "{{\"carrier\": \"{}\", \"loss\": {}, \"reorder\": {}, \"tokens_per_s\": {:.1f}, \"from\": {:.1f}, \"to\": {:.1f}, "
+      "{{\"carrier\": \"{}\", \"loss\": {}, \"reorder\": {}, \"tokens_per_s\": {:.1f}, \"from\": {:.1f}, \"to\": "
+      "{:.1f}, "
       "\"texts\": \"{}\", \"packets\": {}, \"lost\": {}, \"queue_full\": {}{}}}\n",
       c.carrier, path.loss, path.reorder, Median(rates), least, most, text, net.packets() - packets, net.lost() - lost,
       net.full(), over ? "" : ", \"wrong_carrier\": true");
@@ -175,7 +177,8 @@ void Listen(const Flags& flags) {
       bytes += frame->payload.size();
     }
   }
-  fmt::print("rate {:.2f} x\n", static_cast<double>(bytes) / 125000 / std::chrono::duration<double>(Clock::now() - start).count());
+  fmt::print("rate {:.2f} x\n",
+             static_cast<double>(bytes) / 125000 / std::chrono::duration<double>(Clock::now() - start).count());
   std::fflush(stdout);
 }
 
@@ -186,7 +189,8 @@ void Transfer(const Flags& flags) {
   if (!link.ok()) Fail(Message(link.status()));
   const std::vector<std::byte> payload(1 << 20, std::byte{7});
   const ByteSpan parts[] = {payload};
-  for (const Deadline end = After(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.seconds))); Clock::now() < end;) {
+  for (const Deadline end = After(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.seconds)));
+       Clock::now() < end;) {
     if (const Status s = (*link)->Send({.kind = FrameKind::kHidden}, parts, kNoDeadline); !s.ok()) Fail(Message(s));
   }
   if (const Status s = (*link)->Send({.kind = FrameKind::kAnswer}, {}, kNoDeadline); !s.ok()) Fail(Message(s));
@@ -199,16 +203,21 @@ void MegaBits(const Flags& flags, const LossyPath& path, const Case& c) {
   for (int run = 0; run < flags.runs; ++run) {
     LossyNetwork net(2, path);
     if (!net.why_not().empty()) Fail(net.why_not());
-    Process listen(net.On(2, {flags.self, "bytes", "--carrier", c.carrier, "--listen", LossyNetwork::Address(2) + ":0"}));
+    Process listen(
+        net.On(2, {flags.self, "bytes", "--carrier", c.carrier, "--listen", LossyNetwork::Address(2) + ":0"}));
     const auto at = listen.WaitFor("at ");
     if (!at) Fail(listen.output());
-    Process transfer(net.On(1, {flags.self, "bytes", "--carrier", c.carrier, "--transfer", *at, "--seconds", fmt::format("{}", flags.seconds)}));
+    Process transfer(net.On(1, {flags.self, "bytes", "--carrier", c.carrier, "--transfer", *at, "--seconds",
+                                fmt::format("{}", flags.seconds)}));
     if (listen.Wait(std::chrono::seconds(300)) != 0) Fail(listen.output() + transfer.output());
     rates.push_back(std::stod(Word(listen.output(), "rate ", 1)));
     full += net.full();
   }
-  fmt::print("{{\"carrier\": \"{}\", \"loss\": {}, \"reorder\": {}, \"mbit\": {:.0f}, \"from\": {:.0f}, \"to\": {:.0f}, \"queue_full\": {}}}\n", c.carrier, path.loss, path.reorder, Median(rates),
-             *std::min_element(rates.begin(), rates.end()), *std::max_element(rates.begin(), rates.end()), full);
+  fmt::print(
+      "{{\"carrier\": \"{}\", \"loss\": {}, \"reorder\": {}, \"mbit\": {:.0f}, \"from\": {:.0f}, \"to\": {:.0f}, "
+      "\"queue_full\": {}}}\n",
+      c.carrier, path.loss, path.reorder, Median(rates), *std::min_element(rates.begin(), rates.end()),
+      *std::max_element(rates.begin(), rates.end()), full);
   std::fflush(stdout);
 }
 

@@ -154,7 +154,8 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
       ->add_option(
           "--transport", *transport,
           "what carries activations: shm is memory that processes of one host share, udp stands loss better than "
-          "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone fails where it can't be had")
+          "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone "
+          "fails where it can't be had")
       ->check(CLI::IsMember({"auto", "tcp", "udp", "shm", "kernel"}));
 }
 

@@ -431,9 +431,10 @@ TEST(TransportTest, WishesHaveNamesAndContradictOnlyEachOther) {
 
 TEST(RingAddressTest, SchemesAreReadAndStrangersAreRefused) {
   const std::string shm = std::string(32, 'a') + "@" + std::string(16, '0');
-  for (const RingAddress& a : {RingAddress{.tcp = "127.0.0.1:7"}, RingAddress{.tcp = ":7", .shm = shm},
-                               RingAddress{.tcp = "[::1]:7", .shm = shm}, RingAddress{.tcp = ":7", .udp = 65535},
-                               RingAddress{.tcp = ":7", .shm = shm, .udp = 9}}) {
+  for (const RingAddress& a :
+       {RingAddress{.tcp = "127.0.0.1:7"}, RingAddress{.tcp = ":7", .shm = shm},
+        RingAddress{.tcp = "[::1]:7", .shm = shm}, RingAddress{.tcp = ":7", .udp = 65535},
+        RingAddress{.tcp = ":7", .shm = shm, .udp = 9}, RingAddress{.tcp = "h:7", .udp = 9, .only_udp = true}}) {
     const auto back = ParseRingAddress(FormatRingAddress(a));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, a);
@@ -443,8 +444,8 @@ TEST(RingAddressTest, SchemesAreReadAndStrangersAreRefused) {
   for (const std::string& bad :
        {std::string(), std::string(",shm:") + shm, "h:1,shm:" + shm + "0", std::string("h:1,shm:"),
         std::string("h:1,shm:@"), "h:1,shm:" + std::string(32, 'A') + "@" + std::string(16, '0'),
-        "h:1," + std::string(2000, 'x'), std::string("h:1 ,x"),
-        std::string("h:1,udp:"), std::string("h:1,udp:0"), std::string("h:1,udp:65536"), std::string("h:1,udp:h:2")}) {
+        "h:1," + std::string(2000, 'x'), std::string("h:1 ,x"), std::string("h:1,udp:"), std::string("h:1,udp:0"),
+        std::string("h:1,udp:65536"), std::string("h:1,udp:h:2")}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseRingAddress(bad).status())) << bad;
   }
 }

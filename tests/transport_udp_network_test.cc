@@ -135,7 +135,15 @@ std::vector<Scenario> Scenarios() {
       {"Duplicates", {.delay = ms(10), .duplicate = 0.2}, 0.7},
       {"Flips", {.delay = ms(10), .flip = 0.02}, 0.7},
       {"ShortQueue", {.queue = 60000, .delay = ms(10)}, 0.6},
-      {"All", {.delay = ms(10), .jitter = ms(3), .loss = 0.05, .duplicate = 0.05, .flip = 0.01, .burst = 0.001, .burst_length = 10}, 0.4},
+      {"All",
+       {.delay = ms(10),
+        .jitter = ms(3),
+        .loss = 0.05,
+        .duplicate = 0.05,
+        .flip = 0.01,
+        .burst = 0.001,
+        .burst_length = 10},
+       0.4},
       {"Loss5Delay200", {.delay = ms(100), .loss = 0.05}, 0.25},
       {"Slow", {.bytes_per_second = 1.25e6, .delay = ms(20), .loss = 0.02}, 0.6},
   };
@@ -163,9 +171,11 @@ TEST_P(UdpNetworkTest, EveryFrameOnceAndInOrder) {
   const double share = static_cast<double>(writer.total()) / took / s.path.bytes_per_second;
   const double left = 1 - s.path.loss - s.path.flip - s.path.burst * s.path.burst_length;
   const UdpCoreStats& stats = net.core(0).stats();
-  fmt::print("{:14} {:5.1f} s, {:3.0f}% of the capacity, {:3.0f}% of what loss leaves; {} packets, {} lost, {} late, {} copies, {} probes, size {}, loss {:.3f}\n",
-             s.name, took, 100 * share, 100 * share / left, stats.sent, stats.lost, stats.late, stats.copies, stats.probes,
-             net.core(0).datagram_size(), net.core(0).rate().loss());
+  fmt::print(
+      "{:14} {:5.1f} s, {:3.0f}% of the capacity, {:3.0f}% of what loss leaves; {} packets, {} lost, {} late, {} "
+      "copies, {} probes, size {}, loss {:.3f}\n",
+      s.name, took, 100 * share, 100 * share / left, stats.sent, stats.lost, stats.late, stats.copies, stats.probes,
+      net.core(0).datagram_size(), net.core(0).rate().loss());
   EXPECT_GT(share / left, s.least_share);
   // And the end.
   net.core(0).Close(net.now());

@@ -27,8 +27,8 @@ inline constexpr size_t kMaxHello = 1024;
 
 // For a link that goes on over UDP.
 struct UdpOffer {
-  uint64_t link = 0;                   // random: what the peer writes on its datagrams
-  std::array<uint8_t, 32> share{};     // of the keys (X25519)
+  uint64_t link = 0;                // random: what the peer writes on its datagrams
+  std::array<uint8_t, 32> share{};  // of the keys (X25519)
   bool operator==(const UdpOffer&) const = default;
 };
 

@@ -101,8 +101,8 @@ class Port : public RingPort {
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> DialUdp(const RingAddress& to, Hello hello, Deadline deadline);
   // The link of a dialer that is welcome, and it is told so.
-  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, const Hello& hello, Transport transport, const std::string& peer,
-                                          const TcpOptions& options);
+  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, const Hello& hello, Transport transport,
+                                          const std::string& peer, const TcpOptions& options);
   // Why a dialer that waits can't be taken for `expected`; "" = it can.
   std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
   TcpOptions Tcp(LinkRole role) const;
@@ -161,6 +161,7 @@ Status Port::Listen() {
     if (udp.ok()) {
       udp_ = *std::move(udp);
       address.udp = udp_->port();
+      address.only_udp = options_.transport == Transport::kUdp;
     } else if (options_.transport == Transport::kUdp) {
       return Annotate(udp.status(), "--transport udp");
     } else {
@@ -218,8 +219,8 @@ void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   options.max_payload = kMaxPullRequest;
   Status failed;
   const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
-    auto link =
-        Welcome(std::move(fd), caller, hello, options_.transport, fmt::format("{} ({})", hello.from, caller.peer), options);
+    auto link = Welcome(std::move(fd), caller, hello, options_.transport,
+                        fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
     if (link.ok()) ++accepted_;
     return link;
@@ -343,7 +344,8 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
   if (*transport == Transport::kTcp || *transport == Transport::kKernel) {
     return DialTcp(to.tcp, *transport, hello, deadline);
   }
-  if (*transport == Transport::kUdp) return DialUdp(to, hello, deadline);
+  if (*transport == Transport::kUdp || (*transport == Transport::kAuto && to.only_udp))
+    return DialUdp(to, hello, deadline);
   StatusOr<std::unique_ptr<Link>> shared = DialShm(to, hello, deadline);
   if (!absl::IsUnavailable(shared.status())) return shared;
   if (*transport == Transport::kShm) {

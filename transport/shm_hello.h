@@ -13,8 +13,8 @@
 
 namespace gyre {
 
-// The dialer's hello over a fresh socket and its answer, with up to `most` descriptors that come beside it. kUnavailable:
-// there was none; kDataLoss, kCancelled, kDeadlineExceeded.
+// The dialer's hello over a fresh socket and its answer, with up to `most` descriptors that come beside it.
+// kUnavailable: there was none; kDataLoss, kCancelled, kDeadlineExceeded.
 StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline, const std::function<bool()>& stopped,
                               std::vector<Fd>* fds = nullptr, size_t most = 0);
 

@@ -54,13 +54,20 @@ void ReceivedPackets::AddRange(uint64_t begin, uint64_t end) {
 
 void ReceivedPackets::Forget(uint64_t number) { seen_ = std::max(seen_, number + 1); }
 
+bool ReceivedPackets::HasMoreRanges(size_t than) const {
+  const auto& ranges = numbers_.ranges();
+  if (ranges.size() <= than) return false;
+  return std::prev(ranges.end(), static_cast<std::ptrdiff_t>(than + 1))->second > seen_;
+}
+
 AckFrame ReceivedPackets::Ack() const {
   AckFrame ack;
   const auto& ranges = numbers_.ranges();
   for (auto it = ranges.rbegin(); it != ranges.rend() && ack.ranges.size() < kMostAckRanges; ++it) {
     if (it->second <= seen_ && !ack.ranges.empty()) break;
     const uint64_t longest = uint64_t{1} << 31;
-    ack.ranges.push_back({.first = std::max(it->first, it->second - std::min(it->second, longest)), .last = it->second - 1});
+    ack.ranges.push_back(
+        {.first = std::max(it->first, it->second - std::min(it->second, longest)), .last = it->second - 1});
     if (it->second - it->first > longest) break;
   }
   return ack;
@@ -123,7 +130,8 @@ StatusOr<std::optional<size_t>> UdpCore::Read(std::span<std::byte> into) {
 }
 
 void UdpCore::NoteRead() {
-  if (granted_ - read_ <= in_.capacity() * 3 / 4 && WindowNow() > granted_) window_due_ = true;
+  const bool more = !end_ || whole_ < *end_;
+  if (more && granted_ - read_ <= in_.capacity() * 3 / 4 && WindowNow() > granted_) window_due_ = true;
 }
 
 void UdpCore::Close(Deadline now) {
@@ -214,7 +222,7 @@ bool UdpCore::OnEnd(uint64_t length) {
   base_ = next_ = written_;
   lost_.clear();
   delivered_.clear();
-  end_due_ = window_due_ = false;
+  end_due_ = false;
   if (closed_) done_at_ = now_ + 3 * ProbeTimeout();
   return true;
 }
@@ -231,7 +239,8 @@ bool UdpCore::OnChallenge(uint64_t token) {
 
 bool UdpCore::OnResponse(uint64_t token) {
   if (!candidate_) return true;
-  if (token == candidate_->token + 1 && from_ == peer_) candidate_.reset();  // it is still where it was
+  // It is still where it was, whichever way its answer took: somebody may copy packets and be faster.
+  if (token == candidate_->token + 1) candidate_.reset();
   if (candidate_ && token == candidate_->token && from_ == candidate_->at) candidate_->answered = true;
   return true;
 }
@@ -316,8 +325,8 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
   // An acknowledgement goes along with whatever leaves.
   if (unacked_ > 0) {
     AckFrame ack = received_.Ack();
-    ack.delay_us = static_cast<uint32_t>(std::clamp<int64_t>(
-        std::chrono::duration_cast<microseconds>(now - largest_at_).count(), 0, 1 << 24));
+    ack.delay_us = static_cast<uint32_t>(
+        std::clamp<int64_t>(std::chrono::duration_cast<microseconds>(now - largest_at_).count(), 0, 1 << 24));
     if (w.PutAck(ack)) d.packet.acked = ack.ranges.front().last;
   }
   if (window_due_ && w.Put(UdpFrameType::kWindow, WindowNow())) {
@@ -345,7 +354,7 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
       break;
     }
   }
-  const bool prune = d.packet.acked > 0 && now >= ack_at_ && received_.gaps() > kManyGaps &&
+  const bool prune = d.packet.acked > 0 && now >= ack_at_ && received_.HasMoreRanges(kManyGaps) &&
                      now >= last_asked_ + round_trip_.value_or(kAckDelay);
   if (!d.asks && (probes || ping_due_ || prune)) d.asks = w.Put(UdpFrameType::kPing);
   if (!d.asks && now < ack_at_) return {};

@@ -36,7 +36,7 @@ struct UdpKeys {
 struct UdpCoreOptions {
   size_t send_buffer = 4 << 20, receive_buffer = 4 << 20;  // bytes
   size_t largest_datagram = kUdpLargest;                   // at least kUdpBaseSize
-  uint64_t packets_a_key = uint64_t{1} << 22;  // RFC 9001 allows 2^23
+  uint64_t packets_a_key = uint64_t{1} << 22;              // RFC 9001 allows 2^23
   bool copies = true;  // sends the last packets twice where packets are lost and the link is half used
 };
 
@@ -72,8 +72,8 @@ class ReceivedPackets {
   void Forget(uint64_t number);
   uint64_t largest() const { return largest_; }
   AckFrame Ack() const;
-  // How many ranges an acknowledgement would have.
-  size_t gaps() const { return numbers_.size(); }
+  // Whether an acknowledgement would have more than so many ranges.
+  bool HasMoreRanges(size_t than) const;
 
  private:
   static constexpr size_t kMostRanges = 512;

@@ -27,8 +27,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr auto kAnswer = seconds(5);      // of a peer that took the link, over UDP
-constexpr auto kFarewell = seconds(1);    // for closed links, when their port ends
+constexpr auto kAnswer = seconds(5);    // of a peer that took the link, over UDP
+constexpr auto kFarewell = seconds(1);  // for closed links, when their port ends
 constexpr auto kUdpSpin = microseconds(20);
 // While there is traffic the thread looks at the time by itself, so that a sender need not wake it for each deadline.
 constexpr auto kBusyTurn = milliseconds(5), kBusyFor = milliseconds(200);
@@ -65,9 +65,9 @@ struct Connection {
   UdpCore core GYRE_GUARDED_BY(mutex);
   bool woken GYRE_GUARDED_BY(mutex) = false;
   bool flushing GYRE_GUARDED_BY(mutex) = false, again GYRE_GUARDED_BY(mutex) = false;
-  bool told GYRE_GUARDED_BY(mutex) = false;       // that the peer was heard
-  bool orphan GYRE_GUARDED_BY(mutex) = false;    // its port has ended
-  bool abandoned GYRE_GUARDED_BY(mutex) = false;  // its stream has ended
+  bool told GYRE_GUARDED_BY(mutex) = false;            // that the peer was heard
+  bool orphan GYRE_GUARDED_BY(mutex) = false;          // its port has ended
+  bool abandoned GYRE_GUARDED_BY(mutex) = false;       // its stream has ended
   std::atomic<bool> can_read{false}, can_write{true};  // hints for a waiter that spins
 
   void Tell() GYRE_REQUIRES(mutex) {
@@ -79,8 +79,8 @@ struct Connection {
   }
 };
 
-// Sends all that the link has to send now. One thread at a time does it for a link, so that its datagrams stay in order;
-// the lock is not held while they leave.
+// Sends all that the link has to send now. One thread at a time does it for a link, so that its datagrams stay in
+// order; the lock is not held while they leave.
 void FlushLink(Wire& wire, Connection& c) {
   static thread_local UdpBatch batch;
   const UdpSocket& socket = c.dials ? wire.dialing : wire.listening;
@@ -124,7 +124,14 @@ class UdpStream : public ByteStream {
     UdpStream::Close();
     {
       MutexLock lock(&c_.mutex);
-      if (getenv("UDPDBG")) fprintf(stderr,"dials %d sent %lu recv %lu lost %lu late %lu copies %lu probes %lu dropped %lu size %zu bw %.0f MB/s loss %.3f rtt %.0f us window %zu\n",c_.dials,c_.core.stats().sent,c_.core.stats().received,c_.core.stats().lost,c_.core.stats().late,c_.core.stats().copies,c_.core.stats().probes,c_.core.stats().dropped,c_.core.datagram_size(),c_.core.rate().bytes_per_second()/1e6,c_.core.rate().loss(),std::chrono::duration<double>(c_.core.RoundTrip().value_or(Duration{})).count()*1e6,c_.core.rate().Window());
+      if (LogEnabled(LogLevel::kDebug)) {
+        const UdpCoreStats& stats = c_.core.stats();
+        Log(LogLevel::kDebug,
+            "UDP link to {}: {} packets sent, {} lost, {} late, {} copies, {} probes; {} came, {} dropped; {} bytes "
+            "each, {:.0f} MB/s",
+            FormatUdpAddress(c_.core.peer()), stats.sent, stats.lost, stats.late, stats.copies, stats.probes,
+            stats.received, stats.dropped, c_.core.datagram_size(), c_.core.rate().bytes_per_second() / 1e6);
+      }
       c_.abandoned = true;
     }
     wire_->Wake();

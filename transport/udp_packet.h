@@ -14,9 +14,9 @@
 namespace gyre {
 
 inline constexpr uint8_t kUdpVersion = 1;
-inline constexpr size_t kUdpHeader = 20;        // of a data packet
-inline constexpr size_t kUdpBaseSize = 1200;    // a datagram that every path carries
-inline constexpr size_t kUdpLargest = 65000;    // the largest datagram that is tried
+inline constexpr size_t kUdpHeader = 20;               // of a data packet
+inline constexpr size_t kUdpBaseSize = 1200;           // a datagram that every path carries
+inline constexpr size_t kUdpLargest = 65000;           // the largest datagram that is tried
 inline constexpr uint64_t kUdpFirstWindow = 64 << 10;  // what may be sent before the first window
 inline constexpr size_t kMostAckRanges = 128;
 
@@ -94,7 +94,8 @@ class PacketWriter {
   size_t at_ = 0;
 };
 
-// What a packet says, in its order. The functions return false where the frame breaks the protocol, which ends the walk.
+// What a packet says, in its order. The functions return false where the frame breaks the protocol, which ends the
+// walk.
 class PacketVisitor {
  public:
   virtual ~PacketVisitor() = default;

@@ -30,6 +30,7 @@ bool UdpCore::OnAck(const AckFrame& ack) {
   const bool sample = newest != nullptr && newest->state == PacketState::kInFlight;
   const Deadline sent_at = newest != nullptr ? newest->at : Deadline{};
   largest_acked_ = std::max(largest_acked_, largest);
+  if (largest >= phase_began_) phase_acked_ = true;
   bool progress = false;
   for (auto range = ack.ranges.rbegin(); range != ack.ranges.rend(); ++range) {
     for (uint64_t n = std::max(range->first, first_number_); n <= range->last; ++n) {
@@ -62,7 +63,6 @@ void UdpCore::OnPacketAcked(uint64_t number, SentPacket& p) {
   p.state = PacketState::kAcked;
   if (p.acked > 0) received_.Forget(p.acked);
   if (before == PacketState::kUncounted) return;
-  if (number >= phase_began_) phase_acked_ = true;
   if (before == PacketState::kInFlight) {
     in_flight_ -= p.bytes;
     --in_flight_packets_;
@@ -108,7 +108,7 @@ void UdpCore::OnPacketLost(uint64_t number, SentPacket& p) {
   ++stats_.lost;
   rate_.OnLost(p.mark);
   size_.OnLost(number, p.bytes, now_);
-  if (p.window > 0 && p.window == granted_ && !end_) window_due_ = true;
+  if (p.window > 0 && p.window == granted_ && (!end_ || whole_ < *end_)) window_due_ = true;
   // Its bytes are on their way once more already, or have arrived by now.
   const SentPacket* twin = p.twin > 0 ? Find(p.twin) : nullptr;
   if (twin != nullptr && twin->state == PacketState::kInFlight) return;

@@ -49,7 +49,9 @@ Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan conte
   return HmacSha256(secret, {BytesOf(label), context, one});
 }
 
-bool SameBytes(ByteSpan a, ByteSpan b) { return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+bool SameBytes(ByteSpan a, ByteSpan b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 void RandomBytes(std::span<std::byte> out) { Must(RAND_bytes(Raw(out.data()), static_cast<int>(out.size())) == 1); }
 

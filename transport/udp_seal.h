@@ -19,7 +19,6 @@ namespace gyre {
 
 using Hash256 = std::array<std::byte, 32>;
 
-
 inline constexpr size_t kSealTag = 16;
 
 // Of the parts, one after the other. All of these throw std::bad_alloc where OpenSSL has no memory.

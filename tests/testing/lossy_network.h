@@ -94,7 +94,8 @@ class LossyNetwork {
       at = end + 1;
     }
     Process p(command);
-    if (p.Wait(std::chrono::seconds(10)) != 0 && why_not_.empty()) why_not_ = fmt::format("ip {}: {}", words, p.output());
+    if (p.Wait(std::chrono::seconds(10)) != 0 && why_not_.empty())
+      why_not_ = fmt::format("ip {}: {}", words, p.output());
   }
   double Draw() { return std::uniform_real_distribution<>(0, 1)(random_); }
 
@@ -111,7 +112,8 @@ class LossyNetwork {
       ++full_;
       return;
     }
-    free_[from] = begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(static_cast<double>(n) / rate));
+    free_[from] =
+        begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(static_cast<double>(n) / rate));
     if (Draw() < path_.loss) {
       ++lost_;
       return;
