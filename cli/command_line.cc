@@ -343,6 +343,14 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
                 "what a reasoning model thinks, and the markers around it, stay in the content");
 }
 
+CLI::Option* AddWeightsRateFlag(CLI::App* app, std::string* rate) {
+  return app
+      ->add_option("--weights-rate", *rate,
+                   "weights go to workers without the model's file with at most SIZE a second, as 50M (default: no "
+                   "limit)")
+      ->type_name("SIZE");
+}
+
 Action AddServe(CLI::App* app) {
   auto o = std::make_shared<ServeCommandOptions>();
   o->version = GYRE_VERSION;
@@ -377,6 +385,7 @@ Action AddServe(CLI::App* app) {
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
+  AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);
   AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
   app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
@@ -408,6 +417,7 @@ Action AddWorker(CLI::App* app) {
          "--weights", o->weights,
          "where weights come from: a file here, the ring (fetch), or a file if it is here, else the ring (auto)")
       ->check(CLI::IsMember({"auto", "file", "fetch"}));
+  AddWeightsRateFlag(app, &o->weights_rate);
   app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
   app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
       ->type_name("HOST:PORT");

@@ -164,8 +164,9 @@ struct ServeCommandOptions {
   SourceOptions source;
   ServeOptions serve;  // cluster "" = no worker joins
   HttpOptions http;
-  std::string memory;  // as 8G; "" = what is free
-  std::string layers;  // as 0-7; "" = a share like a worker's
+  std::string memory;        // as 8G; "" = what is free
+  std::string layers;        // as 0-7; "" = a share like a worker's
+  std::string weights_rate;  // as 50M
   std::string max_body = "8M";
   LogOptions log;
   std::string trace;  // file; "" = none
@@ -179,6 +180,7 @@ struct WorkerCommandOptions {
   OpenOptions open;
   int threads = 0;
   std::string weights = "auto";  // or file, fetch
+  std::string weights_rate;      // as 50M
   bool insecure = false, quiet = false;
   LogOptions log;
   std::string version;

@@ -174,6 +174,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (clustered) {
     weights =
         std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
+    GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
+    weights->server().SetRate(rate);
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);
@@ -235,6 +237,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                  : options.weights == "fetch" ? WeightsFrom::kFetch
                                               : WeightsFrom::kAuto;
   node.cache = CacheFolder(options.source);
+  GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
   GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";

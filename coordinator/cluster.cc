@@ -40,7 +40,6 @@ class Cluster::Impl {
   AskMode Mode(bool dry_run) const;
   void AskForTraces();
   ClusterStatus status() const { return board_.Read(options_.now()); }
-  const RingKey& key() const { return options_.key; }
   StatusBoard& board() { return board_; }
 
  private:
@@ -350,7 +349,6 @@ StatusOr<ChangeReport> Cluster::ResizeAndWait(const std::string& text) {
   return future.get();
 }
 ClusterStatus Cluster::status() const { return impl_->status(); }
-const RingKey& Cluster::key() const { return impl_->key(); }
 std::shared_ptr<void> Cluster::Subscribe(std::function<void()> changed) {
   return impl_->board().Subscribe(std::move(changed));
 }

@@ -61,7 +61,6 @@ class Cluster {
   void Undrain(const std::string& name, Done done);
   StatusOr<ChangeReport> ResizeAndWait(const std::string& text);
   ClusterStatus status() const;
-  const RingKey& key() const;  // of the ring's links
   // `changed` is called on the cluster's thread whenever ClusterStatus::revision has risen, until what is returned is
   // dropped, which waits for a call that is under way. It must neither block nor drop it.
   [[nodiscard]] std::shared_ptr<void> Subscribe(std::function<void()> changed);

@@ -20,7 +20,8 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
                    .drained = drained_.count(m->info.name) > 0,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
-                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{}});
+                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .disk = m->info.disk});
   }
   return out;
 }

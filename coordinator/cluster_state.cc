@@ -275,6 +275,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .rates = m->loads.Rates(now),
                         .drained = drained_.count(m->info.name) > 0,
                         .left_out = Message(m->left_out)};
+    if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;
     // A member that was not told to drop them holds the layers of a lost plan.

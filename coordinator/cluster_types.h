@@ -76,8 +76,9 @@ struct MemberStatus {
   MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
-  bool drained = false;  // it gets no layers before an undrain
-  std::string left_out;  // why automatic plans do without it; "" if they don't
+  bool drained = false;   // it gets no layers before an undrain
+  std::string left_out;   // why automatic plans do without it; "" if they don't
+  StageProgress loading;  // of the stage that it prepares; all 0 if it prepares none
 };
 
 // How a change is asked for.

@@ -245,6 +245,14 @@ Status CheckName(const std::string& path, std::span<const std::byte> bytes) {
   return Gguf::Parse(bytes).status();
 }
 
+// An error for files of a cache of weights, of which only some layers are there.
+Status CheckWhole(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path p(path), folder = std::filesystem::is_directory(p, error) ? p : p.parent_path();
+  if (!std::filesystem::exists(folder / kPartialModelMarker, error)) return absl::OkStatus();
+  return FailedPrecondition("{}: only the layers that a worker fetched are in it", path);
+}
+
 // The folder that `path` names, itself or by a .safetensors file in it; "" if it is neither.
 std::string HfFolderOf(const std::string& path) {
   std::error_code error;
@@ -257,6 +265,7 @@ std::string HfFolderOf(const std::string& path) {
 }  // namespace
 
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
+  if (!options.known_hash) GYRE_RETURN_IF_ERROR(CheckWhole(path));
   if (const std::string folder = HfFolderOf(path); !folder.empty()) {
     GYRE_ASSIGN_OR_RETURN(auto hf, OpenHfFolder(folder));
     auto model = std::make_shared<OpenedModel>();

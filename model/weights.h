@@ -96,6 +96,9 @@ struct OpenOptions {
 StatusOr<size_t> LayerBytes(const Model& model, int layer);
 StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
 
+// Beside files of which parts are missing. Without OpenOptions::known_hash they are refused: their holes read as zeros.
+inline constexpr char kPartialModelMarker[] = ".partial-model";
+
 // Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Every layer's
 // tensors are looked up once, so that a file with a missing or misshapen tensor fails here. Errors: kNotFound (no
 // file), kDataLoss (corrupt), kUnimplemented (unknown architecture, type or value: the message lists those that are

@@ -93,14 +93,14 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
 }
 
 StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
-  Welcome welcome{.name = w.name(), .term = w.term(), .key = {}};
-  if (w.key().empty()) return welcome;
+  Welcome welcome{.name = w.name(), .term = w.term(), .weights_key = {}};
+  if (w.weights_key().empty()) return welcome;
   RingKey key{};
-  if (w.key().size() != key.size()) {
-    return InvalidArgument("a welcome's key has {} bytes, expected {}", w.key().size(), key.size());
+  if (w.weights_key().size() != key.size()) {
+    return InvalidArgument("a welcome's key has {} bytes, expected {}", w.weights_key().size(), key.size());
   }
-  std::copy(w.key().begin(), w.key().end(), key.begin());
-  welcome.key = key;
+  std::copy(w.weights_key().begin(), w.weights_key().end(), key.begin());
+  welcome.weights_key = key;
   return welcome;
 }
 
@@ -213,7 +213,7 @@ struct EncodeCommand {
   void operator()(const Welcome& w) const {
     out->mutable_welcome()->set_name(w.name);
     out->mutable_welcome()->set_term(w.term);
-    if (w.key) out->mutable_welcome()->set_key(w.key->data(), w.key->size());
+    if (w.weights_key) out->mutable_welcome()->set_weights_key(w.weights_key->data(), w.weights_key->size());
   }
   void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
   void operator()(const MoveCommand& m) const {

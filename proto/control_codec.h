@@ -56,7 +56,7 @@ struct WorkerHello {
 struct Welcome {
   std::string name;
   uint64_t term = 0;
-  std::optional<RingKey> key;  // of the term's links; older coordinators don't tell it here
+  std::optional<RingKey> weights_key;  // of links for weights
 };
 struct MoveCommand {
   std::vector<BlockId> blocks;

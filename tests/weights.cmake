@@ -1,6 +1,6 @@
 if(GYRE_TESTS)
   gyre_tests(weights_tests "unit;asan"
-    FILES weights_cache_test weights_fetch_policy_test weights_manifest_test
+    FILES weights_cache_test weights_fetch_policy_test weights_fetch_test weights_manifest_test
     DEPS gyre_weights)
 endif()
 if(GYRE_FUZZ)

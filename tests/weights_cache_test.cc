@@ -65,9 +65,9 @@ TEST_F(WeightCacheTest, AModelOpensWithoutItsLayersAndGetsThemLater) {
   const auto model = testing::Opened(store->ModelPath(), open);
   EXPECT_EQ(model->content_hash(), model_->content_hash());
   EXPECT_EQ(model->spec().layers.size(), 3u);
-  const auto before = model->Layer(1);
-  ASSERT_TRUE(before.ok());
-  for (uint64_t i = 0; i < before->q.bytes(); ++i) EXPECT_EQ(before->q.data[i], std::byte{0});
+  ASSERT_TRUE(model->Layer(1).ok());
+  const TensorView* absent = model->tensors().Find("blk.1.attn_q.weight");
+  for (uint64_t i = 0; i < absent->bytes; ++i) ASSERT_EQ(absent->data[i], std::byte{0});
   PutAll(*store);
   for (const auto& [name, t] : model_->tensors().all()) {
     const TensorView* here = model->tensors().Find(name);
@@ -206,12 +206,12 @@ TEST_F(WeightCacheTest, EntriesThatNobodyUsesGoFirst) {
     ASSERT_TRUE((*older)->Put(p, BytesOf(model)->bytes[0].subspan(at.offset, at.bytes)).ok());
   }
   const auto store = Open(cache);
-  const Status used = cache.MakeRoom(*store, bytes, {});
+  const Status used = cache.MakeRoom(*store, TensorPieces(*manifest_), {});
   EXPECT_TRUE(absl::IsResourceExhausted(used)) << used;
   EXPECT_THAT(Message(used), HasSubstr("--cache-limit"));
   EXPECT_TRUE(cache.Find(manifest->root).has_value()) << "it is in use";
   older->reset();
-  EXPECT_TRUE(cache.MakeRoom(*store, bytes, {}).ok());
+  EXPECT_TRUE(cache.MakeRoom(*store, TensorPieces(*manifest_), {}).ok());
   EXPECT_FALSE(cache.Find(manifest->root).has_value());
   EXPECT_TRUE(cache.Find(manifest_->root).has_value());
 }
@@ -238,15 +238,16 @@ TEST_F(WeightCacheTest, ThenPiecesOfTheOwnEntryThatNobodyNeeds) {
   keep.insert(keep.end(), all.layers[2].begin(), all.layers[2].end());
   {
     const auto another = *cache.Open(manifest, {});  // as another process would
-    EXPECT_TRUE(absl::IsResourceExhausted(cache.MakeRoom(*store, layer, keep)));
+    EXPECT_TRUE(absl::IsResourceExhausted(cache.MakeRoom(*store, all.layers[2], keep)));
     EXPECT_EQ(store->state(all.layers[0][0]), PieceState::kThere);
   }
-  const Status room = cache.MakeRoom(*store, layer, keep);
+  const Status room = cache.MakeRoom(*store, all.layers[2], keep);
   EXPECT_TRUE(room.ok()) << room;
   EXPECT_EQ(store->state(all.layers[0][0]), PieceState::kAbsent);
   EXPECT_EQ(store->state(all.layers[1][0]), PieceState::kThere);
   EXPECT_TRUE(CheckPieces(*store, all.layers[1], 1, Never).empty());
-  for (uint32_t p : all.layers[1]) EXPECT_EQ(Sha256Of(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
+  for (uint32_t p : all.layers[1])
+    EXPECT_EQ(Sha256Of(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
   put(2);
 }
 

@@ -99,6 +99,9 @@ TEST(FetchPolicyTest, ASourceThatSendsWrongBytesIsAskedNothingMore) {
   EXPECT_EQ(p.Next(0, At(0)), 5u);
   EXPECT_EQ(p.Next(1, At(0)), 6u);
   p.Wrong(0, 5, "a lies", At(1));
+  EXPECT_EQ(p.MayDial(0, At(1)), true) << "once may be an accident of the network";
+  EXPECT_EQ(p.Next(0, At(1)), 5u);
+  p.Wrong(0, 5, "a lies", At(1));
   EXPECT_EQ(p.CheckForTest(), "");
   EXPECT_EQ(p.MayDial(0, At(1)), std::nullopt);
   EXPECT_EQ(p.Next(0, At(1)), std::nullopt);
@@ -112,6 +115,36 @@ TEST(FetchPolicyTest, ASourceThatSendsWrongBytesIsAskedNothingMore) {
   }
   EXPECT_EQ(asked, (std::set<uint32_t>{5, 6, 7, 8}));
   EXPECT_TRUE(p.done());
+}
+
+TEST(FetchPolicyTest, ASlowLinkHasOneRequestAtATime) {
+  FetchPolicy p = Make({1, 2, 3, 4}, 1);
+  p.Linked(0, 0, At(0));
+  EXPECT_EQ(p.Next(0, At(0)), 1u);
+  EXPECT_EQ(p.Next(0, At(0)), 2u);
+  EXPECT_TRUE(p.Arrived(0, 1, At(6000)));
+  EXPECT_EQ(p.Next(0, At(6000)), std::nullopt);
+  EXPECT_TRUE(p.Arrived(0, 2, At(6500)));
+  EXPECT_EQ(p.Next(0, At(6500)), 3u) << "half a second a piece, as the line is free again";
+  EXPECT_EQ(p.Next(0, At(6500)), 4u);
+}
+
+TEST(FetchPolicyTest, ASourceThatRefusesLinksIsNotDialedAgain) {
+  FetchPolicy p = Make({1}, 2);
+  p.GiveUp(0, FailedPrecondition("it knows no weights"));
+  EXPECT_EQ(p.MayDial(0, At(0)), std::nullopt);
+  EXPECT_TRUE(p.Failure(At(0)).ok());
+  p.GiveUp(1, FailedPrecondition("it knows no weights either"));
+  EXPECT_THAT(Message(p.Failure(At(0))), HasSubstr("either"));
+}
+
+TEST(FetchPolicyTest, BytesOfASlowPieceAreNoSilence) {
+  FetchPolicy p = Make({1}, 1);
+  p.Linked(0, 0, At(0));
+  p.Next(0, At(0));
+  p.Heard(At(0) + seconds(100));
+  EXPECT_TRUE(p.Failure(At(0) + seconds(200)).ok());
+  EXPECT_FALSE(p.Failure(At(0) + seconds(230)).ok());
 }
 
 TEST(FetchPolicyTest, SilenceIsAFailureAndNoSourcesTooAre) {

@@ -12,9 +12,6 @@
 
 namespace gyre {
 
-// The name under which a process's port hands out links for pieces. No member has it.
-inline constexpr char kPieceServerName[] = "@weights";
-
 // Asks for one piece of the model whose manifest has this root (weights/manifest.h).
 struct PullPiece {
   std::array<std::byte, 32> root{};

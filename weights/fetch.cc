@@ -63,9 +63,12 @@ void Fetch::Run(SourceId source, FetchLinkId id) {
         continue;
       }
     }
-    Hello hello = options_.hello;
-    hello.role = LinkRole::kBulk;
-    hello.to = kPieceServerName;
+    const Hello hello{.role = LinkRole::kWeights,
+                      .epoch = kWeightsEpoch,
+                      .key = options_.key,
+                      .from = options_.from,
+                      .to = sources_[source].name,
+                      .transport = options_.transport};
     StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(sources_[source].address, hello, After(kDialPatience));
     Status status = link.status();
     if (link.ok()) {
@@ -85,7 +88,11 @@ void Fetch::Run(SourceId source, FetchLinkId id) {
     if (stopping_ || policy_.done()) return;
     status = Annotate(status, fmt::format("weights from {}", sources_[source].name));
     Log(LogLevel::kInfo, "{}", Message(status));
-    policy_.Broken(id, source, status, Clock::now());
+    if (!link.ok() && absl::IsFailedPrecondition(status)) {
+      policy_.GiveUp(source, status);
+    } else {
+      policy_.Broken(id, source, status, Clock::now());
+    }
     changed_.SignalAll();
   }
 }
@@ -93,11 +100,19 @@ void Fetch::Run(SourceId source, FetchLinkId id) {
 Status Fetch::Pull(Link& link, SourceId source, FetchLinkId id) {
   std::vector<uint32_t> owed;
   Deadline heard = Clock::now();
+  uint64_t received = link.received();
   for (;;) {
     std::vector<uint32_t> ask;
+    const bool more = received != link.received();
+    if (more) {
+      heard_bytes_ += link.received() - received;
+      received = link.received();
+      heard = Clock::now();
+    }
     {
       MutexLock lock(&mutex_);
       if (stopping_ || policy_.done() || !fatal_.ok()) return absl::OkStatus();
+      if (more) policy_.Heard(heard);
       if (!policy_.MayDial(source, Deadline::max())) return absl::OkStatus();  // it sent something wrong
       while (const auto piece = policy_.Next(id, Clock::now())) ask.push_back(*piece);
       if (ask.empty() && owed.empty()) {
@@ -111,7 +126,7 @@ Status Fetch::Pull(Link& link, SourceId source, FetchLinkId id) {
       EncodePullPiece({.root = store_->manifest().root, .piece = piece}, &request);
       const ByteSpan parts[] = {request.bytes()};
       GYRE_RETURN_IF_ERROR(
-          link.Send({.kind = FrameKind::kPullPiece, .epoch = options_.hello.epoch}, parts, After(kSendPatience)));
+          link.Send({.kind = FrameKind::kPullPiece, .epoch = kWeightsEpoch}, parts, After(kSendPatience)));
       owed.push_back(piece);
     }
     const StatusOr<Frame> frame = link.Recv(After(milliseconds(100)));
@@ -150,7 +165,7 @@ Status Fetch::Take(const Frame& frame, SourceId source, FetchLinkId id, std::vec
   if (put.ok()) {
     if (policy_.Arrived(id, answer.piece, Clock::now())) done_bytes_ += answer.data.size();
   } else if (absl::IsDataLoss(put)) {
-    const std::string why = fmt::format("{} sends wrong bytes and is not asked again: {}", name, Message(put));
+    const std::string why = fmt::format("{} sends wrong bytes: {}", name, Message(put));
     Log(LogLevel::kWarn, "{}", why);
     policy_.Wrong(id, answer.piece, why, Clock::now());
   } else {

@@ -18,10 +18,12 @@ namespace gyre {
 
 struct FetchOptions {
   RingPort* port = nullptr;  // outlives the fetch
-  Hello hello;               // of a bulk link, but for its receiver
+  RingKey key{};             // of links for weights
+  std::string from;          // this member
+  Transport transport = Transport::kAuto;
   size_t links_per_source = 2;
-  size_t most_links = 16;
-  Duration link_silence = std::chrono::seconds(30);  // a link that owes pieces and brings none is given up
+  size_t most_links = 8;
+  Duration link_silence = std::chrono::seconds(30);  // a link that owes pieces and brings no byte is given up
   FetchRules rules;
 };
 
@@ -39,6 +41,8 @@ class Fetch {
   // Bytes that came, and all that were wanted. Thread-safe.
   uint64_t done_bytes() const { return done_bytes_; }
   uint64_t total_bytes() const { return total_bytes_; }
+  // Bytes that came, of pieces that are not whole too. Thread-safe.
+  uint64_t heard_bytes() const { return heard_bytes_; }
 
  private:
   void Run(SourceId source, FetchLinkId id);
@@ -51,7 +55,7 @@ class Fetch {
   const std::vector<WeightSource> sources_;
   const FetchOptions options_;
   uint64_t total_bytes_ = 0;
-  std::atomic<uint64_t> done_bytes_{0};
+  std::atomic<uint64_t> done_bytes_{0}, heard_bytes_{0};
 
   Mutex mutex_;
   CondVar changed_;

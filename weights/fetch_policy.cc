@@ -15,7 +15,8 @@ std::optional<uint32_t> FetchPolicy::Next(FetchLinkId id, Deadline now) {
   const auto it = links_.find(id);
   if (it == links_.end() || sources_[it->second.source].out) return std::nullopt;
   Link& link = it->second;
-  if (link.owes.size() >= rules_.requests_per_link) return std::nullopt;
+  const size_t most = link.last_took > rules_.slow_piece ? 1 : rules_.requests_per_link;
+  if (link.owes.size() >= most) return std::nullopt;
   std::optional<uint32_t> piece;
   for (auto at = queue_.begin(); at != queue_.end(); ++at) {
     if (!MayAsk(link, wanted_.at(*at))) continue;
@@ -25,7 +26,7 @@ std::optional<uint32_t> FetchPolicy::Next(FetchLinkId id, Deadline now) {
   }
   if (!piece && link.owes.empty()) {
     // The one that was asked for the longest time ago, of others.
-    Deadline oldest = now - rules_.steal_after;
+    Deadline oldest = now - std::max(rules_.steal_after, 3 * link.last_took);
     for (const auto& [candidate, want] : wanted_) {
       if (want.asked.empty() || want.asked.size() >= rules_.asked_at_once || want.asked.count(id) > 0) continue;
       if (!MayAsk(link, want)) continue;
@@ -50,11 +51,16 @@ void FetchPolicy::Linked(FetchLinkId link, SourceId source, Deadline) {
 
 bool FetchPolicy::Arrived(FetchLinkId id, uint32_t piece, Deadline now) {
   last_arrival_ = now;
-  if (const auto it = links_.find(id); it != links_.end()) {
-    it->second.owes.erase(piece);
-    sources_[it->second.source].pause = {};
-  }
   const auto want = wanted_.find(piece);
+  if (const auto it = links_.find(id); it != links_.end()) {
+    Link& link = it->second;
+    link.owes.erase(piece);
+    sources_[link.source].pause = {};
+    if (want != wanted_.end() && want->second.asked.count(id) > 0) {
+      link.last_took = now - std::max(want->second.asked.at(id), link.last_came);
+    }
+    link.last_came = now;
+  }
   if (want == wanted_.end()) return false;
   // Others that owe it still send it; that costs nothing but bytes.
   if (want->second.asked.empty()) std::erase(queue_, piece);
@@ -83,15 +89,20 @@ void FetchPolicy::Refused(FetchLinkId id, uint32_t piece, const std::string& why
 void FetchPolicy::Wrong(FetchLinkId id, uint32_t piece, const std::string& why, Deadline) {
   const auto link = links_.find(id);
   if (link == links_.end()) return;
-  Source& source = sources_[link->second.source];
-  source.out = true;
-  source.last = last_error_ = DataLoss("{}", why);
-  for (auto& [other, l] : links_) {
-    if (l.source != link->second.source) continue;
-    const std::set<uint32_t> owes = l.owes;
-    for (auto it = owes.rbegin(); it != owes.rend(); ++it) Unask(other, *it);
-  }
+  last_error_ = DataLoss("{}", why);
   Unask(id, piece);
+  if (++sources_[link->second.source].wrongs < 2) return;
+  GiveUp(link->second.source, last_error_);
+}
+
+void FetchPolicy::GiveUp(SourceId id, const Status& why) {
+  sources_[id].out = true;
+  last_error_ = why;
+  for (auto& [link, l] : links_) {
+    if (l.source != id) continue;
+    const std::set<uint32_t> owes = l.owes;
+    for (auto it = owes.rbegin(); it != owes.rend(); ++it) Unask(link, *it);
+  }
 }
 
 void FetchPolicy::Broken(FetchLinkId id, SourceId from, const Status& why, Deadline now) {
@@ -103,7 +114,7 @@ void FetchPolicy::Broken(FetchLinkId id, SourceId from, const Status& why, Deadl
     links_.erase(id);
     --source.links;
   }
-  source.last = last_error_ = why;
+  last_error_ = why;
   source.pause = source.pause == Duration{} ? rules_.redial : std::min(2 * source.pause, rules_.longest_redial);
   source.dial_at = now + source.pause;
 }
@@ -124,7 +135,7 @@ Status FetchPolicy::Failure(Deadline now) const {
     if (!possible) return NotFound("none of {} sources gives piece {}{}", sources_.size(), piece, last);
   }
   if (now - last_arrival_ >= rules_.silence) {
-    return Unavailable("no piece came for {} s{}",
+    return Unavailable("nothing came for {} s{}",
                        std::chrono::duration_cast<std::chrono::seconds>(rules_.silence).count(), last);
   }
   return absl::OkStatus();

@@ -19,13 +19,15 @@ using SourceId = uint32_t;
 using FetchLinkId = uint32_t;
 
 struct FetchRules {
-  size_t requests_per_link = 2;  // one is on the way while another one is read
-  // When nothing else is left, a piece that another link owes for so long is asked for again.
+  size_t requests_per_link = 2;                   // one is on the way while another one is read
+  Duration slow_piece = std::chrono::seconds(5);  // a link whose last piece took longer has one request at a time
+  // When nothing else is left, a piece that another link owes for so long is asked for again, and for no less than
+  // thrice the time that a piece takes over this link.
   Duration steal_after = std::chrono::milliseconds(300);
   size_t asked_at_once = 2;  // links that a piece may be asked of at a time
   // A source that broke is dialed again after this, doubled each time, and at most after the second.
   Duration redial = std::chrono::milliseconds(250), longest_redial = std::chrono::seconds(8);
-  // Without any piece for so long, the fetch fails.
+  // Without any byte for so long, the fetch fails.
   Duration silence = std::chrono::minutes(2);
 };
 
@@ -44,10 +46,14 @@ class FetchPolicy {
   bool Arrived(FetchLinkId link, uint32_t piece, Deadline now);
   // The source has no such piece.
   void Refused(FetchLinkId link, uint32_t piece, const std::string& why, Deadline now);
-  // It sent other bytes: it is asked for nothing any more.
+  // Bytes of a piece that is not whole yet came.
+  void Heard(Deadline now) { last_arrival_ = now; }
+  // It sent other bytes. The second time it is asked for nothing any more.
   void Wrong(FetchLinkId link, uint32_t piece, const std::string& why, Deadline now);
   // A link ended, or could not be made (then it was never Linked). What it owes is asked of others.
   void Broken(FetchLinkId link, SourceId source, const Status& why, Deadline now);
+  // The source refuses links: it is not dialed again.
+  void GiveUp(SourceId source, const Status& why);
 
   // Whether this source is to be dialed now; nullopt: never again.
   std::optional<bool> MayDial(SourceId source, Deadline now) const;
@@ -69,13 +75,15 @@ class FetchPolicy {
   struct Link {
     SourceId source = 0;
     std::set<uint32_t> owes;
+    Duration last_took{};  // of its last piece, from the request or the piece before it
+    Deadline last_came = Deadline::min();
   };
   struct Source {
     bool out = false;  // asked for nothing any more
     Duration pause{};  // before the next dial, of the last failure
     Deadline dial_at = Deadline::min();
     size_t links = 0;
-    Status last;  // why it broke
+    int wrongs = 0;
   };
   bool MayAsk(const Link& link, const Want& want) const;
   void Unask(FetchLinkId link, uint32_t piece);

@@ -27,8 +27,13 @@ bool IsFileName(const std::string& name) {
          std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < '\x7F' && c != '/' && c != '\\'; });
 }
 
-// Opening a model reads these, wherever its layers are.
-bool IsReadAtOpening(const std::string& name) { return name.rfind("rope_", 0) == 0; }
+// Opening a model may read vectors (norms, biases, rotary factors), wherever its layers are. They are small.
+bool IsReadAtOpening(const std::string& name, const TensorView& t) {
+  return t.dims.size() <= 1 || name.rfind("rope_", 0) == 0;
+}
+
+// Fewer bytes between two tensors are padding, and belong to the first one.
+constexpr uint64_t kPadding = 64;
 
 // The layer of "blk.N.xxx", -1 for other names.
 int LayerOfTensor(const std::string& name) {
@@ -74,10 +79,13 @@ Status CutIntoPieces(Manifest* m) {
         bytes -= n;
       }
     };
-    for (const Owned& o : owned) {
+    for (size_t i = 0; i < owned.size(); ++i) {
+      const Owned& o = owned[i];
       if (o.at.offset < at) return DataLoss("tensor {} overlaps another one", Printable(m->tensors[o.tensor].name));
       add(o.at.offset - at, kHeaderPiece);
-      add(o.at.bytes, o.tensor);
+      const uint64_t end = o.at.offset + o.at.bytes;
+      const uint64_t next = i + 1 < owned.size() ? owned[i + 1].at.offset : m->files[f].size;
+      add(o.at.bytes + (next > end && next - end < kPadding ? next - end : 0), o.tensor);
     }
     add(m->files[f].size - at, kHeaderPiece);
   }
@@ -181,7 +189,7 @@ StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
   m.files = bytes.files;
   m.open = bytes.open;
   for (const auto& [name, t] : model.tensors().all()) {
-    if (IsReadAtOpening(name) || t.bytes == 0) continue;
+    if (IsReadAtOpening(name, t) || t.bytes == 0) continue;
     ManifestTensor tensor{.name = name, .type = static_cast<uint32_t>(t.type), .dims = t.dims, .extents = {}};
     const Extent data = Locate(bytes, t.data, t.bytes);
     if (data.bytes == 0) continue;  // opening makes it of what it read

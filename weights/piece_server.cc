@@ -1,5 +1,6 @@
 #include "weights/piece_server.h"
 
+#include <algorithm>
 #include <system_error>
 
 #include "base/log.h"
@@ -14,33 +15,23 @@ constexpr auto kPatience = std::chrono::seconds(60);
 
 }  // namespace
 
-PieceServer::PieceServer(RingPort* port) : port_(port) {
-  port_->SetBulkHandler(kPieceServerName, [this](std::unique_ptr<Link> link) { OnLink(std::move(link)); });
+void PieceServer::SetKey(const RingKey& key) {
+  port_->SetWeightsHandler(key, [this](std::unique_ptr<Link> link) { OnLink(std::move(link)); });
 }
 
 PieceServer::~PieceServer() {
-  port_->SetBulkHandler(kPieceServerName, {});
+  port_->SetWeightsHandler({}, {});
   stopping_ = true;
-  std::list<Server> servers;
+  // No link is added any more. The threads take the lock when they end.
+  std::list<std::thread> threads;
   {
     MutexLock lock(&mutex_);
-    for (Server& s : servers_) s.link->Close();
-  }
-  // The threads still take the lock when they end; none is added any more.
-  for (;;) {
-    std::thread thread;
-    {
-      MutexLock lock(&mutex_);
-      if (servers_.empty()) break;
-      if (!servers_.front().done) {
-        servers_.front().link->Close();
-      }
-      thread = std::move(servers_.front().thread);
+    for (Server& s : servers_) {
+      s.link->Close();
+      threads.push_back(std::move(s.thread));
     }
-    if (thread.joinable()) thread.join();
-    MutexLock lock(&mutex_);
-    servers_.pop_front();
   }
+  for (std::thread& t : threads) t.join();
 }
 
 void PieceServer::SetStore(std::shared_ptr<PieceStore> store) {
@@ -85,24 +76,33 @@ void PieceServer::OnLink(std::unique_ptr<Link> link) {
 }
 
 Status PieceServer::Serve(Link& link) {
+  std::vector<std::byte> buffer;
   while (!stopping_) {
     const StatusOr<Frame> frame = link.Recv(After(kIdle));
     if (!frame.ok()) return absl::IsDataLoss(frame.status()) ? frame.status() : absl::OkStatus();
-    const Deadline began = Clock::now();
-    const uint64_t before = bytes_sent_;
-    const Status status = Answer(link, *frame);
+    const Status status = Answer(link, *frame, &buffer);
     if (absl::IsUnavailable(status)) return absl::OkStatus();  // the peer has what it wanted, or is gone
     GYRE_RETURN_IF_ERROR(status);
-    if (const uint64_t limit = limit_; limit > 0) {
-      const double seconds = static_cast<double>(bytes_sent_ - before) / static_cast<double>(limit);
-      std::this_thread::sleep_until(began +
-                                    std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
-    }
   }
   return absl::OkStatus();
 }
 
-Status PieceServer::Answer(Link& link, const Frame& frame) {
+void PieceServer::WaitForTurn(uint64_t bytes) {
+  const uint64_t rate = rate_;
+  if (rate == 0) return;
+  const std::chrono::duration<double> takes(static_cast<double>(bytes) / static_cast<double>(rate));
+  Deadline turn;
+  {
+    MutexLock lock(&mutex_);
+    free_at_ = std::max(free_at_, Clock::now()) + std::chrono::duration_cast<Duration>(takes);
+    turn = free_at_;
+  }
+  while (!stopping_ && Clock::now() < turn) {
+    std::this_thread::sleep_until(std::min(turn, After(std::chrono::milliseconds(50))));
+  }
+}
+
+Status PieceServer::Answer(Link& link, const Frame& frame, std::vector<std::byte>* buffer) {
   if (frame.header.kind != FrameKind::kPullPiece) {
     return DataLoss("a frame of kind {} came, expected a request for a piece", static_cast<int>(frame.header.kind));
   }
@@ -117,8 +117,8 @@ Status PieceServer::Answer(Link& link, const Frame& frame) {
     why = "this source knows no such model";
   } else if (request.piece >= store->manifest().pieces.size()) {
     why = fmt::format("piece {} of {}", request.piece, store->manifest().pieces.size());
-  } else if (!store->Check(request.piece)) {
-    why = fmt::format("this source does not have {}", store->manifest().Describe(request.piece));
+  } else if (const Status read = store->Read(request.piece, buffer); !read.ok()) {
+    why = Message(read);
   }
   Encoder head;
   head.Put(request.piece);
@@ -127,12 +127,11 @@ Status PieceServer::Answer(Link& link, const Frame& frame) {
     const ByteSpan parts[] = {head.bytes(), std::as_bytes(std::span(why))};
     return link.Send(header, parts, After(kPatience));
   }
-  const std::span<const std::byte> bytes = store->bytes(request.piece);
-  std::byte flipped = bytes[0];
-  if (flip_) flipped ^= std::byte{1};
-  const ByteSpan parts[] = {head.bytes(), std::span(&flipped, 1), bytes.subspan(1)};
+  WaitForTurn(buffer->size());
+  if (flip_) (*buffer)[0] ^= std::byte{1};
+  const ByteSpan parts[] = {head.bytes(), *buffer};
   GYRE_RETURN_IF_ERROR(link.Send(header, parts, After(kPatience)));
-  bytes_sent_ += bytes.size();
+  bytes_sent_ += buffer->size();
   return absl::OkStatus();
 }
 

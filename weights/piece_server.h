@@ -18,15 +18,17 @@ namespace gyre {
 // Thread-safe.
 class PieceServer {
  public:
-  // Serves at `port`, which outlives it, under kPieceServerName.
-  explicit PieceServer(RingPort* port);
+  // `port` outlives it. Serves from SetKey on.
+  explicit PieceServer(RingPort* port) : port_(port) {}
   ~PieceServer();
+  // Links with this key are served from now on.
+  void SetKey(const RingKey& key);
   // From now on pieces come from this store; null: none.
   void SetStore(std::shared_ptr<PieceStore> store);
   uint64_t bytes_sent() const { return bytes_sent_; }
-  // Tests and benchmarks: each link sends at most so many bytes a second, 0 = no limit; and every piece has a bit
-  // flipped.
-  void LimitForTest(uint64_t bytes_per_second) { limit_ = bytes_per_second; }
+  // All links together send at most so many bytes a second; 0 = no limit.
+  void SetRate(uint64_t bytes_per_second) { rate_ = bytes_per_second; }
+  // Tests: every piece has a bit flipped.
   void FlipBitsForTest(bool flip) { flip_ = flip; }
 
  private:
@@ -37,14 +39,17 @@ class PieceServer {
   };
   void OnLink(std::unique_ptr<Link> link);
   Status Serve(Link& link);
-  Status Answer(Link& link, const Frame& frame);
+  // Waits until the rate allows so many bytes.
+  void WaitForTurn(uint64_t bytes);
+  Status Answer(Link& link, const Frame& frame, std::vector<std::byte>* buffer);
 
   RingPort* const port_;
   std::atomic<bool> stopping_{false}, flip_{false};
-  std::atomic<uint64_t> bytes_sent_{0}, limit_{0};
+  std::atomic<uint64_t> bytes_sent_{0}, rate_{0};
   Mutex mutex_;
   std::shared_ptr<PieceStore> store_ GYRE_GUARDED_BY(mutex_);
   std::list<Server> servers_ GYRE_GUARDED_BY(mutex_);
+  Deadline free_at_ GYRE_GUARDED_BY(mutex_) = Deadline::min();  // when the rate allows the next piece
 };
 
 }  // namespace gyre

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "hub/file_error.h"
 #include "model/mapped_file.h"
@@ -108,7 +109,9 @@ void PieceStates::Set(uint32_t piece, PieceState state) {
 }
 
 PieceStore::PieceStore(std::shared_ptr<const Manifest> manifest, ModelBytes files, std::unique_ptr<PieceStates> states)
-    : manifest_(std::move(manifest)), files_(std::move(files)), states_(std::move(states)) {}
+    : manifest_(std::move(manifest)), files_(std::move(files)), states_(std::move(states)) {
+  for (const std::string& path : files_.paths) fds_.push_back(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
 
 StatusOr<std::shared_ptr<PieceStore>> PieceStore::OpenPartial(std::shared_ptr<const Manifest> manifest,
                                                               const std::string& folder,
@@ -126,17 +129,21 @@ StatusOr<std::shared_ptr<PieceStore>> PieceStore::OpenPartial(std::shared_ptr<co
   }
   auto store = std::make_shared<PieceStore>(std::move(manifest), std::move(files), std::move(states));
   store->folder_ = folder;
+  store->partial_ = true;
   store->lock_ = std::move(lock);
-  for (const std::string& path : store->files_.paths) {
+  for (size_t i = 0; i < store->fds_.size(); ++i) {
+    const std::string& path = store->files_.paths[i];
     const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) return FileError(path, "can't open it for writing", errno);
-    store->fds_.push_back(fd);
+    close(std::exchange(store->fds_[i], fd));
   }
   return store;
 }
 
 PieceStore::~PieceStore() {
-  for (int fd : fds_) close(fd);
+  for (int fd : fds_) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 std::span<const std::byte> PieceStore::bytes(uint32_t piece) const {
@@ -163,14 +170,57 @@ Status PieceStore::Put(uint32_t piece, std::span<const std::byte> bytes) {
   return absl::OkStatus();
 }
 
+// Through the descriptor, not the mapping: a file that somebody truncates must not end the process.
+Status PieceStore::Read(uint32_t piece, std::vector<std::byte>* out) {
+  {
+    MutexLock lock(&mutex_);
+    ++read_[piece];
+  }
+  const Extent& at = manifest_->pieces[piece].at;
+  Status status;
+  if (state(piece) == PieceState::kAbsent) status = NotFound("{} is not here", manifest_->Describe(piece));
+  out->resize(at.bytes);
+  for (uint64_t done = 0; done < at.bytes && status.ok();) {
+    const ssize_t n = pread(fds_[at.file], out->data() + done, at.bytes - done, static_cast<off_t>(at.offset + done));
+    if (n > 0) done += static_cast<uint64_t>(n);
+    if (n == 0) status = DataLoss("{}: the file became shorter", files_.paths[at.file]);
+    if (n < 0 && errno != EINTR) status = FileError(files_.paths[at.file], "can't read it", errno);
+  }
+  if (status.ok() && state(piece) == PieceState::kUnchecked) {
+    const bool right = Sha256Of(*out) == manifest_->pieces[piece].sha256;
+    if (right || partial()) states_->Set(piece, right ? PieceState::kThere : PieceState::kAbsent);
+    if (!right) status = NotFound("{} is not here as it should be", manifest_->Describe(piece));
+  }
+  MutexLock lock(&mutex_);
+  if (--read_[piece] == 0) read_.erase(piece);
+  return status;
+}
+
+Status PieceStore::Reserve(const std::vector<uint32_t>& pieces) {
+  for (uint32_t i : pieces) {
+    const Extent& at = manifest_->pieces[i].at;
+    if (state(i) != PieceState::kAbsent) continue;
+    if (fallocate(fds_[at.file], 0, static_cast<off_t>(at.offset), static_cast<off_t>(at.bytes)) == 0) continue;
+    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+      return FileError(files_.paths[at.file], "can't take the space for its layers", errno);
+    }
+    return absl::OkStatus();  // a file system that takes space only as it is written
+  }
+  return absl::OkStatus();
+}
+
 uint64_t PieceStore::Drop(const std::vector<uint32_t>& pieces) {
   uint64_t sum = 0;
   if (!partial()) return sum;
   for (uint32_t i : pieces) {
-    if (state(i) == PieceState::kAbsent) continue;
+    {
+      // Whoever begins to read it later finds that it is absent.
+      MutexLock lock(&mutex_);
+      if (state(i) == PieceState::kAbsent || read_.count(i) > 0) continue;
+      states_->Set(i, PieceState::kAbsent);
+    }
+    // Where the file system has no holes, the space stays taken.
     const Extent& at = manifest_->pieces[i].at;
-    states_->Set(i, PieceState::kAbsent);
-    // Where the file system has no holes, the space stays taken, and the bytes stay.
     if (fallocate(fds_[at.file], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at.offset),
                   static_cast<off_t>(at.bytes)) == 0) {
       sum += at.bytes;

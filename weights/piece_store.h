@@ -7,8 +7,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "weights/manifest.h"
 
@@ -58,7 +60,7 @@ class PieceStore {
 
   const Manifest& manifest() const { return *manifest_; }
   const std::shared_ptr<const Manifest>& shared_manifest() const { return manifest_; }
-  bool partial() const { return !fds_.empty(); }
+  bool partial() const { return partial_; }
   PieceState state(uint32_t piece) const { return states_->Get(piece); }
   // REQUIRES: it is not absent. Views of the mapping; zeros where a hole is.
   std::span<const std::byte> bytes(uint32_t piece) const;
@@ -68,7 +70,13 @@ class PieceStore {
   // Checks and writes. kDataLoss: the bytes are not this piece's. kResourceExhausted: the disk is full. kInternal: not
   // a store of the cache.
   Status Put(uint32_t piece, std::span<const std::byte> bytes);
-  // Gives the disk space of pieces back. Nobody else may use the files. Returns the bytes that went.
+  // Reads a piece for a peer, checking it first if it is unchecked. kNotFound: it is absent. kDataLoss: the file does
+  // not have it any more.
+  Status Read(uint32_t piece, std::vector<std::byte>* out);
+  // Takes the disk space that absent pieces need. kResourceExhausted.
+  Status Reserve(const std::vector<uint32_t>& pieces);
+  // Gives the disk space of pieces back, of those that are not being read. No other process may use the files. Returns
+  // the bytes that went.
   uint64_t Drop(const std::vector<uint32_t>& pieces);
   // The path to give to OpenModel.
   std::string ModelPath() const;
@@ -78,8 +86,11 @@ class PieceStore {
   const ModelBytes files_;
   const std::unique_ptr<PieceStates> states_;
   std::string folder_;
-  std::vector<int> fds_;  // of the cache's files
+  bool partial_ = false;
+  std::vector<int> fds_;  // of the files
   std::shared_ptr<void> lock_;
+  Mutex mutex_;
+  std::unordered_map<uint32_t, int> read_ GYRE_GUARDED_BY(mutex_);  // how often each is being read by Read
 };
 
 }  // namespace gyre

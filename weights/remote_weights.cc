@@ -11,7 +11,7 @@ Status GivenUp() { return absl::CancelledError("it was given up"); }
 
 }  // namespace
 
-StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache& cache, bool with_header,
+StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache* cache, bool with_header,
                                        const Waiting& waiting) {
   RemoteManifest out;
   std::vector<std::byte> bytes;
@@ -33,7 +33,7 @@ StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache&
       }
       end = part.manifest_bytes + (with_header ? part.header_bytes : 0);
       // Known from an earlier time?
-      if (std::optional<Manifest> known = cache.Find(part.root)) {
+      if (std::optional<Manifest> known = cache == nullptr ? std::nullopt : cache->Find(part.root)) {
         out.manifest = std::make_shared<const Manifest>(*std::move(known));
         return out;
       }
@@ -61,16 +61,25 @@ StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache&
 
 StatusOr<std::shared_ptr<PieceStore>> OpenRemote(const AskForPart& ask, const WeightCache& cache,
                                                  const Waiting& waiting) {
-  GYRE_ASSIGN_OR_RETURN(const RemoteManifest remote, FetchManifest(ask, cache, true, waiting));
+  GYRE_ASSIGN_OR_RETURN(const RemoteManifest remote, FetchManifest(ask, &cache, true, waiting));
   GYRE_ASSIGN_OR_RETURN(std::shared_ptr<PieceStore> store, cache.Open(remote.manifest, remote.header));
+  const Manifest& manifest = store->manifest();
   std::vector<uint32_t> header;
-  for (uint32_t i = 0; i < store->manifest().pieces.size(); ++i) {
-    if (store->manifest().pieces[i].tensor == kHeaderPiece) header.push_back(i);
+  for (uint32_t i = 0; i < manifest.pieces.size(); ++i) {
+    if (manifest.pieces[i].tensor == kHeaderPiece) header.push_back(i);
   }
   if (CheckPieces(*store, header, 1, [] { return false; }).empty()) return store;
-  // A machine that went down while they were written.
-  const std::string folder = cache.folder() + "/weights/" + Hex(store->manifest().root);
-  return DataLoss("{}: its header is damaged; remove this folder", folder);
+  // The machine went down before they were on the disk.
+  GYRE_ASSIGN_OR_RETURN(const RemoteManifest again, FetchManifest(ask, nullptr, true, waiting));
+  if (again.manifest->root != manifest.root) return DataLoss("the coordinator's model changed meanwhile");
+  std::span<const std::byte> left(again.header);
+  for (uint32_t i : header) {
+    const uint64_t bytes = manifest.pieces[i].at.bytes;
+    if (bytes > left.size()) return DataLoss("a header of {} bytes is cut", again.header.size());
+    GYRE_RETURN_IF_ERROR(store->Put(i, left.first(bytes)));
+    left = left.subspan(bytes);
+  }
+  return store;
 }
 
 }  // namespace gyre

@@ -18,10 +18,10 @@ struct RemoteManifest {
   std::vector<std::byte> header;  // all header pieces; empty: they were not asked for
 };
 
-// Asks until all is there. `with_header` is called with the root when the manifest is known: false leaves the header
-// out. `waiting`, ten times a second and after each part: bytes done and in all, and whether they are hashed or
-// received; true ends it with kCancelled. kDataLoss: parts that don't fit together.
-StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache& cache, bool with_header,
+// Asks until all is there, but for what `cache` knows unless it is null. `waiting`, ten times a second and after each
+// part: bytes done and in all, and whether they are hashed or received; true ends it with kCancelled. kDataLoss: parts
+// that don't fit together.
+StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache* cache, bool with_header,
                                        const std::function<bool(uint64_t done, uint64_t all, bool hashing)>& waiting);
 
 // The store of a model that is not here, with its header checked: FetchManifest and WeightCache::Open.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,10 +70,39 @@ std::string KeyOf(const ModelBytes& files) {
     struct stat s {};
     std::error_code error;
     if (stat(path.c_str(), &s) != 0) return "";
-    key += fmt::format("{}\n{} {}.{} {} {}\n", fs::weakly_canonical(path, error).string(), s.st_size, s.st_mtim.tv_sec,
-                       s.st_mtim.tv_nsec, s.st_ino, s.st_dev);
+    // The change time too, as a copy over the file may keep the other one.
+    key += fmt::format("{}\n{} {}.{} {}.{} {} {}\n", fs::weakly_canonical(path, error).string(), s.st_size,
+                       s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec, s.st_ino, s.st_dev);
   }
   return Hex(Sha256Of(std::as_bytes(std::span(key.data(), key.size()))));
+}
+
+// States are shared through mapped memory, which machines don't share.
+Status CheckLocal(const std::string& folder) {
+  struct statfs s {};
+  if (statfs(folder.c_str(), &s) != 0) return FileError(folder, "can't read its file system", errno);
+  for (const uint32_t network :
+       {0x6969u /* NFS */, 0x517Bu /* SMB */, 0xFE534D42u /* SMB2 */, 0xFF534D42u /* CIFS */}) {
+    if (static_cast<uint32_t>(s.f_type) == network) {
+      return FailedPrecondition("{} is on a network file system: name a folder of this machine with --cache", folder);
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t FreeBytes(const std::string& folder) {
+  std::error_code error;
+  std::string there = folder;
+  while (!fs::exists(there, error) && there.size() > 1) there = fs::path(there).parent_path().string();
+  struct statvfs disk {};
+  return statvfs(there.c_str(), &disk) == 0 ? uint64_t{disk.f_bavail} * disk.f_frsize : 0;
+}
+
+void SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync(fd);
+  close(fd);
 }
 
 std::string NewUserName() {
@@ -103,7 +133,7 @@ std::vector<WeightCache::Entry> WeightCache::List() const {
   std::error_code error;
   for (fs::directory_iterator it(Root(), error), end; !error && it != end; it.increment(error)) {
     std::error_code no;
-    if (it->is_directory(no)) entries.push_back(Look(it->path().filename().string()));
+    if (it->is_directory(no) && it->path().extension().empty()) entries.push_back(Look(it->path().filename().string()));
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
   return entries;
@@ -122,8 +152,11 @@ std::optional<Manifest> WeightCache::Find(const Sha256& root) const {
 Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> header) const {
   const std::string folder = Root() + "/" + Hex(manifest.root), fresh = folder + ".new";
   std::error_code error;
-  fs::remove_all(folder, error);
   fs::remove_all(fresh, error);
+  if (header.size() > FreeBytes(Root())) {
+    return ResourceExhausted("the model's header needs {} in {}, and the disk has {} free", Gib(header.size()), Root(),
+                             Gib(FreeBytes(Root())));
+  }
   GYRE_RETURN_IF_ERROR(MakeFolder(fresh + "/files"));
   GYRE_RETURN_IF_ERROR(MakeFolder(fresh + "/users"));
   for (const ManifestFile& f : manifest.files) {
@@ -148,8 +181,20 @@ Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> he
       at += p.at.bytes;
     }
   }
+  GYRE_RETURN_IF_ERROR(WriteWhole(fresh + "/files/" + kPartialModelMarker, {}));
   GYRE_RETURN_IF_ERROR(WriteWhole(fresh + "/manifest", EncodeManifest(manifest)));
+  // What is renamed is whole, whatever happens to the machine.
+  for (const ManifestFile& f : manifest.files) {
+    const int fd = open((fresh + "/files/" + f.name).c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+      fsync(fd);
+      close(fd);
+    }
+  }
+  SyncFolder(fresh + "/files");
+  SyncFolder(fresh);
   if (rename(fresh.c_str(), folder.c_str()) != 0) return FileError(folder, "can't rename it", errno);
+  SyncFolder(Root());
   return absl::OkStatus();
 }
 
@@ -158,8 +203,13 @@ StatusOr<std::shared_ptr<PieceStore>> WeightCache::Open(std::shared_ptr<const Ma
   if (folder_.empty()) return FailedPrecondition("there is no folder for weights: name one with --cache");
   GYRE_RETURN_IF_ERROR(MakeFolder(Root()));
   GYRE_ASSIGN_OR_RETURN(const auto all, FileLock::Wait(Root() + "/lock", FileLock::Mode::kExclusive));
-  if (!Find(manifest->root)) GYRE_RETURN_IF_ERROR(Make(*manifest, header));
+  GYRE_RETURN_IF_ERROR(CheckLocal(Root()));
   const std::string folder = Root() + "/" + Hex(manifest->root);
+  struct stat s {};
+  if (stat(folder.c_str(), &s) != 0) {
+    if (errno != ENOENT) return FileError(folder, "can't be looked at", errno);
+    GYRE_RETURN_IF_ERROR(Make(*manifest, header));
+  }
   // Those of processes that are gone.
   std::error_code error;
   for (fs::directory_iterator it(folder + "/users", error), end; !error && it != end; it.increment(error)) {
@@ -173,26 +223,33 @@ StatusOr<std::shared_ptr<PieceStore>> WeightCache::Open(std::shared_ptr<const Ma
   return PieceStore::OpenPartial(std::move(manifest), folder + "/files", std::move(states), std::move(lock));
 }
 
-uint64_t WeightCache::Capacity() const {
-  uint64_t taken = 0;
-  for (const Entry& e : List()) taken += e.bytes;
-  std::error_code error;
-  std::string there = folder_;
-  while (!fs::exists(there, error) && there.size() > 1) there = fs::path(there).parent_path().string();
-  struct statvfs disk {};
-  const uint64_t free = statvfs(there.c_str(), &disk) == 0 ? uint64_t{disk.f_bavail} * disk.f_frsize : 0;
-  return limit_ == 0 ? taken + free : std::min(taken + free, limit_);
+uint64_t WeightCache::Capacity(const Sha256& own) const {
+  uint64_t taken = 0, others = 0;
+  for (const Entry& e : List()) (e.users == 0 || e.name == Hex(own) ? taken : others) += e.bytes;
+  const uint64_t room = taken + FreeBytes(folder_);
+  return limit_ == 0 ? room : std::min(room, limit_ - std::min(limit_, others));
 }
 
-Status WeightCache::MakeRoom(PieceStore& store, uint64_t bytes, const std::vector<uint32_t>& keep) const {
+Status WeightCache::MakeRoom(PieceStore& store, const std::vector<uint32_t>& pieces,
+                             const std::vector<uint32_t>& keep) const {
+  std::vector<std::string> removed;  // under names that nobody looks for; they go when the lock is free again
+  const Status status = MakeRoomLocked(store, pieces, keep, &removed);
+  std::error_code error;
+  for (const std::string& path : removed) fs::remove_all(path, error);
+  // What was promised to this process was free, so only another process can have taken it meanwhile.
+  return status.ok() ? store.Reserve(pieces) : status;
+}
+
+Status WeightCache::MakeRoomLocked(PieceStore& store, const std::vector<uint32_t>& pieces,
+                                   const std::vector<uint32_t>& keep, std::vector<std::string>* removed) const {
+  uint64_t bytes = 0;
+  for (uint32_t p : pieces) bytes += store.manifest().pieces[p].at.bytes;
   GYRE_ASSIGN_OR_RETURN(const auto all, FileLock::Wait(Root() + "/lock", FileLock::Mode::kExclusive));
   const std::string own = Hex(store.manifest().root);
-  std::vector<Entry> entries = List();
+  const std::vector<Entry> entries = List();
   uint64_t taken = 0;
   for (const Entry& e : entries) taken += e.bytes;
-  struct statvfs disk {};
-  if (statvfs(Root().c_str(), &disk) != 0) return FileError(Root(), "can't read its free space", errno);
-  uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
+  uint64_t free = FreeBytes(Root());
   auto fits = [&] { return bytes <= free && (limit_ == 0 || taken + bytes <= limit_); };
   auto gone = [&](uint64_t n) {
     taken -= std::min(taken, n);
@@ -201,10 +258,10 @@ Status WeightCache::MakeRoom(PieceStore& store, uint64_t bytes, const std::vecto
   for (const Entry& e : entries) {
     if (fits()) break;
     if (e.name == own || e.users > 0) continue;
-    std::error_code error;
-    fs::remove_all(Root() + "/" + e.name, error);
-    if (error) continue;
-    Log(LogLevel::kInfo, "{}: removed {} of fetched weights that nobody used", Root() + "/" + e.name, Gib(e.bytes));
+    const std::string path = Root() + "/" + e.name, away = path + "." + NewUserName() + ".gone";
+    if (rename(path.c_str(), away.c_str()) != 0) continue;
+    removed->push_back(away);
+    Log(LogLevel::kInfo, "{}: {} of fetched weights that nobody uses are removed", path, Gib(e.bytes));
     gone(e.bytes);
   }
   for (const Entry& e : entries) {

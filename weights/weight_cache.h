@@ -30,16 +30,18 @@ class WeightCache {
   // The entry's manifest if its header is there; nullopt: no such entry. A damaged one is none.
   std::optional<Manifest> Find(const Sha256& root) const;
   // Opens the entry, and makes it if need be. `header`: all header pieces, one after the other; may be empty if Find
-  // found it. kDataLoss: the header is not the manifest's. kResourceExhausted, kPermissionDenied, kUnavailable.
+  // found it. kDataLoss: the header is not the manifest's. kFailedPrecondition: a file system that machines share.
+  // kResourceExhausted, kPermissionDenied, kUnavailable.
   StatusOr<std::shared_ptr<PieceStore>> Open(std::shared_ptr<const Manifest> manifest,
                                              std::span<const std::byte> header) const;
 
-  // Before `bytes` more are written into `store`'s entry: removes entries that nobody uses, those used longest ago
-  // first, then pieces of this one beside `keep` if nobody else uses it, until they fit under the limit and on the
-  // disk. kResourceExhausted with the numbers.
-  Status MakeRoom(PieceStore& store, uint64_t bytes, const std::vector<uint32_t>& keep) const;
-  // Bytes that entries may take: those they take already and what is free, at most the limit.
-  uint64_t Capacity() const;
+  // Takes the space for these absent pieces of `store`'s entry. Before, it removes entries that nobody uses, those used
+  // longest ago first, then pieces of this one beside `keep` if nobody else uses it, until they fit under the limit and
+  // on the disk. kResourceExhausted with the numbers.
+  Status MakeRoom(PieceStore& store, const std::vector<uint32_t>& pieces, const std::vector<uint32_t>& keep) const;
+  // Bytes that the entry `own` may take: what is free, and what it and entries that nobody uses take; at most the
+  // limit.
+  uint64_t Capacity(const Sha256& own) const;
 
   // The manifest that was made of these very files, if nothing changed since.
   std::optional<Manifest> FindManifest(const ModelBytes& files) const;
@@ -61,6 +63,8 @@ class WeightCache {
   Entry Look(const std::string& name) const;
   std::vector<Entry> List() const;
   Status Make(const Manifest& manifest, std::span<const std::byte> header) const;
+  Status MakeRoomLocked(PieceStore& store, const std::vector<uint32_t>& pieces, const std::vector<uint32_t>& keep,
+                        std::vector<std::string>* removed) const;
 
   const std::string folder_;
   const uint64_t limit_;

@@ -18,7 +18,7 @@
 
 namespace gyre {
 
-inline constexpr uint64_t kMaxHeaderBytes = uint64_t{4} << 30;
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{1} << 30;
 
 // Thread-safe.
 class WeightOffer {
@@ -27,27 +27,32 @@ class WeightOffer {
   WeightOffer(std::shared_ptr<const Model> model, WeightCache cache, RingPort* port);
   ~WeightOffer();
 
-  // Returns at once. Begins with the manifest if nobody has. kOutOfRange: an offset behind the end; errors of the
-  // files.
-  StatusOr<WeightsPart> Part(uint64_t offset);
+  // Returns at once, from memory. Begins with the manifest if nobody has; `only_known`: not if it must be made, and
+  // kNotFound then. kOutOfRange: an offset behind the end; errors of the files.
+  StatusOr<WeightsPart> Part(uint64_t offset, bool only_known);
+  // Of the links for weights; random.
+  const RingKey& key() const { return key_; }
   PieceServer& server() { return stock_.server(); }
 
  private:
   struct Made {
     std::shared_ptr<PieceStore> store;
-    std::vector<std::byte> manifest;  // encoded
-    std::vector<uint32_t> header;     // pieces
-    uint64_t header_bytes = 0;
+    std::vector<std::byte> bytes;  // of the encoded manifest, then of the header
+    uint64_t manifest_bytes = 0;
   };
-  StatusOr<std::shared_ptr<const Made>> Make();
-  void Run();
+  // The manifest that is known, or one that is made. null: it is not known, and `only_known`.
+  StatusOr<std::shared_ptr<const Made>> Make(bool only_known);
+  void Run(bool only_known);
 
   const std::shared_ptr<const Model> model_;
+  const RingKey key_;
   WeightStock stock_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> hashed_{0}, to_hash_{1};
   Mutex mutex_;
   std::optional<StatusOr<std::shared_ptr<const Made>>> made_ GYRE_GUARDED_BY(mutex_);
+  bool running_ GYRE_GUARDED_BY(mutex_) = false;  // the thread works
+  bool looked_ GYRE_GUARDED_BY(mutex_) = false;   // there is no manifest of an earlier time
   std::thread thread_ GYRE_GUARDED_BY(mutex_);
 };
 

@@ -45,6 +45,7 @@ Status WeightLoading::WaitFor(const std::vector<uint32_t>& pieces, const std::fu
   if (fetch_ != nullptr) return fetch_->Wait(pieces, cancelled);
   const std::vector<uint32_t> wrong = CheckPieces(*store_, pieces, threads_, cancelled);
   if (cancelled()) return absl::CancelledError("the plan was given up");
+  checked_ += pieces.size();
   if (wrong.empty()) return absl::OkStatus();
   return FailedPrecondition("{}: {} is not what the coordinator's file has: the two files differ", store_->ModelPath(),
                             store_->manifest().Describe(wrong[0]));
@@ -56,6 +57,12 @@ Status WeightLoading::WaitForLayer(int layer, const std::function<bool()>& cance
 }
 
 Status WeightLoading::WaitForEnds(const std::function<bool()>& cancelled) { return WaitFor(needed_.ends, cancelled); }
+
+void WeightStock::SetKey(const RingKey& key) {
+  server_.SetKey(key);
+  MutexLock lock(&mutex_);
+  key_ = key;
+}
 
 void WeightStock::SetStore(std::shared_ptr<PieceStore> store) {
   server_.SetStore(store);
@@ -86,9 +93,7 @@ StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest
   if (r.ends) add(loading->needed_.ends);
   const std::vector<uint32_t> missing = CheckPieces(store, wanted, r.threads, cancelled);
   if (cancelled()) return absl::CancelledError("the plan was given up");
-  uint64_t bytes = 0;
-  for (uint32_t p : missing) bytes += store.manifest().pieces[p].at.bytes;
-  if (bytes > 0) {
+  if (!missing.empty()) {
     std::vector<uint32_t> keep = wanted;
     auto keep_all = [&keep](const NeededPieces& needed) {
       for (const auto& layer : needed.layers) keep.insert(keep.end(), layer.begin(), layer.end());
@@ -96,11 +101,16 @@ StatusOr<std::unique_ptr<WeightLoading>> WeightStock::Begin(const LoadingRequest
     };
     keep_all(loading->needed_);
     if (r.in_use.size() > 0) keep_all(PiecesOf(store.manifest(), r.in_use, true, true, true));
-    GYRE_RETURN_IF_ERROR(cache_.MakeRoom(store, bytes, keep));
+    GYRE_RETURN_IF_ERROR(cache_.MakeRoom(store, missing, keep));
   }
   FetchOptions options;
   options.port = port_;
-  options.hello = r.hello;
+  options.from = r.name;
+  options.transport = r.transport;
+  {
+    MutexLock lock(&mutex_);
+    options.key = key_;
+  }
   loading->fetch_ = std::make_unique<Fetch>(loading->store_, missing, r.sources, std::move(options));
   return loading;
 }

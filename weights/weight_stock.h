@@ -26,6 +26,8 @@ class WeightLoading {
   Status WaitForLayer(int layer, const std::function<bool()>& cancelled);
   Status WaitForEnds(const std::function<bool()>& cancelled);
   uint64_t fetched_bytes() const { return fetch_ == nullptr ? 0 : fetch_->done_bytes(); }
+  // Rises while something comes or is hashed.
+  uint64_t activity() const { return (fetch_ == nullptr ? 0 : fetch_->heard_bytes()) + checked_; }
   uint64_t to_fetch_bytes() const { return fetch_ == nullptr ? 0 : fetch_->total_bytes(); }
 
  private:
@@ -37,6 +39,7 @@ class WeightLoading {
   LayerRange range_;
   NeededPieces needed_;
   std::unique_ptr<Fetch> fetch_;
+  uint64_t checked_ = 0;  // pieces
 };
 
 struct LoadingRequest {
@@ -46,7 +49,8 @@ struct LoadingRequest {
   bool ends = false;  // these too
   LayerRange in_use;  // layers that a stage of this process runs: their pieces stay
   std::vector<WeightSource> sources;
-  Hello hello;      // of the bulk links
+  std::string name;  // of this member
+  Transport transport = Transport::kAuto;
   int threads = 1;  // for hashing
 };
 
@@ -58,6 +62,8 @@ class WeightStock {
 
   const WeightCache& cache() const { return cache_; }
   PieceServer& server() { return server_; }
+  // The key of links for weights, to others and from them.
+  void SetKey(const RingKey& key);
   // What this process has; null: nothing is known of its model's pieces.
   void SetStore(std::shared_ptr<PieceStore> store);
   std::shared_ptr<PieceStore> store();
@@ -71,6 +77,7 @@ class WeightStock {
   PieceServer server_;
   Mutex mutex_;
   std::shared_ptr<PieceStore> store_ GYRE_GUARDED_BY(mutex_);
+  RingKey key_ GYRE_GUARDED_BY(mutex_){};
 };
 
 // Hashes those that are unchecked, with so many threads. Returns those that are wrong or absent, in their order; none

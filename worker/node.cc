@@ -103,7 +103,9 @@ class Node {
   StatusOr<std::shared_ptr<const Model>> OpenFile(const ClusterFacts& facts, const OpenOptions& open) const;
   // The store of a model whose weights are fetched.
   StatusOr<std::shared_ptr<PieceStore>> OpenStore(v1::Cluster::Stub& stub);
-  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset);
+  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known);
+  // Compares this machine's file with the coordinator's manifest, if there is one, when its layers are loaded.
+  void CompareLater(v1::Cluster::Stub& stub);
   // The model of other_models with this hash, or nullptr.
   std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
   uint64_t Memory();
@@ -148,6 +150,7 @@ Status Node::Listen() {
   }
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
   stock_ = std::make_unique<WeightStock>(WeightCache(options_.cache, options_.cache_limit), port_.get());
+  stock_->server().SetRate(options_.weights_rate);
   return absl::OkStatus();
 }
 
@@ -178,11 +181,12 @@ StatusOr<std::shared_ptr<const Model>> Node::OpenFile(const ClusterFacts& facts,
   return model;
 }
 
-StatusOr<WeightsPart> Node::AskForPart(v1::Cluster::Stub& stub, uint64_t offset) {
+StatusOr<WeightsPart> Node::AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::WeightsRequest request;
   request.set_offset(offset);
+  request.set_only_known(only_known);
   v1::WeightsReply reply;
   const grpc::Status status = stub.Weights(&context, request, &reply);
   if (status.ok()) return Decode(reply);
@@ -194,7 +198,7 @@ StatusOr<WeightsPart> Node::AskForPart(v1::Cluster::Stub& stub, uint64_t offset)
 StatusOr<std::shared_ptr<PieceStore>> Node::OpenStore(v1::Cluster::Stub& stub) {
   lost_ = false;
   Deadline next_word = Deadline::min();
-  return OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset); }, stock_->cache(),
+  return OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset, false); }, stock_->cache(),
                     [&](uint64_t done, uint64_t all, bool hashing) {
                       if (hashing && Clock::now() >= next_word) {
                         Say(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
@@ -203,6 +207,21 @@ StatusOr<std::shared_ptr<PieceStore>> Node::OpenStore(v1::Cluster::Stub& stub) {
                       }
                       return Ends();
                     });
+}
+
+void Node::CompareLater(v1::Cluster::Stub& stub) {
+  const auto remote = FetchManifest([&](uint64_t offset) { return AskForPart(stub, offset, true); }, nullptr, false,
+                                    [this](uint64_t, uint64_t, bool) { return Ends(); });
+  lost_ = false;  // then there is nothing to compare with
+  if (!remote.ok()) return;
+  StatusOr<ModelBytes> bytes = BytesOf(model_);
+  if (!bytes.ok()) return Log(LogLevel::kWarn, "{}", Message(bytes.status()));
+  const bool alike = std::equal(bytes->files.begin(), bytes->files.end(), remote->manifest->files.begin(),
+                                remote->manifest->files.end(),
+                                [](const ManifestFile& a, const ManifestFile& b) { return a.size == b.size; });
+  if (!alike) return Log(LogLevel::kWarn, "{}: its files are cut in other ways than the coordinator's", model_->path());
+  StatusOr<std::shared_ptr<PieceStore>> store = stock_->cache().OverFiles(remote->manifest, *std::move(bytes), false);
+  if (store.ok()) stock_->SetStore(*std::move(store));
 }
 
 Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
@@ -239,6 +258,7 @@ Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
   store_ = store;
   stock_->SetStore(std::move(store));
   exact_ = facts.exact;
+  if (store_ == nullptr && facts.weights) CompareLater(stub);
   return absl::OkStatus();
 }
 
@@ -339,7 +359,7 @@ WorkerHello Node::MakeHello() {
           .instance = instance_,
           .transport = options_.transport,
           .fetches = store_ != nullptr,
-          .disk = store_ != nullptr ? stock_->cache().Capacity() : 0};
+          .disk = store_ != nullptr ? stock_->cache().Capacity(store_->manifest().root) : 0};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -370,7 +390,7 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   }
   const std::string name = welcome->name;
   // At once, as others may fetch weights here before it is in a plan.
-  if (welcome->key) port_->SetKey(welcome->term, *welcome->key);
+  if (welcome->weights_key) stock_->SetKey(*welcome->weights_key);
   if (worker_ == nullptr || worker_->control().name() != name) {
     // Another name is another worker; the weights would be the same, but the bulk links find it by its name.
     if (worker_ != nullptr) worker_->Stop();

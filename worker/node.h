@@ -43,8 +43,9 @@ struct NodeOptions {
   // is not here. May be empty.
   std::function<std::vector<std::string>()> other_models;
   WeightsFrom weights = WeightsFrom::kAuto;
-  std::string cache;         // folder for weights that are fetched; "" = none are
-  uint64_t cache_limit = 0;  // bytes of all of them, 0 = what the disk holds
+  std::string cache;                            // folder for weights that are fetched; "" = none are
+  uint64_t cache_limit = 0;                     // bytes of all of them, 0 = what the disk holds
+  uint64_t weights_rate = 0;                    // bytes a second to other workers, 0 = no limit
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   std::function<void(Worker&)> on_worker;       // tests: called with each worker that is made
   std::function<uint64_t()> available_memory;   // tests; empty = AvailableMemory

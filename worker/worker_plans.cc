@@ -225,9 +225,14 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     done += bytes;
     said();
   };
-  // Weights that are on their way are no silence for the coordinator.
+  // Weights that are on their way are no silence for the coordinator; a fetch that stands still is.
+  uint64_t activity = 0;
   const auto cancelled = [&] {
-    if (Clock::now() >= next_word_) said();
+    const uint64_t now = loading_ == nullptr ? activity + 1 : loading_->activity();
+    if (now != activity && Clock::now() >= next_word_) {
+      activity = now;
+      said();
+    }
     return Aborted(request.plan.epoch);
   };
   auto find = [](const std::shared_ptr<const StageParts>& parts, int i) -> std::shared_ptr<Layer> {
@@ -252,12 +257,10 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
                           .ends = !ends_here,
                           .in_use = before != nullptr ? before->range : LayerRange{},
                           .sources = request.weight_sources,
-                          .hello = {.epoch = request.plan.epoch,
-                                    .model_hash = request.plan.model_hash,
-                                    .key = request.plan.key,
-                                    .from = options_.name,
-                                    .transport = request.plan.transport},
-                          .threads = options_.threads};
+                          .name = options_.name,
+                          .transport = request.plan.transport,
+                          // Beside a stage that computes, hashing takes little.
+                          .threads = running != nullptr ? std::max(1, options_.threads / 8) : options_.threads};
     for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
       if (find(running, i) == nullptr && find(kept, i) == nullptr) wanted.layers.push_back(i);
     }
@@ -275,7 +278,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
     } else if (layer == nullptr) {
-      if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(OwnFile(loading_->WaitForLayer(i, cancelled)));
+      if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, cancelled));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
     }
     if (layer->pages == nullptr && ModelSpec::KvElems(layer->spec) > 0) {
@@ -287,19 +290,13 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
   if (ends_here) {
     parts.ends = before->ends;
   } else {
-    if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(OwnFile(loading_->WaitForEnds(cancelled)));
+    if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForEnds(cancelled));
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
   progress_ = {.done = total, .total = total};
   Say(request.plan.epoch, progress_);
   return absl::OkStatus();
-}
-
-// A file that is another one than the coordinator's makes the worker useless, not only this plan.
-Status Worker::Impl::OwnFile(const Status& status) {
-  if (absl::IsFailedPrecondition(status) && options_.on_fatal) options_.on_fatal(status);
-  return status;
 }
 
 Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {

@@ -113,7 +113,6 @@ class Worker::Impl : public StageControl {
   void LoadLoop();
   void OnPrepare(const PrepareRequest& request);
   Status LoadStage(const PrepareRequest& request, Prepared* prepared);
-  Status OwnFile(const Status& status);
   Status Wire(const PrepareRequest& request, Prepared* prepared);
   void DropPrepared();
   bool Aborted(Epoch epoch);
