@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct MemberInfo {
   std::optional<LayerRange> wish;
   uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 
 // One stay of a member: a process that joins again has the same name and another id.
@@ -46,7 +48,7 @@ struct Membership {
 // What decides how a cluster acts.
 struct ClusterPolicy {
   uint64_t term = 0;
-  RingKey key{};
+  std::function<RingKey()> new_key;  // a secret for each plan; empty: all have one of zeros (tests)
   uint32_t model = 0;
   uint64_t model_hash = 0;
   ModelSizes sizes;

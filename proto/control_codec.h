@@ -62,6 +62,9 @@ struct AbortCommand {};
 struct TraceCommand {
   Deadline asked{};
 };
+struct RevokedCommand {
+  std::string crl;  // PEM
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -69,7 +72,7 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand>
+               TraceCommand, RevokedCommand>
       what;
 };
 
