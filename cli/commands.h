@@ -160,6 +160,9 @@ struct LogOptions {
 };
 
 struct ServeCommandOptions {
+  std::string identity, cluster_ca;  // folders; "" = none
+  std::string insecure;              // as ParseInsecure
+  bool no_discovery = false;
   RuntimeOptions ring;
   SourceOptions source;
   ServeOptions serve;  // cluster "" = no worker joins
@@ -177,18 +180,28 @@ Status ServeCommand(const ServeCommandOptions& options);
 struct WorkerCommandOptions {
   SourceOptions source;
   std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
+  std::string identity, token, insecure;
   OpenOptions open;
   int threads = 0;
   std::string weights = "auto";  // or file, fetch
-  std::string weights_rate;      // as 50M
-  bool insecure = false, quiet = false;
+  bool quiet = false;
   LogOptions log;
   std::string version;
 };
 Status WorkerCommand(const WorkerCommandOptions& options);
 
+struct CaOptions {
+  std::string folder, cluster = "gyre", role, name, out, key_type = "p256", ttl = "1h";
+  int days = 365;
+  bool renew = false, quiet = false;
+};
+Status CaInitCommand(const CaOptions& options);
+Status CaIssueCommand(const CaOptions& options);
+Status CaRevokeCommand(const CaOptions& options);
+Status CaTokenCommand(const CaOptions& options);
+
 struct AdminOptions {
-  std::string cluster;
+  std::string cluster, identity;
   std::string what;  // ranges, or a worker
   bool json = false;
   bool dry_run = false;  // of resize and drain

@@ -68,7 +68,7 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
   if (!IsLoopback(at->host) && !insecure && (options.tls_cert.empty() || options.api_keys.empty())) {
     return UsageError(
         "--http {}: this address is not loopback, so it needs --tls-cert, --tls-key and --api-keys; on a network that "
-        "you trust, add --insecure",
+        "you trust, add --insecure=http",
         options.address);
   }
   const Status files = http::CheckSettings(ServerOptionsOf(options, *at));

@@ -220,7 +220,6 @@ void Cluster::Impl::End(const Status& why) {
 void Cluster::Impl::Start(Engine* engine, RingPort* port) {
   engine_ = engine;
   port_ = port;
-  port_->SetKey(options_.term, options_.key);
   state_.emplace(options_, port_->address());
   wiring_.emplace(port_, [this](Epoch epoch, RingEnds ends) {
     Post([this, epoch, ends = std::move(ends)](ClusterState& state, Deadline now) {
@@ -265,6 +264,9 @@ StatusOr<Membership> Cluster::Impl::Join(MemberInfo info, std::shared_ptr<StageC
   // Under the lock, so that memberships of a name reach the state in the order of their ids.
   MutexLock lock(&mutex_);
   GYRE_RETURN_IF_ERROR(ended_);
+  if (info.certified && names_.Taken(info.name, info.instance)) {
+    return Unavailable("another process is attached as {}, whose name it has in its certificate", info.name);
+  }
   const Membership member = names_.Take(info.name, info.instance);
   info.name = member.name;
   control->SetEventSink([this, id = member.id, name = member.name](const StageEvent& event) {

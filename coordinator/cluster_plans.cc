@@ -194,7 +194,6 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
           .model_hash = policy_.model_hash,
           .num_layers = sizes_.num_layers(),
           .coordinator_address = ring_address_,
-          .key = policy_.key,
           .wire = policy_.wire,
           .transport = policy_.transport,
           .stages = {}};
@@ -203,6 +202,7 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
 void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted) {
   Plan plan = draft.plan;
   plan.epoch = NextEpoch();
+  if (policy_.new_key) plan.key = policy_.new_key();
   if (draft.num_blocks < num_blocks_) {
     const auto block_size = static_cast<uint64_t>(policy_.block_size);
     Log(LogLevel::kWarn,

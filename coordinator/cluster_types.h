@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ struct MemberInfo {
   Transport transport = Transport::kAuto;  // its wish for links
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
+  bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 
 // One stay of a member: a process that joins again has the same name and another id.
@@ -48,7 +50,7 @@ struct Membership {
 // What decides how a cluster acts.
 struct ClusterPolicy {
   uint64_t term = 0;
-  RingKey key{};
+  std::function<RingKey()> new_key;  // a secret for each plan; empty: all have one of zeros (tests)
   uint32_t model = 0;
   uint64_t model_hash = 0;
   ModelSizes sizes;

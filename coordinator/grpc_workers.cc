@@ -10,6 +10,7 @@
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 #include "weights/weight_offer.h"
 
 namespace gyre {
@@ -41,18 +42,25 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .disk = h.fetches ? h.disk : 0};
 }
 
+// With TLS a worker is the one that its certificate names.
+Status CheckName(const std::optional<Principal>& caller, const std::string& name) {
+  if (!caller || caller->name == name) return absl::OkStatus();
+  return FailedPrecondition("it calls itself {}, its certificate is that of {}", name, Describe(*caller));
+}
+
 }  // namespace
 
 class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
  public:
   AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
-                uint64_t term, std::optional<RingKey> weights_key)
+                const GrpcServerOptions& options)
       : context_(context),
         cluster_(cluster),
         attached_(attached),
         refusals_(refusals),
-        term_(term),
-        weights_key_(weights_key) {
+        term_(options.term),
+        weights_key_(options.weights != nullptr ? std::optional(options.weights->key()) : std::nullopt),
+        identity_(options.identity) {
     attached_.Add(this);
     StartRead(&event_);
   }
@@ -79,6 +87,15 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   }
 
   bool SilentSince(Duration timeout) const { return Now() - heard_ > timeout.count(); }
+  // Whether its certificate is still accepted. OK without TLS.
+  gyre::Status CheckCertificate(const Identity& identity) const {
+    return CheckCaller(*context_->auth_context(), identity).status();
+  }
+  // The worker takes it if it is newer than its own.
+  void ShareRevoked(const Identity& identity) {
+    if (!identity.revoked_pem().empty()) stage_->SendRevoked(identity.revoked_pem());
+  }
+  bool joined() const { return joined_; }
   // For `own_stall` this process heard nothing of anybody.
   void ExtendDeadline(Duration own_stall) {
     auto heard = heard_.load();
@@ -108,7 +125,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     return absl::OkStatus();
   }
   gyre::Status OnHello(const WorkerHello& hello) {
+    const std::optional<Principal> caller = CallerOf(*context_->auth_context());
+    GYRE_RETURN_IF_ERROR(CheckName(caller, hello.name));
     MemberInfo info = InfoFrom(hello, context_->peer());
+    info.certified = caller.has_value();
     auto stage = std::make_shared<RemoteStage>(info.name);
     GYRE_ASSIGN_OR_RETURN(member_, cluster_.Join(std::move(info), stage));
     {
@@ -116,8 +136,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       who_ = member_.name;
     }
     stage_ = std::move(stage);
+    if (identity_ != nullptr) ShareRevoked(*identity_->current());
     stage_->Open([this](const v1::Command* command) { StartWrite(command); },
                  {.name = member_.name, .term = term_, .weights_key = weights_key_});
+    joined_ = true;
     return absl::OkStatus();
   }
   // Why the stream is over, where nobody said it in words.
@@ -145,11 +167,13 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   RefusalLog& refusals_;
   const uint64_t term_;
   const std::optional<RingKey> weights_key_;
+  const std::shared_ptr<IdentityFolder> identity_;
   v1::WorkerEvent event_;
   Membership member_;
   std::shared_ptr<RemoteStage> stage_;
   std::atomic<int64_t> heard_{Now()};
   std::atomic<bool> left_{false};
+  std::atomic<bool> joined_{false};  // stage_ is there for good
   Mutex mutex_;
   std::string who_ GYRE_GUARDED_BY(mutex_) = "a worker that has not said its name";
   gyre::Status why_ GYRE_GUARDED_BY(mutex_);
@@ -169,6 +193,18 @@ void AttachedWorkers::Check(Duration timeout, Duration own_stall) {
 void AttachedWorkers::CancelAll() {
   MutexLock lock(&mutex_);
   for (AttachReactor* r : all_) r->Cancel([](const std::string&) { return Unavailable("the coordinator stops"); });
+}
+
+void AttachedWorkers::CheckCallers(const Identity& identity) {
+  MutexLock lock(&mutex_);
+  for (AttachReactor* r : all_) {
+    const Status status = r->CheckCertificate(identity);
+    if (!status.ok()) {
+      r->Cancel([&status](const std::string&) { return status; });
+    } else if (r->joined()) {
+      r->ShareRevoked(identity);
+    }
+  }
 }
 
 namespace {
@@ -204,8 +240,7 @@ class ClusterService : public v1::Cluster::CallbackService {
     return reactor;
   }
   grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command>* Attach(grpc::CallbackServerContext* context) override {
-    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term,
-                             options_.weights != nullptr ? std::optional(options_.weights->key()) : std::nullopt);
+    return new AttachReactor(context, cluster_, attached_, refusals_, options_);
   }
 
  private:

@@ -223,6 +223,7 @@ struct EncodeCommand {
   void operator()(const ReleaseCommand&) const { out->mutable_release(); }
   void operator()(const AbortCommand&) const { out->mutable_abort(); }
   void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
+  void operator()(const RevokedCommand& r) const { out->mutable_revoked()->set_crl(r.crl); }
 };
 
 struct EncodeStageEvent {
@@ -429,6 +430,7 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kCommit: out.what = CommitCommand{}; break;
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
+    case v1::Command::kRevoked: out.what = RevokedCommand{command.revoked().crl()}; break;
     case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }

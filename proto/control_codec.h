@@ -67,6 +67,9 @@ struct AbortCommand {};
 struct TraceCommand {
   Deadline asked{};
 };
+struct RevokedCommand {
+  std::string crl;  // PEM
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -74,7 +77,7 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand>
+               TraceCommand, RevokedCommand>
       what;
 };
 

@@ -115,6 +115,14 @@ std::vector<std::byte> HelloFrame(std::span<const std::byte> payload, Epoch epoc
   return bytes;
 }
 
+Status CheckMember(const Principal& who, const std::string& member) {
+  const bool coordinators = member == kCoordinatorName || member == kLocalName;
+  if (who.role == Role::kCoordinator && coordinators) return absl::OkStatus();
+  if (who.role == Role::kWorker && !coordinators && who.name == member) return absl::OkStatus();
+  return FailedPrecondition("the certificate is that of {}, expected that of {}", Describe(who),
+                            coordinators ? "a coordinator" : "worker " + member);
+}
+
 bool SameKey(const RingKey& a, const RingKey& b) {
   unsigned differs = 0;
   for (size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned>(a[i] ^ b[i]);

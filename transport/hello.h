@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/transport.h"
+#include "identity/principal.h"
 #include "transport/frame.h"
 
 namespace gyre {
@@ -44,8 +45,8 @@ struct Hello {
   uint32_t hop = 0;  // kRing: 0 = coordinator to the first stage, i = stage i-1 to i, n = the last to the coordinator
   uint64_t model_hash = 0;
   RingKey key{};
-  std::string from;                // a worker's name, for messages
-  std::string to;                  // kBulk: the worker that is to serve it
+  std::string from;                // the member that dials; "coordinator" for the coordinator's own ends
+  std::string to;                  // the member that is dialed
   WireType wire = WireType::kF32;  // kRing: of the activations on the plan's hops
   std::optional<UdpOffer> udp;     // the link is to go over UDP
   // What the plan wishes. Both ends know it from the plan: it is not sent.
@@ -70,6 +71,10 @@ StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload);
 
 // The whole frame that carries a hello or an answer.
 std::vector<std::byte> HelloFrame(std::span<const std::byte> payload, Epoch epoch = {});
+
+// Whether a certificate's owner may be the member of this name: a worker of that name, or the coordinator for its own
+// ends ("coordinator", "local"). kFailedPrecondition.
+Status CheckMember(const Principal& who, const std::string& member);
 
 // Compares in constant time.
 bool SameKey(const RingKey& a, const RingKey& b);

@@ -1,5 +1,7 @@
 #include "transport/ring_port.h"
 
+#include <fcntl.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "transport/local_socket.h"
 #include "transport/pages.h"
 #include "transport/shm_hello.h"
+#include "transport/tls_stream.h"
 #include "transport/udp_hello.h"
 #include "transport/udp_host.h"
 #include "transport/udp_wire.h"
@@ -32,16 +35,20 @@ std::string Describe(const Hello& h) {
 const std::string kWeightsName = "@weights";
 
 // The socket is fresh, so an answer fits in.
-Status SendReply(int socket, const HelloReply& reply) {
-  return SendWithFds(socket, HelloFrame(EncodeHelloReply(reply)), {});
+Status SendReply(int socket, TlsSession* tls, const HelloReply& reply) {
+  std::vector<std::byte> bytes = HelloFrame(EncodeHelloReply(reply));
+  if (tls != nullptr) {
+    GYRE_RETURN_IF_ERROR(tls->Seal(bytes));
+    bytes.clear();
+    tls->TakeOutput(&bytes);
+  }
+  return SendWithFds(socket, bytes, {});
 }
 
-// A link over a TCP connection, as this end wishes to read and write it.
-StatusOr<std::unique_ptr<Link>> LinkOf(int socket, Transport transport, const std::string& peer,
-                                       const TcpOptions& options) {
-  if (transport != Transport::kKernel) return MakeTcpLink(socket, peer, options);
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, MakeUringStream(Fd(socket), options));
-  return MakeFramedLink(std::move(stream), peer, options);
+// A TCP connection, as this end wishes to read and write it.
+StatusOr<std::unique_ptr<ByteStream>> StreamOf(Fd socket, Transport transport, const TcpOptions& options) {
+  return transport == Transport::kKernel ? MakeUringStream(std::move(socket), options)
+                                         : MakeTcpStream(std::move(socket), options);
 }
 
 // What carries the link of this dialer.
@@ -77,7 +84,9 @@ class Port : public RingPort {
   }
   void SetBulkHandler(const std::string& name, BulkHandler handler) override;
   void SetWeightsHandler(const RingKey& key, BulkHandler handler) override;
-  void SetKey(uint64_t term, const RingKey& key) override { unclaimed_.SetKey(term, key); }
+  void SetKey(Epoch epoch, const RingKey& key) override {
+    for (UnclaimedLink& bulk : unclaimed_.SetKey(epoch, key)) OnBulk(std::move(bulk.connection), bulk.hello);
+  }
   void Cancel(Epoch epoch) override { unclaimed_.Cancel(epoch); }
   RingPortStats stats() const override {
     return {.accepted = accepted_, .refused = refused_, .waiting = unclaimed_.size()};
@@ -105,16 +114,23 @@ class Port : public RingPort {
   // kUnavailable: this dialer and `to` share no memory, and the message says why.
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> DialUdp(const RingAddress& to, Hello hello, Deadline deadline);
+  // A link whose hello was answered, and not refused.
+  struct Greeted {
+    std::unique_ptr<Link> link;
+    int socket;  // the link's
+    HelloReply reply;
+  };
+  StatusOr<Greeted> Greet(const std::string& to, Transport transport, const Hello& hello, Deadline deadline);
   // The link of a dialer that is welcome, and it is told so.
-  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, const Hello& hello, Transport transport,
+  StatusOr<std::unique_ptr<Link>> Welcome(Connection connection, const Hello& hello, Transport transport,
                                           const std::string& peer, const TcpOptions& options);
   // Why a dialer that waits can't be taken for `expected`; "" = it can.
   std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
   TcpOptions Tcp(LinkRole role) const;
 
   // On the port's thread.
-  void OnHello(Fd fd, const Caller& caller, const Hello& hello);
-  void OnBulk(Fd fd, const Caller& caller, const Hello& hello);
+  void OnHello(Connection connection, const Hello& hello);
+  void OnBulk(Connection connection, const Hello& hello);
 
   // kNotFound: nobody of that name is here; `link` is not called. Hands over what it returns otherwise.
   Status HandOver(const std::string& to, const std::function<StatusOr<std::unique_ptr<Link>>()>& link);
@@ -145,7 +161,9 @@ Status Port::Listen() {
       .listen = options_.listen,
       .hello_timeout = options_.hello_timeout,
       .limits = options_.unverified,
-      .on_hello = [this](Fd fd, const Caller& caller, const Hello& h) { OnHello(std::move(fd), caller, h); },
+      .identity = options_.identity,
+      .handshakes = options_.handshakes,
+      .on_hello = [this](Connection c, const Hello& h) { OnHello(std::move(c), h); },
       .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); },
       .on_tick = [this] { unclaimed_.DropDead(); }};
   RingAddress address;
@@ -189,7 +207,13 @@ TcpOptions Port::Tcp(LinkRole role) const {
   return tcp;
 }
 
-void Port::OnHello(Fd fd, const Caller& caller, const Hello& hello) {
+void Port::OnHello(Connection connection, const Hello& hello) {
+  const Caller& caller = connection.caller;
+  if (caller.who) {
+    if (const Status member = CheckMember(*caller.who, hello.from); !member.ok()) {
+      return Refused(caller, fmt::format("its hello comes from {}: {}", hello.from, Message(member)));
+    }
+  }
   if (hello.role == LinkRole::kWeights) {
     bool right = false;
     {
@@ -197,19 +221,22 @@ void Port::OnHello(Fd fd, const Caller& caller, const Hello& hello) {
       right = SameKey(hello.key, weights_key_) && bulk_[kWeightsName].handler;
     }
     if (!right) {
-      SendReply(fd.get(), {.refusal = "it gives no weights to links with this key"}).IgnoreError();
+      SendReply(connection.socket.get(), connection.tls.get(),
+                {.refusal = "it gives no weights to links with this key"})
+          .IgnoreError();
       return Refused(caller, "its hello for weights has a wrong key");
     }
-    return OnBulk(std::move(fd), caller, hello);
+    return OnBulk(std::move(connection), hello);
+  }
   }
   const KeyCheck check = unclaimed_.Check(hello);
   if (check == KeyCheck::kWrong) return Refused(caller, "its hello has a wrong key");
   if (hello.role == LinkRole::kBulk) {
-    if (check == KeyCheck::kRight) return OnBulk(std::move(fd), caller, hello);
-    return Refused(caller, "its hello has a term whose key is not known here");
+    if (check == KeyCheck::kRight) return OnBulk(std::move(connection), hello);
+    if (check == KeyCheck::kUnknownTerm) return Refused(caller, "its hello has a term whose key is not known here");
   }
-  // Before the key of a term is known here its hellos wait.
-  if (unclaimed_.Add({.hello = hello, .caller = caller, .socket = std::move(fd)})) ++accepted_;
+  // Before the key of a plan is known here its hellos wait.
+  if (unclaimed_.Add({.hello = hello, .connection = std::move(connection)})) ++accepted_;
 }
 
 // One line for the first, then a line a minute with their number.
@@ -225,50 +252,55 @@ void Port::Refused(const Caller& caller, const std::string& why) {
       refused);
 }
 
-void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
+void Port::OnBulk(Connection connection, const Hello& hello) {
   if (unclaimed_.Cancelled(hello.epoch)) return;
+  const Caller caller = connection.caller;
+  const auto refuse = [&connection](const std::string& why) {
+    SendReply(connection.socket.get(), connection.tls.get(), {.refusal = why}).IgnoreError();
+  };
   const Transport comes = ComesOver(caller, hello), own = options_.transport;
   if ((own == Transport::kShm || own == Transport::kUdp) && comes != own) {
-    SendReply(fd.get(), {.refusal = fmt::format("this end takes {} only (--transport)", TransportName(own))})
-        .IgnoreError();
+    refuse(fmt::format("this end takes {} only (--transport)", TransportName(own)));
     return Refused(caller, fmt::format("its bulk link comes over {}", TransportName(comes)));
+  }
   }
   TcpOptions options = Tcp(LinkRole::kBulk);
   options.max_payload = kMaxPullRequest;
   Status failed;
   const std::string& to = hello.role == LinkRole::kWeights ? kWeightsName : hello.to;
   const Status status = HandOver(to, [&]() -> StatusOr<std::unique_ptr<Link>> {
-    auto link = Welcome(std::move(fd), caller, hello, options_.transport,
+    auto link = Welcome(std::move(connection), hello, options_.transport,
                         fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
     if (link.ok()) ++accepted_;
     return link;
   });
   if (!failed.ok()) return Refused(caller, Message(failed));
-  if (absl::IsNotFound(status)) SendReply(fd.get(), {.refusal = Message(status)}).IgnoreError();
+  if (absl::IsNotFound(status)) refuse(Message(status));
 }
 
-StatusOr<std::unique_ptr<Link>> Port::Welcome(Fd socket, const Caller& caller, const Hello& hello, Transport transport,
+StatusOr<std::unique_ptr<Link>> Port::Welcome(Connection connection, const Hello& hello, Transport transport,
                                               const std::string& peer, const TcpOptions& options) {
   if (hello.udp) {
     if (udp_ == nullptr) return Unavailable("this end takes no datagrams");
     GYRE_ASSIGN_OR_RETURN(const UdpGreeting greeting, UdpGreeting::Make());
     UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = hello.udp->link};
     GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *hello.udp, false));
-    const int connection = socket.get();
-    facts.connection = std::move(socket);
+    const int fd = connection.socket.get();
+    facts.connection = std::move(connection.socket);
     GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, udp_->Accept(std::move(facts)));
-    GYRE_RETURN_IF_ERROR(SendReply(connection, {.udp = greeting.offer()}));
+    GYRE_RETURN_IF_ERROR(SendReply(fd, connection.tls.get(), {.udp = greeting.offer()}));
     return MakeFramedLink(std::move(stream), peer, options);
   }
-  if (caller.local) {
-    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, WelcomeWithMemory(std::move(socket)));
+  if (connection.caller.local) {
+    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, WelcomeWithMemory(std::move(connection.socket)));
     return MakeFramedLink(std::move(stream), peer, options);
   }
-  const int fd = socket.release();
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, LinkOf(fd, transport, peer, options));
-  GYRE_RETURN_IF_ERROR(SendReply(fd, {}));
-  return link;
+  const int fd = connection.socket.get();
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, StreamOf(std::move(connection.socket), transport, options));
+  GYRE_RETURN_IF_ERROR(SendReply(fd, connection.tls.get(), {}));
+  if (connection.tls != nullptr) stream = MakeTlsStream(std::move(stream), std::move(connection.tls));
+  return MakeFramedLink(std::move(stream), peer, options);
 }
 
 Status Port::HandOver(const std::string& to, const std::function<StatusOr<std::unique_ptr<Link>>()>& link) {
@@ -310,6 +342,9 @@ void Port::SetWeightsHandler(const RingKey& key, BulkHandler handler) {
 }
 
 std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) const {
+  if (found.hello.from != expected.from) {
+    return fmt::format("it comes from {}, the plan gives this hop to {}", found.hello.from, expected.from);
+  }
   if (!SameKey(found.hello.key, expected.key)) return "the ring's key is another one";
   if (found.hello.model_hash != expected.model_hash) return "the model is another one";
   if (found.hello.wire != expected.wire) {
@@ -318,7 +353,7 @@ std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) cons
   }
   const StatusOr<Transport> transport = AgreedTransport(expected.transport, options_.transport);
   if (!transport.ok()) return Message(transport.status());
-  const Transport comes = ComesOver(found.caller, found.hello);
+  const Transport comes = ComesOver(found.connection.caller, found.hello);
   const Transport wanted = *transport == Transport::kKernel ? Transport::kTcp : *transport;  // TCP to the other end
   if (wanted != Transport::kAuto && wanted != comes) {
     return fmt::format("it comes over {}, this end takes {} only (--transport)", TransportName(comes),
@@ -333,17 +368,19 @@ StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline 
   for (;;) {
     GYRE_ASSIGN_OR_RETURN(UnclaimedLink found, unclaimed_.Claim(expected, deadline));
     if (found.link != nullptr) return std::move(found.link);
-    if (!StillWaits(found.socket.get())) continue;  // its dialer gave up meanwhile
-    const std::string peer = fmt::format("{} ({})", found.hello.from, found.caller.peer);
+    Connection& connection = found.connection;
+    if (!StillWaits(connection.socket.get())) continue;  // its dialer gave up meanwhile
+    const bool local = connection.caller.local;
+    const std::string peer = fmt::format("{} ({})", found.hello.from, connection.caller.peer);
     std::string why = WhyNot(found, expected);
     if (why.empty()) {
       StatusOr<std::unique_ptr<Link>> link =
-          Welcome(std::move(found.socket), found.caller, found.hello, transport, peer, Tcp(LinkRole::kRing));
+          Welcome(std::move(connection), found.hello, transport, peer, Tcp(LinkRole::kRing));
       // A dialer over TCP has no other way, so the plan fails with this reason.
-      if (link.ok() || (absl::IsResourceExhausted(link.status()) && !found.caller.local)) return link;
+      if (link.ok() || (absl::IsResourceExhausted(link.status()) && !local)) return link;
       why = Message(link.status());
     } else {
-      SendReply(found.socket.get(), {.refusal = why}).IgnoreError();
+      SendReply(connection.socket.get(), connection.tls.get(), {.refusal = why}).IgnoreError();
     }
     Log(LogLevel::kWarn, "{} from {}: {}", Describe(expected), found.hello.from, why);
   }
@@ -407,27 +444,22 @@ StatusOr<std::unique_ptr<Link>> Port::DialUdp(const RingAddress& to, Hello hello
     return FailedPrecondition("{} is to go over UDP (--transport udp) to {}: {} takes no datagrams", Describe(hello),
                               to.tcp, udp_ == nullptr ? "this process" : "it");
   }
-  const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
-  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to.tcp, deadline, stopped));
-  Fd socket(fd);
-  SetTcpOptions(fd, options_.tcp);
   GYRE_ASSIGN_OR_RETURN(const UdpGreeting greeting, UdpGreeting::Make());
   hello.udp = greeting.offer();
-  StatusOr<HelloReply> reply = SayHello(fd, hello, deadline, stopped);
-  if (!reply.ok()) return Annotate(reply.status(), fmt::format("{} to {}", Describe(hello), to.tcp));
-  if (!reply->refusal.empty()) {
-    return FailedPrecondition("{} refuses {}: {}", to.tcp, Describe(hello), reply->refusal);
-  }
-  if (!reply->udp) return FailedPrecondition("{} takes {} but no datagrams", to.tcp, Describe(hello));
+  GYRE_ASSIGN_OR_RETURN(Greeted greeted, Greet(to.tcp, Transport::kTcp, hello, deadline));
+  if (!greeted.reply.udp) return FailedPrecondition("{} takes {} but no datagrams", to.tcp, Describe(hello));
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
+  if (::getpeername(greeted.socket, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
     return Unavailable("{}: {}", to.tcp, std::strerror(errno));
   }
   const UdpAddress at = WithPort(ToUdpAddress(reinterpret_cast<const sockaddr*>(&peer), size), to.udp);
-  UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = reply->udp->link};
-  GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *reply->udp, true));
-  facts.connection = std::move(socket);
+  UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = greeted.reply.udp->link};
+  GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *greeted.reply.udp, true));
+  facts.connection = Fd(::fcntl(greeted.socket, F_DUPFD_CLOEXEC, 0));
+  if (facts.connection.get() < 0) return ResourceExhausted("{}: {}", to.tcp, std::strerror(errno));
+  facts.keeps_open = std::move(greeted.link);
+  const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
   StatusOr<std::unique_ptr<ByteStream>> stream = udp_->Dial(std::move(facts), at, deadline, stopped);
   if (!stream.ok()) return Annotate(stream.status(), Describe(hello));
   return MakeFramedLink(*std::move(stream), to.tcp, Tcp(hello.role));
@@ -435,9 +467,23 @@ StatusOr<std::unique_ptr<Link>> Port::DialUdp(const RingAddress& to, Hello hello
 
 StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport transport, const Hello& hello,
                                               Deadline deadline) {
-  GYRE_ASSIGN_OR_RETURN(const int fd,
-                        ConnectTcp(to, deadline, [this, &hello] { return unclaimed_.Cancelled(hello.epoch); }));
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, LinkOf(fd, transport, to, Tcp(hello.role)));
+  GYRE_ASSIGN_OR_RETURN(Greeted greeted, Greet(to, transport, hello, deadline));
+  return std::move(greeted.link);
+}
+
+StatusOr<Port::Greeted> Port::Greet(const std::string& to, Transport transport, const Hello& hello,
+                                    Deadline deadline) {
+  const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
+  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to, deadline, stopped));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, StreamOf(Fd(fd), transport, Tcp(hello.role)));
+  if (options_.identity != nullptr) {
+    GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kClient));
+    Status shaken = DoHandshake(*stream, *session, std::min(deadline, After(options_.hello_timeout)), stopped);
+    if (shaken.ok()) shaken = CheckMember(session->peer(), hello.to);
+    if (!shaken.ok()) return Annotate(shaken, fmt::format("{}: {}", to, Describe(hello)));
+    stream = MakeTlsStream(std::move(stream), std::move(session));
+  }
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeFramedLink(std::move(stream), to, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
   GYRE_RETURN_IF_ERROR(link->Send({.kind = FrameKind::kHello, .epoch = hello.epoch}, parts, deadline));
@@ -446,9 +492,9 @@ StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport t
     StatusOr<Frame> frame = link->Recv(std::min(deadline, After(std::chrono::milliseconds(100))));
     if (frame.ok()) {
       if (frame->header.kind != FrameKind::kHello) return DataLoss("{} answered a hello with another frame", to);
-      GYRE_ASSIGN_OR_RETURN(const HelloReply reply, DecodeHelloReply(frame->payload));
+      GYRE_ASSIGN_OR_RETURN(HelloReply reply, DecodeHelloReply(frame->payload));
       if (!reply.refusal.empty()) return FailedPrecondition("{} refuses {}: {}", to, Describe(hello), reply.refusal);
-      return link;
+      return Greeted{.link = std::move(link), .socket = fd, .reply = std::move(reply)};
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return Annotate(frame.status(), Describe(hello));
     if (Clock::now() >= deadline) return DeadlineExceeded("{}: {} was not answered", to, Describe(hello));

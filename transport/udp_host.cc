@@ -48,15 +48,17 @@ struct Wire {
   }
 };
 
-struct Connection {
-  Connection(const UdpCoreOptions& options, UdpLinkFacts facts, const std::optional<UdpAddress>& to)
+struct UdpConnection {
+  UdpConnection(const UdpCoreOptions& options, UdpLinkFacts facts, const std::optional<UdpAddress>& to)
       : id(facts.link),
         dials(to.has_value()),
+        keeps_open(std::move(facts.keeps_open)),
         line(std::move(facts.connection)),
         core(options, facts.keys, facts.peer_link, to, Clock::now()) {}
 
   const uint64_t id;
   const bool dials;
+  const std::unique_ptr<Link> keeps_open;
   const Fd line;
   std::atomic<Duration::rep> timer{Duration::max().count()};  // the core's
 
@@ -81,7 +83,7 @@ struct Connection {
 
 // Sends all that the link has to send now. One thread at a time does it for a link, so that its datagrams stay in
 // order; the lock is not held while they leave.
-void FlushLink(Wire& wire, Connection& c) {
+void FlushLink(Wire& wire, UdpConnection& c) {
   static thread_local UdpBatch batch;
   const UdpSocket& socket = c.dials ? wire.dialing : wire.listening;
   {
@@ -118,7 +120,7 @@ void FlushLink(Wire& wire, Connection& c) {
 
 class UdpStream : public ByteStream {
  public:
-  UdpStream(std::shared_ptr<Wire> wire, std::shared_ptr<Connection> connection)
+  UdpStream(std::shared_ptr<Wire> wire, std::shared_ptr<UdpConnection> connection)
       : wire_(std::move(wire)), connection_(std::move(connection)), c_(*connection_) {}
   ~UdpStream() override {
     UdpStream::Close();
@@ -205,8 +207,8 @@ class UdpStream : public ByteStream {
 
  private:
   const std::shared_ptr<Wire> wire_;
-  const std::shared_ptr<Connection> connection_;
-  Connection& c_;
+  const std::shared_ptr<UdpConnection> connection_;
+  UdpConnection& c_;
 };
 
 class Host : public UdpHost {
@@ -217,21 +219,21 @@ class Host : public UdpHost {
 
   uint16_t port() const override { return wire_->listening.port(); }
   StatusOr<std::unique_ptr<ByteStream>> Accept(UdpLinkFacts facts) override {
-    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Connection> c, Add(std::move(facts), std::nullopt));
+    GYRE_ASSIGN_OR_RETURN(std::shared_ptr<UdpConnection> c, Add(std::move(facts), std::nullopt));
     return std::make_unique<UdpStream>(wire_, std::move(c));
   }
   StatusOr<std::unique_ptr<ByteStream>> Dial(UdpLinkFacts facts, const UdpAddress& to, Deadline deadline,
                                              const std::function<bool()>& stopped) override;
 
  private:
-  StatusOr<std::shared_ptr<Connection>> Add(UdpLinkFacts facts, const std::optional<UdpAddress>& to);
+  StatusOr<std::shared_ptr<UdpConnection>> Add(UdpLinkFacts facts, const std::optional<UdpAddress>& to);
   void Loop();
   void Turn();
   void Sleep();
   void Take(const UdpSocket& socket);
   void OnLine(uint64_t id);
   void Mind();
-  std::shared_ptr<Connection> Find(uint64_t id) const {
+  std::shared_ptr<UdpConnection> Find(uint64_t id) const {
     MutexLock lock(&mutex_);
     const auto it = links_.find(id);
     return it == links_.end() ? nullptr : it->second;
@@ -240,14 +242,14 @@ class Host : public UdpHost {
   const std::shared_ptr<Wire> wire_;
   const UdpCoreOptions options_;
   mutable Mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<Connection>> links_ GYRE_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<UdpConnection>> links_ GYRE_GUARDED_BY(mutex_);
   std::atomic<bool> ends_{false};
   std::atomic<Duration::rep> ends_at_{0};
 
   // The thread's.
   UdpReceiver receiver_;
   std::array<epoll_event, kEvents> events_{};
-  std::vector<std::shared_ptr<Connection>> touched_;
+  std::vector<std::shared_ptr<UdpConnection>> touched_;
   Deadline busy_until_ = Deadline::min();
   std::thread thread_;
 };
@@ -275,9 +277,9 @@ Host::~Host() {
   }
 }
 
-StatusOr<std::shared_ptr<Connection>> Host::Add(UdpLinkFacts facts, const std::optional<UdpAddress>& to) {
+StatusOr<std::shared_ptr<UdpConnection>> Host::Add(UdpLinkFacts facts, const std::optional<UdpAddress>& to) {
   if (facts.link <= kDialTag) return Internal("a link id of {}", facts.link);
-  auto c = std::make_shared<Connection>(options_, std::move(facts), to);
+  auto c = std::make_shared<UdpConnection>(options_, std::move(facts), to);
   {
     MutexLock lock(&mutex_);
     if (!links_.emplace(c->id, c).second) return Internal("a link id twice");
@@ -292,7 +294,7 @@ StatusOr<std::shared_ptr<Connection>> Host::Add(UdpLinkFacts facts, const std::o
 
 StatusOr<std::unique_ptr<ByteStream>> Host::Dial(UdpLinkFacts facts, const UdpAddress& to, Deadline deadline,
                                                  const std::function<bool()>& stopped) {
-  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<Connection> c, Add(std::move(facts), to));
+  GYRE_ASSIGN_OR_RETURN(std::shared_ptr<UdpConnection> c, Add(std::move(facts), to));
   auto stream = std::make_unique<UdpStream>(wire_, c);
   const Deadline until = After(kAnswer);
   for (;;) {
@@ -375,7 +377,7 @@ void Host::Turn() {
 }
 
 void Host::Take(const UdpSocket& socket) {
-  std::shared_ptr<Connection> last;
+  std::shared_ptr<UdpConnection> last;
   const Deadline now = Clock::now();
   const bool any = receiver_.Receive(socket, [&](std::span<std::byte> datagram, const UdpAddress& from) {
     const auto header = ReadUdpHeader(datagram);
@@ -393,7 +395,7 @@ void Host::Take(const UdpSocket& socket) {
 
 // Something happens on the connection that carries nothing: its end, as a rule.
 void Host::OnLine(uint64_t id) {
-  const std::shared_ptr<Connection> c = Find(id);
+  const std::shared_ptr<UdpConnection> c = Find(id);
   if (c == nullptr) return;
   char byte;
   const ssize_t n = ::recv(c->line.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -408,12 +410,12 @@ void Host::OnLine(uint64_t id) {
 
 // Links whose time has come, and those that are done.
 void Host::Mind() {
-  std::vector<std::shared_ptr<Connection>> due, gone;
+  std::vector<std::shared_ptr<UdpConnection>> due, gone;
   const auto now = Clock::now().time_since_epoch().count();
   {
     MutexLock lock(&mutex_);
     for (auto it = links_.begin(); it != links_.end();) {
-      Connection& c = *it->second;
+      UdpConnection& c = *it->second;
       bool done = false;
       {
         MutexLock link(&c.mutex);

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "transport/byte_stream.h"
 #include "transport/fd.h"
+#include "transport/link.h"
 #include "transport/udp_core.h"
 
 namespace gyre {
@@ -21,6 +22,7 @@ struct UdpLinkFacts {
   // The connection that hello and answer went over: it stays open and carries nothing, and its end says that the peer's
   // process has ended. May be none.
   Fd connection;
+  std::unique_ptr<Link> keeps_open;  // the link that hello and answer went over, if `connection` is a copy of its socket
 };
 
 // Thread-safe. Streams may outlive it; then they are broken.

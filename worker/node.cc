@@ -97,6 +97,9 @@ class Node {
     return fatal_;
   }
   bool Ends() { return stopped_() || !Fatal().ok(); }
+  std::shared_ptr<const Identity> Credentials() const {
+    return options_.identity != nullptr ? options_.identity->current() : nullptr;
+  }
   Status Listen();
   Status OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub);
   // The model's file on this machine.
@@ -114,6 +117,7 @@ class Node {
   Status Attached(v1::Cluster::Stub& stub);
   using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
   Status Stay(grpc::ClientContext& context, Stream& stream);
+  void TakeRevoked(const std::string& crl);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
 
   const NodeOptions& options_;
@@ -130,6 +134,7 @@ class Node {
   bool exact_ = false;
   std::shared_ptr<Worker> worker_;
   std::string name_;
+  bool waits_to_attach_ = false;       // and it was said
   uint64_t bytes_without_layers_ = 0;  // of this process's memory
 };
 
@@ -137,15 +142,16 @@ Status Node::Listen() {
   RingPortOptions port;
   port.transport = options_.transport;
   port.listen = options_.listen;
+  port.identity = options_.identity;
   if (port.listen.empty()) {
     GYRE_ASSIGN_OR_RETURN(const std::string own, LocalAddressTo(coordinator_));
     port.listen = FormatHostPort(own, 0);
   }
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(port.listen));
-  if (!IsLoopback(at.host) && !options_.insecure) {
+  if (!IsLoopback(at.host) && !options_.insecure && options_.identity == nullptr) {
     return FailedPrecondition(
-        "the ring would listen at {}, which is not loopback, without encryption: say --insecure on a network that you "
-        "trust",
+        "the ring would listen at {}, which is not loopback, without TLS: give an --identity, or say --insecure on a "
+        "network that you trust",
         at.host);
   }
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
@@ -265,15 +271,25 @@ Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
 Status Node::Run() {
   GYRE_ASSIGN_OR_RETURN(coordinator_, ParseHostPort(options_.join));
   name_ = options_.name;
-  if (name_.empty()) {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    name_ = host;
+  if (options_.identity != nullptr) {
+    const Principal self = options_.identity->current()->self();
+    if (self.role != Role::kWorker) {
+      return FailedPrecondition("{} is the identity of {}, expected a worker's", options_.identity->folder(),
+                                Describe(self));
+    }
+    if (!name_.empty() && name_ != self.name) {
+      return FailedPrecondition("--name {}: {} is the identity of {}", name_, options_.identity->folder(),
+                                Describe(self));
+    }
+    name_ = self.name;
   }
+  if (name_.empty()) name_ = HostName();
   bool waiting = false;
   Status end;
   while (!Ends()) {
-    GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(options_.join, {.own_connection = true, .keepalive = true}));
+    GYRE_ASSIGN_OR_RETURN(
+        const auto channel,
+        MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = Credentials()}));
     const auto stub = v1::Cluster::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -331,7 +347,20 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
     control.Abort(epoch);
   } else if (const auto* trace = std::get_if<TraceCommand>(&command->what)) {
     control.Trace(trace->asked);
+  } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
+    TakeRevoked(revoked->crl);
   }
+}
+
+void Node::TakeRevoked(const std::string& crl) {
+  if (options_.identity == nullptr) return;
+  const uint64_t before = options_.identity->current()->revocations();
+  if (const Status taken = options_.identity->TakeRevoked(crl); !taken.ok()) {
+    return Log(LogLevel::kError, "the coordinator's list of revoked certificates is not taken: {}", Message(taken));
+  }
+  const uint64_t now = options_.identity->current()->revocations();
+  if (now != before)
+    Log(LogLevel::kInfo, "list {} of certificates that the CA revoked is taken from the coordinator", now);
 }
 
 // What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
@@ -385,9 +414,14 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   if (welcome == nullptr) {
     if (answered) context.TryCancel();
     const Status status = FromGrpc(stream.Finish());
-    const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-    return refused ? Annotate(status, "the coordinator refuses this worker") : absl::OkStatus();
+    const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+                         status.code() == absl::StatusCode::kPermissionDenied;
+    if (refused) return Annotate(status, "the coordinator refuses this worker");
+    if (!waits_to_attach_ && !status.ok()) Say(fmt::format("waiting to join {}: {}", options_.join, Message(status)));
+    waits_to_attach_ = true;
+    return absl::OkStatus();
   }
+  waits_to_attach_ = false;
   const std::string name = welcome->name;
   // At once, as others may fetch weights here before it is in a plan.
   if (welcome->weights_key) stock_->SetKey(*welcome->weights_key);

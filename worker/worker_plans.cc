@@ -22,7 +22,7 @@ void Worker::Impl::Prepare(const PrepareRequest& request) {
   const Epoch now = request.plan.epoch;
   if (before && before->term == now.term && before->number < now.number) options_.port->Cancel(*before);
   // At once: the neighbours' links are checked by it as soon as they come.
-  options_.port->SetKey(request.plan.epoch.term, request.plan.key);
+  options_.port->SetKey(request.plan.epoch, request.plan.key);
   loads_.Push([this, request, reset] {
     {
       MutexLock lock(&mutex_);
@@ -301,14 +301,16 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
 
 Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
   const auto stage = static_cast<uint32_t>(request.stage);
-  Hello hello{.role = LinkRole::kRing,
-              .epoch = request.plan.epoch,
-              .hop = stage + 1,
-              .model_hash = request.plan.model_hash,
-              .key = request.plan.key,
-              .from = options_.name,
-              .wire = request.plan.wire,
-              .transport = request.plan.transport};
+  Hello hello{
+      .role = LinkRole::kRing,
+      .epoch = request.plan.epoch,
+      .hop = stage + 1,
+      .model_hash = request.plan.model_hash,
+      .key = request.plan.key,
+      .from = options_.name,
+      .to = stage + 1 == request.plan.stages.size() ? kCoordinatorName : request.plan.stages[stage + 1].worker(),
+      .wire = request.plan.wire,
+      .transport = request.plan.transport};
   // No time limit: the neighbors may load for hours, and a plan that is given up is aborted or replaced.
   // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
   // itself wait for its own next one.
@@ -318,6 +320,8 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
     return link;
   });
   hello.hop = stage;
+  hello.from = stage == 0 ? kCoordinatorName : request.plan.stages[stage - 1].worker();
+  hello.to = options_.name;
   StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, kNoDeadline);
   if (!in.ok()) options_.port->Cancel(request.plan.epoch);
   StatusOr<std::unique_ptr<Link>> dialed = out.get();
