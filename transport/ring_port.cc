@@ -228,7 +228,6 @@ void Port::OnHello(Connection connection, const Hello& hello) {
     }
     return OnBulk(std::move(connection), hello);
   }
-  }
   const KeyCheck check = unclaimed_.Check(hello);
   if (check == KeyCheck::kWrong) return Refused(caller, "its hello has a wrong key");
   if (hello.role == LinkRole::kBulk) {

@@ -281,7 +281,7 @@ StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
     }
     m.tensors.push_back(std::move(t));
   }
-  const uint32_t pieces = in.GetCount(sizeof(Sha256));
+  const uint32_t pieces = in.GetCount(sizeof(Hash256));
   if (!in.ok()) return DataLoss("a manifest of {} bytes is cut", bytes.size());
   // Before any memory is taken for them: every tensor's extent may add a piece that is not full, and the header's too.
   uint64_t most = total / kPieceBytes + m.files.size();

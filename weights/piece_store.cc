@@ -32,7 +32,7 @@ struct OpenFd {
   }
 };
 
-StatesHead HeadFor(const Sha256& root, size_t pieces) {
+StatesHead HeadFor(const Hash256& root, size_t pieces) {
   StatesHead head;
   head.root = root;
   head.pieces = pieces;
@@ -54,7 +54,7 @@ Status WriteAt(const std::string& path, int fd, uint64_t offset, std::span<const
 
 }  // namespace
 
-StatusOr<std::unique_ptr<PieceStates>> PieceStates::Open(const std::string& path, const Sha256& root, size_t pieces,
+StatusOr<std::unique_ptr<PieceStates>> PieceStates::Open(const std::string& path, const Hash256& root, size_t pieces,
                                                          PieceState first, bool per_boot) {
   std::unique_ptr<PieceStates> states(new PieceStates);
   if (path.empty()) {

@@ -29,7 +29,7 @@ class PieceStates {
   // From `path`, or made there with `first` for each piece; "" = in memory only. A file for another root, or of another
   // size, is made anew. What is kThere since before the machine's last start becomes kUnchecked if `per_boot`.
   // kResourceExhausted, kPermissionDenied, kUnavailable.
-  static StatusOr<std::unique_ptr<PieceStates>> Open(const std::string& path, const Sha256& root, size_t pieces,
+  static StatusOr<std::unique_ptr<PieceStates>> Open(const std::string& path, const Hash256& root, size_t pieces,
                                                      PieceState first, bool per_boot);
   ~PieceStates();
   PieceStates(const PieceStates&) = delete;

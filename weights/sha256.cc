@@ -6,8 +6,8 @@
 
 namespace gyre {
 
-Sha256 Sha256Of(std::span<const std::byte> bytes) {
-  Sha256 hash;
+Hash256 Sha256Of(std::span<const std::byte> bytes) {
+  Hash256 hash;
   unsigned size = 0;
   // It fails only where memory runs out.
   if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(hash.data()), &size, EVP_sha256(),
@@ -17,7 +17,7 @@ Sha256 Sha256Of(std::span<const std::byte> bytes) {
   return hash;
 }
 
-std::string Hex(const Sha256& hash) {
+std::string Hex(const Hash256& hash) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string out;
   for (std::byte b : hash) {

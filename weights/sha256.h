@@ -8,10 +8,10 @@
 
 namespace gyre {
 
-using Sha256 = std::array<std::byte, 32>;
+using Hash256 = std::array<std::byte, 32>;
 
-Sha256 Sha256Of(std::span<const std::byte> bytes);
+Hash256 Sha256Of(std::span<const std::byte> bytes);
 // Lower-case hexadecimal.
-std::string Hex(const Sha256& hash);
+std::string Hex(const Hash256& hash);
 
 }  // namespace gyre

@@ -139,7 +139,7 @@ std::vector<WeightCache::Entry> WeightCache::List() const {
   return entries;
 }
 
-std::optional<Manifest> WeightCache::Find(const Sha256& root) const {
+std::optional<Manifest> WeightCache::Find(const Hash256& root) const {
   if (folder_.empty()) return std::nullopt;
   const StatusOr<std::vector<std::byte>> bytes = ReadWhole(Root() + "/" + Hex(root) + "/manifest", kMaxManifest);
   if (!bytes.ok()) return std::nullopt;
@@ -223,7 +223,7 @@ StatusOr<std::shared_ptr<PieceStore>> WeightCache::Open(std::shared_ptr<const Ma
   return PieceStore::OpenPartial(std::move(manifest), folder + "/files", std::move(states), std::move(lock));
 }
 
-uint64_t WeightCache::Capacity(const Sha256& own) const {
+uint64_t WeightCache::Capacity(const Hash256& own) const {
   uint64_t taken = 0, others = 0;
   for (const Entry& e : List()) (e.users == 0 || e.name == Hex(own) ? taken : others) += e.bytes;
   const uint64_t room = taken + FreeBytes(folder_);
@@ -286,12 +286,12 @@ std::optional<Manifest> WeightCache::FindManifest(const ModelBytes& files) const
   if (folder_.empty()) return std::nullopt;
   const std::string key = KeyOf(files);
   if (key.empty()) return std::nullopt;
-  const auto bytes = ReadWhole(folder_ + "/manifests/" + key, kMaxManifest + sizeof(Sha256));
-  if (!bytes.ok() || bytes->size() < sizeof(Sha256)) return std::nullopt;
+  const auto bytes = ReadWhole(folder_ + "/manifests/" + key, kMaxManifest + sizeof(Hash256));
+  if (!bytes.ok() || bytes->size() < sizeof(Hash256)) return std::nullopt;
   // Its own hash stands behind it, against a damaged disk.
-  const std::span<const std::byte> all(*bytes), text = all.first(all.size() - sizeof(Sha256));
+  const std::span<const std::byte> all(*bytes), text = all.first(all.size() - sizeof(Hash256));
   StatusOr<Manifest> manifest = DecodeManifest(text);
-  if (!manifest.ok() || std::memcmp(all.last(sizeof(Sha256)).data(), manifest->root.data(), sizeof(Sha256)) != 0) {
+  if (!manifest.ok() || std::memcmp(all.last(sizeof(Hash256)).data(), manifest->root.data(), sizeof(Hash256)) != 0) {
     return std::nullopt;
   }
   return *std::move(manifest);

@@ -28,7 +28,7 @@ class WeightCache {
   const std::string& folder() const { return folder_; }
 
   // The entry's manifest if its header is there; nullopt: no such entry. A damaged one is none.
-  std::optional<Manifest> Find(const Sha256& root) const;
+  std::optional<Manifest> Find(const Hash256& root) const;
   // Opens the entry, and makes it if need be. `header`: all header pieces, one after the other; may be empty if Find
   // found it. kDataLoss: the header is not the manifest's. kFailedPrecondition: a file system that machines share.
   // kResourceExhausted, kPermissionDenied, kUnavailable.
@@ -41,7 +41,7 @@ class WeightCache {
   Status MakeRoom(PieceStore& store, const std::vector<uint32_t>& pieces, const std::vector<uint32_t>& keep) const;
   // Bytes that the entry `own` may take: what is free, and what it and entries that nobody uses take; at most the
   // limit.
-  uint64_t Capacity(const Sha256& own) const;
+  uint64_t Capacity(const Hash256& own) const;
 
   // The manifest that was made of these very files, if nothing changed since.
   std::optional<Manifest> FindManifest(const ModelBytes& files) const;
