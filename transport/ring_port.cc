@@ -262,7 +262,6 @@ void Port::OnBulk(Connection connection, const Hello& hello) {
     refuse(fmt::format("this end takes {} only (--transport)", TransportName(own)));
     return Refused(caller, fmt::format("its bulk link comes over {}", TransportName(comes)));
   }
-  }
   TcpOptions options = Tcp(LinkRole::kBulk);
   options.max_payload = kMaxPullRequest;
   Status failed;
