@@ -224,7 +224,8 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
       EXPECT_EQ(std::memcmp(opened->tensors().Find(name)->data, there.data, there.bytes), 0) << name;
     }
   }
-  for (uint32_t p : PiecesOf(*manifest_, {0, 1}, false, false, false).layers[0]) {
+  const NeededPieces first = PiecesOf(*manifest_, {0, 1}, false, false, false);
+  for (uint32_t p : first.layers[0]) {
     EXPECT_EQ((*store)->state(p), PieceState::kAbsent) << "nobody asked for layer 0";
   }
   // What one fetched it gives on.
