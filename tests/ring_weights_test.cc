@@ -20,9 +20,12 @@ using ::testing::HasSubstr;
 using testing::Process;
 using testing::Ring;
 
-constexpr int kLayers = 9, kVocab = 96;
+constexpr int kWeightsLayers = 9, kWeightsVocab = 96;
 
-uint64_t OnDisk(const std::string& folder) {
+// As a flag takes it.
+std::string SizeFlag(uint64_t bytes) { return fmt::format("{}K", bytes >> 10); }
+
+uint64_t BytesOnDisk(const std::string& folder) {
   uint64_t sum = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
@@ -53,14 +56,14 @@ class RingWeightsTest : public ::testing::Test {
     o.quiet = true;
     auto alone = Runtime::Open(o);
     EXPECT_TRUE(alone.ok()) << alone.status();
-    return testing::RunOne((*alone)->engine(), Ask(seed, kVocab, 20)).tokens;
+    return testing::RunOne((*alone)->engine(), Ask(seed, kWeightsVocab, 20)).tokens;
   }
   // One text over the ring.
   std::vector<TokenId> TextOf(const Ring& ring, int seed) {
     auto target = OpenRemote(ring.address());
     EXPECT_TRUE(target.ok()) << target.status();
     std::vector<TokenId> tokens;
-    const Status status = (*target)->Run(Ask(seed, kVocab, 20), [&](const Event& event) {
+    const Status status = (*target)->Run(Ask(seed, kWeightsVocab, 20), [&](const Event& event) {
       if (const auto* t = std::get_if<TokenEvent>(&event)) tokens.push_back(t->token);
     });
     EXPECT_TRUE(status.ok()) << status;
@@ -90,20 +93,20 @@ class RingWeightsTest : public ::testing::Test {
   }
 
   const testing::TempFolder folder_;
-  const testing::TinyModelFile model_{testing::TinyOptions{.dim = 192, .layers = kLayers, .ffn = 1024}};
+  const testing::TinyModelFile model_{testing::TinyOptions{.dim = 192, .layers = kWeightsLayers, .ffn = 1024}};
   const uint64_t bytes_ = std::filesystem::file_size(model_.path());
 };
 
 // The case: no machine can hold the model, its file is on the coordinator, which runs no layers.
 TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
   Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "3"}));
-  const std::string limit = std::to_string(bytes_ * 6 / 10);
+  const std::string limit = SizeFlag(bytes_ * 6 / 10);
   for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name, Fetches(name, {"--cache-limit", limit}));
   ASSERT_TRUE(ring.Serves(3));
   for (int seed : {1, 2, 3}) EXPECT_EQ(TextOf(ring, seed), TextAlone(seed));
   uint64_t all = 0;
   for (const char* name : {"w1", "w2", "w3"}) {
-    const uint64_t here = OnDisk(Cache(name));
+    const uint64_t here = BytesOnDisk(Cache(name));
     EXPECT_LT(here, bytes_ * 6 / 10) << name;
     all += here;
   }
@@ -117,18 +120,18 @@ TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
 
 TEST_F(RingWeightsTest, ADiskThatIsTooSmallIsSaidBeforeAnythingIsFetched) {
   Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
-  ring.AddWorker("w1", Fetches("w1", {"--cache-limit", std::to_string(bytes_ / 2)}));
+  ring.AddWorker("w1", Fetches("w1", {"--cache-limit", SizeFlag(bytes_ / 2)}));
   ASSERT_TRUE(Eventually([&] {
     const auto status = FetchStatus(ring.address());
     return status.ok() && status->state().find("its disk has room for") != std::string::npos;
   })) << ring.serve().output();
-  EXPECT_LT(OnDisk(Cache("w1")), bytes_ / 4);
+  EXPECT_LT(BytesOnDisk(Cache("w1")), bytes_ / 4);
 }
 
 // Killed in the middle and started again, it asks only for what is missing.
 TEST_F(RingWeightsTest, AKilledWorkerGoesOnWhereItWas) {
   const uint64_t rate = bytes_ / 3;
-  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1", "--weights-rate", std::to_string(rate)}));
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1", "--weights-rate", SizeFlag(rate)}));
   Process& first = ring.AddWorker("w1", Fetches("w1"));
   ASSERT_TRUE(Fetched(ring, "w1", bytes_ / 4)) << ring.serve().output();
   const uint64_t all = Member(ring, "w1")->to_fetch();
@@ -154,7 +157,7 @@ TEST_F(RingWeightsTest, AResizeToAWorkerWithoutTheFile) {
   ASSERT_TRUE(ring.Serves(1));
   ring.AddWorker("w2", Fetches("w2"));
   ASSERT_TRUE(Eventually([&] { return Member(ring, "w2").has_value(); }));
-  testing::Clients clients(ring.address(), kVocab, 20);
+  testing::Clients clients(ring.address(), kWeightsVocab, 20);
   while (clients.tokens() < 20) std::this_thread::sleep_for(milliseconds(1));
   const auto change = AskResize(ring.address(), "w1=0-3,w2=4-8");
   ASSERT_TRUE(change.ok()) << change.status() << ring.serve().output();
@@ -163,7 +166,7 @@ TEST_F(RingWeightsTest, AResizeToAWorkerWithoutTheFile) {
     EXPECT_TRUE(text.status.ok()) << text.status;
     if (text.seed < 3) EXPECT_EQ(text.tokens, TextAlone(text.seed));
   }
-  EXPECT_LT(OnDisk(Cache("w2")), bytes_ * 8 / 10);
+  EXPECT_LT(BytesOnDisk(Cache("w2")), bytes_ * 8 / 10);
 }
 
 // A file with one wrong bit, which the sampled hash does not see: the plan that needs it fails and says which tensor.

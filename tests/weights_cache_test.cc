@@ -21,8 +21,6 @@ namespace {
 using ::testing::HasSubstr;
 using testing::TensorPieces;
 
-bool Never() { return false; }
-
 // A model's file, its manifest, and an empty cache.
 class WeightCacheTest : public ::testing::Test {
  protected:
@@ -149,7 +147,7 @@ TEST_F(WeightCacheTest, AfterTheMachinesStartEveryPieceIsHashedAgain) {
   for (uint64_t i = 0; i < 16; ++i) testing::FlipBit(Folder() + "/have", 40 + i);  // another boot's id
   const auto store = Open(WeightCache(cache_.path(), 0));
   for (uint32_t p : pieces) EXPECT_EQ(store->state(p), PieceState::kUnchecked);
-  EXPECT_EQ(CheckPieces(*store, pieces, 2, Never), std::vector<uint32_t>{pieces[3]});
+  EXPECT_EQ(CheckPieces(*store, pieces, 2, testing::Never), std::vector<uint32_t>{pieces[3]});
   EXPECT_EQ(store->state(pieces[3]), PieceState::kAbsent);
   EXPECT_EQ(store->state(pieces[4]), PieceState::kThere);
 }
@@ -164,7 +162,7 @@ TEST_F(WeightCacheTest, TheUsersOwnFileIsComparedOnce) {
   {
     const auto store = cache.OverFiles(manifest_, *BytesOf(testing::Opened(copy)), false);
     ASSERT_TRUE(store.ok());
-    EXPECT_TRUE(CheckPieces(**store, pieces, 2, Never).empty());
+    EXPECT_TRUE(CheckPieces(**store, pieces, 2, testing::Never).empty());
   }
   {
     const auto store = cache.OverFiles(manifest_, *BytesOf(testing::Opened(copy)), false);
@@ -174,7 +172,7 @@ TEST_F(WeightCacheTest, TheUsersOwnFileIsComparedOnce) {
   testing::FlipBit(copy, at.offset + at.bytes - 1);
   const auto store = cache.OverFiles(manifest_, *BytesOf(testing::Opened(copy)), false);
   EXPECT_EQ((*store)->state(pieces[0]), PieceState::kUnchecked);
-  EXPECT_EQ(CheckPieces(**store, pieces, 2, Never), std::vector<uint32_t>{pieces[4]});
+  EXPECT_EQ(CheckPieces(**store, pieces, 2, testing::Never), std::vector<uint32_t>{pieces[4]});
   EXPECT_TRUE(absl::IsInternal((*store)->Put(pieces[4], PieceOf(pieces[4])))) << "a user's file is never written";
 }
 
@@ -245,7 +243,7 @@ TEST_F(WeightCacheTest, ThenPiecesOfTheOwnEntryThatNobodyNeeds) {
   EXPECT_TRUE(room.ok()) << room;
   EXPECT_EQ(store->state(all.layers[0][0]), PieceState::kAbsent);
   EXPECT_EQ(store->state(all.layers[1][0]), PieceState::kThere);
-  EXPECT_TRUE(CheckPieces(*store, all.layers[1], 1, Never).empty());
+  EXPECT_TRUE(CheckPieces(*store, all.layers[1], 1, testing::Never).empty());
   for (uint32_t p : all.layers[1])
     EXPECT_EQ(Sha256Of(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
   put(2);

@@ -26,8 +26,6 @@ using testing::TensorPieces;
 
 constexpr RingKey kKey = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 
-bool Never() { return false; }
-
 // A process that has the whole file.
 struct Source {
   Source(const std::shared_ptr<const Model>& model, const std::shared_ptr<const Manifest>& manifest)
@@ -93,7 +91,7 @@ TEST_F(FetchTest, SeveralSourcesGiveOneModel) {
   a.server->SetRate(20 << 20);
   b.server->SetRate(20 << 20);
   Fetch fetch(store_, TensorPieces(*manifest_), {a.at("a"), b.at("b")}, Options());
-  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), Never).ok());
+  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), testing::Never).ok());
   ExpectAllThere();
   EXPECT_EQ(fetch.done_bytes(), fetch.total_bytes());
   EXPECT_GT(a.server->bytes_sent(), fetch.total_bytes() / 5);
@@ -108,7 +106,7 @@ TEST_F(FetchTest, ASourceThatDiesInTheMiddleIsReplaced) {
   Fetch fetch(store_, TensorPieces(*manifest_), {a->at("a"), b.at("b")}, Options());
   while (a->server->bytes_sent() == 0) std::this_thread::sleep_for(milliseconds(1));
   a.reset();
-  const Status status = fetch.Wait(TensorPieces(*manifest_), Never);
+  const Status status = fetch.Wait(TensorPieces(*manifest_), testing::Never);
   EXPECT_TRUE(status.ok()) << status;
   ExpectAllThere();
 }
@@ -118,7 +116,7 @@ TEST_F(FetchTest, ASourceThatLiesIsFoundOutAndTheOthersGiveTheRest) {
   liar.server->FlipBitsForTest(true);
   honest.server->SetRate(20 << 20);
   Fetch fetch(store_, TensorPieces(*manifest_), {liar.at("liar"), honest.at("honest")}, Options());
-  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), Never).ok());
+  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), testing::Never).ok());
   ExpectAllThere();
 }
 
@@ -126,7 +124,7 @@ TEST_F(FetchTest, WithoutAnHonestSourceItFailsByName) {
   const Source liar(model_, manifest_);
   liar.server->FlipBitsForTest(true);
   Fetch fetch(store_, TensorPieces(*manifest_), {liar.at("liar")}, Options());
-  const Status status = fetch.Wait(TensorPieces(*manifest_), Never);
+  const Status status = fetch.Wait(TensorPieces(*manifest_), testing::Never);
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_THAT(Message(status), HasSubstr("liar sends wrong bytes: tensor "));
   for (uint32_t p : TensorPieces(*manifest_)) EXPECT_EQ(store_->state(p), PieceState::kAbsent);
@@ -148,7 +146,7 @@ TEST_F(FetchTest, ASourceThatHasOnlySomeGivesThose) {
   b.server->SetStore(partial);
   a.server->SetRate(2 << 20);
   Fetch fetch(store_, TensorPieces(*manifest_), {a.at("a"), b.at("b")}, Options());
-  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), Never).ok());
+  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), testing::Never).ok());
   ExpectAllThere();
   EXPECT_GT(b.server->bytes_sent(), 0u);
 }
@@ -159,7 +157,7 @@ TEST_F(FetchTest, WrongKeysAndOtherModelsGetNothing) {
   wrong.key[0] = 99;
   {
     Fetch fetch(store_, TensorPieces(*manifest_), {a.at("a")}, wrong);
-    const Status status = fetch.Wait(TensorPieces(*manifest_), Never);
+    const Status status = fetch.Wait(TensorPieces(*manifest_), testing::Never);
     EXPECT_THAT(Message(status), HasSubstr("no weights to links with this key"));
   }
   const testing::TinyModelFile other;
@@ -167,7 +165,8 @@ TEST_F(FetchTest, WrongKeysAndOtherModelsGetNothing) {
   const auto manifest = testing::ManifestOf(model);
   const Source b(model, manifest);
   Fetch fetch(store_, TensorPieces(*manifest_), {b.at("b")}, Options());
-  EXPECT_THAT(Message(fetch.Wait(TensorPieces(*manifest_), Never)), HasSubstr("b: this source knows no such model"));
+  EXPECT_THAT(Message(fetch.Wait(TensorPieces(*manifest_), testing::Never)),
+              HasSubstr("b: this source knows no such model"));
   EXPECT_EQ(a.server->bytes_sent() + b.server->bytes_sent(), 0u);
 }
 
@@ -183,10 +182,10 @@ TEST_F(FetchTest, CancellingEndsTheWaitAndWhatCameStays) {
   for (uint32_t p : TensorPieces(*manifest_)) here += store_->state(p) == PieceState::kThere;
   EXPECT_GT(here, 0u);
   a.server->SetRate(0);
-  std::vector<uint32_t> missing = CheckPieces(*store_, TensorPieces(*manifest_), 1, Never);
+  std::vector<uint32_t> missing = CheckPieces(*store_, TensorPieces(*manifest_), 1, testing::Never);
   EXPECT_EQ(missing.size() + here, TensorPieces(*manifest_).size());
   Fetch rest(store_, missing, {a.at("a")}, Options());
-  ASSERT_TRUE(rest.Wait(missing, Never).ok());
+  ASSERT_TRUE(rest.Wait(missing, testing::Never).ok());
   ExpectAllThere();
 }
 
@@ -212,10 +211,10 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   stock.SetStore(*store);
   LoadingRequest request{.range = {2, 4}, .layers = {2, 3}, .ends = true, .name = "w1"};
   request.sources = {{"coordinator", port->address()}};
-  auto loading = stock.Begin(request, Never);
+  auto loading = stock.Begin(request, testing::Never);
   ASSERT_TRUE(loading.ok()) << loading.status();
-  for (int layer : {2, 3}) ASSERT_TRUE((*loading)->WaitForLayer(layer, Never).ok());
-  ASSERT_TRUE((*loading)->WaitForEnds(Never).ok());
+  for (int layer : {2, 3}) ASSERT_TRUE((*loading)->WaitForLayer(layer, testing::Never).ok());
+  ASSERT_TRUE((*loading)->WaitForEnds(testing::Never).ok());
   OpenOptions open;
   open.known_hash = model_->content_hash();
   const auto opened = testing::Opened((*store)->ModelPath(), open);
@@ -225,7 +224,8 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
       EXPECT_EQ(std::memcmp(opened->tensors().Find(name)->data, there.data, there.bytes), 0) << name;
     }
   }
-  for (uint32_t p : PiecesOf(*manifest_, {0, 1}, false, false, false).layers[0]) {
+  const NeededPieces first = PiecesOf(*manifest_, {0, 1}, false, false, false);
+  for (uint32_t p : first.layers[0]) {
     EXPECT_EQ((*store)->state(p), PieceState::kAbsent) << "nobody asked for layer 0";
   }
   // What one fetched it gives on.
@@ -236,8 +236,8 @@ TEST_F(FetchTest, AStockGetsAStagesLayersFromAnOffer) {
   other.SetStore(*OpenRemote(ask, other.cache(), waiting));
   request.sources = {{"w1", port_->address()}};
   request.name = "w2";
-  auto from_worker = other.Begin(request, Never);
-  ASSERT_TRUE((*from_worker)->WaitForLayer(3, Never).ok());
+  auto from_worker = other.Begin(request, testing::Never);
+  ASSERT_TRUE((*from_worker)->WaitForLayer(3, testing::Never).ok());
   EXPECT_GT(stock.server().bytes_sent(), 0u);
   // A second start of the process asks for the manifest's root and nothing else.
   asked = 0;
@@ -262,10 +262,10 @@ TEST_F(FetchTest, AFileThatDiffersInOneBitIsNamedWithTheTensor) {
   WeightStock stock(WeightCache(cache.path(), 0), port_.get());
   stock.SetStore(*stock.cache().OverFiles(manifest_, *BytesOf(model), false));
   LoadingRequest request{.range = {2, 4}, .layers = {2, 3}, .name = "w1"};
-  auto loading = stock.Begin(request, Never);
+  auto loading = stock.Begin(request, testing::Never);
   ASSERT_TRUE(loading.ok());
-  EXPECT_TRUE((*loading)->WaitForLayer(2, Never).ok());
-  const Status status = (*loading)->WaitForLayer(3, Never);
+  EXPECT_TRUE((*loading)->WaitForLayer(2, testing::Never).ok());
+  const Status status = (*loading)->WaitForLayer(3, testing::Never);
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(Message(status), HasSubstr(manifest_->Describe(piece)));
   EXPECT_THAT(Message(status), HasSubstr(copy));
@@ -274,7 +274,7 @@ TEST_F(FetchTest, AFileThatDiffersInOneBitIsNamedWithTheTensor) {
 TEST_F(FetchTest, PiecesThatAreReadAreNotDropped) {
   const Source a(model_, manifest_);
   Fetch fetch(store_, TensorPieces(*manifest_), {a.at("a")}, Options());
-  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), Never).ok());
+  ASSERT_TRUE(fetch.Wait(TensorPieces(*manifest_), testing::Never).ok());
   const uint32_t piece = TensorPieces(*manifest_)[1];
   std::atomic<bool> ends{false};
   std::thread reader([&] {

@@ -9,6 +9,7 @@
 
 #include "model/mapped_file.h"
 #include "model/tensor_table.h"
+#include "tests/testing/safetensors_writer.h"
 #include "tests/testing/tiny_model.h"
 #include "tests/testing/weights_fixture.h"
 
@@ -173,6 +174,64 @@ TEST(ManifestTest, AModelOpensFromItsHeaderAlone) {
       EXPECT_EQ(std::memcmp(opened->tensors().Find(name)->data, t.data, t.bytes), 0) << name;
     }
   }
+}
+
+// A folder of safetensors: its JSON files come with the header, the tokenizer's do not.
+TEST(ManifestTest, AFolderOpensFromItsHeaderAlone) {
+  const testing::TempFolder whole, hollow;
+  auto write = [](const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; };
+  constexpr uint64_t kDim = 32, kFfn = 64, kVocab = 96;
+  write(whole.path() + "/config.json",
+        R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4,
+            "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "vocab_size": 96, "tie_word_embeddings": false})");
+  testing::Shard shards[2];
+  boost::json::object map;
+  std::mt19937 random(1);
+  int next = 0;
+  auto put = [&](const std::string& name, const std::vector<uint64_t>& shape) {
+    uint64_t n = 1;
+    for (uint64_t d : shape) n *= d;
+    std::vector<float> values(n);
+    for (float& v : values) v = static_cast<float>(random() % 1000) / 1000;
+    const int shard = next++ % 2;
+    shards[shard].AddFloats(name, shape, values);
+    map[name] = fmt::format("part{}.safetensors", shard);
+  };
+  put("model.embed_tokens.weight", {kVocab, kDim});
+  put("lm_head.weight", {kVocab, kDim});
+  put("model.norm.weight", {kDim});
+  for (int l = 0; l < 2; ++l) {
+    const std::string layer = fmt::format("model.layers.{}.", l);
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) put(layer + norm + ".weight", {kDim});
+    for (const char* m : {"q", "k", "v", "o"}) put(fmt::format("{}self_attn.{}_proj.weight", layer, m), {kDim, kDim});
+    for (const char* m : {"gate", "up"}) put(fmt::format("{}mlp.{}_proj.weight", layer, m), {kFfn, kDim});
+    put(layer + "mlp.down_proj.weight", {kDim, kFfn});
+  }
+  for (int i = 0; i < 2; ++i) write(fmt::format("{}/part{}.safetensors", whole.path(), i), shards[i].Bytes());
+  write(whole.path() + "/model.safetensors.index.json",
+        boost::json::serialize(boost::json::object{{"weight_map", map}}));
+  const auto model = testing::Opened(whole.path());
+  ASSERT_NE(model, nullptr);
+  const auto manifest = testing::ManifestOf(model);
+  EXPECT_EQ(manifest->open, ".");
+  ASSERT_EQ(manifest->files.size(), 4u);
+  const ModelBytes bytes = *BytesOf(model);
+  for (size_t f = 0; f < manifest->files.size(); ++f) {
+    std::string text(manifest->files[f].size, '\0');
+    for (const Piece& p : manifest->pieces) {
+      if (p.at.file != f || p.tensor != kHeaderPiece) continue;
+      std::memcpy(text.data() + p.at.offset, bytes.bytes[f].data() + p.at.offset, p.at.bytes);
+    }
+    write(hollow.path() + "/" + manifest->files[f].name, text);
+  }
+  OpenOptions open;
+  open.known_hash = model->content_hash();
+  const auto opened = testing::Opened(hollow.path(), open);
+  ASSERT_NE(opened, nullptr);
+  EXPECT_EQ(opened->content_hash(), model->content_hash());
+  EXPECT_EQ(opened->spec().layers, model->spec().layers);
+  EXPECT_EQ(testing::TensorPieces(*manifest).size(), 2u * 7 + 2);
 }
 
 }  // namespace

@@ -154,7 +154,9 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
     out.bytes.push_back(file->bytes());
     out.keep.push_back(file);
   };
-  const bool folder = fs::path(mapped[0]->path()).extension() == ".safetensors";
+  const bool folder = std::any_of(mapped.begin(), mapped.end(), [](const auto& file) {
+    return fs::path(file->path()).extension() == ".safetensors";
+  });
   if (!folder) {
     // Not the user's names: equal files are equal models.
     const auto head = mapped[0]->bytes();
@@ -169,14 +171,12 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
     out.open = out.files[0].name;
     return out;
   }
-  const fs::path dir = fs::path(mapped[0]->path()).parent_path();
-  std::error_code error;
-  for (const char* name : {"config.json", "model.safetensors.index.json"}) {
-    if (!fs::exists(dir / name, error)) continue;
-    GYRE_ASSIGN_OR_RETURN(const auto file, MappedFile::Open((dir / name).string()));
-    add(name, file);
+  for (const auto& file : mapped) {
+    const fs::path path(file->path());
+    const std::string name = path.filename().string();
+    const bool opens = name == "config.json" || name == "model.safetensors.index.json";
+    if (opens || path.extension() == ".safetensors") add(name, file);  // the others are the tokenizer's
   }
-  for (const auto& file : mapped) add(fs::path(file->path()).filename().string(), file);
   for (const ManifestFile& f : out.files) {
     if (!IsFileName(f.name)) return Unimplemented("a model's file with the name {}", Printable(f.name));
   }

@@ -388,7 +388,7 @@ WorkerHello Node::MakeHello() {
           .instance = instance_,
           .transport = options_.transport,
           .fetches = store_ != nullptr,
-          .disk = store_ != nullptr ? stock_->cache().Capacity(store_->manifest().root) : 0};
+          .disk = store_ != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store_->manifest().root)) : 0};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {

@@ -68,6 +68,9 @@ inline std::vector<uint32_t> TensorPieces(const Manifest& manifest) {
   return out;
 }
 
+// For waits that nobody cancels.
+inline bool Never() { return false; }
+
 // Flips a bit of the file.
 inline void FlipBit(const std::string& path, uint64_t offset) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
