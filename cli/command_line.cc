@@ -398,7 +398,10 @@ Action AddServe(CLI::App* app) {
 Action AddWorker(CLI::App* app) {
   auto o = std::make_shared<WorkerCommandOptions>();
   o->version = GYRE_VERSION;
-  app->add_option("--join", o->join, "the coordinator's address: its --cluster")->required()->type_name("HOST:PORT");
+  app->add_option("--join", o->join, "the coordinator's address: its --cluster")
+      ->required()
+      ->check(Address())
+      ->type_name("HOST:PORT");
   app->add_option(
          "-m,--model", o->model,
          "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
@@ -427,7 +430,10 @@ Action AddWorker(CLI::App* app) {
 
 std::shared_ptr<AdminOptions> AddAdminFlags(CLI::App* app) {
   auto o = std::make_shared<AdminOptions>();
-  app->add_option("--cluster", o->cluster, "the coordinator's address")->required()->type_name("HOST:PORT");
+  app->add_option("--cluster", o->cluster, "the coordinator's address")
+      ->required()
+      ->check(Address())
+      ->type_name("HOST:PORT");
   AddJsonFlag(app, &o->json);
   return o;
 }
