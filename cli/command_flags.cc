@@ -213,6 +213,7 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
   if (generates) AddContextShiftFlags(app, o);
   auto* cluster =
       app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL here")
+          ->check(Address())
           ->type_name("HOST:PORT");
   // They say how a model runs here; a coordinator has its own.
   for (CLI::Option* option : app->get_options()) {

@@ -419,6 +419,7 @@ Action AddWorker(CLI::App* app) {
   app->add_option("--join", o->join,
                   "the coordinator's address: its --cluster (default: found on the local network, with --token, "
                   "--identity or --insecure)")
+      ->check(Address())
       ->type_name("HOST:PORT");
   app->add_option(
          "-m,--model", o->model,
@@ -467,7 +468,10 @@ Action AddWorker(CLI::App* app) {
 
 std::shared_ptr<AdminOptions> AddAdminFlags(CLI::App* app) {
   auto o = std::make_shared<AdminOptions>();
-  app->add_option("--cluster", o->cluster, "the coordinator's address")->required()->type_name("HOST:PORT");
+  app->add_option("--cluster", o->cluster, "the coordinator's address")
+      ->required()
+      ->check(Address())
+      ->type_name("HOST:PORT");
   AddIdentityFlag(app, &o->identity);
   AddJsonFlag(app, &o->json);
   return o;

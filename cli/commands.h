@@ -184,6 +184,7 @@ struct WorkerCommandOptions {
   OpenOptions open;
   int threads = 0;
   std::string weights = "auto";  // or file, fetch
+  std::string weights_rate;      // as 50M
   bool quiet = false;
   LogOptions log;
   std::string version;

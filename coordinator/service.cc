@@ -112,13 +112,13 @@ Status Service::Post(std::function<void()> work, size_t bytes) { return pool_->P
 
 StatusOr<std::vector<TokenId>> Service::Tokenize(std::string_view text, const EncodeOptions& options) const {
   const Tokenizer* t = model_.tokenizer();
-  if (t == nullptr) return FailedPrecondition("{}: {}", model_.path(), model_.tokenizer_note());
+  if (t == nullptr) return FailedPrecondition("{}", model_.tokenizer_note());
   GYRE_RETURN_IF_ERROR(CheckLength("the text", text.size(), limits_.prompt_bytes));
   return t->Encode(text, options);
 }
 
 Status Service::CheckIds(std::span<const TokenId> ids) const {
-  if (model_.tokenizer() == nullptr) return FailedPrecondition("{}: {}", model_.path(), model_.tokenizer_note());
+  if (model_.tokenizer() == nullptr) return FailedPrecondition("{}", model_.tokenizer_note());
   const int vocab = model_.spec().vocab;
   for (TokenId id : ids) {
     if (id < 0 || id >= vocab)
