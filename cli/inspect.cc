@@ -145,7 +145,8 @@ void PrintJson(const Model& model, bool tensors) {
 void PrintText(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
-  fmt::print("layers        {}\n", s.layers.size());
+  fmt::print("layers        {}{}\n", s.layers.size(),
+             s.draft_layers > 0 ? fmt::format(", and {} for drafts, not read", s.draft_layers) : "");
   fmt::print("dimension     {}\n", s.dim);
   for (const auto& [range, text] : LayerKinds(s)) fmt::print("{:<14}{}\n", NameOf(range), text);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");

@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include "base/log.h"
 #include "model/arch.h"
 #include "model/bpe.h"
 #include "model/foreign_file.h"
@@ -98,6 +99,10 @@ class OpenedModel : public Model {
       spec_ = bin_.spec;
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (spec_.draft_layers > 0) {
+      Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
+          spec_.layers.size());
+    }
     hash_ = HashContent(bytes, tensors(), header_bytes);
     MixInRopeFactors();
     if (!gguf_) {
