@@ -9,6 +9,7 @@
 #include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
+#include "tests/testing/tiny_ring.h"
 
 namespace gyre {
 namespace {
@@ -80,6 +81,27 @@ TEST_P(FamiliesTest, SameBitsOverStagesAndChunks) {
     }
     EXPECT_EQ(got.logits, rows.logits);
     EXPECT_EQ(text.tokens, greedy.tokens);
+  }
+}
+
+// The second time the prompt's blocks come from the prefix cache, whose pages have moved with their layers.
+TEST_P(FamiliesTest, LayersMoveWithTheirPages) {
+  RuntimeOptions o = testing::TinyRing(file_.path(), 3, 128);
+  o.tcp = true;
+  const auto ring = testing::OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  Request request;
+  request.prompt = ids_;
+  request.max_new_tokens = 20;
+  request.sampling.temperature = 0;
+  const testing::Outcome before = testing::RunOne(ring->engine(), request);
+  ASSERT_TRUE(before.status.ok()) << before.status;
+  for (const char* text : {"local-1=0,local-2=1,local-3=2-5", "local-3=0,local-1=1-5"}) {
+    const auto report = ring->cluster().ResizeAndWait(text);
+    ASSERT_TRUE(report.ok()) << report.status();
+    const testing::Outcome after = testing::RunOne(ring->engine(), request);
+    EXPECT_EQ(after.tokens, before.tokens) << text;
+    if (report->ranges == "0,1-5") EXPECT_GT(report->pages_moved, 0u);
   }
 }
 
