@@ -99,7 +99,8 @@ constexpr Architecture kArchitectures[] = {
      .values_from_keys = true,
      .output_scale = true,
      .experts = true,
-     .beside_dense = true},
+     .beside_dense = true,
+     .side_inputs = true},
 };
 
 // Keys that change the arithmetic where a family has them, and the values at which they do not.
