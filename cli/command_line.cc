@@ -339,6 +339,8 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
       ->check(Whole(0, 86400))
       ->type_name("S");
   app->add_flag("--metrics-open", o->metrics_open, "anyone may read /metrics");
+  app->add_flag("--no-reasoning-split", o->no_reasoning_split,
+                "what a reasoning model thinks, and the markers around it, stay in the content");
 }
 
 CLI::Option* AddWeightsRateFlag(CLI::App* app, std::string* rate) {

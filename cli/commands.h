@@ -150,6 +150,7 @@ struct HttpOptions {
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
   bool metrics_open = false;
+  bool no_reasoning_split = false;  // what a reasoning model thinks is content
 };
 
 // Where a server's log goes.

@@ -60,10 +60,10 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
                                               const std::vector<PlanMember>& members);
 
 // The largest number of KV blocks, up to `num_blocks` (which sizes.kv_per_layer is for), that every member holds beside
-// what it holds already and gets in `next`, and beside room for a quarter more layers, without which no resize would
-// fit. 0: not one.
+// what it holds already and gets in `next`, and, with `reserve`, beside room for a quarter more layers, without which
+// no resize would fit. 0: not one.
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
-                   uint32_t num_blocks);
+                   uint32_t num_blocks, bool reserve);
 
 // Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both.
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next);

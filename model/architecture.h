@@ -28,14 +28,38 @@ struct Architecture {
   Activation activation = Activation::kSilu;
   Bias qkv_bias = Bias::kNone;
   QkNorm qk_norm = QkNorm::kNone;
+  bool optional_qk_norm = false;  // only where a layer has its tensors
+  bool output_bias = false;
+  bool sinks = false;
+  bool pre_norms = true;
   bool post_norms = false;
-  bool scaled_embedding = false;  // the embedding is multiplied by sqrt(dim)
-  bool softcaps = false;          // attention and logits have softcaps, which the metadata gives
-  int global_every = 0;           // n: layers n, 2n, ... attend to everything, the others in a window. 0: all are alike
-  double local_rope_base = 0;     // windowed layers have this base and no scaling; 0: they rotate as all others
-  int wide_layers = 0;            // a model of so many layers scales by dim / heads in place of the head's size
-  bool experts = false;           // a file may have experts
+  const char* ffn_norm = "ffn_norm.weight";  // the tensor of the norm before the feed-forward block
+  bool scaled_embedding = false;             // the embedding is multiplied by sqrt(dim)
+  bool final_softcap = false;                // logits have a softcap if the metadata gives it
+  bool softcaps = false;                     // attention and logits have softcaps, which the metadata gives
+  int global_every = 0;          // n: layers n, 2n, ... attend to everything, the others in a window. 0: all are alike
+  bool optional_window = false;  // a file without a window has none in any layer
+  double local_rope_base = 0;    // windowed layers have this base and no scaling; 0: they rotate as all others
+  bool local_heads = false;      // windowed layers have a head size and a rotation of their own
+  bool unit_scale = false;       // scores are not divided by anything
+  bool value_norm = false;
+  bool values_from_keys = false;  // a layer without a window may have no tensor for values
+  bool output_scale = false;      // a layer may scale its output
+  bool plain_local_rope = false;  // windowed layers have the others' base and no scaling
+  int no_rope_every = 0;          // n: layers n, 2n, ... do not rotate
+  bool yarn_fractions = false;    // yarn's ramp ends between two pairs; otherwise it is rounded outwards
+  bool yarn_log_multiplier = false;
+  bool temperature = false;  // queries grow with their position
+  bool scales = false;       // scales of embedding, residuals, scores and logits, and a switch for the rotation
+  int wide_layers = 0;       // a model of so many layers scales by dim / heads in place of the head's size
+  bool experts = false;      // a file may have experts
+  RouterScore router = RouterScore::kSoftmax;
   bool normalize_experts = true;
+  bool choice_bias = false;
+  bool expert_biases = false;   // the router has one too
+  bool counted_shared = false;  // the shared expert is as wide as so many experts, and has no gate
+  bool beside_dense = false;    // experts stand beside a dense block
+  bool drafts = false;          // the last layers may be for drafts
 };
 
 template <typename T>

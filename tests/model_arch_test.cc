@@ -27,6 +27,7 @@ TinyOptions Tiny(const std::string& arch) {
   TinyOptions o;
   o.arch = arch;
   o.layers = arch == "gemma3" ? 7 : 2;
+  if (arch == "olmo2") o.layers = 4;
   return o;
 }
 
@@ -82,6 +83,11 @@ TEST(ArchTest, EachTensorIsNeededAndNamed) {
         ASSERT_TRUE(model.ok()) << model.status();
         EXPECT_TRUE((*model)->spec().tied_head);
         EXPECT_EQ((*model)->Head()->output.data, (*model)->Embedding()->data);
+        continue;
+      }
+      // It may scale nothing.
+      if (name.ends_with("layer_output_scale.weight")) {
+        EXPECT_TRUE(OpenError(o).ok());
         continue;
       }
       EXPECT_THAT(MessageOf(o), HasSubstr(name)) << arch;
