@@ -32,6 +32,9 @@ class FramedLink : public Link {
               const std::function<void()>& while_full) override;
   StatusOr<Frame> Recv(Deadline deadline) override;
 
+  void GiveBack(std::vector<std::byte> payload) override {
+    if (!in_frame_) frame_.payload = std::move(payload);
+  }
   void Wake() override {
     woken_ = true;
     stream_->Wake();
@@ -165,7 +168,8 @@ StatusOr<bool> FramedLink::ReadSome() {
   std::span<std::byte> into;
   if (direct) {
     if (filled_ == frame_.payload.size()) {
-      frame_.payload.resize(std::min<size_t>(frame_.header.length, std::max(kFirstPayload, 2 * filled_)));
+      const size_t more = std::max({kFirstPayload, 2 * filled_, frame_.payload.capacity()});
+      frame_.payload.resize(std::min<size_t>(frame_.header.length, more));
     }
     into = std::span(frame_.payload).subspan(filled_);
   } else {

@@ -48,6 +48,10 @@ class Link {
   // kCancelled: Wake was called.
   virtual StatusOr<Frame> Recv(Deadline deadline) = 0;
 
+  // A payload that is no longer needed: the next frame may come into its memory. By the receiving thread. Worth it for
+  // large frames, whose fresh pages cost the system more than their copying does.
+  virtual void GiveBack(std::vector<std::byte> payload) { static_cast<void>(payload); }
+
   // Ends a Recv that waits, or else the next one, with kCancelled. For a receiver that waits for other things too.
   virtual void Wake() = 0;
 

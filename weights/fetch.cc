@@ -129,7 +129,7 @@ Status Fetch::Pull(Link& link, SourceId source, FetchLinkId id) {
           link.Send({.kind = FrameKind::kPullPiece, .epoch = kWeightsEpoch}, parts, After(kSendPatience)));
       owed.push_back(piece);
     }
-    const StatusOr<Frame> frame = link.Recv(After(milliseconds(100)));
+    StatusOr<Frame> frame = link.Recv(After(milliseconds(100)));
     if (absl::IsDeadlineExceeded(frame.status())) {
       if (Clock::now() - heard < options_.link_silence) continue;
       return DeadlineExceeded("nothing came for {} s",
@@ -138,6 +138,7 @@ Status Fetch::Pull(Link& link, SourceId source, FetchLinkId id) {
     GYRE_RETURN_IF_ERROR(frame.status());
     heard = Clock::now();
     GYRE_RETURN_IF_ERROR(Take(*frame, source, id, &owed));
+    link.GiveBack(std::move(frame->payload));
   }
 }
 

@@ -206,7 +206,7 @@ StatusOr<std::shared_ptr<PieceStore>> Node::OpenStore(v1::Cluster::Stub& stub) {
   Deadline next_word = Deadline::min();
   return OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset, false); }, stock_->cache(),
                     [&](uint64_t done, uint64_t all, bool hashing) {
-                      if (hashing && Clock::now() >= next_word) {
+                      if (hashing && all > 1 && Clock::now() >= next_word) {
                         Say(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
                                         static_cast<double>(done) / (1u << 30), static_cast<double>(all) / (1u << 30)));
                         next_word = After(std::chrono::seconds(5));

@@ -226,7 +226,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     next_word_ = After(std::chrono::seconds(1));
     Say(request.plan.epoch, progress_);
   };
-  said();
+  progress_ = {.done = 0, .total = total};
   const BytesDone progress = [&](size_t bytes) {
     done += bytes;
     said();
@@ -271,7 +271,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
       if (find(running, i) == nullptr && find(kept, i) == nullptr) wanted.layers.push_back(i);
     }
     GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted, cancelled));
-    said();
+    if (loading_->to_fetch_bytes() > 0) said();
   }
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
