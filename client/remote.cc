@@ -145,6 +145,8 @@ class RemoteTarget : public Target {
             .position = t.position(), .token = t.id(), .logprob = t.logprob(), .top = ReadTop(t.top())});
       } else if (event.has_embedding()) {
         on_event(EmbeddingEvent{{event.embedding().values().begin(), event.embedding().values().end()}});
+      } else if (event.has_notice()) {
+        on_event(Waiting{Unavailable("{}", event.notice().text())});
       } else if (event.has_finished()) {
         const v1::Finished& f = event.finished();
         on_event(Finished{.reason = f.reason() == "stop" ? FinishReason::kStop : FinishReason::kLength,

@@ -60,7 +60,8 @@ class Cluster::Impl {
   void Do(ResumeOldRing&) { engine_->Resume(std::nullopt); }
   void Do(ResumeNewRing& a);
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks); }
-  void Do(LoseRing& a) { engine_->Lose(a.why); }
+  void Do(RefuseRequests& a) { engine_->Lose(a.why); }
+  void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
@@ -180,6 +181,7 @@ void Cluster::Impl::Do(ResumeNewRing& a) {
                        .stages = a.stages,
                        .prefill_matches_decode = a.prefill_matches_decode,
                        .salt = a.salt,
+                       .own_member = a.own_member,
                        .to_first = std::move(ends_.to_first),
                        .from_last = std::move(ends_.from_last)});
   ends_ = {};
@@ -314,8 +316,9 @@ void Cluster::Stop() { impl_->Stop(); }
 StatusOr<Membership> Cluster::Join(MemberInfo info, std::shared_ptr<StageControl> control) {
   return impl_->Join(std::move(info), std::move(control));
 }
-void Cluster::Leave(const Membership& member, const Status& why) {
-  impl_->Post([member, why](ClusterState& state, Deadline now) { return state.Left(member, why, now); });
+void Cluster::Leave(const Membership& member, const Status& why, bool crashed) {
+  impl_->Post(
+      [member, why, crashed](ClusterState& state, Deadline now) { return state.Left(member, why, now, crashed); });
 }
 void Cluster::Report(const std::string& name, const MemberLoad& load) {
   impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });

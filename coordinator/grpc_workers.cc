@@ -10,6 +10,7 @@
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "weights/weight_offer.h"
 
 namespace gyre {
 namespace {
@@ -35,7 +36,9 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .wire_types = h.wire_types,
           .wish = h.wish,
           .instance = h.instance,
-          .transport = h.transport};
+          .transport = h.transport,
+          .fetches = h.fetches,
+          .disk = h.fetches ? h.disk : 0};
 }
 
 }  // namespace
@@ -43,8 +46,13 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
 class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
  public:
   AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
-                uint64_t term)
-      : context_(context), cluster_(cluster), attached_(attached), refusals_(refusals), term_(term) {
+                uint64_t term, std::optional<RingKey> weights_key)
+      : context_(context),
+        cluster_(cluster),
+        attached_(attached),
+        refusals_(refusals),
+        term_(term),
+        weights_key_(weights_key) {
     attached_.Add(this);
     StartRead(&event_);
   }
@@ -108,7 +116,8 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       who_ = member_.name;
     }
     stage_ = std::move(stage);
-    stage_->Open([this](const v1::Command* command) { StartWrite(command); }, {.name = member_.name, .term = term_});
+    stage_->Open([this](const v1::Command* command) { StartWrite(command); },
+                 {.name = member_.name, .term = term_, .weights_key = weights_key_});
     return absl::OkStatus();
   }
   // Why the stream is over, where nobody said it in words.
@@ -135,6 +144,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   AttachedWorkers& attached_;
   RefusalLog& refusals_;
   const uint64_t term_;
+  const std::optional<RingKey> weights_key_;
   v1::WorkerEvent event_;
   Membership member_;
   std::shared_ptr<RemoteStage> stage_;
@@ -178,13 +188,24 @@ class ClusterService : public v1::Cluster::CallbackService {
                                  .rope_base = options_.open.rope_base,
                                  .norm_eps = options_.open.norm_eps,
                                  .exact = options_.exact,
-                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0))});
+                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0)),
+                                 .weights = options_.weights != nullptr});
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+  grpc::ServerUnaryReactor* Weights(grpc::CallbackServerContext* context, const v1::WeightsRequest* request,
+                                    v1::WeightsReply* reply) override {
+    StatusOr<WeightsPart> part = Unimplemented("this coordinator gives no weights");
+    if (options_.weights != nullptr) part = options_.weights->Part(request->offset(), request->only_known());
+    if (part.ok()) *reply = Encode(*part);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(part.status()));
+    return reactor;
+  }
   grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command>* Attach(grpc::CallbackServerContext* context) override {
-    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term);
+    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term,
+                             options_.weights != nullptr ? std::optional(options_.weights->key()) : std::nullopt);
   }
 
  private:

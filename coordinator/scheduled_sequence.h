@@ -39,7 +39,9 @@ struct ScheduledSequence {
   bool held = false;        // gets no rows
   bool suspect = false;     // a step with rows of it failed, and none has landed since: it runs in steps of its own
   uint32_t errors = 0;      // of those steps since the last landed row
-  uint32_t losses = 0;      // broken rings in a row that took rows of it along, since the last landed row
+  uint32_t losses = 0;      // rings that were lost with rows of it, since it got beyond those
+  uint32_t proven = 0;      // rows that have landed once, in any incarnation: they do no harm
+  uint32_t lost_end = 0;    // when so many rows have landed, those that were in flight at the last loss did no harm
   uint32_t high_water = 0;  // rows launched in any incarnation
   uint64_t planned_in = 0;  // the last step that has rows of it
   uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
@@ -60,8 +62,10 @@ struct ScheduledSequence {
   // At most the row of the last generated token is left to launch.
   bool decoding() const { return size() > prompt && launched + 1 >= size(); }
   bool launchable() const { return !poisoned && !held && launched < size(); }
-  // Two broken rings may be its fault: nothing else is in flight beside it, so that a third blames nobody else.
-  bool needs_ring() const { return losses >= 2; }
+  bool suspected() const { return losses >= 2; }
+  // Two lost rings may be the fault of its next rows: nothing else is in flight beside them, so that a third blames
+  // nobody else. The rows before them may go with others.
+  bool needs_ring() const { return suspected() && launched >= proven; }
   bool needs_step() const { return suspect || needs_ring(); }
   // Another row of its prompt, or of what is computed again, may go beside others.
   bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }

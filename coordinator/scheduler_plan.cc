@@ -162,7 +162,8 @@ uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
 
 // The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
 uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
-  const uint32_t end = s.launched < s.prompt ? s.prompt : s.size();
+  uint32_t end = s.launched < s.prompt ? s.prompt : s.size();
+  if (s.suspected() && s.launched < s.proven) end = std::min(end, s.proven);
   const uint32_t count = end - s.launched;
   return options.chunked_prefill ? std::min({count, Chunk(s), rows_left}) : count;
 }

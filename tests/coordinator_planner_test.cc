@@ -125,7 +125,7 @@ TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
   const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
   const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
   auto fit = [&](uint64_t memory) {
-    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, 10);
+    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, 10, true);
   };
   const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
   EXPECT_EQ(fit(weights + 5 * 10), 10u);

@@ -75,8 +75,8 @@ StatusOr<Hello> DecodeHello(std::span<const std::byte> payload) {
   // A later protocol may put more behind this.
   if (!in.ok() || h.from.size() > kMaxText || h.to.size() > kMaxText)
     return DataLoss("a hello of {} bytes is cut or too long", payload.size());
-  if (h.role != LinkRole::kRing && h.role != LinkRole::kBulk) {
-    return DataLoss("a hello with role {}, expected 1 (ring) or 2 (bulk)", static_cast<int>(h.role));
+  if (h.role < LinkRole::kRing || h.role > LinkRole::kWeights) {
+    return DataLoss("a hello with role {}, expected 1 (ring), 2 (bulk) or 3 (weights)", static_cast<int>(h.role));
   }
   if (!IsActivations(h.wire))
     return DataLoss("a hello for activations of {}, expected f32, f16 or q8", WireTypeName(h.wire));

@@ -14,7 +14,10 @@
 
 namespace gyre {
 
-enum class LinkRole : uint8_t { kRing = 1, kBulk = 2 };
+enum class LinkRole : uint8_t { kRing = 1, kBulk = 2, kWeights = 3 };
+
+// The epoch in the hello of a link for weights, which belongs to no plan.
+inline constexpr Epoch kWeightsEpoch{.term = 0, .number = 1};
 
 // What a peer can do beyond the protocol's version. An unknown bit is ignored, and both use what both have.
 enum FeatureBits : uint32_t {

@@ -23,9 +23,13 @@ namespace gyre {
 namespace {
 
 std::string Describe(const Hello& h) {
-  return h.role == LinkRole::kRing ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
-                                   : fmt::format("the bulk link to {}", h.to);
+  return h.role == LinkRole::kRing
+             ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
+             : fmt::format("the {} link to {}", h.role == LinkRole::kBulk ? "bulk" : "weights", h.to);
 }
+
+// Where the handler of links for weights stands among those of workers, none of which has this name.
+const std::string kWeightsName = "@weights";
 
 // The socket is fresh, so an answer fits in.
 Status SendReply(int socket, const HelloReply& reply) {
@@ -72,6 +76,7 @@ class Port : public RingPort {
     return Guarded([&] { return TryAccept(expected, deadline); });
   }
   void SetBulkHandler(const std::string& name, BulkHandler handler) override;
+  void SetWeightsHandler(const RingKey& key, BulkHandler handler) override;
   void SetKey(uint64_t term, const RingKey& key) override { unclaimed_.SetKey(term, key); }
   void Cancel(Epoch epoch) override { unclaimed_.Cancel(epoch); }
   RingPortStats stats() const override {
@@ -126,7 +131,8 @@ class Port : public RingPort {
 
   Mutex bulk_mutex_;
   CondVar bulk_called_;
-  std::map<std::string, Bulk> bulk_ GYRE_GUARDED_BY(bulk_mutex_);
+  std::map<std::string, Bulk> bulk_ GYRE_GUARDED_BY(bulk_mutex_);  // by worker; and kWeightsName
+  RingKey weights_key_ GYRE_GUARDED_BY(bulk_mutex_){};             // counts while that one has a handler
 
   std::unique_ptr<UdpHost> udp_;
   std::unique_ptr<HelloReader> reader_;  // its thread uses all the others
@@ -179,11 +185,23 @@ Status Port::Listen() {
 
 TcpOptions Port::Tcp(LinkRole role) const {
   TcpOptions tcp = options_.tcp;
-  if (role == LinkRole::kBulk) tcp.silence = options_.bulk_silence;
+  if (role != LinkRole::kRing) tcp.silence = options_.bulk_silence;
   return tcp;
 }
 
 void Port::OnHello(Fd fd, const Caller& caller, const Hello& hello) {
+  if (hello.role == LinkRole::kWeights) {
+    bool right = false;
+    {
+      MutexLock lock(&bulk_mutex_);
+      right = SameKey(hello.key, weights_key_) && bulk_[kWeightsName].handler;
+    }
+    if (!right) {
+      SendReply(fd.get(), {.refusal = "it gives no weights to links with this key"}).IgnoreError();
+      return Refused(caller, "its hello for weights has a wrong key");
+    }
+    return OnBulk(std::move(fd), caller, hello);
+  }
   const KeyCheck check = unclaimed_.Check(hello);
   if (check == KeyCheck::kWrong) return Refused(caller, "its hello has a wrong key");
   if (hello.role == LinkRole::kBulk) {
@@ -218,7 +236,8 @@ void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   TcpOptions options = Tcp(LinkRole::kBulk);
   options.max_payload = kMaxPullRequest;
   Status failed;
-  const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
+  const std::string& to = hello.role == LinkRole::kWeights ? kWeightsName : hello.to;
+  const Status status = HandOver(to, [&]() -> StatusOr<std::unique_ptr<Link>> {
     auto link = Welcome(std::move(fd), caller, hello, options_.transport,
                         fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
@@ -282,6 +301,14 @@ void Port::SetBulkHandler(const std::string& name, BulkHandler handler) {
   while (!bulk.handler && bulk.calls > 0) bulk_called_.Wait(&bulk_mutex_);
 }
 
+void Port::SetWeightsHandler(const RingKey& key, BulkHandler handler) {
+  {
+    MutexLock lock(&bulk_mutex_);
+    weights_key_ = key;
+  }
+  SetBulkHandler(kWeightsName, std::move(handler));
+}
+
 std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) const {
   if (!SameKey(found.hello.key, expected.key)) return "the ring's key is another one";
   if (found.hello.model_hash != expected.model_hash) return "the model is another one";
@@ -326,9 +353,10 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
   if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
   if (address == address_) {
     auto [here, there] = MakeInprocLinkPair({});
-    if (hello.role == LinkRole::kBulk) {
+    if (hello.role != LinkRole::kRing) {
       std::unique_ptr<Link> end = std::move(there);
-      GYRE_RETURN_IF_ERROR(HandOver(hello.to, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
+      const std::string& to_name = hello.role == LinkRole::kWeights ? kWeightsName : hello.to;
+      GYRE_RETURN_IF_ERROR(HandOver(to_name, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
     } else {
       if (!unclaimed_.Add({.hello = hello, .link = std::move(there)})) {
         return absl::CancelledError("the plan was given up");
