@@ -345,7 +345,13 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
     while (oldest < next_number_ && Find(oldest)->state != PacketState::kInFlight) ++oldest;
     if (oldest < next_number_) d.asks = PutOld(d, oldest);
   }
-  if (may && !d.asks && !HasBytes()) {
+  // With a full buffer the user has more: then it is the path, or the reader, that sets the rate.
+  const bool half_used = !HasBytes() && out_.capacity() - (written_ - base_) >= out_.capacity() / 8;
+  if (now >= copies_at_ && !HasBytes() && !half_used) {
+    copies_from_ = next_number_;
+    copies_at_ = kNoDeadline;
+  }
+  if (may && !d.asks && half_used) {
     rate_.OnIdle(in_flight_);
     while (const uint64_t copy = NextCopy(now)) {
       if (!PutOld(d, copy)) continue;

@@ -23,6 +23,10 @@ constexpr double kBurst = 64 << 10, kMostBurst = 256 << 10;
 constexpr double kLeastWindow = 64 << 10;
 constexpr double kMostMadeUp = 0.4;  // of the packets that are lost whatever the rate
 constexpr double kLossShare = 1.0 / 64;
+constexpr double kNotFull = 0.95;  // of what fits into the path
+// The ceiling for what is in flight.
+constexpr double kExcess = 0.05, kFall = 0.7, kRise = 1.02, kNoCeiling = 1e18;
+constexpr int kSlowSeen = 50, kFewLost = 8;
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 Duration Of(double seconds) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)); }
@@ -57,7 +61,7 @@ size_t UdpRate::Window() const {
   if (mode_ == Mode::kProbeRoundTrip) return static_cast<size_t>(std::max(Bdp() / 2, least / 2));
   const double gain = mode_ == Mode::kStartup || mode_ == Mode::kDrain ? kHighGain : 2;
   // What waits for the receiver's thread, or for a whole burst, is no queue in the path.
-  return static_cast<size_t>(std::max(gain * Bdp() + 3 * Burst(1), least));
+  return static_cast<size_t>(std::max(std::min(gain * Bdp() + 3 * Burst(1), ceiling_), least));
 }
 
 UdpRate::Mark UdpRate::OnSent(Deadline now, size_t bytes, size_t in_flight_before) {
@@ -66,7 +70,10 @@ UdpRate::Mark UdpRate::OnSent(Deadline now, size_t bytes, size_t in_flight_befor
   burst_at_ = now;
   if (in_flight_before == 0) first_sent_at_ = delivered_at_ = now;
   const bool limited = limited_until_ > 0;
-  const bool slow = limited || (mode_ == Mode::kSteady && kCycle[static_cast<size_t>(phase_)] < 1);
+  // What a path loses that is not full it loses whatever the rate.
+  // Packets that are lost count as in flight for a round trip, though they fill nothing.
+  const bool below = static_cast<double>(in_flight_before) * (1 - loss_) < kNotFull * Bdp();
+  const bool slow = limited || (mode_ == Mode::kSteady && kCycle[static_cast<size_t>(phase_)] < 1 && below);
   return {.delivered = delivered_,
           .delivered_at = delivered_at_,
           .first_sent_at = first_sent_at_,
@@ -89,7 +96,12 @@ void UdpRate::OnPacketAcked(const Mark& mark, Deadline sent_at, size_t bytes, De
   delivered_ += bytes;
   delivered_at_ = now;
   loss_ -= loss_ * kLossShare;
-  if (mark.slow) slow_loss_ -= slow_loss_ * kLossShare;
+  if (mark.slow) {
+    slow_loss_ -= slow_loss_ * kLossShare;
+    ++slow_seen_;
+  } else {
+    ++round_came_;
+  }
   if (!newest_ || mark.delivered > newest_->mark.delivered ||
       (mark.delivered == newest_->mark.delivered && sent_at > newest_->sent_at)) {
     newest_ = {.mark = mark, .sent_at = sent_at};
@@ -98,7 +110,12 @@ void UdpRate::OnPacketAcked(const Mark& mark, Deadline sent_at, size_t bytes, De
 
 void UdpRate::OnLost(const Mark& mark) {
   loss_ += (1 - loss_) * kLossShare;
-  if (mark.slow) slow_loss_ += (1 - slow_loss_) * kLossShare;
+  if (mark.slow) {
+    slow_loss_ += (1 - slow_loss_) * kLossShare;
+    ++slow_seen_;
+  } else {
+    ++round_lost_;
+  }
 }
 
 void UdpRate::Learn(double rate, bool app_limited, Deadline now) {
@@ -126,6 +143,7 @@ void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Dead
       round_at_ = now;
       if (!mark.app_limited) ++round_;  // what was learnt does not age while there is nothing to send
       round_began_ = true;
+      OnRound();
     }
     const Duration interval = std::max(now - mark.delivered_at, newest_->sent_at - mark.first_sent_at);
     first_sent_at_ = newest_->sent_at;
@@ -146,6 +164,21 @@ void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Dead
   NextMode(in_flight, now);
 }
 
+// More loss than the path has by itself is loss of our making: less is to be in flight.
+void UdpRate::OnRound() {
+  const double sent = round_came_ + round_lost_;
+  const double excess = sent > 0 ? round_lost_ / sent - slow_loss_ : 0;
+  const double most = kHighGain * Bdp() + 3 * kMostBurst;
+  if (full_ && slow_seen_ >= kSlowSeen && round_lost_ >= kFewLost && excess > kExcess) {
+    ceiling_ = std::max(std::min(ceiling_, most) * kFall, Bdp());
+  } else if (ceiling_ < most) {
+    ceiling_ *= kRise;
+  } else {
+    ceiling_ = kNoCeiling;
+  }
+  round_came_ = round_lost_ = 0;
+}
+
 void UdpRate::NextMode(size_t in_flight, Deadline now) {
   const auto flying = static_cast<double>(in_flight);
   switch (mode_) {
@@ -160,10 +193,7 @@ void UdpRate::NextMode(size_t in_flight, Deadline now) {
       break;
     case Mode::kSteady: {
       const Duration round_trip = least_.value_or(milliseconds(1));
-      const double gain = kCycle[static_cast<size_t>(phase_)];
-      bool next = now - phase_at_ > round_trip;
-      if (gain < 1) next = next || flying <= Bdp();
-      if (next) {
+      if (now - phase_at_ > round_trip) {
         phase_ = (phase_ + 1) % static_cast<int>(kCycle.size());
         phase_at_ = now;
       }

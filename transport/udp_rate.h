@@ -52,6 +52,7 @@ class UdpRate {
   double Bdp() const;
   double Burst(size_t in_flight) const;
   void Learn(double rate, bool app_limited, Deadline now);
+  void OnRound();
   void NextMode(size_t in_flight, Deadline now);
 
   struct Best {
@@ -78,6 +79,9 @@ class UdpRate {
   std::optional<Duration> least_, probed_;
   Deadline least_at_{};
   double loss_ = 0, slow_loss_ = 0;
+  int slow_seen_ = 0;
+  double round_came_ = 0, round_lost_ = 0;  // packets of this round that were not slow
+  double ceiling_ = 1e18;                   // bytes in flight
 
   Mode mode_ = Mode::kStartup;
   double full_rate_ = 0;

@@ -52,6 +52,8 @@ class UdpNetwork {
   void Forward(int address) { forwarder_ = address; }
   uint64_t carried(int from) const { return carried_[from]; }  // bytes with overhead
 
+  uint64_t full(int from) const { return full_[from]; }  // datagrams for which the queue had no room
+
   // To the next event; false: nothing will ever happen.
   bool Step() {
     Deadline next = events_.empty() ? kNoDeadline : events_.begin()->first;
@@ -99,7 +101,10 @@ class UdpNetwork {
         std::chrono::duration<double>(static_cast<double>(bytes) / path.bytes_per_second));
     const Deadline begin = std::max(now_, free_[from]);
     const double waits = std::chrono::duration<double>(begin - now_).count() * path.bytes_per_second;
-    if (waits > static_cast<double>(path.queue)) return;
+    if (waits > static_cast<double>(path.queue)) {
+      ++full_[from];
+      return;
+    }
     free_[from] = begin + took;
     carried_[from] += bytes;
     if (path.burst > 0 && Draw() < path.burst) burst_[from] = path.burst_length;
@@ -134,7 +139,7 @@ class UdpNetwork {
   Deadline free_[2] = {};
   int burst_[2] = {};
   int address_[2] = {0, 1};
-  uint64_t carried_[2] = {};
+  uint64_t carried_[2] = {}, full_[2] = {};
   bool cut_ = false;
   int forwarder_ = 0;
 };
