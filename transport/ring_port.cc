@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <map>
+#include <thread>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -17,6 +18,8 @@
 
 namespace gyre {
 namespace {
+
+constexpr auto kDialAgain = std::chrono::seconds(10);
 
 std::string Describe(const Hello& h) {
   return h.role == LinkRole::kRing ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
@@ -90,6 +93,9 @@ class Port : public RingPort {
   // `transport`: kTcp, or kKernel for this end.
   StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, Transport transport, const Hello& hello,
                                           Deadline deadline);
+  // A connection, with TLS if this end has an identity: both ends are who they should be then.
+  StatusOr<std::unique_ptr<ByteStream>> DialStream(const std::string& to, Transport transport, const Hello& hello,
+                                                   Deadline deadline);
   // kUnavailable: this dialer and `to` share no memory, and the message says why.
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
   // The link of a dialer that is welcome, and it is told so.
@@ -212,6 +218,7 @@ void Port::OnBulk(Connection connection, const Hello& hello) {
         Welcome(std::move(connection), options_.transport, fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
     if (link.ok()) ++accepted_;
+    if (link.ok() && caller.who) (*link)->SetCertifiedPeer(hello.from);
     return link;
   });
   if (!failed.ok()) return Refused(caller, Message(failed));
@@ -355,18 +362,31 @@ StatusOr<std::unique_ptr<Link>> Port::DialShm(const RingAddress& to, const Hello
   return MakeFramedLink(std::move(answer->stream), to.tcp, Tcp(hello.role));
 }
 
-StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport transport, const Hello& hello,
-                                              Deadline deadline) {
+StatusOr<std::unique_ptr<ByteStream>> Port::DialStream(const std::string& to, Transport transport, const Hello& hello,
+                                                       Deadline deadline) {
   const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
   GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to, deadline, stopped));
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, StreamOf(Fd(fd), transport, Tcp(hello.role)));
-  if (options_.identity != nullptr) {
-    GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kClient));
-    Status shaken = DoHandshake(*stream, *session, std::min(deadline, After(options_.hello_timeout)), stopped);
-    if (shaken.ok()) shaken = CheckMember(session->peer(), hello.to);
-    if (!shaken.ok()) return Annotate(shaken, fmt::format("{}: {}", to, Describe(hello)));
-    stream = MakeTlsStream(std::move(stream), std::move(session));
+  if (options_.identity == nullptr) return stream;
+  GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kClient));
+  Status shaken = DoHandshake(*stream, *session, std::min(deadline, After(options_.hello_timeout)), stopped);
+  // Before anything is said.
+  if (shaken.ok()) shaken = CheckMember(session->peer(), hello.to);
+  if (!shaken.ok()) return Annotate(shaken, fmt::format("{}: {}", to, Describe(hello)));
+  return MakeTlsStream(std::move(stream), std::move(session));
+}
+
+StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport transport, const Hello& hello,
+                                              Deadline deadline) {
+  // A stranger's flood may have had it closed unheard: it comes again.
+  const Deadline last_try = std::min(deadline, After(kDialAgain));
+  StatusOr<std::unique_ptr<ByteStream>> shaken = DialStream(to, transport, hello, deadline);
+  while (options_.identity != nullptr && absl::IsUnavailable(shaken.status()) && Clock::now() < last_try) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
+    shaken = DialStream(to, transport, hello, deadline);
   }
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, std::move(shaken));
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeFramedLink(std::move(stream), to, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
