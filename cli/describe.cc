@@ -399,6 +399,11 @@ StatusOr<std::string> HelpText(const std::string& name) {
 }
 
 Status UnknownCommand(const std::string& name) {
+  std::string longer;
+  for (const std::string& command : CommandNames()) {
+    if (command.rfind(name + " ", 0) == 0) longer += (longer.empty() ? "`gyre " : ", `gyre ") + command + "`";
+  }
+  if (!longer.empty()) return UsageError("gyre {}: expected one of {}", name, longer);
   return UsageError("there is no command '{}'{}\n`gyre --help` lists the commands.", name,
                     DidYouMean(name, CommandNames()));
 }

@@ -267,7 +267,8 @@ StatusOr<Membership> Cluster::Impl::Join(MemberInfo info, std::shared_ptr<StageC
   if (info.certified && names_.Taken(info.name, info.instance)) {
     return Unavailable("another process is attached as {}, whose name it has in its certificate", info.name);
   }
-  const Membership member = names_.Take(info.name, info.instance);
+  const Membership member =
+      info.certified ? names_.TakeExactly(info.name, info.instance) : names_.Take(info.name, info.instance);
   info.name = member.name;
   control->SetEventSink([this, id = member.id, name = member.name](const StageEvent& event) {
     if (const auto* trace = std::get_if<StageTrace>(&event.what)) {

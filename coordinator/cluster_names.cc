@@ -16,6 +16,12 @@ Membership MemberNames::Take(const std::string& wanted, uint64_t instance) {
   return {name, id};
 }
 
+Membership MemberNames::TakeExactly(const std::string& name, uint64_t instance) {
+  const uint64_t id = next_id_++;
+  owners_[name] = {id, instance};
+  return {name, id};
+}
+
 bool MemberNames::Taken(const std::string& name, uint64_t instance) const {
   const auto it = owners_.find(name);
   return it != owners_.end() && (instance == 0 || it->second.instance != instance);

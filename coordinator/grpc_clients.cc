@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <cstring>
 #include <random>
 
 #include "base/log_output.h"
@@ -13,6 +14,7 @@
 #include "model/quoted.h"
 #include "model/tokenizer.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 
 namespace gyre {
 namespace {
@@ -241,6 +243,17 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   return q;
 }
 
+// Of what a client says of itself, nothing reaches another client: its tenant and its share of the cache lie within its
+// name, and a priority is an admin's to give.
+void KeepApart(const std::optional<Principal>& caller, Question* q) {
+  if (!caller || caller->role != Role::kClient) return;
+  for (uint64_t* number : {&q->tenant, &q->cache_salt}) {
+    const std::string hash = Sha256(fmt::format("{} {}", FormatPrincipal(*caller), *number));
+    std::memcpy(number, hash.data(), sizeof *number);
+  }
+  q->priority = 0;
+}
+
 class InferenceService : public v1::Inference::CallbackService {
  public:
   InferenceService(const GrpcServerOptions& options, const gyre::Model& model, gyre::Service& service)
@@ -248,13 +261,16 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
                                                         const v1::GenerateRequest* r) override {
+    Question q = ReadQuestion(*r);
+    KeepApart(CallerOf(*context->auth_context()), &q);
     return new StreamCall<v1::GenerateEvent>(context, service_, NewCall("Generate"),
-                                             service_.MakeRequest(ReadQuestion(*r)));
+                                             service_.MakeRequest(std::move(q)));
   }
 
   grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* r) override {
     Question q{.input = IdsInput(r->ids().begin(), r->ids().end()), .prompt_logits = true};
+    KeepApart(CallerOf(*context->auth_context()), &q);
     return new StreamCall<v1::ScoreEvent>(context, service_, NewCall("Score"), service_.MakeRequest(std::move(q)));
   }
 

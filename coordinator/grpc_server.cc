@@ -130,7 +130,9 @@ class CallbackServer : public GrpcServer {
       if (!options_.cluster_ca.empty()) {
         GYRE_ASSIGN_OR_RETURN(join_,
                               JoinServer::Start({.identity = options_.identity, .authority = options_.cluster_ca}));
-        listener.take_join = [this](int fd, const std::string& peer) { join_->Take(fd, peer); };
+        listener.take_join = [this](int fd, const std::string& host, const std::string& peer) {
+          join_->Take(fd, host, peer);
+        };
       }
     }
     GYRE_ASSIGN_OR_RETURN(listener_, Listener::Open(listener));

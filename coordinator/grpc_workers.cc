@@ -8,6 +8,7 @@
 #include "coordinator/refusal_log.h"
 #include "coordinator/remote_stage.h"
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "identity/authority.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
 #include "proto/credentials.h"
@@ -243,7 +244,29 @@ class ClusterService : public v1::Cluster::CallbackService {
     return new AttachReactor(context, cluster_, attached_, refusals_, options_);
   }
 
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context, const v1::RenewRequest* request,
+                                  v1::RenewReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const StatusOr<std::string> certificate = RenewFor(*context->auth_context(), request->request());
+    if (certificate.ok()) reply->set_certificate(*certificate);
+    reactor->Finish(ToGrpc(certificate.status()));
+    return reactor;
+  }
+
  private:
+  StatusOr<std::string> RenewFor(const grpc::AuthContext& caller, const std::string& request) {
+    if (options_.identity == nullptr || options_.cluster_ca.empty()) {
+      return FailedPrecondition("this coordinator signs no certificates: it has no --cluster-ca");
+    }
+    GYRE_ASSIGN_OR_RETURN(const Principal who, CheckCaller(caller, *options_.identity->current()));
+    GYRE_ASSIGN_OR_RETURN(Authority authority, Authority::Open(options_.cluster_ca));
+    GYRE_ASSIGN_OR_RETURN(const KeyPtr key, CheckCertificateRequest(request));
+    GYRE_ASSIGN_OR_RETURN(const X509Ptr certificate,
+                          authority.Sign(key.get(), {.role = who.role, .name = who.name, .renew = true}));
+    Log(LogLevel::kInfo, "the certificate of {} is renewed", Describe(who));
+    return ToPem(certificate.get());
+  }
+
   const GrpcServerOptions& options_;
   const gyre::Model& model_;
   Cluster& cluster_;

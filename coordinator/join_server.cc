@@ -21,6 +21,7 @@
 #include "identity/join_message.h"
 #include "identity/tls_context.h"
 #include "transport/fd.h"
+#include "transport/rate_limit.h"
 #include "transport/tls_receiver.h"
 
 namespace gyre {
@@ -43,11 +44,12 @@ class Server : public JoinServer {
       Loop();
     });
   }
-  void Take(int socket, const std::string& peer) override {
+  void Take(int socket, const std::string& host, const std::string& peer) override {
     {
       MutexLock lock(&mutex_);
-      taken_.push_back({.socket = Fd(socket), .peer = peer, .until = After(options_.timeout)});
-      if (taken_.size() > options_.max_connections) taken_.pop_front();
+      taken_.push_back(
+          {.socket = Fd(socket), .host = AddressGroup(host), .peer = peer, .until = After(options_.timeout)});
+      if (taken_.size() > options_.limits.total) taken_.pop_front();
     }
     Wake();
   }
@@ -55,7 +57,7 @@ class Server : public JoinServer {
  private:
   struct Pending {
     Fd socket;
-    std::string peer;
+    std::string host, peer;
     Deadline until;
     SslContextPtr context = nullptr;  // of the identity that the coordinator had when it began
     std::unique_ptr<TlsReceiver> tls = nullptr;
@@ -70,6 +72,7 @@ class Server : public JoinServer {
   }
   void Loop();
   void Turn();
+  void Admit(Pending newcomer);
   StatusOr<SslContextPtr> MakeContext() const;
   // True: done with it. An error: it is refused without a word.
   StatusOr<bool> GoOn(Pending& p);
@@ -123,13 +126,23 @@ void Server::Turn() {
     if (!done.ok()) refusals_.Log(it->peer, done.status());
     it = done.ok() && !*done ? std::next(it) : pending_.erase(it);
   }
-  MutexLock lock(&mutex_);
-  pending_.splice(pending_.end(), taken_);
-  while (pending_.size() > options_.max_connections) {
-    refusals_.Log(pending_.front().peer,
-                  ResourceExhausted("more than {} would join at once", options_.max_connections));
-    pending_.pop_front();
+  std::list<Pending> taken;
+  {
+    MutexLock lock(&mutex_);
+    taken.swap(taken_);
   }
+  for (Pending& newcomer : taken) Admit(std::move(newcomer));
+}
+
+void Server::Admit(Pending newcomer) {
+  std::vector<std::string> hosts;
+  for (const Pending& p : pending_) hosts.push_back(p.host);
+  if (const auto i = GivesWay(hosts, newcomer.host, options_.limits)) {
+    const auto it = std::next(pending_.begin(), static_cast<std::ptrdiff_t>(*i));
+    refusals_.Log(it->peer, ResourceExhausted("too many would join at once"));
+    pending_.erase(it);
+  }
+  pending_.push_back(std::move(newcomer));
 }
 
 // The coordinator's certificate and the CA's, whose hash the token has.

@@ -9,14 +9,15 @@
 #include "base/status.h"
 #include "identity/authority.h"
 #include "identity/identity.h"
+#include "transport/admission.h"
 
 namespace gyre {
 
 struct JoinServerOptions {
-  std::shared_ptr<IdentityFolder> identity;     // the coordinator's
-  std::string authority;                        // folder of the CA
-  size_t max_connections = 16;                  // above, the oldest one ends
-  Duration timeout = std::chrono::seconds(10);  // for all that a connection says and hears
+  std::shared_ptr<IdentityFolder> identity;               // the coordinator's
+  std::string authority;                                  // folder of the CA
+  AdmissionLimits limits{.total = 16, .per_address = 4};  // above, the oldest one ends
+  Duration timeout = std::chrono::seconds(10);            // for all that a connection says and hears
 };
 
 class JoinServer {
@@ -25,8 +26,9 @@ class JoinServer {
   static StatusOr<std::unique_ptr<JoinServer>> Start(const JoinServerOptions& options);
   // Joins the thread and ends what is open.
   virtual ~JoinServer() = default;
-  // Owns the non-blocking socket; a handshake of TLS is what comes next on it. `peer` is for messages. Any thread.
-  virtual void Take(int socket, const std::string& peer) = 0;
+  // Owns the non-blocking socket; a handshake of TLS is what comes next on it. `host` is the peer's address,
+  // `peer` with its port. Any thread.
+  virtual void Take(int socket, const std::string& host, const std::string& peer) = 0;
 };
 
 }  // namespace gyre

@@ -208,11 +208,14 @@ void TcpListener::Accept() {
   }
   // The socket is readable once the whole preface is there, or the end.
   SetOption(fd.get(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(kPreface.size()));
+  std::vector<std::string> hosts;
+  for (const Silent& s : silent_) hosts.push_back(AddressGroup(s.name.host));
+  if (const auto i = GivesWay(hosts, AddressGroup(name.host), options_.silent)) {
+    const auto it = silent_.begin() + static_cast<std::ptrdiff_t>(*i);
+    refusals_.Log(it->name.peer, ResourceExhausted("too many connections say nothing"));
+    silent_.erase(it);
+  }
   silent_.push_back({.fd = std::move(fd), .name = std::move(name), .until = After(options_.hello_timeout)});
-  if (silent_.size() <= options_.max_silent) return;
-  refusals_.Log(silent_.front().name.peer,
-                ResourceExhausted("more than {} connections say nothing", options_.max_silent));
-  silent_.pop_front();
 }
 
 bool TcpListener::Decide(Silent& s) {
@@ -255,7 +258,7 @@ bool TcpListener::TakeTurn(Silent& s) {
     take_(s.fd.Release());
     return true;
   }
-  if (::recv(s.fd.get(), bytes, sizeof bytes, 0) == n) options_.take_join(s.fd.Release(), s.name.peer);
+  if (::recv(s.fd.get(), bytes, sizeof bytes, 0) == n) options_.take_join(s.fd.Release(), s.name.host, s.name.peer);
   return true;
 }
 

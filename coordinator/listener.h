@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "transport/admission.h"
 #include "transport/rate_limit.h"
 
 namespace gyre {
@@ -16,13 +17,13 @@ namespace gyre {
 struct ListenerOptions {
   std::string address;                               // HOST:PORT, port 0 for any
   Duration hello_timeout = std::chrono::seconds(5);  // for HTTP/2's connection preface, or TLS's first record
-  size_t max_silent = 64;                            // connections without either; above, the oldest of them ends
+  AdmissionLimits silent;                            // connections without either; above, the oldest of them ends
   size_t max_connections = 4096;                     // in all; fewer where the process may open few descriptors
   bool tls = false;                                  // connections begin with a handshake of TLS
   HandshakeLimits handshakes;
   // With tls: takes connections that ask for the join protocol, as Start's `take` does, behind their
-  // preface; empty = they are refused. `peer` is for messages.
-  std::function<void(int fd, const std::string& peer)> take_join;
+  // preface; empty = they are refused. `host` is the peer's address, `peer` with its port.
+  std::function<void(int fd, const std::string& host, const std::string& peer)> take_join;
 };
 
 class Listener {

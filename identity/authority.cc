@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -171,7 +172,8 @@ StatusOr<std::vector<Authority::Issued>> Authority::ReadIssued() const {
   const int64_t now = std::time(nullptr);
   std::set<std::string> revoked;
   for (size_t from = 0, number = 1; from < text->size(); ++number) {
-    const size_t end = std::min(text->find('\n', from), text->size());
+    const size_t end = text->find('\n', from);
+    if (end == std::string::npos) break;  // a line that a crash cut: its certificate was given to nobody
     const std::string_view line = std::string_view(*text).substr(from, end - from);
     from = end + 1;
     if (line.empty()) continue;
@@ -188,6 +190,7 @@ StatusOr<std::vector<Authority::Issued>> Authority::ReadIssued() const {
     }
     const StatusOr<Role> role = ParseRole(text_of("role"));
     const json::value* const ends = o != nullptr ? o->if_contains("ends") : nullptr;
+    if (error && line.front() == '{' && line.back() != '}') continue;  // likewise
     if (!role.ok() || ends == nullptr || !ends->is_int64() || text_of("serial").empty()) {
       return InvalidArgument("{}:{}: no line of a certificate", In(kIssuedFile), number);
     }
@@ -200,9 +203,14 @@ StatusOr<std::vector<Authority::Issued>> Authority::ReadIssued() const {
 
 Status Authority::Note(const std::string& line) const {
   const std::string path = In(kIssuedFile);
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) return Unavailable("{}: {}", path, std::strerror(errno));
-  const std::string text = line + "\n";
+  // Behind a line that a crash cut.
+  const off_t size = ::lseek(fd, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0) [[maybe_unused]]
+    const ssize_t n = ::pread(fd, &last, 1, size - 1);
+  const std::string text = (last == '\n' ? "" : "\n") + line + "\n";
   const bool fine = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
   const int error = errno;
   ::close(fd);
@@ -295,17 +303,20 @@ StatusOr<std::string> Authority::RevokedPem() const { return ReadSmallFile(Revok
 StatusOr<X509CrlPtr> Authority::MakeRevoked(const std::vector<std::string>& more) const {
   X509CrlPtr crl(X509_CRL_new());
   X509_CRL* const c = crl.get();
-  uint64_t number = 1;
+  // The time, so that lists of two copies of a CA are told apart, and rising.
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  const auto now_ms = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count());
+  uint64_t number = 0;
   const StatusOr<std::string> old = RevokedPem();
   if (!old.ok() && std::filesystem::exists(RevokedPath())) return old.status();
   if (old.ok()) {
-    GYRE_ASSIGN_OR_RETURN(const X509CrlPtr before, ReadCrl(*old));
+    GYRE_ASSIGN_OR_RETURN(const std::vector<X509CrlPtr> lists, ReadCrls(*old));
+    const X509CrlPtr& before = lists.front();
     const OpenSslOwner<ASN1_INTEGER, ASN1_INTEGER_free> n(
         static_cast<ASN1_INTEGER*>(X509_CRL_get_ext_d2i(before.get(), NID_crl_number, nullptr, nullptr)));
     if (n == nullptr || ASN1_INTEGER_get_uint64(&number, n.get()) != 1) {
       return InvalidArgument("{}: the list has no number", RevokedPath());
     }
-    ++number;
     STACK_OF(X509_REVOKED)* const entries = X509_CRL_get_REVOKED(before.get());
     for (int i = 0; i < sk_X509_REVOKED_num(entries); ++i) {
       X509_CRL_add0_revoked(c, X509_REVOKED_dup(sk_X509_REVOKED_value(entries, i)));
@@ -331,7 +342,8 @@ StatusOr<X509CrlPtr> Authority::MakeRevoked(const std::vector<std::string>& more
   if (X509_CRL_set_version(c, X509_CRL_VERSION_2) != 1 ||
       X509_CRL_set_issuer_name(c, X509_get_subject_name(certificate_.get())) != 1 ||
       X509_CRL_set1_lastUpdate(c, now.get()) != 1 || X509_CRL_set1_nextUpdate(c, end.get()) != 1 ||
-      ASN1_INTEGER_set_uint64(n.get(), number) != 1 || X509_CRL_add1_ext_i2d(c, NID_crl_number, n.get(), 0, 0) != 1 ||
+      ASN1_INTEGER_set_uint64(n.get(), std::max(number + 1, now_ms)) != 1 ||
+      X509_CRL_add1_ext_i2d(c, NID_crl_number, n.get(), 0, 0) != 1 ||
       X509_CRL_sign(c, key_.get(), DigestFor(key_.get())) == 0) {
     return OpenSslFailed("the list of revoked certificates");
   }
@@ -356,7 +368,7 @@ StatusOr<int> Authority::Revoke(const std::string& name, std::optional<Role> rol
   return static_cast<int>(serials.size());
 }
 
-StatusOr<std::string> MakeRequest(EVP_PKEY* key) {
+StatusOr<std::string> MakeCertificateRequest(EVP_PKEY* key) {
   const X509ReqPtr request(X509_REQ_new());
   if (X509_REQ_set_version(request.get(), X509_REQ_VERSION_1) != 1 || X509_REQ_set_pubkey(request.get(), key) != 1 ||
       X509_REQ_sign(request.get(), key, DigestFor(key)) == 0) {
@@ -370,7 +382,7 @@ StatusOr<std::string> MakeRequest(EVP_PKEY* key) {
   return out;
 }
 
-StatusOr<KeyPtr> CheckRequest(const std::string& der) {
+StatusOr<KeyPtr> CheckCertificateRequest(const std::string& der) {
   const Status wrong = InvalidArgument("it sends no certificate request, expected PKCS #10 of a P-256 or Ed25519 key");
   if (der.empty() || der.size() > kMaxRequest) return wrong;
   const auto* at = reinterpret_cast<const unsigned char*>(der.data());

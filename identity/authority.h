@@ -94,9 +94,9 @@ class Authority {
 Status WriteIdentity(const std::string& folder, const Identity::Files& files, bool replace);
 
 // A certificate request (PKCS #10, DER) of a key; it says nothing of the name.
-StatusOr<std::string> MakeRequest(EVP_PKEY* key);
+StatusOr<std::string> MakeCertificateRequest(EVP_PKEY* key);
 // The public key of a request that its owner signed. kInvalidArgument: it is none, or of a kind of key that is not
 // issued.
-StatusOr<KeyPtr> CheckRequest(const std::string& der);
+StatusOr<KeyPtr> CheckCertificateRequest(const std::string& der);
 
 }  // namespace gyre

@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -40,34 +41,47 @@ class Identity {
   static StatusOr<std::shared_ptr<const Identity>> Make(const Files& files, const std::string& where);
 
   const Principal& self() const { return self_; }
+  int64_t begins() const { return begins_; }                     // seconds since 1970, as ends()
   int64_t ends() const { return ends_; }                         // seconds since 1970
   const Files& files() const { return files_; }                  // as they were read
   const std::string& authority() const { return fingerprint_; }  // SHA-256 of the first CA's certificate
-  // The newest list in PEM, "" = none.
-  const std::string& revoked_pem() const { return newest_list_; }
-  uint64_t revocations() const { return revocations_; }  // number of the newest list, 0 = none
+  // The newest list of each CA, in PEM; "" = none.
+  const std::string& revoked_pem() const { return lists_; }
+  size_t revocations() const { return revoked_.size(); }  // certificates
 
-  // Whose certificate it is. Its signature, dates and purpose are the handshake's to check. kFailedPrecondition: it is
-  // revoked, or of another cluster; kInvalidArgument: it is no certificate of ours.
+  // Whose certificate it is. Its signature and purpose are the handshake's to check. kFailedPrecondition: it is
+  // revoked, of another cluster, or has ended; kInvalidArgument: it is no certificate of ours.
   StatusOr<Principal> Check(X509* peer) const;
+
+  // The same identity that knows of these lists too. Its own certificate is not looked at, so that who is revoked is
+  // known whatever else is wrong. kInvalidArgument: a list is damaged, or no CA of this identity signed it.
+  StatusOr<std::shared_ptr<const Identity>> WithRevoked(const std::vector<std::string>& lists,
+                                                        const std::string& where) const;
 
   // For connections between members: TLS 1.3, certificates of both ends, no session is resumed. Owned by the identity.
   SSL_CTX* context(TlsSide side) const { return side == TlsSide::kServer ? server_.get() : client_.get(); }
 
  private:
   Identity() = default;
-  Status ReadRevoked(const std::string& where);
+  Status ReadRevoked(const std::vector<std::string>& lists, const std::string& where);
   Status MakeContexts(X509* certificate, EVP_PKEY* key);
+
+  // The newest list of a CA.
+  struct List {
+    std::shared_ptr<X509_CRL> crl;
+    uint64_t number = 0;
+    std::string pem;
+  };
 
   Files files_;
   Principal self_;
-  int64_t ends_ = 0;
+  int64_t begins_ = 0, ends_ = 0;
   std::string fingerprint_;
-  std::vector<X509Ptr> authorities_;
-  std::set<std::string> revoked_;  // serials
-  uint64_t revocations_ = 0;
-  std::string newest_list_;
-  SslContextPtr client_, server_;
+  std::vector<std::shared_ptr<X509>> authorities_;
+  std::map<std::string, List> newest_;  // by the CA's fingerprint
+  std::set<std::string> revoked_;       // serials
+  std::string lists_;
+  std::shared_ptr<SSL_CTX> client_, server_;
 };
 
 // An identity that follows its files. Thread-safe.
@@ -82,16 +96,19 @@ class IdentityFolder {
   }
   const std::string& folder() const { return folder_; }
   // Reads files again that have changed, or all of them if `now`. What is wrong leaves the identity as it was and is
-  // logged. True: it is another one now. Warns daily of a certificate that ends within 30 days.
+  // logged, but lists of revoked certificates count in any case. True: it is another one now. Warns daily of a
+  // certificate with less than a third of its life left.
   bool Refresh(bool now = false);
-  // A list of revoked certificates from the coordinator: kept, and written to the folder, if a CA of this identity
-  // signed it and it is newer. An error changes nothing.
+  // Lists of revoked certificates from the coordinator: kept, and written to the folder, if a CA of this identity
+  // signed them and they are newer. An error changes nothing.
   Status TakeRevoked(const std::string& pem);
 
  private:
   IdentityFolder(std::string folder, std::string revoked)
       : folder_(std::move(folder)), revoked_path_(std::move(revoked)) {}
   StatusOr<Identity::Files> Read() const;
+  StatusOr<std::vector<std::string>> ReadLists() const;
+  StatusOr<std::shared_ptr<const Identity>> ReadAgain(const Identity& before) const;
   std::string Stamp() const;  // changes with the files
   void WarnOfEnd(const Identity& identity);
 

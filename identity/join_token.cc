@@ -61,7 +61,9 @@ void DropOld(const std::filesystem::path& folder, int64_t now) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const StatusOr<Stored> stored = Read(entry.path());
     std::error_code ignored;
-    if (stored.ok() && stored->ends < now) std::filesystem::remove(entry.path(), ignored);
+    if (!stored.ok() || stored->ends >= now) continue;
+    std::filesystem::remove(std::filesystem::path(entry.path()).replace_extension(".pem"), ignored);
+    std::filesystem::remove(entry.path(), ignored);
   }
 }
 
@@ -122,21 +124,35 @@ StatusOr<JoinToken> CreateToken(const Authority& authority, std::chrono::seconds
 }
 
 StatusOr<X509Ptr> Redeem(Authority& authority, const JoinRequest& request, int64_t now) {
-  GYRE_ASSIGN_OR_RETURN(const KeyPtr key, CheckRequest(request.request));
+  GYRE_ASSIGN_OR_RETURN(const KeyPtr key, CheckCertificateRequest(request.request));
   const Status wrong = InvalidArgument("the token is not known, expired, or used");
   if (request.id.size() != kIdBytes || request.secret.size() != kSecretBytes) return wrong;
-  const std::filesystem::path path = PathOf(authority, request.id, ".json");
-  const StatusOr<Stored> stored = Read(path);
+  const std::filesystem::path path = PathOf(authority, request.id, ".json"),
+                              used = PathOf(authority, request.id, ".used"),
+                              given = PathOf(authority, request.id, ".pem");
+  StatusOr<Stored> stored = Read(path);
+  const bool unused = stored.ok();
+  if (!unused) stored = Read(used);
   if (!stored.ok() || !SameSecret(stored->hash, Hex(Sha256(request.secret))) || stored->ends <= now) return wrong;
   if (!stored->name.empty() && stored->name != request.name) {
     return FailedPrecondition("the token is for the name {} only", stored->name);
   }
+  if (!unused) {
+    // Whoever lost the answer may ask for it again: only the owner of the key can use the certificate.
+    const StatusOr<std::string> pem = ReadSmallFile(given.string());
+    StatusOr<std::vector<X509Ptr>> certificate = pem.ok() ? ReadCertificates(*pem) : pem.status();
+    if (!certificate.ok() || EVP_PKEY_eq(X509_get0_pubkey(certificate->front().get()), key.get()) != 1) return wrong;
+    const StatusOr<Principal> owner = PrincipalOf(certificate->front().get());
+    if (!owner.ok() || owner->name != request.name) return wrong;
+    return std::move(certificate->front());
+  }
   const CertificateTerms terms{.role = Role::kWorker, .name = request.name};
-  return authority.Sign(key.get(), terms, [&]() -> Status {
+  GYRE_ASSIGN_OR_RETURN(X509Ptr certificate, authority.Sign(key.get(), terms, [&]() -> Status {
     // Of several that come this far one has the file.
-    if (std::rename(path.c_str(), PathOf(authority, request.id, ".used").c_str()) != 0) return wrong;
-    return absl::OkStatus();
-  });
+    return std::rename(path.c_str(), used.c_str()) == 0 ? absl::OkStatus() : wrong;
+  }));
+  GYRE_RETURN_IF_ERROR(ReplaceFile(given.string(), ToPem(certificate.get()), 0600));
+  return certificate;
 }
 
 }  // namespace gyre

@@ -32,9 +32,9 @@ struct JoinRequest {
   std::string id, secret, name;
   std::string request;  // PKCS #10, DER
 };
-// The certificate, once for each token. `now`: seconds since 1970. kInvalidArgument: the request, or a token that is
-// unknown, wrong, expired or used, which the message does not tell apart; kFailedPrecondition: the name is taken or not
-// the token's, which stays unused.
+// The certificate, one for each token; the owner of its key may ask for it again. `now`: seconds since 1970.
+// kInvalidArgument: the request, or a token that is unknown, wrong, expired or used, which the message does not tell
+// apart; kFailedPrecondition: the name is taken or not the token's, which stays unused.
 StatusOr<X509Ptr> Redeem(Authority& authority, const JoinRequest& request, int64_t now);
 
 }  // namespace gyre

@@ -26,6 +26,21 @@ std::string TextOf(BIO* bio) {
   return {data, static_cast<size_t>(size)};
 }
 
+// All of the kind that `read` reads, until the text ends.
+template <typename Ptr, typename Read>
+StatusOr<std::vector<Ptr>> ReadAll(std::string_view pem, const Read& read, const char* kind) {
+  const BioPtr bio = ReadFrom(pem);
+  std::vector<Ptr> out;
+  ERR_clear_error();
+  while (auto* const one = read(bio.get(), nullptr, NoPassphrase, nullptr)) out.emplace_back(one);
+  const unsigned long error = ERR_peek_last_error();
+  const bool end = ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
+  const std::string why = TakeOpenSslError();
+  if (!end) return InvalidArgument("a damaged {}: {}", kind, why);
+  if (out.empty()) return InvalidArgument("no {} in PEM", kind);
+  return out;
+}
+
 template <typename Write>
 std::string Pem(const Write& write) {
   const BioPtr bio(BIO_new(BIO_s_secmem()));  // cleared when it is freed
@@ -47,16 +62,11 @@ std::string TakeOpenSslError() {
 }
 
 StatusOr<std::vector<X509Ptr>> ReadCertificates(std::string_view pem) {
-  const BioPtr bio = ReadFrom(pem);
-  std::vector<X509Ptr> out;
-  ERR_clear_error();
-  while (X509* const one = PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr)) out.emplace_back(one);
-  const unsigned long error = ERR_peek_last_error();
-  const bool end = ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
-  const std::string why = TakeOpenSslError();
-  if (!end) return InvalidArgument("a damaged certificate: {}", why);
-  if (out.empty()) return InvalidArgument("no certificate in PEM");
-  return out;
+  return ReadAll<X509Ptr>(pem, PEM_read_bio_X509, "certificate");
+}
+
+StatusOr<std::vector<X509CrlPtr>> ReadCrls(std::string_view pem) {
+  return ReadAll<X509CrlPtr>(pem, PEM_read_bio_X509_CRL, "list of revoked certificates");
 }
 
 StatusOr<KeyPtr> ReadPrivateKey(std::string_view pem) {
@@ -65,14 +75,6 @@ StatusOr<KeyPtr> ReadPrivateKey(std::string_view pem) {
   KeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr) return InvalidArgument("no private key in PEM without a passphrase: {}", TakeOpenSslError());
   return key;
-}
-
-StatusOr<X509CrlPtr> ReadCrl(std::string_view pem) {
-  const BioPtr bio = ReadFrom(pem);
-  ERR_clear_error();
-  X509CrlPtr crl(PEM_read_bio_X509_CRL(bio.get(), nullptr, NoPassphrase, nullptr));
-  if (crl == nullptr) return InvalidArgument("no list of revoked certificates in PEM: {}", TakeOpenSslError());
-  return crl;
 }
 
 std::string ToPem(X509* certificate) {

@@ -42,7 +42,8 @@ std::string TakeOpenSslError();
 // All certificates of a PEM text, and nothing else. kInvalidArgument: there is none, or one is damaged.
 StatusOr<std::vector<X509Ptr>> ReadCertificates(std::string_view pem);
 StatusOr<KeyPtr> ReadPrivateKey(std::string_view pem);  // without a passphrase
-StatusOr<X509CrlPtr> ReadCrl(std::string_view pem);
+// As ReadCertificates.
+StatusOr<std::vector<X509CrlPtr>> ReadCrls(std::string_view pem);
 
 std::string ToPem(X509* certificate);
 std::string ToPem(X509_CRL* crl);

@@ -25,10 +25,13 @@ StatusOr<Role> ParseRole(std::string_view name) {
 }
 
 Status CheckPrincipalName(std::string_view name) {
+  const bool begins = !name.empty() && IsNameCharacter(name[0]) && name[0] != '.' && name[0] != '-' && name[0] != '_';
   const bool fits =
-      !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), IsNameCharacter);
+      begins && !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), IsNameCharacter);
   if (!fits) {
-    return InvalidArgument("a name in a certificate has 1 to {} letters, digits, '.', '_' or '-'", kLongestName);
+    return InvalidArgument(
+        "a name in a certificate has 1 to {} letters, digits, '.', '_' or '-' and begins with a letter or digit",
+        kLongestName);
   }
   if (name == kLocalName || name == kCoordinatorName) {
     return InvalidArgument("the name '{}' is the coordinator's own", std::string(name));

@@ -36,7 +36,13 @@ Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
   if (!absl::IsUnavailable(out)) return out;
   const std::string& text = status.error_message();
   if (text.rfind("failed to connect", 0) == 0 || text.rfind("DNS resolution failed", 0) == 0) {
-    return Unavailable("no coordinator answers at {}: {}", address, Cause(status));
+    const std::string cause = Cause(status);
+    if (cause.find("Connection reset by peer") != std::string::npos ||
+        cause.find("Socket closed") != std::string::npos) {
+      return Unavailable("the coordinator at {} ends the connection: with TLS it asks for an --identity of its CA",
+                         address);
+    }
+    return Unavailable("no coordinator answers at {}: {}", address, cause);
   }
   for (const char* gone : {"Socket closed", "Connection reset by peer", "Broken pipe", "GOAWAY"}) {
     if (text.find(gone) != std::string::npos) return Unavailable("the coordinator at {} is gone", address);

@@ -1,5 +1,6 @@
 #include "proto/credentials.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -89,6 +91,15 @@ class RoleCheck : public grpc::AuthMetadataProcessor {
   const std::shared_ptr<IdentityFolder> folder_;
 };
 
+// gRPC writes lines about every stranger's handshake, as many as he likes; the listener's log says who was refused.
+void QuietGrpc() {
+  static const bool once = [] {
+    if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
 class FollowingServerIdentity : public ServerIdentity {
  public:
   explicit FollowingServerIdentity(std::shared_ptr<IdentityFolder> folder)
@@ -137,6 +148,7 @@ class FollowingServerIdentity : public ServerIdentity {
 }  // namespace
 
 StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const std::shared_ptr<const Identity>& identity) {
+  QuietGrpc();
   const Identity::Files& files = identity->files();
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
@@ -158,6 +170,7 @@ StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const std:
 }
 
 StatusOr<std::unique_ptr<ServerIdentity>> ServerIdentity::Make(std::shared_ptr<IdentityFolder> folder) {
+  QuietGrpc();
   auto out = std::make_unique<FollowingServerIdentity>(std::move(folder));
   GYRE_RETURN_IF_ERROR(out->Open());
   return std::unique_ptr<ServerIdentity>(std::move(out));

@@ -58,7 +58,7 @@ TEST_P(IdentityFolderTest, ANameHasOneValidCertificate) {
   EXPECT_EQ(*ca.Revoke("w1", Role::kWorker), 1);
   EXPECT_TRUE(ca.Issue({.role = Role::kWorker, .name = "w1"}, GetParam(), other / "w1").ok());
   EXPECT_TRUE((*IdentityFolder::Open(other / "w1"))->current()->revocations() == 1) << "the list comes with it";
-  for (const char* name : {"", "local", "coordinator", "a b", "a/b", "ä"}) {
+  for (const char* name : {"", "local", "coordinator", "a b", "a/b", "ä", "..", "-x", "_y"}) {
     EXPECT_FALSE(ca.Issue({.role = Role::kWorker, .name = name}, GetParam(), other / "x").ok()) << name;
   }
 }
@@ -111,17 +111,24 @@ TEST_P(IdentityFolderTest, ItFollowsItsFiles) {
   EXPECT_FALSE(identity->Refresh());
   EXPECT_EQ(identity->current(), second);
   EXPECT_FALSE(identity->Refresh(true));
+  // But who is revoked is out, whatever else is wrong.
+  authority_.Issue(Role::kWorker, "w0");
+  ASSERT_EQ(*ca.Revoke("w0", std::nullopt), 1);
+  EXPECT_TRUE(identity->Refresh());
+  EXPECT_EQ(identity->current()->revocations(), 1u);
+  EXPECT_EQ(identity->current()->files().identity, second->files().identity);
+  const auto third = identity->current();
   // Nor does another's identity.
   const std::string other = authority_.Issue(Role::kWorker, "w2");
   ASSERT_TRUE(ReplaceFile(folder + "/identity.pem", *ReadSmallFile(other + "/identity.pem"), 0600).ok());
   EXPECT_FALSE(identity->Refresh());
-  EXPECT_EQ(identity->current(), second);
+  EXPECT_EQ(identity->current(), third);
   ASSERT_TRUE(ReplaceFile(folder + "/identity.pem", second->files().identity, 0600).ok());
   EXPECT_TRUE(identity->Refresh());
   // The CA's own list counts without a copy.
   ASSERT_EQ(*ca.Revoke("w2", std::nullopt), 1);
   EXPECT_TRUE(identity->Refresh());
-  EXPECT_EQ(identity->current()->revocations(), 1u);
+  EXPECT_EQ(identity->current()->revocations(), 2u);
 }
 
 TEST_P(IdentityFolderTest, ALateListOfRevocationsIsTakenOnlyIfItIsNewerAndTheCAs) {
@@ -148,6 +155,28 @@ TEST_P(IdentityFolderTest, ALateListOfRevocationsIsTakenOnlyIfItIsNewerAndTheCAs
   EXPECT_FALSE(identity->TakeRevoked(*other.RevokedPem()).ok());
   EXPECT_FALSE(identity->TakeRevoked("garbage").ok());
   EXPECT_EQ(identity->current()->revocations(), 2u);
+}
+
+// While one CA takes another's place both have lists, and the numbers of one say nothing of the other.
+TEST(TwoAuthorities, EachHasItsOwnList) {
+  TestAuthority older, newer;
+  for (TestAuthority* a : {&older, &newer}) {
+    a->Issue(Role::kWorker, "x");
+    a->Issue(Role::kWorker, "y");
+  }
+  Authority first = older.Open(), second = newer.Open();
+  ASSERT_TRUE(second.Revoke("x", std::nullopt).ok());
+  ASSERT_TRUE(first.Revoke("x", std::nullopt).ok());  // later, so its number is higher
+  const std::string folder = older.Issue(Role::kWorker, "w1");
+  ASSERT_TRUE(ReplaceFile(folder + "/ca.pem", first.certificate_pem() + second.certificate_pem(), 0644).ok());
+  const auto identity = *IdentityFolder::Open(folder);
+  EXPECT_EQ(identity->current()->revocations(), 1u);
+  ASSERT_TRUE(identity->TakeRevoked(*second.RevokedPem()).ok());
+  EXPECT_EQ(identity->current()->revocations(), 2u);
+  ASSERT_TRUE(second.Revoke("y", std::nullopt).ok());
+  ASSERT_TRUE(identity->TakeRevoked(*second.RevokedPem()).ok());
+  EXPECT_EQ(identity->current()->revocations(), 3u);
+  EXPECT_EQ((*IdentityFolder::Open(folder))->current()->revocations(), 3u) << "both lists are written down";
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ using testing::TestAuthority;
 class TokenTest : public ::testing::Test {
  protected:
   JoinRequest RequestFor(const JoinToken& token, const std::string& name) const {
-    return {.id = token.id, .secret = token.secret, .name = name, .request = *MakeRequest(key_.get())};
+    return {.id = token.id, .secret = token.secret, .name = name, .request = *MakeCertificateRequest(key_.get())};
   }
   std::string Refusal(const JoinRequest& request, int64_t after = 0) {
     return Message(Redeem(ca_, request, std::time(nullptr) + after).status());
@@ -66,6 +66,14 @@ TEST_F(TokenTest, OnceInTimeAndWithItsSecret) {
   EXPECT_EQ(*PrincipalOf(certificate->get()), (Principal{.cluster = "gyre", .role = Role::kWorker, .name = "w1"}));
   EXPECT_EQ(X509_check_private_key(certificate->get(), key_.get()), 1);
   EXPECT_EQ(Refusal(RequestFor(token, "w2")), kWrong) << "used";
+  // Whoever lost the answer has the same certificate again; another key has nothing.
+  const auto again = Redeem(ca_, RequestFor(token, "w1"), std::time(nullptr));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(SerialOf(again->get()), SerialOf(certificate->get()));
+  const KeyPtr other = *MakeKey(KeyType::kP256);
+  request.request = *MakeCertificateRequest(other.get());
+  EXPECT_EQ(Refusal(request), kWrong);
+  EXPECT_EQ(Refusal(RequestFor(token, "w1"), 60), kWrong) << "expired";
 }
 
 TEST_F(TokenTest, OneOfManyThatUseItAtOnce) {
@@ -107,7 +115,7 @@ TEST_F(TokenTest, ARequestMustProveItsKey) {
   }
   const KeyPtr rsa(EVP_RSA_gen(2048)), other(EVP_EC_gen("P-384"));
   for (EVP_PKEY* key : {rsa.get(), other.get()}) {
-    request.request = *MakeRequest(key);
+    request.request = *MakeCertificateRequest(key);
     EXPECT_THAT(Refusal(request), HasSubstr("P-256 or Ed25519"));
   }
   request.request = good;

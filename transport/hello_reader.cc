@@ -249,6 +249,7 @@ bool HelloReader::OnPayload(PendingConnection& c) {
   if (hello->protocol != kLinkProtocol) {
     return Refuse(c, fmt::format("it speaks link protocol {}, expected {}", hello->protocol, kLinkProtocol));
   }
+  if (c.caller.who) handshakes_.Trust(c.caller.address);
   options_.on_hello(
       {.socket = std::move(c.fd), .caller = c.caller, .tls = c.tls != nullptr ? c.tls->TakeSession() : nullptr},
       *hello);

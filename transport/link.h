@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -65,8 +66,16 @@ class Link {
   // What carries it. Any thread.
   virtual Transport transport() const { return Transport::kMemory; }
 
+  // The member at the other end by its certificate; "" = unknown: without TLS, or within a host. Set before it is
+  // shared.
+  const std::string& certified_peer() const { return certified_peer_; }
+  void SetCertifiedPeer(std::string member) { certified_peer_ = std::move(member); }
+
   // Wakes both ends. Frames already sent can still be received by the peer. Idempotent.
   virtual void Close() = 0;
+
+ private:
+  std::string certified_peer_;
 };
 
 }  // namespace gyre

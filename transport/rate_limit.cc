@@ -17,8 +17,10 @@ bool HandshakeBudget::Take(const std::string& host, Deadline now) {
   const std::string group = AddressGroup(host);
   const auto it = hosts_.find(group);
   if (it != hosts_.end() && !it->second.Has(now)) return false;
-  if (!all_.Has(now)) return false;
-  all_.Take();
+  if (std::find(trusted_.begin(), trusted_.end(), group) == trusted_.end()) {
+    if (!all_.Has(now)) return false;
+    all_.Take();
+  }
   if (it != hosts_.end()) {
     it->second.Take();
     return true;
@@ -30,6 +32,13 @@ bool HandshakeBudget::Take(const std::string& host, Deadline now) {
   bucket.Take();
   hosts_.emplace(group, bucket);
   return true;
+}
+
+void HandshakeBudget::Trust(const std::string& host) {
+  const std::string group = AddressGroup(host);
+  if (std::find(trusted_.begin(), trusted_.end(), group) != trusted_.end()) return;
+  trusted_.push_back(group);
+  if (trusted_.size() > kTrusted) trusted_.pop_front();
 }
 
 std::string AddressGroup(const std::string& host) {

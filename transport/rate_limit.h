@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <string>
 
@@ -50,12 +51,16 @@ class HandshakeBudget {
   // Whether the host may have one more now; then it is counted. At most as many hosts are remembered as all may come
   // from within the time in which a host's bucket fills.
   bool Take(const std::string& host, Deadline now);
+  // A host from which a member came: what strangers elsewhere take no longer counts for it. The last kTrusted of them.
+  void Trust(const std::string& host);
   size_t hosts() const { return hosts_.size(); }
 
  private:
   const HandshakeLimits limits_;
   TokenBucket all_;
+  static constexpr size_t kTrusted = 1024;
   std::map<std::string, TokenBucket> hosts_;
+  std::deque<std::string> trusted_;  // the oldest first
 };
 
 // What limits count as one address: an IPv4 address, or the /64 of an IPv6 one.

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -24,6 +25,8 @@
 
 namespace gyre {
 namespace {
+
+constexpr auto kDialAgain = std::chrono::seconds(10);
 
 std::string Describe(const Hello& h) {
   return h.role == LinkRole::kRing
@@ -111,6 +114,12 @@ class Port : public RingPort {
   // `transport`: kTcp, or kKernel for this end.
   StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, Transport transport, const Hello& hello,
                                           Deadline deadline);
+  // A connection, with TLS if this end has an identity: both ends are who they should be then.
+  struct Dialed {
+    std::unique_ptr<ByteStream> stream;
+    int socket;  // the stream's
+  };
+  StatusOr<Dialed> DialStream(const std::string& to, Transport transport, const Hello& hello, Deadline deadline);
   // kUnavailable: this dialer and `to` share no memory, and the message says why.
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> DialUdp(const RingAddress& to, Hello hello, Deadline deadline);
@@ -271,6 +280,7 @@ void Port::OnBulk(Connection connection, const Hello& hello) {
                         fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
     if (link.ok()) ++accepted_;
+    if (link.ok() && caller.who) (*link)->SetCertifiedPeer(hello.from);
     return link;
   });
   if (!failed.ok()) return Refused(caller, Message(failed));
@@ -469,19 +479,32 @@ StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport t
   return std::move(greeted.link);
 }
 
-StatusOr<Port::Greeted> Port::Greet(const std::string& to, Transport transport, const Hello& hello,
-                                    Deadline deadline) {
+StatusOr<Port::Dialed> Port::DialStream(const std::string& to, Transport transport, const Hello& hello,
+                                        Deadline deadline) {
   const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
   GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to, deadline, stopped));
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, StreamOf(Fd(fd), transport, Tcp(hello.role)));
-  if (options_.identity != nullptr) {
-    GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kClient));
-    Status shaken = DoHandshake(*stream, *session, std::min(deadline, After(options_.hello_timeout)), stopped);
-    if (shaken.ok()) shaken = CheckMember(session->peer(), hello.to);
-    if (!shaken.ok()) return Annotate(shaken, fmt::format("{}: {}", to, Describe(hello)));
-    stream = MakeTlsStream(std::move(stream), std::move(session));
+  if (options_.identity == nullptr) return Dialed{.stream = std::move(stream), .socket = fd};
+  GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kClient));
+  Status shaken = DoHandshake(*stream, *session, std::min(deadline, After(options_.hello_timeout)), stopped);
+  // Before anything is said.
+  if (shaken.ok()) shaken = CheckMember(session->peer(), hello.to);
+  if (!shaken.ok()) return Annotate(shaken, fmt::format("{}: {}", to, Describe(hello)));
+  return Dialed{.stream = MakeTlsStream(std::move(stream), std::move(session)), .socket = fd};
+}
+
+StatusOr<Port::Greeted> Port::Greet(const std::string& to, Transport transport, const Hello& hello,
+                                    Deadline deadline) {
+  // A stranger's flood may have had it closed unheard: it comes again.
+  const Deadline last_try = std::min(deadline, After(kDialAgain));
+  StatusOr<Dialed> shaken = DialStream(to, transport, hello, deadline);
+  while (options_.identity != nullptr && absl::IsUnavailable(shaken.status()) && Clock::now() < last_try) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
+    shaken = DialStream(to, transport, hello, deadline);
   }
-  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeFramedLink(std::move(stream), to, Tcp(hello.role)));
+  GYRE_ASSIGN_OR_RETURN(Dialed dialed, std::move(shaken));
+  GYRE_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, MakeFramedLink(std::move(dialed.stream), to, Tcp(hello.role)));
   const auto payload = EncodeHello(hello);
   const ByteSpan parts[] = {payload};
   GYRE_RETURN_IF_ERROR(link->Send({.kind = FrameKind::kHello, .epoch = hello.epoch}, parts, deadline));
@@ -492,7 +515,7 @@ StatusOr<Port::Greeted> Port::Greet(const std::string& to, Transport transport, 
       if (frame->header.kind != FrameKind::kHello) return DataLoss("{} answered a hello with another frame", to);
       GYRE_ASSIGN_OR_RETURN(HelloReply reply, DecodeHelloReply(frame->payload));
       if (!reply.refusal.empty()) return FailedPrecondition("{} refuses {}: {}", to, Describe(hello), reply.refusal);
-      return Greeted{.link = std::move(link), .socket = fd, .reply = std::move(reply)};
+      return Greeted{.link = std::move(link), .socket = dialed.socket, .reply = std::move(reply)};
     }
     if (!absl::IsDeadlineExceeded(frame.status())) return Annotate(frame.status(), Describe(hello));
     if (Clock::now() >= deadline) return DeadlineExceeded("{}: {} was not answered", to, Describe(hello));

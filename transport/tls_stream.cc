@@ -42,7 +42,10 @@ class Outbox {
 class TlsStream : public ByteStream {
  public:
   TlsStream(std::unique_ptr<ByteStream> inner, std::unique_ptr<TlsSession> session)
-      : inner_(std::move(inner)), session_(std::move(session)), outbox_(*inner_), received_(inner_->ReadAhead()) {}
+      : inner_(std::move(inner)),
+        session_(std::move(session)),
+        outbox_(*inner_),
+        received_(std::max(inner_->ReadAhead(), TlsSession::kRecord)) {}
 
   StatusOr<size_t> Write(std::span<const iovec> parts) override {
     GYRE_ASSIGN_OR_RETURN(const bool room, outbox_.Send());

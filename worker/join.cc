@@ -93,7 +93,7 @@ StatusOr<Identity::Files> JoinWithToken(const std::string& address, const JoinTo
   GYRE_RETURN_IF_ERROR(CheckPrincipalName(name));
   GYRE_ASSIGN_OR_RETURN(const KeyPtr key, MakeKey(KeyType::kP256));
   JoinRequest request{.id = token.id, .secret = token.secret, .name = name, .request = ""};
-  GYRE_ASSIGN_OR_RETURN(request.request, MakeRequest(key.get()));
+  GYRE_ASSIGN_OR_RETURN(request.request, MakeCertificateRequest(key.get()));
   StatusOr<JoinReply> reply = Ask(address, token, request, deadline, stopped);
   if (!reply.ok()) return Annotate(reply.status(), address);
   if (!reply->refusal.empty()) {

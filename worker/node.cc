@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <memory>
 #include <random>
 #include <thread>
@@ -18,6 +19,8 @@
 #include "base/mutex.h"
 #include "base/ring_address.h"
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "identity/authority.h"
+#include "identity/files.h"
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
@@ -118,6 +121,9 @@ class Node {
   using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
   Status Stay(grpc::ClientContext& context, Stream& stream);
   void TakeRevoked(const std::string& crl);
+  // Asks for a new certificate, once an hour, while the own one is in the last third of its life.
+  void RenewIfDue(v1::Cluster::Stub& stub);
+  Status Renew(v1::Cluster::Stub& stub);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
 
   const NodeOptions& options_;
@@ -134,8 +140,9 @@ class Node {
   bool exact_ = false;
   std::shared_ptr<Worker> worker_;
   std::string name_;
-  bool waits_to_attach_ = false;       // and it was said
-  uint64_t bytes_without_layers_ = 0;  // of this process's memory
+  Deadline next_renewal_ = Deadline::min();  // the watcher's
+  bool waits_to_attach_ = false;             // and it was said
+  uint64_t bytes_without_layers_ = 0;        // of this process's memory
 };
 
 Status Node::Listen() {
@@ -363,6 +370,36 @@ void Node::TakeRevoked(const std::string& crl) {
     Log(LogLevel::kInfo, "list {} of certificates that the CA revoked is taken from the coordinator", now);
 }
 
+void Node::RenewIfDue(v1::Cluster::Stub& stub) {
+  if (options_.identity == nullptr || Clock::now() < next_renewal_) return;
+  next_renewal_ = After(std::chrono::hours(1));
+  const auto identity = options_.identity->current();
+  const int64_t left = identity->ends() - std::time(nullptr);
+  if (left > (identity->ends() - identity->begins()) / 3) return;
+  const Status renewed = Renew(stub);
+  if (!renewed.ok()) Log(LogLevel::kWarn, "the certificate of {} is not renewed: {}", name_, Message(renewed));
+}
+
+Status Node::Renew(v1::Cluster::Stub& stub) {
+  GYRE_ASSIGN_OR_RETURN(const KeyPtr key, MakeKey(KeyType::kP256));
+  GYRE_ASSIGN_OR_RETURN(const std::string csr, MakeCertificateRequest(key.get()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::RenewRequest request;
+  request.set_request(csr);
+  v1::RenewReply reply;
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub.Renew(&context, request, &reply), options_.join));
+  const auto before = options_.identity->current();
+  Identity::Files files = before->files();
+  files.identity = ToPem(key.get()) + reply.certificate();
+  GYRE_ASSIGN_OR_RETURN(const auto identity, Identity::Make(files, "from the coordinator"));
+  if (identity->self() != before->self()) return FailedPrecondition("it is for {}", Describe(identity->self()));
+  GYRE_RETURN_IF_ERROR(ReplaceFile(PathIn(options_.identity->folder(), kIdentityFile), files.identity, 0600));
+  options_.identity->Refresh(true);
+  Log(LogLevel::kInfo, "the certificate of {} is renewed", name_);
+  return absl::OkStatus();
+}
+
 // What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
 // make its machine smaller.
 uint64_t Node::Memory() {
@@ -397,7 +434,10 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   // From the hello on, as the coordinator may be there and say nothing.
   std::atomic<bool> ended{false};
   std::thread watcher([&] {
-    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
+    while (!ended && !Ends()) {
+      std::this_thread::sleep_for(milliseconds(50));
+      RenewIfDue(stub);
+    }
     if (!ended) context.TryCancel();
   });
   const Status status = Stay(context, *stream);

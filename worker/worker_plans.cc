@@ -16,6 +16,7 @@ void Worker::Impl::Prepare(const PrepareRequest& request) {
   {
     MutexLock lock(&mutex_);
     before = std::exchange(asked_, request.plan.epoch);
+    asked_stages_ = request.plan.stages;
     reset = resets_;
   }
   // The loader may wait for neighbors of the plan that this one replaces.

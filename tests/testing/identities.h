@@ -1,9 +1,10 @@
 // A CA of its own, identities by it, and certificates that no CA of ours would issue.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <openssl/x509v3.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -15,6 +16,13 @@
 
 namespace gyre::testing {
 
+// What a test, or a benchmark, can't go on without.
+inline void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", Message(status).c_str());
+  std::abort();
+}
+
 // A key and a certificate in PEM.
 struct KeyAndCertificate {
   std::string key, certificate;
@@ -23,24 +31,23 @@ struct KeyAndCertificate {
 class TestAuthority {
  public:
   explicit TestAuthority(KeyType type = KeyType::kP256, const std::string& cluster = "gyre") : type_(type) {
-    EXPECT_TRUE(Authority::Init(path(), cluster, type, 3650).ok());
+    Must(Authority::Init(path(), cluster, type, 3650));
   }
   std::string path() const { return folder_ / "ca"; }
   Authority Open() const {
     auto authority = Authority::Open(path());
-    EXPECT_TRUE(authority.ok()) << authority.status();
+    Must(authority.status());
     return *std::move(authority);
   }
   // A folder with a new identity.
   std::string Issue(Role role, const std::string& name, const std::string& out = "") {
     const std::string folder = folder_ / (out.empty() ? std::string(RoleName(role)) + "-" + name : out);
-    const Status status = Open().Issue({.role = role, .name = name, .days = 100}, type_, folder);
-    EXPECT_TRUE(status.ok()) << status;
+    Must(Open().Issue({.role = role, .name = name, .days = 100}, type_, folder));
     return folder;
   }
   std::shared_ptr<IdentityFolder> IssueOpen(Role role, const std::string& name) {
     auto identity = IdentityFolder::Open(Issue(role, name));
-    EXPECT_TRUE(identity.ok()) << identity.status();
+    Must(identity.status());
     return *std::move(identity);
   }
   // Signed with the CA's key, but as the caller wishes: any URI, valid from and to so many seconds after now.
@@ -61,7 +68,7 @@ class TestAuthority {
     X509V3_set_ctx(&context, ca.front().get(), c, nullptr, nullptr, 0);
     if (!names.empty()) {
       X509_EXTENSION* const extension = X509V3_EXT_conf_nid(nullptr, &context, NID_subject_alt_name, names.c_str());
-      EXPECT_NE(extension, nullptr) << names;
+      if (extension == nullptr) Must(InvalidArgument("{}", names));
       X509_add_ext(c, extension, -1);
       X509_EXTENSION_free(extension);
     }
