@@ -153,13 +153,15 @@ class OpenedModel : public Model {
           "the file has no tokenizer: key tokenizer.ggml.model is " + std::string(kind ? "none" : "missing");
       return absl::OkStatus();
     }
-    const auto read = *kind == "llama"  ? SpmFromGguf
-                      : *kind == "gpt2" ? BpeFromGguf
-                      : *kind == "t5"   ? UnigramFromGguf
-                                        : nullptr;
+    const auto read = *kind == "llama"    ? SpmFromGguf
+                      : *kind == "gemma4" ? MergedSpmFromGguf
+                      : *kind == "gpt2"   ? BpeFromGguf
+                      : *kind == "t5"     ? UnigramFromGguf
+                                          : nullptr;
     if (read == nullptr) {
-      tokenizer_note_ = fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\", \"gpt2\" and \"t5\"",
-                                    Printable(*kind));
+      tokenizer_note_ =
+          fmt::format("its tokenizer is of the kind \"{}\", known are \"llama\", \"gemma4\", \"gpt2\" and \"t5\"",
+                      Printable(*kind));
       return absl::OkStatus();
     }
     GYRE_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, read(*gguf_));

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "model/merge.h"
+#include "model/quoted.h"
 #include "model/sentence_pieces.h"
 #include "model/utf8.h"
 #include "model/whole_pieces.h"
@@ -120,6 +121,85 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(Vocabulary v, const SpmOpt
   GYRE_RETURN_IF_ERROR(v.Validate());
   if (v.scores.size() != v.size()) return DataLoss("{} scores for {} tokens", v.scores.size(), v.size());
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(v), options));
+}
+
+// So that ranks are exact as floats.
+constexpr size_t kMostMerges = size_t{1} << 24;
+
+struct MergeScores::Rep {
+  Vocabulary* vocabulary;
+  absl::flat_hash_map<std::string, TokenId> ids;
+  std::vector<bool> scored;
+  float rank = 0;
+};
+
+MergeScores::MergeScores(Vocabulary* vocabulary) : rep_(std::make_unique<Rep>()) {
+  const size_t n = vocabulary->size();
+  rep_->vocabulary = vocabulary;
+  rep_->scored.resize(n);
+  rep_->ids.reserve(n);
+  vocabulary->scores.assign(n, 0);
+  for (size_t id = 0; id < n; ++id) {
+    // Merges go through user-defined tokens too, which are stored with plain spaces.
+    const bool plain = vocabulary->types[id] == TokenType::kUserDefined;
+    const std::string_view piece = vocabulary->piece(id);
+    rep_->ids.emplace(plain ? ReplaceAll(piece, " ", kMetaSpace) : std::string(piece), static_cast<TokenId>(id));
+  }
+}
+MergeScores::~MergeScores() = default;
+
+Status MergeScores::Add(std::string_view left, std::string_view right) {
+  const std::string both = std::string(left) + std::string(right);
+  const auto it = rep_->ids.find(both);
+  if (it == rep_->ids.end()) {
+    return DataLoss("\"{} {}\" gives the token \"{}\", which the vocabulary has not", Printable(left), Printable(right),
+                    Printable(both));
+  }
+  const auto id = static_cast<size_t>(it->second);
+  rep_->rank -= 1;
+  if (!rep_->scored[id]) rep_->vocabulary->scores[id] = rep_->rank;
+  rep_->scored[id] = true;
+  return absl::OkStatus();
+}
+
+void MergeScores::Finish() {
+  Vocabulary& v = *rep_->vocabulary;
+  for (size_t id = 0; id < v.size(); ++id) {
+    if (!rep_->scored[id] && v.types[id] == TokenType::kNormal && Utf8Length(v.piece(id), 0) < v.piece(id).size())
+      v.types[id] = TokenType::kUnused;
+  }
+}
+
+StatusOr<std::unique_ptr<Tokenizer>> MergedSpmFromGguf(const Gguf& gguf) {
+  GYRE_ASSIGN_OR_RETURN(const Vocabulary stored, VocabularyFromGguf(gguf, true));
+  Vocabulary v;
+  v.Reserve(stored.text.size(), stored.size());
+  for (size_t id = 0; id < stored.size(); ++id) {
+    const bool plain = stored.types[id] == TokenType::kUserDefined;
+    v.Add(plain ? ReplaceAll(stored.piece(id), kMetaSpace, " ") : std::string(stored.piece(id)), stored.types[id]);
+  }
+  v.bos = stored.bos;
+  v.eos = stored.eos;
+  v.end_ids = stored.end_ids;
+  v.add_bos = stored.add_bos;
+  v.add_eos = stored.add_eos;
+  GYRE_ASSIGN_OR_RETURN(const GgufValue* lines, gguf.Array("tokenizer.ggml.merges", GgufType::kString));
+  if (lines == nullptr) return DataLoss("key tokenizer.ggml.merges is missing");
+  if (lines->count > kMostMerges) return DataLoss("tokenizer.ggml.merges has {} entries", lines->count);
+  MergeScores scores(&v);
+  Status bad;
+  ForEachString(*lines, [&](uint64_t, std::string_view line) {
+    const size_t space = line.find(' ', 1);
+    if (!bad.ok()) return;
+    bad = space == std::string_view::npos || space + 1 == line.size()
+              ? DataLoss("{} is no pair", Printable(line))
+              : scores.Add(line.substr(0, space), line.substr(space + 1));
+    bad = Annotate(bad, "tokenizer.ggml.merges");
+  });
+  GYRE_RETURN_IF_ERROR(bad);
+  scores.Finish();
+  GYRE_ASSIGN_OR_RETURN(const auto add_space, gguf.Bool("tokenizer.ggml.add_space_prefix"));
+  return MakeSpmTokenizer(std::move(v), {.add_space_prefix = add_space.value_or(false)});
 }
 
 StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "base/status.h"
 #include "model/gguf.h"
@@ -19,6 +20,25 @@ struct SpmOptions {
 
 // kDataLoss: a vocabulary without scores, or one that is not valid.
 StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(Vocabulary vocabulary, const SpmOptions& options);
+// Turns a list of merges, best first, into scores by which pieces merge in the same order: a piece's score is the first
+// rank that gives it.
+class MergeScores {
+ public:
+  // Sets the scores of `vocabulary`, which outlives the object and keeps its pieces.
+  explicit MergeScores(Vocabulary* vocabulary);
+  ~MergeScores();
+  // kDataLoss: the vocabulary does not have the two together.
+  Status Add(std::string_view left, std::string_view right);
+  // Longer pieces that no merge makes become unused: they must never be made by merging.
+  void Finish();
+
+ private:
+  struct Rep;
+  std::unique_ptr<Rep> rep_;
+};
+
+// tokenizer.ggml.* with model "gemma4": merges in place of scores, and no space before the text.
+StatusOr<std::unique_ptr<Tokenizer>> MergedSpmFromGguf(const Gguf& gguf);
 // tokenizer.ggml.* with model "llama".
 StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf);
 

@@ -25,10 +25,25 @@ bool EndsByName(std::string_view piece) {
                                 "<|end_of_text|>", "<|eom_id|>", "<|eot|>", "<|END_OF_TURN_TOKEN|>", "<|return|>",
                                 "<\xEF\xBD\x9C"
                                 "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
-                                "<|EOT|>"}) {
+                                "<|EOT|>", "<turn|>", "<seed:eos>", "[e~[", "<|call|>"}) {
     if (piece == name) return true;
   }
   return false;
+}
+
+void AddEndsByName(Vocabulary* v) {
+  std::vector<TokenId> ends;
+  bool returns = false, calls = false;
+  for (size_t id = 0; id < v->size(); ++id) {
+    const std::string_view piece = v->piece(id);
+    if (v->types[id] != TokenType::kControl) continue;
+    returns = returns || piece == "<|return|>";
+    calls = calls || piece == "<|call|>";
+    if (EndsByName(piece)) ends.push_back(static_cast<TokenId>(id));
+  }
+  for (const TokenId id : ends) {
+    if (!(returns && calls && v->piece(static_cast<size_t>(id)) == "<|end|>")) v->end_ids.push_back(id);
+  }
 }
 
 StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos) {
@@ -62,9 +77,9 @@ StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos) {
       bad = DataLoss("tokenizer.ggml.scores: entry {} is no number", i);
     const auto token_type = static_cast<TokenType>(std::clamp(type, 1, 6));
     v.Add(piece, token_type);
-    if (token_type == TokenType::kControl && EndsByName(piece)) v.end_ids.push_back(static_cast<TokenId>(i));
   });
   GYRE_RETURN_IF_ERROR(bad);
+  AddEndsByName(&v);
   const auto last = static_cast<int64_t>(v.size()) - 1;
   // Converters write -1 as u32 for a token that the vocabulary has not.
   auto id = [&](const char* key) -> StatusOr<std::optional<int64_t>> {

@@ -46,6 +46,10 @@ struct Vocabulary {
 
 // True for names that control tokens at the end of a turn or text have in known vocabularies.
 bool EndsByName(std::string_view piece);
+// Adds the control tokens that end a turn by their names to end_ids. Where turns have several messages ("<|return|>"
+// and
+// "<|call|>" end them, as in gpt-oss), "<|end|>" ends a message alone.
+void AddEndsByName(Vocabulary* v);
 
 // tokenizer.ggml.tokens, token_type, scores if there are, and the special ids; `add_bos` where the file does not say.
 StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos);

@@ -3,18 +3,29 @@
 #include <gtest/gtest.h>
 #include <utf8proc.h>
 
+#include <boost/json.hpp>
+#include <cstring>
+#include <fstream>
+
 #include <map>
 #include <random>
+#include <unordered_set>
 
 #include "model/bpe.h"
+#include "model/gguf.h"
+#include "model/mapped_file.h"
 #include "model/merge.h"
 #include "model/presplit.h"
 #include "model/special_trie.h"
 #include "model/spm.h"
+#include "model/tokenizer.h"
 #include "model/unicode_form.h"
 #include "model/utf8.h"
+#include "model/weights.h"
 #include "tests/testing/cpu_time.h"
+#include "tests/testing/gguf_writer.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/shared_data.h"
 
 namespace gyre {
 namespace {
@@ -444,6 +455,96 @@ TEST(NfcTest, LettersThatAreMarksInsideTakeTimeInProportion) {
   const double begin = testing::ThreadSeconds();
   EXPECT_EQ(NormalizeNfc(text), text);
   EXPECT_LT(testing::ThreadSeconds() - begin, testing::kSanitized ? 10 : 1);
+}
+
+// Gemma 3's vocabulary written as Gemma 4's files have theirs: merges in place of scores.
+TEST(TokenizerTest, MergesInPlaceOfScoresGiveTheSameIds) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the vocabularies are not there";
+  if (testing::kSanitized) GTEST_SKIP() << "sanitized: a vocabulary of megabytes, slowly";
+  const std::string path = testing::SharedData("tokenizers/gemma3");
+  const auto file = MappedFile::Open(path + ".vocab.gguf");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto gguf = Gguf::Parse((*file)->bytes());
+  const auto reference = OpenTokenizer(path + ".vocab.gguf");
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+  std::unordered_set<std::string> pieces;
+  std::vector<std::pair<float, std::string>> ranked;
+  const GgufValue* scores = *gguf->Array("tokenizer.ggml.scores", GgufType::kF32);
+  ForEachString(**gguf->Array("tokenizer.ggml.tokens", GgufType::kString), [&](uint64_t i, std::string_view piece) {
+    const TokenType type = (*reference)->type(static_cast<TokenId>(i));
+    tokens.emplace_back(piece);
+    types.push_back(static_cast<int32_t>(type));
+    std::string spelled(piece);
+    for (size_t at = 0; (at = spelled.find(' ', at)) != std::string::npos;) spelled.replace(at, 1, "\xE2\x96\x81");
+    if (type == TokenType::kNormal || type == TokenType::kUserDefined) pieces.insert(spelled);
+    float score = 0;
+    std::memcpy(&score, scores->bytes.data() + 4 * i, 4);
+    if (type == TokenType::kNormal) ranked.emplace_back(score, spelled);
+  });
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> merges;
+  for (const auto& [score, piece] : ranked) {
+    for (size_t cut = 1; cut < piece.size(); ++cut) {
+      if (pieces.count(piece.substr(0, cut)) == 0 || pieces.count(piece.substr(cut)) == 0) continue;
+      merges.push_back(piece.substr(0, cut) + " " + piece.substr(cut));
+      break;
+    }
+  }
+  testing::GgufWriter w;
+  w.String("tokenizer.ggml.model", "gemma4");
+  w.Strings("tokenizer.ggml.tokens", tokens);
+  w.Numbers("tokenizer.ggml.token_type", 5, types);
+  w.Strings("tokenizer.ggml.merges", merges);
+  w.Uint("tokenizer.ggml.bos_token_id", 2);
+  const auto bytes = w.Finish();
+  const auto merged = TokenizerFromBytes(bytes);
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  std::ifstream in(path + ".cases.jsonl");
+  int wrong = 0, cases = 0;
+  for (std::string line; std::getline(in, line) && cases < 600; ++cases) {
+    const auto object = boost::json::parse(line).as_object();
+    const std::string text(object.at("text").as_string().data(), object.at("text").as_string().size());
+    const EncodeOptions options{.parse_special = object.at("parse_special").as_bool()};
+    if ((*merged)->Encode(text, options) != (*reference)->Encode(text, options) && ++wrong <= 3) ADD_FAILURE() << line;
+  }
+  EXPECT_GT(cases, 20);
+  EXPECT_EQ(wrong, 0);
+}
+
+// "<|end|>" ends a turn, except where a turn has several messages.
+TEST(TokenizerTest, EndsOfTurnsByTheirNames) {
+  auto ends = [](const std::vector<std::string>& tokens) {
+    testing::GgufWriter w;
+    w.String("tokenizer.ggml.model", "llama");
+    w.Strings("tokenizer.ggml.tokens", tokens);
+    w.Numbers("tokenizer.ggml.token_type", 5, std::vector<int32_t>(tokens.size(), 3));
+    w.Numbers("tokenizer.ggml.scores", 6, std::vector<float>(tokens.size(), 0.0f));
+    const auto bytes = w.Finish();
+    const auto tokenizer = TokenizerFromBytes(bytes);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    std::vector<std::string> out;
+    for (size_t i = 0; tokenizer.ok() && i < tokens.size(); ++i) {
+      if ((*tokenizer)->IsEndOfGeneration(static_cast<TokenId>(i))) out.push_back(tokens[i]);
+    }
+    return out;
+  };
+  EXPECT_EQ(ends({"<s>", "<|end|>", "<|endoftext|>"}), (std::vector<std::string>{"<|end|>", "<|endoftext|>"}));
+  EXPECT_EQ(ends({"<|end|>", "<|return|>", "<|message|>", "<|call|>"}),
+            (std::vector<std::string>{"<|return|>", "<|call|>"}));
+  EXPECT_EQ(ends({"<|turn>", "<turn|>"}), std::vector<std::string>{"<turn|>"});
+}
+
+TEST(TokenizerTest, AMergeWithoutItsTokenIsNamed) {
+  testing::GgufWriter w;
+  w.String("tokenizer.ggml.model", "gemma4");
+  w.Strings("tokenizer.ggml.tokens", {"<unk>", "a", "b", "ab"});
+  w.Numbers("tokenizer.ggml.token_type", 5, std::vector<int32_t>{2, 1, 1, 1});
+  w.Strings("tokenizer.ggml.merges", {"a b", "b a"});
+  const auto bytes = w.Finish();
+  EXPECT_NE(Message(TokenizerFromBytes(bytes).status()).find("\"b a\" gives the token \"ba\""), std::string::npos)
+      << TokenizerFromBytes(bytes).status();
 }
 
 }  // namespace

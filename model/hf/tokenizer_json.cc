@@ -229,8 +229,8 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   for (const Entry& e : entries) {
     v.Add(t.byte_level && e.type == TokenType::kNormal ? BytesOfSpelling(e.piece) : e.piece, e.type);
     if (e.type != TokenType::kUnused) ids.emplace(e.piece, static_cast<TokenId>(v.size()) - 1);
-    if (e.type == TokenType::kControl && EndsByName(e.piece)) v.end_ids.push_back(static_cast<TokenId>(v.size()) - 1);
   }
+  AddEndsByName(&v);
   auto id_of = [&](const std::string& piece) {
     const auto it = ids.find(piece);
     return it == ids.end() ? -1 : it->second;
@@ -258,9 +258,8 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
   const json::array* merges = Array(*model, "merges");
   if (merges == nullptr) return DataLoss("model.merges is missing");
   MergeReader reader(v);
-  if (!t.byte_level) v.scores.assign(v.size(), 0);
-  std::vector<bool> scored(v.size());
-  double rank = 0;
+  std::optional<MergeScores> scores;
+  if (!t.byte_level) scores.emplace(&v);
   for (const json::value& m : *merges) {
     std::string left, right;
     if (const json::array* pair = m.if_array(); pair != nullptr && pair->size() == 2) {
@@ -275,28 +274,13 @@ StatusOr<HfTokenizer> ReadTokenizerJson(const json::object& root, const json::ob
       }
     }
     if (left.empty() || right.empty()) return DataLoss("model.merges: {} is no pair", Printable(json::serialize(m)));
-    if (t.byte_level) {
-      GYRE_RETURN_IF_ERROR(Annotate(reader.Add(left, right), "model.merges"));
-      continue;
-    }
-    // Best-scored pair first is the same as the merge list where a piece's score is the first rank that gives it.
-    const TokenId merged = id_of(left + right);
-    if (merged < 0)
-      return DataLoss("model.merges: \"{} {}\" gives the token \"{}\", which the vocabulary has not", Printable(left),
-                      Printable(right), Printable(left + right));
-    rank -= 1;
-    if (!scored[static_cast<size_t>(merged)]) v.scores[static_cast<size_t>(merged)] = static_cast<float>(rank);
-    scored[static_cast<size_t>(merged)] = true;
+    GYRE_RETURN_IF_ERROR(Annotate(t.byte_level ? reader.Add(left, right) : scores->Add(left, right), "model.merges"));
   }
   if (t.byte_level) {
     t.merges = reader.Take();
     t.pre_name = PreTokenizerName(t.pre);
   } else {
-    // A longer piece that no merge makes must never be made by merging.
-    for (size_t i = 0; i < v.size(); ++i) {
-      if (!scored[i] && v.types[i] == TokenType::kNormal && Utf8Length(v.piece(i), 0) < v.piece(i).size())
-        v.types[i] = TokenType::kUnused;
-    }
+    scores->Finish();
   }
   return t;
 }
