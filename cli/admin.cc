@@ -1,4 +1,4 @@
-// gyre status, layers, resize, drain, undrain: asking a coordinator.
+// gyre status, layers, resize, drain, undrain, remove: asking a coordinator.
 #include <boost/json.hpp>
 #include <cstdio>
 
@@ -58,6 +58,10 @@ Status UndrainCommand(const AdminOptions& options) {
   if (options.json) return PrintJson(reply);
   fmt::print("{} may have layers again\n", options.what);
   return absl::OkStatus();
+}
+
+Status RemoveCommand(const AdminOptions& options) {
+  return PrintChange(options, AskRemove(options.cluster, options.what));
 }
 
 }  // namespace gyre

@@ -414,6 +414,10 @@ Action AddWorker(CLI::App* app) {
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   AddTransportFlag(app, &o->transport);
   app->add_flag("--insecure", o->insecure, "listen beyond loopback, without encryption");
+  app->add_option("--drain-timeout", o->drain_seconds,
+                  "seconds that the other workers get to take its layers, at SIGTERM")
+      ->check(Whole(0, 86400))
+      ->type_name("S");
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);
   AddBinFlags(app, &o->open);
@@ -466,6 +470,12 @@ Action AddUndrain(CLI::App* app) {
   auto o = AddAdminFlags(app);
   app->add_option("WORKER", o->what, "the worker's name")->required();
   return [o] { return UndrainCommand(*o); };
+}
+
+Action AddRemove(CLI::App* app) {
+  auto o = AddAdminFlags(app);
+  app->add_option("WORKER", o->what, "the worker's name")->required();
+  return [o] { return RemoveCommand(*o); };
 }
 
 Action AddLaunch(CLI::App* app) {
@@ -549,6 +559,7 @@ const std::vector<Command>& Commands() {
       {"resize", "move layers between workers while the ring serves", AddResize},
       {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
       {"undrain", "let a drained worker have layers again", AddUndrain},
+      {"remove", "move a worker's layers to the others and end its process", AddRemove},
       {"pull", "get a model by its name from a hub, or from a URL", AddPull},
       {"models", "list the models that were pulled", AddModels},
       {"models rm", "remove a model that was pulled", AddModelsRemove},

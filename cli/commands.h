@@ -178,6 +178,7 @@ struct WorkerCommandOptions {
   OpenOptions open;
   int threads = 0;
   bool insecure = false, quiet = false;
+  uint32_t drain_seconds = 60;
   LogOptions log;
   std::string version;
 };
@@ -194,6 +195,7 @@ Status LayersCommand(const AdminOptions& options);
 Status ResizeCommand(const AdminOptions& options);
 Status DrainCommand(const AdminOptions& options);
 Status UndrainCommand(const AdminOptions& options);
+Status RemoveCommand(const AdminOptions& options);
 
 struct LaunchOptions {
   std::string file;

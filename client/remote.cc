@@ -241,4 +241,8 @@ StatusOr<v1::ChangeReply> AskUndrain(const std::string& cluster, const std::stri
   return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Undrain);
 }
 
+StatusOr<v1::ChangeReply> AskRemove(const std::string& cluster, const std::string& worker) {
+  return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Remove);
+}
+
 }  // namespace gyre

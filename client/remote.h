@@ -18,5 +18,6 @@ StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster);
 StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskUndrain(const std::string& cluster, const std::string& worker);
+StatusOr<v1::ChangeReply> AskRemove(const std::string& cluster, const std::string& worker);
 
 }  // namespace gyre

@@ -44,8 +44,12 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
  public:
   AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
                 uint64_t term)
-      : context_(context), cluster_(cluster), attached_(attached), refusals_(refusals), term_(term) {
-    attached_.Add(this);
+      : context_(context),
+        cluster_(cluster),
+        attached_(attached),
+        refusals_(refusals),
+        term_(term),
+        stream_(attached.Add(this)) {
     StartRead(&event_);
   }
 
@@ -54,18 +58,18 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     heard_ = Now();
     const gyre::Status status = OnEvent();
     if (!status.ok()) {
-      refusals_.Log(context_->peer(), status);
+      if (!absl::IsNotFound(status)) refusals_.Log(context_->peer(), status);
       return End(status);
     }
     StartRead(&event_);
   }
   void OnWriteDone(bool ok) override {
-    if (ok && stage_ != nullptr) stage_->Written();
+    if (ok && stage_ != nullptr) stage_->Written(stream_);
   }
   void OnCancel() override {}
   void OnDone() override {
     attached_.Remove(this);
-    if (stage_ != nullptr) stage_->Close();
+    if (stage_ != nullptr) stage_->Close(stream_);
     Leave(Reason());
     delete this;
   }
@@ -96,20 +100,55 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       return hello != nullptr ? OnHello(*hello) : InvalidArgument("its first event is no hello");
     }
     if (auto* load = std::get_if<MemberLoad>(&message)) cluster_.Report(member_.name, *load);
-    if (auto* event = std::get_if<StageEvent>(&message)) stage_->OnEvent(std::move(*event));
+    if (auto* event = std::get_if<StageEvent>(&message)) stage_->OnEvent(std::move(*event), event_.number());
+    if (std::holds_alternative<LeavingEvent>(message)) cluster_.WantsToLeave(member_);
     return absl::OkStatus();
   }
   gyre::Status OnHello(const WorkerHello& hello) {
+    instance_ = hello.instance;
+    if (hello.resumes_term != 0) {
+      return Resume(hello) ? absl::OkStatus() : NotFound("the membership of {} has ended", hello.name);
+    }
     MemberInfo info = InfoFrom(hello, context_->peer());
     auto stage = std::make_shared<RemoteStage>(info.name);
     GYRE_ASSIGN_OR_RETURN(member_, cluster_.Join(std::move(info), stage));
-    {
-      MutexLock lock(&mutex_);
-      who_ = member_.name;
-    }
+    Know(member_.name);
     stage_ = std::move(stage);
-    stage_->Open([this](const v1::Command* command) { StartWrite(command); }, {.name = member_.name, .term = term_});
+    attached_.Remember(instance_, {member_, stage_});
+    stage_->Open(stream_, Calls(), {.name = member_.name, .term = term_});
     return absl::OkStatus();
+  }
+  // Takes up the membership of a stream before. False: it is not there any more, so the worker begins anew.
+  bool Resume(const WorkerHello& hello) {
+    if (hello.instance == 0 || hello.resumes_term != term_) return false;
+    const auto known = attached_.Find(hello.instance);
+    if (!known) return false;
+    // From here on what the stream before says counts no more. It may not have ended on this side yet.
+    member_ = known->member;
+    stage_ = known->stage;
+    Know(member_.name);
+    if (!stage_->Reopen(stream_, Calls(), {.name = member_.name, .term = term_}, hello.received)) {
+      member_ = {};
+      stage_ = nullptr;
+      return false;
+    }
+    cluster_.Reattach(member_, stream_);
+    return true;
+  }
+  void Know(const std::string& name) {
+    MutexLock lock(&mutex_);
+    who_ = name;
+  }
+  RemoteStage::Stream Calls() {
+    return {.write =
+                [this](std::shared_ptr<const v1::Command> command) {
+                  written_ = std::move(command);
+                  StartWrite(written_.get());
+                },
+            .hang_up =
+                [this] {
+                  context_->TryCancel();  // whoever ended the membership has said why
+                }};
   }
   // Why the stream is over, where nobody said it in words.
   gyre::Status Reason() {
@@ -118,14 +157,24 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   }
   void Leave(const gyre::Status& why) {
     if (left_.exchange(true)) return;
+    if (stage_ != nullptr && !stage_->Serves(stream_)) return;  // another stream goes on with the membership
     if (member_.id != 0) {
-      cluster_.Leave(member_, why);
-    } else if (!absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why)) {
+      bool silent = false;
+      {
+        MutexLock lock(&mutex_);
+        silent = !why_.ok();
+      }
+      if (silent) {
+        cluster_.Leave(member_, why, false);
+      } else {
+        cluster_.Detach(member_, stream_, why);
+      }
+    } else if (!absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why) && !absl::IsNotFound(why)) {
       refusals_.Log(context_->peer(), why);  // it never said who it is; a refused hello has its line already
     }
   }
   void End(const gyre::Status& why) {
-    if (stage_ != nullptr) stage_->Close();
+    if (stage_ != nullptr) stage_->Close(stream_);
     Leave(why);
     Finish(ToGrpc(why));
   }
@@ -135,7 +184,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   AttachedWorkers& attached_;
   RefusalLog& refusals_;
   const uint64_t term_;
+  const uint64_t stream_;
+  uint64_t instance_ = 0;
   v1::WorkerEvent event_;
+  std::shared_ptr<const v1::Command> written_;  // the last one
   Membership member_;
   std::shared_ptr<RemoteStage> stage_;
   std::atomic<int64_t> heard_{Now()};

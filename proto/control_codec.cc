@@ -85,7 +85,9 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
                      .prefill_matches_decode = h.prefill_matches_decode(),
                      .instance = h.instance(),
-                     .transport = transport};
+                     .transport = transport,
+                     .resumes_term = h.resumes_term(),
+                     .received = h.received()};
 }
 
 StageFault DecodeFault(const v1::Fault& fault) {
@@ -184,6 +186,8 @@ struct EncodeCommand {
   void operator()(const Welcome& w) const {
     out->mutable_welcome()->set_name(w.name);
     out->mutable_welcome()->set_term(w.term);
+    out->mutable_welcome()->set_resumed(w.resumed);
+    out->mutable_welcome()->set_received(w.received);
   }
   void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
   void operator()(const MoveCommand& m) const {
@@ -193,6 +197,7 @@ struct EncodeCommand {
   void operator()(const ReleaseCommand&) const { out->mutable_release(); }
   void operator()(const AbortCommand&) const { out->mutable_abort(); }
   void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
+  void operator()(const DismissCommand&) const { out->mutable_dismiss(); }
 };
 
 struct EncodeStageEvent {
@@ -291,6 +296,8 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->set_prefill_matches_decode(hello.prefill_matches_decode);
   h->set_instance(hello.instance);
   h->set_transport(static_cast<uint32_t>(hello.transport));
+  h->set_resumes_term(hello.resumes_term);
+  h->set_received(hello.received);
   return out;
 }
 
@@ -307,6 +314,12 @@ v1::WorkerEvent Encode(const StageEvent& event) {
   return out;
 }
 
+v1::WorkerEvent Encode(const LeavingEvent&) {
+  v1::WorkerEvent out;
+  out.mutable_leaving();
+  return out;
+}
+
 StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
   StageEvent out{.worker = {}, .epoch = Get(event.epoch()), .what = StageAborted{}};
   switch (event.what_case()) {
@@ -314,6 +327,7 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       GYRE_ASSIGN_OR_RETURN(WorkerHello hello, DecodeHello(event.hello()));
       return WorkerMessage(std::move(hello));
     }
+    case v1::WorkerEvent::kLeaving: return WorkerMessage(LeavingEvent{});
     case v1::WorkerEvent::kHeartbeat: return WorkerMessage(DecodeLoad(event.heartbeat()));
     case v1::WorkerEvent::kProgress: out.what = StageProgress{event.progress().done(), event.progress().total()}; break;
     case v1::WorkerEvent::kReady: out.what = StageReady{}; break;
@@ -335,16 +349,20 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
 v1::Command Encode(const WorkerCommand& command) {
   v1::Command out;
   if (command.epoch != Epoch{}) Set(out.mutable_epoch(), command.epoch);
+  out.set_number(command.number);
   std::visit(EncodeCommand{&out}, command.what);
   return out;
 }
 
 StatusOr<WorkerCommand> Decode(const v1::Command& command) {
-  WorkerCommand out{.epoch = Get(command.epoch()), .what = UnknownCommand{}};
+  WorkerCommand out{.epoch = Get(command.epoch()), .what = UnknownCommand{}, .number = command.number()};
   switch (command.what_case()) {
     case v1::Command::kWelcome:
       GYRE_RETURN_IF_ERROR(CheckMemberName(command.welcome().name()));
-      out.what = Welcome{command.welcome().name(), command.welcome().term()};
+      out.what = Welcome{.name = command.welcome().name(),
+                         .term = command.welcome().term(),
+                         .resumed = command.welcome().resumed(),
+                         .received = command.welcome().received()};
       break;
     case v1::Command::kPrepare: {
       GYRE_ASSIGN_OR_RETURN(out.what, DecodePrepare(command.prepare(), out.epoch));
@@ -359,6 +377,7 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kCommit: out.what = CommitCommand{}; break;
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
+    case v1::Command::kDismiss: out.what = DismissCommand{}; break;
     case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }

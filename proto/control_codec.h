@@ -17,7 +17,7 @@
 namespace gyre {
 
 // Both ends speak exactly this one.
-inline constexpr uint32_t kControlProtocol = 2;
+inline constexpr uint32_t kControlProtocol = 3;
 
 // What a worker must know before it attaches: the answer to Cluster.Info.
 struct ClusterFacts {
@@ -47,11 +47,15 @@ struct WorkerHello {
   bool prefill_matches_decode = false;
   uint64_t instance = 0;                   // random for each process, kept when it connects again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  uint64_t resumes_term = 0;               // of the membership that it would take up again; 0 = none
+  uint64_t received = 0;                   // the number of the last command that came in it
 };
 
 struct Welcome {
   std::string name;
   uint64_t term = 0;
+  bool resumed = false;   // the membership goes on as it was
+  uint64_t received = 0;  // the number of the last event that came in it
 };
 struct MoveCommand {
   std::vector<BlockId> blocks;
@@ -62,6 +66,7 @@ struct AbortCommand {};
 struct TraceCommand {
   Deadline asked{};
 };
+struct DismissCommand {};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -69,18 +74,21 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand>
+               TraceCommand, DismissCommand>
       what;
+  uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };
 
 // `StageEvent::worker` does not travel: the receiver knows whose stream it is. monostate: an event that this version
 // does not know.
-using WorkerMessage = std::variant<std::monostate, WorkerHello, MemberLoad, StageEvent>;
+struct LeavingEvent {};
+using WorkerMessage = std::variant<std::monostate, WorkerHello, MemberLoad, StageEvent, LeavingEvent>;
 
 v1::ClusterInfo Encode(const ClusterFacts& facts);
 v1::WorkerEvent Encode(const WorkerHello& hello);
 v1::WorkerEvent Encode(const MemberLoad& load);
 v1::WorkerEvent Encode(const StageEvent& event);
+v1::WorkerEvent Encode(const LeavingEvent& event);
 v1::Command Encode(const WorkerCommand& command);
 
 // kFailedPrecondition: another protocol. kInvalidArgument: what is wrong with which field.

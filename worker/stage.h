@@ -13,6 +13,7 @@
 #include "base/wire_type.h"
 #include "worker/forward.h"
 #include "worker/layer.h"
+#include "worker/layer_clock.h"
 
 namespace gyre {
 
@@ -39,7 +40,9 @@ class Stage {
   // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is
   // used: kInvalidArgument with the sentence, and nothing was computed. `step`: stamps the pages that are written
   // (PagePool::Stamp).
-  Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer);
+  // `clock`: is told of each layer; may be null.
+  Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
+             LayerClock* clock = nullptr);
   std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
   LogitsAnswer Answer(const LogitsQuestion& question);
