@@ -153,9 +153,10 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
   return app
       ->add_option(
           "--transport", *transport,
-          "what carries activations: shm is memory that processes of one host share, kernel is TCP through "
-          "io_uring; auto takes shm where it can and tcp elsewhere; what is named alone fails where it can't be had")
-      ->check(CLI::IsMember({"auto", "tcp", "shm", "kernel"}));
+          "what carries activations: shm is memory that processes of one host share, udp stands loss better than "
+          "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone "
+          "fails where it can't be had")
+      ->check(CLI::IsMember({"auto", "tcp", "udp", "shm", "kernel"}));
 }
 
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {

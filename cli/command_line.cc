@@ -339,6 +339,16 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
       ->check(Whole(0, 86400))
       ->type_name("S");
   app->add_flag("--metrics-open", o->metrics_open, "anyone may read /metrics");
+  app->add_flag("--no-reasoning-split", o->no_reasoning_split,
+                "what a reasoning model thinks, and the markers around it, stay in the content");
+}
+
+CLI::Option* AddWeightsRateFlag(CLI::App* app, std::string* rate) {
+  return app
+      ->add_option("--weights-rate", *rate,
+                   "weights go to workers without the model's file with at most SIZE a second, as 50M (default: no "
+                   "limit)")
+      ->type_name("SIZE");
 }
 
 Action AddServe(CLI::App* app) {
@@ -375,6 +385,7 @@ Action AddServe(CLI::App* app) {
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
+  AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);
   AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
   app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
@@ -402,6 +413,11 @@ Action AddWorker(CLI::App* app) {
          "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
          "cache)")
       ->type_name("FILE");
+  app->add_option(
+         "--weights", o->weights,
+         "where weights come from: a file here, the ring (fetch), or a file if it is here, else the ring (auto)")
+      ->check(CLI::IsMember({"auto", "file", "fetch"}));
+  AddWeightsRateFlag(app, &o->weights_rate);
   app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
   app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
       ->type_name("HOST:PORT");
@@ -423,6 +439,12 @@ Action AddWorker(CLI::App* app) {
   AddBinFlags(app, &o->open);
   AddYesFlag(app, &o->source);
   AddSourceFlags(app, &o->source);
+  app->get_option("--cache")->description(
+      "the folder of models with a name and of weights that are fetched (default: ~/.cache/gyre)");
+  app->get_option("--cache-limit")
+      ->description(
+          "weights that are fetched take at most SIZE, as 100G; those that nobody uses go first. A pull does likewise "
+          "with models (default: none)");
   AddHubCaFlag(app, &o->source);
   return [o] { return WorkerCommand(*o); };
 }

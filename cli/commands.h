@@ -150,6 +150,7 @@ struct HttpOptions {
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
   bool metrics_open = false;
+  bool no_reasoning_split = false;  // what a reasoning model thinks is content
 };
 
 // Where a server's log goes.
@@ -163,8 +164,9 @@ struct ServeCommandOptions {
   SourceOptions source;
   ServeOptions serve;  // cluster "" = no worker joins
   HttpOptions http;
-  std::string memory;  // as 8G; "" = what is free
-  std::string layers;  // as 0-7; "" = a share like a worker's
+  std::string memory;        // as 8G; "" = what is free
+  std::string layers;        // as 0-7; "" = a share like a worker's
+  std::string weights_rate;  // as 50M
   std::string max_body = "8M";
   LogOptions log;
   std::string trace;  // file; "" = none
@@ -177,6 +179,8 @@ struct WorkerCommandOptions {
   std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
   OpenOptions open;
   int threads = 0;
+  std::string weights = "auto";  // or file, fetch
+  std::string weights_rate;      // as 50M
   bool insecure = false, quiet = false;
   uint32_t drain_seconds = 60;
   LogOptions log;

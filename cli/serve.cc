@@ -22,6 +22,7 @@
 #include "coordinator/trace_json.h"
 #include "fmt/core.h"
 #include "runtime/runtime.h"
+#include "weights/weight_offer.h"
 #include "worker/node.h"
 
 namespace gyre {
@@ -85,7 +86,8 @@ Status CheckCluster(const ServeCommandOptions& options, ServeOptions* serve) {
 }
 
 StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& options, const ServeOptions& serve,
-                                               const RuntimeOptions& ring_options, Runtime* ring) {
+                                               const RuntimeOptions& ring_options, Runtime* ring,
+                                               WeightOffer* weights) {
   const GrpcServerOptions grpc_options{.address = serve.cluster,
                                        .term = ring->term(),
                                        .version = options.version,
@@ -93,6 +95,7 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
                                        .context_shift = ring_options.context_shift,
                                        .kv_type = ring_options.kv_type,
                                        .exact = ring_options.exact,
+                                       .weights = weights,
                                        .open = ring_options.ForOpening()};
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
@@ -166,9 +169,14 @@ Status ServeCommand(const ServeCommandOptions& options) {
   auto opened = Runtime::Open(ring_options);
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
+  std::unique_ptr<WeightOffer> weights;
   std::unique_ptr<GrpcServer> server;
   if (clustered) {
-    GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get()));
+    weights =
+        std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
+    GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
+    weights->server().SetRate(rate);
+    GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
@@ -225,6 +233,12 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   if (!node.model.empty()) {
     GYRE_ASSIGN_OR_RETURN(node.model, LocateModel(node.model, options.source));
   }
+  node.weights = options.weights == "file"    ? WeightsFrom::kFile
+                 : options.weights == "fetch" ? WeightsFrom::kFetch
+                                              : WeightsFrom::kAuto;
+  node.cache = CacheFolder(options.source);
+  GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
+  GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";
   if (!options.quiet) {

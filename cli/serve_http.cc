@@ -111,6 +111,7 @@ void HttpFront::Serve(const std::string& model, const std::string& version, Runt
   context.version = version;
   context.tracer = tracer;
   context.metrics_open = options_.metrics_open;
+  context.split_reasoning = !options_.no_reasoning_split;
   context.ready = [&runtime, &draining = draining_]() -> Status {
     if (draining) return Unavailable("draining: the server is about to end");
     const ClusterStatus status = runtime.cluster().status();

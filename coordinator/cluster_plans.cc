@@ -20,7 +20,8 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
                    .drained = drained_.count(m->info.name) > 0 || m->leaving,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
-                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{}});
+                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .disk = m->info.disk});
   }
   return out;
 }
@@ -291,6 +292,7 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
                          .num_blocks = change_->num_blocks,
                          .kv_type = policy_.kv_type,
                          .sources = {}};
+  if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
   if (request.stage < 0 || !plan_) return request;
   // Where the pages of its new layers are now.
   const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;
@@ -300,6 +302,18 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
     request.sources.push_back({.layers = common, .worker = s.worker(), .address = s.members[0].address});
   }
   return request;
+}
+
+// Whoever may have weights that this worker lacks: the coordinator, workers with the file, and those that fetched some.
+std::vector<WeightSource> ClusterState::WeightSourcesFor(const std::string& worker) const {
+  std::vector<WeightSource> sources;
+  if (!members_.at(worker).info.fetches) return sources;
+  if (!ring_address_.empty()) sources.push_back({"coordinator", ring_address_});
+  for (const auto& [name, m] : members_) {
+    if (name == worker || m.info.local || m.info.address.empty()) continue;
+    if (!m.info.fetches || m.holds.size() > 0) sources.push_back({name, m.info.address});
+  }
+  return sources;
 }
 
 // There is no command for it: a stage without layers takes the place of what the member holds.

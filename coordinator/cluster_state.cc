@@ -375,6 +375,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .leaving = m->leaving,
                         .detached = !m->detached.ok(),
                         .left_out = Message(m->left_out)};
+    if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;
     // A member that was not told to drop them holds the layers of a lost plan.

@@ -224,6 +224,7 @@ class ClusterState {
   StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, bool automatic) const;
   void Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted = nullptr);
   PrepareRequest RequestFor(const std::string& worker) const;
+  std::vector<WeightSource> WeightSourcesFor(const std::string& worker) const;
   Epoch NextEpoch() { return {.term = policy_.term, .number = next_number_++}; }
   Plan EmptyPlan(Epoch epoch) const;
   void StartDrop(Member& m, Deadline now);

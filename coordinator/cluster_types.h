@@ -34,6 +34,8 @@ struct MemberInfo {
   std::optional<LayerRange> wish;
   uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
+  uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
 };
 
 // One stay of a member: a process that joins again has the same name and another id.
@@ -85,6 +87,7 @@ struct MemberStatus {
   bool leaving = false;   // its layers go to others, then it leaves
   bool detached = false;  // its control connection is cut, and may come back
   std::string left_out;   // why automatic plans do without it; "" if they don't
+  StageProgress loading;  // of the stage that it prepares; all 0 if it prepares none
 };
 
 // How a change is asked for.

@@ -260,7 +260,7 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
                                      v1::TokenizeReply* reply) override {
-    return Answer(context, [this, request, reply]() -> gyre::Status {
+    return Answer(context, request->ByteSizeLong(), [this, request, reply]() -> gyre::Status {
       GYRE_ASSIGN_OR_RETURN(const auto ids,
                             service_.Tokenize(request->text(), {.add_special = request->add_special(),
                                                                 .parse_special = request->parse_special()}));
@@ -271,7 +271,7 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerUnaryReactor* Prompt(grpc::CallbackServerContext* context, const v1::PromptRequest* request,
                                    v1::PromptReply* reply) override {
-    return Answer(context, [this, request, reply]() -> gyre::Status {
+    return Answer(context, request->ByteSizeLong(), [this, request, reply]() -> gyre::Status {
       ChatInput chat{.format = request->format()};
       GYRE_ASSIGN_OR_RETURN(chat.conversation, service_.ParseConversation(request->messages(), request->tools()));
       GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, service_.Prompt(chat));
@@ -309,18 +309,22 @@ class InferenceService : public v1::Inference::CallbackService {
   CallRecord NewCall(const char* method) {
     return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};
   }
-  // Does the work on a thread of the service: gRPC's threads read heartbeats too. Request and reply live until Finish.
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, std::function<gyre::Status()> work) {
+  // Does the work, with a message of so many bytes, on a thread of the service: gRPC's threads read heartbeats too.
+  // Request and reply live until Finish.
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, size_t bytes,
+                                   std::function<gyre::Status()> work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const gyre::Status posted = service_.Post([reactor, work = std::move(work)] {
-      gyre::Status status;
-      try {
-        status = work();
-      } catch (const std::exception& e) {
-        status = Internal("the text could not be worked on: {}", e.what());
-      }
-      reactor->Finish(ToGrpc(status));
-    });
+    const gyre::Status posted = service_.Post(
+        [reactor, work = std::move(work)] {
+          gyre::Status status;
+          try {
+            status = work();
+          } catch (const std::exception& e) {
+            status = Internal("the text could not be worked on: {}", e.what());
+          }
+          reactor->Finish(ToGrpc(status));
+        },
+        bytes);
     if (!posted.ok()) reactor->Finish(ToGrpc(posted));
     return reactor;
   }

@@ -15,6 +15,8 @@
 
 namespace gyre {
 
+class WeightOffer;
+
 struct GrpcServerOptions {
   std::string address;  // HOST:PORT, port 0 for any
   uint64_t term = 0;
@@ -23,6 +25,7 @@ struct GrpcServerOptions {
   bool context_shift = false;
   std::string kv_type;
   bool exact = false;
+  WeightOffer* weights = nullptr;  // for workers without the file; outlives the server, null = they can't join
   OpenOptions open;                                              // what workers need to open the same .bin model
   Duration heartbeat_timeout = std::chrono::milliseconds(1750);  // a worker that is silent for so long is gone
   Duration hello_timeout = std::chrono::seconds(5);              // a connection that says nothing of HTTP/2 ends then

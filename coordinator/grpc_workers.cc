@@ -10,6 +10,7 @@
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "weights/weight_offer.h"
 
 namespace gyre {
 namespace {
@@ -35,7 +36,9 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .wire_types = h.wire_types,
           .wish = h.wish,
           .instance = h.instance,
-          .transport = h.transport};
+          .transport = h.transport,
+          .fetches = h.fetches,
+          .disk = h.fetches ? h.disk : 0};
 }
 
 }  // namespace
@@ -43,13 +46,14 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
 class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
  public:
   AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
-                uint64_t term)
+                uint64_t term, std::optional<RingKey> weights_key)
       : context_(context),
         cluster_(cluster),
         attached_(attached),
         refusals_(refusals),
         term_(term),
-        stream_(attached.Add(this)) {
+        stream_(attached.Add(this)),
+        weights_key_(weights_key) {
     StartRead(&event_);
   }
 
@@ -115,7 +119,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     Know(member_.name);
     stage_ = std::move(stage);
     attached_.Remember(instance_, {member_, stage_});
-    stage_->Open(stream_, Calls(), {.name = member_.name, .term = term_});
+    stage_->Open(stream_, Calls(), Greeting());
     return absl::OkStatus();
   }
   // Takes up the membership of a stream before. False: it is not there any more, so the worker begins anew.
@@ -127,7 +131,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     member_ = known->member;
     stage_ = known->stage;
     Know(member_.name);
-    if (!stage_->Reopen(stream_, Calls(), {.name = member_.name, .term = term_}, hello.received)) {
+    if (!stage_->Reopen(stream_, Calls(), Greeting(), hello.received)) {
       member_ = {};
       stage_ = nullptr;
       return false;
@@ -135,6 +139,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     cluster_.Reattach(member_, stream_);
     return true;
   }
+  Welcome Greeting() const { return {.name = member_.name, .term = term_, .weights_key = weights_key_}; }
   void Know(const std::string& name) {
     MutexLock lock(&mutex_);
     who_ = name;
@@ -186,6 +191,7 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   const uint64_t term_;
   const uint64_t stream_;
   uint64_t instance_ = 0;
+  const std::optional<RingKey> weights_key_;
   v1::WorkerEvent event_;
   std::shared_ptr<const v1::Command> written_;  // the last one
   Membership member_;
@@ -230,13 +236,24 @@ class ClusterService : public v1::Cluster::CallbackService {
                                  .rope_base = options_.open.rope_base,
                                  .norm_eps = options_.open.norm_eps,
                                  .exact = options_.exact,
-                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0))});
+                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0)),
+                                 .weights = options_.weights != nullptr});
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+  grpc::ServerUnaryReactor* Weights(grpc::CallbackServerContext* context, const v1::WeightsRequest* request,
+                                    v1::WeightsReply* reply) override {
+    StatusOr<WeightsPart> part = Unimplemented("this coordinator gives no weights");
+    if (options_.weights != nullptr) part = options_.weights->Part(request->offset(), request->only_known());
+    if (part.ok()) *reply = Encode(*part);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(part.status()));
+    return reactor;
+  }
   grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command>* Attach(grpc::CallbackServerContext* context) override {
-    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term);
+    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term,
+                             options_.weights != nullptr ? std::optional(options_.weights->key()) : std::nullopt);
   }
 
  private:

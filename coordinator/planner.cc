@@ -327,8 +327,15 @@ uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {
   std::vector<Shortage> out;
   for (const PlanMember& m : members) {
-    if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
+    if (next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
+    if (const uint64_t weights = RangeBytes(sizes, need.next); m.disk != 0 && weights > m.disk) {
+      out.push_back({m.name, m.memory,
+                     ResourceExhausted("{} fetches its weights: layers {} take {} and its disk has room for {}", m.name,
+                                       FormatRange(need.next), Gib(weights), Gib(m.disk))});
+      continue;
+    }
+    if (m.memory == 0) continue;
     const uint64_t pages = need.layers * sizes.kv_per_layer;
     if (need.weights + pages <= m.memory) continue;
     out.push_back(

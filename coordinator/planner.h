@@ -34,6 +34,7 @@ struct PlanMember {
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
+  uint64_t disk = 0;               // for weights that it fetches; 0 = not limited
 };
 
 // A resize text is at most this long, in bytes.
@@ -72,7 +73,8 @@ struct Shortage {
   uint64_t memory = 0;  // bytes that it has
   Status why;           // kResourceExhausted with the numbers
 };
-// Members of `next` that can't hold the union of what they hold already and what they get: weights and pages.
+// Members of `next` that can't hold the union of what they hold already and what they get, weights and pages, or whose
+// disk can't hold the weights that they get.
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

@@ -43,6 +43,11 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   if (m.layers) out->set_transport(LinkTransport(m.load.transport));
   out->set_leaving(m.leaving);
   out->set_detached(m.detached);
+  out->set_fetches(m.info.fetches);
+  out->set_packed(m.loading.done);
+  out->set_to_pack(m.loading.total);
+  out->set_fetched(m.loading.fetched);
+  out->set_to_fetch(m.loading.to_fetch);
 }
 
 void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {

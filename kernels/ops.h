@@ -36,7 +36,9 @@ class PackedWeight {
 };
 
 enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)
-enum class Activation : uint8_t { kSilu, kGeluTanh };        // both exact, without tables
+// Of a gated feed-forward block, all exact, without tables. kClampedSwiglu is gpt-oss's: with g = min(gate, 7) and u =
+// up within -7 and 7 it is g * sigmoid(1.702 g) * (u + 1).
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
 
 // The KV cache of one layer: pools of pages of block_size positions. Page p has its keys at k + p * PageBytes() and its
 // values at v + p * PageBytes(). In a page the heads are contiguous, keys as [head_dim][block_size], as scores are
@@ -80,6 +82,9 @@ struct AttentionParams {
   float scale = 0;    // factor of q . k
   float softcap = 0;  // 0 = none; otherwise scores become softcap * tanh(score / softcap) before the mask
   int window = 0;     // 0 = none; otherwise a row at position p attends to positions > p - window
+  // [heads], or null: a score that takes part in each head's softmax and has no value (attention sinks: Xiao et al.
+  // 2023, learned as in gpt-oss). It is not scaled.
+  const float* sinks = nullptr;
   // kPrefill uses tiles if the backend has them and block_size is a multiple of 16.
   Arithmetic arithmetic = Arithmetic::kDecode;
 };
@@ -156,7 +161,7 @@ class Backend {
   // [rows][heads][head_dim]. The context is summed in splits of 256 positions counted from 0.
   virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
                          float* out) = 0;
-  // out[i] = act(gate[i]) * up[i] for n elements. out may be gate.
+  // out[i] = act(gate[i]) * up[i] for n elements, or what `act` says of both. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
   virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                 // x += y
   virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;  // x[r] += bias

@@ -51,6 +51,7 @@ class OpenedModel : public Model {
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
   const std::string& tokenizer_note() const override { return tokenizer_note_; }
   const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
+  std::vector<std::shared_ptr<const MappedFile>> files() const override { return hf_ ? hf_->files : files_; }
 
   std::vector<std::pair<std::string, std::string>> DescribeMetadata() const override {
     std::vector<std::pair<std::string, std::string>> out;
@@ -97,10 +98,15 @@ class OpenedModel : public Model {
       spec_ = bin_.spec;
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (options.known_hash) {
+      hash_ = *options.known_hash;
+      return absl::OkStatus();
+    }
     hash_ = HashContent(bytes, tensors(), header_bytes);
     MixInRopeFactors();
     if (!gguf_) {
-      const double beyond_the_file[] = {spec_.layers[0].rope.base, static_cast<double>(spec_.final_norm_eps)};
+      const double beyond_the_file[] = {spec_.layers[0].attention()->rope.base,
+                                        static_cast<double>(spec_.final_norm_eps)};
       hash_ = XXH64(beyond_the_file, sizeof beyond_the_file, hash_);
     }
     return absl::OkStatus();
@@ -112,9 +118,15 @@ class OpenedModel : public Model {
     gguf_ = Gguf::FromParts(hf_->metadata.values(), hf_->tensors);
     GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
     if (hf_->architecture.permuted) {
-      for (LayerSpec& l : spec_.layers) l.rope.pairing = RopePairing::kHalves;
+      for (LayerSpec& l : spec_.layers) {
+        if (AttentionSpec* a = l.attention()) a->rope.pairing = RopePairing::kHalves;
+      }
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (options.known_hash) {
+      hash_ = *options.known_hash;
+      return absl::OkStatus();
+    }
     const auto config = std::as_bytes(std::span(hf_->config));
     hash_ = HashContent(config, tensors(), config.size());
     MixInRopeFactors();
@@ -175,8 +187,12 @@ class OpenedModel : public Model {
   // A file may have two sets of factors, and the context that is wanted decides which one is used.
   void MixInRopeFactors() {
     if (!tensors().Has("rope_factors_long.weight")) return;
-    const auto& factors = spec_.layers[0].rope.frequency_factors;
-    hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
+    for (const LayerSpec& l : spec_.layers) {
+      if (l.attention() == nullptr) continue;
+      const auto& factors = l.attention()->rope.frequency_factors;
+      hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
+      break;
+    }
   }
   void SetTokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);
@@ -229,6 +245,14 @@ Status CheckName(const std::string& path, std::span<const std::byte> bytes) {
   return Gguf::Parse(bytes).status();
 }
 
+// An error for files of a cache of weights, of which only some layers are there.
+Status CheckWhole(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path p(path), folder = std::filesystem::is_directory(p, error) ? p : p.parent_path();
+  if (!std::filesystem::exists(folder / kPartialModelMarker, error)) return absl::OkStatus();
+  return FailedPrecondition("{}: only the layers that a worker fetched are in it", path);
+}
+
 // The folder that `path` names, itself or by a .safetensors file in it; "" if it is neither.
 std::string HfFolderOf(const std::string& path) {
   std::error_code error;
@@ -241,6 +265,7 @@ std::string HfFolderOf(const std::string& path) {
 }  // namespace
 
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
+  if (!options.known_hash) GYRE_RETURN_IF_ERROR(CheckWhole(path));
   if (const std::string folder = HfFolderOf(path); !folder.empty()) {
     GYRE_ASSIGN_OR_RETURN(auto hf, OpenHfFolder(folder));
     auto model = std::make_shared<OpenedModel>();
@@ -268,7 +293,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
   const std::span<const Gguf> further =
       parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
-  GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  if (!options.known_hash) GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   return std::shared_ptr<const Model>(std::move(model));
 }
 

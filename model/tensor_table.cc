@@ -1,5 +1,8 @@
 #include "model/tensor_table.h"
 
+#include <algorithm>
+#include <map>
+
 #include "model/quoted.h"
 
 namespace gyre {
@@ -32,6 +35,14 @@ const TensorView* TensorTable::Find(const std::string& name) const {
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
+std::string TensorTable::MainType() const {
+  std::map<std::string, uint64_t> bytes;
+  for (const auto& [name, tensor] : tensors_) bytes[std::string(Info(tensor.type).name)] += tensor.bytes;
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "" : most->first;
+}
+
 StatusOr<const TensorView*> TensorTable::Checked(const std::string& name, const std::vector<uint64_t>& dims) const {
   const TensorView* t = Find(name);
   if (t == nullptr) return DataLoss("tensor {} is missing, expected the shape {}", name, DescribeDims(dims));
@@ -54,8 +65,10 @@ StatusOr<WeightView> TensorTable::Matrices(const std::string& name, uint64_t cou
   return WeightView{.type = t->type, .n = n * count, .k = k, .data = t->data, .scales = t->scales, .group = t->group};
 }
 
-StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, uint64_t n) const {
-  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {n}));
+StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, const std::vector<uint64_t>& dims) const {
+  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, dims));
+  uint64_t n = 1;
+  for (uint64_t d : dims) n *= d;
   std::vector<float> values(n);
   Dequantize(t->type, t->data, values.data(), n);
   return values;

@@ -1,8 +1,10 @@
 // Checked views of a model's tensors, by layer; every file format fills the same slots.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "kernels/ops.h"
+#include "model/layer_tensors.h"
 #include "model/spec.h"
 
 namespace gyre {
@@ -19,14 +22,14 @@ struct FfnWeights {
   WeightView gate, up, down;
 };
 
-// Matrices as views; vectors (norms, biases) expanded to f32. Empty (n = 0) where the spec has none.
+// The tensors of a layer, by slot; empty (a matrix: n = 0) where the spec has none.
 struct LayerWeights {
-  std::vector<float> attn_norm, attn_post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, ffn_norm, ffn_post_norm;
-  WeightView q, k, v, o;
-  FfnWeights ffn;     // the block of a dense layer, else the shared expert
-  WeightView router;  // [experts][dim]
+  std::array<std::vector<float>, kSlots> vectors;  // norms, biases and the like, expanded to f32
+  std::array<WeightView, kSlots> matrices;
   std::vector<FfnWeights> experts;
-  std::vector<float> shared_gate;  // [dim]: sigmoid of its product with the row scales the shared expert
+
+  const std::vector<float>& vector(Slot slot) const { return vectors[Index(slot)]; }
+  const WeightView& matrix(Slot slot) const { return matrices[Index(slot)]; }
 };
 
 // Calls fn for each matrix that the layer has.
@@ -35,12 +38,10 @@ void ForEachMatrix(const LayerWeights& w, Fn fn) {
   auto call = [&](const WeightView& v) {
     if (v.n > 0) fn(v);
   };
-  auto ffn = [&](const FfnWeights& f) {
-    for (const WeightView* v : {&f.gate, &f.up, &f.down}) call(*v);
-  };
-  for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.router}) call(*v);
-  ffn(w.ffn);
-  for (const FfnWeights& e : w.experts) ffn(e);
+  for (const WeightView& v : w.matrices) call(v);
+  for (const FfnWeights& e : w.experts) {
+    for (const WeightView* v : {&e.gate, &e.up, &e.down}) call(*v);
+  }
 }
 
 struct HeadWeights {
@@ -48,6 +49,7 @@ struct HeadWeights {
   WeightView output;  // the embedding where tied
 };
 
+class MappedFile;
 class TensorTable;
 class Tokenizer;
 
@@ -75,6 +77,8 @@ class Model {
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
   // True if all weights are F32, F16 or BF16, so that kernels multiply no integers.
   virtual bool float_weights() const = 0;
+  // The files that its tensors lie in, as they are mapped, in their order; none for a model from bytes.
+  virtual std::vector<std::shared_ptr<const MappedFile>> files() const = 0;
 };
 
 struct OpenOptions {
@@ -82,12 +86,18 @@ struct OpenOptions {
   double rope_base = 0;        // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
   double norm_eps = 0;         // .bin models: 0 = 1e-5
   int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
+  // Of files of which parts are missing and read as zeros (weights/piece_store.h): no content is sampled, this is the
+  // model's content_hash, and there is no tokenizer.
+  std::optional<uint64_t> known_hash;
 };
 
 // Bytes of the matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,
 // the output matrix; a tied one counts once).
 StatusOr<size_t> LayerBytes(const Model& model, int layer);
 StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
+
+// Beside files of which parts are missing. Without OpenOptions::known_hash they are refused: their holes read as zeros.
+inline constexpr char kPartialModelMarker[] = ".partial-model";
 
 // Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Every layer's
 // tensors are looked up once, so that a file with a missing or misshapen tensor fails here. Errors: kNotFound (no

@@ -202,6 +202,17 @@ TEST(CommandLineTest, BashCompletes) {
   }
 }
 
+TEST(CommandLineTest, ZshCompletes) {
+  if (Shell("command -v zsh").code != 0) GTEST_SKIP() << "there is no zsh";
+  // As a script that is sourced, and as a file of $fpath.
+  const std::string by = "autoload -Uz compinit; compinit -u -D; ";
+  EXPECT_EQ(Shell("zsh -f -c '" + by + "source <(\"$gyre\" completion zsh); print ${_comps[gyre]}'").text, "_gyre\n");
+  EXPECT_EQ(Shell("d=$(mktemp -d); \"$gyre\" completion zsh >$d/_gyre; d=$d zsh -f -c 'fpath=($d $fpath); " + by +
+                  "print ${_comps[gyre]}'; rm -r $d")
+                .text,
+            "_gyre\n");
+}
+
 TEST(CommandLineTest, FishCompletes) {
   if (Shell("command -v fish").code != 0) GTEST_SKIP() << "there is no fish";
   auto complete = [](const std::string& line) {

@@ -41,6 +41,7 @@ class FramedLink : public Link {
   }
   std::optional<Duration> RoundTrip() const override { return stream_->RoundTrip(); }
   Transport transport() const override { return stream_->transport(); }
+  uint64_t received() const override { return received_; }
 
  private:
   Status Gone(const char* what) {
@@ -66,6 +67,7 @@ class FramedLink : public Link {
   const size_t read_ahead_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> woken_{false};
+  std::atomic<uint64_t> received_{0};
 
   // Used by the receiving thread only.
   std::vector<std::byte> buffer_;
@@ -179,6 +181,7 @@ StatusOr<bool> FramedLink::ReadSome() {
   if (!*got) return false;
   if (**got == 0) return Gone(in_frame_ || to_ > 0 ? "closed the link in the middle of a frame" : "closed the link");
   (direct ? filled_ : to_) += **got;
+  received_ += **got;
   return true;
 }
 

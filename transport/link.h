@@ -51,6 +51,9 @@ class Link {
   // Ends a Recv that waits, or else the next one, with kCancelled. For a receiver that waits for other things too.
   virtual void Wake() = 0;
 
+  // Bytes that came in so far, of frames that are not whole too. Any thread. 0 where nothing counts them.
+  virtual uint64_t received() const { return 0; }
+
   // How long a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any
   // thread.
   virtual std::optional<Duration> RoundTrip() const { return std::nullopt; }

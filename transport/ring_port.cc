@@ -1,6 +1,8 @@
 #include "transport/ring_port.h"
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <map>
 
 #include "base/log.h"
@@ -11,6 +13,9 @@
 #include "transport/local_socket.h"
 #include "transport/pages.h"
 #include "transport/shm_hello.h"
+#include "transport/udp_hello.h"
+#include "transport/udp_host.h"
+#include "transport/udp_wire.h"
 #include "transport/unclaimed_links.h"
 #include "transport/uring_stream.h"
 
@@ -18,9 +23,13 @@ namespace gyre {
 namespace {
 
 std::string Describe(const Hello& h) {
-  return h.role == LinkRole::kRing ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
-                                   : fmt::format("the bulk link to {}", h.to);
+  return h.role == LinkRole::kRing
+             ? fmt::format("hop {} of plan {}", h.hop, h.epoch.number)
+             : fmt::format("the {} link to {}", h.role == LinkRole::kBulk ? "bulk" : "weights", h.to);
 }
+
+// Where the handler of links for weights stands among those of workers, none of which has this name.
+const std::string kWeightsName = "@weights";
 
 // The socket is fresh, so an answer fits in.
 Status SendReply(int socket, const HelloReply& reply) {
@@ -35,6 +44,12 @@ StatusOr<std::unique_ptr<Link>> LinkOf(int socket, Transport transport, const st
   return MakeFramedLink(std::move(stream), peer, options);
 }
 
+// What carries the link of this dialer.
+Transport ComesOver(const Caller& caller, const Hello& hello) {
+  if (caller.local) return Transport::kShm;
+  return hello.udp ? Transport::kUdp : Transport::kTcp;
+}
+
 Status CheckCarrier(Transport transport) {
   return transport == Transport::kKernel ? Annotate(CheckUring(), "--transport kernel") : absl::OkStatus();
 }
@@ -47,7 +62,10 @@ class Port : public RingPort {
                     .unverified = options.unverified,
                     .max_verified = options.max_unclaimed,
                     .on_refused = [this](const Caller& caller, const std::string& why) { Refused(caller, why); }}) {}
-  ~Port() override { reader_ = nullptr; }
+  ~Port() override {
+    reader_ = nullptr;
+    udp_ = nullptr;
+  }
 
   Status Listen();
   const std::string& address() const override { return address_; }
@@ -58,6 +76,7 @@ class Port : public RingPort {
     return Guarded([&] { return TryAccept(expected, deadline); });
   }
   void SetBulkHandler(const std::string& name, BulkHandler handler) override;
+  void SetWeightsHandler(const RingKey& key, BulkHandler handler) override;
   void SetKey(uint64_t term, const RingKey& key) override { unclaimed_.SetKey(term, key); }
   void Cancel(Epoch epoch) override { unclaimed_.Cancel(epoch); }
   RingPortStats stats() const override {
@@ -85,9 +104,10 @@ class Port : public RingPort {
                                           Deadline deadline);
   // kUnavailable: this dialer and `to` share no memory, and the message says why.
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
+  StatusOr<std::unique_ptr<Link>> DialUdp(const RingAddress& to, Hello hello, Deadline deadline);
   // The link of a dialer that is welcome, and it is told so.
-  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, Transport transport, const std::string& peer,
-                                          const TcpOptions& options);
+  StatusOr<std::unique_ptr<Link>> Welcome(Fd socket, const Caller& caller, const Hello& hello, Transport transport,
+                                          const std::string& peer, const TcpOptions& options);
   // Why a dialer that waits can't be taken for `expected`; "" = it can.
   std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
   TcpOptions Tcp(LinkRole role) const;
@@ -111,8 +131,10 @@ class Port : public RingPort {
 
   Mutex bulk_mutex_;
   CondVar bulk_called_;
-  std::map<std::string, Bulk> bulk_ GYRE_GUARDED_BY(bulk_mutex_);
+  std::map<std::string, Bulk> bulk_ GYRE_GUARDED_BY(bulk_mutex_);  // by worker; and kWeightsName
+  RingKey weights_key_ GYRE_GUARDED_BY(bulk_mutex_){};             // counts while that one has a handler
 
+  std::unique_ptr<UdpHost> udp_;
   std::unique_ptr<HelloReader> reader_;  // its thread uses all the others
 };
 
@@ -140,6 +162,18 @@ Status Port::Listen() {
     }
   }
   GYRE_ASSIGN_OR_RETURN(reader_, HelloReader::Listen(std::move(reader)));
+  if (options_.transport == Transport::kAuto || options_.transport == Transport::kUdp) {
+    StatusOr<std::unique_ptr<UdpHost>> udp = UdpHost::Open(FormatHostPort(at.host, reader_->port()));
+    if (udp.ok()) {
+      udp_ = *std::move(udp);
+      address.udp = udp_->port();
+      address.only_udp = options_.transport == Transport::kUdp;
+    } else if (options_.transport == Transport::kUdp) {
+      return Annotate(udp.status(), "--transport udp");
+    } else {
+      Log(LogLevel::kInfo, "no link of this process goes over UDP: {}", Message(udp.status()));
+    }
+  }
   const std::string& host = options_.advertise_host;
   // At all addresses: others know best how they reach this machine.
   const bool any = host.empty() && reader_->any_address();
@@ -151,11 +185,23 @@ Status Port::Listen() {
 
 TcpOptions Port::Tcp(LinkRole role) const {
   TcpOptions tcp = options_.tcp;
-  if (role == LinkRole::kBulk) tcp.silence = options_.bulk_silence;
+  if (role != LinkRole::kRing) tcp.silence = options_.bulk_silence;
   return tcp;
 }
 
 void Port::OnHello(Fd fd, const Caller& caller, const Hello& hello) {
+  if (hello.role == LinkRole::kWeights) {
+    bool right = false;
+    {
+      MutexLock lock(&bulk_mutex_);
+      right = SameKey(hello.key, weights_key_) && bulk_[kWeightsName].handler;
+    }
+    if (!right) {
+      SendReply(fd.get(), {.refusal = "it gives no weights to links with this key"}).IgnoreError();
+      return Refused(caller, "its hello for weights has a wrong key");
+    }
+    return OnBulk(std::move(fd), caller, hello);
+  }
   const KeyCheck check = unclaimed_.Check(hello);
   if (check == KeyCheck::kWrong) return Refused(caller, "its hello has a wrong key");
   if (hello.role == LinkRole::kBulk) {
@@ -181,16 +227,19 @@ void Port::Refused(const Caller& caller, const std::string& why) {
 
 void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   if (unclaimed_.Cancelled(hello.epoch)) return;
-  if (options_.transport == Transport::kShm && !caller.local) {
-    SendReply(fd.get(), {.refusal = "this end takes shm only (--transport)"}).IgnoreError();
-    return Refused(caller, "its bulk link comes over tcp");
+  const Transport comes = ComesOver(caller, hello), own = options_.transport;
+  if ((own == Transport::kShm || own == Transport::kUdp) && comes != own) {
+    SendReply(fd.get(), {.refusal = fmt::format("this end takes {} only (--transport)", TransportName(own))})
+        .IgnoreError();
+    return Refused(caller, fmt::format("its bulk link comes over {}", TransportName(comes)));
   }
   TcpOptions options = Tcp(LinkRole::kBulk);
   options.max_payload = kMaxPullRequest;
   Status failed;
-  const Status status = HandOver(hello.to, [&]() -> StatusOr<std::unique_ptr<Link>> {
-    auto link =
-        Welcome(std::move(fd), caller, options_.transport, fmt::format("{} ({})", hello.from, caller.peer), options);
+  const std::string& to = hello.role == LinkRole::kWeights ? kWeightsName : hello.to;
+  const Status status = HandOver(to, [&]() -> StatusOr<std::unique_ptr<Link>> {
+    auto link = Welcome(std::move(fd), caller, hello, options_.transport,
+                        fmt::format("{} ({})", hello.from, caller.peer), options);
     failed = link.status();
     if (link.ok()) ++accepted_;
     return link;
@@ -199,8 +248,19 @@ void Port::OnBulk(Fd fd, const Caller& caller, const Hello& hello) {
   if (absl::IsNotFound(status)) SendReply(fd.get(), {.refusal = Message(status)}).IgnoreError();
 }
 
-StatusOr<std::unique_ptr<Link>> Port::Welcome(Fd socket, const Caller& caller, Transport transport,
+StatusOr<std::unique_ptr<Link>> Port::Welcome(Fd socket, const Caller& caller, const Hello& hello, Transport transport,
                                               const std::string& peer, const TcpOptions& options) {
+  if (hello.udp) {
+    if (udp_ == nullptr) return Unavailable("this end takes no datagrams");
+    GYRE_ASSIGN_OR_RETURN(const UdpGreeting greeting, UdpGreeting::Make());
+    UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = hello.udp->link};
+    GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *hello.udp, false));
+    const int connection = socket.get();
+    facts.connection = std::move(socket);
+    GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, udp_->Accept(std::move(facts)));
+    GYRE_RETURN_IF_ERROR(SendReply(connection, {.udp = greeting.offer()}));
+    return MakeFramedLink(std::move(stream), peer, options);
+  }
   if (caller.local) {
     GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, WelcomeWithMemory(std::move(socket)));
     return MakeFramedLink(std::move(stream), peer, options);
@@ -241,6 +301,14 @@ void Port::SetBulkHandler(const std::string& name, BulkHandler handler) {
   while (!bulk.handler && bulk.calls > 0) bulk_called_.Wait(&bulk_mutex_);
 }
 
+void Port::SetWeightsHandler(const RingKey& key, BulkHandler handler) {
+  {
+    MutexLock lock(&bulk_mutex_);
+    weights_key_ = key;
+  }
+  SetBulkHandler(kWeightsName, std::move(handler));
+}
+
 std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) const {
   if (!SameKey(found.hello.key, expected.key)) return "the ring's key is another one";
   if (found.hello.model_hash != expected.model_hash) return "the model is another one";
@@ -250,7 +318,7 @@ std::string Port::WhyNot(const UnclaimedLink& found, const Hello& expected) cons
   }
   const StatusOr<Transport> transport = AgreedTransport(expected.transport, options_.transport);
   if (!transport.ok()) return Message(transport.status());
-  const Transport comes = found.caller.local ? Transport::kShm : Transport::kTcp;
+  const Transport comes = ComesOver(found.caller, found.hello);
   const Transport wanted = *transport == Transport::kKernel ? Transport::kTcp : *transport;  // TCP to the other end
   if (wanted != Transport::kAuto && wanted != comes) {
     return fmt::format("it comes over {}, this end takes {} only (--transport)", TransportName(comes),
@@ -270,7 +338,7 @@ StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline 
     std::string why = WhyNot(found, expected);
     if (why.empty()) {
       StatusOr<std::unique_ptr<Link>> link =
-          Welcome(std::move(found.socket), found.caller, transport, peer, Tcp(LinkRole::kRing));
+          Welcome(std::move(found.socket), found.caller, found.hello, transport, peer, Tcp(LinkRole::kRing));
       // A dialer over TCP has no other way, so the plan fails with this reason.
       if (link.ok() || (absl::IsResourceExhausted(link.status()) && !found.caller.local)) return link;
       why = Message(link.status());
@@ -285,9 +353,10 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
   if (unclaimed_.Cancelled(hello.epoch)) return absl::CancelledError("the plan was given up");
   if (address == address_) {
     auto [here, there] = MakeInprocLinkPair({});
-    if (hello.role == LinkRole::kBulk) {
+    if (hello.role != LinkRole::kRing) {
       std::unique_ptr<Link> end = std::move(there);
-      GYRE_RETURN_IF_ERROR(HandOver(hello.to, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
+      const std::string& to_name = hello.role == LinkRole::kWeights ? kWeightsName : hello.to;
+      GYRE_RETURN_IF_ERROR(HandOver(to_name, [&end]() -> StatusOr<std::unique_ptr<Link>> { return std::move(end); }));
     } else {
       if (!unclaimed_.Add({.hello = hello, .link = std::move(there)})) {
         return absl::CancelledError("the plan was given up");
@@ -303,6 +372,8 @@ StatusOr<std::unique_ptr<Link>> Port::TryDial(const std::string& address, const 
   if (*transport == Transport::kTcp || *transport == Transport::kKernel) {
     return DialTcp(to.tcp, *transport, hello, deadline);
   }
+  if (*transport == Transport::kUdp || (*transport == Transport::kAuto && to.only_udp))
+    return DialUdp(to, hello, deadline);
   StatusOr<std::unique_ptr<Link>> shared = DialShm(to, hello, deadline);
   if (!absl::IsUnavailable(shared.status())) return shared;
   if (*transport == Transport::kShm) {
@@ -329,6 +400,37 @@ StatusOr<std::unique_ptr<Link>> Port::DialShm(const RingAddress& to, const Hello
     return FailedPrecondition("{} refuses {}: {}", to.tcp, Describe(hello), answer->refusal);
   }
   return MakeFramedLink(std::move(answer->stream), to.tcp, Tcp(hello.role));
+}
+
+StatusOr<std::unique_ptr<Link>> Port::DialUdp(const RingAddress& to, Hello hello, Deadline deadline) {
+  if (udp_ == nullptr || to.udp == 0) {
+    return FailedPrecondition("{} is to go over UDP (--transport udp) to {}: {} takes no datagrams", Describe(hello),
+                              to.tcp, udp_ == nullptr ? "this process" : "it");
+  }
+  const auto stopped = [this, &hello] { return unclaimed_.Cancelled(hello.epoch); };
+  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to.tcp, deadline, stopped));
+  Fd socket(fd);
+  SetTcpOptions(fd, options_.tcp);
+  GYRE_ASSIGN_OR_RETURN(const UdpGreeting greeting, UdpGreeting::Make());
+  hello.udp = greeting.offer();
+  StatusOr<HelloReply> reply = SayHello(fd, hello, deadline, stopped);
+  if (!reply.ok()) return Annotate(reply.status(), fmt::format("{} to {}", Describe(hello), to.tcp));
+  if (!reply->refusal.empty()) {
+    return FailedPrecondition("{} refuses {}: {}", to.tcp, Describe(hello), reply->refusal);
+  }
+  if (!reply->udp) return FailedPrecondition("{} takes {} but no datagrams", to.tcp, Describe(hello));
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
+    return Unavailable("{}: {}", to.tcp, std::strerror(errno));
+  }
+  const UdpAddress at = WithPort(ToUdpAddress(reinterpret_cast<const sockaddr*>(&peer), size), to.udp);
+  UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = reply->udp->link};
+  GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *reply->udp, true));
+  facts.connection = std::move(socket);
+  StatusOr<std::unique_ptr<ByteStream>> stream = udp_->Dial(std::move(facts), at, deadline, stopped);
+  if (!stream.ok()) return Annotate(stream.status(), Describe(hello));
+  return MakeFramedLink(*std::move(stream), to.tcp, Tcp(hello.role));
 }
 
 StatusOr<std::unique_ptr<Link>> Port::DialTcp(const std::string& to, Transport transport, const Hello& hello,

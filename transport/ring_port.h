@@ -57,6 +57,10 @@ class RingPort {
   // takes it back; a handler that is being called returns first.
   using BulkHandler = std::function<void(std::unique_ptr<Link>)>;
   virtual void SetBulkHandler(const std::string& name, BulkHandler handler) = 0;
+  // From now on links for weights with this key are handed over likewise, whatever plan there is; {} takes it back.
+  virtual void SetWeightsHandler(const RingKey& key, BulkHandler handler) {
+    static_cast<void>(key), static_cast<void>(handler);
+  }
   // The key of ring and bulk links from now on. Links that wait with another key of this term are dropped, and so are
   // those that were verified by the key of another term.
   virtual void SetKey(uint64_t term, const RingKey& key) = 0;

@@ -24,6 +24,8 @@
 #include "proto/convert.h"
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
+#include "weights/remote_weights.h"
+#include "weights/weight_stock.h"
 #include "worker/event_outbox.h"
 #include "worker/worker.h"
 
@@ -107,7 +109,14 @@ class Node {
   // A stage that computes can't be dropped before it is done.
   Status WaitForStage();
   Status Listen();
-  Status OpenModelFor(const ClusterFacts& facts);
+  Status OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub);
+  // The model's file on this machine.
+  StatusOr<std::shared_ptr<const Model>> OpenFile(const ClusterFacts& facts, const OpenOptions& open) const;
+  // The store of a model whose weights are fetched.
+  StatusOr<std::shared_ptr<PieceStore>> OpenStore(v1::Cluster::Stub& stub);
+  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known);
+  // Compares this machine's file with the coordinator's manifest, if there is one, when its layers are loaded.
+  void CompareLater(v1::Cluster::Stub& stub);
   // The model of other_models with this hash, or nullptr.
   std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
   uint64_t Memory();
@@ -125,7 +134,10 @@ class Node {
   const uint64_t instance_ = RandomInstance();
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
+  std::unique_ptr<WeightStock> stock_;  // its server uses the port
   std::shared_ptr<const Model> model_;
+  std::shared_ptr<PieceStore> store_;  // of a model whose weights are fetched; else null
+  bool lost_ = false;                  // the coordinator did not answer
   bool exact_ = false;
   std::shared_ptr<Worker> worker_;
   std::string name_;
@@ -188,6 +200,8 @@ Status Node::Listen() {
         at.host);
   }
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
+  stock_ = std::make_unique<WeightStock>(WeightCache(options_.cache, options_.cache_limit), port_.get());
+  stock_->server().SetRate(options_.weights_rate);
   return absl::OkStatus();
 }
 
@@ -199,14 +213,8 @@ std::shared_ptr<const Model> Node::FindByHash(uint64_t hash, const OpenOptions& 
   return nullptr;
 }
 
-Status Node::OpenModelFor(const ClusterFacts& facts) {
-  if (worker_ != nullptr && model_->content_hash() == facts.model_hash && exact_ == facts.exact)
-    return absl::OkStatus();
+StatusOr<std::shared_ptr<const Model>> Node::OpenFile(const ClusterFacts& facts, const OpenOptions& open) const {
   const std::string path = options_.model.empty() ? facts.model_path : options_.model;
-  OpenOptions open = options_.open;
-  if (open.rope_base == 0) open.rope_base = facts.rope_base;
-  if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
-  open.context = facts.context;
   StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
   if (options_.model.empty() && (!model.ok() || (*model)->content_hash() != facts.model_hash)) {
     if (auto other = FindByHash(facts.model_hash, open)) model = std::move(other);
@@ -221,11 +229,88 @@ Status Node::OpenModelFor(const ClusterFacts& facts) {
     return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})",
                               path, facts.model_path, (*model)->content_hash(), facts.model_hash);
   }
+  return model;
+}
+
+StatusOr<WeightsPart> Node::AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::WeightsRequest request;
+  request.set_offset(offset);
+  request.set_only_known(only_known);
+  v1::WeightsReply reply;
+  const grpc::Status status = stub.Weights(&context, request, &reply);
+  if (status.ok()) return Decode(reply);
+  lost_ = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return FromGrpcAt(status, options_.join);
+}
+
+StatusOr<std::shared_ptr<PieceStore>> Node::OpenStore(v1::Cluster::Stub& stub) {
+  lost_ = false;
+  Deadline next_word = Deadline::min();
+  return OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset, false); }, stock_->cache(),
+                    [&](uint64_t done, uint64_t all, bool hashing) {
+                      if (hashing && Clock::now() >= next_word) {
+                        Say(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
+                                        static_cast<double>(done) / (1u << 30), static_cast<double>(all) / (1u << 30)));
+                        next_word = After(std::chrono::seconds(5));
+                      }
+                      return Ends();
+                    });
+}
+
+void Node::CompareLater(v1::Cluster::Stub& stub) {
+  const auto remote = FetchManifest([&](uint64_t offset) { return AskForPart(stub, offset, true); }, nullptr, false,
+                                    [this](uint64_t, uint64_t, bool) { return Ends(); });
+  lost_ = false;  // then there is nothing to compare with
+  if (!remote.ok()) return;
+  StatusOr<ModelBytes> bytes = BytesOf(model_);
+  if (!bytes.ok()) return Log(LogLevel::kWarn, "{}", Message(bytes.status()));
+  const bool alike = std::equal(bytes->files.begin(), bytes->files.end(), remote->manifest->files.begin(),
+                                remote->manifest->files.end(),
+                                [](const ManifestFile& a, const ManifestFile& b) { return a.size == b.size; });
+  if (!alike) return Log(LogLevel::kWarn, "{}: its files are cut in other ways than the coordinator's", model_->path());
+  StatusOr<std::shared_ptr<PieceStore>> store = stock_->cache().OverFiles(remote->manifest, *std::move(bytes), false);
+  if (store.ok()) stock_->SetStore(*std::move(store));
+}
+
+Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
+  const bool same = worker_ != nullptr && model_->content_hash() == facts.model_hash && exact_ == facts.exact;
+  if (same && store_ == nullptr) return absl::OkStatus();
+  OpenOptions open = options_.open;
+  if (open.rope_base == 0) open.rope_base = facts.rope_base;
+  if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
+  open.context = facts.context;
+  StatusOr<std::shared_ptr<const Model>> model = NotFound("--weights fetch: no file is looked for");
+  if (options_.weights != WeightsFrom::kFetch && store_ == nullptr) model = OpenFile(facts, open);
+  std::shared_ptr<PieceStore> store;
+  const bool may_fetch =
+      options_.weights == WeightsFrom::kFetch || (options_.weights == WeightsFrom::kAuto && options_.model.empty());
+  if (!model.ok() && may_fetch && facts.weights && !options_.cache.empty()) {
+    GYRE_ASSIGN_OR_RETURN(store, OpenStore(stub));
+    // The coordinator may have begun again with a file that differs in what the hash does not see.
+    if (same && store->manifest().root == store_->manifest().root) return absl::OkStatus();
+    open.known_hash = facts.model_hash;
+    model = OpenModel(store->ModelPath(), open);
+    if (model.ok()) {
+      Say(fmt::format("the model's file is not here: the weights of this worker's layers are fetched into {}",
+                      store->ModelPath()));
+    }
+  } else if (!model.ok() && options_.weights == WeightsFrom::kFetch) {
+    return FailedPrecondition("--weights fetch: {}", facts.weights
+                                                         ? "there is no folder for them: name one with --cache"
+                                                         : "this coordinator does not give weights");
+  }
+  GYRE_RETURN_IF_ERROR(model.status());
   session_.reset();
   if (worker_ != nullptr) worker_->Stop();
   worker_ = nullptr;
   model_ = *std::move(model);
+  store_ = store;
+  stock_->SetStore(std::move(store));
   exact_ = facts.exact;
+  if (store_ == nullptr && facts.weights) CompareLater(stub);
   return absl::OkStatus();
 }
 
@@ -260,7 +345,15 @@ Status Node::Run() {
     end = facts.status();
     if (end.ok() && session_ && session_->term != facts->term) EndSession();
     if (end.ok() && port_ == nullptr) end = Listen();
-    if (end.ok()) end = OpenModelFor(*facts);
+    if (end.ok()) {
+      end = OpenModelFor(*facts, *stub);
+      if (lost_ || absl::IsCancelled(end)) {  // it is waited for, or this worker stops
+        lost_ = false;
+        end = absl::OkStatus();
+        if (!Ends()) Sleep(milliseconds(500));
+        continue;
+      }
+    }
     if (end.ok() && !session_) end = WaitForStage();
     if (end.ok() && !Ends()) end = Attached(*stub);
     if (!end.ok()) break;
@@ -325,7 +418,9 @@ WorkerHello Node::MakeHello() {
           .instance = instance_,
           .transport = options_.transport,
           .resumes_term = session_ ? session_->term : 0,
-          .received = session_ ? session_->received : 0};
+          .received = session_ ? session_->received : 0,
+          .fetches = store_ != nullptr,
+          .disk = store_ != nullptr ? stock_->cache().Capacity(store_->manifest().root) : 0};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -357,6 +452,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     return refused ? Annotate(status, "the coordinator refuses this worker") : absl::OkStatus();
   }
   const std::string name = welcome->name;
+  // At once, as others may fetch weights here before it is in a plan.
+  if (welcome->weights_key) stock_->SetKey(*welcome->weights_key);
   if (worker_ == nullptr || worker_->control().name() != name) {
     // Another name is another worker; the weights would be the same, but the bulk links find it by its name.
     if (worker_ != nullptr) worker_->Stop();
@@ -366,7 +463,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
                     .threads = options_.threads,
                     .cpus = options_.cpus,
                     .exact = exact_,
-                    .port = port_.get()};
+                    .port = port_.get(),
+                    .weights = stock_.get()};
     w.on_fatal = [this](const Status& why) {
       MutexLock lock(&fatal_mutex_);
       fatal_ = why;

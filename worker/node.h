@@ -17,6 +17,13 @@ namespace gyre {
 
 class Worker;
 
+// Where a worker's weights come from.
+enum class WeightsFrom {
+  kAuto,   // the model's file if it is here, else the coordinator and other workers
+  kFile,   // a file of this machine
+  kFetch,  // the coordinator and other workers, whatever is here
+};
+
 struct NodeOptions {
   std::string join;   // HOST:PORT of the coordinator
   std::string model;  // "" = the path that the coordinator names
@@ -35,6 +42,10 @@ struct NodeOptions {
   // Paths of models that this machine has elsewhere: looked through for the coordinator's, by its hash, where its path
   // is not here. May be empty.
   std::function<std::vector<std::string>()> other_models;
+  WeightsFrom weights = WeightsFrom::kAuto;
+  std::string cache;                            // folder for weights that are fetched; "" = none are
+  uint64_t cache_limit = 0;                     // bytes of all of them, 0 = what the disk holds
+  uint64_t weights_rate = 0;                    // bytes a second to other workers, 0 = no limit
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   // The worker shall give its layers to others and then end, within drain_timeout. Empty: never. Any thread.
   std::function<bool()> leaves;

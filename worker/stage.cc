@@ -27,7 +27,10 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (s.blocks.size() != groups) {
     return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
   }
-  const PagePool& pool = *parts_.layers.front()->pages;
+  const auto keeps = std::find_if(parts_.layers.begin(), parts_.layers.end(),
+                                  [](const std::shared_ptr<Layer>& l) { return l->pages != nullptr; });
+  if (keeps == parts_.layers.end()) return CheckRequests(s);
+  const PagePool& pool = *(*keeps)->pages;
   const size_t end = size_t{s.first_position} + s.row_count;
   const auto block_size = static_cast<size_t>(pool.view().block_size);
   for (const auto& table : s.blocks) {
@@ -41,6 +44,11 @@ Status Stage::CheckSequence(const SeqRows& s) const {
       }
     }
   }
+  return CheckRequests(s);
+}
+
+Status Stage::CheckRequests(const SeqRows& s) const {
+  const auto seq = static_cast<uint64_t>(s.seq);
   for (const RowRequest& r : s.requests) {
     if (!r.touched.empty() && static_cast<size_t>(r.touched.back()) >= vocab_) {
       return InvalidArgument("sequence {}: touched id {}, the vocabulary has 0-{}", seq, r.touched.back(), vocab_ - 1);
@@ -68,8 +76,15 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
   return absl::OkStatus();
 }
 
+const PagePool* Stage::KvOf(const Layer& layer) const {
+  const AttentionSpec* a = layer.spec.attention();
+  if (a == nullptr || a->kv_layer < 0) return layer.pages.get();
+  return parts_.layers[static_cast<size_t>(a->kv_layer - parts_.range.begin)]->pages.get();
+}
+
 void Stage::StampPages(const StepBatch& batch, uint64_t step) {
   for (const auto& layer : parts_.layers) {
+    if (layer->pages == nullptr) continue;
     const auto block = static_cast<uint32_t>(layer->pages->view().block_size);
     for (const SeqRows& s : batch.seqs) {
       const auto& table = s.blocks[static_cast<size_t>(layer->spec.kv_group)];
@@ -99,7 +114,7 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
     // In a step of generated rows every row is a logit row, and one set of places serves.
     const bool some_rows = ends && logit_rows_.rows().size() < x_rows_;
     const TimedLayer timed(clock, x_rows_);
-    forward_.RunLayer(*layer, places_, some_rows ? logit_rows_ : places_, x_.data());
+    forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x_.data());
   }
   if (parts_.last) Answers(batch, answer);
   return absl::OkStatus();
@@ -137,7 +152,8 @@ void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
   for (size_t first = 0; first < headed_.size(); first += kSlice) {
     const size_t count = std::min(kSlice, headed_.size() - first);
     if (logits_.size() < count * vocab_) logits_.resize(count * vocab_);
-    forward_.Head(normed_.data() + first * dim_, count, parts_.ends, spec.final_softcap, logits_.data());
+    forward_.Head(normed_.data() + first * dim_, count, parts_.ends, spec.logit_scale, spec.final_softcap,
+                  logits_.data());
     for (size_t i = 0; i < count; ++i) {
       const HeadedRow& row = headed_[first + i];
       RowAnswer& out = answer->rows[row.answer];
@@ -202,7 +218,8 @@ LogitsAnswer Stage::Answer(const LogitsQuestion& question) {
   for (const Kept& kept : kept_) {
     if (kept.key != question) continue;
     answer.logits.resize(vocab_);
-    forward_.Head(kept.hidden.data(), 1, parts_.ends, parts_.model->spec().final_softcap, answer.logits.data());
+    const ModelSpec& spec = parts_.model->spec();
+    forward_.Head(kept.hidden.data(), 1, parts_.ends, spec.logit_scale, spec.final_softcap, answer.logits.data());
     break;
   }
   return answer;

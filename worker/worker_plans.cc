@@ -168,6 +168,8 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
     EndTeamThreads();
     status = ResourceExhausted("no thread for plan {}: {}", epoch.number, e.what());
   }
+  // After the answer, as the end of a fetch may wait for a source that does not answer.
+  const std::unique_ptr<WeightLoading> loading = std::move(loading_);
   if (!status.ok()) {
     copying_ = {};
     if (!Aborted(epoch)) Say(epoch, StageFault{status});
@@ -209,11 +211,29 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     total += bytes;
   }
   size_t done = 0;
-  progress_ = {.done = 0, .total = total};
+  auto said = [&] {
+    progress_ = {.done = done, .total = total};
+    if (loading_ != nullptr) {
+      progress_.fetched = loading_->fetched_bytes();
+      progress_.to_fetch = loading_->to_fetch_bytes();
+    }
+    next_word_ = After(std::chrono::seconds(1));
+    Say(request.plan.epoch, progress_);
+  };
+  said();
   const BytesDone progress = [&](size_t bytes) {
     done += bytes;
-    progress_ = {.done = done, .total = total};
-    Say(request.plan.epoch, progress_);
+    said();
+  };
+  // Weights that are on their way are no silence for the coordinator; a fetch that stands still is.
+  uint64_t activity = 0;
+  const auto cancelled = [&] {
+    const uint64_t now = loading_ == nullptr ? activity + 1 : loading_->activity();
+    if (now != activity && Clock::now() >= next_word_) {
+      activity = now;
+      said();
+    }
+    return Aborted(request.plan.epoch);
   };
   auto find = [](const std::shared_ptr<const StageParts>& parts, int i) -> std::shared_ptr<Layer> {
     if (parts == nullptr || i < parts->range.begin || i >= parts->range.end) return nullptr;
@@ -226,29 +246,51 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
                    .last = plan.last,
                    .layers = {},
                    .ends = {}};
+  const std::shared_ptr<const StageParts> before = running ? running : kept;
+  const bool ends_here = before != nullptr && before->first >= plan.first && before->last >= plan.last;
+  if (options_.weights != nullptr) {
+    LoadingRequest wanted{.range = plan.layers,
+                          .layers = {},
+                          .first = plan.first,
+                          .last = plan.last,
+                          .tied_head = model.spec().tied_head,
+                          .ends = !ends_here,
+                          .in_use = before != nullptr ? before->range : LayerRange{},
+                          .sources = request.weight_sources,
+                          .name = options_.name,
+                          .transport = request.plan.transport,
+                          // Beside a stage that computes, hashing takes little.
+                          .threads = running != nullptr ? std::max(1, options_.threads / 8) : options_.threads};
+    for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
+      if (find(running, i) == nullptr && find(kept, i) == nullptr) wanted.layers.push_back(i);
+    }
+    GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted, cancelled));
+    said();
+  }
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
-    if (layer != nullptr) {
+    if (layer != nullptr && layer->pages != nullptr) {
       const KvView& v = layer->pages->view();
       const bool same = v.block_size == request.block_size && layer->pages->num_blocks() == request.num_blocks &&
                         v.type == request.kv_type;
       if (!same) layer = layer->Weights();
-    } else if (layer = find(kept, i); layer != nullptr) {
+    } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
-    } else {
+    } else if (layer == nullptr) {
+      if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, cancelled));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
     }
-    if (layer->pages == nullptr) {
+    if (layer->pages == nullptr && ModelSpec::KvElems(layer->spec) > 0) {
       GYRE_ASSIGN_OR_RETURN(layer->pages,
                             PagePool::Make(layer->spec, request.num_blocks, request.block_size, request.kv_type));
     }
     parts.layers.push_back(std::move(layer));
   }
-  const std::shared_ptr<const StageParts> before = running ? running : kept;
-  if (before != nullptr && before->first >= plan.first && before->last >= plan.last) {
+  if (ends_here) {
     parts.ends = before->ends;
   } else {
+    if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForEnds(cancelled));
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);

@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/step_codec.h"
 #include "transport/link_inbox.h"
+#include "weights/weight_stock.h"
 #include "worker/migration.h"
 #include "worker/stage.h"
 #include "worker/worker.h"
@@ -170,6 +171,7 @@ class Worker::Impl : public StageControl {
   StepAnswer answer_;
 
   Copying copying_;         // the loader's
+  std::unique_ptr<WeightLoading> loading_;  // the loader's: of the stage that it prepares
   StageProgress progress_;  // the loader's: what it said last
   Deadline next_word_ = Deadline::min();
 

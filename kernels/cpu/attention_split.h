@@ -51,10 +51,11 @@ struct AttentionCall {
   size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
   // The positions of a split that the row attends to; empty if there are none.
   Range Sees(const KvRow& row, size_t split) const;
+  // The query head of query i of an item.
+  size_t Head(const AttentionItem& item, size_t i) const { return item.head * group + i % (item.heads * group); }
   // Offset of query i of an item in q and in out.
   size_t At(const AttentionItem& item, size_t i) const {
-    const size_t of_row = item.heads * group;
-    return ((item.row + i / of_row) * heads + item.head * group + i % of_row) * dim;
+    return ((item.row + i / (item.heads * group)) * heads + Head(item, i)) * dim;
   }
   const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i); }
 };
@@ -70,7 +71,8 @@ class AttentionPartial : public SoftmaxPartial {
   void Reset(size_t n);
   void Copy(const AttentionPartial& o, size_t n);
   void Add(const IsaOps& ops, const AttentionPartial& o, size_t n) { ops.combine_partials(*this, o, n, dim_); }
-  // Writes acc / sum to call.out. REQUIRES: every query attended to at least one position.
+  // Writes acc / sum to call.out, after the sinks have joined the sums. REQUIRES: every query attended to at least one
+  // position.
   void Finish(const AttentionCall& call, const AttentionItem& item) const;
 
  private:

@@ -67,9 +67,11 @@ void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {Dot<V8>,         DotPanels,           QuantizeX,      Scores<V8>,    ExpScores<V8>,
-                                  WeightedSum<V8>, CombinePartials<V8>, SiluTimes<V8>,  GeluTimes<V8>, Softcap<V8>,
-                                  RmsNorm<V8>,     ToHalf<V8>,          Gemm<V8>::kOps, kRows,         kManySigned};
+  static constexpr IsaOps kOps = {
+      Dot<V8>,         DotPanels,           QuantizeX,     Scores<V8>,     ExpScores<V8>,
+      WeightedSum<V8>, CombinePartials<V8>, SiluTimes<V8>, GeluTimes<V8>,  ClampedSwigluTimes<V8>,
+      Softcap<V8>,     RmsNorm<V8>,         ToHalf<V8>,    Gemm<V8>::kOps, kRows,
+      kManySigned};
   return &kOps;
 }
 

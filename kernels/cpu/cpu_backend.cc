@@ -119,7 +119,7 @@ class CpuBackend : public Backend {
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
-    const auto times = act == Activation::kSilu ? ops_.silu_times : ops_.gelu_times;
+    const auto times = ops_.TimesOf(act);
     team_.For(n, 1024, Elems(n) * 2,
               [=](size_t begin, size_t end) { times(gate + begin, up + begin, end - begin, out + begin); });
   }

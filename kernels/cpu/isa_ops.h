@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/tiles.h"
+#include "kernels/ops.h"
 
 namespace gyre::cpu {
 
@@ -93,6 +94,8 @@ struct IsaOps {
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
   void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
+  // Activation::kClampedSwiglu
+  void (*clamped_swiglu_times)(const float* gate, const float* up, size_t n, float* out);
   // x = cap * tanh(scale * x / cap); NaN stays NaN. Absolute error about cap * 1e-7.
   void (*softcap)(float* x, size_t n, float scale, float cap);
   // Backend::RmsNorm of one row. Gives the same bits on every ISA.
@@ -108,6 +111,10 @@ struct IsaOps {
   const TileOps* tiles = nullptr;
   // From this number of rows on dot_panels also uses tiles, for 8-bit codes.
   size_t tile_rows_from = SIZE_MAX;
+
+  auto TimesOf(Activation act) const {
+    return act == Activation::kSilu ? silu_times : act == Activation::kGeluTanh ? gelu_times : clamped_swiglu_times;
+  }
 
   // How dot_panels needs x: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the groups are
   // whole; rows that do not exist may hold anything.

@@ -185,19 +185,27 @@ class RefBackend : public Backend {
     const auto dim = static_cast<size_t>(kv.head_dim);
     for (const KvRow& row : rows) {
       for (int head = 0; head < p.heads; ++head, q += dim, out += dim) {
-        AttendHead(q, row, kv, p, head / (p.heads / kv.kv_heads), out);
+        AttendHead(q, row, kv, p, head, out);
       }
     }
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
     for (size_t i = 0; i < n; ++i) {
-      const double g = static_cast<double>(gate[i]);
-      const double a = act == Activation::kSilu
-                           ? g / (1 + std::exp(-g))
-                           : 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)));
-      out[i] = static_cast<float>(a * static_cast<double>(up[i]));
+      const double g = static_cast<double>(gate[i]), u = static_cast<double>(up[i]);
+      out[i] = static_cast<float>(Gated(g, u, act));
     }
+  }
+  static double Gated(double g, double u, Activation act) {
+    switch (act) {
+      case Activation::kSilu: return g / (1 + std::exp(-g)) * u;
+      case Activation::kGeluTanh: return 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
+      case Activation::kClampedSwiglu: {
+        const double low = std::min(7.0, g);
+        return low / (1 + std::exp(-1.702 * low)) * (std::clamp(u, -7.0, 7.0) + 1);
+      }
+    }
+    return 0;
   }
 
   void AddInPlace(float* x, const float* y, size_t n) override {
@@ -245,8 +253,9 @@ class RefBackend : public Backend {
  private:
   static void Row(const RefWeight& w, size_t n, float* out) { DequantizeRow(w.source, n, out); }
 
-  static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int kv_head,
+  static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int head,
                          float* out) {
+    const int kv_head = head / (p.heads / kv.kv_heads);
     const auto dim = static_cast<size_t>(kv.head_dim);
     const size_t end = size_t{row.position} + 1;
     const size_t window = static_cast<size_t>(p.window);
@@ -264,6 +273,11 @@ class RefBackend : public Backend {
       max = std::max(max, s);
     }
     double total = 0;
+    if (p.sinks != nullptr) {
+      const auto sink = static_cast<double>(p.sinks[head]);
+      max = std::max(max, sink);
+      total = std::exp(sink - max);
+    }
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/testing/tcp_pair.h"
+#include "tests/testing/udp_pair.h"
 #include "transport/inproc_link.h"
 #include "transport/shm_stream.h"
 #include "transport/uring_stream.h"
@@ -26,6 +27,12 @@ inline LinkPair UringPair(const UringOptions& options = {}, const TcpStreamOptio
           *MakeFramedLink(*MakeUringStream(Fd(server), tcp, options), "the client")};
 }
 
+inline LinkPair UdpPair() {
+  auto streams = UdpStreams(SharedUdpHost(), SharedUdpHost());
+  return {*MakeFramedLink(std::move(streams.first), "the acceptor"),
+          *MakeFramedLink(std::move(streams.second), "the dialer")};
+}
+
 struct Carrier {
   const char* name;
   Transport transport;
@@ -38,6 +45,7 @@ inline std::vector<Carrier> PlainCarriers() {
       {"memory", Transport::kMemory, [] { return MakeInprocLinkPair(); }},
       {"tcp", Transport::kTcp, [] { return TcpPair(); }},
       {"shm", Transport::kShm, [] { return ShmPair(false); }},
+      {"udp", Transport::kUdp, [] { return UdpPair(); }},
   };
   if (CheckUring().ok()) {
     carriers.push_back({"kernel", Transport::kKernel, [] { return UringPair(); }});
