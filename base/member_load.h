@@ -19,6 +19,8 @@ struct MemberLoad {
   uint64_t answer_bytes_sent = 0;          // bytes of the answers that it sent to the coordinator as the last stage
   LatencyHistogram step_times;             // of all its steps, while they were computed
   Transport transport = Transport::kAuto;  // what carries that link; kAuto: there is none
+  uint64_t in_layer_us = 0;                // for so long it computes the layer that it is in; 0 = none
+  uint64_t layer_estimate_us = 0;          // so long that should take; 0 = nothing was measured yet
   bool operator==(const MemberLoad&) const = default;
 };
 

@@ -103,6 +103,8 @@ class StageControl {
   // Says with StageTrace what was computed since the last call, and records for some seconds more. `asked` is a moment
   // of the caller's clock, which comes back with the answer.
   virtual void Trace(Deadline asked) { static_cast<void>(asked); }
+  // Nothing more is asked of it: a worker's process ends.
+  virtual void Dismiss() {}
 };
 
 }  // namespace gyre

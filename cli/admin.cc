@@ -1,4 +1,4 @@
-// gyre status, layers, resize, drain, undrain: asking a coordinator.
+// gyre status, layers, resize, drain, undrain, remove: asking a coordinator.
 #include <boost/json.hpp>
 #include <cstdio>
 
@@ -63,6 +63,11 @@ Status UndrainCommand(const AdminOptions& options) {
   if (options.json) return PrintJson(reply);
   fmt::print("{} may have layers again\n", options.what);
   return absl::OkStatus();
+}
+
+Status RemoveCommand(const AdminOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+  return PrintChange(options, AskRemove(cluster, options.what));
 }
 
 }  // namespace gyre

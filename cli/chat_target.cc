@@ -8,6 +8,7 @@
 #include "cli/chat_backend.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/quoted.h"
 
 namespace gyre {
 namespace {
@@ -103,6 +104,9 @@ StatusOr<ChatAnswer> TargetBackend::Answer(boost::json::array* messages, const G
                               : fmt::format("the answer is cut off: the context of {} tokens is full. {}",
                                             target_->facts().context, MoreRoom());
           }
+        }
+        if (const auto* waiting = std::get_if<Waiting>(&event)) {
+          fmt::print(stderr, "\n[{}]\n", PrintableSentence(Message(waiting->why)));
         }
         answer.stopped |= std::holds_alternative<Cancelled>(event);
       },

@@ -451,6 +451,10 @@ Action AddWorker(CLI::App* app) {
       })
       ->type_name("TOKEN");
   AddInsecureFlag(app, &o->insecure);
+  app->add_option("--drain-timeout", o->drain_seconds,
+                  "seconds that the other workers get to take its layers, at SIGTERM")
+      ->check(Whole(0, 86400))
+      ->type_name("S");
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);
   AddBinFlags(app, &o->open);
@@ -564,6 +568,12 @@ Action AddCaToken(CLI::App* app) {
   return [o] { return CaTokenCommand(*o); };
 }
 
+Action AddRemove(CLI::App* app) {
+  auto o = AddAdminFlags(app);
+  app->add_option("WORKER", o->what, "the worker's name")->required();
+  return [o] { return RemoveCommand(*o); };
+}
+
 Action AddLaunch(CLI::App* app) {
   auto o = std::make_shared<LaunchOptions>();
   app->add_option("RING", o->file, "a file as deploy/ring.example.toml")->required()->type_name("FILE");
@@ -645,6 +655,7 @@ const std::vector<Command>& Commands() {
       {"resize", "move layers between workers while the ring serves", AddResize},
       {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
       {"undrain", "let a drained worker have layers again", AddUndrain},
+      {"remove", "move a worker's layers to the others and end its process", AddRemove},
       {"ca init", "make the CA of a cluster, for TLS between its machines", AddCaInit},
       {"ca issue", "write an identity: a private key and its certificate", AddCaIssue},
       {"ca revoke", "revoke the certificates of a name", AddCaRevoke},

@@ -186,6 +186,7 @@ struct WorkerCommandOptions {
   std::string weights = "auto";  // or file, fetch
   std::string weights_rate;      // as 50M
   bool quiet = false;
+  uint32_t drain_seconds = 60;
   LogOptions log;
   std::string version;
 };
@@ -212,6 +213,7 @@ Status LayersCommand(const AdminOptions& options);
 Status ResizeCommand(const AdminOptions& options);
 Status DrainCommand(const AdminOptions& options);
 Status UndrainCommand(const AdminOptions& options);
+Status RemoveCommand(const AdminOptions& options);
 
 struct LaunchOptions {
   std::string file;

@@ -15,6 +15,7 @@
 #include "cli/exit_code.h"
 #include "cli/session.h"
 #include "fmt/core.h"
+#include "model/quoted.h"
 
 namespace gyre {
 namespace {
@@ -88,6 +89,9 @@ class Printer {
       if (!quiet_) fmt::print(stderr, "{}\n", DescribeUsage(finished->usage));
     }
     if (std::holds_alternative<Cancelled>(event)) output_->Write("\n");
+    if (const auto* waiting = std::get_if<Waiting>(&event); waiting && !quiet_) {
+      fmt::print(stderr, "\n[{}]\n", PrintableSentence(Message(waiting->why)));
+    }
   }
 
  private:

@@ -318,7 +318,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
 Status WorkerCommand(const WorkerCommandOptions& options) {
   GYRE_RETURN_IF_ERROR(StartLog(options.log));
   InterruptGuard guard(0);
-  InterruptGuard::Begin();
+  InterruptGuard::Begin(2);
   TellMore();
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
@@ -372,12 +372,15 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
       fmt::print(stderr, "{}\n", line);
     };
   }
+  // SIGTERM has the layers go to others first; Ctrl-C, or a second signal, ends at once.
+  node.leaves = [] { return InterruptGuard::Terminated(); };
+  node.drain_timeout = std::chrono::seconds(options.drain_seconds);
   IdentityWatch watch(identity.get());
   Mutex watching;  // several threads of the node ask
   return RunNode(node, [&] {
     MutexLock lock(&watching);
     watch.Look(TakeHangup());
-    return InterruptGuard::Interrupted();
+    return InterruptGuard::Count() > (InterruptGuard::Terminated() ? 1 : 0);
   });
 }
 

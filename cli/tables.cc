@@ -19,6 +19,7 @@ std::string FormatLayers(const v1::StatusReply& status) {
     out += fmt::format("{:<16} {:>9} {:>9} {:>9} {:>7} {:>5.0f}% {:>7}  {}\n", m.name(),
                        m.has_layers() ? Range(m.layers())
                        : m.drained()  ? "drained"
+                       : m.leaving()  ? "leaving"
                                       : "-",
                        m.has_layers() ? Mib(m.weight_bytes()) : "-", m.has_layers() ? Mib(m.kv_bytes()) : "-",
                        m.threads(), m.busy() * 100, m.transport().empty() ? "-" : m.transport(),
@@ -57,6 +58,11 @@ std::string FormatStatus(const v1::StatusReply& s) {
     out += fmt::format("plans: {} made, {} given up, {} lost; last pause {:.1f} ms, longest {:.1f} ms\n", s.plans(),
                        s.aborted(), s.lost(), s.last_pause_ms(), s.longest_pause_ms());
   }
+  if (s.rings_lost() > 0) {
+    out += fmt::format("losses: {}, all that ran was computed again; last wait {:.1f} s, longest {:.1f} s\n",
+                       s.rings_lost(), s.last_wait_ms() / 1000, s.longest_wait_ms() / 1000);
+  }
+  if (!s.replay_note().empty()) out += s.replay_note() + "\n";
   return out + FormatLayers(s);
 }
 

@@ -241,4 +241,8 @@ StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::s
   return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Undrain);
 }
 
+StatusOr<v1::ChangeReply> AskRemove(const ClusterAddress& cluster, const std::string& worker) {
+  return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Remove);
+}
+
 }  // namespace gyre

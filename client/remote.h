@@ -28,5 +28,6 @@ StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster);
 StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::string& worker);
+StatusOr<v1::ChangeReply> AskRemove(const ClusterAddress& cluster, const std::string& worker);
 
 }  // namespace gyre

@@ -145,6 +145,7 @@ void Cluster::Impl::Do(TellMember& a) {
     case TellMember::kCommit: return control.Commit(a.epoch);
     case TellMember::kRelease: return control.Release(a.epoch);
     case TellMember::kAbort: return control.Abort(a.epoch);
+    case TellMember::kDismiss: return control.Dismiss();
   }
 }
 
@@ -325,6 +326,21 @@ void Cluster::Leave(const Membership& member, const Status& why, bool crashed) {
 }
 void Cluster::Report(const std::string& name, const MemberLoad& load) {
   impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });
+}
+void Cluster::Detach(const Membership& member, uint64_t stream, const Status& why) {
+  impl_->Post(
+      [member, stream, why](ClusterState& state, Deadline now) { return state.Detached(member, stream, why, now); });
+}
+void Cluster::Reattach(const Membership& member, uint64_t stream) {
+  impl_->Post([member, stream](ClusterState& state, Deadline now) { return state.Reattached(member, stream, now); });
+}
+void Cluster::WantsToLeave(const Membership& member) {
+  impl_->Post([member](ClusterState& state, Deadline now) { return state.WantsToLeave(member, now); });
+}
+void Cluster::Remove(const std::string& name, Done done) {
+  impl_->Ask(std::move(done), [&name](uint64_t ask) {
+    return [name, ask](ClusterState& state, Deadline now) { return state.AskedToRemove(ask, name, now); };
+  });
 }
 void Cluster::AskForTraces() { impl_->AskForTraces(); }
 void Cluster::OnRingBroken(Epoch epoch, const Status& why) {

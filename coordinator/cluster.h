@@ -44,6 +44,13 @@ class Cluster {
   // A member is gone: if it has layers, requests wait for a plan over the others. Nothing happens if the membership
   // ended before. `crashed`: its process died, perhaps of what it computed.
   void Leave(const Membership& member, const Status& why, bool crashed = true);
+  // Its control stream ended without a word, which is no death yet: within ClusterPolicy::detach_grace the process may
+  // take the membership up again. `stream`: rises with every stream of it, so that a stream's late end does not end the
+  // next one.
+  void Detach(const Membership& member, uint64_t stream, const Status& why);
+  void Reattach(const Membership& member, uint64_t stream);
+  // Its process is to end: its layers go to others, then it is dismissed.
+  void WantsToLeave(const Membership& member);
   void Report(const std::string& name, const MemberLoad& load);
   // Asks every member what it computed, for ClusterOptions::tracer. To be called often while that is on.
   void AskForTraces();
@@ -59,6 +66,8 @@ class Cluster {
   void Drain(const std::string& name, Done done, bool dry_run = false);
   // Moves nothing. kNotFound: there is no such member, and none with that name was drained.
   void Undrain(const std::string& name, Done done);
+  // Drains it and has its process end; what a drain before has left on the name is forgotten.
+  void Remove(const std::string& name, Done done);
   StatusOr<ChangeReport> ResizeAndWait(const std::string& text);
   ClusterStatus status() const;
   // `changed` is called on the cluster's thread whenever ClusterStatus::revision has risen, until what is returned is

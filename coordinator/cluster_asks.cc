@@ -38,22 +38,52 @@ ClusterState::Actions ClusterState::AskedToUndrain(uint64_t ask, const std::stri
   return Settle(now);
 }
 
+ClusterState::Actions ClusterState::AskedToRemove(uint64_t ask, const std::string& name, Deadline now) {
+  const bool marked = drained_.erase(name) > 0;
+  const auto it = members_.find(name);
+  if (it == members_.end()) {
+    Answer(ask, marked ? StatusOr<ChangeReport>(Unchanged()) : NotFound("no worker '{}'", name));
+  } else if (it->second.info.local) {
+    Answer(ask, FailedPrecondition("{} is the coordinator's own member: it can be drained, not removed", name));
+  } else if (it->second.ask != 0) {
+    Answer(ask, FailedPrecondition("{} is being removed already", name));
+  } else {
+    it->second.leaving = true;
+    it->second.ask = ask;
+    leave_retry_at_ = now;
+  }
+  return Settle(now);
+}
+
 // Ranges for a plan without this member, which has layers.
 StatusOr<std::vector<Assignment>> ClusterState::WithoutMember(const std::string& name) const {
   if (members_.count(name) == 0) return NotFound("no worker '{}'", name);
   if (!plan_ || plan_->StageOf(name) < 0) return FailedPrecondition("{} has no layers", name);
+  return WithoutMembers({name});
+}
+
+StatusOr<std::vector<Assignment>> ClusterState::WithoutLeaving() const {
+  std::set<std::string> names;
+  for (const auto& [name, m] : members_) {
+    if (m.leaving) names.insert(name);
+  }
+  return WithoutMembers(names);
+}
+
+StatusOr<std::vector<Assignment>> ClusterState::WithoutMembers(const std::set<std::string>& names) const {
   std::vector<PlanMember> rest;
   for (const StagePlan& s : plan_->stages) {
-    if (s.worker() != name) rest.push_back({.name = s.worker(), .address = s.members[0].address});
+    if (names.count(s.worker()) == 0) rest.push_back({.name = s.worker(), .address = s.members[0].address});
   }
   // The last one's layers go to the first that waits: workers before the local member.
   for (bool local : {false, true}) {
     for (const PlanMember& m : PlanMembers()) {
-      const bool waits = m.name != name && m.local == local && !m.drained && members_.at(m.name).left_out.ok();
+      const bool waits =
+          names.count(m.name) == 0 && m.local == local && !m.drained && members_.at(m.name).left_out.ok();
       if (rest.empty() && waits) rest.push_back({.name = m.name, .address = m.address});
     }
   }
-  if (rest.empty()) return FailedPrecondition("{} is the only worker: nobody can take its layers", name);
+  if (rest.empty()) return FailedPrecondition("{} is the only worker: nobody can take its layers", *names.begin());
   return BalanceLayers(sizes_, rest);
 }
 

@@ -93,7 +93,7 @@ void ClusterState::MaybeFinish(Deadline now) {
   if (t.state() != ChangeState::kDone) return Failed(*change, now);
   ++counts_.plans;
   const Member& only = members_.at(plan_->stages[0].worker());
-  const bool asked = change->why == Why::kAsked;
+  const bool asked = change->why == Why::kAsked || change->why == Why::kLeaving;
   // A repair of the fallback is the fallback.
   fallback_ = plan_->stages.size() == 1 && only.info.local && !asked && (change->why != Why::kRepair || fallback_);
   if (!change->drains.empty()) drained_.insert(change->drains);
@@ -126,6 +126,7 @@ void ClusterState::Failed(const Change& change, Deadline now) {
   Member* culprit = nullptr;
   if (const auto it = change.ids.find(t.culprit()); it != change.ids.end()) culprit = Find(it->second);
   const bool faulted = t.state() == ChangeState::kFaulted;
+  if (change.why == Why::kLeaving) leave_retry_at_ = now + retry_pause_;
   if (change.why != Why::kAsked || faulted) {
     if (culprit != nullptr) {
       LeaveOut(*culprit, t.status(), now);

@@ -17,7 +17,7 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
     out.push_back({.name = m->info.name,
                    .address = m->info.address,
                    .local = m->info.local,
-                   .drained = drained_.count(m->info.name) > 0,
+                   .drained = drained_.count(m->info.name) > 0 || m->leaving,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
                    .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
@@ -142,6 +142,45 @@ void ClusterState::PlanLocal(Deadline now) {
       Log(LogLevel::kWarn, fmt::format("no plan: {}", Message(status)));
     failure_ = status;
     ++failures_;
+  }
+}
+
+void ClusterState::DismissMember(Member& m) {
+  if (m.dismissed) return;
+  m.dismissed = true;
+  Do(TellMember{m.id, TellMember::kDismiss, {}});
+  if (m.ask != 0) Answer(std::exchange(m.ask, 0), Unchanged());
+}
+
+// Members that leave give their layers away, all in one change, and are dismissed when they have none.
+void ClusterState::LetLeave(Deadline now) {
+  if (change_ != nullptr || broken_) return;
+  bool holds_layers = false;
+  for (auto& [name, m] : members_) {
+    if (!m.leaving || m.dismissed) continue;
+    if (plan_ && plan_->StageOf(name) >= 0) {
+      holds_layers = true;
+    } else {
+      DismissMember(m);
+    }
+  }
+  if (!holds_layers || now < leave_retry_at_) return;
+  const StatusOr<std::vector<Assignment>> assignments = WithoutLeaving();
+  const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, false) : assignments.status();
+  Status refusal = draft.status();
+  if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
+  if (draft.ok() && !draft->held.empty()) refusal = draft->held[0].why;
+  if (refusal.ok()) return Begin(*draft, Why::kLeaving, now);
+  // Waiting would change nothing: the others go on as after a loss.
+  for (auto& [name, m] : members_) {
+    if (!m.leaving || m.dismissed) continue;
+    Log(LogLevel::kWarn, fmt::format("{} leaves with its layers: {}", name, Message(refusal)));
+    if (m.ask != 0) {
+      m.leaving = false;
+      Answer(std::exchange(m.ask, 0), refusal);
+    } else {
+      DismissMember(m);
+    }
   }
 }
 

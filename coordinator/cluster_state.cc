@@ -69,8 +69,10 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
   for (auto& [name, m] : members_) {
     if (m.drop && now >= m.drop->until) m.drop->failed = true;
   }
+  DropDetached(now);
   if (change_ == nullptr && plan_ && now >= repair_at_) Repair(now);
   MaybePlan(now);
+  LetLeave(now);
   // Those that ask meanwhile are to read what is the case now.
   if (!plan_) {
     const Status refusal = Refusal();
@@ -118,11 +120,15 @@ ClusterState::Actions ClusterState::Left(const Membership& member, const Status&
   return Settle(now);
 }
 
-void ClusterState::Remove(const std::string& name, const Status& why, Deadline now, bool crashed) {
+// `name` by value, as it may be the one that the member has.
+void ClusterState::Remove(std::string name, const Status& why, Deadline now, bool crashed) {
   Log(LogLevel::kWarn, fmt::format("{} is gone: {}", name, Message(why)));
-  const uint64_t id = members_.at(name).id;
+  const Member gone_member = std::move(members_.at(name));
+  const uint64_t id = gone_member.id;
+  crashed = crashed && !gone_member.leaving;
   Do(ForgetMember{{name, id}});
   members_.erase(name);
+  if (gone_member.ask != 0) Answer(gone_member.ask, Unchanged());
   // After the decision the new plan says whether it is missed.
   const Plan* runs = change_ != nullptr && change_->transaction.decided() ? &change_->plan : plan_ ? &*plan_ : nullptr;
   const int stage = runs == nullptr ? -1 : runs->StageOf(name);
@@ -142,10 +148,82 @@ void ClusterState::Remove(const std::string& name, const Status& why, Deadline n
   LosePlan(gone, name, {}, crashed);
 }
 
+// It has layers, or is about to.
+bool ClusterState::TakesPart(const std::string& name, uint64_t id) const {
+  if (plan_ && plan_->StageOf(name) >= 0) return true;
+  if (change_ == nullptr) return false;
+  const auto it = change_->ids.find(name);
+  return it != change_->ids.end() && it->second == id;
+}
+
+ClusterState::Actions ClusterState::Detached(const Membership& member, uint64_t stream, const Status& why,
+                                             Deadline now) {
+  Member* m = Find(member.id);
+  if (m == nullptr || stream < m->stream) return Settle(now);
+  if (m->leaving || !TakesPart(member.name, member.id)) return Left(member, why, now, !m->leaving);
+  Log(LogLevel::kWarn, fmt::format("the control connection of {} is cut: {}", member.name, Message(why)));
+  m->detached = why;
+  m->detached_until = now + policy_.detach_grace;
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Reattached(const Membership& member, uint64_t stream, Deadline now) {
+  if (Member* m = Find(member.id); m != nullptr) {
+    m->stream = stream;
+    m->detached_until = kNoDeadline;
+    m->detached = absl::OkStatus();
+    Log(LogLevel::kInfo, fmt::format("{} is back: its control connection is a new one", member.name));
+  }
+  return Settle(now);
+}
+
+// Those that did not come back. With a broken ring a process is taken to be dead that is not back when the repair would
+// begin.
+void ClusterState::DropDetached(Deadline now) {
+  std::vector<std::pair<std::string, Status>> dead;
+  for (const auto& [name, m] : members_) {
+    if (m.detached.ok()) continue;
+    const bool stands_in_the_way = change_ == nullptr && plan_ && now >= repair_at_ && plan_->StageOf(name) >= 0;
+    if (now >= m.detached_until || stands_in_the_way) dead.emplace_back(name, m.detached);
+  }
+  for (const auto& [name, why] : dead) {
+    Remove(name, why, now, true);
+    retry_at_ = now;
+    retry_pause_ = policy_.retry;
+  }
+}
+
+ClusterState::Actions ClusterState::WantsToLeave(const Membership& member, Deadline now) {
+  if (Member* m = Find(member.id); m != nullptr && !m->leaving) {
+    m->leaving = true;
+    Log(LogLevel::kInfo, fmt::format("{} leaves: its layers go to the others", member.name));
+    leave_retry_at_ = now;
+  }
+  return Settle(now);
+}
+
+// A worker that heartbeats from a layer that does not end.
+void ClusterState::CheckStuck(const Member& m, Deadline now) {
+  if (m.info.local || m.load.in_layer_us == 0 || !TakesPart(m.info.name, m.id)) return;
+  const Duration in_layer = std::chrono::microseconds(m.load.in_layer_us);
+  const Duration estimate = std::chrono::microseconds(m.load.layer_estimate_us);
+  const Duration limit = estimate == Duration{} ? policy_.stuck_unmeasured
+                                                : std::max<Duration>(policy_.stuck, policy_.stuck_factor * estimate);
+  if (in_layer <= limit) return;
+  const auto seconds = [](Duration d) { return std::chrono::duration<double>(d).count(); };
+  Remove(m.info.name,
+         Unavailable("it computes one layer for {:.1f} s, at most {:.1f} s are expected", seconds(in_layer),
+                     seconds(limit)),
+         now, true);
+  retry_at_ = now;
+  retry_pause_ = policy_.retry;
+}
+
 ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) {
     it->second.load = load;
     it->second.loads.Add(now, load);
+    CheckStuck(it->second, now);
   }
   return Settle(now);
 }
@@ -201,8 +279,12 @@ ClusterState::Actions ClusterState::Ticked(Deadline now) { return Settle(now); }
 
 Deadline ClusterState::deadline() const {
   Deadline next = kNoDeadline;
-  if (change_ != nullptr) return change_->transaction.deadline();
-  if (plan_) next = repair_at_;
+  for (const auto& [name, m] : members_) next = std::min(next, m.detached_until);
+  if (change_ != nullptr) return std::min(next, change_->transaction.deadline());
+  if (plan_) next = std::min(next, repair_at_);
+  for (const auto& [name, m] : members_) {
+    if (m.leaving && !m.dismissed && !broken_) next = std::min(next, leave_retry_at_);
+  }
   if (!broken_ && (!plan_ || fallback_)) next = std::min(next, retry_at_);
   return next;
 }
@@ -255,11 +337,26 @@ std::string ClusterState::Describe() const {
   return plan_ ? "serving" + LeftOut() : Message(Refusal());
 }
 
+// A replay computes every row on the members of the next plan.
+std::string ClusterState::ReplayNote() const {
+  if (policy_.wire != WireType::kF32) {
+    return fmt::format("texts may change where a worker is lost, as activations are rounded ({})",
+                       WireTypeName(policy_.wire));
+  }
+  std::set<std::string> isas;
+  for (const auto& [name, m] : members_) isas.insert(m.info.isa);
+  if (isas.size() <= 1) return "";
+  std::string names;
+  for (const std::string& isa : isas) names += (names.empty() ? "" : ", ") + isa;
+  return fmt::format("texts may change where a worker is lost, as members compute with several instruction sets ({})",
+                     names);
+}
+
 bool SameCluster(const ClusterStatus& a, const ClusterStatus& b) {
   auto same = [](const MemberStatus& x, const MemberStatus& y) {
     return x.info.name == y.info.name && x.info.address == y.info.address && x.info.instance == y.info.instance &&
            x.layers == y.layers && x.weight_bytes == y.weight_bytes && x.kv_bytes == y.kv_bytes &&
-           x.drained == y.drained && x.left_out == y.left_out;
+           x.drained == y.drained && x.leaving == y.leaving && x.detached == y.detached && x.left_out == y.left_out;
   };
   return a.plan == b.plan && a.state == b.state && a.plans == b.plans && a.aborted == b.aborted && a.lost == b.lost &&
          std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), same);
@@ -269,11 +366,14 @@ ClusterStatus ClusterState::status(Deadline now) const {
   ClusterStatus s = counts_;
   s.plan = plan_;
   s.state = Describe();
+  s.replay_note = ReplayNote();
   for (const Member* m : ByOrder()) {
     MemberStatus member{.info = m->info,
                         .load = m->load,
                         .rates = m->loads.Rates(now),
                         .drained = drained_.count(m->info.name) > 0,
+                        .leaving = m->leaving,
+                        .detached = !m->detached.ok(),
                         .left_out = Message(m->left_out)};
     if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;

@@ -28,7 +28,7 @@ struct MoveMember {
   std::vector<BlockId> blocks;
 };
 struct TellMember {
-  enum What : uint8_t { kCommit, kRelease, kAbort };
+  enum What : uint8_t { kCommit, kRelease, kAbort, kDismiss };
   uint64_t member = 0;
   What what = kAbort;
   Epoch epoch;
@@ -103,6 +103,11 @@ class ClusterState {
   Actions Joined(MemberInfo info, uint64_t id, Deadline now);
   // Nothing happens if this membership has ended before. `crashed`: its process died, perhaps of what it computed.
   Actions Left(const Membership& member, const Status& why, Deadline now, bool crashed = true);
+  // See Cluster::Detach. A member without layers just leaves.
+  Actions Detached(const Membership& member, uint64_t stream, const Status& why, Deadline now);
+  Actions Reattached(const Membership& member, uint64_t stream, Deadline now);
+  // All layers of the member go to others, then it is dismissed; without a mark on its name.
+  Actions WantsToLeave(const Membership& member, Deadline now);
   Actions Reported(const std::string& name, const MemberLoad& load, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
@@ -113,6 +118,8 @@ class ClusterState {
   // All layers of a member go to others; it gets none again before AskedToUndrain, also if it leaves and joins again.
   Actions AskedToDrain(uint64_t ask, const std::string& name, Deadline now, const AskMode& mode = {});
   Actions AskedToUndrain(uint64_t ask, const std::string& name, Deadline now);
+  // A drain of a member that is then dismissed, and the end of its name's mark.
+  Actions AskedToRemove(uint64_t ask, const std::string& name, Deadline now);
   Actions Ticked(Deadline now);
 
   // When Ticked is due.
@@ -145,11 +152,17 @@ class ClusterState {
     LayerRange holds;  // layers that it runs: of the plan, or of one that was lost
     std::optional<LateCommit> late_commit;
     std::optional<Drop> drop;
-    Status left_out;  // a plan failed because of it, or it has too little memory
+    uint64_t stream = 0;                    // of its control connection
+    Deadline detached_until = kNoDeadline;  // that connection is cut: so long it may come back
+    Status detached;                        // why
+    bool leaving = false;                   // it gets no layers any more
+    bool dismissed = false;
+    uint64_t ask = 0;  // who had it removed, and has no answer yet
+    Status left_out;   // a plan failed because of it, or it has too little memory
     Deadline left_out_until{};
     Duration pause{};
   };
-  enum class Why : uint8_t { kAsked, kAutomatic, kRepair };
+  enum class Why : uint8_t { kAsked, kAutomatic, kRepair, kLeaving };
   // The plan change that is under way.
   struct Change {
     Plan plan;
@@ -179,8 +192,11 @@ class ClusterState {
   // Events (cluster_state.cc).
   Actions Settle(Deadline now);
   void TellRefusal(const Status& why, bool crashed = false);
-  void Remove(const std::string& name, const Status& why, Deadline now, bool crashed);
+  void Remove(std::string name, const Status& why, Deadline now, bool crashed);
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
+  bool TakesPart(const std::string& name, uint64_t id) const;
+  void DropDetached(Deadline now);
+  void CheckStuck(const Member& m, Deadline now);
   void Log(LogLevel level, std::string line);
   template <typename T>
   void Do(T action) {
@@ -190,6 +206,8 @@ class ClusterState {
   // What people ask for (cluster_asks.cc).
   void Asked(const Wanted& wanted, Deadline now);
   StatusOr<std::vector<Assignment>> WithoutMember(const std::string& name) const;
+  StatusOr<std::vector<Assignment>> WithoutMembers(const std::set<std::string>& names) const;
+  StatusOr<std::vector<Assignment>> WithoutLeaving() const;
   ChangeReport Preview(const Plan& next, const AskMode& mode) const;
   ChangeReport Unchanged() const;
 
@@ -201,6 +219,8 @@ class ClusterState {
   bool OnlyLocal(const Plan& plan) const;
   void PlanLocal(Deadline now);
   void Repair(Deadline now);
+  void LetLeave(Deadline now);
+  void DismissMember(Member& m);
   StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, bool automatic) const;
   void Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted = nullptr);
   PrepareRequest RequestFor(const std::string& worker) const;
@@ -226,6 +246,7 @@ class ClusterState {
   // What people read (cluster_state.cc).
   std::string Describe() const;
   std::string LeftOut() const;
+  std::string ReplayNote() const;
   Status Refusal() const;
   std::vector<const Member*> ByOrder() const;
   Member* Find(uint64_t id);
@@ -244,6 +265,7 @@ class ClusterState {
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more
   Deadline repair_at_ = kNoDeadline;
+  Deadline leave_retry_at_{};
   Deadline retry_at_{};
   Duration retry_pause_{};
   Status trouble_;  // why there is no plan any more

@@ -65,6 +65,13 @@ struct ClusterPolicy {
   Transport transport = Transport::kAuto;
   ChangeTimeouts timeouts;
   Duration repair_grace = std::chrono::milliseconds(500);  // after a broken ring, to learn whether a member is gone
+  // After its control connection ended a worker may take its membership up again for so long.
+  Duration detach_grace = std::chrono::milliseconds(1500);
+  // A stage is stuck that is in one layer for longer than this, and than `stuck_factor` times the worker's estimate.
+  Duration stuck = std::chrono::seconds(10);
+  int stuck_factor = 8;
+  // The same where nothing was measured yet, as after the weights were loaded.
+  Duration stuck_unmeasured = std::chrono::minutes(10);
   // After an automatic plan that failed; doubles with each one more, up to `longest_pause`.
   Duration retry = std::chrono::seconds(2);
   // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
@@ -79,6 +86,8 @@ struct MemberStatus {
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
   bool drained = false;   // it gets no layers before an undrain
+  bool leaving = false;   // its layers go to others, then it leaves
+  bool detached = false;  // its control connection is cut, and may come back
   std::string left_out;   // why automatic plans do without it; "" if they don't
   StageProgress loading;  // of the stage that it prepares; all 0 if it prepares none
 };
@@ -117,6 +126,7 @@ struct ClusterStatus {
   std::string state;                  // "serving", "plan 3: preparing", or why nothing runs; then who is left out
   std::vector<MemberStatus> members;  // those with layers in ring order, then the others in join order
   uint64_t plans = 0, aborted = 0, lost = 0;
+  std::string replay_note;  // why texts may change where a member is lost; "" if they don't
   std::optional<ChangeReport> last_change;
   WireType wire = WireType::kF32;
   Transport transport = Transport::kAuto;  // the wish

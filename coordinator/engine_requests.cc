@@ -71,6 +71,7 @@ StatusOr<SeqId> Engine::Impl::Submit(Request request, EventSink sink) {
     GYRE_RETURN_IF_ERROR(refusing_);
   }
   GYRE_RETURN_IF_ERROR(CheckRequest(request, options_));
+  GYRE_RETURN_IF_ERROR(CheckBlamed(request.prompt));
   const uint64_t limit = ContextLimit();
   if (request.prompt.size() > limit) {
     return OutOfRange("the prompt has {} tokens, the context and the KV cache hold {}", request.prompt.size(), limit);

@@ -4,8 +4,35 @@
 
 #include "base/log.h"
 #include "coordinator/engine_state.h"
+#include "xxhash.h"
 
 namespace gyre {
+namespace {
+
+// A prompt that cost three rings is not taken in again for so long, as whoever asked may ask again.
+constexpr Duration kRemembered = std::chrono::minutes(10);
+constexpr size_t kBlamedPrompts = 64;
+
+uint64_t HashOf(const std::vector<TokenId>& prompt) {
+  return XXH3_64bits(prompt.data(), prompt.size() * sizeof(TokenId));
+}
+
+}  // namespace
+
+Status Engine::Impl::CheckBlamed(const std::vector<TokenId>& prompt) {
+  MutexLock lock(&mutex_);
+  while (!blamed_prompts_.empty() && blamed_prompts_.front().second < Now()) blamed_prompts_.pop_front();
+  if (blamed_prompts_.empty()) return absl::OkStatus();
+  const uint64_t hash = HashOf(prompt);
+  for (const auto& [blamed, until] : blamed_prompts_) {
+    if (blamed == hash) {
+      return InvalidArgument(
+          "a request with this prompt was taken to be the cause of lost workers; it is refused for {} s",
+          std::chrono::duration_cast<std::chrono::seconds>(until - Now()).count());
+    }
+  }
+  return absl::OkStatus();
+}
 
 void Engine::Impl::Drain(std::function<void(std::vector<BlockId>)> drained) {
   Post([this, drained = std::move(drained)] {
@@ -106,6 +133,11 @@ void Engine::Impl::LoseFlights(const Status& why) {
 // InvalidArgument, as clients and proxies send what fails otherwise again by themselves.
 void Engine::Impl::Blame(Sequence& s, const std::string& why) {
   ++counts_.blamed;
+  {
+    MutexLock lock(&mutex_);
+    blamed_prompts_.emplace_back(HashOf(s.request.prompt), Now() + kRemembered);
+    if (blamed_prompts_.size() > kBlamedPrompts) blamed_prompts_.pop_front();
+  }
   Fail(s, InvalidArgument("this request {}", why));
 }
 

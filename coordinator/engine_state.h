@@ -56,6 +56,7 @@ class Engine::Impl {
   // Any thread.
   void Post(LinkInbox::Command command) { inbox_.Push(std::move(command)); }
   void Refuse(const Status& why);
+  Status CheckBlamed(const std::vector<TokenId>& prompt);
   void CloseSending();
   // Positions of a sequence at most.
   uint64_t ContextLimit() const {
@@ -174,6 +175,8 @@ class Engine::Impl {
   std::atomic<uint64_t> next_seq_{1};
   LinkInbox inbox_;
   mutable Mutex mutex_;
+  // Prompts of requests that were taken to be the cause of lost rings, by their hash, and until when.
+  std::deque<std::pair<uint64_t, Deadline>> blamed_prompts_ GYRE_GUARDED_BY(mutex_);
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
   std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);  // ring_.to_first
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);

@@ -81,6 +81,12 @@ class AdminService : public v1::Admin::CallbackService {
                     [&](Cluster::Done done) { cluster_.Undrain(request->worker(), std::move(done)); });
   }
 
+  grpc::ServerUnaryReactor* Remove(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                   v1::ChangeReply* reply) override {
+    return OfWorker(context, *request, reply,
+                    [&](Cluster::Done done) { cluster_.Remove(request->worker(), std::move(done)); });
+  }
+
  private:
   static Cluster::Done Answer(grpc::ServerUnaryReactor* reactor, v1::ChangeReply* reply) {
     return [finisher = std::make_shared<Finisher>(reactor), reply](StatusOr<ChangeReport> report) {

@@ -1,11 +1,14 @@
 // The services behind the gRPC port. For grpc_*.cc only.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "base/mutex.h"
 #include "coordinator/grpc_server.h"
+#include "coordinator/remote_stage.h"
 
 namespace grpc {
 class Service;
@@ -19,12 +22,30 @@ std::unique_ptr<grpc::Service> MakeInferenceService(const GrpcServerOptions& opt
 
 class AttachReactor;
 
-// The attached workers, so that silent ones are found. Thread-safe.
+// The attached workers, so that silent ones are found, and the memberships that a stream may take up again.
+// Thread-safe.
 class AttachedWorkers {
  public:
-  void Add(AttachReactor* r) {
+  // A number for its stream.
+  uint64_t Add(AttachReactor* r) {
     MutexLock lock(&mutex_);
     all_.insert(r);
+    return ++streams_;
+  }
+  // The membership of a process, by its instance number.
+  struct Known {
+    Membership member;
+    std::shared_ptr<RemoteStage> stage;
+  };
+  void Remember(uint64_t instance, Known known) {
+    MutexLock lock(&mutex_);
+    std::erase_if(known_, [](const auto& entry) { return entry.second.stage->ended(); });
+    if (instance != 0) known_[instance] = std::move(known);
+  }
+  std::optional<Known> Find(uint64_t instance) {
+    MutexLock lock(&mutex_);
+    const auto it = known_.find(instance);
+    return it == known_.end() ? std::nullopt : std::optional(it->second);
   }
   void Remove(AttachReactor* r) {
     MutexLock lock(&mutex_);
@@ -40,6 +61,8 @@ class AttachedWorkers {
  private:
   Mutex mutex_;
   std::set<AttachReactor*> all_ GYRE_GUARDED_BY(mutex_);
+  std::map<uint64_t, Known> known_ GYRE_GUARDED_BY(mutex_);
+  uint64_t streams_ GYRE_GUARDED_BY(mutex_) = 0;
 };
 
 // Workers' streams (grpc_workers.cc).

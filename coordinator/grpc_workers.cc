@@ -60,9 +60,9 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
         attached_(attached),
         refusals_(refusals),
         term_(options.term),
+        stream_(attached.Add(this)),
         weights_key_(options.weights != nullptr ? std::optional(options.weights->key()) : std::nullopt),
         identity_(options.identity) {
-    attached_.Add(this);
     StartRead(&event_);
   }
 
@@ -71,18 +71,18 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     heard_ = Now();
     const gyre::Status status = OnEvent();
     if (!status.ok()) {
-      refusals_.Log(context_->peer(), status);
+      if (!absl::IsNotFound(status)) refusals_.Log(context_->peer(), status);
       return End(status);
     }
     StartRead(&event_);
   }
   void OnWriteDone(bool ok) override {
-    if (ok && stage_ != nullptr) stage_->Written();
+    if (ok && stage_ != nullptr) stage_->Written(stream_);
   }
   void OnCancel() override {}
   void OnDone() override {
     attached_.Remove(this);
-    if (stage_ != nullptr) stage_->Close();
+    if (stage_ != nullptr) stage_->Close(stream_);
     Leave(Reason());
     delete this;
   }
@@ -122,26 +122,63 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       return hello != nullptr ? OnHello(*hello) : InvalidArgument("its first event is no hello");
     }
     if (auto* load = std::get_if<MemberLoad>(&message)) cluster_.Report(member_.name, *load);
-    if (auto* event = std::get_if<StageEvent>(&message)) stage_->OnEvent(std::move(*event));
+    if (auto* event = std::get_if<StageEvent>(&message)) stage_->OnEvent(std::move(*event), event_.number());
+    if (std::holds_alternative<LeavingEvent>(message)) cluster_.WantsToLeave(member_);
     return absl::OkStatus();
   }
   gyre::Status OnHello(const WorkerHello& hello) {
     const std::optional<Principal> caller = CallerOf(*context_->auth_context());
     GYRE_RETURN_IF_ERROR(CheckName(caller, hello.name));
+    instance_ = hello.instance;
+    if (hello.resumes_term != 0) {
+      return Resume(hello, caller) ? absl::OkStatus() : NotFound("the membership of {} has ended", hello.name);
+    }
     MemberInfo info = InfoFrom(hello, context_->peer());
     info.certified = caller.has_value();
     auto stage = std::make_shared<RemoteStage>(info.name);
     GYRE_ASSIGN_OR_RETURN(member_, cluster_.Join(std::move(info), stage));
-    {
-      MutexLock lock(&mutex_);
-      who_ = member_.name;
-    }
+    Know(member_.name);
     stage_ = std::move(stage);
     if (identity_ != nullptr) ShareRevoked(*identity_->current());
-    stage_->Open([this](const v1::Command* command) { StartWrite(command); },
-                 {.name = member_.name, .term = term_, .weights_key = weights_key_});
+    attached_.Remember(instance_, {member_, stage_});
+    stage_->Open(stream_, Calls(), Greeting());
     joined_ = true;
     return absl::OkStatus();
+  }
+  // Takes up the membership of a stream before. False: it is not there any more, so the worker begins anew.
+  bool Resume(const WorkerHello& hello, const std::optional<Principal>& caller) {
+    if (hello.instance == 0 || hello.resumes_term != term_) return false;
+    const auto known = attached_.Find(hello.instance);
+    if (!known || !CheckName(caller, known->member.name).ok()) return false;
+    // From here on what the stream before says counts no more. It may not have ended on this side yet.
+    member_ = known->member;
+    stage_ = known->stage;
+    Know(member_.name);
+    if (!stage_->Reopen(stream_, Calls(), Greeting(), hello.received)) {
+      member_ = {};
+      stage_ = nullptr;
+      return false;
+    }
+    if (identity_ != nullptr) ShareRevoked(*identity_->current());
+    joined_ = true;
+    cluster_.Reattach(member_, stream_);
+    return true;
+  }
+  Welcome Greeting() const { return {.name = member_.name, .term = term_, .weights_key = weights_key_}; }
+  void Know(const std::string& name) {
+    MutexLock lock(&mutex_);
+    who_ = name;
+  }
+  RemoteStage::Stream Calls() {
+    return {.write =
+                [this](std::shared_ptr<const v1::Command> command) {
+                  written_ = std::move(command);
+                  StartWrite(written_.get());
+                },
+            .hang_up =
+                [this] {
+                  context_->TryCancel();  // whoever ended the membership has said why
+                }};
   }
   // Why the stream is over, where nobody said it in words.
   gyre::Status Reason() {
@@ -150,14 +187,24 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   }
   void Leave(const gyre::Status& why) {
     if (left_.exchange(true)) return;
+    if (stage_ != nullptr && !stage_->Serves(stream_)) return;  // another stream goes on with the membership
     if (member_.id != 0) {
-      cluster_.Leave(member_, why);
-    } else if (!absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why)) {
+      bool silent = false;
+      {
+        MutexLock lock(&mutex_);
+        silent = !why_.ok();
+      }
+      if (silent) {
+        cluster_.Leave(member_, why, false);
+      } else {
+        cluster_.Detach(member_, stream_, why);
+      }
+    } else if (!absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why) && !absl::IsNotFound(why)) {
       refusals_.Log(context_->peer(), why);  // it never said who it is; a refused hello has its line already
     }
   }
   void End(const gyre::Status& why) {
-    if (stage_ != nullptr) stage_->Close();
+    if (stage_ != nullptr) stage_->Close(stream_);
     Leave(why);
     Finish(ToGrpc(why));
   }
@@ -167,9 +214,12 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   AttachedWorkers& attached_;
   RefusalLog& refusals_;
   const uint64_t term_;
+  const uint64_t stream_;
+  uint64_t instance_ = 0;
   const std::optional<RingKey> weights_key_;
   const std::shared_ptr<IdentityFolder> identity_;
   v1::WorkerEvent event_;
+  std::shared_ptr<const v1::Command> written_;  // the last one
   Membership member_;
   std::shared_ptr<RemoteStage> stage_;
   std::atomic<int64_t> heard_{Now()};

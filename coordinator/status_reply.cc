@@ -41,6 +41,8 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_bytes_per_second(m.rates.bytes_per_second);
   out->set_round_trip_us(m.load.round_trip_us);
   if (m.layers) out->set_transport(LinkTransport(m.load.transport));
+  out->set_leaving(m.leaving);
+  out->set_detached(m.detached);
   out->set_fetches(m.info.fetches);
   out->set_packed(m.loading.done);
   out->set_to_pack(m.loading.total);
@@ -96,6 +98,11 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
   reply->set_held_in_prefill(e.held_in_prefill);
   reply->set_held_in_partial_block(e.held_in_partial_block);
   reply->set_wire(WireTypeName(c.wire));
+  reply->set_rings_lost(e.rings_lost);
+  reply->set_last_wait_ms(Millis(e.last_wait));
+  reply->set_longest_wait_ms(Millis(e.longest_wait));
+  reply->set_blamed(e.blamed);
+  reply->set_replay_note(c.replay_note);
   for (const SequenceStats& s : e.sequences) {
     v1::SequenceStatus* out = reply->add_sequences();
     out->set_id(static_cast<uint64_t>(s.id));

@@ -88,12 +88,15 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .prefill_matches_decode = h.prefill_matches_decode(),
                      .instance = h.instance(),
                      .transport = transport,
+                     .resumes_term = h.resumes_term(),
+                     .received = h.received(),
                      .fetches = h.fetches(),
                      .disk = h.disk_bytes()};
 }
 
 StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
-  Welcome welcome{.name = w.name(), .term = w.term(), .weights_key = {}};
+  Welcome welcome{
+      .name = w.name(), .term = w.term(), .resumed = w.resumed(), .received = w.received(), .weights_key = {}};
   if (w.weights_key().empty()) return welcome;
   RingKey key{};
   if (w.weights_key().size() != key.size()) {
@@ -213,6 +216,8 @@ struct EncodeCommand {
   void operator()(const Welcome& w) const {
     out->mutable_welcome()->set_name(w.name);
     out->mutable_welcome()->set_term(w.term);
+    out->mutable_welcome()->set_resumed(w.resumed);
+    out->mutable_welcome()->set_received(w.received);
     if (w.weights_key) out->mutable_welcome()->set_weights_key(w.weights_key->data(), w.weights_key->size());
   }
   void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
@@ -224,6 +229,7 @@ struct EncodeCommand {
   void operator()(const AbortCommand&) const { out->mutable_abort(); }
   void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
   void operator()(const RevokedCommand& r) const { out->mutable_revoked()->set_crl(r.crl); }
+  void operator()(const DismissCommand&) const { out->mutable_dismiss(); }
 };
 
 struct EncodeStageEvent {
@@ -356,6 +362,8 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->set_prefill_matches_decode(hello.prefill_matches_decode);
   h->set_instance(hello.instance);
   h->set_transport(static_cast<uint32_t>(hello.transport));
+  h->set_resumes_term(hello.resumes_term);
+  h->set_received(hello.received);
   h->set_fetches(hello.fetches);
   h->set_disk_bytes(hello.disk);
   return out;
@@ -374,6 +382,12 @@ v1::WorkerEvent Encode(const StageEvent& event) {
   return out;
 }
 
+v1::WorkerEvent Encode(const LeavingEvent&) {
+  v1::WorkerEvent out;
+  out.mutable_leaving();
+  return out;
+}
+
 StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
   StageEvent out{.worker = {}, .epoch = Get(event.epoch()), .what = StageAborted{}};
   switch (event.what_case()) {
@@ -381,6 +395,7 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       GYRE_ASSIGN_OR_RETURN(WorkerHello hello, DecodeHello(event.hello()));
       return WorkerMessage(std::move(hello));
     }
+    case v1::WorkerEvent::kLeaving: return WorkerMessage(LeavingEvent{});
     case v1::WorkerEvent::kHeartbeat: return WorkerMessage(DecodeLoad(event.heartbeat()));
     case v1::WorkerEvent::kProgress:
       out.what = StageProgress{event.progress().done(), event.progress().total(), event.progress().fetched(),
@@ -405,12 +420,13 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
 v1::Command Encode(const WorkerCommand& command) {
   v1::Command out;
   if (command.epoch != Epoch{}) Set(out.mutable_epoch(), command.epoch);
+  out.set_number(command.number);
   std::visit(EncodeCommand{&out}, command.what);
   return out;
 }
 
 StatusOr<WorkerCommand> Decode(const v1::Command& command) {
-  WorkerCommand out{.epoch = Get(command.epoch()), .what = UnknownCommand{}};
+  WorkerCommand out{.epoch = Get(command.epoch()), .what = UnknownCommand{}, .number = command.number()};
   switch (command.what_case()) {
     case v1::Command::kWelcome: {
       GYRE_RETURN_IF_ERROR(CheckMemberName(command.welcome().name()));
@@ -431,6 +447,7 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
     case v1::Command::kRevoked: out.what = RevokedCommand{command.revoked().crl()}; break;
+    case v1::Command::kDismiss: out.what = DismissCommand{}; break;
     case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }

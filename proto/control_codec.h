@@ -18,7 +18,7 @@
 namespace gyre {
 
 // Both ends speak exactly this one.
-inline constexpr uint32_t kControlProtocol = 2;
+inline constexpr uint32_t kControlProtocol = 3;
 
 // What a worker must know before it attaches: the answer to Cluster.Info.
 struct ClusterFacts {
@@ -49,6 +49,8 @@ struct WorkerHello {
   bool prefill_matches_decode = false;
   uint64_t instance = 0;                   // random for each process, kept when it connects again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  uint64_t resumes_term = 0;               // of the membership that it would take up again; 0 = none
+  uint64_t received = 0;                   // the number of the last command that came in it
   bool fetches = false;                    // it has no model file
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
 };
@@ -56,6 +58,8 @@ struct WorkerHello {
 struct Welcome {
   std::string name;
   uint64_t term = 0;
+  bool resumed = false;                // the membership goes on as it was
+  uint64_t received = 0;               // the number of the last event that came in it
   std::optional<RingKey> weights_key;  // of links for weights
 };
 struct MoveCommand {
@@ -70,6 +74,7 @@ struct TraceCommand {
 struct RevokedCommand {
   std::string crl;  // PEM
 };
+struct DismissCommand {};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -77,18 +82,21 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand, RevokedCommand>
+               TraceCommand, RevokedCommand, DismissCommand>
       what;
+  uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };
 
 // `StageEvent::worker` does not travel: the receiver knows whose stream it is. monostate: an event that this version
 // does not know.
-using WorkerMessage = std::variant<std::monostate, WorkerHello, MemberLoad, StageEvent>;
+struct LeavingEvent {};
+using WorkerMessage = std::variant<std::monostate, WorkerHello, MemberLoad, StageEvent, LeavingEvent>;
 
 v1::ClusterInfo Encode(const ClusterFacts& facts);
 v1::WorkerEvent Encode(const WorkerHello& hello);
 v1::WorkerEvent Encode(const MemberLoad& load);
 v1::WorkerEvent Encode(const StageEvent& event);
+v1::WorkerEvent Encode(const LeavingEvent& event);
 v1::Command Encode(const WorkerCommand& command);
 
 v1::WeightsReply Encode(const WeightsPart& part);

@@ -39,6 +39,8 @@ void EncodeStepTimes(const LatencyHistogram& times, v1::Heartbeat* out) {
 
 }  // namespace
 
+constexpr uint64_t kMaxMicros = uint64_t{1} << 46;  // years: a longer time would not fit a Duration
+
 uint64_t NanosOf(Deadline at) { return NanosOf(at.time_since_epoch()); }
 Deadline MomentOf(uint64_t nanos) { return Deadline(std::chrono::nanoseconds(static_cast<int64_t>(nanos))); }
 
@@ -52,6 +54,8 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_round_trip_us(load.round_trip_us);
   out->set_transport(static_cast<uint32_t>(load.transport));
   out->set_answer_bytes_sent(load.answer_bytes_sent);
+  out->set_in_layer_us(load.in_layer_us);
+  out->set_layer_estimate_us(load.layer_estimate_us);
   EncodeStepTimes(load.step_times, out);
 }
 
@@ -67,7 +71,9 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .step_times = DecodeStepTimes(h),
           .transport = h.transport() <= 0xFF && IsTransport(static_cast<Transport>(h.transport()))
                            ? static_cast<Transport>(h.transport())
-                           : Transport::kAuto};
+                           : Transport::kAuto,
+          .in_layer_us = std::min<uint64_t>(h.in_layer_us(), kMaxMicros),
+          .layer_estimate_us = std::min<uint64_t>(h.layer_estimate_us(), kMaxMicros)};
 }
 
 void EncodeTrace(const StageTrace& t, v1::Traced* out) {

@@ -153,9 +153,9 @@ TEST(CommandLineTest, HelpExplains) {
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.text, HasSubstr("GYRE_LOG"));
   for (const char* command :
-       {"run",      "chat",    "serve",      "worker",  "launch",  "status",   "layers",  "resize",
-        "drain",    "undrain", "estimate",   "inspect", "bench",   "quantize", "convert", "tokenize",
-        "template", "logits",  "completion", "help",    "version", "pull",     "models"}) {
+       {"run",      "chat",     "serve",  "worker",     "launch",  "status",  "layers",   "resize",
+        "drain",    "undrain",  "remove", "estimate",   "inspect", "bench",   "quantize", "convert",
+        "tokenize", "template", "logits", "completion", "help",    "version", "pull",     "models"}) {
     EXPECT_THAT(all.text, HasSubstr(std::string("\n  ") + command + " "));
     const Ended own = Gyre({command, "--help"}), by_help = Gyre({"help", command});
     EXPECT_EQ(own.code, 0) << command;

@@ -21,6 +21,7 @@ class ClusterSoak {
   explicit ClusterSoak(uint64_t seed) : random_(seed), policy_(Policy()), world_(policy_) {
     with_local_ = Between(random_, 0, 2) > 0;
     if (with_local_) world_.JoinLocal(RandomWish());
+    world_.may_forget = true;
   }
 
   void RandomEvent() {
@@ -31,7 +32,15 @@ class ClusterSoak {
       // Sometimes again, before its old membership has ended.
       if (!there || Between(random_, 0, 9) == 0) Join(name);
     } else if (what < 16) {
-      if (there) world_.Leave(name);
+      if (!there) return;
+      switch (Between(random_, 0, 4)) {
+        case 0: world_.Silence(name); break;
+        case 1: world_.Detach(name); break;
+        case 2: world_.WantsToLeave(name); break;
+        default: world_.Leave(name);
+      }
+    } else if (what < 18) {
+      if (there) world_.Reattach(name);
     } else if (what < 26) {
       if (there) Upset(world_.member(name));
     } else if (what < 34) {
@@ -83,6 +92,14 @@ class ClusterSoak {
       if (world_.has(name)) Heal(world_.member(name));
     }
     if (world_.has("local")) Heal(world_.member("local"));
+    world_.Advance(std::chrono::minutes(10));
+    // Those that were leaving are gone, and come again.
+    world_.LetDismissedGo();
+    for (int i = 1; i <= policy_.min_workers; ++i) {
+      const std::string name = fmt::format("w{}", i);
+      if (!world_.has(name)) Join(name);
+      Heal(world_.member(name));
+    }
     world_.Advance(std::chrono::minutes(10));
   }
 

@@ -101,6 +101,7 @@ const std::vector<std::pair<std::string, std::string>>& Posts() {
       {"/v1/cluster/resize", R"("ranges":"0-7","dry_run":true)"},
       {"/v1/cluster/drain", R"("worker":"nobody")"},
       {"/v1/cluster/undrain", R"("worker":"nobody")"},
+      {"/v1/cluster/remove", R"("worker":"nobody")"},
   };
   return posts;
 }

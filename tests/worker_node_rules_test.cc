@@ -132,7 +132,7 @@ TEST(NodeRulesTest, WithoutItsCoordinatorAWorkerKeepsNoPages) {
 TEST(NodeRulesTest, AWorkersThreadThatEndsIsTheEndOfTheProcess) {
   OnePlanCoordinator coordinator;
   NodeOptions options{.join = coordinator.address(), .name = "w", .listen = "127.0.0.1:0"};
-  options.on_worker = [](Worker& worker) { worker.OnStageThreadForTest([] { throw std::logic_error("a bug"); }); };
+  options.on_worker = [](Worker& worker) { worker.OnStageThread([] { throw std::logic_error("a bug"); }); };
   const Deadline end = After(kNodePatience);
   const Status status = RunNode(options, [end] { return Clock::now() >= end; });
   coordinator.HangUp();

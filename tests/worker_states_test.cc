@@ -230,7 +230,7 @@ TEST_F(WorkerStates, ATraceTellsWhatWasComputedSinceTheLastOne) {
     ASSERT_TRUE(from_stage().Recv(After(seconds(20))).ok());
     // The answer is sent before the step is recorded.
     std::atomic<bool> done{false};
-    worker_->OnStageThreadForTest([&done] { done = true; });
+    worker_->OnStageThread([&done] { done = true; });
     while (!done) std::this_thread::sleep_for(milliseconds(1));
   };
   const auto traced = [&] {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 
 #include "base/clock.h"
 
@@ -42,6 +43,23 @@ class LayerClock {
   std::atomic<Duration::rep> began_{0};  // 0: in no layer
   std::atomic<size_t> rows_{0};
   std::atomic<Duration::rep> per_row_{0};
+};
+
+// One layer, from here to the end of its life.
+class TimedLayer {
+ public:
+  TimedLayer(LayerClock* clock, size_t rows) : clock_(clock), exceptions_(std::uncaught_exceptions()) {
+    if (clock_ != nullptr) clock_->Begin(rows);
+  }
+  ~TimedLayer() {
+    if (clock_ != nullptr) clock_->End(std::uncaught_exceptions() == exceptions_);
+  }
+  TimedLayer(const TimedLayer&) = delete;
+  TimedLayer& operator=(const TimedLayer&) = delete;
+
+ private:
+  LayerClock* const clock_;
+  const int exceptions_;
 };
 
 }  // namespace gyre

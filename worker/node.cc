@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "base/inbox.h"
 #include "base/log.h"
@@ -28,6 +29,7 @@
 #include "transport/tcp_link.h"
 #include "weights/remote_weights.h"
 #include "weights/weight_stock.h"
+#include "worker/event_outbox.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -35,7 +37,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kHeartbeat = milliseconds(500);
+constexpr auto kHeartbeat = milliseconds(250);
+// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again.
+constexpr auto kKeepStage = std::chrono::seconds(5);
 
 // The address of this machine that packets to the coordinator leave from.
 StatusOr<std::string> LocalAddressTo(const HostPort& to) {
@@ -99,10 +103,17 @@ class Node {
     MutexLock lock(&fatal_mutex_);
     return fatal_;
   }
-  bool Ends() { return stopped_() || !Fatal().ok(); }
+  bool Ends() { return stopped_() || !Fatal().ok() || dismissed_ || LeaveIsOver(); }
   std::shared_ptr<const Identity> Credentials() const {
     return options_.identity != nullptr ? options_.identity->current() : nullptr;
   }
+  bool Leaves() const { return options_.leaves && options_.leaves(); }
+  // It was to leave, and nobody is there to take its layers, or that took too long.
+  bool LeaveIsOver();
+  // The coordinator has no part of this worker any more: all but the weights goes.
+  void EndSession();
+  // A stage that computes can't be dropped before it is done.
+  Status WaitForStage();
   Status Listen();
   Status OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub);
   // The model's file on this machine.
@@ -124,7 +135,7 @@ class Node {
   // Asks for a new certificate, once an hour, while the own one is in the last third of its life.
   void RenewIfDue(v1::Cluster::Stub& stub);
   Status Renew(v1::Cluster::Stub& stub);
-  void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
+  void OnCommand(const v1::Command& message);
 
   const NodeOptions& options_;
   const std::function<bool()>& stopped_;
@@ -142,8 +153,48 @@ class Node {
   std::string name_;
   Deadline next_renewal_ = Deadline::min();  // the watcher's
   bool waits_to_attach_ = false;             // and it was said
-  uint64_t bytes_without_layers_ = 0;        // of this process's memory
+  // The membership, which a stream may take up again.
+  struct Session {
+    uint64_t term = 0;
+    uint64_t received = 0;  // the number of the last command
+  };
+  std::optional<Session> session_;
+  Deadline detached_at_{};
+  std::shared_ptr<EventOutbox> events_ = std::make_shared<EventOutbox>();
+  std::atomic<bool> attached_{false}, dismissed_{false};
+  std::atomic<Deadline::rep> leaves_since_{0};
+  uint64_t bytes_without_layers_ = 0;  // of this process's memory
 };
+
+bool Node::LeaveIsOver() {
+  if (!Leaves()) return false;
+  const Deadline now = Clock::now();
+  Deadline::rep never = 0;
+  leaves_since_.compare_exchange_strong(never, now.time_since_epoch().count());
+  return !attached_ || now.time_since_epoch() - Duration(leaves_since_.load()) > options_.drain_timeout;
+}
+
+void Node::EndSession() {
+  session_.reset();
+  events_->Clear();
+  if (worker_ != nullptr) worker_->Reset();
+}
+
+Status Node::WaitForStage() {
+  if (worker_ == nullptr) return absl::OkStatus();
+  const auto free = std::make_shared<std::atomic<bool>>(false);
+  worker_->OnStageThread([free] { *free = true; });
+  // A step takes no longer, as the coordinator sees it too (EngineOptions::step_timeout).
+  const Deadline give_up = After(std::chrono::minutes(10));
+  while (!*free && !Ends()) {
+    if (Clock::now() > give_up) {
+      Log(LogLevel::kError, "the stage does not come to an end of its step, so this process ends");
+      std::_Exit(1);  // its thread can't be joined
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return absl::OkStatus();
+}
 
 Status Node::Listen() {
   RingPortOptions port;
@@ -265,6 +316,7 @@ Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
                                                          : "this coordinator does not give weights");
   }
   GYRE_RETURN_IF_ERROR(model.status());
+  session_.reset();
   if (worker_ != nullptr) worker_->Stop();
   worker_ = nullptr;
   model_ = *std::move(model);
@@ -307,12 +359,14 @@ Status Node::Run() {
     if (!status.ok()) {
       if (!waiting) Say(fmt::format("waiting for the coordinator at {}: {}", options_.join, Cause(status)));
       waiting = true;
+      if (session_ && Clock::now() - detached_at_ > kKeepStage) EndSession();
       Sleep(milliseconds(500));
       continue;
     }
     waiting = false;
     const StatusOr<ClusterFacts> facts = Decode(info);
     end = facts.status();
+    if (end.ok() && session_ && session_->term != facts->term) EndSession();
     if (end.ok() && port_ == nullptr) end = Listen();
     if (end.ok()) {
       end = OpenModelFor(*facts, *stub);
@@ -323,22 +377,23 @@ Status Node::Run() {
         continue;
       }
     }
-    if (end.ok()) end = Attached(*stub);
+    if (end.ok() && !session_) end = WaitForStage();
+    if (end.ok() && !Ends()) end = Attached(*stub);
     if (!end.ok()) break;
-    if (!Ends()) Sleep(milliseconds(200));
+    if (!Ends()) Sleep(milliseconds(session_ ? 50 : 200));
   }
   if (worker_ != nullptr) worker_->Stop();
   if (end.ok()) end = Fatal();
   return end;
 }
 
-void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
+void Node::OnCommand(const v1::Command& message) {
   StageControl& control = worker_->control();
   const Epoch epoch{message.epoch().term(), message.epoch().number()};
   StatusOr<WorkerCommand> command = Decode(message);
   if (!command.ok()) {
     Log(LogLevel::kError, "{}", Message(command.status()));
-    events->Push({control.name(), epoch, StageFault{command.status()}});
+    events_->Push({control.name(), epoch, StageFault{command.status()}});
     return;
   }
   if (auto* prepare = std::get_if<PrepareRequest>(&command->what)) {
@@ -356,7 +411,11 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
     control.Trace(trace->asked);
   } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
     TakeRevoked(revoked->crl);
+  } else if (std::holds_alternative<DismissCommand>(command->what)) {
+    Say("dismissed by the coordinator");
+    dismissed_ = true;
   }
+  if (session_) session_->received = std::max(session_->received, command->number);
 }
 
 void Node::TakeRevoked(const std::string& crl) {
@@ -424,6 +483,8 @@ WorkerHello Node::MakeHello() {
           .prefill_matches_decode = PrefillMatchesDecode(options_.isa),
           .instance = instance_,
           .transport = options_.transport,
+          .resumes_term = session_ ? session_->term : 0,
+          .received = session_ ? session_->received : 0,
           .fetches = store_ != nullptr,
           .disk = store_ != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store_->manifest().root)) : 0};
 }
@@ -454,6 +515,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   if (welcome == nullptr) {
     if (answered) context.TryCancel();
     const Status status = FromGrpc(stream.Finish());
+    // The membership is over: it begins anew.
+    if (session_ && absl::IsNotFound(status)) EndSession();
     const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
                          status.code() == absl::StatusCode::kPermissionDenied;
     if (refused) return Annotate(status, "the coordinator refuses this worker");
@@ -486,34 +549,47 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
     });
   }
-  Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, TcpPart(port_->address())));
-
-  auto events = std::make_shared<Inbox<StageEvent>>();
-  worker_->control().SetEventSink([events](StageEvent e) { events->Push(std::move(e)); });
+  if (welcome->resumed) {
+    events_->SendAgain(welcome->received);
+    Say(fmt::format("joined {} again as {}, as nothing had been lost", options_.join, name));
+  } else {
+    events_->Clear();
+    session_ = Session{.term = welcome->term};
+    Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, TcpPart(port_->address())));
+  }
+  worker_->control().SetEventSink([events = events_](StageEvent e) { events->Push(std::move(e)); });
+  attached_ = true;
   std::atomic<bool> ended{false};
   // The heartbeat has a thread of its own: a worker that computes or loads is not dead.
   std::thread writer([&] {
     Deadline beat = Clock::now();
+    bool told = false;
     while (!ended) {
-      if (std::optional<StageEvent> event = events->Pop(beat)) {
-        if (!stream.Write(Encode(*event))) break;
+      if (const auto item = events_->Next(beat)) {
+        v1::WorkerEvent event = Encode(item->event);
+        event.set_number(item->number);
+        if (!stream.Write(event)) break;
+      }
+      if (Leaves() && !std::exchange(told, true)) {
+        Say("leaving: the others take its layers");
+        if (!stream.Write(Encode(LeavingEvent{}))) break;
       }
       if (Clock::now() < beat) continue;
       beat = After(kHeartbeat);
       if (!stream.Write(Encode(worker_->TakeLoad()))) break;
     }
   });
-  while (stream.Read(&message)) OnCommand(message, events.get());
+  while (!dismissed_ && stream.Read(&message)) OnCommand(message);
+  if (dismissed_) context.TryCancel();
   ended = true;
-  events->Close();
+  attached_ = false;
+  events_->Wake();
   writer.join();
-  worker_->control().SetEventSink({});
   Status status = FromGrpcAt(stream.Finish(), options_.join);
   if (absl::IsCancelled(status)) status = Unavailable("it stopped, or heard nothing of this worker for too long");
-  // Without its coordinator a worker keeps its weights and nothing else.
-  worker_->Reset();
+  detached_at_ = Clock::now();
   GYRE_RETURN_IF_ERROR(Fatal());
-  if (!stopped_()) Say(fmt::format("lost the coordinator ({}); waiting for it", Message(status)));
+  if (!stopped_() && !dismissed_) Say(fmt::format("lost the coordinator ({}); waiting for it", Message(status)));
   return absl::OkStatus();
 }
 

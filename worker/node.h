@@ -50,13 +50,16 @@ struct NodeOptions {
   uint64_t cache_limit = 0;                     // bytes of all of them, 0 = what the disk holds
   uint64_t weights_rate = 0;                    // bytes a second to other workers, 0 = no limit
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
-  std::function<void(Worker&)> on_worker;       // tests: called with each worker that is made
-  std::function<uint64_t()> available_memory;   // tests; empty = AvailableMemory
+  // The worker shall give its layers to others and then end, within drain_timeout. Empty: never. Any thread.
+  std::function<bool()> leaves;
+  Duration drain_timeout = std::chrono::seconds(60);
+  std::function<void(Worker&)> on_worker;      // tests: called with each worker that is made
+  std::function<uint64_t()> available_memory;  // tests; empty = AvailableMemory
 };
 
-// Runs until `stopped` says so (looked at every 50 ms); OK then. Otherwise the sentence that makes it useless to try
-// on: another model, a refusal, an address that can't be bound, a thread of the worker that ended. A coordinator that
-// is not there is waited for.
+// Runs until `stopped` says so (looked at every 50 ms), or until it has left; OK then. Otherwise the sentence that
+// makes it useless to try on: another model, a refusal, an address that can't be bound, a thread of the worker that
+// ended. A coordinator that is not there is waited for.
 Status RunNode(const NodeOptions& options, const std::function<bool()>& stopped);
 
 }  // namespace gyre

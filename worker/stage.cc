@@ -104,7 +104,8 @@ void Stage::StampPages(const StepBatch& batch, uint64_t step) {
   }
 }
 
-Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer) {
+Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
+                  LayerClock* clock) {
   GYRE_RETURN_IF_ERROR(Check(batch, rows));
   StampPages(batch, step);
   x_rows_ = batch.TotalRows();
@@ -126,6 +127,7 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
     if (ends) logit_rows_.Fill(batch, true);
     // In a step of generated rows every row is a logit row, and one set of places serves.
     const bool some_rows = ends && logit_rows_.rows().size() < x_rows_;
+    const TimedLayer timed(clock, x_rows_);
     forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x_.data());
   }
   if (parts_.last) Answers(batch, answer);

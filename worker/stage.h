@@ -13,6 +13,7 @@
 #include "base/wire_type.h"
 #include "worker/forward.h"
 #include "worker/layer.h"
+#include "worker/layer_clock.h"
 
 namespace gyre {
 
@@ -40,7 +41,9 @@ class Stage {
   // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is
   // used: kInvalidArgument with the sentence, and nothing was computed. `step`: stamps the pages that are written
   // (PagePool::Stamp).
-  Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer);
+  // `clock`: is told of each layer; may be null.
+  Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
+             LayerClock* clock = nullptr);
   std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
   // The ids of the rows, if the next stage needs them beside hidden().
   std::span<const TokenId> tokens() const { return side_width_ > 0 ? std::span(ids_) : std::span<const TokenId>(); }

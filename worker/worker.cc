@@ -97,7 +97,7 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   const bool last = stage.parts().last;
   ByteSpan rows;
   try {
-    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_));
+    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_, &layer_clock_));
     if (!last) rows = RowsToSend(stage);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
@@ -343,6 +343,10 @@ MemberLoad Worker::TakeLoad() {
   const WorkerStats stats = impl_->stats();
   const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->busy());
   const std::shared_ptr<Link> out = impl_->RunningOut();
+  const LayerClock::Reading layer = impl_->layer_clock().Read();
+  const auto micros = [](Duration d) {
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
+  };
   const Duration round_trip = out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
   return {
       .busy = impl_->TakeBusyShare(),
@@ -354,12 +358,14 @@ MemberLoad Worker::TakeLoad() {
       .round_trip_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(round_trip).count()),
       .answer_bytes_sent = impl_->answer_bytes(),
       .step_times = impl_->step_times(),
-      .transport = out == nullptr ? Transport::kAuto : out->transport()};
+      .transport = out == nullptr ? Transport::kAuto : out->transport(),
+      .in_layer_us = micros(layer.in_layer),
+      .layer_estimate_us = micros(layer.estimate)};
 }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
 void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }
-void Worker::OnStageThreadForTest(std::function<void()> fn) { impl_->Post(std::move(fn)); }
+void Worker::OnStageThread(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 void Worker::BreakLinksForTest() { impl_->BreakRunning(); }
 void Worker::Stop() { impl_->Stop(); }
 

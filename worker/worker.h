@@ -71,7 +71,7 @@ class Worker {
   void SkipCopyingForTest();
   void BreakLinksForTest();
   // Runs `fn` on the stage's thread, between steps.
-  void OnStageThreadForTest(std::function<void()> fn);
+  void OnStageThread(std::function<void()> fn);
   // Closes the links and joins the threads. Idempotent.
   void Stop();
 

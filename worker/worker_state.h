@@ -60,6 +60,7 @@ class Worker::Impl : public StageControl {
   std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
   LatencyHistogram step_times();
+  const LayerClock& layer_clock() const { return layer_clock_; }
   void SetFaultHook(std::function<Status()> hook);
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
@@ -180,6 +181,7 @@ class Worker::Impl : public StageControl {
   std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0},
       row_bytes_sent_{0}, answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
+  LayerClock layer_clock_;
   std::thread stage_thread_, loader_thread_;
 };
 

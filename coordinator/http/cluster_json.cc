@@ -59,6 +59,8 @@ bool LeftOut(const MemberStatus& m) { return !m.layers && !m.drained && !m.left_
 json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) {
   std::string why;
   if (LeftOut(m)) why = PrintableSentence(m.left_out);
+  if (m.detached) why = "its control connection is cut, and may come back";
+  if (m.leaving) why = "it leaves: its layers go to others";
   if (!m.layers && m.drained) why = "it was drained, and gets no layers before an undrain";
   return {{"name", m.info.name},
           {"local", m.info.local || m.info.address.empty()},  // in this process
@@ -99,6 +101,10 @@ json::object EngineJson(const ClusterStatus& c, const EngineStats& e) {
           {"computed_rows", s.computed_rows},
           {"replayed_rows", s.replayed_rows},
           {"steps", s.steps},
+          {"rings_lost", e.rings_lost},
+          {"last_wait_ms", Millis(e.last_wait)},
+          {"longest_wait_ms", Millis(e.longest_wait)},
+          {"blamed", e.blamed},
           {"pauses", e.pauses},
           {"last_pause_ms", Millis(e.last_pause)},
           {"longest_pause_ms", Millis(e.longest_pause)}};

@@ -163,6 +163,14 @@ std::optional<ApiError> ReadUndrain(const json::object& body, Asking* asking) {
   return fields.Finish();
 }
 
+std::optional<ApiError> ReadRemove(const json::object& body, Asking* asking) {
+  JsonFields fields(body);
+  fields.Require("worker");
+  const std::string worker = fields.String("worker").value_or("");
+  *asking = [worker](Cluster& cluster, Cluster::Done done) { cluster.Remove(worker, std::move(done)); };
+  return fields.Finish();
+}
+
 HttpResponse AnswerOf(const StatusOr<ChangeReport>& report) {
   if (report.ok()) return Answer(WriteJson(ChangeJson(*report)));
   ApiError error = FromStatus(report.status());
@@ -219,6 +227,7 @@ void AddClusterRoutes(Router& router, ApiContext& context) {
   add("POST", "/v1/cluster/resize", change(ReadResize));
   add("POST", "/v1/cluster/drain", change(ReadDrain));
   add("POST", "/v1/cluster/undrain", change(ReadUndrain));
+  add("POST", "/v1/cluster/remove", change(ReadRemove));
 }
 
 }  // namespace gyre::http

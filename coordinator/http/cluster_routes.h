@@ -1,4 +1,5 @@
-// GET /v1/cluster, its events, and POST /v1/cluster/resize, drain and undrain: for administrators.
+// GET /v1/cluster, its events, and POST /v1/cluster/resize, drain, undrain and remove: for
+// administrators.
 #pragma once
 
 #include "coordinator/http/api_context.h"

@@ -3,9 +3,6 @@
 #include <atomic>
 #include <exception>
 
-#include "fmt/format.h"
-#include "model/quoted.h"
-
 namespace gyre::http {
 
 struct PostedWork {
@@ -55,8 +52,8 @@ std::optional<ApiError> ErrorOf(const Event& event) {
 }
 
 std::string CommentOf(const Event& event) {
-  const auto* waiting = std::get_if<Waiting>(&event);
-  return waiting == nullptr ? "" : fmt::format(": waiting: {}\n\n", PrintableSentence(Message(waiting->why)));
+  if (!std::holds_alternative<Waiting>(event)) return "";
+  return ": the ring has lost a worker; the request waits and goes on\n\n";
 }
 
 std::optional<ApiError> Generation::Start(std::vector<Request> requests) {

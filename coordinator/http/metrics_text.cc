@@ -117,6 +117,12 @@ void AddScheduler(const EngineStats& e, Families* f) {
              Number(s.computed_rows));
   f->Counter("gyre_rows_replayed_total", "Rows that were computed again after a preemption.", Number(s.replayed_rows));
   f->Counter("gyre_step_errors_total", "Steps that a stage could not compute.", Number(e.step_errors));
+  f->Counter("gyre_rings_lost_total", "Rings that were lost with a member: all that ran was computed again.",
+             Number(e.rings_lost));
+  f->Gauge("gyre_last_wait_seconds", "How long requests waited for a ring after the last loss.", Seconds(e.last_wait));
+  f->Gauge("gyre_longest_wait_seconds", "How long they waited at most.", Seconds(e.longest_wait));
+  f->Counter("gyre_requests_blamed_total", "Requests that failed as they were taken to be the cause of lost rings.",
+             Number(e.blamed));
   f->Counter("gyre_pauses_total", "Pauses of the engine while a plan changed.", Number(e.pauses));
   f->Gauge("gyre_last_pause_seconds", "How long the last pause took.", Seconds(e.last_pause));
   f->Gauge("gyre_longest_pause_seconds", "How long the longest pause took.", Seconds(e.longest_pause));

@@ -28,6 +28,8 @@ struct SimMember {
   std::map<Epoch, PrepareRequest> prepared;        // at most one
   std::optional<Epoch> loaded;                     // it waits for its links
   LayerRange runs, retired;
+  uint64_t stream = 1;     // of its control connection
+  bool dismissed = false;  // its process ends
 };
 
 class ClusterWorld {
@@ -67,6 +69,34 @@ class ClusterWorld {
     const uint64_t id = members_.at(name)->id;
     members_.erase(name);
     Do(state_.Left({name, id}, Unavailable("nothing was heard of it"), now_, false));
+  }
+  // Its control stream ends, and another one takes its place.
+  void Detach(const std::string& name) {
+    const auto m = members_.at(name);
+    Do(state_.Detached({name, m->id}, m->stream, Unavailable("its stream ended"), now_));
+  }
+  void Reattach(const std::string& name) {
+    const auto m = members_.at(name);
+    Do(state_.Reattached({name, m->id}, ++m->stream, now_));
+  }
+  // The end of the stream before.
+  void EndOldStream(const std::string& name) {
+    const auto m = members_.at(name);
+    Do(state_.Detached({name, m->id}, m->stream - 1, Unavailable("its stream ended"), now_));
+  }
+  void WantsToLeave(const std::string& name) { Do(state_.WantsToLeave({name, members_.at(name)->id}, now_)); }
+  uint64_t Remove(const std::string& name) {
+    const uint64_t ask = Asked();
+    Do(state_.AskedToRemove(ask, name, now_));
+    return ask;
+  }
+  // A process that was dismissed is gone.
+  void LetDismissedGo() {
+    std::vector<std::string> names;
+    for (const auto& [name, m] : members_) {
+      if (m->dismissed) names.push_back(name);
+    }
+    for (const std::string& name : names) Leave(name);
   }
   uint64_t Resize(const std::string& text) {
     const uint64_t ask = Asked();
@@ -155,6 +185,8 @@ class ClusterWorld {
   bool crashed = false;     // of the last loss
   uint32_t num_blocks = 0;  // of the last Prepare that gave layers
   int commands_to_strangers = 0;
+  bool may_forget = false;             // members that did not come back, or are stuck
+  std::vector<std::string> forgotten;  // those that this happened to
   bool engine_drains = true;
   Status wiring_fault;  // of the coordinator's own links
 
@@ -262,7 +294,8 @@ class ClusterWorld {
   }
   void Play(TellMember& a) {
     const auto m = Find(a.member);
-    if (m->silent) return;
+    if (a.what == TellMember::kDismiss && m->dismissed) Wrong("a member is dismissed twice");
+    if (m->silent && a.what != TellMember::kDismiss) return;
     switch (a.what) {
       case TellMember::kCommit: {
         if (m->deaf.count(a.what) > 0) return;
@@ -275,12 +308,17 @@ class ClusterWorld {
         return Say(m, a.epoch, StageCommitted{});
       }
       case TellMember::kRelease: m->retired = {}; return;
+      case TellMember::kDismiss: m->dismissed = true; return;
       case TellMember::kAbort: m->prepared.erase(a.epoch); return Say(m, a.epoch, StageAborted{});
     }
   }
   void Play(ForgetMember& a) {
     for (const auto& [name, m] : members_) {
-      if (m->id == a.member.id) Wrong("a member that has not left is forgotten");
+      if (m->id != a.member.id) continue;
+      if (!may_forget) Wrong("a member that has not left is forgotten");
+      forgotten.push_back(name);
+      members_.erase(name);
+      return;
     }
   }
   void Play(WireEnds& a) {

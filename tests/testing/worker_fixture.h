@@ -90,7 +90,7 @@ class WorkerStates : public ::testing::Test {
   }
   // The stage's thread is busy until it is released.
   void HoldStageThread() {
-    worker_->OnStageThreadForTest([this] {
+    worker_->OnStageThread([this] {
       held_ = true;
       while (!release_) std::this_thread::sleep_for(milliseconds(1));
     });

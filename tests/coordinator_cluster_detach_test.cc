@@ -1,0 +1,227 @@
+// Control connections that are cut, workers that leave on purpose, and those that are stuck.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/cluster_state.h"
+#include "tests/testing/cluster_world.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ClusterWorld;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Calls = std::vector<std::string>;
+
+class ClusterDetachTest : public ::testing::Test {
+ protected:
+  ClusterWorld& Serving(int workers, MemberInfo info = {}) {
+    world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, workers));
+    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info);
+    world_->Advance(seconds(1));
+    EXPECT_EQ(world_->text(), "serving");
+    world_->engine_calls.clear();
+    world_->losses.clear();
+    world_->begun.clear();
+    world_->may_forget = true;
+    return *world_;
+  }
+  void TearDown() override {
+    if (world_) EXPECT_EQ(world_->problem(), "");
+  }
+  std::unique_ptr<ClusterWorld> world_;
+};
+
+TEST_F(ClusterDetachTest, ACutControlConnectionCostsNothingIfItComesBack) {
+  ClusterWorld& w = Serving(2);
+  w.Detach("w1");
+  EXPECT_TRUE(w.status().members[0].detached);
+  w.Advance(milliseconds(1400));
+  w.Reattach("w1");
+  w.EndOldStream("w1");
+  w.Advance(seconds(100));
+  EXPECT_THAT(w.engine_calls, IsEmpty());
+  EXPECT_THAT(w.forgotten, IsEmpty());
+  EXPECT_FALSE(w.status().members[0].detached);
+}
+
+TEST_F(ClusterDetachTest, OneThatDoesNotComeBackIsDead) {
+  ClusterWorld& w = Serving(2);
+  w.Detach("w1");
+  w.Advance(milliseconds(1499));
+  EXPECT_THAT(w.engine_calls, IsEmpty());
+  w.Advance(milliseconds(2));
+  EXPECT_THAT(w.forgotten, ElementsAre("w1"));
+  EXPECT_EQ(Message(w.losses[0]), "worker w1 with layers 0-3 is gone: its stream ended");
+  EXPECT_TRUE(w.crashed);
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w2=0-7");
+}
+
+// A process that dies closes both.
+TEST_F(ClusterDetachTest, WithABrokenRingItIsDeadWhenTheRepairWouldBegin) {
+  for (const bool ring_first : {false, true}) {
+    ClusterWorld& w = Serving(2);
+    if (ring_first) w.BreakRing();
+    w.Detach("w2");
+    if (!ring_first) w.BreakRing();
+    w.Advance(milliseconds(499));
+    EXPECT_THAT(w.forgotten, IsEmpty());
+    w.Advance(milliseconds(2));
+    EXPECT_THAT(w.forgotten, ElementsAre("w2"));
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.engine_calls[0], "await");
+    EXPECT_EQ(w.engine_calls.back(), "new 2");
+    EXPECT_EQ(w.ranges(), "w1=0-7");
+  }
+}
+
+// A switch that resets all connections at once.
+TEST_F(ClusterDetachTest, WhoIsBackByThenGetsARepair) {
+  ClusterWorld& w = Serving(3);
+  w.BreakRing();
+  for (const char* name : {"w1", "w2", "w3"}) w.Detach(name);
+  w.Advance(milliseconds(300));
+  for (const char* name : {"w1", "w2", "w3"}) w.Reattach(name);
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.engine_calls, (Calls{"new 2"}));
+  EXPECT_EQ(w.status().lost, 0u);
+}
+
+TEST_F(ClusterDetachTest, AMemberWithoutLayersJustLeaves) {
+  ClusterWorld& w = Serving(2);
+  w.Join("idle");
+  w.Detach("idle");
+  EXPECT_THAT(w.forgotten, ElementsAre("idle"));
+  EXPECT_THAT(w.engine_calls, IsEmpty());
+}
+
+// It takes part in a plan change, whose commands reach it when it is back.
+TEST_F(ClusterDetachTest, APlanChangeWaitsForOneThatIsDetached) {
+  ClusterWorld& w = Serving(2);
+  w.Join("w3").delay = milliseconds(200);
+  const uint64_t ask = w.Resize("w1=0-1,w2=2-3,w3=4-7");
+  w.Detach("w3");
+  w.Advance(milliseconds(150));
+  w.Reattach("w3");
+  w.Advance(seconds(2));
+  EXPECT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
+  EXPECT_EQ(w.ranges(), "w1=0-1,w2=2-3,w3=4-7");
+}
+
+TEST_F(ClusterDetachTest, WhoLeavesGivesItsLayersAwayAndIsDismissed) {
+  ClusterWorld& w = Serving(3);
+  w.WantsToLeave("w2");
+  EXPECT_TRUE(w.status().members[1].leaving);
+  EXPECT_FALSE(w.member("w2").dismissed);
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
+  EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
+  EXPECT_TRUE(w.member("w2").dismissed);
+  w.LetDismissedGo();
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.status().lost, 0u);
+  // No mark stays on the name.
+  w.Join("w2");
+  EXPECT_FALSE(w.status().members[2].drained);
+  EXPECT_TRUE(w.answered(w.Resize("w1=0-1,w2=2-3,w3=4-7")) == false);
+  w.Advance(seconds(1));
+  EXPECT_THAT(w.ranges(), HasSubstr("w2"));
+}
+
+TEST_F(ClusterDetachTest, AllThatLeaveGoInOneChangeAndGetNoneOfEachOther) {
+  ClusterWorld& w = Serving(4);
+  for (const char* name : {"w1", "w2", "w3"}) w.WantsToLeave(name);
+  w.Advance(seconds(3));
+  EXPECT_EQ(w.ranges(), "w4=0-7");
+  EXPECT_LE(w.begun.size(), 2u) << "the first began before the others spoke";
+  for (const char* name : {"w1", "w2", "w3"}) EXPECT_TRUE(w.member(name).dismissed) << name;
+}
+
+TEST_F(ClusterDetachTest, ALeaveWaitsForThePlanThatIsBeingMade) {
+  ClusterWorld& w = Serving(3);
+  const uint64_t ask = w.Resize("w3=0-3,w1=4-5,w2=6-7");
+  w.WantsToLeave("w2");
+  w.Advance(seconds(2));
+  EXPECT_TRUE(w.answer(ask).ok());
+  EXPECT_TRUE(w.member("w2").dismissed);
+  EXPECT_THAT(w.ranges(), Not(HasSubstr("w2")));
+  // A loss in the middle does not end it either.
+  ClusterWorld& again = Serving(3);
+  again.WantsToLeave("w2");
+  again.Advance(milliseconds(5));
+  again.Leave("w3");
+  again.Advance(seconds(5));
+  EXPECT_EQ(again.ranges(), "w1=0-7");
+  EXPECT_TRUE(again.member("w2").dismissed);
+}
+
+// It takes them with it, and nobody is blamed.
+TEST_F(ClusterDetachTest, WhereNobodyCanTakeItsLayersItIsDismissedAtOnce) {
+  ClusterWorld& w = Serving(2, {.memory = 700});
+  w.WantsToLeave("w2");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.member("w2").dismissed);
+  EXPECT_TRUE(w.logged("w2 leaves with its layers: w1 needs"));
+  w.LetDismissedGo();
+  EXPECT_FALSE(w.crashed);
+  EXPECT_THAT(w.text(), HasSubstr("requests wait for a worker"));
+}
+
+TEST_F(ClusterDetachTest, RemoveAnswersWhenTheWorkerIsDismissed) {
+  ClusterWorld& w = Serving(3);
+  const uint64_t ask = w.Remove("w2");
+  EXPECT_FALSE(w.answered(ask));
+  EXPECT_THAT(Message(w.answer(w.Remove("w2")).status()), HasSubstr("being removed already"));
+  w.Advance(seconds(1));
+  ASSERT_TRUE(w.answer(ask).ok()) << w.answer(ask).status();
+  EXPECT_EQ(w.answer(ask)->named_ranges, "w1=0-3,w3=4-7");
+  w.LetDismissedGo();
+  EXPECT_THAT(Message(w.answer(w.Remove("w2")).status()), HasSubstr("no worker 'w2'"));
+  // The mark of a drain goes too.
+  w.Drain("w3");
+  w.Advance(seconds(1));
+  w.Leave("w3");
+  EXPECT_TRUE(w.answer(w.Remove("w3")).ok());
+  w.Join("w3");
+  EXPECT_FALSE(w.status().members[1].drained);
+  // Refused where nobody can take the layers: then it stays.
+  ClusterWorld& small = Serving(2, {.memory = 700});
+  const uint64_t refused = small.Remove("w2");
+  small.Advance(seconds(1));
+  EXPECT_THAT(Message(small.answer(refused).status()), HasSubstr("w1 needs"));
+  EXPECT_FALSE(small.member("w2").dismissed);
+  EXPECT_EQ(small.ranges(), "w1=0-3,w2=4-7");
+}
+
+TEST_F(ClusterDetachTest, OneThatIsStuckInALayerIsLost) {
+  const auto micros = [](Duration d) {
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
+  };
+  struct Case {
+    Duration in_layer, estimate;
+    bool stuck;
+  };
+  for (const Case& c : {Case{seconds(9), milliseconds(1), false}, Case{seconds(11), milliseconds(1), true},
+                        Case{seconds(11), seconds(2), false}, Case{seconds(17), seconds(2), true},
+                        Case{seconds(500), {}, false}, Case{seconds(601), {}, true}}) {
+    ClusterWorld& w = Serving(2);
+    MemberLoad load;
+    load.in_layer_us = micros(c.in_layer);
+    load.layer_estimate_us = micros(c.estimate);
+    w.Report("w2", load);
+    EXPECT_EQ(w.forgotten.size(), c.stuck ? 1u : 0u) << c.in_layer.count();
+    if (!c.stuck) continue;
+    EXPECT_THAT(Message(w.losses[0]), HasSubstr("it computes one layer for"));
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.ranges(), "w1=0-7");
+  }
+}
+
+}  // namespace
+}  // namespace gyre

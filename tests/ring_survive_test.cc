@@ -1,0 +1,379 @@
+// Real processes that are killed, stopped and cut off while texts are written: every text ends as if nothing had been.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "runtime/runtime.h"
+#include "tests/testing/cut_connection.h"
+#include "tests/testing/process_ring.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/sanitized.h"
+#include "tests/testing/shared_data.h"
+
+namespace gyre::survive_test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Ask;
+using testing::Clients;
+using testing::CutConnections;
+using ::testing::HasSubstr;
+using testing::ProcessesTest;
+using testing::Ring;
+
+constexpr int kVocab = 96;
+
+void WaitForTokens(Clients& clients, uint64_t more) {
+  for (const uint64_t until = clients.tokens() + more; clients.tokens() < until;)
+    std::this_thread::sleep_for(milliseconds(1));
+}
+
+// The texts of one process on one stage.
+std::vector<std::vector<TokenId>> Alone(const std::string& model, int vocab, uint32_t tokens) {
+  RuntimeOptions o;
+  o.model = model;
+  o.threads = 1;
+  o.kv_type = "f32";
+  o.block_size = 4;
+  o.quiet = true;
+  auto alone = Runtime::Open(o);
+  EXPECT_TRUE(alone.ok()) << alone.status();
+  std::vector<std::vector<TokenId>> out;
+  for (int i = 0; alone.ok() && i < Clients::kTexts; ++i)
+    out.push_back(testing::RunOne((*alone)->engine(), Ask(i, vocab, tokens)).tokens);
+  return out;
+}
+
+void ExpectTexts(const std::vector<Clients::Text>& texts, const std::vector<std::vector<TokenId>>& expected) {
+  EXPECT_GE(texts.size(), 8u);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.finished, 1);
+    EXPECT_EQ(text.tokens.size(), expected[static_cast<size_t>(text.seed)].size());
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+}
+
+uint16_t PortOf(const std::string& address) {
+  return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+}
+
+// Waits until the cluster has lost so many plans.
+bool Lost(const Ring& ring, uint64_t times) {
+  for (int i = 0; i < 2000; ++i) {
+    const auto status = FetchStatus(ring.address());
+    if (status.ok() && status->lost() >= times) return true;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return false;
+}
+
+// Workers of three are killed, one after the other; another takes the place of each.
+void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kills) {
+  const auto expected = Alone(model, vocab, tokens);
+  Ring ring(model, {"--no-local", "--min-workers", "3"});
+  std::vector<size_t> living{0, 1, 2};
+  for (const char* name : {"w0", "w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  Clients clients(ring.address(), vocab, tokens);
+  std::mt19937 random(7);
+  for (int kill = 0; kill < kills; ++kill) {
+    WaitForTokens(clients, 50 + random() % 100);
+    const size_t victim = random() % living.size();
+    ring.worker(living[victim]).Kill(SIGKILL);
+    living.erase(living.begin() + static_cast<std::ptrdiff_t>(victim));
+    ASSERT_TRUE(Lost(ring, static_cast<uint64_t>(kill) + 1)) << ring.serve().output();
+    ASSERT_TRUE(ring.Serves(2)) << ring.serve().output();
+    WaitForTokens(clients, 30);
+    living.push_back(static_cast<size_t>(3 + kill));
+    const std::string name = fmt::format("w{}", living.back());
+    ring.AddWorker(name);
+    for (int i = 0; i < 2000 && ring.serve().output().find(name + " joined") == std::string::npos; ++i)
+      std::this_thread::sleep_for(milliseconds(5));
+    const auto resized = AskResize(ring.address(), "1 2");
+    ASSERT_TRUE(resized.ok()) << resized.status();
+  }
+  WaitForTokens(clients, 50);
+  ExpectTexts(clients.Stop(), expected);
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->lost(), static_cast<uint64_t>(kills));
+  EXPECT_GT(status->rows_replayed(), 0u);
+}
+
+TEST_F(ProcessesTest, AKilledWorkerCostsNoRequest) {
+  KillUnderLoad(model_.path(), kVocab, 200, testing::kSanitized ? 2 : 4);
+}
+
+TEST(RingSurviveTest, StoriesGoOnWithoutAKilledWorker) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: the trained model is not there";
+  KillUnderLoad(testing::SharedData("models/stories260K.gguf"), 512, 200, testing::kSanitized ? 1 : 3);
+}
+
+TEST_F(ProcessesTest, AStoppedWorkerIsFoundByItsSilenceAndComesBackAsAnother) {
+  const auto expected = Alone(model_.path(), kVocab, 300);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), kVocab, 300);
+  WaitForTokens(clients, 100);
+  ring.worker(1).Kill(SIGSTOP);
+  const auto stopped = std::chrono::steady_clock::now();
+  ASSERT_TRUE(Lost(ring, 1));
+  EXPECT_LT(std::chrono::steady_clock::now() - stopped, milliseconds(testing::kSanitized ? 4000 : 2300));
+  EXPECT_THAT(ring.serve().output(), HasSubstr("nothing was heard of w2"));
+  ASSERT_TRUE(ring.Serves(1));
+  WaitForTokens(clients, 100);
+  std::this_thread::sleep_until(stopped + seconds(5));
+  ring.worker(1).Kill(SIGCONT);
+  for (int i = 0; i < 2000; ++i) {
+    const auto status = FetchStatus(ring.address());
+    if (status.ok() && status->members_size() == 2) break;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  const auto resized = AskResize(ring.address(), "w2=0-2,w1=3-5");
+  ASSERT_TRUE(resized.ok()) << resized.status() << ring.worker(1).output();
+  WaitForTokens(clients, 100);
+  ExpectTexts(clients.Stop(), expected);
+  EXPECT_EQ(FetchStatus(ring.address())->failed(), 0u);
+}
+
+// The link from w1 to w2 is reset, and the one from the coordinator to w1.
+TEST_F(ProcessesTest, ACutRingLinkIsRepaired) {
+  const auto expected = Alone(model_.path(), kVocab, 200);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2", "--transport", "tcp"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), kVocab, 200);
+  for (uint64_t cut = 1; cut <= 2; ++cut) {
+    WaitForTokens(clients, 100);
+    const auto before = FetchStatus(ring.address());
+    ASSERT_TRUE(before.ok());
+    const uint16_t port = PortOf(before->members(cut == 1 ? 1 : 0).address());
+    const pid_t from = cut == 1 ? ring.worker(0).pid() : ring.serve().pid();
+    const int links = CutConnections(from, [port](testing::TcpEnds ends) { return ends.remote == port; });
+    if (links < 0) GTEST_SKIP() << "this system does not allow to cut another process's connections";
+    ASSERT_GE(links, 1);
+    for (int i = 0; i < 2000 && FetchStatus(ring.address())->plans() < 1 + cut; ++i)
+      std::this_thread::sleep_for(milliseconds(5));
+    ASSERT_TRUE(ring.Serves(2));
+  }
+  WaitForTokens(clients, 100);
+  ExpectTexts(clients.Stop(), expected);
+  const auto status = FetchStatus(ring.address());
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->lost(), 0u) << ring.serve().output();
+  EXPECT_EQ(status->plans(), 3u);
+}
+
+// The ring goes on while a worker finds its coordinator again.
+TEST_F(ProcessesTest, ACutControlConnectionCostsNothing) {
+  const auto expected = Alone(model_.path(), kVocab, 200);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), kVocab, 200);
+  const uint16_t port = PortOf(ring.address());
+  for (int cut = 0; cut < 3; ++cut) {
+    WaitForTokens(clients, 100);
+    const auto from = static_cast<size_t>(cut % 2);
+    const int links =
+        CutConnections(ring.worker(from).pid(), [port](testing::TcpEnds ends) { return ends.remote == port; });
+    if (links < 0) GTEST_SKIP() << "this system does not allow to cut another process's connections";
+    ASSERT_EQ(links, 1);
+    const std::string back = fmt::format("w{} is back", from + 1);
+    for (int i = 0; i < 600 && ring.serve().output().find(back) == std::string::npos; ++i)
+      std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_THAT(ring.serve().output(), HasSubstr(back));
+    // What the coordinator asks reaches it over the new connection.
+    const auto resized = AskResize(ring.address(), cut % 2 == 0 ? "2" : "4");
+    ASSERT_TRUE(resized.ok()) << resized.status() << ring.worker(from).output();
+  }
+  WaitForTokens(clients, 100);
+  ExpectTexts(clients.Stop(), expected);
+  const auto status = FetchStatus(ring.address());
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->lost(), 0u) << ring.serve().output();
+  EXPECT_EQ(status->rows_replayed(), 0u);
+}
+
+TEST_F(ProcessesTest, SigtermDrainsAWorkerAndNothingIsComputedAgain) {
+  const auto expected = Alone(model_.path(), kVocab, 200);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "3"});
+  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(3));
+  Clients clients(ring.address(), kVocab, 200);
+  WaitForTokens(clients, 100);
+  ring.worker(1).Kill(SIGTERM);
+  EXPECT_EQ(ring.worker(1).Wait(seconds(20)), 0) << ring.worker(1).output();
+  EXPECT_THAT(ring.worker(1).output(), HasSubstr("dismissed"));
+  ASSERT_TRUE(ring.Serves(2));
+  WaitForTokens(clients, 100);
+  // The same from afar.
+  const auto removed = AskRemove(ring.address(), "w3");
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_EQ(ring.worker(2).Wait(seconds(20)), 0) << ring.worker(2).output();
+  ASSERT_TRUE(ring.Serves(1));
+  WaitForTokens(clients, 100);
+  ExpectTexts(clients.Stop(), expected);
+  const auto status = FetchStatus(ring.address());
+  EXPECT_EQ(status->failed(), 0u);
+  EXPECT_EQ(status->lost(), 0u) << ring.serve().output();
+  EXPECT_EQ(status->rows_replayed(), 0u);
+  // The last one has nobody to give its layers to, and ends all the same.
+  ring.worker(0).Kill(SIGTERM);
+  EXPECT_EQ(ring.worker(0).Wait(seconds(20)), 0) << ring.worker(0).output();
+  EXPECT_THAT(ring.serve().output(), HasSubstr("w1 leaves with its layers"));
+}
+
+// One of two workers is lost, and the other has no memory for its layers.
+TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
+  // Its weights are large beside the cache.
+  const testing::TinyModelFile model{testing::TinyOptions{.dim = 192, .layers = 6}};
+  const auto expected = Alone(model.path(), kVocab, 100);
+  uint64_t weights = 0;
+  {
+    Ring whole(model.path(), {"--no-local"});
+    whole.AddWorker("w");
+    ASSERT_TRUE(whole.Serves(1));
+    weights = FetchStatus(whole.address())->members(0).weight_bytes();
+  }
+  const std::vector<std::string> memory{"--memory", fmt::format("{}k", weights * 9 / 10 / 1024)};
+  Ring ring(model.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name, memory);
+  ASSERT_TRUE(ring.Serves(2));
+  Clients clients(ring.address(), kVocab, 100);
+  WaitForTokens(clients, 100);
+  ring.worker(1).Kill(SIGKILL);
+  ASSERT_TRUE(Lost(ring, 1));
+  std::string state;
+  for (int i = 0; i < 1000 && state.find("requests wait for a worker") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    state = FetchStatus(ring.address())->state();
+  }
+  EXPECT_THAT(state, HasSubstr("worker w2 with layers 3-5 is gone"));
+  EXPECT_THAT(state, HasSubstr("requests wait for a worker"));
+  EXPECT_THAT(state, HasSubstr("w1 is left out: w1 needs"));
+  // Who asks now is told, and the deadline ends the wait.
+  auto target = OpenRemote(ring.address());
+  ASSERT_TRUE(target.ok()) << target.status();
+  std::vector<std::string> told;
+  const auto give_up = std::chrono::steady_clock::now() + milliseconds(700);
+  EXPECT_TRUE((*target)
+                  ->Run(
+                      Ask(1, kVocab, 5),
+                      [&](const Event& event) {
+                        if (const auto* w = std::get_if<Waiting>(&event)) told.push_back(Message(w->why));
+                      },
+                      [&] { return std::chrono::steady_clock::now() > give_up; })
+                  .ok());
+  ASSERT_FALSE(told.empty());
+  EXPECT_THAT(told[0], HasSubstr("requests wait for a worker"));
+  ring.AddWorker("w3", memory);
+  ASSERT_TRUE(ring.Serves(2));
+  WaitForTokens(clients, 100);
+  ExpectTexts(clients.Stop(), expected);
+  EXPECT_EQ(FetchStatus(ring.address())->failed(), 0u);
+}
+
+// Whatever comes into one's mind, in a random order: GYRE_CHAOS_SEED replays it, GYRE_CHAOS_SECONDS makes it longer.
+class Chaos {
+ public:
+  Chaos(Ring& ring, uint32_t seed) : ring_(ring), random_(seed) {}
+
+  void Add() {
+    alive_.push_back(made_);
+    ring_.AddWorker(fmt::format("w{}", made_++));
+  }
+  size_t Draw(size_t n) { return random_() % n; }
+  // What is done, in words. At least two workers stay unhurt.
+  std::string Act() {
+    const size_t what = Draw(100);
+    if (alive_.size() < 3 || (what < 15 && alive_.size() < 5)) {
+      Add();
+      return fmt::format("w{} joins", made_ - 1);
+    }
+    const size_t at = Draw(alive_.size());
+    const size_t who = alive_[at];
+    testing::Process& worker = ring_.worker(who);
+    if (what < 40) {
+      worker.Kill(SIGKILL);
+      alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at));
+      return fmt::format("w{} is killed", who);
+    }
+    if (what < 50) {
+      worker.Kill(SIGTERM);
+      alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at));
+      return fmt::format("w{} gets SIGTERM", who);
+    }
+    if (what < 58) {
+      const auto time = milliseconds(100 + Draw(3000));
+      worker.Kill(SIGSTOP);
+      std::this_thread::sleep_for(time);
+      worker.Kill(SIGCONT);
+      return fmt::format("w{} stands still for {} ms", who, time.count());
+    }
+    if (what < 80) {
+      const uint16_t coordinator = PortOf(ring_.address());
+      const bool control = Draw(2) == 0;
+      CutConnections(worker.pid(), [&](testing::TcpEnds ends) { return (ends.remote == coordinator) == control; });
+      return fmt::format("the {} of w{} are cut", control ? "control connections" : "links", who);
+    }
+    const auto resized = AskResize(ring_.address(), fmt::format("{}", 1 + Draw(5)));
+    return fmt::format("a resize: {}", resized.ok() ? "done" : Message(resized.status()));
+  }
+
+ private:
+  Ring& ring_;
+  std::mt19937 random_;
+  std::vector<size_t> alive_;
+  size_t made_ = 0;
+};
+
+TEST_F(ProcessesTest, Chaos) {
+  const char* const given = std::getenv("GYRE_CHAOS_SEED");
+  const auto seed = given != nullptr ? static_cast<uint32_t>(std::stoul(given)) : std::random_device()();
+  const char* const length = std::getenv("GYRE_CHAOS_SECONDS");
+  const auto time = seconds(length != nullptr ? std::stoi(length) : 12);
+  const std::string replay = fmt::format("GYRE_CHAOS_SEED={} GYRE_CHAOS_SECONDS={}", seed, time.count());
+  fmt::print("{}\n", replay);
+  SCOPED_TRACE(replay);
+  const auto expected = Alone(model_.path(), kVocab, 200);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--transport", "tcp"});
+  Chaos chaos(ring, seed);
+  for (int i = 0; i < 3; ++i) chaos.Add();
+  ASSERT_TRUE(ring.Serves(3));
+  Clients clients(ring.address(), kVocab, 200);
+  std::string story;
+  const auto end = std::chrono::steady_clock::now() + time;
+  int acts = 0;
+  for (; std::chrono::steady_clock::now() < end; ++acts) {
+    story += chaos.Act() + "\n";
+    // It goes on, whatever was done.
+    const auto stuck = std::chrono::steady_clock::now() + seconds(60);
+    for (const uint64_t until = clients.tokens() + 200 + chaos.Draw(200); clients.tokens() < until;) {
+      ASSERT_LT(std::chrono::steady_clock::now(), stuck) << story << ring.serve().output();
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  const auto texts = clients.Stop();
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status << '\n' << story << ring.serve().output();
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed << '\n' << story;
+  }
+  EXPECT_GE(texts.size(), 8u);
+  EXPECT_GE(acts, 3);
+  const auto status = FetchStatus(ring.address());
+  ASSERT_TRUE(status.ok());
+  fmt::print("{} acts, {} texts; plans: {} made, {} given up, {} lost; {} rings lost\n", acts, texts.size(),
+             status->plans(), status->aborted(), status->lost(), status->rings_lost());
+  EXPECT_EQ(status->failed(), 0u);
+}
+
+}  // namespace
+}  // namespace gyre::survive_test
