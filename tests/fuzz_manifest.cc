@@ -1,4 +1,5 @@
 // A manifest from any bytes: it is refused, or it is whole and written back the same.
+#include <algorithm>
 #include <cstdlib>
 
 #include "weights/manifest.h"
