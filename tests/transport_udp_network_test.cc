@@ -174,8 +174,8 @@ TEST_P(UdpNetworkTest, EveryFrameOnceAndInOrder) {
   fmt::print(
       "{:14} {:5.1f} s, {:3.0f}% of the capacity, {:3.0f}% of what loss leaves; {} packets, {} lost, {} late, {} "
       "copies, {} probes, {} found a full queue, size {}, loss {:.3f}\n",
-      s.name, took, 100 * share, 100 * share / left, stats.sent, stats.lost, stats.late, stats.copies, stats.probes, net.full(0),
-      net.core(0).datagram_size(), net.core(0).rate().loss());
+      s.name, took, 100 * share, 100 * share / left, stats.sent, stats.lost, stats.late, stats.copies, stats.probes,
+      net.full(0), net.core(0).datagram_size(), net.core(0).rate().loss());
   EXPECT_GT(share / left, s.least_share);
   // And the end.
   net.core(0).Close(net.now());

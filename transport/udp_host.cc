@@ -98,10 +98,15 @@ void FlushLink(Wire& wire, UdpConnection& c) {
       MutexLock lock(&c.mutex);
       const Deadline now = Clock::now();
       c.again = false;
-      for (std::span<std::byte> room; !c.orphan && !(room = batch.Room()).empty();) {
-        const UdpCore::Outgoing out = c.core.Next(room, now);
-        if (out.size == 0) break;
-        batch.Add(out.size, out.to);
+      try {
+        for (std::span<std::byte> room; !c.orphan && !(room = batch.Room()).empty();) {
+          const UdpCore::Outgoing out = c.core.Next(room, now);
+          if (out.size == 0) break;
+          batch.Add(out.size, out.to);
+        }
+      } catch (...) {
+        c.flushing = false;
+        throw;
       }
       c.timer = c.core.NextTimer(now).time_since_epoch().count();
       c.Tell();

@@ -9,6 +9,7 @@
 #include "tests/testing/identities.h"
 #include "tests/testing/tcp_pair.h"
 #include "tests/testing/udp_pair.h"
+#include "tests/testing/udp_relay.h"
 #include "transport/inproc_link.h"
 #include "transport/shm_stream.h"
 #include "transport/tls_stream.h"
@@ -30,8 +31,9 @@ inline LinkPair UringPair(const UringOptions& options = {}, const TcpStreamOptio
           *MakeFramedLink(*MakeUringStream(Fd(server), tcp, options), "the client")};
 }
 
-inline LinkPair UdpPair() {
-  auto streams = UdpStreams(SharedUdpHost(), SharedUdpHost());
+// `port`: where the dialer sends to; 0: to the acceptor itself.
+inline LinkPair UdpPair(uint16_t port = 0) {
+  auto streams = UdpStreams(SharedUdpHost(), SharedUdpHost(), port);
   return {*MakeFramedLink(std::move(streams.first), "the acceptor"),
           *MakeFramedLink(std::move(streams.second), "the dialer")};
 }
@@ -84,6 +86,11 @@ inline std::vector<Carrier> AllCarriers() {
       {"memory_crc", Transport::kMemory,
        [] { return MakeInprocLinkPair({.max_queued_bytes = 9000, .check_crc = true}); }},
       {"shm_one_mapping", Transport::kShm, [] { return ShmPair(true); }},
+      {"udp_lossy", Transport::kUdp,
+       [] {
+         static UdpRelay* const relay = new UdpRelay(SharedUdpHost().port(), 0.05);  // as long as the links
+         return UdpPair(relay->port());
+       }},
       {"tcp_small_buffers", Transport::kTcp,
        [] {
          return TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}});

@@ -1,0 +1,166 @@
+// UDP links between ring ports: how they begin, where they are refused, and what strangers can do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/ring_address.h"
+#include "tests/testing/udp_pair.h"
+#include "tests/testing/udp_relay.h"
+#include "transport/ring_port.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+std::unique_ptr<RingPort> Open(Transport transport) {
+  RingPortOptions o;
+  o.listen = "127.0.0.1:0";
+  o.transport = transport;
+  auto port = RingPort::Open(o);
+  EXPECT_TRUE(port.ok()) << port.status();
+  (*port)->SetKey(5, RingKey{1, 2, 3});
+  return *std::move(port);
+}
+
+Hello HopOf(Transport wish, uint32_t hop = 1) {
+  return {.epoch = {.term = 5, .number = 1}, .hop = hop, .key = {1, 2, 3}, .from = "a", .transport = wish};
+}
+
+struct Ends {
+  StatusOr<std::unique_ptr<Link>> dialed, accepted;
+};
+Ends Connect(RingPort& from, RingPort& to, const std::string& address, Transport wish,
+             Duration patience = seconds(20)) {
+  Ends ends{.dialed = Unavailable("never"), .accepted = Unavailable("never")};
+  std::thread accepts([&] { ends.accepted = to.Accept(HopOf(wish), After(patience)); });
+  ends.dialed = from.Dial(address, HopOf(wish), After(patience));
+  to.Cancel({.term = 5, .number = ends.dialed.ok() ? 0u : 1u});
+  accepts.join();
+  return ends;
+}
+
+void FramesPass(Link& from, Link& to) {
+  const std::vector<std::byte> payload(100000, std::byte{7});
+  const ByteSpan parts[] = {payload};
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(from.Send({.kind = FrameKind::kHidden, .step = StepId{i}}, parts, After(seconds(20))).ok());
+    const auto frame = to.Recv(After(seconds(20)));
+    ASSERT_TRUE(frame.ok()) << frame.status();
+    EXPECT_EQ(frame->header.step, StepId{i});
+    EXPECT_EQ(frame->payload, payload);
+  }
+}
+
+TEST(UdpPortTest, TheClustersWishOrEitherEndsIsEnough) {
+  struct Case {
+    Transport cluster, dialer, acceptor;
+  };
+  for (const Case& c : {Case{Transport::kUdp, Transport::kAuto, Transport::kAuto},
+                        Case{Transport::kUdp, Transport::kUdp, Transport::kUdp},
+                        Case{Transport::kAuto, Transport::kUdp, Transport::kAuto},
+                        Case{Transport::kAuto, Transport::kAuto, Transport::kUdp}}) {
+    auto a = Open(c.dialer), b = Open(c.acceptor);
+    Ends ends = Connect(*a, *b, b->address(), c.cluster);
+    ASSERT_TRUE(ends.dialed.ok()) << ends.dialed.status();
+    ASSERT_TRUE(ends.accepted.ok()) << ends.accepted.status();
+    EXPECT_EQ((*ends.dialed)->transport(), Transport::kUdp);
+    EXPECT_EQ((*ends.accepted)->transport(), Transport::kUdp);
+    FramesPass(**ends.dialed, **ends.accepted);
+    FramesPass(**ends.accepted, **ends.dialed);
+  }
+}
+
+TEST(UdpPortTest, AutoDoesNotTakeUdpByItself) {
+  auto a = Open(Transport::kAuto), b = Open(Transport::kAuto);
+  Ends ends = Connect(*a, *b, b->address(), Transport::kAuto);
+  ASSERT_TRUE(ends.dialed.ok()) << ends.dialed.status();
+  EXPECT_NE((*ends.dialed)->transport(), Transport::kUdp);
+}
+
+TEST(UdpPortTest, ContradictionsAreRefusedWithTheReason) {
+  auto udp = Open(Transport::kUdp), tcp = Open(Transport::kTcp);
+  Ends ends = Connect(*tcp, *udp, udp->address(), Transport::kAuto);
+  EXPECT_THAT(Message(ends.dialed.status()), HasSubstr("it comes over tcp, this end takes udp only (--transport)"));
+  udp = Open(Transport::kUdp), tcp = Open(Transport::kTcp);  // that plan was given up there
+  ends = Connect(*udp, *tcp, tcp->address(), Transport::kAuto);
+  EXPECT_THAT(Message(ends.dialed.status()), HasSubstr("takes no datagrams"));
+  udp = Open(Transport::kUdp), tcp = Open(Transport::kTcp);
+  ends = Connect(*udp, *tcp, tcp->address() + ",udp:9", Transport::kAuto);
+  EXPECT_THAT(Message(ends.dialed.status()), HasSubstr("it comes over udp, this end takes tcp only (--transport)"));
+}
+
+TEST(UdpPortTest, WhereNoDatagramPassesTheDialFailsAndSaysSo) {
+  auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
+  RingAddress to = *ParseRingAddress(b->address());
+  const UdpSocket silent = *UdpSocket::Open("127.0.0.1:0");
+  to.udp = silent.port();
+  const Deadline start = Clock::now();
+  Ends ends = Connect(*a, *b, FormatRingAddress(to), Transport::kUdp);
+  EXPECT_THAT(Message(ends.dialed.status()), HasSubstr("is UDP blocked on the way?"));
+  EXPECT_TRUE(absl::IsUnavailable(ends.dialed.status()));
+  EXPECT_LT(Clock::now() - start, seconds(15));
+}
+
+TEST(UdpPortTest, AWrongKeyIsRefusedBeforeAnyDatagram) {
+  auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
+  Hello wrong = HopOf(Transport::kUdp);
+  wrong.key[0] ^= 1;
+  const auto link = a->Dial(b->address(), wrong, After(seconds(20)));
+  EXPECT_FALSE(link.ok());
+  EXPECT_EQ(b->stats().refused, 1u);
+}
+
+// A port that ends takes its links' time with it; a peer learns it by the connection that stayed open.
+TEST(UdpPortTest, APortThatEndsEndsItsLinks) {
+  auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
+  Ends ends = Connect(*a, *b, b->address(), Transport::kUdp);
+  ASSERT_TRUE(ends.dialed.ok() && ends.accepted.ok());
+  b = nullptr;
+  EXPECT_TRUE(absl::IsUnavailable((*ends.accepted)->Recv(After(seconds(5))).status()));
+  EXPECT_TRUE(absl::IsUnavailable((*ends.accepted)->Send({.kind = FrameKind::kAnswer}, {}, After(seconds(5)))));
+  ends.accepted = Unavailable("gone");
+  EXPECT_TRUE(absl::IsUnavailable((*ends.dialed)->Recv(After(seconds(10))).status()));
+}
+
+TEST(UdpPortTest, StrangersDatagramsChangeNothing) {
+  auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
+  Ends ends = Connect(*a, *b, b->address(), Transport::kUdp);
+  ASSERT_TRUE(ends.dialed.ok() && ends.accepted.ok());
+  const UdpSocket stranger = *UdpSocket::Open("127.0.0.1:0");
+  const UdpAddress to = testing::LoopbackUdp(ParseRingAddress(b->address())->udp);
+  std::mt19937 random(1);
+  UdpBatch batch;
+  for (int i = 0; i < 2000; ++i) {
+    const auto room = batch.Room();
+    const size_t size = 1 + random() % 1400;
+    for (size_t at = 0; at < size; ++at) room[at] = static_cast<std::byte>(random());
+    if (i % 2 == 0) room[0] = std::byte{4}, room[std::min<size_t>(1, size - 1)] = std::byte{1};
+    batch.Add(size, to);
+    stranger.Send(batch, [](size_t) {});
+    batch.Clear();
+  }
+  FramesPass(**ends.dialed, **ends.accepted);
+  UdpReceiver receiver;
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_FALSE(receiver.Receive(stranger, [](std::span<std::byte>, const UdpAddress&) {})) << "nobody answers";
+}
+
+TEST(UdpPortTest, FramesPassARelayThatLosesAndSwaps) {
+  auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
+  RingAddress to = *ParseRingAddress(b->address());
+  testing::UdpRelay relay(to.udp, 0.05);
+  to.udp = relay.port();
+  Ends ends = Connect(*a, *b, FormatRingAddress(to), Transport::kUdp);
+  ASSERT_TRUE(ends.dialed.ok() && ends.accepted.ok()) << ends.dialed.status();
+  for (int i = 0; i < 5; ++i) {
+    FramesPass(**ends.dialed, **ends.accepted);
+    FramesPass(**ends.accepted, **ends.dialed);
+  }
+}
+
+}  // namespace
+}  // namespace gyre
