@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "coordinator/block_manager.h"
@@ -36,10 +37,13 @@ struct ScheduledSequence {
   uint64_t tried_in = 0;   // the last step in which its prompt was tried
   Stage stage = Stage::kWaiting;
   uint32_t incarnation = 1;
-  bool held = false;        // gets no rows
-  bool suspect = false;     // a step with rows of it failed, and none has landed since: it runs in steps of its own
-  uint32_t errors = 0;      // of those steps since the last landed row
-  uint32_t losses = 0;      // broken rings in a row that took rows of it along, since the last landed row
+  bool held = false;     // gets no rows
+  bool suspect = false;  // a step with rows of it failed, and none has landed since: it runs in steps of its own
+  uint32_t errors = 0;   // of those steps since the last landed row
+  uint32_t losses = 0;   // broken rings in a row that took rows of it along, since the last landed row
+  // With recurrent state, where a replay lands rows again that were never at fault: errors and losses count until so
+  // many rows have landed.
+  uint32_t blamed = 0;
   uint32_t high_water = 0;  // rows launched in any incarnation
   uint64_t planned_in = 0;  // the last step that has rows of it
   uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
@@ -54,6 +58,14 @@ struct ScheduledSequence {
   uint32_t published = 0;    // blocks
   ChainId chain = kNoChain;  // of the last published block
   std::vector<BlockId> blocks;
+  // With recurrent state: its slot, the snapshot that it begins with until the step that copies it has landed, and the
+  // slots that steps copy it to, with the positions, rising.
+  BlockId slot = kNoBlock, begins_with = kNoBlock;
+  struct Snapshot {
+    uint32_t position = 0;
+    BlockId slot = kNoBlock;
+  };
+  std::deque<Snapshot> snapshots;
 
   bool running() const { return stage == Stage::kRunning; }
   uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }

@@ -157,11 +157,13 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
     // At least the last row is computed, so that a shared block gets no new rows and there is something to sample.
     prefix = blocks.TakePrefix(salt, s->params.tokens, s->classes, s->size() - 1);
   }
+  if (has_state() && !TakeSlot(s, &prefix)) return false;
   const uint32_t taken = static_cast<uint32_t>(prefix.blocks.size());
   // All that its tokens need: else it might be thrown out in the middle of its prompt, its rows lost.
   const uint32_t needed = std::max(BlocksFor(s->size()), Reserved(*s)) - taken;
   if (uint64_t{needed} + Margin(*s) > blocks.available()) {
     ReleaseTable(&prefix.blocks);
+    ReleaseSlots(s);
     return false;
   }
   waiting.erase(s);
