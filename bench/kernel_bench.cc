@@ -84,9 +84,7 @@ struct LayerCache {
   std::vector<BlockId> table;
 };
 LayerCache MakeCache(KvType type, uint32_t positions) {
-  LayerSpec spec;
-  spec.kv_heads = 8;
-  spec.head_dim = 64;
+  const LayerSpec spec{.mixer = AttentionSpec{.heads = 8, .kv_heads = 8, .head_dim = 64}};
   LayerCache cache{.pool = nullptr, .table = std::vector<BlockId>((positions + 15) / 16)};
   auto pool = PagePool::Make(spec, static_cast<uint32_t>(cache.table.size()), 16, type);
   if (!pool.ok()) {

@@ -42,9 +42,11 @@ struct Result {
 double OpsPerRow(const ModelSpec& spec) {
   double ops = 0;
   for (const LayerSpec& l : spec.layers) {
-    const double attention = static_cast<double>(l.head_dim) * (2 * l.heads + 2 * l.kv_heads);
-    const double ffn = 3.0 * (l.ffn + static_cast<double>(l.experts.used) * l.experts.ffn) + l.experts.count;
-    ops += 2.0 * spec.dim * (attention + ffn);
+    for (const TensorRow& t : LayerTensors(l, spec.dim)) {
+      if (t.form == TensorForm::kVector) continue;
+      const double times = t.form == TensorForm::kExperts ? l.experts()->used : 1;
+      ops += 2.0 * times * static_cast<double>(t.dims[0]) * static_cast<double>(t.dims[1]);
+    }
   }
   return ops;
 }
@@ -201,7 +203,8 @@ class ModelBench {
     double bytes = WeightBytesPerStep(p.streams);
     double kv = 0;
     for (const LayerSpec& l : ring_->model().spec().layers) {
-      const double seen = l.window > 0 ? std::min<double>(l.window, prompt) : prompt;
+      const AttentionSpec* a = l.attention();
+      const double seen = a != nullptr && a->window > 0 ? std::min<double>(a->window, prompt) : prompt;
       kv += static_cast<double>(
                 KvBytes(ParseKvType(ring_options_.kv_type).value_or(KvType::kF16), ModelSpec::KvElems(l))) *
             seen;
@@ -221,7 +224,7 @@ class ModelBench {
       if (name.find("_exps.") != std::string::npos) experts += static_cast<double>(tensor.bytes);
     }
     for (const LayerSpec& l : ring_->model().spec().layers) {
-      if (l.experts.count > 0) read = std::min(1.0, static_cast<double>(l.experts.used) * rows / l.experts.count);
+      if (const ExpertSpec* e = l.experts()) read = std::min(1.0, static_cast<double>(e->used) * rows / e->count);
     }
     return bytes - experts * (1 - read);
   }

@@ -99,16 +99,19 @@ Status EstimateCommand(const EstimateOptions& options) {
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
   // A single node without a memory is this machine.
   if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
-  // Pages by layer: 2 * kv_heads * head_dim * tokens * bytes.
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
-    GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
+    GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
     pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * tokens));
     all_pages += pages.back();
-    const auto q = static_cast<uint64_t>(l.heads * l.head_dim);
-    const auto ffn = static_cast<uint64_t>(std::max(l.ffn, l.experts.ffn));
-    widest = std::max(widest, 2 * q + ModelSpec::KvElems(l) + 2 * ffn);
+    // Of each matrix a row has its outputs; of attention it has them once more, and those of one expert at a time.
+    uint64_t wide = ModelSpec::KvElems(l);
+    for (const TensorRow& t : LayerTensors(l, spec.dim)) {
+      const bool back = t.slot == Slot::kO || t.slot == Slot::kDown || t.slot == Slot::kExpertDown;
+      if (t.form != TensorForm::kVector && !back) wide += t.slot == Slot::kQ ? 2 * t.dims[1] : t.dims[1];
+    }
+    widest = std::max(widest, wide);
   }
   // Activations of a step, and the logits of its rows.
   const uint64_t rows = options.max_rows;

@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/plan.h"
 #include "cli/commands.h"
 #include "fmt/core.h"
 #include "model/tensor_table.h"
@@ -38,6 +39,65 @@ std::vector<std::pair<std::string, const TensorView*>> InOrder(const Model& mode
   return out;
 }
 
+template <typename Part, typename Variant>
+Part FirstOf(const ModelSpec& s, Variant LayerSpec::*variant) {
+  for (const LayerSpec& l : s.layers) {
+    if (const Part* part = std::get_if<Part>(&(l.*variant))) return *part;
+  }
+  return {};
+}
+
+// A layer's parts in words.
+std::string Describe(const LayerSpec& l) {
+  struct Words {
+    std::string operator()(const AttentionSpec& a) const {
+      std::string text =
+          fmt::format("attention of {} heads, {} for keys and values, {} wide", a.heads, a.kv_heads, a.head_dim);
+      if (a.window > 0) text += fmt::format(", window {}", a.window);
+      if (a.rope.dims == 0) text += ", no positions";
+      return text;
+    }
+    std::string operator()(const LatentAttentionSpec& a) const {
+      return fmt::format("latent attention of {} heads, {} kept", a.heads, a.kv_rank + a.rope.dims);
+    }
+    std::string operator()(const DeltaNetSpec& d) const {
+      return fmt::format("a gated delta net of {} heads, {} wide", d.value_heads, d.head_dim);
+    }
+    std::string operator()(const Mamba2Spec& m) const {
+      return fmt::format("a Mamba-2 state space, {} wide, {} heads", m.inner, m.heads);
+    }
+    std::string operator()(const ShortConvolutionSpec& c) const {
+      return fmt::format("a convolution over {} positions", c.kernel);
+    }
+    std::string operator()(const DenseSpec& d) const { return fmt::format("feed-forward {}", d.width); }
+    std::string operator()(const ExpertSpec& e) const {
+      return fmt::format("{} experts of {}, {} for a token{}", e.count, e.width, e.used,
+                         e.shared_width > 0 ? fmt::format(", and a shared one of {}", e.shared_width) : "");
+    }
+    std::string operator()(const NoMixer&) const { return {}; }
+    std::string operator()(const NoFeedForward&) const { return {}; }
+  };
+  const std::string mixer = std::visit(Words(), l.mixer), feed = std::visit(Words(), l.feed_forward);
+  return mixer + (mixer.empty() || feed.empty() ? "" : "; ") + feed;
+}
+
+std::string NameOf(LayerRange range) {
+  return fmt::format("layer{} {}", range.size() > 1 ? "s" : "", FormatRange(range));
+}
+
+// Ranges of consecutive layers of one kind.
+std::vector<std::pair<LayerRange, std::string>> LayerKinds(const ModelSpec& s) {
+  std::vector<std::pair<LayerRange, std::string>> out;
+  for (int i = 0; i < static_cast<int>(s.layers.size()); ++i) {
+    const std::string text = Describe(s.layers[static_cast<size_t>(i)]);
+    if (!out.empty() && out.back().second == text)
+      ++out.back().first.end;
+    else
+      out.push_back({{i, i + 1}, text});
+  }
+  return out;
+}
+
 void PrintJson(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
   json::object root;
@@ -47,12 +107,18 @@ void PrintJson(const Model& model, bool tensors) {
   root["dim"] = s.dim;
   root["vocab"] = s.vocab;
   root["context"] = s.context;
-  root["heads"] = s.layers[0].heads;
-  root["kv_heads"] = s.layers[0].kv_heads;
-  root["head_dim"] = s.layers[0].head_dim;
-  root["ffn"] = s.layers[0].ffn;
-  root["experts"] = {
-      {"count", s.layers[0].experts.count}, {"used", s.layers[0].experts.used}, {"ffn", s.layers[0].experts.ffn}};
+  // Of the first layer that has such a part.
+  const AttentionSpec attention = FirstOf<AttentionSpec>(s, &LayerSpec::mixer);
+  const DenseSpec dense = FirstOf<DenseSpec>(s, &LayerSpec::feed_forward);
+  const ExpertSpec experts = FirstOf<ExpertSpec>(s, &LayerSpec::feed_forward);
+  root["heads"] = attention.heads;
+  root["kv_heads"] = attention.kv_heads;
+  root["head_dim"] = attention.head_dim;
+  root["ffn"] = experts.count > 0 && dense.width == 0 ? experts.shared_width : dense.width;
+  root["experts"] = {{"count", experts.count}, {"used", experts.used}, {"ffn", experts.width}};
+  json::array parts;
+  for (const auto& [range, text] : LayerKinds(s)) parts.push_back({{"layers", FormatRange(range)}, {"parts", text}});
+  root["layer_kinds"] = std::move(parts);
   root["tokenizer"] = model.tokenizer() != nullptr ? json::value(model.tokenizer()->kind()) : json::value(nullptr);
   root["content_hash"] = fmt::format("{:016x}", model.content_hash());
   json::object types;
@@ -78,14 +144,10 @@ void PrintJson(const Model& model, bool tensors) {
 
 void PrintText(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
-  const LayerSpec& l = s.layers[0];
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
   fmt::print("layers        {}\n", s.layers.size());
-  const std::string experts =
-      fmt::format("{} experts of {}, {} for a token{}", l.experts.count, l.experts.ffn, l.experts.used,
-                  l.ffn > 0 ? fmt::format(", and a shared one of {}", l.ffn) : "");
-  fmt::print("dimension     {}, feed-forward {}\n", s.dim, l.experts.count > 0 ? experts : std::to_string(l.ffn));
-  fmt::print("attention     {} heads, {} for keys and values, {} wide\n", l.heads, l.kv_heads, l.head_dim);
+  fmt::print("dimension     {}\n", s.dim);
+  for (const auto& [range, text] : LayerKinds(s)) fmt::print("{:<14}{}\n", NameOf(range), text);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");
   fmt::print("context       {}\n", s.context);
   fmt::print("tokenizer     {}\n", model.tokenizer() != nullptr ? model.tokenizer()->kind() : model.tokenizer_note());
@@ -96,9 +158,7 @@ void PrintText(const Model& model, bool tensors) {
   for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
     const auto bytes = LayerBytes(model, i), next = i + 1 < n ? LayerBytes(model, i + 1) : bytes;
     if (!bytes.ok() || !next.ok() || (i + 1 < n && *bytes == *next)) continue;
-    fmt::print("{:<14}{:.2f} MiB each\n",
-               begin == i ? fmt::format("layer {}", i) : fmt::format("layers {}-{}", begin, i),
-               static_cast<double>(*bytes) / (1 << 20));
+    fmt::print("{:<14}{:.2f} MiB each\n", NameOf({begin, i + 1}), static_cast<double>(*bytes) / (1 << 20));
     begin = i + 1;
   }
   const auto metadata = model.DescribeMetadata();

@@ -1,15 +1,15 @@
 #include "model/layer_reader.h"
 
-#include <initializer_list>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "model/layer_tensors.h"
 #include "model/quoted.h"
 
 namespace gyre {
 namespace {
-
-uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }
 
 class LayerReader {
  public:
@@ -18,12 +18,17 @@ class LayerReader {
         l_(spec.layers[static_cast<size_t>(layer)]),
         layer_(layer),
         used_(used),
-        dim_(Unsigned(spec.dim)) {}
+        rows_(LayerTensors(l_, spec.dim)) {}
 
   StatusOr<LayerWeights> Read() {
-    GYRE_RETURN_IF_ERROR(Norms());
-    GYRE_RETURN_IF_ERROR(Attention());
-    GYRE_RETURN_IF_ERROR(l_.experts.count == 0 ? FeedForward() : Experts());
+    if (const ExpertSpec* e = l_.experts()) w_.experts.resize(Unsigned(e->count));
+    for (size_t i = 0; i < rows_.size();) {
+      // Neighbours that one tensor may hold are read together.
+      size_t end = i + 1;
+      while (end < rows_.size() && !rows_[i].fused.empty() && rows_[end].fused == rows_[i].fused) ++end;
+      GYRE_RETURN_IF_ERROR(Group({rows_.data() + i, end - i}));
+      i = end;
+    }
     return std::move(w_);
   }
 
@@ -36,93 +41,82 @@ class LayerReader {
     return full;
   }
 
-  Status Vector(bool wanted, const char* name, uint64_t n, std::vector<float>* out) {
-    if (!wanted) return absl::OkStatus();
-    GYRE_ASSIGN_OR_RETURN(*out, tensors_.Vector(Named(name), n));
+  Status Group(std::span<const TensorRow> rows) {
+    if (rows.size() > 1 && IsFused(rows)) return Fused(rows);
+    for (const TensorRow& row : rows) GYRE_RETURN_IF_ERROR(One(row));
     return absl::OkStatus();
   }
-  Status Matrix(const std::string& name, uint64_t n, uint64_t k, WeightView* out) {
-    GYRE_ASSIGN_OR_RETURN(*out, tensors_.Matrix(Named(name), n, k));
-    return absl::OkStatus();
-  }
-  // Several matrices in one tensor, the rows of one after those of the other.
-  Status Fused(const char* name, uint64_t k, std::initializer_list<std::pair<uint64_t, WeightView*>> parts) {
+  // Where neither the parts nor the whole are there, a group counts as fused if no part is.
+  bool IsFused(std::span<const TensorRow> rows) const {
     uint64_t n = 0;
-    for (const auto& [rows, out] : parts) n += rows;
+    bool some = false;
+    for (const TensorRow& row : rows) {
+      n += row.dims[1];
+      some = some || HasOwn(row);
+    }
+    if (HasOwn(rows[0])) return false;
+    const TensorView* whole = tensors_.Find(Full(rows[0].fused));
+    return !some ? whole != nullptr || rows[0].form != TensorForm::kExperts
+                 : whole != nullptr && whole->dims.size() > 1 && whole->dims[1] == n;
+  }
+  bool HasOwn(const TensorRow& row) const {
+    return Has(row.name) || (row.form == TensorForm::kExperts && Has(OfExpert(row.name, 0)));
+  }
+  // Older files, and safetensors, have a tensor for each expert: "ffn_up.7.weight" for "ffn_up_exps.weight".
+  static std::string OfExpert(const std::string& name, uint64_t expert) {
+    return fmt::format("{}.{}.weight", name.substr(0, name.find("_exps.")), expert);
+  }
+
+  WeightView& Expert(Slot slot, uint64_t e) {
+    FfnWeights& w = w_.experts[e];
+    return slot == Slot::kExpertGate ? w.gate : slot == Slot::kExpertUp ? w.up : w.down;
+  }
+
+  // Several matrices in one tensor, the rows of one after those of the other; of experts, expert by expert.
+  Status Fused(std::span<const TensorRow> rows) {
+    uint64_t n = 0;
+    for (const TensorRow& row : rows) n += row.dims[1];
+    const uint64_t k = rows[0].dims[0];
     WeightView all;
-    GYRE_RETURN_IF_ERROR(Matrix(name, n, k, &all));
-    n = 0;
-    for (const auto& [rows, out] : parts) {
-      *out = RowsOf(all, n, rows);
-      n += rows;
+    const bool experts = rows[0].form == TensorForm::kExperts;
+    const uint64_t count = experts ? w_.experts.size() : 1;
+    if (experts) {
+      GYRE_ASSIGN_OR_RETURN(all, tensors_.Matrices(Named(rows[0].fused), count, n, k));
+    } else {
+      GYRE_ASSIGN_OR_RETURN(all, tensors_.Matrix(Named(rows[0].fused), n, k));
+    }
+    uint64_t at = 0;
+    for (uint64_t e = 0; e < count; ++e) {
+      for (const TensorRow& row : rows) {
+        (experts ? Expert(row.slot, e) : w_.matrices[Index(row.slot)]) = RowsOf(all, at, row.dims[1]);
+        at += row.dims[1];
+      }
     }
     return absl::OkStatus();
   }
 
-  Status Norms() {
-    const uint64_t head_dim = Unsigned(l_.head_dim);
-    GYRE_RETURN_IF_ERROR(Vector(true, "attn_norm.weight", dim_, &w_.attn_norm));
-    GYRE_RETURN_IF_ERROR(Vector(true, "ffn_norm.weight", dim_, &w_.ffn_norm));
-    GYRE_RETURN_IF_ERROR(Vector(l_.post_norms, "post_attention_norm.weight", dim_, &w_.attn_post_norm));
-    GYRE_RETURN_IF_ERROR(Vector(l_.post_norms, "post_ffw_norm.weight", dim_, &w_.ffn_post_norm));
-    GYRE_RETURN_IF_ERROR(Vector(l_.qk_norm, "attn_q_norm.weight", head_dim, &w_.q_norm));
-    return Vector(l_.qk_norm, "attn_k_norm.weight", head_dim, &w_.k_norm);
-  }
-
-  Status Attention() {
-    const uint64_t q = Unsigned(l_.heads) * Unsigned(l_.head_dim), kv = Unsigned(l_.kv_heads) * Unsigned(l_.head_dim);
-    GYRE_RETURN_IF_ERROR(Vector(l_.qkv_bias, "attn_q.bias", q, &w_.q_bias));
-    GYRE_RETURN_IF_ERROR(Vector(l_.qkv_bias, "attn_k.bias", kv, &w_.k_bias));
-    GYRE_RETURN_IF_ERROR(Vector(l_.qkv_bias, "attn_v.bias", kv, &w_.v_bias));
-    if (Has("attn_qkv.weight") || !(Has("attn_q.weight") || Has("attn_k.weight") || Has("attn_v.weight"))) {
-      GYRE_RETURN_IF_ERROR(Fused("attn_qkv.weight", dim_, {{q, &w_.q}, {kv, &w_.k}, {kv, &w_.v}}));
-    } else {
-      GYRE_RETURN_IF_ERROR(Matrix("attn_q.weight", q, dim_, &w_.q));
-      GYRE_RETURN_IF_ERROR(Matrix("attn_k.weight", kv, dim_, &w_.k));
-      GYRE_RETURN_IF_ERROR(Matrix("attn_v.weight", kv, dim_, &w_.v));
+  Status One(const TensorRow& row) {
+    switch (row.form) {
+      case TensorForm::kVector: {
+        GYRE_ASSIGN_OR_RETURN(w_.vectors[Index(row.slot)], tensors_.Vector(Named(row.name), row.dims));
+        return absl::OkStatus();
+      }
+      case TensorForm::kMatrix:
+      case TensorForm::kRouter: {
+        GYRE_ASSIGN_OR_RETURN(w_.matrices[Index(row.slot)], tensors_.Matrix(Named(row.name), row.dims[1], row.dims[0]));
+        return absl::OkStatus();
+      }
+      case TensorForm::kExperts: break;
     }
-    return Matrix("attn_output.weight", dim_, q, &w_.o);
-  }
-
-  Status FeedForward() {
-    const uint64_t ffn = Unsigned(l_.ffn);
-    const TensorView* up = tensors_.Find(Full("ffn_up.weight"));
-    const bool both = up == nullptr || (up->dims.size() == 2 && up->dims[1] == 2 * ffn);
-    if (!Has("ffn_gate.weight") && both) {
-      GYRE_RETURN_IF_ERROR(Fused("ffn_up.weight", dim_, {{ffn, &w_.ffn.gate}, {ffn, &w_.ffn.up}}));
-    } else {
-      GYRE_RETURN_IF_ERROR(Matrix("ffn_gate.weight", ffn, dim_, &w_.ffn.gate));
-      GYRE_RETURN_IF_ERROR(Matrix("ffn_up.weight", ffn, dim_, &w_.ffn.up));
-    }
-    return Matrix("ffn_down.weight", dim_, ffn, &w_.ffn.down);
-  }
-
-  Status Experts() {
-    const uint64_t experts = Unsigned(l_.experts.count), ffn = Unsigned(l_.experts.ffn);
-    GYRE_RETURN_IF_ERROR(Matrix("ffn_gate_inp.weight", experts, dim_, &w_.router));
-    w_.experts.resize(experts);
-    GYRE_RETURN_IF_ERROR(EachExpert("ffn_gate", ffn, dim_, &FfnWeights::gate));
-    GYRE_RETURN_IF_ERROR(EachExpert("ffn_up", ffn, dim_, &FfnWeights::up));
-    GYRE_RETURN_IF_ERROR(EachExpert("ffn_down", dim_, ffn, &FfnWeights::down));
-    if (l_.ffn == 0) return absl::OkStatus();
-    const uint64_t shared = Unsigned(l_.ffn);
-    GYRE_RETURN_IF_ERROR(Vector(true, "ffn_gate_inp_shexp.weight", dim_, &w_.shared_gate));
-    GYRE_RETURN_IF_ERROR(Matrix("ffn_gate_shexp.weight", shared, dim_, &w_.ffn.gate));
-    GYRE_RETURN_IF_ERROR(Matrix("ffn_up_shexp.weight", shared, dim_, &w_.ffn.up));
-    return Matrix("ffn_down_shexp.weight", dim_, shared, &w_.ffn.down);
-  }
-
-  // All in one tensor, or one by one, as older files and safetensors have them.
-  Status EachExpert(const std::string& name, uint64_t n, uint64_t k, WeightView FfnWeights::*part) {
-    const uint64_t experts = w_.experts.size();
-    if (Has(name + ".0.weight")) {
+    const uint64_t experts = w_.experts.size(), n = row.dims[1], k = row.dims[0];
+    if (Has(OfExpert(row.name, 0))) {
       for (uint64_t e = 0; e < experts; ++e) {
-        GYRE_RETURN_IF_ERROR(Matrix(fmt::format("{}.{}.weight", name, e), n, k, &(w_.experts[e].*part)));
+        GYRE_ASSIGN_OR_RETURN(Expert(row.slot, e), tensors_.Matrix(Named(OfExpert(row.name, e)), n, k));
       }
       return absl::OkStatus();
     }
-    GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors_.Matrices(Named(name + "_exps.weight"), experts, n, k));
-    for (uint64_t e = 0; e < experts; ++e) w_.experts[e].*part = RowsOf(all, e * n, n);
+    GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors_.Matrices(Named(row.name), experts, n, k));
+    for (uint64_t e = 0; e < experts; ++e) Expert(row.slot, e) = RowsOf(all, e * n, n);
     return absl::OkStatus();
   }
 
@@ -130,12 +124,21 @@ class LayerReader {
   const LayerSpec& l_;
   const int layer_;
   std::unordered_set<std::string>* const used_;
-  const uint64_t dim_;
+  const std::vector<TensorRow> rows_;
   LayerWeights w_;
 };
 
-// Rotary tables that old converters left in files.
-bool MayBeLeftOut(std::string_view name) { return name.ends_with(".attn_rot_embd.weight"); }
+// Rotary tables that old converters left in files, and the layers behind the model's own that predict further tokens.
+bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
+  if (name.ends_with(".attn_rot_embd.weight")) return true;
+  if (!name.starts_with("blk.")) return false;
+  size_t layer = 0;
+  for (size_t i = 4; i < name.size() && i < 10 && name[i] != '.'; ++i) {
+    if (name[i] < '0' || name[i] > '9') return false;
+    layer = 10 * layer + static_cast<size_t>(name[i] - '0');
+  }
+  return layer >= spec.layers.size() && layer < spec.layers.size() + static_cast<size_t>(spec.draft_layers);
+}
 
 }  // namespace
 
@@ -153,7 +156,7 @@ StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& 
 
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
   HeadWeights head;
-  GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector("output_norm.weight", Unsigned(spec.dim)));
+  GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector("output_norm.weight", {Unsigned(spec.dim)}));
   const char* name = spec.tied_head ? "token_embd.weight" : "output.weight";
   GYRE_ASSIGN_OR_RETURN(head.output, tensors.Matrix(name, Unsigned(spec.vocab), Unsigned(spec.dim)));
   return head;
@@ -170,7 +173,7 @@ Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
   GYRE_RETURN_IF_ERROR(ReadHead(tensors, spec).status());
   std::set<std::string_view> unread;
   for (const auto& [name, t] : tensors.all()) {
-    if (used.count(name) == 0 && !MayBeLeftOut(name)) unread.insert(name);
+    if (used.count(name) == 0 && !MayBeLeftOut(name, spec)) unread.insert(name);
   }
   if (unread.empty()) return absl::OkStatus();
   std::string names;

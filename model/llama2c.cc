@@ -96,14 +96,16 @@ class Parser {
     s.tied_head = shared;
     s.final_norm_eps = options_.norm_eps > 0 ? static_cast<float>(options_.norm_eps) : 1e-5f;
     LayerSpec l;
-    l.heads = c.heads;
-    l.kv_heads = c.kv_heads;
-    l.head_dim = c.dim / c.heads;
-    l.ffn = c.hidden;
+    AttentionSpec a;
+    a.heads = c.heads;
+    a.kv_heads = c.kv_heads;
+    a.head_dim = c.dim / c.heads;
     l.norm_eps = s.final_norm_eps;
-    l.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(l.head_dim)));
-    l.rope.dims = l.head_dim;
-    l.rope.base = options_.rope_base > 0 ? options_.rope_base : (c.vocab == kLlama3Vocab ? 500000.0 : 10000.0);
+    a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+    a.rope.dims = a.head_dim;
+    a.rope.base = options_.rope_base > 0 ? options_.rope_base : (c.vocab == kLlama3Vocab ? 500000.0 : 10000.0);
+    l.mixer = std::move(a);
+    l.feed_forward = DenseSpec{.width = c.hidden};
     // The layer count is checked against the file's size before layers are allocated.
     layer_ = l;
   }

@@ -100,7 +100,8 @@ class OpenedModel : public Model {
     hash_ = HashContent(bytes, tensors(), header_bytes);
     MixInRopeFactors();
     if (!gguf_) {
-      const double beyond_the_file[] = {spec_.layers[0].rope.base, static_cast<double>(spec_.final_norm_eps)};
+      const double beyond_the_file[] = {spec_.layers[0].attention()->rope.base,
+                                        static_cast<double>(spec_.final_norm_eps)};
       hash_ = XXH64(beyond_the_file, sizeof beyond_the_file, hash_);
     }
     return absl::OkStatus();
@@ -112,7 +113,9 @@ class OpenedModel : public Model {
     gguf_ = Gguf::FromParts(hf_->metadata.values(), hf_->tensors);
     GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
     if (hf_->architecture.permuted) {
-      for (LayerSpec& l : spec_.layers) l.rope.pairing = RopePairing::kHalves;
+      for (LayerSpec& l : spec_.layers) {
+        if (AttentionSpec* a = l.attention()) a->rope.pairing = RopePairing::kHalves;
+      }
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
     const auto config = std::as_bytes(std::span(hf_->config));
@@ -175,8 +178,12 @@ class OpenedModel : public Model {
   // A file may have two sets of factors, and the context that is wanted decides which one is used.
   void MixInRopeFactors() {
     if (!tensors().Has("rope_factors_long.weight")) return;
-    const auto& factors = spec_.layers[0].rope.frequency_factors;
-    hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
+    for (const LayerSpec& l : spec_.layers) {
+      if (l.attention() == nullptr) continue;
+      const auto& factors = l.attention()->rope.frequency_factors;
+      hash_ = XXH64(factors.data(), factors.size() * sizeof(float), hash_);
+      break;
+    }
   }
   void SetTokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);

@@ -12,7 +12,7 @@
 namespace gyre {
 namespace {
 
-std::string Reason(int error) { return std::generic_category().message(error); }
+std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 // What may stand at `path` now: nothing, or a file that may be replaced.
 Status CheckPlace(const std::string& path, const NewFileOptions& options) {
@@ -43,13 +43,13 @@ StatusOr<NewFile> NewFile::Create(const std::string& path, const NewFileOptions&
   f.options_ = options;
   f.temporary_ = f.path_ + ".partial-XXXXXX";
   const int fd = mkostemp(f.temporary_.data(), O_CLOEXEC);
-  if (fd < 0) return Unavailable("{}: can't write a file there: {}", path, Reason(errno));
+  if (fd < 0) return Unavailable("{}: can't write a file there: {}", path, ErrorText(errno));
   f.file_ = fdopen(fd, "wb");
   if (f.file_ == nullptr) {
     const int reason = errno;
     close(fd);
     unlink(f.temporary_.c_str());
-    return Unavailable("{}: {}", path, Reason(reason));
+    return Unavailable("{}: {}", path, ErrorText(reason));
   }
   return f;
 }
@@ -70,7 +70,7 @@ NewFile::~NewFile() {
 Status NewFile::Write(std::span<const std::byte> bytes) {
   written_ += bytes.size();
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size()) return absl::OkStatus();
-  return Unavailable("{}: can't write: {}", path_, Reason(errno));
+  return Unavailable("{}: can't write: {}", path_, ErrorText(errno));
 }
 
 Status NewFile::Place() const {
@@ -86,14 +86,14 @@ Status NewFile::Place() const {
   }
   GYRE_RETURN_IF_ERROR(CheckPlace(path_, options_));
   if (std::rename(temporary_.c_str(), path_.c_str()) == 0) return absl::OkStatus();
-  return Unavailable("{}: {}", path_, Reason(errno));
+  return Unavailable("{}: {}", path_, ErrorText(errno));
 }
 
 Status NewFile::Finish() {
   std::FILE* file = std::exchange(file_, nullptr);
   int error = std::fflush(file) == 0 && fsync(fileno(file)) == 0 ? 0 : errno;
   if (std::fclose(file) != 0 && error == 0) error = errno;
-  const Status status = error != 0 ? Unavailable("{}: can't write: {}", path_, Reason(error)) : Place();
+  const Status status = error != 0 ? Unavailable("{}: can't write: {}", path_, ErrorText(error)) : Place();
   if (!status.ok()) unlink(temporary_.c_str());
   return status;
 }

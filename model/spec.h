@@ -1,8 +1,13 @@
 // What a model is: one spec, read by the one forward pass, which branches on these fields and never on a name.
+//
+// A layer is a mixer, which lets rows of a sequence see each other, and a feed-forward block, which sees one row at a
+// time. Both are variants of facts: a family combines them, and only a part that no other family has needs code.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/kv_type.h"
@@ -12,40 +17,127 @@ namespace gyre {
 
 struct RopeSpec {
   RopePairing pairing = RopePairing::kInterleaved;
-  int dims = 0;  // rotated elements of a head, even
+  int dims = 0;  // rotated elements of a head, even; 0 = positions are not seen at all
   double base = 10000.0;
   std::vector<float> frequency_factors;  // [dims/2] divisors (rope_freqs.weight, a scaling), or empty
   float magnitude = 1;                   // factor on the rotated elements (yarn, longrope)
   bool operator==(const RopeSpec&) const = default;
 };
 
-// A mixture of experts in place of the feed-forward block: Shazeer et al. 2017, as Mixtral and Qwen have it.
-struct ExpertSpec {
-  int count = 0;           // 0: the layer is dense
-  int used = 0;            // of them, for each row
-  int ffn = 0;             // width of one
-  bool normalize = false;  // the weights of those used add up to 1
-  float scale = 1;         // on the weights
-  bool operator==(const ExpertSpec&) const = default;
+enum class QkNorm : uint8_t {
+  kNone,
+  kHead,  // RMS norm of q and k over each head, before rope
+  kRow,   // over all heads of a row together, before rope
 };
 
-struct LayerSpec {
+// Softmax attention with grouped queries.
+struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int ffn = 0;  // with experts: width of the shared one, 0 = none
-  ExpertSpec experts;
-  float norm_eps = 0;
-  bool qk_norm = false;  // RMS norm of q and k per head, before rope
+  QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
-  bool post_norms = false;      // norms on the outputs of attention and ffn, before the residual
-  int window = 0;               // 0 = full attention
-  float attention_scale = 0;    // on q.k
-  float attention_softcap = 0;  // 0 = none
-  Activation activation = Activation::kSilu;
+  bool output_bias = false;
+  int window = 0;     // 0 = full attention
+  float scale = 0;    // on q.k
+  float softcap = 0;  // 0 = none
   RopeSpec rope;
-  int kv_group = 0;  // layers of a group share a block table
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+// Multi-head latent attention: DeepSeek-V2 (2024). A position keeps kv_rank elements, from which keys and values of all
+// heads follow, and rope.dims elements of one key that all heads share.
+struct LatentAttentionSpec {
+  int heads = 0;
+  int q_rank = 0;  // 0 = queries come straight from the row
+  int kv_rank = 0;
+  int key_dim = 0;    // elements of a head's key that are not rotated
+  int value_dim = 0;  // elements of a head's value
+  float scale = 0;    // on q.k
+  RopeSpec rope;      // of the last elements of a query, and of the shared key
+  bool operator==(const LatentAttentionSpec&) const = default;
+};
+
+// Linear attention with the gated delta rule: Yang et al. 2024, as Qwen3-Next has it.
+struct DeltaNetSpec {
+  int kernel = 0;  // positions that the convolution sees
+  int key_heads = 0;
+  int value_heads = 0;  // a multiple of key_heads
+  int head_dim = 0;     // of keys and of values
+  // Value head j reads key head j / (value_heads / key_heads); otherwise j % key_heads.
+  bool consecutive = false;
+  bool operator==(const DeltaNetSpec&) const = default;
+};
+
+// A selective state space: Dao and Gu 2024 (Mamba-2).
+struct Mamba2Spec {
+  int kernel = 0;  // positions that the convolution sees
+  int inner = 0;   // width, a multiple of heads and of groups
+  int state = 0;   // elements of state for each element of a head
+  int heads = 0;
+  int groups = 0;  // heads of a group share B and C, and a norm
+  bool operator==(const Mamba2Spec&) const = default;
+};
+
+// A gated convolution over few positions, as LFM2 has it.
+struct ShortConvolutionSpec {
+  int kernel = 0;  // positions that it sees
+  bool operator==(const ShortConvolutionSpec&) const = default;
+};
+
+struct NoMixer {
+  bool operator==(const NoMixer&) const = default;
+};
+using MixerSpec =
+    std::variant<AttentionSpec, LatentAttentionSpec, DeltaNetSpec, Mamba2Spec, ShortConvolutionSpec, NoMixer>;
+
+struct DenseSpec {
+  int width = 0;
+  Activation activation = Activation::kSilu;
+  bool gated = true;  // down(act(gate x) * (up x)); otherwise down(act(up x))
+  bool operator==(const DenseSpec&) const = default;
+};
+
+enum class RouterScore : uint8_t { kSoftmax, kSigmoid };
+
+// A mixture of experts: Shazeer et al. 2017, as Mixtral, Qwen and DeepSeek have it.
+struct ExpertSpec {
+  int count = 0;
+  int used = 0;   // of them, for each row
+  int width = 0;  // of one
+  RouterScore score = RouterScore::kSoftmax;
+  bool choice_bias = false;  // added to the scores where experts are chosen, not in their weights
+  bool normalize = false;    // the weights of those used add up to 1
+  float scale = 1;           // on the weights
+  int groups = 1;            // only experts of the `used_groups` best groups can be chosen
+  int used_groups = 1;
+  Activation activation = Activation::kSilu;
+  bool gated = true;         // as DenseSpec's
+  int shared_width = 0;      // of an expert that every row goes through; 0 = none
+  bool shared_gate = false;  // a sigmoid of the row scales it
+  bool operator==(const ExpertSpec&) const = default;
+};
+
+struct NoFeedForward {
+  bool operator==(const NoFeedForward&) const = default;
+};
+using FeedForwardSpec = std::variant<DenseSpec, ExpertSpec, NoFeedForward>;
+
+struct LayerSpec {
+  MixerSpec mixer;
+  FeedForwardSpec feed_forward;
+  float norm_eps = 0;
+  bool pre_norms = true;                               // norms of what goes into mixer and feed-forward block
+  bool post_norms = false;                             // norms on their outputs, before the residual
+  std::string_view ffn_norm_name = "ffn_norm.weight";  // of the feed-forward block's pre-norm, in the file
+  int kv_group = 0;                                    // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
+
+  // Null where the layer has another kind.
+  const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
+  AttentionSpec* attention() { return std::get_if<AttentionSpec>(&mixer); }
+  const DenseSpec* dense() const { return std::get_if<DenseSpec>(&feed_forward); }
+  const ExpertSpec* experts() const { return std::get_if<ExpertSpec>(&feed_forward); }
 };
 
 struct ModelSpec {
@@ -58,12 +150,14 @@ struct ModelSpec {
   float final_norm_eps = 0;
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
+  int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
   int kv_groups = 1;
   std::vector<LayerSpec> layers;
 
   // KV elements (K and V together) one position takes in a layer.
   static size_t KvElems(const LayerSpec& l) {
-    return 2 * static_cast<size_t>(l.kv_heads) * static_cast<size_t>(l.head_dim);
+    const AttentionSpec* a = l.attention();
+    return a == nullptr ? 0 : 2 * static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim);
   }
   // Bytes of KV cache that one position takes in all layers.
   uint64_t KvBytesPerToken(KvType type) const {

@@ -54,8 +54,10 @@ StatusOr<WeightView> TensorTable::Matrices(const std::string& name, uint64_t cou
   return WeightView{.type = t->type, .n = n * count, .k = k, .data = t->data, .scales = t->scales, .group = t->group};
 }
 
-StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, uint64_t n) const {
-  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, {n}));
+StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, const std::vector<uint64_t>& dims) const {
+  GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, dims));
+  uint64_t n = 1;
+  for (uint64_t d : dims) n *= d;
   std::vector<float> values(n);
   Dequantize(t->type, t->data, values.data(), n);
   return values;

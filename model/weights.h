@@ -1,6 +1,7 @@
 // Checked views of a model's tensors, by layer; every file format fills the same slots.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -11,6 +12,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "kernels/ops.h"
+#include "model/layer_tensors.h"
 #include "model/spec.h"
 
 namespace gyre {
@@ -19,14 +21,14 @@ struct FfnWeights {
   WeightView gate, up, down;
 };
 
-// Matrices as views; vectors (norms, biases) expanded to f32. Empty (n = 0) where the spec has none.
+// The tensors of a layer, by slot; empty (a matrix: n = 0) where the spec has none.
 struct LayerWeights {
-  std::vector<float> attn_norm, attn_post_norm, q_norm, k_norm, q_bias, k_bias, v_bias, ffn_norm, ffn_post_norm;
-  WeightView q, k, v, o;
-  FfnWeights ffn;     // the block of a dense layer, else the shared expert
-  WeightView router;  // [experts][dim]
+  std::array<std::vector<float>, kSlots> vectors;  // norms, biases and the like, expanded to f32
+  std::array<WeightView, kSlots> matrices;
   std::vector<FfnWeights> experts;
-  std::vector<float> shared_gate;  // [dim]: sigmoid of its product with the row scales the shared expert
+
+  const std::vector<float>& vector(Slot slot) const { return vectors[Index(slot)]; }
+  const WeightView& matrix(Slot slot) const { return matrices[Index(slot)]; }
 };
 
 // Calls fn for each matrix that the layer has.
@@ -35,12 +37,10 @@ void ForEachMatrix(const LayerWeights& w, Fn fn) {
   auto call = [&](const WeightView& v) {
     if (v.n > 0) fn(v);
   };
-  auto ffn = [&](const FfnWeights& f) {
-    for (const WeightView* v : {&f.gate, &f.up, &f.down}) call(*v);
-  };
-  for (const WeightView* v : {&w.q, &w.k, &w.v, &w.o, &w.router}) call(*v);
-  ffn(w.ffn);
-  for (const FfnWeights& e : w.experts) ffn(e);
+  for (const WeightView& v : w.matrices) call(v);
+  for (const FfnWeights& e : w.experts) {
+    for (const WeightView* v : {&e.gate, &e.up, &e.down}) call(*v);
+  }
 }
 
 struct HeadWeights {

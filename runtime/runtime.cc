@@ -88,7 +88,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   const std::optional<KvType> named = ParseKvType(options.kv_type);
   if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
   const KvType kv = *named;
-  for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l.head_dim));
+  for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
   GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(WishOf(options, spec, kv)));
   runtime->context_ = cache.context;
   runtime->context_shift_ = options.context_shift;

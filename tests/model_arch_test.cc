@@ -52,14 +52,16 @@ TEST(ArchTest, EveryRowOpens) {
       const LayerSpec& l = s.layers[static_cast<size_t>(i)];
       const auto w = (*model)->Layer(i);
       ASSERT_TRUE(w.ok()) << w.status();
-      EXPECT_EQ(w->q.n, static_cast<size_t>(l.heads * l.head_dim));
-      EXPECT_EQ(w->k.n, static_cast<size_t>(l.kv_heads * l.head_dim));
-      EXPECT_EQ(w->ffn.down.k, static_cast<size_t>(l.ffn));
-      EXPECT_EQ(w->experts.size(), static_cast<size_t>(l.experts.count));
-      if (l.experts.count > 0) EXPECT_EQ(w->experts.back().down.k, static_cast<size_t>(l.experts.ffn));
-      EXPECT_EQ(w->q_bias.empty(), !l.qkv_bias);
-      EXPECT_EQ(w->q_norm.empty(), !l.qk_norm);
-      EXPECT_EQ(w->attn_post_norm.empty(), !l.post_norms);
+      ASSERT_NE(l.attention(), nullptr);
+      EXPECT_EQ(w->matrix(Slot::kQ).n, static_cast<size_t>(l.attention()->heads * l.attention()->head_dim));
+      EXPECT_EQ(w->matrix(Slot::kK).n, static_cast<size_t>(l.attention()->kv_heads * l.attention()->head_dim));
+      const ExpertSpec* e = l.experts();
+      EXPECT_EQ(w->matrix(Slot::kDown).k, static_cast<size_t>(e != nullptr ? e->shared_width : l.dense()->width));
+      EXPECT_EQ(w->experts.size(), static_cast<size_t>(e != nullptr ? e->count : 0));
+      if (e != nullptr) EXPECT_EQ(w->experts.back().down.k, static_cast<size_t>(e->width));
+      EXPECT_EQ(w->vector(Slot::kQBias).empty(), !l.attention()->qkv_bias);
+      EXPECT_EQ(w->vector(Slot::kQNorm).empty(), l.attention()->qk_norm == QkNorm::kNone);
+      EXPECT_EQ(w->vector(Slot::kMixerPostNorm).empty(), !l.post_norms);
     }
     EXPECT_FALSE((*model)->Layer(-1).ok());
     EXPECT_FALSE((*model)->Layer(static_cast<int>(s.layers.size())).ok());
@@ -93,17 +95,17 @@ TEST(ArchTest, FamiliesDiffer) {
     return (*OpenModelFromBytes(bytes))->spec();
   };
   const ModelSpec llama = layers("llama"), qwen2 = layers("qwen2"), qwen3 = layers("qwen3"), gemma = layers("gemma3");
-  EXPECT_EQ(llama.layers[0].rope.pairing, RopePairing::kInterleaved);
-  EXPECT_EQ(qwen2.layers[0].rope.pairing, RopePairing::kHalves);
-  EXPECT_FALSE(llama.layers[0].qkv_bias);
-  EXPECT_TRUE(qwen2.layers[0].qkv_bias);
-  EXPECT_TRUE(qwen3.layers[0].qk_norm);
+  EXPECT_EQ(llama.layers[0].attention()->rope.pairing, RopePairing::kInterleaved);
+  EXPECT_EQ(qwen2.layers[0].attention()->rope.pairing, RopePairing::kHalves);
+  EXPECT_FALSE(llama.layers[0].attention()->qkv_bias);
+  EXPECT_TRUE(qwen2.layers[0].attention()->qkv_bias);
+  EXPECT_EQ(qwen3.layers[0].attention()->qk_norm, QkNorm::kHead);
   EXPECT_EQ(llama.embedding_scale, 1.0f);
   EXPECT_EQ(gemma.embedding_scale, std::sqrt(32.0f));
-  EXPECT_EQ(gemma.layers[0].activation, Activation::kGeluTanh);
+  EXPECT_EQ(gemma.layers[0].dense()->activation, Activation::kGeluTanh);
   EXPECT_TRUE(gemma.layers[0].post_norms);
-  for (size_t i = 0; i < 7; ++i) EXPECT_EQ(gemma.layers[i].window, i == 5 ? 0 : 8) << i;
-  EXPECT_FLOAT_EQ(llama.layers[0].attention_scale, 1 / std::sqrt(8.0f));
+  for (size_t i = 0; i < 7; ++i) EXPECT_EQ(gemma.layers[i].attention()->window, i == 5 ? 0 : 8) << i;
+  EXPECT_FLOAT_EQ(llama.layers[0].attention()->scale, 1 / std::sqrt(8.0f));
   EXPECT_EQ(llama.kv_groups, 1);
 }
 
@@ -237,7 +239,7 @@ TEST(ArchTest, HeadCountsMayComeLayerByLayer) {
   const auto bytes = BuildTinyModel(o);
   const auto model = OpenModelFromBytes(bytes);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->spec().layers[1].heads, 4);
+  EXPECT_EQ((*model)->spec().layers[1].attention()->heads, 4);
 }
 
 TEST(ArchTest, PartialRotationAndFrequencyFactors) {
@@ -249,8 +251,8 @@ TEST(ArchTest, PartialRotationAndFrequencyFactors) {
   const auto bytes = BuildTinyModel(o);
   const auto model = OpenModelFromBytes(bytes);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->spec().layers[0].rope.dims, 4);
-  EXPECT_EQ((*model)->spec().layers[0].rope.frequency_factors, (std::vector<float>{1, 8}));
+  EXPECT_EQ((*model)->spec().layers[0].attention()->rope.dims, 4);
+  EXPECT_EQ((*model)->spec().layers[0].attention()->rope.frequency_factors, (std::vector<float>{1, 8}));
   o.more = [](GgufWriter& w) { w.Tensor("rope_freqs.weight", DType::kF32, {4}, {1, 1, 0, 1}); };
   EXPECT_THAT(MessageOf(o), HasSubstr("rope_freqs.weight"));
   o.more = [](GgufWriter& w) { w.Tensor("rope_freqs.weight", DType::kF32, {2}, {1, 1}); };
@@ -268,7 +270,7 @@ TEST(ArchTest, LlamaMayHaveBiasesAllThreeOrNone) {
   const auto bytes = BuildTinyModel(o);
   const auto model = OpenModelFromBytes(bytes);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->Layer(0)->v_bias, std::vector<float>(16, 3.0f));
+  EXPECT_EQ((*model)->Layer(0)->vector(Slot::kVBias), std::vector<float>(16, 3.0f));
   o.more = [](GgufWriter& w) { w.Tensor("blk.0.attn_q.bias", DType::kF32, {32}, std::vector<float>(32, 1.0f)); };
   EXPECT_THAT(MessageOf(o), HasSubstr("blk.0.attn_k.bias"));
 }
@@ -283,28 +285,36 @@ ModelSpec SpecWith(const std::string& arch, void (*more)(GgufWriter&)) {
 }
 
 TEST(ArchTest, WindowsAndSoftcapsAreTheFamilys) {
-  EXPECT_EQ(SpecWith("mistral", nullptr).layers[1].window, 8);
-  EXPECT_EQ(SpecWith("llama", nullptr).layers[1].window, 0);
-  EXPECT_EQ(SpecWith("llama", [](GgufWriter& w) { w.Uint("llama.attention.sliding_window", 16); }).layers[1].window,
+  EXPECT_EQ(SpecWith("mistral", nullptr).layers[1].attention()->window, 8);
+  EXPECT_EQ(SpecWith("llama", nullptr).layers[1].attention()->window, 0);
+  EXPECT_EQ(SpecWith("llama", [](GgufWriter& w) { w.Uint("llama.attention.sliding_window", 16); })
+                .layers[1]
+                .attention()
+                ->window,
             16);
   const ModelSpec gemma = SpecWith("gemma2", [](GgufWriter& w) { w.Float("gemma2.attn_logit_softcapping", 20); });
-  EXPECT_EQ(gemma.layers[0].window, 8);
-  EXPECT_EQ(gemma.layers[1].window, 0);
-  EXPECT_EQ(gemma.layers[0].attention_softcap, 20.0f);
+  EXPECT_EQ(gemma.layers[0].attention()->window, 8);
+  EXPECT_EQ(gemma.layers[1].attention()->window, 0);
+  EXPECT_EQ(gemma.layers[0].attention()->softcap, 20.0f);
   EXPECT_EQ(gemma.final_softcap, 30.0f);
-  EXPECT_FALSE(gemma.layers[0].qk_norm);
+  EXPECT_EQ(gemma.layers[0].attention()->qk_norm, QkNorm::kNone);
 }
 
 TEST(ArchTest, ExpertsAreReadAndDenseLayersHaveNone) {
-  const LayerSpec qwen = SpecWith("qwen2moe", nullptr).layers[0];
-  EXPECT_EQ(qwen.experts.count, 4);
-  EXPECT_EQ(qwen.experts.used, 2);
-  EXPECT_EQ(qwen.experts.ffn, 32);
-  EXPECT_FALSE(qwen.experts.normalize);
-  EXPECT_EQ(qwen.ffn, 64);
-  EXPECT_TRUE(SpecWith("qwen3moe", nullptr).layers[0].experts.normalize);
-  EXPECT_EQ(SpecWith("qwen3moe", nullptr).layers[0].ffn, 0);
-  EXPECT_EQ(SpecWith("llama", nullptr).layers[0].experts.count, 0);
+  auto experts = [](const char* arch) {
+    const LayerSpec layer = SpecWith(arch, nullptr).layers[0];
+    return layer.experts() != nullptr ? *layer.experts() : ExpertSpec{};
+  };
+  const ExpertSpec qwen = experts("qwen2moe");
+  EXPECT_EQ(qwen.count, 4);
+  EXPECT_EQ(qwen.used, 2);
+  EXPECT_EQ(qwen.width, 32);
+  EXPECT_FALSE(qwen.normalize);
+  EXPECT_EQ(qwen.shared_width, 64);
+  EXPECT_TRUE(qwen.shared_gate);
+  EXPECT_TRUE(experts("qwen3moe").normalize);
+  EXPECT_EQ(experts("qwen3moe").shared_width, 0);
+  EXPECT_EQ(experts("llama").count, 0);
   TinyOptions o = Tiny("qwen3moe");
   o.used = 5;
   EXPECT_THAT(MessageOf(o), HasSubstr("expert_used_count"));
@@ -312,7 +322,7 @@ TEST(ArchTest, ExpertsAreReadAndDenseLayersHaveNone) {
 
 // Against the formulas as the papers write them.
 TEST(ArchTest, RopeScalingsStretchTheFrequencies) {
-  auto rope = [](void (*more)(GgufWriter&)) { return SpecWith("llama", more).layers[0].rope; };
+  auto rope = [](void (*more)(GgufWriter&)) { return SpecWith("llama", more).layers[0].attention()->rope; };
   const RopeSpec linear = rope([](GgufWriter& w) { w.Float("llama.rope.scaling.factor", 8); });
   EXPECT_EQ(linear.frequency_factors, std::vector<float>(4, 8.0f));
   EXPECT_EQ(linear.magnitude, 1.0f);
@@ -377,9 +387,9 @@ TEST(ArchTest, LongRopeFollowsTheContextThatIsWanted) {
   const auto bytes = BuildTinyModel(o);
   const auto far = OpenModelFromBytes(bytes), near = OpenModelFromBytes(bytes, {.context = 128});
   ASSERT_TRUE(far.ok() && near.ok()) << far.status() << near.status();
-  EXPECT_EQ((*far)->spec().layers[0].rope.frequency_factors, (std::vector<float>{2, 3, 4, 5}));
-  EXPECT_EQ((*near)->spec().layers[0].rope.frequency_factors, (std::vector<float>{1, 1, 1, 2}));
-  EXPECT_EQ((*near)->spec().layers[0].rope.magnitude, 1.25f);
+  EXPECT_EQ((*far)->spec().layers[0].attention()->rope.frequency_factors, (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ((*near)->spec().layers[0].attention()->rope.frequency_factors, (std::vector<float>{1, 1, 1, 2}));
+  EXPECT_EQ((*near)->spec().layers[0].attention()->rope.magnitude, 1.25f);
   EXPECT_NE((*far)->content_hash(), (*near)->content_hash());
 }
 
@@ -403,9 +413,9 @@ TEST(ArchTest, Gemma3PatternCanBeStated) {
   const auto model = OpenModelFromBytes(bytes);
   ASSERT_TRUE(model.ok()) << model.status();
   const auto& layers = (*model)->spec().layers;
-  EXPECT_EQ(layers[0].window, 8);
-  EXPECT_EQ(layers[0].rope.base, 500.0);
-  EXPECT_EQ(layers[1].window, 0);
+  EXPECT_EQ(layers[0].attention()->window, 8);
+  EXPECT_EQ(layers[0].attention()->rope.base, 500.0);
+  EXPECT_EQ(layers[1].attention()->window, 0);
 }
 
 TEST(ArchTest, WeightTypesAreSeenThrough) {
@@ -415,7 +425,7 @@ TEST(ArchTest, WeightTypesAreSeenThrough) {
     const auto bytes = BuildTinyModel(o);
     const auto model = OpenModelFromBytes(bytes);
     ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ((*model)->Layer(0)->q.type, type);
+    EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kQ).type, type);
     EXPECT_EQ((*model)->float_weights(), type == DType::kF16 || type == DType::kBF16);
   }
 }

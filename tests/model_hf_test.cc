@@ -56,22 +56,22 @@ class HfTest : public ::testing::Test {
     json::object config{{"model_type", c.model_type},
                         {"num_hidden_layers", s.layers.size()},
                         {"hidden_size", s.dim},
-                        {"num_attention_heads", l.heads},
-                        {"num_key_value_heads", l.kv_heads},
-                        {"head_dim", l.head_dim},
+                        {"num_attention_heads", l.attention()->heads},
+                        {"num_key_value_heads", l.attention()->kv_heads},
+                        {"head_dim", l.attention()->head_dim},
                         {"intermediate_size", 64},
                         {"max_position_embeddings", s.context},
                         {"rms_norm_eps", 1e-5},
                         {"rope_theta", 10000.0},
                         {"vocab_size", s.vocab},
                         {"tie_word_embeddings", false}};
-    if (l.window > 0 || std::string(c.arch).substr(0, 5) == "gemma") config["sliding_window"] = 8;
-    if (l.experts.count > 0) {
-      config["num_experts"] = l.experts.count;
-      config["num_experts_per_tok"] = l.experts.used;
-      config["moe_intermediate_size"] = l.experts.ffn;
-      if (l.ffn > 0) config["shared_expert_intermediate_size"] = l.ffn;
-      config["norm_topk_prob"] = l.experts.normalize;
+    if (l.attention()->window > 0 || std::string(c.arch).substr(0, 5) == "gemma") config["sliding_window"] = 8;
+    if (const ExpertSpec* e = l.experts()) {
+      config["num_experts"] = e->count;
+      config["num_experts_per_tok"] = e->used;
+      config["moe_intermediate_size"] = e->width;
+      if (e->shared_width > 0) config["shared_expert_intermediate_size"] = e->shared_width;
+      config["norm_topk_prob"] = e->normalize;
     }
     Write(Path("config.json"), json::serialize(config));
     const bool gemma = std::string(c.arch).substr(0, 5) == "gemma";
@@ -93,7 +93,7 @@ class HfTest : public ::testing::Test {
         for (float& f : v) f -= 1;
       }
       if (permuted && (name.find("attn_q.") != std::string::npos || name.find("attn_k.") != std::string::npos)) {
-        const size_t k = t.dims[0], half = static_cast<size_t>(l.head_dim) / 2;
+        const size_t k = t.dims[0], half = static_cast<size_t>(l.attention()->head_dim) / 2;
         std::vector<float> turned(v.size());
         for (size_t r = 0; r < v.size() / k; ++r) {
           const size_t in_head = r % (2 * half), target = r - in_head + in_head % 2 * half + in_head / 2;
@@ -253,7 +253,7 @@ TEST_F(HfTest, BlockFp8AndChannelInt8AreTheirProducts) {
   ASSERT_TRUE(w.ok());
   std::vector<float> row(k);
   for (size_t r : {0u, 127u, 128u, 159u}) {
-    DequantizeRow(w->o, r, row.data());
+    DequantizeRow(w->matrix(Slot::kO), r, row.data());
     for (size_t c = 0; c < k; ++c) {
       const auto b = static_cast<uint8_t>(fp8[r * k + c]);
       const int e = b >> 3 & 15, m = b & 7;
@@ -262,7 +262,7 @@ TEST_F(HfTest, BlockFp8AndChannelInt8AreTheirProducts) {
       const double expected = value * static_cast<double>(block[r / 128 * 2 + c / 128]);
       EXPECT_NEAR(row[c], expected, std::fabs(expected) / 256 + 1e-30) << r << " " << c;
     }
-    DequantizeRow(w->v, r, row.data());
+    DequantizeRow(w->matrix(Slot::kV), r, row.data());
     for (size_t c = 0; c < k; ++c)
       EXPECT_FLOAT_EQ(row[c], static_cast<float>(static_cast<int8_t>(int8[r * k + c])) * channel[r]);
   }

@@ -43,12 +43,12 @@ TEST(Llama2cTest, EveryVersionOpensTiedAndNot) {
       EXPECT_EQ(s.vocab, 262);
       EXPECT_EQ(s.tied_head, shared);
       EXPECT_EQ(s.layers.size(), 2u);
-      EXPECT_EQ(s.layers[0].rope.pairing, RopePairing::kInterleaved);
-      EXPECT_EQ(s.layers[0].rope.base, 10000.0);
+      EXPECT_EQ(s.layers[0].attention()->rope.pairing, RopePairing::kInterleaved);
+      EXPECT_EQ(s.layers[0].attention()->rope.base, 10000.0);
       const auto head = (*model)->Head();
       ASSERT_TRUE(head.ok());
       EXPECT_EQ(head->output.data == (*model)->Embedding()->data, shared);
-      EXPECT_EQ((*model)->Layer(1)->ffn.down.k, 24u);
+      EXPECT_EQ((*model)->Layer(1)->matrix(Slot::kDown).k, 24u);
     }
   }
 }
@@ -62,14 +62,14 @@ TEST(Llama2cTest, Version0TensorsLieWhereLlama2cPutsThem) {
   const std::byte* at = bytes.data() + 28;
   EXPECT_EQ((*model)->Embedding()->data, at);
   at += 4 * (v * d + 2 * d);
-  EXPECT_EQ((*model)->Layer(0)->q.data, at);
-  EXPECT_EQ((*model)->Layer(1)->q.data, at + 4 * d * d);
+  EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kQ).data, at);
+  EXPECT_EQ((*model)->Layer(1)->matrix(Slot::kQ).data, at + 4 * d * d);
   at += 4 * 2 * d * d;
-  EXPECT_EQ((*model)->Layer(1)->k.data, at + 4 * kv * d);
+  EXPECT_EQ((*model)->Layer(1)->matrix(Slot::kK).data, at + 4 * kv * d);
   at += 4 * 2 * (2 * kv * d + d * d) + 4 * 2 * d;
-  EXPECT_EQ((*model)->Layer(0)->ffn.gate.data, at);
-  EXPECT_EQ((*model)->Layer(0)->ffn.down.data, at + 4 * 2 * h * d);
-  EXPECT_EQ((*model)->Layer(0)->ffn.up.data, at + 4 * 4 * h * d);
+  EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kGate).data, at);
+  EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kDown).data, at + 4 * 2 * h * d);
+  EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kUp).data, at + 4 * 4 * h * d);
   at += 4 * 6 * h * d + 4 * (d + s * 4);
   EXPECT_EQ((*model)->Head()->output.data, at);
   EXPECT_EQ(at + 4 * v * d, bytes.data() + bytes.size());
@@ -98,7 +98,7 @@ TEST(Llama2cTest, OptionsSayWhatTheFileCannot) {
   const auto plain = OpenModelFromBytes(bytes);
   const auto model = OpenModelFromBytes(bytes, {.tokenizer_path = "", .rope_base = 500000, .norm_eps = 1e-6});
   ASSERT_TRUE(plain.ok() && model.ok());
-  EXPECT_EQ((*model)->spec().layers[0].rope.base, 500000.0);
+  EXPECT_EQ((*model)->spec().layers[0].attention()->rope.base, 500000.0);
   EXPECT_EQ((*model)->spec().final_norm_eps, 1e-6f);
   EXPECT_NE((*model)->content_hash(), (*plain)->content_hash());
   EXPECT_FALSE(OpenModelFromBytes(bytes, {.tokenizer_path = "", .rope_base = -1, .norm_eps = 0}).ok());

@@ -135,12 +135,12 @@ TEST_F(QuantizeFileTest, EveryTypeGivesAModelOfThatType) {
     EXPECT_EQ(Files(), (std::vector<std::string>{"in.gguf", "out.gguf"}));
     const auto model = OpenModel(Path("out.gguf"));
     ASSERT_TRUE(model.ok()) << type << ": " << model.status();
-    const std::string base = Info((*model)->Layer(2)->q.type).name;
+    const std::string base = Info((*model)->Layer(2)->matrix(Slot::kQ).type).name;
     EXPECT_EQ(type.substr(0, base.size()), base);
     if (type == "Q4_K_M") {
-      EXPECT_EQ((*model)->Layer(0)->v.type, DType::kQ6_K);
-      EXPECT_EQ((*model)->Layer(0)->ffn.down.type, DType::kQ6_K);
-      EXPECT_EQ((*model)->Layer(1)->v.type, DType::kQ4_K);
+      EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kV).type, DType::kQ6_K);
+      EXPECT_EQ((*model)->Layer(0)->matrix(Slot::kDown).type, DType::kQ6_K);
+      EXPECT_EQ((*model)->Layer(1)->matrix(Slot::kV).type, DType::kQ4_K);
       EXPECT_EQ((*model)->Head()->output.type, DType::kQ6_K);
       EXPECT_LT(report->relative_error, 0.072);
     }

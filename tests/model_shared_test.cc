@@ -36,8 +36,8 @@ TEST_F(SharedTest, StoriesOpensInEveryFormat) {
     EXPECT_EQ(s.dim, 64);
     EXPECT_EQ(s.vocab, 512);
     ASSERT_EQ(s.layers.size(), 5u);
-    EXPECT_EQ(s.layers[0].kv_heads, 4);
-    EXPECT_EQ(s.layers[0].ffn, 172);
+    EXPECT_EQ(s.layers[0].attention()->kv_heads, 4);
+    EXPECT_EQ(s.layers[0].dense()->width, 172);
     EXPECT_EQ((*model)->float_weights(), std::string(name) != "stories260K-q8.bin");
     const Tokenizer* t = (*model)->tokenizer();
     ASSERT_NE(t, nullptr) << name << ": " << (*model)->tokenizer_note();
@@ -57,9 +57,9 @@ TEST_F(SharedTest, FormatsOfStoriesAgree) {
   ASSERT_TRUE(gguf.ok() && bin.ok());
   const auto a = (*gguf)->Layer(3), b = (*bin)->Layer(3);
   ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_EQ(a->ffn_norm, b->ffn_norm);
-  for (const auto& [x, y] :
-       {std::pair(a->v, b->v), std::pair(a->ffn.down, b->ffn.down), std::pair(a->ffn.gate, b->ffn.gate)}) {
+  EXPECT_EQ(a->vector(Slot::kFfnNorm), b->vector(Slot::kFfnNorm));
+  for (const Slot slot : {Slot::kV, Slot::kDown, Slot::kGate}) {
+    const WeightView &x = a->matrix(slot), &y = b->matrix(slot);
     ASSERT_EQ(x.n, y.n);
     ASSERT_EQ(x.k, y.k);
     EXPECT_EQ(std::memcmp(x.data, y.data, x.n * x.k * 4), 0);
@@ -88,12 +88,12 @@ TEST_F(SharedTest, Gemma3AndLlama3SpecsAreTheirs) {
   const ModelSpec& s = (*gemma)->spec();
   EXPECT_EQ(s.embedding_scale, 16.0f);
   for (size_t i = 0; i < 7; ++i) {
-    EXPECT_EQ(s.layers[i].window, i == 5 ? 0 : 32);
-    EXPECT_EQ(s.layers[i].rope.base, i == 5 ? 1e6 : 1e4);
+    EXPECT_EQ(s.layers[i].attention()->window, i == 5 ? 0 : 32);
+    EXPECT_EQ(s.layers[i].attention()->rope.base, i == 5 ? 1e6 : 1e4);
   }
   const auto llama3 = OpenModel(testing::SharedData("golden/tiny-llama3-s0-f16.gguf"));
   ASSERT_TRUE(llama3.ok());
-  EXPECT_EQ((*llama3)->spec().layers[0].rope.frequency_factors.size(), 16u);
+  EXPECT_EQ((*llama3)->spec().layers[0].attention()->rope.frequency_factors.size(), 16u);
   EXPECT_TRUE((*llama3)->spec().tied_head);
 }
 

@@ -26,8 +26,7 @@ constexpr auto kPatience = seconds(30);
 std::shared_ptr<Layer> PagesOnly(int index = 3, uint32_t positions = 4) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
-  layer->spec.kv_heads = 2;
-  layer->spec.head_dim = 8;
+  layer->spec.mixer = AttentionSpec{.heads = 2, .kv_heads = 2, .head_dim = 8};
   layer->pages = *PagePool::Make(layer->spec, 8, static_cast<int>(positions), KvType::kF32);
   for (BlockId b = 0; b < 8; ++b) {
     const std::vector<std::byte> bytes(layer->pages->page_bytes(), static_cast<std::byte>(b + 1));

@@ -15,10 +15,13 @@ struct ExpertRoute {
 };
 using ExpertRoutes = std::vector<std::vector<ExpertRoute>>;  // [expert], rows rising
 
-// scores [rows][spec.count] are the router's products. Each row takes its spec.used best experts, the lower number
-// first among equals, weighted by the softmax over all experts, or with spec.normalize over the chosen ones. Computed
-// in double, so that rounding does not show.
-void ChooseExperts(const float* scores, size_t rows, const ExpertSpec& spec, ExpertRoutes* routes);
+// scores [rows][spec.count] are the router's products, of which softmax or sigmoid makes each expert's worth. Each row
+// takes its spec.used best experts, by worth plus `choice_bias` (empty = none), the lower number first among equals;
+// with groups only experts of the best groups can be chosen, a group being as good as its two best experts together
+// (DeepSeek-V3). An expert's weight is its worth, with spec.normalize divided by the sum of those chosen, times
+// spec.scale. Computed in double, so that rounding does not show.
+void ChooseExperts(const float* scores, size_t rows, const ExpertSpec& spec, const std::vector<float>& choice_bias,
+                   ExpertRoutes* routes);
 
 // sigmoid(x . gate), both [gate.size()].
 float SharedWeight(const float* x, const std::vector<float>& gate);

@@ -21,6 +21,11 @@ void Gather(std::span<const size_t> numbers, size_t dim, float* x) {
   }
 }
 
+// The dense block, or the shared expert.
+Backend::Ffn DenseWeights(const Layer& layer) {
+  return {layer.matrix(Slot::kGate), layer.matrix(Slot::kUp), layer.matrix(Slot::kDown)};
+}
+
 }  // namespace
 
 void RowPlaces::Fill(const StepBatch& batch, bool logit_rows_only) {
@@ -83,23 +88,37 @@ void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding,
   if (scale != 1) backend_.Scale(out, ids.size() * dim_, scale);
 }
 
+template <typename Part>
+void Forward::AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part) {
+  if (!layer.spec.post_norms) return part(Result{x, true});
+  float* made = EnsureCapacity(result_, rows * dim_);
+  part(Result{made, false});
+  backend_.RmsNorm(made, rows, dim_, Data(layer.vector(post_norm)), layer.spec.norm_eps, made);
+  backend_.AddInPlace(x, made, rows * dim_);
+}
+
 void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
-  backend_.RmsNorm(x, places.rows().size(), dim_, Data(layer.vectors.attn_norm), spec.norm_eps,
-                   EnsureCapacity(normed_, places.rows().size() * dim_));
-  Project(layer, places, logit_rows, x);
+  if (const AttentionSpec* attention = spec.attention()) {
+    Norm(layer, Slot::kMixerNorm, x, places.rows().size());
+    Project(layer, *attention, places, logit_rows, x);
+    if (logit_rows.rows().empty()) return;
+    AddPart(layer, Slot::kMixerPostNorm, logit_rows.rows().size(), x,
+            [&](const Result& result) { Attend(layer, *attention, logit_rows, result); });
+  } else if (&logit_rows != &places) {
+    Gather(logit_rows.numbers(), dim_, x);
+  }
   const size_t rows = logit_rows.rows().size();
-  if (rows == 0) return;
-  // The part's result is added to x, after a norm of its own where the layer has post-norms.
-  auto residual = [&](auto part, const std::vector<float>& post_norm) {
-    if (!spec.post_norms) return part(Result{x, true});
-    float* made = EnsureCapacity(result_, rows * dim_);
-    part(Result{made, false});
-    backend_.RmsNorm(made, rows, dim_, Data(post_norm), spec.norm_eps, made);
-    backend_.AddInPlace(x, made, rows * dim_);
-  };
-  residual([&](const Result& result) { Attend(layer, logit_rows, result); }, layer.vectors.attn_post_norm);
-  residual([&](const Result& result) { FeedForward(layer, logit_rows, x, result); }, layer.vectors.ffn_post_norm);
+  if (rows == 0 || std::holds_alternative<NoFeedForward>(spec.feed_forward)) return;
+  AddPart(layer, Slot::kFfnPostNorm, rows, x, [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
+}
+
+void Forward::Norm(const Layer& layer, Slot slot, const float* x, size_t rows) {
+  float* out = EnsureCapacity(normed_, rows * dim_);
+  if (layer.spec.pre_norms)
+    backend_.RmsNorm(x, rows, dim_, Data(layer.vector(slot)), layer.spec.norm_eps, out);
+  else
+    std::copy_n(x, rows * dim_, out);
 }
 
 template <typename Fn>
@@ -111,9 +130,8 @@ void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
     f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrefill : Arithmetic::kDecode);
 }
 
-void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
-  const LayerSpec& spec = layer.spec;
-  const LayerWeights& w = layer.vectors;
+void Forward::Project(const Layer& layer, const AttentionSpec& spec, RowPlaces& places, RowPlaces& logit_rows,
+                      float* x) {
   const size_t rows = places.rows().size(), kept = logit_rows.rows().size(),
                head_dim = static_cast<size_t>(spec.head_dim);
   const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim,
@@ -121,34 +139,36 @@ void Forward::Project(const Layer& layer, RowPlaces& places, RowPlaces& logit_ro
   float* q = EnsureCapacity(q_, kept * q_dim);
   float* k = EnsureCapacity(k_, rows * kv_dim);
   float* v = EnsureCapacity(v_, rows * kv_dim);
+  const PackedWeight &wq = layer.matrix(Slot::kQ), &wk = layer.matrix(Slot::kK), &wv = layer.matrix(Slot::kV);
   if (kept == rows) {
-    Multiply(normed_.data(), places.runs(), {{*layer.q, q}, {*layer.k, k}, {*layer.v, v}});
+    Multiply(normed_.data(), places.runs(), {{wq, q}, {wk, k}, {wv, v}});
   } else {
-    Multiply(normed_.data(), places.runs(), {{*layer.k, k}, {*layer.v, v}});
+    Multiply(normed_.data(), places.runs(), {{wk, k}, {wv, v}});
     for (float* all : {normed_.data(), x}) Gather(logit_rows.numbers(), dim_, all);
-    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{*layer.q, q}});
+    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{wq, q}});
   }
-  auto finish = [&](float* to, RowPlaces& of, int heads, const std::vector<float>& bias,
-                    const std::vector<float>& norm) {
-    const size_t count = of.rows().size();
+  auto finish = [&](float* to, RowPlaces& of, int heads, Slot bias, Slot norm) {
+    const size_t count = of.rows().size(), width = static_cast<size_t>(heads) * head_dim;
     if (count == 0) return;
-    if (spec.qkv_bias) backend_.AddBias(to, count, static_cast<size_t>(heads) * head_dim, Data(bias));
-    if (spec.qk_norm) backend_.RmsNorm(to, count * static_cast<size_t>(heads), head_dim, Data(norm), spec.norm_eps, to);
+    if (spec.qkv_bias) backend_.AddBias(to, count, width, Data(layer.vector(bias)));
+    if (spec.qk_norm != QkNorm::kNone) {
+      const size_t part = spec.qk_norm == QkNorm::kRow ? width : head_dim;
+      backend_.RmsNorm(to, count * width / part, part, Data(layer.vector(norm)), layer.spec.norm_eps, to);
+    }
+    if (spec.rope.dims == 0) return;
     const RowPlaces::Rotation rotation = of.RotationFor(spec.rope);
     backend_.Rope(to, count, heads, spec.head_dim, rotation.cos, rotation.sin, spec.rope.dims / 2, spec.rope.pairing);
   };
-  finish(q, logit_rows, spec.heads, w.q_bias, w.q_norm);
-  finish(k, places, spec.kv_heads, w.k_bias, w.k_norm);
-  if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, Data(w.v_bias));
+  finish(q, logit_rows, spec.heads, Slot::kQBias, Slot::kQNorm);
+  finish(k, places, spec.kv_heads, Slot::kKBias, Slot::kKNorm);
+  if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, Data(layer.vector(Slot::kVBias)));
   backend_.StoreKv(k, v, places.rows(), layer.pages->view());
 }
 
-void Forward::Attend(const Layer& layer, const RowPlaces& places, const Result& result) {
-  const LayerSpec& spec = layer.spec;
+void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const RowPlaces& places, const Result& result) {
   const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
   float* attended = EnsureCapacity(attended_, places.rows().size() * q_dim);
-  AttentionParams params{
-      .heads = spec.heads, .scale = spec.attention_scale, .softcap = spec.attention_softcap, .window = spec.window};
+  AttentionParams params{.heads = spec.heads, .scale = spec.scale, .softcap = spec.softcap, .window = spec.window};
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
@@ -156,7 +176,8 @@ void Forward::Attend(const Layer& layer, const RowPlaces& places, const Result& 
                        attended + row * q_dim);
     row += count;
   });
-  Multiply(attended, places.runs(), {{*layer.o, result.rows, result.add}});
+  Multiply(attended, places.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
+  if (spec.output_bias) backend_.AddBias(result.rows, places.rows().size(), dim_, Data(layer.vector(Slot::kOBias)));
 }
 
 void Forward::Multiply(const float* x, std::span<const ClassRun> runs,
@@ -170,34 +191,34 @@ void Forward::Multiply(const float* x, std::span<const ClassRun> runs,
   });
 }
 
-void Forward::Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation,
+void Forward::Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation,
                   Result result) {
   ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
-    backend_.FeedForward(x, rows, {*w.gate, *w.up, *w.down}, activation, arithmetic, result.rows, result.add);
-    x += rows * w.gate->k;
-    result.rows += rows * w.down->n;
+    backend_.FeedForward(x, rows, w, activation, arithmetic, result.rows, result.add);
+    x += rows * w.up.k;
+    result.rows += rows * w.down.n;
   });
 }
 
 void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result) {
   const size_t rows = places.rows().size();
-  backend_.RmsNorm(x, rows, dim_, Data(layer.vectors.ffn_norm), layer.spec.norm_eps, normed_.data());
-  if (layer.spec.experts.count == 0)
-    return Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, result);
+  Norm(layer, Slot::kFfnNorm, x, rows);
+  if (const DenseSpec* dense = layer.spec.dense())
+    return Ffn(DenseWeights(layer), normed_.data(), places.runs(), dense->activation, result);
   float* mixed = result.add ? EnsureCapacity(mixed_, rows * dim_) : result.rows;
-  MixExperts(layer, places, mixed);
+  MixExperts(layer, *layer.spec.experts(), places, mixed);
   if (result.add) backend_.AddInPlace(result.rows, mixed, rows * dim_);
 }
 
 // out [rows][dim] = for each normed row the weighted sum of its chosen experts, and of the shared one.
-void Forward::MixExperts(const Layer& layer, const RowPlaces& places, float* out) {
+void Forward::MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out) {
   const size_t rows = places.rows().size();
   std::fill_n(out, rows * dim_, 0.0f);
   // The router chooses the experts, so its products are exact: rounding would change the choice.
-  const auto count = static_cast<size_t>(layer.spec.experts.count);
+  const auto count = static_cast<size_t>(spec.count);
   float* scores = EnsureCapacity(scores_, rows * count);
-  backend_.MatMul(normed_.data(), rows, *layer.router, scores, Arithmetic::kExact);
-  ChooseExperts(scores, rows, layer.spec.experts, &routes_);
+  backend_.MatMul(normed_.data(), rows, layer.matrix(Slot::kRouter), scores, Arithmetic::kExact);
+  ChooseExperts(scores, rows, spec, layer.vector(Slot::kChoiceBias), &routes_);
   float* gathered = EnsureCapacity(gathered_, rows * dim_);
   float* done = EnsureCapacity(expert_out_, rows * dim_);
   // A row's experts are added in the order of their numbers, whatever the other rows are.
@@ -209,13 +230,15 @@ void Forward::MixExperts(const Layer& layer, const RowPlaces& places, float* out
       std::copy_n(&normed_[chosen[i].row * dim_], dim_, gathered + i * dim_);
       AddRows(places.classes()[chosen[i].row], 1, &expert_runs_);
     }
-    Ffn(layer.experts[e], gathered, expert_runs_, layer.spec.activation, {done, false});
+    const PackedFfn& w = layer.experts[e];
+    Ffn({*w.gate, *w.up, *w.down}, gathered, expert_runs_, spec.activation, {done, false});
     for (size_t i = 0; i < chosen.size(); ++i) AddScaled(done + i * dim_, chosen[i].weight, out + chosen[i].row * dim_);
   }
-  if (layer.ffn.gate == nullptr) return;
-  Ffn(layer.ffn, normed_.data(), places.runs(), layer.spec.activation, {done, false});
+  if (spec.shared_width == 0) return;
+  Ffn(DenseWeights(layer), normed_.data(), places.runs(), spec.activation, {done, false});
+  if (!spec.shared_gate) return backend_.AddInPlace(out, done, rows * dim_);
   for (size_t r = 0; r < rows; ++r) {
-    AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vectors.shared_gate), out + r * dim_);
+    AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vector(Slot::kSharedGate)), out + r * dim_);
   }
 }
 

@@ -77,12 +77,18 @@ class Forward {
     float* rows;
     bool add;
   };
+  // normed_ [rows][dim] = the norm of x, or x itself where the layer has no pre-norms.
+  void Norm(const Layer& layer, Slot slot, const float* x, size_t rows);
+  // Calls part(Result) and adds what it computes to x [rows][dim], after a norm of its own where the layer has
+  // post-norms.
+  template <typename Part>
+  void AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part);
   // Computes queries of the logit rows, and keys and values of all rows; then compacts normed_ and x to the logit rows.
-  void Project(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
-  void Attend(const Layer& layer, const RowPlaces& places, const Result& result);
+  void Project(const Layer& layer, const AttentionSpec& spec, RowPlaces& places, RowPlaces& logit_rows, float* x);
+  void Attend(const Layer& layer, const AttentionSpec& spec, const RowPlaces& places, const Result& result);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
-  void MixExperts(const Layer& layer, const RowPlaces& places, float* out);
-  void Ffn(const PackedFfn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
+  void MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out);
+  void Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
   // Calls f for the rows of each run, or once for all rows where the class makes no difference.
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;

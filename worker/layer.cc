@@ -8,8 +8,21 @@
 
 namespace gyre {
 namespace {
+
 std::atomic<size_t> live_pools{0};
+
+// The parts that the forward pass computes.
+Status CheckParts(const LayerSpec& spec) {
+  const char* missing = std::holds_alternative<LatentAttentionSpec>(spec.mixer)    ? "latent attention"
+                        : std::holds_alternative<DeltaNetSpec>(spec.mixer)         ? "a gated delta net"
+                        : std::holds_alternative<Mamba2Spec>(spec.mixer)           ? "a Mamba-2 state space"
+                        : std::holds_alternative<ShortConvolutionSpec>(spec.mixer) ? "a short convolution"
+                                                                                   : nullptr;
+  if (missing != nullptr) return Unimplemented("it has {}, which is not computed yet", missing);
+  return absl::OkStatus();
 }
+
+}  // namespace
 
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                    KvType type) {
@@ -17,9 +30,9 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32
   KvView& v = pool->view_;
   v.type = type;
   v.block_size = block_size;
-  v.kv_heads = spec.kv_heads;
-  v.head_dim = spec.head_dim;
-  GYRE_RETURN_IF_ERROR(CheckKvType(type, spec.head_dim));
+  v.kv_heads = spec.attention()->kv_heads;
+  v.head_dim = spec.attention()->head_dim;
+  GYRE_RETURN_IF_ERROR(CheckKvType(type, spec));
   size_t half = 0;
   if (__builtin_mul_overflow(v.PageBytes(), size_t{num_blocks}, &half) || half > SIZE_MAX / 2) {
     return ResourceExhausted("{} KV blocks of {} positions are too many", num_blocks, block_size);
@@ -63,7 +76,9 @@ void PagePool::Write(BlockId page, const std::byte* from) {
   std::memcpy(view_.v + page * half, from + half, half);
 }
 
-Status CheckKvType(KvType type, int head_dim) {
+Status CheckKvType(KvType type, const LayerSpec& spec) {
+  if (spec.attention() == nullptr) return absl::OkStatus();
+  const int head_dim = spec.attention()->head_dim;
   if (!KvHasScales(type) || head_dim % static_cast<int>(kKvBlock) == 0) return absl::OkStatus();
   return InvalidArgument("a KV cache of {} needs heads of a multiple of {}, this model's have {}: use --kv-type f16",
                          KvTypeName(type), kKvBlock, head_dim);
@@ -81,8 +96,7 @@ size_t Layer::weight_bytes() const {
   auto add_ffn = [&](const PackedFfn& f) {
     for (const auto* w : {&f.gate, &f.up, &f.down}) add(*w);
   };
-  for (const auto* w : {&q, &k, &v, &o, &router}) add(*w);
-  add_ffn(ffn);
+  for (const auto& w : packed) add(w);
   for (const PackedFfn& e : experts) add_ffn(e);
   return sum;
 }
@@ -91,16 +105,12 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec = model.spec().layers[static_cast<size_t>(index)];
-  GYRE_ASSIGN_OR_RETURN(layer->vectors, model.Layer(index));
-  const LayerWeights& w = layer->vectors;
+  GYRE_RETURN_IF_ERROR(Annotate(CheckParts(layer->spec), fmt::format("layer {}", index)));
+  GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
+  const LayerWeights& w = layer->weights;
   auto pack = [&](const WeightView& v) { return v.n > 0 ? backend.Pack(v, done) : nullptr; };
   auto pack_ffn = [&](const FfnWeights& f) { return PackedFfn{pack(f.gate), pack(f.up), pack(f.down)}; };
-  layer->q = pack(w.q);
-  layer->k = pack(w.k);
-  layer->v = pack(w.v);
-  layer->o = pack(w.o);
-  layer->ffn = pack_ffn(w.ffn);
-  layer->router = pack(w.router);
+  for (size_t slot = 0; slot < kSlots; ++slot) layer->packed[slot] = pack(w.matrices[slot]);
   for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
   return layer;
 }

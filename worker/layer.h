@@ -1,6 +1,7 @@
 // A layer as the unit of ownership: its packed weights and its page pool. Two plans can share it.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -12,13 +13,13 @@
 
 namespace gyre {
 
-// kInvalidArgument: the type can't hold heads of that size.
-Status CheckKvType(KvType type, int head_dim);
+// kInvalidArgument: the type can't hold heads of this layer's size.
+Status CheckKvType(KvType type, const LayerSpec& spec);
 
 // The pages of one layer: anonymous memory that is touched only when used.
 class PagePool {
  public:
-  // kResourceExhausted with the numbers.
+  // kResourceExhausted with the numbers. REQUIRES: ModelSpec::KvElems(spec) > 0.
   static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                   KvType type);
   ~PagePool();
@@ -57,12 +58,14 @@ struct PackedFfn {
 struct Layer {
   int index = 0;
   LayerSpec spec;
-  LayerWeights vectors;  // its matrices' views are packed below
-  std::shared_ptr<const PackedWeight> q, k, v, o;
-  PackedFfn ffn;  // null where the layer has experts and none is shared
-  std::shared_ptr<const PackedWeight> router;
+  LayerWeights weights;                                            // its matrices' views are packed here:
+  std::array<std::shared_ptr<const PackedWeight>, kSlots> packed;  // null where the spec has none
   std::vector<PackedFfn> experts;
-  std::shared_ptr<PagePool> pages;
+  std::shared_ptr<PagePool> pages;  // null where the layer keeps no keys and values of its own
+
+  bool Has(Slot slot) const { return packed[Index(slot)] != nullptr; }
+  const PackedWeight& matrix(Slot slot) const { return *packed[Index(slot)]; }
+  const std::vector<float>& vector(Slot slot) const { return weights.vector(slot); }
 
   size_t weight_bytes() const;
   // The same weights, no pages.
@@ -78,7 +81,8 @@ struct Ends {
 
 using BytesDone = std::function<void(size_t)>;
 
-// Returns the errors of the lookups and of the pool. Calls `done` with the number of source bytes that were packed.
+// Returns the errors of the lookups; kUnimplemented: the spec has a part that no forward pass exists for. Calls `done`
+// with the number of source bytes that were packed.
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
 

@@ -27,7 +27,10 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (s.blocks.size() != groups) {
     return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
   }
-  const PagePool& pool = *parts_.layers.front()->pages;
+  const auto keeps = std::find_if(parts_.layers.begin(), parts_.layers.end(),
+                                  [](const std::shared_ptr<Layer>& l) { return l->pages != nullptr; });
+  if (keeps == parts_.layers.end()) return CheckRequests(s);
+  const PagePool& pool = *(*keeps)->pages;
   const size_t end = size_t{s.first_position} + s.row_count;
   const auto block_size = static_cast<size_t>(pool.view().block_size);
   for (const auto& table : s.blocks) {
@@ -41,6 +44,11 @@ Status Stage::CheckSequence(const SeqRows& s) const {
       }
     }
   }
+  return CheckRequests(s);
+}
+
+Status Stage::CheckRequests(const SeqRows& s) const {
+  const auto seq = static_cast<uint64_t>(s.seq);
   for (const RowRequest& r : s.requests) {
     if (!r.touched.empty() && static_cast<size_t>(r.touched.back()) >= vocab_) {
       return InvalidArgument("sequence {}: touched id {}, the vocabulary has 0-{}", seq, r.touched.back(), vocab_ - 1);
@@ -70,6 +78,7 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
 
 void Stage::StampPages(const StepBatch& batch, uint64_t step) {
   for (const auto& layer : parts_.layers) {
+    if (layer->pages == nullptr) continue;
     const auto block = static_cast<uint32_t>(layer->pages->view().block_size);
     for (const SeqRows& s : batch.seqs) {
       const auto& table = s.blocks[static_cast<size_t>(layer->spec.kv_group)];

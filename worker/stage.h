@@ -62,6 +62,7 @@ class Stage {
 
   Status Check(const StepBatch& batch, std::span<const std::byte> rows) const;
   Status CheckSequence(const SeqRows& s) const;
+  Status CheckRequests(const SeqRows& s) const;
   void StampPages(const StepBatch& batch, uint64_t step);
   void Answers(const StepBatch& batch, StepAnswer* answer);
   void AnswerRow(const RowRequest& request, const float* logits, RowAnswer* row);

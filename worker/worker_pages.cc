@@ -30,7 +30,8 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
     if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
     std::vector<std::shared_ptr<Layer>> layers;
     for (int i = source.layers.begin; i < source.layers.end; ++i) {
-      layers.push_back(parts.layers[static_cast<size_t>(i - parts.range.begin)]);
+      const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
+      if (layer->pages != nullptr) layers.push_back(layer);
     }
     copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, std::move(layers)));
   }
@@ -182,6 +183,7 @@ Status Worker::Impl::RunExport(Export& e) {
   }
   const StageParts& parts = running_->stage->parts();
   const Layer& layer = *parts.layers[static_cast<size_t>(index - parts.range.begin)];
+  if (layer.pages == nullptr) return FailedPrecondition("layer {} has no pages", index);
   const uint64_t most = std::min(e.request.max_bytes, kPullBytes);
   uint64_t bytes = 0;
   for (PullPages request = e.request;;) {

@@ -229,17 +229,17 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
-    if (layer != nullptr) {
+    if (layer != nullptr && layer->pages != nullptr) {
       const KvView& v = layer->pages->view();
       const bool same = v.block_size == request.block_size && layer->pages->num_blocks() == request.num_blocks &&
                         v.type == request.kv_type;
       if (!same) layer = layer->Weights();
-    } else if (layer = find(kept, i); layer != nullptr) {
+    } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
-    } else {
+    } else if (layer == nullptr) {
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
     }
-    if (layer->pages == nullptr) {
+    if (layer->pages == nullptr && ModelSpec::KvElems(layer->spec) > 0) {
       GYRE_ASSIGN_OR_RETURN(layer->pages,
                             PagePool::Make(layer->spec, request.num_blocks, request.block_size, request.kv_type));
     }

@@ -1,0 +1,114 @@
+// How the table of architectures becomes specs; for model/arch*.cc.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "model/gguf.h"
+#include "model/spec.h"
+
+namespace gyre {
+
+inline constexpr int64_t kMaxDim = 1 << 20;
+inline constexpr int64_t kMaxLayers = 4096;
+
+enum class Bias : uint8_t { kNone, kOptional, kRequired };
+
+// One architecture: what its metadata does not say.
+struct Architecture {
+  const char* name;
+  RopePairing pairing;
+  Activation activation = Activation::kSilu;
+  Bias qkv_bias = Bias::kNone;
+  QkNorm qk_norm = QkNorm::kNone;
+  bool post_norms = false;
+  bool scaled_embedding = false;  // the embedding is multiplied by sqrt(dim)
+  bool softcaps = false;          // attention and logits have softcaps, which the metadata gives
+  int global_every = 0;           // n: layers n, 2n, ... attend to everything, the others in a window. 0: all are alike
+  double local_rope_base = 0;     // windowed layers have this base and no scaling; 0: they rotate as all others
+  int wide_layers = 0;            // a model of so many layers scales by dim / heads in place of the head's size
+  bool experts = false;           // a file may have experts
+  bool normalize_experts = true;
+};
+
+template <typename T>
+StatusOr<T> Required(StatusOr<std::optional<T>> value, const std::string& key) {
+  if (!value.ok()) return value.status();
+  if (!value->has_value()) return DataLoss("key {} is missing", key);
+  return **value;
+}
+
+// Reads keys that begin with "<architecture>.", and remembers which ones: of the others some must have values that
+// change nothing.
+class Keys {
+ public:
+  Keys(const Gguf& gguf, std::string arch) : gguf_(gguf), arch_(std::move(arch)) {}
+  // The key's full name; it counts as read.
+  std::string Name(const char* key) const {
+    read_.insert(key);
+    return arch_ + "." + key;
+  }
+  bool WasRead(const char* key) const { return read_.count(key) > 0; }
+
+  StatusOr<int> Int(const char* key, int64_t max) const {
+    GYRE_ASSIGN_OR_RETURN(const int64_t v, Required(gguf_.Int(Name(key), 1, max), Name(key)));
+    return static_cast<int>(v);
+  }
+  StatusOr<int> Int(const char* key, int64_t max, int fallback) const {
+    GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Int(Name(key), 1, max));
+    return v ? static_cast<int>(*v) : fallback;
+  }
+  // 0 where the key is not there.
+  StatusOr<int> Count(const char* key, int64_t max) const {
+    GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Int(Name(key), 0, max));
+    return static_cast<int>(v.value_or(0));
+  }
+  StatusOr<std::vector<int64_t>> PerLayer(const char* key, size_t layers, int64_t max) const {
+    return Required(gguf_.Ints(Name(key), layers, 1, max), Name(key));
+  }
+  StatusOr<double> Positive(const char* key, std::optional<double> fallback) const {
+    GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Float(Name(key)));
+    if (!v && !fallback) return DataLoss("key {} is missing", Name(key));
+    const double value = v ? *v : *fallback;
+    if (!(value > 0) || !(static_cast<float>(value) > 0) || value > std::numeric_limits<float>::max())
+      return DataLoss("key {} is {}, expected a positive number", Name(key), value);
+    return value;
+  }
+  // A finite number; `fallback` where the key is not there.
+  StatusOr<double> Number(const char* key, double fallback) const {
+    GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Float(Name(key)));
+    if (v && !std::isfinite(*v)) return DataLoss("key {} is {}, expected a finite number", Name(key), *v);
+    return v.value_or(fallback);
+  }
+  bool Has(const char* key) const { return gguf_.Has(Name(key)); }
+
+ private:
+  const Gguf& gguf_;
+  const std::string arch_;
+  mutable std::unordered_set<std::string> read_;
+};
+
+// What is read from: a file, its family, and the wishes of who opens it.
+struct SpecSource {
+  const Gguf& gguf;
+  const Keys& keys;
+  const Architecture& arch;
+  size_t blocks = 0;  // the file's, with those that are not read
+  int context = 0;    // positions that are wanted
+};
+
+// The rotation of layers without a window (arch_rope.cc). `trained`: the file's context.
+StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained);
+
+// Appends `layers` layers to spec->layers, whose other fields are read already, and sets final_norm_eps
+// (arch_layers.cc).
+Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec);
+
+}  // namespace gyre

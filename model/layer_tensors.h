@@ -1,0 +1,70 @@
+// The tensors of a layer, as its spec's facts ask for them: one table, from which loading, checks and sizes read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+
+namespace gyre {
+
+// What a tensor is to the forward pass. A slot holds a vector or a matrix, always the same one of the two.
+enum class Slot : uint8_t {
+  // Norms [dim]: of what goes into mixer and feed-forward block, and of what comes out.
+  kMixerNorm,
+  kMixerPostNorm,
+  kFfnNorm,
+  kFfnPostNorm,
+  // Attention.
+  kQ,
+  kK,
+  kV,
+  kO,
+  kQBias,
+  kKBias,
+  kVBias,
+  kOBias,
+  kQNorm,
+  kKNorm,
+  // The dense block, or the expert that all rows share.
+  kGate,
+  kUp,
+  kDown,
+  kSharedGate,  // [dim]: the sigmoid of its product with the row scales the shared expert
+  // Experts.
+  kRouter,      // [experts][dim]
+  kChoiceBias,  // [experts]
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kCount,
+};
+inline uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }
+inline constexpr size_t kSlots = static_cast<size_t>(Slot::kCount);
+constexpr size_t Index(Slot slot) { return static_cast<size_t>(slot); }
+
+enum class TensorForm : uint8_t {
+  kVector,   // expanded to f32, of whatever shape; never quantized
+  kMatrix,   // W[n][k], in the file's type
+  kRouter,   // a matrix that decides: never quantized
+  kExperts,  // as many matrices as there are experts, in one tensor or in one each
+};
+
+// The axis along which several devices may share a tensor: each has some of its outputs (rows), inputs (columns) or
+// experts. Outputs and inputs of attention are cut between key-value heads.
+enum class CutAxis : uint8_t { kWhole, kOutputs, kInputs, kExperts };
+
+struct TensorRow {
+  std::string name;  // without "blk.3."
+  Slot slot = Slot::kCount;
+  TensorForm form = TensorForm::kVector;
+  std::vector<uint64_t> dims;  // the file's: the fastest first. An expert's own, without their number
+  CutAxis cut = CutAxis::kWhole;
+  std::string fused;  // the tensor that may hold its rows and those of the neighbours in this table; "" = none
+};
+
+// Every tensor of a layer with this spec, in a fixed order. REQUIRES: a checked spec.
+std::vector<TensorRow> LayerTensors(const LayerSpec& layer, int dim);
+
+}  // namespace gyre
