@@ -54,7 +54,8 @@ std::string Gib(uint64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<d
 
 }  // namespace
 
-StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type) {
+StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type,
+                             uint32_t num_slots) {
   ModelSizes sizes;
   uint64_t widest = 0;
   for (size_t i = 0; i < model.spec().layers.size(); ++i) {
@@ -65,7 +66,12 @@ StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));
   GYRE_ASSIGN_OR_RETURN(sizes.both, EndBytes(model, true, true));
+  const uint64_t layers = sizes.layers.size(), state = model.spec().StateBytes();
   sizes.kv_per_layer = KvBytes(kv_type, widest * static_cast<uint64_t>(block_size)) * num_blocks;
+  if (state == 0) return sizes;
+  const uint64_t block = model.spec().KvBytesPerToken(kv_type) * static_cast<uint64_t>(block_size);
+  sizes.kv_per_layer = (block + layers - 1) / layers * num_blocks;
+  sizes.state_per_layer = (state + layers - 1) / layers * num_slots;
   return sizes;
 }
 
@@ -314,14 +320,15 @@ uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& membe
     const Need need = NeedOf(sizes, m, next);
     const uint64_t more = (static_cast<uint64_t>(need.next.size()) + 3) / 4;
     const uint64_t weights = need.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
-    fit = std::min(fit, weights >= m.memory ? 0 : (m.memory - weights) / (page * (need.layers + more)));
+    const uint64_t fixed = weights + (need.layers + more) * sizes.state_per_layer;
+    fit = std::min(fit, fixed >= m.memory ? 0 : (m.memory - fixed) / (page * (need.layers + more)));
   }
   return static_cast<uint32_t>(fit);
 }
 
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   const Need need = NeedOf(sizes, member, next);
-  return need.weights + need.layers * sizes.kv_per_layer;
+  return need.weights + need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
 }
 
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {
@@ -329,7 +336,7 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
   for (const PlanMember& m : members) {
     if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
-    const uint64_t pages = need.layers * sizes.kv_per_layer;
+    const uint64_t pages = need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
     if (need.weights + pages <= m.memory) continue;
     out.push_back(
         {m.name, m.memory,

@@ -41,9 +41,9 @@ struct ScheduledSequence {
   bool suspect = false;  // a step with rows of it failed, and none has landed since: it runs in steps of its own
   uint32_t errors = 0;   // of those steps since the last landed row
   uint32_t losses = 0;   // broken rings in a row that took rows of it along, since the last landed row
-  // With recurrent state, where a replay lands rows again that were never at fault: errors and losses count until so
-  // many rows have landed.
-  uint32_t blamed = 0;
+  // With recurrent state a replay lands rows again that were never at fault: errors and losses count until
+  // `blamed_end` rows have landed, and rows before blamed_from go beside others.
+  uint32_t blamed_from = 0, blamed_end = 0;
   uint32_t high_water = 0;  // rows launched in any incarnation
   uint64_t planned_in = 0;  // the last step that has rows of it
   uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
@@ -59,8 +59,9 @@ struct ScheduledSequence {
   ChainId chain = kNoChain;  // of the last published block
   std::vector<BlockId> blocks;
   // With recurrent state: its slot, the snapshot that it begins with until the step that copies it has landed, and the
-  // slots that steps copy it to, with the positions, rising.
+  // slots that steps copy it to, with the positions, rising; the position up to which the blocks of others serve.
   BlockId slot = kNoBlock, begins_with = kNoBlock;
+  uint32_t branch = 0;
   struct Snapshot {
     uint32_t position = 0;
     BlockId slot = kNoBlock;
@@ -73,8 +74,8 @@ struct ScheduledSequence {
   bool decoding() const { return size() > prompt && launched + 1 >= size(); }
   bool launchable() const { return !poisoned && !held && launched < size(); }
   // Two broken rings may be its fault: nothing else is in flight beside it, so that a third blames nobody else.
-  bool needs_ring() const { return losses >= 2; }
-  bool needs_step() const { return suspect || needs_ring(); }
+  bool needs_ring() const { return losses >= 2 && launched >= blamed_from; }
+  bool needs_step() const { return (suspect || needs_ring()) && launched >= blamed_from; }
   // Another row of its prompt, or of what is computed again, may go beside others.
   bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }
   bool wants_decode_row() const { return decoding() && launchable() && !needs_step(); }

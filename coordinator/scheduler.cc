@@ -106,8 +106,8 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
     if (s->begins_with != kNoBlock) slots.Release(std::exchange(s->begins_with, kNoBlock));
     PublishLanded(s);
     if (!left) {
-      if (s->landed >= s->blamed) {
-        s->errors = s->losses = s->blamed = 0;
+      if (s->landed >= s->blamed_end) {
+        s->errors = s->losses = s->blamed_from = s->blamed_end = 0;
         s->suspect = false;
       }
       landed->valid.push_back(std::move(item));

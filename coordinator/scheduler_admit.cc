@@ -104,6 +104,13 @@ bool Scheduler::Rep::Follows(const Sequence& s) const {
     if (r->params.priority < s.params.priority) continue;
     const uint32_t done = r->published * options.block_size, most = std::min(r->prompt, s.prompt - 1);
     if (most < done + kWorthWaiting) continue;
+    // Of a recurrent state only snapshots are of use.
+    if (has_state()) {
+      const uint32_t next = NextSnapshot(*r);
+      if (next > most || next < done + kWorthWaiting) continue;
+      if (!std::equal(r->params.tokens.begin(), r->params.tokens.begin() + next, s.params.tokens.begin())) continue;
+      return true;
+    }
     const auto begin = r->params.tokens.begin();
     if (std::equal(begin, begin + done + kWorthWaiting, s.params.tokens.begin())) return true;
   }

@@ -163,7 +163,8 @@ uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
 
 // The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
 uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
-  const uint32_t end = std::min(s.launched < s.prompt ? s.prompt : s.size(), NextSnapshot(s));
+  uint32_t end = std::min(s.launched < s.prompt ? s.prompt : s.size(), NextSnapshot(s));
+  if (s.launched < s.blamed_from) end = std::min(end, s.blamed_from);
   const uint32_t count = end - s.launched;
   return options.chunked_prefill ? std::min({count, Chunk(s), rows_left}) : count;
 }

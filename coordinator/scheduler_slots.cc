@@ -10,6 +10,8 @@ namespace gyre {
 // slot; then the prefix is released.
 bool Scheduler::Rep::TakeSlot(Sequence* s, BlockManager::Prefix* prefix) {
   auto& found = prefix->blocks;
+  // Where texts part, a snapshot is worth most: the next one that begins so finds it.
+  s->branch = static_cast<uint32_t>(found.size()) * options.block_size;
   while (!found.empty() && !slots.Has(blocks.chain(found.back()))) {
     blocks.Release(found.back());
     found.pop_back();
@@ -35,17 +37,27 @@ uint32_t Scheduler::Rep::NextSnapshot(const Sequence& s) const {
   const uint32_t of_prompt = (s.prompt - 1) / options.block_size * options.block_size;
   const uint64_t regular = (uint64_t{s.launched} / options.snapshot_every + 1) * options.snapshot_every;
   const auto next = static_cast<uint32_t>(std::min<uint64_t>(regular, UINT32_MAX));
-  return of_prompt > s.launched ? std::min(next, of_prompt) : next;
+  uint32_t first = next;
+  for (uint32_t position : {of_prompt, s.branch}) {
+    if (position > s.launched) first = std::min(first, position);
+  }
+  return first;
 }
 
 // The slot table of a step whose rows end before position `end`. REQUIRES: they begin at s->launched.
-std::vector<BlockId> Scheduler::Rep::SlotsOf(Sequence* s, uint32_t end) {
-  if (!has_state()) return {};
-  std::vector<BlockId> table = {s->slot, s->launched == s->cached ? s->begins_with : kNoBlock, kNoBlock};
+SlotTable Scheduler::Rep::SlotsOf(Sequence* s, uint32_t end) {
+  SlotTable table;
+  if (!has_state()) return table;
+  table.slot = s->slot;
+  if (s->launched == s->cached && s->begins_with != kNoBlock) {
+    table.begin = s->begins_with;
+    table.begin_number = slots.number(s->begins_with);
+  }
   if (end != NextSnapshot(*s)) return table;
-  if (const std::optional<BlockId> copy = slots.Allocate()) {
+  if (const std::optional<BlockId> copy = slots.Allocate(true)) {
     s->snapshots.push_back({end, *copy});
-    table[2] = *copy;
+    table.copy = *copy;
+    table.copy_number = slots.number(*copy);
   }
   return table;
 }

@@ -92,7 +92,7 @@ struct Scheduler::Rep {
   bool has_state() const { return options.num_slots > 0; }
   bool TakeSlot(Sequence* s, BlockManager::Prefix* prefix);
   uint32_t NextSnapshot(const Sequence& s) const;
-  std::vector<BlockId> SlotsOf(Sequence* s, uint32_t end);
+  SlotTable SlotsOf(Sequence* s, uint32_t end);
   void KeepSnapshot(Sequence* s);
   void ReleaseSlots(Sequence* s);
   std::vector<uint32_t> SlotOwners() const;
@@ -101,7 +101,9 @@ struct Scheduler::Rep {
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
   void LoseItem(Sequence* s, const StepItem& item);
   void Blame(Sequence* s, const StepItem& item) const {
-    if (has_state()) s->blamed = std::max(s->blamed, item.first_position + item.count);
+    if (!has_state()) return;
+    s->blamed_from = s->blamed_end == 0 ? item.first_position : std::min(s->blamed_from, item.first_position);
+    s->blamed_end = std::max(s->blamed_end, item.first_position + item.count);
   }
   void Leave(Sequence* s, Stage stage);
   void Settle(Sequence* s);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "base/ids.h"
+#include "base/step.h"
 
 namespace gyre {
 
@@ -75,9 +76,7 @@ struct StepItem {
   uint32_t count = 0;
   bool sample_last = false;     // the last row decides the next token
   std::vector<BlockId> blocks;  // the whole table up to the last row
-  // With recurrent state the sequence's slot, the snapshot that is copied to it before the rows, and the slot that it
-  // is copied to after them; kNoBlock: none. Else empty.
-  std::vector<BlockId> slots;
+  SlotTable slots;              // with recurrent state
   bool operator==(const StepItem&) const = default;
 };
 

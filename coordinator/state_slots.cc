@@ -14,7 +14,7 @@ std::vector<BlockId> StateSlots::Live() const {
   return live;
 }
 
-std::optional<BlockId> StateSlots::Allocate() {
+std::optional<BlockId> StateSlots::Allocate(bool snapshot) {
   BlockId id = 0;
   if (!free_.empty()) {
     id = free_.back();
@@ -28,6 +28,8 @@ std::optional<BlockId> StateSlots::Allocate() {
     return std::nullopt;
   }
   slots_[id].owners = 1;
+  if (snapshot && ++last_number_ == 0) ++last_number_;
+  slots_[id].number = snapshot ? last_number_ : 0;
   return id;
 }
 

@@ -28,16 +28,20 @@ class StateSlots {
   // Owned slots and snapshots, rising.
   std::vector<BlockId> Live() const;
 
-  // A slot with one owner, or nullopt. Where none is free, the longest-unused snapshot is forgotten.
-  std::optional<BlockId> Allocate();
+  // The number of a snapshot, or of what becomes one; 0: it is none. No two have the same.
+  uint32_t number(BlockId slot) const { return slots_[slot].number; }
+
+  // A slot with one owner, or nullopt. `snapshot`: a copy is made there. Where none is free, the longest-unused
+  // snapshot is forgotten.
+  std::optional<BlockId> Allocate(bool snapshot = false);
   // Whether there is a snapshot of the state at the end of this content.
   bool Has(ChainId chain) const { return by_chain_.count(chain) > 0; }
   // That snapshot, with one owner more. REQUIRES: Has(chain).
   BlockId Take(ChainId chain);
   // Gives an owner back. Without owners a snapshot stays, any other slot is free.
   void Release(BlockId slot);
-  // An owned slot becomes the snapshot of this content and gives its owner back; where there is one already, or for
-  // kNoChain, the slot is free. REQUIRES: the slot is no snapshot.
+  // A slot that was allocated for it becomes the snapshot of this content and gives its owner back; where there is one
+  // already, or for kNoChain, the slot is free. REQUIRES: the slot is no snapshot.
   void Keep(ChainId chain, BlockId slot);
   // Forgets all snapshots. REQUIRES: no slot has an owner.
   void Forget();
@@ -48,7 +52,8 @@ class StateSlots {
  private:
   struct Slot {
     uint32_t owners = 0;
-    ChainId chain = kNoChain;              // of a snapshot
+    ChainId chain = kNoChain;  // of a snapshot
+    uint32_t number = 0;
     std::list<BlockId>::iterator unowned;  // valid for a snapshot without owner
   };
 
@@ -56,6 +61,7 @@ class StateSlots {
   std::vector<BlockId> free_;
   std::list<BlockId> unowned_;  // snapshots, longest unused first
   std::unordered_map<ChainId, BlockId> by_chain_;
+  uint32_t last_number_ = 0;
 };
 
 }  // namespace gyre

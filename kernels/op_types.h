@@ -31,17 +31,18 @@ struct ShortConvParams {
 struct StateScanParams {
   size_t key_heads = 0, value_heads = 0;  // value_heads is a multiple of key_heads
   size_t key_dim = 0, value_dim = 0;
-  bool dealt = false;      // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
-  bool delta = false;      // what is written is beta (v - S^T k) instead of v, S^T k of the decayed state
-  float key_norm_eps = 0;  // not 0: each q and k is first divided by sqrt(sum of its squares + eps)
-  float scale = 1;         // of the result
-  size_t state_at = 0;     // floats from StateRun::state to [value_heads][key_dim][value_dim]
+  bool dealt = false;           // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
+  bool delta = false;           // what is written is beta (v - S^T k) instead of beta v, S^T k of the decayed state
+  float key_norm_eps = 0;       // not 0: each q and k is first divided by sqrt(sum of its squares + eps)
+  const float* skip = nullptr;  // [value_heads]: skip * v is added to the result; null: nothing
+  float scale = 1;              // of the result
+  size_t state_at = 0;          // floats from StateRun::state to [value_heads][key_dim][value_dim]
 };
 struct StateScanRows {
   const float *q, *k, *v;  // [rows][key_heads][key_dim], twice, and [rows][value_heads][value_dim]
   size_t stride;           // floats from one row of these to the next
   const float* decay;      // [rows][value_heads]
-  const float* beta;       // [rows][value_heads]; null without the delta rule
+  const float* beta;       // [rows][value_heads]
 };
 
 }  // namespace gyre

@@ -169,8 +169,8 @@ class Backend {
   // the next, out [rows][channels].
   virtual void ShortConv(const float* x, size_t stride, std::span<const StateRun> runs, const ShortConvParams& params,
                          float* out) = 0;
-  // For each row, in the order of positions: S = decay S + k u^T with u = v or, by the delta rule, beta (v - decay S^T
-  // k); out [rows][value_heads][value_dim] = scale S^T q.
+  // For each row, in the order of positions: S = decay S + k u^T with u = beta v or, by the delta rule, beta (v - decay
+  // S^T k); out [rows][value_heads][value_dim] = scale S^T q + skip v.
   virtual void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
                          float* out) = 0;
   // step = log(1 + exp(x + bias)) and decay = exp(a * step), for x [rows][heads]; bias, a [heads]. Sums and functions

@@ -40,6 +40,32 @@ constexpr Architecture kArchitectures[] = {
      .local_rope_base = 10000.0,
      .wide_layers = 62},
     {.name = "phi3", .pairing = RopePairing::kHalves},
+    {.name = "deepseek2",
+     .pairing = RopePairing::kInterleaved,
+     .normalize_experts = false,
+     .mixers = MixerFamily::kLatent},
+    {.name = "qwen35", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
+    {.name = "qwen35moe", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
+    {.name = "qwen3next",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kDeltaNet,
+     .joint_gates = true},
+    {.name = "lfm2",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kShortConvolution},
+    {.name = "nemotron_h",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kReluSquared,
+     .mixers = MixerFamily::kMamba2,
+     .one_part_layers = true},
+    {.name = "nemotron_h_moe",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kReluSquared,
+     .normalize_experts = false,
+     .mixers = MixerFamily::kMamba2,
+     .one_part_layers = true},
 };
 
 // Keys that change the arithmetic where a family has them, and the values at which they do not.
@@ -133,7 +159,12 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
                         .arch = *arch,
                         .blocks = static_cast<size_t>(layers),
                         .context = wanted_context > 0 ? wanted_context : spec.context};
-  GYRE_RETURN_IF_ERROR(ReadLayers(from, from.blocks, &spec));
+  size_t trunk = from.blocks;
+  if (arch->mixers != MixerFamily::kAttention) {
+    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
+    trunk -= static_cast<size_t>(spec.draft_layers);
+  }
+  GYRE_RETURN_IF_ERROR(ReadLayers(from, trunk, &spec));
   GYRE_RETURN_IF_ERROR(RefuseUnknownValues(gguf, keys, *arch));
   return spec;
 }

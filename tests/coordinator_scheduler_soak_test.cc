@@ -185,7 +185,7 @@ TEST(SchedulerSoak, FindsSwappedBlocks) {
 TEST(SchedulerSoak, FindsASnapshotThatIsNotTaken) {
   EXPECT_NE(ProblemWith(
                 [](StepPlan* plan) {
-                  for (StepItem& item : plan->items) item.slots[2] = kNoBlock;
+                  for (StepItem& item : plan->items) item.slots.copy = kNoBlock;
                 },
                 8),
             "");
@@ -195,7 +195,7 @@ TEST(SchedulerSoak, FindsASlotOfAnother) {
   BlockId others = 0;
   EXPECT_NE(ProblemWith(
                 [&others](StepPlan* plan) {
-                  for (StepItem& item : plan->items) std::swap(item.slots[0], others);
+                  for (StepItem& item : plan->items) std::swap(item.slots.slot, others);
                 },
                 8),
             "");

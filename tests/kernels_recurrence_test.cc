@@ -115,7 +115,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
       for (const bool dealt : {false, true}) {
         const size_t keys = s.key_heads * s.key_dim, values = s.value_heads * s.value_dim,
                      stride = 2 * keys + values + 1, gates = kRows * s.value_heads;
-        const auto x = Random(kRows * stride, 1, 0.5f);
+        const auto x = Random(kRows * stride, 1, 0.5f), skip = Random(s.value_heads, 5);
         std::vector<float> decay = Random(gates, 2), beta = Random(gates, 3);
         for (float& d : decay) d = 1 / (1 + std::exp(-d - 1));
         for (float& b : beta) b = 1 / (1 + std::exp(-b));
@@ -126,6 +126,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                      .dealt = dealt,
                                      .delta = delta,
                                      .key_norm_eps = delta ? 1e-6f : 0.0f,
+                                     .skip = delta ? nullptr : skip.data(),
                                      .scale = 0.25f,
                                      .state_at = 3};
         const StateScanRows rows{.q = x.data(),
@@ -133,7 +134,7 @@ TEST_P(Recurrence, ScansMatchTheReferenceInAnyChunks) {
                                  .v = x.data() + 2 * keys,
                                  .stride = stride,
                                  .decay = decay.data(),
-                                 .beta = delta ? beta.data() : nullptr};
+                                 .beta = beta.data()};
         const size_t floats = 3 + s.value_heads * s.key_dim * s.value_dim;
         const std::string of = std::to_string(s.value_heads) + " heads of " + std::to_string(s.key_dim) + " x " +
                                std::to_string(s.value_dim) + (delta ? ", delta" : "") + (dealt ? ", dealt" : "");

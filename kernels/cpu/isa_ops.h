@@ -72,6 +72,7 @@ struct ScanRows {
   size_t value_stride;
   const float *decay, *beta;  // from row to row gate_stride
   size_t gate_stride, out_stride;
+  float skip;
 };
 
 struct IsaOps {

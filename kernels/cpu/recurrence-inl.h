@@ -74,16 +74,19 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
     const T decay = V::Broadcast(rows.decay[r * rows.gate_stride]);
     T written[C], sum[C];
     for (size_t c = 0; c < C; ++c) written[c] = load(v + c * V::kLanes);
+    const T beta = V::Broadcast(rows.beta[r * rows.gate_stride]), skip = V::Broadcast(rows.skip);
+    T skipped[C];
+    for (size_t c = 0; c < C; ++c) skipped[c] = V::Mul(written[c], skip);
     if constexpr (delta) {
       for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
       for (size_t i = 0; i < p.key_dim; ++i) {
         const T by = V::Broadcast(k[i]);
         for (size_t c = 0; c < C; ++c) sum[c] = V::Fma(load(state + i * dim + at + c * V::kLanes), by, sum[c]);
       }
-      const T less = V::Broadcast(-rows.decay[r * rows.gate_stride]),
-              beta = V::Broadcast(rows.beta[r * rows.gate_stride]);
-      for (size_t c = 0; c < C; ++c) written[c] = V::Mul(V::Fma(sum[c], less, written[c]), beta);
+      const T less = V::Broadcast(-rows.decay[r * rows.gate_stride]);
+      for (size_t c = 0; c < C; ++c) written[c] = V::Fma(sum[c], less, written[c]);
     }
+    for (size_t c = 0; c < C; ++c) written[c] = V::Mul(written[c], beta);
     for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
     for (size_t i = 0; i < p.key_dim; ++i) {
       const T key = V::Broadcast(k[i]), query = V::Broadcast(q[i]);
@@ -95,7 +98,7 @@ void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size
       }
     }
     for (size_t c = 0; c < C; ++c)
-      store(out + r * rows.out_stride + at + c * V::kLanes, V::Mul(sum[c], V::Broadcast(p.scale)));
+      store(out + r * rows.out_stride + at + c * V::kLanes, V::Fma(sum[c], V::Broadcast(p.scale), skipped[c]));
   }
 }
 

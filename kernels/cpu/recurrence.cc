@@ -65,9 +65,10 @@ void Recurrence::ScanHead(const StateScanRows& rows, const StateRun& run, size_t
                   .v = rows.v + row * rows.stride + head * p.value_dim,
                   .value_stride = rows.stride,
                   .decay = rows.decay + row * p.value_heads + head,
-                  .beta = rows.beta == nullptr ? nullptr : rows.beta + row * p.value_heads + head,
+                  .beta = rows.beta + row * p.value_heads + head,
                   .gate_stride = p.value_heads,
-                  .out_stride = p.value_heads * p.value_dim};
+                  .out_stride = p.value_heads * p.value_dim,
+                  .skip = p.skip == nullptr ? 0.0f : p.skip[head]};
     if (p.key_norm_eps > 0) {
       // An RMS norm is an L2 norm times the root of the width.
       auto normalize = [&](const float* from, float* to) {

@@ -234,7 +234,7 @@ class RefBackend : public Backend {
           const size_t at = r * rows.stride + key_head * p.key_dim, gate = r * p.value_heads + head;
           ScanHead(Normalized(rows.q + at, p), Normalized(rows.k + at, p),
                    rows.v + r * rows.stride + head * p.value_dim, static_cast<double>(rows.decay[gate]),
-                   p.delta ? static_cast<double>(rows.beta[gate]) : 0, p,
+                   static_cast<double>(rows.beta[gate]), p.skip == nullptr ? 0 : static_cast<double>(p.skip[head]), p,
                    run.state + p.state_at + head * p.key_dim * p.value_dim, out + gate * p.value_dim);
         }
       }
@@ -318,18 +318,18 @@ class RefBackend : public Backend {
     return out;
   }
   static void ScanHead(const std::vector<double>& q, const std::vector<double>& k, const float* v, double decay,
-                       double beta, const StateScanParams& p, float* state, float* out) {
+                       double beta, double skip, const StateScanParams& p, float* state, float* out) {
     for (size_t j = 0; j < p.value_dim; ++j) {
       double read = 0, result = 0;
       for (size_t i = 0; i < p.key_dim; ++i) read += decay * static_cast<double>(state[i * p.value_dim + j]) * k[i];
-      const double value = static_cast<double>(v[j]), written = p.delta ? beta * (value - read) : value;
+      const double value = static_cast<double>(v[j]), written = beta * (p.delta ? value - read : value);
       for (size_t i = 0; i < p.key_dim; ++i) {
         float& s = state[i * p.value_dim + j];
         const double now = decay * static_cast<double>(s) + k[i] * written;
         result += now * q[i];
         s = static_cast<float>(now);
       }
-      out[j] = static_cast<float>(result * static_cast<double>(p.scale));
+      out[j] = static_cast<float>(result * static_cast<double>(p.scale) + skip * value);
     }
   }
 

@@ -227,7 +227,7 @@ class SchedulerWorld {
         const auto it = live_.find(rows.item.seq);
         if (it == live_.end() || it->second.incarnation != rows.item.incarnation) continue;
         lost.insert(it->first);
-        it->second.blamed = std::max(it->second.blamed, rows.item.first_position + rows.item.count);
+        it->second.Blame(rows.item);
         it->second.in_flight = 0;
         it->second.poisoned = false;
         it->second.launched = it->second.landed;
@@ -274,10 +274,14 @@ class SchedulerWorld {
     uint32_t max_positions = 0;
     bool all_rows = false;
     uint32_t incarnation = 0;
-    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, blamed = 0;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, blamed_from = 0, blamed_end = 0;
     uint64_t admitted_salt = 0;  // of the ring
     bool admitted = false, started = false, poisoned = false, owed = false, held = false, suspect = false;
     bool troubled = false;  // a step of this incarnation failed
+    void Blame(const StepItem& item) {
+      blamed_from = blamed_end == 0 ? item.first_position : std::min(blamed_from, item.first_position);
+      blamed_end = std::max(blamed_end, item.first_position + item.count);
+    }
   };
   struct Rows {
     StepItem item;
@@ -287,7 +291,7 @@ class SchedulerWorld {
   // A slot's state is a fingerprint of all rows that were applied to it.
   struct Slot {
     SeqId seq{};
-    uint32_t incarnation = 0, position = 0;
+    uint32_t incarnation = 0, position = 0, number = 0;
     uint64_t state = 0;
   };
   struct Flight {
@@ -356,6 +360,7 @@ class SchedulerWorld {
   void CheckAlone(const StepPlan& plan, const StepItem& item) {
     const Live& s = live_.at(item.seq);
     if (!s.suspect && s.losses < 2) return;
+    if (o_.num_slots > 0 && item.first_position < s.blamed_from) return;  // rows that landed before
     if (plan.items.size() > 1 || s.in_flight > 1) Fail("sequence {} does not run alone", Num(item.seq));
     if (s.losses >= 2 && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
   }
@@ -416,7 +421,8 @@ class SchedulerWorld {
     for (BlockId block : item.blocks) {
       if (block >= o_.num_blocks) return Fail("sequence {} has block {}", id, block);
     }
-    if (item.slots.size() != (o_.num_slots > 0 ? 3u : 0u)) return Fail("sequence {}: {} slots", id, item.slots.size());
+    if ((item.slots.slot < o_.num_slots) != (o_.num_slots > 0))
+      return Fail("sequence {}: {} slots", id, item.slots.slot);
     s.launched = end;
     s.ring_salts.resize(item.first_position);
     s.ring_salts.resize(end, ring_salt_);
@@ -475,18 +481,20 @@ class SchedulerWorld {
 
   // Whether a stage applies the rows: its slot is where they begin.
   bool GoesOn(const StepItem& item) {
-    const Slot& slot = slots_.at(item.slots.at(item.slots[1] == kNoBlock ? 0 : 1));
+    const Slot& slot = slots_.at(item.slots.begin == kNoBlock ? item.slots.slot : item.slots.begin);
     if (item.first_position == 0) return true;
     const bool own = slot.seq == item.seq && slot.incarnation == item.incarnation;
-    return slot.position == item.first_position && (own || item.slots[1] != kNoBlock);
+    const bool snapshot = item.slots.begin != kNoBlock && slot.number != 0 && slot.number == item.slots.begin_number;
+    return slot.position == item.first_position && (item.slots.begin == kNoBlock ? own : snapshot);
   }
 
   void Apply(Rows* rows) {
     const StepItem& item = rows->item;
-    Slot& slot = slots_.at(item.slots[0]);
-    if (item.slots[1] != kNoBlock) slot = slots_.at(item.slots[1]);
+    Slot& slot = slots_.at(item.slots.slot);
+    if (item.slots.begin != kNoBlock) slot = slots_.at(item.slots.begin);
     if (item.first_position == 0) slot = {};
     slot.seq = item.seq;
+    slot.number = 0;
     slot.incarnation = item.incarnation;
     slot.position = item.first_position + item.count;
     uint64_t own = 0;
@@ -496,7 +504,9 @@ class SchedulerWorld {
       own = Mix(own, row);
     }
     rows->right = rows->right && slot.state == own;
-    if (item.slots[2] != kNoBlock) slots_.at(item.slots[2]) = slot;
+    if (item.slots.copy == kNoBlock) return;
+    slots_.at(item.slots.copy) = slot;
+    slots_.at(item.slots.copy).number = item.slots.copy_number;
   }
 
   void WriteRows(Rows* rows) {
@@ -517,7 +527,7 @@ class SchedulerWorld {
     --s.in_flight;
     if (!ok && !s.poisoned) {
       s.poisoned = s.suspect = true;
-      s.blamed = std::max(s.blamed, item.first_position + item.count);
+      s.Blame(item);
       if (alone && ++s.errors == 2) {
         failed->push_back(item.seq);
         ++failed_;
@@ -528,7 +538,7 @@ class SchedulerWorld {
       s.landed = item.first_position + item.count;
       // With recurrent state a replay lands rows again that were not at fault.
       if (o_.num_slots == 0 || s.landed >= s.blamed) {
-        s.errors = s.losses = s.blamed = 0;
+        s.errors = s.losses = s.blamed_from = 0, blamed_end = 0;
         s.suspect = false;
       }
       s.owed = item.sample_last;
