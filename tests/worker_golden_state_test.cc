@@ -7,6 +7,7 @@
 
 #include "runtime/runtime.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/one_stage.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
@@ -106,6 +107,36 @@ TEST_P(GoldenState, StagesAndChunksChangeNoBit) {
         EXPECT_EQ(first, got.logits) << stages << " stages, chunks of " << chunk;
       EXPECT_EQ(testing::RunOne((*ring)->engine(), AskGreedy(ids_)).tokens, greedy_)
           << stages << " stages, chunks of " << chunk;
+    }
+  }
+}
+
+// What the linear layers keep after 16, 32 and 64 ids: the inputs of their convolutions, and their matrices.
+TEST(GoldenStates, RecurrentState) {
+  if (!testing::HaveSharedData()) GTEST_SKIP() << "no ../shared beside the checkout: exact states are not there";
+  const std::string name = Dir() + "tiny-qwen35-s0-f16";
+  const auto model = OpenModel(name + ".gguf");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto ids = ReadNumbers<TokenId>(Dir() + "ids.txt");
+  const std::vector<float> expected = ReadFloats(name + ".state.f32");
+  const size_t channels = 160, taps = 3, matrices = 6 * 16 * 16, each = channels * taps + matrices;
+  ASSERT_EQ(expected.size(), 3 * 6 * each);
+  testing::OneStage stage(*model, DetectIsa(), true, KvType::kF32);
+  size_t at = 0;
+  uint32_t done = 0;
+  for (const uint32_t end : {16u, 32u, 64u}) {
+    stage.Answers({{1, done, RowClass::kPrompt, {ids.begin() + done, ids.begin() + end}, {}}});
+    done = end;
+    for (const size_t layer : {0, 1, 2, 4, 5, 6}) {
+      const float* state = stage.layer(layer).pages->State(1);
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < each; ++i, ++at) {
+        const float got = i < channels * taps ? state[i % taps * channels + i / taps] : state[i];
+        error += std::pow(static_cast<double>(got) - static_cast<double>(expected[at]), 2);
+        norm += std::pow(static_cast<double>(expected[at]), 2);
+      }
+      EXPECT_GT(norm, 0.1);
+      EXPECT_LE(std::sqrt(error / norm), 1e-5) << "layer " << layer << " after " << end;
     }
   }
 }
