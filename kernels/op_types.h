@@ -7,8 +7,9 @@
 
 namespace gyre {
 
-// Exact, without tables. kReluSquared: max(x, 0)^2 (So et al. 2021, Primer).
-enum class Activation : uint8_t { kSilu, kGeluTanh, kSigmoid, kReluSquared };
+// All exact, without tables. kClampedSwiglu is gpt-oss's, of a gated block only: with g = min(gate, 7) and u = up
+// within -7 and 7 it is g * sigmoid(1.702 g) * (u + 1). kReluSquared: max(x, 0)^2 (So et al. 2021, Primer).
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu, kSigmoid, kReluSquared };
 
 // Rows [first, first + count) of a step are consecutive positions of one sequence, whose recurrent state is `state`:
 // the state before the first of them, and after the op that after the last. Runs share no rows and no state.

@@ -88,6 +88,9 @@ struct AttentionParams {
   float scale = 0;    // factor of q . k
   float softcap = 0;  // 0 = none; otherwise scores become softcap * tanh(score / softcap) before the mask
   int window = 0;     // 0 = none; otherwise a row at position p attends to positions > p - window
+  // [heads], or null: a score that takes part in each head's softmax and has no value (attention sinks: Xiao et al.
+  // 2023, learned as in gpt-oss). It is not scaled.
+  const float* sinks = nullptr;
   // kPrefill uses tiles if the backend has them and block_size is a multiple of 16.
   Arithmetic arithmetic = Arithmetic::kDecode;
 };
@@ -181,10 +184,10 @@ class Backend {
   // [groups][dim]. May be in place.
   virtual void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
                             float* out) = 0;
-  // out[i] = act(x[i]). May be in place.
+  // out[i] = act(x[i]), of an activation with one argument. May be in place.
   virtual void Activate(const float* x, size_t n, Activation act, float* out) = 0;
   virtual void MultiplyInPlace(float* x, const float* y, size_t n) = 0;  // x *= y
-  // out[i] = act(gate[i]) * up[i] for n elements. out may be gate.
+  // out[i] = act(gate[i]) * up[i] for n elements, or what `act` says of both. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
   virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                 // x += y
   virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;  // x[r] += bias

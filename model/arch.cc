@@ -40,6 +40,66 @@ constexpr Architecture kArchitectures[] = {
      .local_rope_base = 10000.0,
      .wide_layers = 62},
     {.name = "phi3", .pairing = RopePairing::kHalves},
+    {.name = "glm4moe",
+     .pairing = RopePairing::kHalves,
+     .qkv_bias = Bias::kOptional,
+     .qk_norm = QkNorm::kHead,
+     .optional_qk_norm = true,
+     .ffn_norm = "post_attention_norm.weight",
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .choice_bias = true,
+     .counted_shared = true,
+     .drafts = true},
+    {.name = "minimax-m2",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kRow,
+     .experts = true,
+     .router = RouterScore::kSigmoid,
+     .choice_bias = true},
+    {.name = "gpt-oss",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kClampedSwiglu,
+     .qkv_bias = Bias::kRequired,
+     .output_bias = true,
+     .sinks = true,
+     .ffn_norm = "post_attention_norm.weight",
+     .global_every = 2,
+     .yarn_fractions = true,
+     .experts = true,
+     .expert_biases = true},
+    {.name = "mistral3", .pairing = RopePairing::kInterleaved, .yarn_log_multiplier = true, .temperature = true},
+    {.name = "smollm3", .pairing = RopePairing::kInterleaved, .no_rope_every = 4},
+    // OLMo 2, and OLMo 3, which has a window.
+    {.name = "olmo2",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kRow,
+     .pre_norms = false,
+     .post_norms = true,
+     .global_every = 4,
+     .optional_window = true,
+     .plain_local_rope = true},
+    {.name = "granite", .pairing = RopePairing::kInterleaved, .qkv_bias = Bias::kOptional, .scales = true},
+    {.name = "seed_oss",
+     .pairing = RopePairing::kHalves,
+     .qkv_bias = Bias::kOptional,
+     .ffn_norm = "post_attention_norm.weight"},
+    {.name = "gemma4",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kGeluTanh,
+     .qk_norm = QkNorm::kHead,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .final_softcap = true,
+     .global_every = 6,
+     .local_rope_base = 10000.0,
+     .local_heads = true,
+     .unit_scale = true,
+     .value_norm = true,
+     .values_from_keys = true,
+     .output_scale = true,
+     .experts = true,
+     .beside_dense = true},
     {.name = "deepseek2",
      .pairing = RopePairing::kInterleaved,
      .normalize_experts = false,
@@ -55,6 +115,7 @@ constexpr Architecture kArchitectures[] = {
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kHead,
      .mixers = MixerFamily::kShortConvolution},
+    {.name = "granitehybrid", .pairing = RopePairing::kInterleaved, .scales = true, .mixers = MixerFamily::kMamba2},
     {.name = "nemotron_h",
      .pairing = RopePairing::kHalves,
      .activation = Activation::kReluSquared,
@@ -150,21 +211,25 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
   spec.tied_head = !gguf.tensors().Has("output.weight");
   if (arch->scaled_embedding) spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.dim)));
 
-  if (arch->softcaps) {
-    GYRE_ASSIGN_OR_RETURN(const double cap, keys.Number("final_logit_softcapping", 30));
+  if (arch->softcaps || arch->final_softcap) {
+    GYRE_ASSIGN_OR_RETURN(const double cap, keys.Number("final_logit_softcapping", arch->softcaps ? 30 : 0));
     spec.final_softcap = static_cast<float>(std::max(0.0, cap));
+  }
+  if (arch->scales) {
+    GYRE_ASSIGN_OR_RETURN(const double embedding, keys.Number("embedding_scale", 0));
+    GYRE_ASSIGN_OR_RETURN(const double logits, keys.Number("logit_scale", 0));
+    if (embedding != 0) spec.embedding_scale = static_cast<float>(embedding);
+    if (logits != 0) spec.logit_scale = static_cast<float>(1 / logits);
+  }
+  if (arch->drafts || arch->mixers != MixerFamily::kAttention) {
+    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
   }
   const SpecSource from{.gguf = gguf,
                         .keys = keys,
                         .arch = *arch,
                         .blocks = static_cast<size_t>(layers),
                         .context = wanted_context > 0 ? wanted_context : spec.context};
-  size_t trunk = from.blocks;
-  if (arch->mixers != MixerFamily::kAttention) {
-    GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
-    trunk -= static_cast<size_t>(spec.draft_layers);
-  }
-  GYRE_RETURN_IF_ERROR(ReadLayers(from, trunk, &spec));
+  GYRE_RETURN_IF_ERROR(ReadLayers(from, from.blocks - static_cast<size_t>(spec.draft_layers), &spec));
   GYRE_RETURN_IF_ERROR(RefuseUnknownValues(gguf, keys, *arch));
   return spec;
 }

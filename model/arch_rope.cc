@@ -17,7 +17,9 @@ StatusOr<std::vector<float>> FrequencyFactors(const Gguf& gguf, const char* tens
   return factors;
 }
 
-StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int context) {
+StatusOr<RopeScaling> ReadScaling(const SpecSource& from, int context) {
+  const Gguf& gguf = from.gguf;
+  const Keys& keys = from.keys;
   RopeScaling s;
   GYRE_ASSIGN_OR_RETURN(const auto type, gguf.String(keys.Name("rope.scaling.type")));
   auto number = [&](const char* key, double fallback) -> StatusOr<double> {
@@ -55,6 +57,12 @@ StatusOr<RopeScaling> ReadScaling(const Gguf& gguf, const Keys& keys, int contex
   if (!(plain > 0) || !(yarn > 0))
     return DataLoss("{} is {}, expected a positive number", keys.Name("rope.scaling.attn_factor"), plain);
   s.attention_factor = plain * yarn;
+  s.fractions = from.arch.yarn_fractions;
+  if (from.arch.yarn_log_multiplier) {
+    GYRE_ASSIGN_OR_RETURN(const double multiplier, keys.Number("rope.scaling.yarn_log_multiplier", 0));
+    if (s.kind == RopeScalingKind::kYarn && s.factor > 0)
+      s.attention_factor /= 1 + multiplier * (YarnAttention(s.factor) - 1);
+  }
   return s;
 }
 
@@ -69,7 +77,7 @@ StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained) {
   if (rope.dims % 2 != 0)
     return DataLoss("{} is {}, expected an even number", keys.Name("rope.dimension_count"), rope.dims);
   GYRE_ASSIGN_OR_RETURN(rope.base, keys.Positive("rope.freq_base", 10000.0));
-  GYRE_ASSIGN_OR_RETURN(const RopeScaling scaling, ReadScaling(gguf, keys, trained));
+  GYRE_ASSIGN_OR_RETURN(const RopeScaling scaling, ReadScaling(from, trained));
   GYRE_RETURN_IF_ERROR(Annotate(ApplyRopeScaling(scaling, &rope), keys.Name("rope.scaling")));
   const char* tensor = "rope_freqs.weight";
   if (gguf.tensors().Has("rope_factors_long.weight") || gguf.tensors().Has("rope_factors_short.weight")) {  // longrope

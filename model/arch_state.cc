@@ -28,10 +28,10 @@ StatusOr<LatentAttentionSpec> ReadLatent(const SpecSource& from, int heads, int 
                     kept, keys.Name("attention.key_length_mla"), key, a.kv_rank, a.rope.dims, a.rope.dims);
   }
   a.key_dim = key - a.rope.dims;
-  // yarn's factor on cosines and sines would scale one part of a score only: here it is on all of it.
+  // Where the file has a multiplier, all of a score grows by yarn, not only its rotated part.
   GYRE_ASSIGN_OR_RETURN(const double multiplier, keys.Number("rope.scaling.yarn_log_multiplier", 0));
   GYRE_ASSIGN_OR_RETURN(const double factor, keys.Number("rope.scaling.factor", 1));
-  a.rope.magnitude = 1;
+  if (multiplier != 0) a.rope.magnitude = 1;
   const double grown = factor > 1 ? 1 + multiplier * std::log(factor) : 1;
   a.scale = static_cast<float>(grown * grown / std::sqrt(static_cast<double>(key)));
   return a;
@@ -106,7 +106,9 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   const Architecture& arch = from.arch;
   GYRE_ASSIGN_OR_RETURN(const double eps, keys.Positive("attention.layer_norm_rms_epsilon", std::nullopt));
   spec->final_norm_eps = static_cast<float>(eps);
-  GYRE_ASSIGN_OR_RETURN(const auto heads, keys.PerLayer("attention.head_count", from.blocks, 1 << 16));
+  GYRE_ASSIGN_OR_RETURN(const auto heads, EachLayer(from, "attention.head_count", 1 << 16));
+  const auto most_heads = static_cast<int>(*std::max_element(heads.begin(), heads.end()));
+  if (most_heads == 0) return DataLoss("{} is 0", keys.Name("attention.head_count"));
   GYRE_ASSIGN_OR_RETURN(const auto ffn, EachLayer(from, "feed_forward_length", kMaxDim));
   std::vector<int64_t> kv_heads = heads;
   if (keys.Has("attention.head_count_kv")) {
@@ -116,6 +118,11 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   GYRE_ASSIGN_OR_RETURN(const ExpertSpec experts, ReadChosen(from, widest));
   GYRE_ASSIGN_OR_RETURN(const int dense, keys.Count("leading_dense_block_count", kMaxLayers));
 
+  double residual_scale = 0;
+  if (arch.scales) {
+    GYRE_ASSIGN_OR_RETURN(residual_scale, keys.Number("residual_scale", 0));
+  }
+
   MixerSpec other;
   AttentionSpec attention;
   std::vector<bool> attends(from.blocks);
@@ -123,7 +130,7 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   switch (arch.mixers) {
     case MixerFamily::kAttention: break;
     case MixerFamily::kLatent: {
-      GYRE_ASSIGN_OR_RETURN(other, ReadLatent(from, static_cast<int>(heads[0]), spec->context));
+      GYRE_ASSIGN_OR_RETURN(other, ReadLatent(from, most_heads, spec->context));
       attends.assign(from.blocks, false);
       break;
     }
@@ -151,13 +158,14 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     }
   }
   if (arch.mixers != MixerFamily::kLatent) {
-    GYRE_ASSIGN_OR_RETURN(attention, ReadAttention(from, *spec, layers, static_cast<int>(heads[0])));
+    GYRE_ASSIGN_OR_RETURN(attention, ReadAttention(from, *spec, layers, most_heads));
     attention.output_gate = arch.mixers == MixerFamily::kDeltaNet;
-    if (arch.mixers == MixerFamily::kMamba2) attention.rope.dims = 0;
+    if (arch.one_part_layers) attention.rope.dims = 0;
   }
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer;
     layer.norm_eps = spec->final_norm_eps;
+    if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
     if (arch.mixers == MixerFamily::kDeltaNet) layer.ffn_norm_name = "post_attention_norm.weight";
     if (arch.one_part_layers) layer.ffn_norm_name = "attn_norm.weight";
     const bool feeds = !arch.one_part_layers || ffn[i] > 0, mixes = !arch.one_part_layers || ffn[i] == 0;
@@ -169,7 +177,8 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
       AttentionSpec a = attention;
       a.heads = static_cast<int>(heads[i]);
       a.kv_heads = static_cast<int>(kv_heads[i]);
-      if (a.kv_heads == 0) return DataLoss("layer {} attends with no key-value heads", i);
+      if (a.kv_heads == 0 || a.heads == 0)
+        return DataLoss("layer {} attends with {} heads, {} of keys and values", i, a.heads, a.kv_heads);
       GYRE_RETURN_IF_ERROR(CheckHeads(i, a));
       layer.mixer = std::move(a);
     }

@@ -43,6 +43,10 @@ class LayerReader {
 
   Status Group(std::span<const TensorRow> rows) {
     if (rows.size() > 1 && IsFused(rows)) return Fused(rows);
+    if (rows.size() > 1 && rows[0].form == TensorForm::kExperts && !HasOwn(rows[0]) && !HasOwn(rows[1])) {
+      return DataLoss("tensors {} and {} are missing, and {}, which may hold both", Full(rows[0].name),
+                      Full(rows[1].name), Full(rows[0].fused));
+    }
     for (const TensorRow& row : rows) GYRE_RETURN_IF_ERROR(One(row));
     return absl::OkStatus();
   }

@@ -18,6 +18,7 @@ class Table {
     if (feeds && l_.post_norms) Vector("post_ffw_norm.weight", Slot::kFfnPostNorm, dim_);
     std::visit([this](const auto& part) { Add(part); }, l_.mixer);
     std::visit([this](const auto& part) { Add(part); }, l_.feed_forward);
+    if (l_.output_scale) Vector("layer_output_scale.weight", Slot::kOutputScale, 1);
     return std::move(rows_);
   }
 
@@ -34,8 +35,9 @@ class Table {
   void Add(const AttentionSpec& a) {
     const uint64_t head = Unsigned(a.head_dim), q = Unsigned(a.heads) * head, kv = Unsigned(a.kv_heads) * head;
     Matrix("attn_q.weight", Slot::kQ, a.output_gate ? 2 * q : q, dim_, CutAxis::kOutputs, "attn_qkv.weight");
-    Matrix("attn_k.weight", Slot::kK, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
-    Matrix("attn_v.weight", Slot::kV, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
+    const bool own = a.kv_layer < 0;
+    if (own) Matrix("attn_k.weight", Slot::kK, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
+    if (own && !a.value_is_key) Matrix("attn_v.weight", Slot::kV, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
     Matrix("attn_output.weight", Slot::kO, dim_, q, CutAxis::kInputs);
     if (a.qkv_bias) {
       Vector("attn_q.bias", Slot::kQBias, q, CutAxis::kOutputs);
@@ -43,11 +45,12 @@ class Table {
       Vector("attn_v.bias", Slot::kVBias, kv, CutAxis::kOutputs);
     }
     if (a.output_bias) Vector("attn_output.bias", Slot::kOBias, dim_);
+    if (a.sinks) Vector("attn_sinks.weight", Slot::kSinks, Unsigned(a.heads), CutAxis::kOutputs);
     if (a.qk_norm != QkNorm::kNone) {
       const bool row = a.qk_norm == QkNorm::kRow;
       const CutAxis cut = row ? CutAxis::kOutputs : CutAxis::kWhole;
       Vector("attn_q_norm.weight", Slot::kQNorm, row ? q : head, cut);
-      Vector("attn_k_norm.weight", Slot::kKNorm, row ? kv : head, cut);
+      if (own) Vector("attn_k_norm.weight", Slot::kKNorm, row ? kv : head, cut);
     }
   }
   void Heads(std::string name, Slot slot, uint64_t heads, uint64_t n, uint64_t k) {
@@ -126,9 +129,10 @@ class Table {
   }
 
   void Add(const ExpertSpec& e) {
-    const uint64_t width = Unsigned(e.width), shared = Unsigned(e.shared_width);
-    Matrix("ffn_gate_inp.weight", Slot::kRouter, Unsigned(e.count), dim_, CutAxis::kWhole, {}, TensorForm::kRouter);
-    if (e.choice_bias) Vector("exp_probs_b.bias", Slot::kChoiceBias, Unsigned(e.count));
+    const uint64_t width = Unsigned(e.width), count = Unsigned(e.count);
+    Matrix("ffn_gate_inp.weight", Slot::kRouter, count, dim_, CutAxis::kWhole, {}, TensorForm::kRouter);
+    if (e.router_bias) Vector("ffn_gate_inp.bias", Slot::kRouterBias, count);
+    if (e.choice_bias) Vector("exp_probs_b.bias", Slot::kChoiceBias, count);
     auto experts = [&](const char* name, Slot slot, uint64_t n, uint64_t k, const char* fused) {
       Matrix(name, slot, n, k, CutAxis::kExperts, fused, TensorForm::kExperts);
     };
@@ -136,11 +140,29 @@ class Table {
     if (e.gated) experts("ffn_gate_exps.weight", Slot::kExpertGate, width, dim_, fused);
     experts("ffn_up_exps.weight", Slot::kExpertUp, width, dim_, fused);
     experts("ffn_down_exps.weight", Slot::kExpertDown, dim_, width, "");
+    if (e.biases) {
+      if (e.gated) Biases("ffn_gate_exps.bias", Slot::kExpertGateBias, width, count);
+      Biases("ffn_up_exps.bias", Slot::kExpertUpBias, width, count);
+      Biases("ffn_down_exps.bias", Slot::kExpertDownBias, dim_, count);
+    }
+    if (e.beside_dense) {
+      Vector("post_ffw_norm_1.weight", Slot::kSharedPostNorm, dim_);
+      Vector("pre_ffw_norm_2.weight", Slot::kExpertsNorm, dim_);
+      Vector("post_ffw_norm_2.weight", Slot::kExpertsPostNorm, dim_);
+      Vector("ffn_gate_inp.scale", Slot::kRouterScale, dim_);
+      Vector("ffn_down_exps.scale", Slot::kExpertScales, count, CutAxis::kExperts);
+      return Add(DenseSpec{.width = e.shared_width, .activation = e.activation, .gated = e.gated});
+    }
     if (e.shared_width == 0) return;
+    const uint64_t shared = Unsigned(e.shared_width);
     if (e.shared_gate) Vector("ffn_gate_inp_shexp.weight", Slot::kSharedGate, dim_);
     if (e.gated) Matrix("ffn_gate_shexp.weight", Slot::kGate, shared, dim_, CutAxis::kOutputs);
     Matrix("ffn_up_shexp.weight", Slot::kUp, shared, dim_, CutAxis::kOutputs);
     Matrix("ffn_down_shexp.weight", Slot::kDown, dim_, shared, CutAxis::kInputs);
+  }
+  void Biases(const char* name, Slot slot, uint64_t n, uint64_t experts) {
+    Vector(name, slot, n, CutAxis::kExperts);
+    rows_.back().dims.push_back(experts);
   }
   void Add(const NoFeedForward&) {}
 

@@ -27,6 +27,7 @@ enum class Slot : uint8_t {
   kOBias,
   kQNorm,
   kKNorm,
+  kSinks,  // [heads]
   // Latent attention: what queries come from (Slot::kQ is then of its rows), and the norm of it; what is kept of a
   // position, and the norm of it; the elements of the key that all heads share; each head's keys and values.
   kQueryLatent,
@@ -56,10 +57,21 @@ enum class Slot : uint8_t {
   kSharedGate,  // [dim]: the sigmoid of its product with the row scales the shared expert
   // Experts.
   kRouter,      // [experts][dim]
+  kRouterBias,  // [experts]
   kChoiceBias,  // [experts]
   kExpertGate,
   kExpertUp,
   kExpertDown,
+  kExpertGateBias,  // [experts][width]
+  kExpertUpBias,
+  kExpertDownBias,  // [experts][dim]
+  // Beside a dense block.
+  kSharedPostNorm,  // [dim], as the next three
+  kExpertsNorm,
+  kExpertsPostNorm,
+  kRouterScale,
+  kExpertScales,  // [experts]
+  kOutputScale,   // [1]: of the whole layer
   kCount,
 };
 inline uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }

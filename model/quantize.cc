@@ -107,8 +107,10 @@ const std::vector<std::string>& QuantizeTypes() {
 
 DType TypeFor(const std::string& type, const std::string& name, const TensorView& t, int layers, bool tied) {
   const Mix& mix = *FindMix(type);
-  if (t.dims.size() < 2 || !Info(t.type).dequantizes || Contains(name, "_norm") || Contains(name, "ffn_gate_inp"))
-    return t.type;
+  // Vectors of several dimensions: convolutions, and decays and skips of Mamba-2.
+  const bool vector =
+      t.dims.size() < 2 || t.dims[0] == 1 || Contains(name, "conv1d.") || Contains(name, "shortconv.conv.");
+  if (vector || !Info(t.type).dequantizes || Contains(name, "_norm") || Contains(name, "ffn_gate_inp")) return t.type;
   const int layer = LayerOf(name);
   DType wanted = mix.base;
   if (name == "output.weight" || (tied && name == "token_embd.weight")) wanted = mix.finer;

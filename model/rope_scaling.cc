@@ -20,8 +20,10 @@ double PairOfRotations(const RopeSpec& rope, double context, double rotations) {
 
 std::vector<double> YarnFactors(const RopeScaling& s, const RopeSpec& rope, size_t half) {
   const double last = static_cast<double>(rope.dims) - 1;
-  const double low = std::max(0.0, std::floor(PairOfRotations(rope, s.original_context, s.beta_fast)));
-  const double high = std::min(last, std::ceil(PairOfRotations(rope, s.original_context, s.beta_slow)));
+  const double fast = PairOfRotations(rope, s.original_context, s.beta_fast),
+               slow = PairOfRotations(rope, s.original_context, s.beta_slow);
+  const double low = std::max(0.0, s.fractions ? fast : std::floor(fast));
+  const double high = std::min(last, s.fractions ? slow : std::ceil(slow));
   std::vector<double> out(half);
   for (size_t i = 0; i < half; ++i) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);

@@ -23,6 +23,7 @@ struct RopeScaling {
   double factor = 1;
   double original_context = 0;                                 // yarn, llama3
   double beta_fast = 32, beta_slow = 1;                        // yarn
+  bool fractions = false;                                      // yarn: the ramp's ends are not rounded
   double attention_factor = 1;                                 // multiplies the method's own factor
   double extrapolation = 1;                                    // yarn: share of the ramp; 0 = linear
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3

@@ -38,11 +38,18 @@ struct AttentionSpec {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool output_bias = false;
-  bool output_gate = false;  // q's rows are, per head, a query and a gate: a sigmoid of this scales the head's result
-  int window = 0;            // 0 = full attention
-  float scale = 0;           // on q.k
-  float softcap = 0;         // 0 = none
+  bool output_gate = false;   // q's rows are, per head, a query and a gate: a sigmoid of this scales the head's result
+  bool sinks = false;         // AttentionParams::sinks
+  bool value_norm = false;    // RMS norm of v over each head, without weights
+  bool value_is_key = false;  // v is k before its norm and rope
+  int kv_layer = -1;          // an earlier layer, whose keys and values this one reads; -1: it has its own
+  int window = 0;             // 0 = full attention
+  float scale = 0;            // on q.k
+  float softcap = 0;          // 0 = none
   RopeSpec rope;
+  // Queries at position p are multiplied by 1 + temperature * ln(1 + floor(p / temperature_length)), after rope.
+  float temperature = 0;
+  int temperature_length = 1;
   bool operator==(const AttentionSpec&) const = default;
 };
 
@@ -109,6 +116,7 @@ struct ExpertSpec {
   int used = 0;   // of them, for each row
   int width = 0;  // of one
   RouterScore score = RouterScore::kSoftmax;
+  bool router_bias = false;  // on the router's products
   bool choice_bias = false;  // added to the scores where experts are chosen, not in their weights
   bool normalize = false;    // the weights of those used add up to 1
   float scale = 1;           // on the weights
@@ -116,8 +124,12 @@ struct ExpertSpec {
   int used_groups = 1;
   Activation activation = Activation::kSilu;
   bool gated = true;         // as DenseSpec's
+  bool biases = false;       // on an expert's products
   int shared_width = 0;      // of an expert that every row goes through; 0 = none
   bool shared_gate = false;  // a sigmoid of the row scales it
+  // Gemma 4's: the shared expert is a dense block beside the experts. Each of the two has norms of its own, the router
+  // sees the row under a norm of its own, and every expert's output has a scale.
+  bool beside_dense = false;
   bool operator==(const ExpertSpec&) const = default;
 };
 
@@ -133,6 +145,8 @@ struct LayerSpec {
   bool pre_norms = true;                               // norms of what goes into mixer and feed-forward block
   bool post_norms = false;                             // norms on their outputs, before the residual
   std::string_view ffn_norm_name = "ffn_norm.weight";  // of the feed-forward block's pre-norm, in the file
+  float residual_scale = 1;                            // on what mixer and feed-forward block add to the row
+  bool output_scale = false;                           // a number of the file, on the row after the layer
   int kv_group = 0;                                    // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
 
@@ -141,6 +155,7 @@ struct LayerSpec {
   AttentionSpec* attention() { return std::get_if<AttentionSpec>(&mixer); }
   const DenseSpec* dense() const { return std::get_if<DenseSpec>(&feed_forward); }
   const ExpertSpec* experts() const { return std::get_if<ExpertSpec>(&feed_forward); }
+  ExpertSpec* experts() { return std::get_if<ExpertSpec>(&feed_forward); }
 };
 
 struct ModelSpec {
@@ -151,6 +166,7 @@ struct ModelSpec {
   int context = 0;  // the file's default; passing it warns
   float embedding_scale = 1;
   float final_norm_eps = 0;
+  float logit_scale = 1;    // on the logits
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
   int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
@@ -163,7 +179,8 @@ struct ModelSpec {
     if (const auto* latent = std::get_if<LatentAttentionSpec>(&l.mixer))
       return static_cast<size_t>(latent->kv_rank) + static_cast<size_t>(latent->rope.dims);
     const AttentionSpec* a = l.attention();
-    return a == nullptr ? 0 : 2 * static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim);
+    return a == nullptr || a->kv_layer >= 0 ? 0
+                                            : 2 * static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim);
   }
   // The recurrent state of one sequence in a layer, in floats: what its convolution keeps, and its matrices.
   struct StateSize {

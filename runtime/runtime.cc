@@ -37,7 +37,8 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, 1, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
-  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context;
+  // A state and a snapshot of it at least.
+  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context + 2 * model.spec().StateBytes();
   for (uint64_t bytes : sizes->layers) needed += bytes;
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;

@@ -8,7 +8,7 @@ if(GYRE_TESTS)
     DEPS gyre_runtime Boost::json)
   gyre_tests(cli_tests engine FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test DEPS gyre_cli Boost::json)
   # Once more with two classes of rows: tiles for prompts, in emulation where there are none (docs/kernels.md).
-  foreach(name engine_ring_test engine_resize_test engine_prompts_test)
+  foreach(name engine_ring_test engine_resize_test engine_prompts_test engine_state_test)
     gyre_test_entry(${name}_with_tiles engine_tests ${name} engine)
     set_tests_properties(${name}_with_tiles PROPERTIES ENVIRONMENT GYRE_ISA=amx-emulated)
   endforeach()

@@ -119,6 +119,25 @@ TEST_P(State, SnapshotsServePromptsThatBeginTheSame) {
   EXPECT_EQ(ring->engine().stats().scheduler.cached_positions, 120u);
 }
 
+// A full context loses its older tokens; what is left is a new prompt.
+TEST_P(State, AFullContextGoesOn) {
+  RuntimeOptions o = Options(1);
+  o.ctx = 48;
+  o.context_shift = true;
+  const Request request = Ask(2, 30, 90);
+  std::vector<TokenId> first;
+  for (const int stages : {1, 3}) {
+    o.stages = stages;
+    auto ring = OpenRing(o);
+    ASSERT_NE(ring, nullptr);
+    const Outcome got = RunOne(ring->engine(), request);
+    EXPECT_EQ(got.tokens.size(), 90u) << got.status;
+    EXPECT_GT(ring->engine().stats().context_shifts, 0u);
+    if (first.empty()) first = got.tokens;
+    EXPECT_EQ(got.tokens, first);
+  }
+}
+
 // Layers move while texts are written; pages and states go with them, and nothing is computed again.
 TEST_P(State, LayersMoveAndNoTextChanges) {
   std::vector<Request> requests;

@@ -80,14 +80,16 @@ void Forward::Embed(std::span<const TokenId> ids, const PackedWeight& embedding,
 
 template <typename Part>
 void Forward::AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part) {
-  if (!layer.spec.post_norms) return part(Result{x, true});
+  const LayerSpec& spec = layer.spec;
+  if (!spec.post_norms && spec.residual_scale == 1) return part(Result{x, true});
   float* made = EnsureCapacity(result_, rows * dim_);
   part(Result{made, false});
-  backend_.RmsNorm(made, rows, dim_, Data(layer.vector(post_norm)), layer.spec.norm_eps, made);
+  if (spec.post_norms) backend_.RmsNorm(made, rows, dim_, Data(layer.vector(post_norm)), spec.norm_eps, made);
+  if (spec.residual_scale != 1) backend_.Scale(made, rows * dim_, spec.residual_scale);
   backend_.AddInPlace(x, made, rows * dim_);
 }
 
-void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
+void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
   // The output matrix of a mixer, on the logit rows.
   auto project = [&](const float* mixed) {
@@ -98,10 +100,10 @@ void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_r
   };
   if (const AttentionSpec* attention = spec.attention()) {
     Norm(layer, Slot::kMixerNorm, x, places.rows().size());
-    Project(layer, *attention, places, logit_rows, x);
+    Project(layer, *attention, kv->view(), places, logit_rows, x);
     if (logit_rows.rows().empty()) return;
     AddPart(layer, Slot::kMixerPostNorm, logit_rows.rows().size(), x,
-            [&](const Result& result) { Attend(layer, *attention, logit_rows, result); });
+            [&](const Result& result) { Attend(layer, *attention, kv->view(), logit_rows, result); });
   } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
     Norm(layer, Slot::kMixerNorm, x, places.rows().size());
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
@@ -114,8 +116,12 @@ void Forward::RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_r
     Gather(logit_rows.numbers(), dim_, x);
   }
   const size_t rows = logit_rows.rows().size();
-  if (rows == 0 || std::holds_alternative<NoFeedForward>(spec.feed_forward)) return;
-  AddPart(layer, Slot::kFfnPostNorm, rows, x, [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
+  if (rows == 0) return;
+  if (!std::holds_alternative<NoFeedForward>(spec.feed_forward)) {
+    AddPart(layer, Slot::kFfnPostNorm, rows, x,
+            [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
+  }
+  if (spec.output_scale) backend_.Scale(x, rows * dim_, layer.vector(Slot::kOutputScale)[0]);
 }
 
 void Forward::Norm(const Layer& layer, Slot slot, const float* x, size_t rows) {
@@ -126,8 +132,8 @@ void Forward::Norm(const Layer& layer, Slot slot, const float* x, size_t rows) {
     std::copy_n(x, rows * dim_, out);
 }
 
-void Forward::Project(const Layer& layer, const AttentionSpec& spec, RowPlaces& places, RowPlaces& logit_rows,
-                      float* x) {
+void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
+                      RowPlaces& logit_rows, float* x) {
   const size_t rows = places.rows().size(), kept = logit_rows.rows().size(),
                head_dim = static_cast<size_t>(spec.head_dim);
   const size_t q_dim = static_cast<size_t>(spec.heads) * head_dim,
@@ -136,19 +142,22 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, RowPlaces& 
   float* k = EnsureCapacity(k_, rows * kv_dim);
   float* v = EnsureCapacity(v_, rows * kv_dim);
   float* queries = spec.output_gate ? EnsureCapacity(in_, 2 * kept * q_dim) : q;
-  const PackedWeight &wq = layer.matrix(Slot::kQ), &wk = layer.matrix(Slot::kK), &wv = layer.matrix(Slot::kV);
-  if (kept == rows) {
-    Multiply(normed_.data(), places.runs(), {{wq, queries}, {wk, k}, {wv, v}});
-  } else {
-    Multiply(normed_.data(), places.runs(), {{wk, k}, {wv, v}});
+  const bool own = spec.kv_layer < 0, has_v = own && !spec.value_is_key;
+  products_.clear();
+  if (kept == rows) products_.push_back({layer.matrix(Slot::kQ), queries});
+  if (own) products_.push_back({layer.matrix(Slot::kK), k});
+  if (has_v) products_.push_back({layer.matrix(Slot::kV), v});
+  if (!products_.empty()) Multiply(normed_.data(), places.runs());
+  if (kept < rows) {
     for (float* all : {normed_.data(), x}) Gather(logit_rows.numbers(), dim_, all);
-    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{wq, queries}});
+    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), queries}});
   }
   if (spec.output_gate) {
     const size_t heads = kept * static_cast<size_t>(spec.heads);
     CopyColumns(queries, heads, 2 * head_dim, head_dim, q, head_dim);
     CopyColumns(queries + head_dim, heads, 2 * head_dim, head_dim, EnsureCapacity(gate_, kept * q_dim), head_dim);
   }
+  if (own && spec.value_is_key) std::copy_n(k, rows * kv_dim, v);
   auto finish = [&](float* to, RowPlaces& of, int heads, Slot bias, Slot norm) {
     const size_t count = of.rows().size(), width = static_cast<size_t>(heads) * head_dim;
     if (count == 0) return;
@@ -162,20 +171,31 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, RowPlaces& 
     backend_.Rope(to, count, heads, spec.head_dim, rotation.cos, rotation.sin, spec.rope.dims / 2, spec.rope.pairing);
   };
   finish(q, logit_rows, spec.heads, Slot::kQBias, Slot::kQNorm);
+  if (spec.temperature != 0) {
+    for (size_t r = 0; r < kept; ++r) {
+      const double lengths = std::floor(static_cast<double>(logit_rows.rows()[r].position) / spec.temperature_length);
+      const double by = 1 + static_cast<double>(spec.temperature) * std::log(1 + lengths);
+      if (by != 1) backend_.Scale(q + r * q_dim, q_dim, static_cast<float>(by));
+    }
+  }
+  if (!own) return;
   finish(k, places, spec.kv_heads, Slot::kKBias, Slot::kKNorm);
   if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, Data(layer.vector(Slot::kVBias)));
-  backend_.StoreKv(k, v, places.rows(), layer.pages->view());
+  if (spec.value_norm)
+    backend_.RmsNorm(v, rows * static_cast<size_t>(spec.kv_heads), head_dim, nullptr, layer.spec.norm_eps, v);
+  backend_.StoreKv(k, v, places.rows(), kv);
 }
 
-void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const RowPlaces& places, const Result& result) {
+void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
+                     const Result& result) {
   const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
   float* attended = EnsureCapacity(attended_, places.rows().size() * q_dim);
   AttentionParams params{.heads = spec.heads, .scale = spec.scale, .softcap = spec.softcap, .window = spec.window};
+  if (spec.sinks) params.sinks = Data(layer.vector(Slot::kSinks));
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), layer.pages->view(), params,
-                       attended + row * q_dim);
+    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), kv, params, attended + row * q_dim);
     row += count;
   });
   if (spec.output_gate) {
@@ -191,15 +211,20 @@ void Forward::Multiply(const float* x, std::span<const ClassRun> runs,
                        std::initializer_list<Backend::Product> products) {
   products_.clear();
   for (const Backend::Product& p : products) products_.push_back(p);
+  Multiply(x, runs);
+}
+
+void Forward::Multiply(const float* x, std::span<const ClassRun> runs) {
   ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
     backend_.MatMul(x, rows, products_, arithmetic);
-    x += rows * products.begin()->w.k;
+    x += rows * products_[0].w.k;
     for (Backend::Product& p : products_) p.out += rows * p.w.n;
   });
 }
 
-void Forward::Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation,
+void Forward::Ffn(const Block& block, const float* x, std::span<const ClassRun> runs, Activation activation,
                   Result result) {
+  const Backend::Ffn& w = block.w;
   if (&w.gate == &w.up) {  // not gated
     size_t rows = 0;
     for (const ClassRun& run : runs) rows += run.rows;
@@ -208,36 +233,76 @@ void Forward::Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRu
     backend_.Activate(up, rows * w.up.n, activation, up);
     return Multiply(up, runs, {{w.down, result.rows, result.add}});
   }
-  ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
-    backend_.FeedForward(x, rows, w, activation, arithmetic, result.rows, result.add);
-    x += rows * w.up.k;
-    result.rows += rows * w.down.n;
-  });
+  if (block.down_bias == nullptr) {
+    return ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
+      backend_.FeedForward(x, rows, w, activation, arithmetic, result.rows, result.add);
+      x += rows * w.up.k;
+      result.rows += rows * w.down.n;
+    });
+  }
+  size_t rows = 0;
+  for (const ClassRun& run : runs) rows += run.rows;
+  float* gate = EnsureCapacity(gates_, 2 * rows * w.up.n);
+  float* up = gate + rows * w.up.n;
+  Multiply(x, runs, {{w.gate, gate}, {w.up, up}});
+  backend_.AddBias(gate, rows, w.up.n, block.gate_bias);
+  backend_.AddBias(up, rows, w.up.n, block.up_bias);
+  backend_.GatedActivation(gate, up, rows * w.up.n, activation, gate);
+  Multiply(gate, runs, {{w.down, result.rows, result.add}});
+  backend_.AddBias(result.rows, rows, w.down.n, block.down_bias);
 }
 
 void Forward::FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result) {
   const size_t rows = places.rows().size();
   Norm(layer, Slot::kFfnNorm, x, rows);
   if (const DenseSpec* dense = layer.spec.dense())
-    return Ffn(DenseWeights(layer), normed_.data(), places.runs(), dense->activation, result);
+    return Ffn({DenseWeights(layer)}, normed_.data(), places.runs(), dense->activation, result);
+  const ExpertSpec& spec = *layer.spec.experts();
   float* mixed = result.add ? EnsureCapacity(mixed_, rows * dim_) : result.rows;
-  MixExperts(layer, *layer.spec.experts(), places, mixed);
+  if (spec.beside_dense) {
+    DenseBesideExperts(layer, spec, places, x, mixed);
+  } else {
+    Route(layer, spec, normed_.data(), rows);
+    MixExperts(layer, spec, places, mixed);
+    if (spec.shared_width > 0) AddShared(layer, spec, places, mixed);
+  }
   if (result.add) backend_.AddInPlace(result.rows, mixed, rows * dim_);
 }
 
-// out [rows][dim] = for each normed row the weighted sum of its chosen experts, and of the shared one.
-void Forward::MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out) {
+void Forward::DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,
+                                 float* out) {
   const size_t rows = places.rows().size();
-  std::fill_n(out, rows * dim_, 0.0f);
+  const float eps = layer.spec.norm_eps;
+  float* dense = EnsureCapacity(dense_, rows * dim_);
+  Ffn({DenseWeights(layer)}, normed_.data(), places.runs(), spec.activation, {dense, false});
+  backend_.RmsNorm(dense, rows, dim_, Data(layer.vector(Slot::kSharedPostNorm)), eps, dense);
+  float* routed = EnsureCapacity(routed_, rows * dim_);
+  backend_.RmsNorm(x, rows, dim_, Data(layer.vector(Slot::kRouterScale)), eps, routed);
+  backend_.Scale(routed, rows * dim_, static_cast<float>(1 / std::sqrt(static_cast<double>(dim_))));
+  Route(layer, spec, routed, rows);
+  backend_.RmsNorm(x, rows, dim_, Data(layer.vector(Slot::kExpertsNorm)), eps, normed_.data());
+  MixExperts(layer, spec, places, out);
+  backend_.RmsNorm(out, rows, dim_, Data(layer.vector(Slot::kExpertsPostNorm)), eps, out);
+  backend_.AddInPlace(out, dense, rows * dim_);
+}
+
+void Forward::Route(const Layer& layer, const ExpertSpec& spec, const float* x, size_t rows) {
   // The router chooses the experts, so its products are exact: rounding would change the choice.
   const auto count = static_cast<size_t>(spec.count);
   float* scores = EnsureCapacity(scores_, rows * count);
-  backend_.MatMul(normed_.data(), rows, layer.matrix(Slot::kRouter), scores, Arithmetic::kExact);
+  backend_.MatMul(x, rows, layer.matrix(Slot::kRouter), scores, Arithmetic::kExact);
+  if (spec.router_bias) backend_.AddBias(scores, rows, count, Data(layer.vector(Slot::kRouterBias)));
   ChooseExperts(scores, rows, spec, layer.vector(Slot::kChoiceBias), &routes_);
+}
+
+void Forward::MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out) {
+  const size_t rows = places.rows().size(), width = static_cast<size_t>(spec.width);
+  std::fill_n(out, rows * dim_, 0.0f);
   float* gathered = EnsureCapacity(gathered_, rows * dim_);
   float* done = EnsureCapacity(expert_out_, rows * dim_);
+  const std::vector<float>& scales = layer.vector(Slot::kExpertScales);
   // A row's experts are added in the order of their numbers, whatever the other rows are.
-  for (size_t e = 0; e < count; ++e) {
+  for (size_t e = 0; e < layer.experts.size(); ++e) {
     const auto& chosen = routes_[e];
     if (chosen.empty()) continue;
     expert_runs_.clear();
@@ -246,11 +311,24 @@ void Forward::MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPl
       AddRows(places.classes()[chosen[i].row], 1, &expert_runs_);
     }
     const PackedFfn& w = layer.experts[e];
-    Ffn({w.gate != nullptr ? *w.gate : *w.up, *w.up, *w.down}, gathered, expert_runs_, spec.activation, {done, false});
-    for (size_t i = 0; i < chosen.size(); ++i) AddScaled(done + i * dim_, chosen[i].weight, out + chosen[i].row * dim_);
+    Block block{{w.gate != nullptr ? *w.gate : *w.up, *w.up, *w.down}};
+    if (spec.biases) {
+      block.gate_bias = Data(layer.vector(Slot::kExpertGateBias)) + e * width;
+      block.up_bias = Data(layer.vector(Slot::kExpertUpBias)) + e * width;
+      block.down_bias = Data(layer.vector(Slot::kExpertDownBias)) + e * dim_;
+    }
+    Ffn(block, gathered, expert_runs_, spec.activation, {done, false});
+    const float scale = scales.empty() ? 1 : scales[e];
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      AddScaled(done + i * dim_, chosen[i].weight * scale, out + chosen[i].row * dim_);
+    }
   }
-  if (spec.shared_width == 0) return;
-  Ffn(DenseWeights(layer), normed_.data(), places.runs(), spec.activation, {done, false});
+}
+
+void Forward::AddShared(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out) {
+  const size_t rows = places.rows().size();
+  float* done = EnsureCapacity(expert_out_, rows * dim_);
+  Ffn({DenseWeights(layer)}, normed_.data(), places.runs(), spec.activation, {done, false});
   if (!spec.shared_gate) return backend_.AddInPlace(out, done, rows * dim_);
   for (size_t r = 0; r < rows; ++r) {
     AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vector(Slot::kSharedGate)), out + r * dim_);
@@ -266,8 +344,9 @@ void Forward::FinalNorm(const float* x, size_t rows, const Ends& ends, float eps
   backend_.RmsNorm(x, rows, dim_, Data(ends.final_norm), eps, out);
 }
 
-void Forward::Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits) {
+void Forward::Head(const float* hidden, size_t rows, const Ends& ends, float scale, float softcap, float* logits) {
   backend_.MatMul(hidden, rows, *ends.output, logits, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
+  if (scale != 1) backend_.Scale(logits, rows * ends.output->n, scale);
   if (softcap > 0) backend_.SoftcapInPlace(logits, rows * ends.output->n, softcap);
 }
 

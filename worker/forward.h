@@ -72,11 +72,13 @@ class Forward {
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
   // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
   // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
-  void RunLayer(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
+  // `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
+  void RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x);
   // out [rows][dim] = final norm of x.
   void FinalNorm(const float* x, size_t rows, const Ends& ends, float eps, float* out);
-  // logits [rows][vocab] of normalized hidden states [rows][dim]; prompt rows are computed as generated ones.
-  void Head(const float* hidden, size_t rows, const Ends& ends, float softcap, float* logits);
+  // logits [rows][vocab] of normalized hidden states [rows][dim], times `scale`; prompt rows are computed as generated
+  // ones.
+  void Head(const float* hidden, size_t rows, const Ends& ends, float scale, float softcap, float* logits);
 
  private:
   // Rows [dim] that a part of a layer overwrites, or adds its result to.
@@ -87,12 +89,14 @@ class Forward {
   // normed_ [rows][dim] = the norm of x, or x itself where the layer has no pre-norms.
   void Norm(const Layer& layer, Slot slot, const float* x, size_t rows);
   // Calls part(Result) and adds what it computes to x [rows][dim], after a norm of its own where the layer has
-  // post-norms.
+  // post-norms, and times the layer's scale.
   template <typename Part>
   void AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x, const Part& part);
   // Computes queries of the logit rows, and keys and values of all rows; then compacts normed_ and x to the logit rows.
-  void Project(const Layer& layer, const AttentionSpec& spec, RowPlaces& places, RowPlaces& logit_rows, float* x);
-  void Attend(const Layer& layer, const AttentionSpec& spec, const RowPlaces& places, const Result& result);
+  void Project(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
+               RowPlaces& logit_rows, float* x);
+  void Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
+              const Result& result);
   // The mixers of forward_state.cc.
   // Both take all rows in, compact x to the logit rows and return what the output matrix is for, of these rows.
   const float* AttendLatent(const Layer& layer, const LatentAttentionSpec& spec, RowPlaces& places,
@@ -107,14 +111,27 @@ class Forward {
   void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
                      std::span<const ClassRun> runs, size_t rows, float* out, size_t out_stride);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
+  // Fills routes_ from what the router sees, [rows][dim].
+  void Route(const Layer& layer, const ExpertSpec& spec, const float* x, size_t rows);
+  // out [rows][dim] = for each row of normed_ the weighted sum of the experts that routes_ has for it.
   void MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out);
-  void Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
+  void AddShared(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out);
+  // out [rows][dim] = a dense block and experts, each of its own norm of x and under a norm of its own.
+  void DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,
+                          float* out);
+  // A gated block: its weights, and biases on its three products, null where it has none.
+  struct Block {
+    Backend::Ffn w;
+    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+  };
+  void Ffn(const Block& block, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
   // Calls f for the rows of each run, or once for all rows where the class makes no difference.
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
   // Multiplies each run's rows of x by each matrix, with the arithmetic of the run's class.
   void Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products);
-  void AddScaled(float* x, float by, float* sum);  // sum [dim] += by * x; scales x in place
+  void Multiply(const float* x, std::span<const ClassRun> runs);  // by products_
+  void AddScaled(float* x, float by, float* sum);                 // sum [dim] += by * x; scales x in place
 
   Backend& backend_;
   const size_t dim_;
@@ -122,7 +139,7 @@ class Forward {
   AlignedVector<float> normed_, q_, k_, v_, attended_, result_, mixed_;
   AlignedVector<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, head_in_, head_out_;
   std::vector<StateRun> states_;  // of the layer that is computed
-  AlignedVector<float> scores_, gathered_, expert_out_;
+  AlignedVector<float> scores_, gathered_, expert_out_, routed_, gates_, dense_;
   ExpertRoutes routes_;
   std::vector<ClassRun> expert_runs_;
   std::vector<Backend::Product> products_;  // scratch of Multiply

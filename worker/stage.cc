@@ -77,6 +77,12 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
   return absl::OkStatus();
 }
 
+const PagePool* Stage::KvOf(const Layer& layer) const {
+  const AttentionSpec* a = layer.spec.attention();
+  if (a == nullptr || a->kv_layer < 0) return layer.pages.get();
+  return parts_.layers[static_cast<size_t>(a->kv_layer - parts_.range.begin)]->pages.get();
+}
+
 void Stage::StampPages(const StepBatch& batch, uint64_t step) {
   for (const auto& layer : parts_.layers) {
     if (layer->pages == nullptr || layer->pages->has_slots()) continue;
@@ -108,7 +114,7 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
     if (ends) logit_rows_.Fill(batch, true);
     // In a step of generated rows every row is a logit row, and one set of places serves.
     const bool some_rows = ends && logit_rows_.rows().size() < x_rows_;
-    forward_.RunLayer(*layer, places_, some_rows ? logit_rows_ : places_, x_.data());
+    forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x_.data());
   }
   EndStates(batch, step);
   if (parts_.last) Answers(batch, answer);
@@ -147,7 +153,8 @@ void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
   for (size_t first = 0; first < headed_.size(); first += kSlice) {
     const size_t count = std::min(kSlice, headed_.size() - first);
     if (logits_.size() < count * vocab_) logits_.resize(count * vocab_);
-    forward_.Head(normed_.data() + first * dim_, count, parts_.ends, spec.final_softcap, logits_.data());
+    forward_.Head(normed_.data() + first * dim_, count, parts_.ends, spec.logit_scale, spec.final_softcap,
+                  logits_.data());
     for (size_t i = 0; i < count; ++i) {
       const HeadedRow& row = headed_[first + i];
       RowAnswer& out = answer->rows[row.answer];
@@ -212,7 +219,8 @@ LogitsAnswer Stage::Answer(const LogitsQuestion& question) {
   for (const Kept& kept : kept_) {
     if (kept.key != question) continue;
     answer.logits.resize(vocab_);
-    forward_.Head(kept.hidden.data(), 1, parts_.ends, parts_.model->spec().final_softcap, answer.logits.data());
+    const ModelSpec& spec = parts_.model->spec();
+    forward_.Head(kept.hidden.data(), 1, parts_.ends, spec.logit_scale, spec.final_softcap, answer.logits.data());
     break;
   }
   return answer;

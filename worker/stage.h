@@ -63,6 +63,8 @@ class Stage {
   Status Check(const StepBatch& batch, std::span<const std::byte> rows) const;
   Status CheckSequence(const SeqRows& s) const;
   Status CheckRequests(const SeqRows& s) const;
+  // The pages that a layer's attention reads.
+  const PagePool* KvOf(const Layer& layer) const;
   void StampPages(const StepBatch& batch, uint64_t step);
   // Recurrent state (stage_state.cc; docs/memory.md). The rows must go on where their sequences' slots are; before they
   // are applied each slot gets the state that they begin with, after them snapshots are made.

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention_split.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -52,9 +53,14 @@ void AttentionPartial::Copy(const AttentionPartial& o, size_t n) {
 
 void AttentionPartial::Finish(const AttentionCall& call, const AttentionItem& item) const {
   for (size_t i = 0; i < call.Queries(item); ++i) {
-    const auto by = static_cast<float>(1 / sum[i]);
+    double by = 1 / sum[i];
+    if (call.params.sinks != nullptr) {
+      const auto sink = static_cast<double>(call.params.sinks[call.Head(item, i)]), most = static_cast<double>(max[i]);
+      const double top = std::max(most, sink), own = std::exp(most - top);
+      by = own / (sum[i] * own + std::exp(sink - top));
+    }
     float* out = call.Result(item, i);
-    for (size_t d = 0; d < dim_; ++d) out[d] = acc[i * dim_ + d] * by;
+    for (size_t d = 0; d < dim_; ++d) out[d] = acc[i * dim_ + d] * static_cast<float>(by);
   }
 }
 

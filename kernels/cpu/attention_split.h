@@ -52,10 +52,11 @@ struct AttentionCall {
   size_t LastSplit(const AttentionItem& item) const { return rows[item.row + item.count - 1].position / kSplit; }
   // The positions of a split that the row attends to; empty if there are none.
   Range Sees(const KvRow& row, size_t split) const;
+  // The query head of query i of an item.
+  size_t Head(const AttentionItem& item, size_t i) const { return item.head * group + i % (item.heads * group); }
   // The number of query i of an item among those of q and of out.
   size_t At(const AttentionItem& item, size_t i) const {
-    const size_t of_row = item.heads * group;
-    return (item.row + i / of_row) * heads + item.head * group + i % of_row;
+    return (item.row + i / (item.heads * group)) * heads + Head(item, i);
   }
   const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i) * dim; }
   float* Result(const AttentionItem& item, size_t i) const { return out + At(item, i) * value_dim; }
@@ -72,7 +73,8 @@ class AttentionPartial : public SoftmaxPartial {
   void Reset(size_t n);
   void Copy(const AttentionPartial& o, size_t n);
   void Add(const IsaOps& ops, const AttentionPartial& o, size_t n) { ops.combine_partials(*this, o, n, dim_); }
-  // Writes acc / sum to call.out. REQUIRES: every query attended to at least one position.
+  // Writes acc / sum to call.out, after the sinks have joined the sums. REQUIRES: every query attended to at least one
+  // position.
   void Finish(const AttentionCall& call, const AttentionItem& item) const;
 
  private:

@@ -125,12 +125,12 @@ class CpuBackend : public Backend {
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
-    const auto times = ops_.Times(act);
+    const auto times = ops_.TimesOf(act);
     team_.For(n, 1024, Elems(n) * 2,
               [=](size_t begin, size_t end) { times(gate + begin, up + begin, end - begin, out + begin); });
   }
   void Activate(const float* x, size_t n, Activation act, float* out) override {
-    const auto times = ops_.Times(act);
+    const auto times = ops_.TimesOf(act);
     team_.For(n, 1024, Elems(n) * 2,
               [=](size_t begin, size_t end) { times(x + begin, nullptr, end - begin, out + begin); });
   }

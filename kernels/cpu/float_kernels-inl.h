@@ -242,6 +242,19 @@ void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
   });
 }
 
+// Min and Max give their second operand where one is NaN, so NaN stays.
+template <typename V>
+void ClampedSwigluTimes(const float* gate, const float* up, size_t n, float* out) {
+  using T = typename V::T;
+  auto one = [](T g, T u) {
+    const T limit = V::Broadcast(7.0f), low = V::Min(limit, g);
+    const T within = V::Max(V::Broadcast(-7.0f), V::Min(limit, u));
+    return V::Mul(V::Div(low, OnePlusExpMinus<V>(V::Mul(low, V::Broadcast(1.702f)))),
+                  V::Add(within, V::Broadcast(1.0f)));
+  };
+  Map<V>(n, out, one, gate, up);
+}
+
 // tanh(t) = 2 / (1 + exp(-2 t)) - 1, with an absolute error of 1e-7
 template <typename V>
 void Softcap(float* x, size_t n, float scale, float cap) {

@@ -108,6 +108,8 @@ struct IsaOps {
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
   void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
+  // Activation::kClampedSwiglu
+  void (*clamped_swiglu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = 1 / (1 + exp(-gate)) * up
   void (*sigmoid_times)(const float* gate, const float* up, size_t n, float* out);
   // out = max(gate, 0)^2 * up
@@ -133,10 +135,11 @@ struct IsaOps {
   // From this number of rows on dot_panels also uses tiles, for 8-bit codes.
   size_t tile_rows_from = SIZE_MAX;
 
-  auto Times(Activation act) const {
+  auto TimesOf(Activation act) const {
     switch (act) {
       case Activation::kSilu: return silu_times;
       case Activation::kGeluTanh: return gelu_times;
+      case Activation::kClampedSwiglu: return clamped_swiglu_times;
       case Activation::kSigmoid: return sigmoid_times;
       case Activation::kReluSquared: return relu_squared_times;
     }

@@ -247,9 +247,22 @@ void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte*
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 
-constexpr IsaOps kOps = {Dot<V4>,        DotPanels,           QuantizeRow<Quantize>,
-                         Scores<V4>,     ExpScores<V4>,       WeightedSum<V4>,
-                         ExpandKeys<V4>, CombinePartials<V4>, SiluTimes<V4>,
-                         GeluTimes<V4>,  SigmoidTimes<V4>,    ReluSquaredTimes<V4>,
-                         Softcap<V4>,    RmsNorm<V4>,         ToHalf<V4>,
-                         ShortConv<V4>,  ScanState<V4>,       Gemm<V4>::kOps};
+constexpr IsaOps kOps = {Dot<V4>,
+                         DotPanels,
+                         QuantizeRow<Quantize>,
+                         Scores<V4>,
+                         ExpScores<V4>,
+                         WeightedSum<V4>,
+                         ExpandKeys<V4>,
+                         CombinePartials<V4>,
+                         SiluTimes<V4>,
+                         GeluTimes<V4>,
+                         ClampedSwigluTimes<V4>,
+                         SigmoidTimes<V4>,
+                         ReluSquaredTimes<V4>,
+                         Softcap<V4>,
+                         RmsNorm<V4>,
+                         ToHalf<V4>,
+                         ShortConv<V4>,
+                         ScanState<V4>,
+                         Gemm<V4>::kOps};

@@ -101,7 +101,7 @@ void TileProduct::GatedLinearUnit(const CpuWeight& gate, const CpuWeight& up, Ac
                bytes = tile_bytes + 2 * kSums * sizeof(float);
   next_.EnsureCapacity((rows_ + kTileRows - 1) / kTileRows * depth * kTileBytes);
   std::byte* scratch = scratch_.EnsureCapacity(bytes * threads);  // here, as nothing may throw in a parallel region
-  const auto times = ops_.Times(act);
+  const auto times = ops_.TimesOf(act);
   ForBlocks(n, 2 * n * k_, kGatedPanels, [&](Range panel_range, Range rows, size_t thread) {
     std::byte* mine = scratch + bytes * thread;
     const size_t width = panel_range.size() * kPanel;

@@ -189,14 +189,16 @@ class RefBackend : public Backend {
     const auto dim = static_cast<size_t>(kv.head_dim);
     for (const KvRow& row : rows) {
       for (int head = 0; head < p.heads; ++head, q += dim, out += kv.ValueDim()) {
-        AttendHead(q, row, kv, p, head / (p.heads / kv.kv_heads), out);
+        AttendHead(q, row, kv, p, head, out);
       }
     }
   }
 
   void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) override {
-    for (size_t i = 0; i < n; ++i)
-      out[i] = static_cast<float>(Activated(static_cast<double>(gate[i]), act) * static_cast<double>(up[i]));
+    for (size_t i = 0; i < n; ++i) {
+      const double g = static_cast<double>(gate[i]), u = static_cast<double>(up[i]);
+      out[i] = static_cast<float>(Gated(g, u, act));
+    }
   }
   void Activate(const float* x, size_t n, Activation act, float* out) override {
     for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(Activated(static_cast<double>(x[i]), act));
@@ -299,8 +301,14 @@ class RefBackend : public Backend {
   }
 
  private:
+  static double Gated(double g, double u, Activation act) {
+    if (act != Activation::kClampedSwiglu) return Activated(g, act) * u;
+    const double low = std::min(7.0, g);
+    return low / (1 + std::exp(-1.702 * low)) * (std::clamp(u, -7.0, 7.0) + 1);
+  }
   static double Activated(double x, Activation act) {
     switch (act) {
+      case Activation::kClampedSwiglu: break;  // it has two arguments
       case Activation::kSilu: return x / (1 + std::exp(-x));
       case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
       case Activation::kSigmoid: return 1 / (1 + std::exp(-x));
@@ -335,8 +343,9 @@ class RefBackend : public Backend {
 
   static void Row(const RefWeight& w, size_t n, float* out) { DequantizeRow(w.source, n, out); }
 
-  static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int kv_head,
+  static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int head,
                          float* out) {
+    const int kv_head = head / (p.heads / kv.kv_heads);
     const auto dim = static_cast<size_t>(kv.head_dim);
     const size_t end = size_t{row.position} + 1;
     const size_t window = static_cast<size_t>(p.window);
@@ -354,6 +363,11 @@ class RefBackend : public Backend {
       max = std::max(max, s);
     }
     double total = 0;
+    if (p.sinks != nullptr) {
+      const auto sink = static_cast<double>(p.sinks[head]);
+      max = std::max(max, sink);
+      total = std::exp(sink - max);
+    }
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;

@@ -95,6 +95,47 @@ struct TinyOptions {
   void (*more)(GgufWriter&) = nullptr;
 };
 
+// What the writer must know of a family.
+struct TinyFamily {
+  bool window = false, moe = false, gated_shared = false, fused = false, bias = false, post_norms = false;
+  int qk_norm = 0;                                      // 1: of each head, 2: of the row
+  bool pre_norms = true, norm_after_attention = false;  // the name of the feed-forward block's norm
+  bool output_bias = false, sinks = false, expert_biases = false, choice_bias = false, counted_shared = false;
+  bool gemma4 = false;
+};
+inline TinyFamily FamilyOf(const std::string& arch) {
+  if (arch == "mistral") return {.window = true};
+  if (arch == "qwen2") return {.bias = true};
+  if (arch == "qwen2moe") return {.moe = true, .gated_shared = true, .bias = true};
+  if (arch == "qwen3") return {.qk_norm = 1};
+  if (arch == "qwen3moe") return {.moe = true, .qk_norm = 1};
+  if (arch == "gemma2") return {.window = true, .post_norms = true};
+  if (arch == "gemma3") return {.window = true, .post_norms = true, .qk_norm = 1};
+  if (arch == "phi3") return {.fused = true};
+  if (arch == "glm4moe") {
+    return {.moe = true,
+            .bias = true,
+            .qk_norm = 1,
+            .norm_after_attention = true,
+            .choice_bias = true,
+            .counted_shared = true};
+  }
+  if (arch == "minimax-m2") return {.moe = true, .qk_norm = 2, .choice_bias = true};
+  if (arch == "gpt-oss") {
+    return {.window = true,
+            .moe = true,
+            .bias = true,
+            .norm_after_attention = true,
+            .output_bias = true,
+            .sinks = true,
+            .expert_biases = true};
+  }
+  if (arch == "olmo2") return {.window = true, .post_norms = true, .qk_norm = 2, .pre_norms = false};
+  if (arch == "seed_oss") return {.bias = true, .norm_after_attention = true};
+  if (arch == "gemma4") return {.window = true, .moe = true, .post_norms = true, .qk_norm = 1, .gemma4 = true};
+  return {};
+}
+
 // A model with seeded random weights and no tokenizer, of any architecture in Gyre's table.
 inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* header_bytes = nullptr) {
   std::mt19937 random(o.seed);
@@ -115,15 +156,43 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
   w.Uint(key("context_length"), o.context);
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
-  const bool gemma = o.arch == "gemma3" || o.arch == "gemma2";
-  const bool moe = o.arch == "qwen2moe" || o.arch == "qwen3moe", shared = o.arch == "qwen2moe";
-  const bool fused = o.arch == "phi3";
-  if (gemma || o.arch == "mistral") w.Uint(key("attention.sliding_window"), 8);
-  if (moe) {
+  const TinyFamily f = FamilyOf(o.arch);
+  if (f.window) w.Uint(key("attention.sliding_window"), 8);
+  if (f.moe) {
     w.Uint(key("expert_count"), o.experts);
     w.Uint(key("expert_used_count"), o.used);
     w.Uint(key("expert_feed_forward_length"), o.ffn / 2);
-    if (shared) w.Uint(key("expert_shared_feed_forward_length"), o.ffn);
+    if (f.gated_shared) w.Uint(key("expert_shared_feed_forward_length"), o.ffn);
+    if (f.counted_shared) {
+      w.Uint(key("expert_shared_count"), 1);
+      w.Uint(key("leading_dense_block_count"), 1);
+      w.Float(key("expert_weights_scale"), 1.5f);
+    }
+    if (f.choice_bias) w.Uint(key("expert_gating_func"), 2);
+  }
+  if (o.arch == "gpt-oss" || o.arch == "mistral3") {
+    w.String(key("rope.scaling.type"), "yarn");
+    w.Float(key("rope.scaling.factor"), 4);
+    w.Uint(key("rope.scaling.original_context_length"), 16);
+  }
+  if (o.arch == "mistral3") {
+    w.Float(key("rope.scaling.yarn_log_multiplier"), 1);
+    w.Float(key("attention.temperature_scale"), 0.5f);
+  }
+  if (o.arch == "granite") {
+    w.Float(key("embedding_scale"), 2);
+    w.Float(key("residual_scale"), 0.5f);
+    w.Float(key("attention.scale"), 0.25f);
+    w.Float(key("logit_scale"), 3);
+  }
+  // The last layer has no window, and heads twice as large.
+  std::vector<uint8_t> local(o.layers, 1);
+  local.back() = 0;
+  if (f.gemma4) {
+    w.Numbers(key("attention.sliding_window_pattern"), 7, local);
+    w.Uint(key("attention.key_length"), 2 * o.dim / o.heads);
+    w.Uint(key("attention.key_length_swa"), o.dim / o.heads);
+    w.Float(key("final_logit_softcapping"), 20);
   }
   w.String("tokenizer.ggml.model", "none");
   if (o.more != nullptr) o.more(w);
@@ -134,7 +203,6 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     for (float& v : values) v = normal(random) * scale + offset;
     if (name != o.without) w.Tensor(name, type, dims, values);
   };
-  const uint32_t head_dim = o.dim / o.heads, kv = o.kv_heads * head_dim;
   auto matrix = [&](const std::string& name, uint64_t n, uint64_t k) {
     tensor(name, {k, n}, o.type, 1.0f / __builtin_sqrtf(static_cast<float>(k)), 0);
   };
@@ -142,51 +210,79 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
   tensor("token_embd.weight", {o.dim, o.vocab}, o.type, 1, 0);
   norm("output_norm.weight", o.dim);
   if (!o.tied) matrix("output.weight", o.vocab, o.dim);
+  auto vector = [&](const std::string& name, std::vector<uint64_t> dims) {
+    tensor(name, std::move(dims), DType::kF32, 0.2f, 0);
+  };
   for (uint32_t i = 0; i < o.layers; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
-    norm(b + "attn_norm.weight", o.dim);
-    norm(b + "ffn_norm.weight", o.dim);
-    if (fused) {
-      matrix(b + "attn_qkv.weight", o.dim + 2 * kv, o.dim);
+    const bool wide = f.gemma4 && local[i] == 0;
+    const uint32_t head_dim = o.dim / o.heads * (wide ? 2 : 1), q = o.heads * head_dim, kv = o.kv_heads * head_dim;
+    const bool moe = f.moe && !(f.counted_shared && i == 0);
+    if (f.pre_norms) norm(b + "attn_norm.weight", o.dim);
+    if (f.pre_norms) norm(b + (f.norm_after_attention ? "post_attention_norm.weight" : "ffn_norm.weight"), o.dim);
+    if (f.fused) {
+      matrix(b + "attn_qkv.weight", q + 2 * kv, o.dim);
     } else {
-      matrix(b + "attn_q.weight", o.dim, o.dim);
+      matrix(b + "attn_q.weight", q, o.dim);
       matrix(b + "attn_k.weight", kv, o.dim);
-      matrix(b + "attn_v.weight", kv, o.dim);
+      if (!wide) matrix(b + "attn_v.weight", kv, o.dim);
     }
-    matrix(b + "attn_output.weight", o.dim, o.dim);
+    matrix(b + "attn_output.weight", o.dim, q);
     if (moe) {
       const uint64_t ffn = o.ffn / 2, n = o.experts;
       const float by_dim = 1.0f / __builtin_sqrtf(static_cast<float>(o.dim)),
                   by_ffn = 1.0f / __builtin_sqrtf(static_cast<float>(ffn));
       tensor(b + "ffn_gate_inp.weight", {o.dim, n}, DType::kF32, by_dim, 0);
-      tensor(b + "ffn_gate_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
-      tensor(b + "ffn_up_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
+      if (f.gemma4) {
+        tensor(b + "ffn_gate_up_exps.weight", {o.dim, 2 * ffn, n}, o.type, by_dim, 0);
+      } else {
+        tensor(b + "ffn_gate_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
+        tensor(b + "ffn_up_exps.weight", {o.dim, ffn, n}, o.type, by_dim, 0);
+      }
       tensor(b + "ffn_down_exps.weight", {ffn, o.dim, n}, o.type, by_ffn, 0);
+      if (f.choice_bias) vector(b + "exp_probs_b.bias", {n});
+      if (f.expert_biases) {
+        vector(b + "ffn_gate_inp.bias", {n});
+        vector(b + "ffn_gate_exps.bias", {ffn, n});
+        vector(b + "ffn_up_exps.bias", {ffn, n});
+        vector(b + "ffn_down_exps.bias", {o.dim, n});
+      }
+      if (f.gemma4) {
+        norm(b + "post_ffw_norm_1.weight", o.dim);
+        norm(b + "pre_ffw_norm_2.weight", o.dim);
+        norm(b + "post_ffw_norm_2.weight", o.dim);
+        norm(b + "ffn_gate_inp.scale", o.dim);
+        norm(b + "ffn_down_exps.scale", n);
+      }
     }
-    if (shared) {
-      tensor(b + "ffn_gate_inp_shexp.weight", {o.dim}, DType::kF32, 0.2f, 0);
-      matrix(b + "ffn_gate_shexp.weight", o.ffn, o.dim);
-      matrix(b + "ffn_up_shexp.weight", o.ffn, o.dim);
-      matrix(b + "ffn_down_shexp.weight", o.dim, o.ffn);
+    if (moe && (f.gated_shared || f.counted_shared)) {
+      const uint64_t width = f.counted_shared ? o.ffn / 2 : o.ffn;
+      if (f.gated_shared) tensor(b + "ffn_gate_inp_shexp.weight", {o.dim}, DType::kF32, 0.2f, 0);
+      matrix(b + "ffn_gate_shexp.weight", width, o.dim);
+      matrix(b + "ffn_up_shexp.weight", width, o.dim);
+      matrix(b + "ffn_down_shexp.weight", o.dim, width);
     }
-    if (!moe) {
-      if (!fused) matrix(b + "ffn_gate.weight", o.ffn, o.dim);
-      matrix(b + "ffn_up.weight", fused ? 2 * o.ffn : o.ffn, o.dim);
+    if (!moe || f.gemma4) {
+      if (!f.fused) matrix(b + "ffn_gate.weight", o.ffn, o.dim);
+      matrix(b + "ffn_up.weight", f.fused ? 2 * o.ffn : o.ffn, o.dim);
       matrix(b + "ffn_down.weight", o.dim, o.ffn);
     }
-    if (o.arch == "qwen2" || o.arch == "qwen2moe") {
-      tensor(b + "attn_q.bias", {o.dim}, DType::kF32, 0.1f, 0);
+    if (f.bias) {
+      tensor(b + "attn_q.bias", {q}, DType::kF32, 0.1f, 0);
       tensor(b + "attn_k.bias", {kv}, DType::kF32, 0.1f, 0);
       tensor(b + "attn_v.bias", {kv}, DType::kF32, 0.1f, 0);
     }
-    if (o.arch == "qwen3" || o.arch == "qwen3moe" || o.arch == "gemma3") {
-      norm(b + "attn_q_norm.weight", head_dim);
-      norm(b + "attn_k_norm.weight", head_dim);
+    if (f.output_bias) vector(b + "attn_output.bias", {o.dim});
+    if (f.sinks) vector(b + "attn_sinks.weight", {o.heads});
+    if (f.qk_norm != 0) {
+      norm(b + "attn_q_norm.weight", f.qk_norm == 2 ? q : head_dim);
+      norm(b + "attn_k_norm.weight", f.qk_norm == 2 ? kv : head_dim);
     }
-    if (gemma) {
+    if (f.post_norms) {
       norm(b + "post_attention_norm.weight", o.dim);
       norm(b + "post_ffw_norm.weight", o.dim);
     }
+    if (f.gemma4) norm(b + "layer_output_scale.weight", 1);
   }
   return w.Finish(header_bytes);
 }
