@@ -55,6 +55,7 @@ std::string Describe(const LayerSpec& l) {
           fmt::format("attention of {} heads, {} for keys and values, {} wide", a.heads, a.kv_heads, a.head_dim);
       if (a.window > 0) text += fmt::format(", window {}", a.window);
       if (a.rope.dims == 0) text += ", no positions";
+      if (a.kv_layer >= 0) text += fmt::format(", which reads layer {}'s keys and values", a.kv_layer);
       return text;
     }
     std::string operator()(const LatentAttentionSpec& a) const {
@@ -85,17 +86,31 @@ std::string NameOf(LayerRange range) {
   return fmt::format("layer{} {}", range.size() > 1 ? "s" : "", FormatRange(range));
 }
 
-// Ranges of consecutive layers of one kind.
-std::vector<std::pair<LayerRange, std::string>> LayerKinds(const ModelSpec& s) {
-  std::vector<std::pair<LayerRange, std::string>> out;
+// The layers of each kind, as ranges, in the order of their first layers.
+std::vector<std::pair<std::vector<LayerRange>, std::string>> LayerKinds(const ModelSpec& s) {
+  std::vector<std::pair<std::vector<LayerRange>, std::string>> out;
   for (int i = 0; i < static_cast<int>(s.layers.size()); ++i) {
     const std::string text = Describe(s.layers[static_cast<size_t>(i)]);
-    if (!out.empty() && out.back().second == text)
-      ++out.back().first.end;
+    auto kind = std::find_if(out.begin(), out.end(), [&](const auto& k) { return k.second == text; });
+    if (kind == out.end()) kind = out.insert(kind, {{}, text});
+    std::vector<LayerRange>& ranges = kind->first;
+    if (!ranges.empty() && ranges.back().end == i)
+      ++ranges.back().end;
     else
-      out.push_back({{i, i + 1}, text});
+      ranges.push_back({i, i + 1});
   }
   return out;
+}
+
+// All of a few ranges, or the first and the last.
+std::string NameOf(const std::vector<LayerRange>& ranges) {
+  if (ranges.size() == 1) return NameOf(ranges[0]);
+  std::string text;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    if (i == 3 && ranges.size() > 4) text += ", ...", i = ranges.size() - 1;
+    text += (text.empty() ? "layers " : ", ") + FormatRange(ranges[i]);
+  }
+  return text;
 }
 
 void PrintJson(const Model& model, bool tensors) {
@@ -117,7 +132,11 @@ void PrintJson(const Model& model, bool tensors) {
   root["ffn"] = experts.count > 0 && dense.width == 0 ? experts.shared_width : dense.width;
   root["experts"] = {{"count", experts.count}, {"used", experts.used}, {"ffn", experts.width}};
   json::array parts;
-  for (const auto& [range, text] : LayerKinds(s)) parts.push_back({{"layers", FormatRange(range)}, {"parts", text}});
+  for (const auto& [ranges, text] : LayerKinds(s)) {
+    json::array layers;
+    for (const LayerRange& r : ranges) layers.push_back(json::value(FormatRange(r)));
+    parts.push_back({{"layers", std::move(layers)}, {"parts", text}});
+  }
   root["layer_kinds"] = std::move(parts);
   root["tokenizer"] = model.tokenizer() != nullptr ? json::value(model.tokenizer()->kind()) : json::value(nullptr);
   root["content_hash"] = fmt::format("{:016x}", model.content_hash());
@@ -145,9 +164,10 @@ void PrintJson(const Model& model, bool tensors) {
 void PrintText(const Model& model, bool tensors) {
   const ModelSpec& s = model.spec();
   fmt::print("architecture  {}{}\n", s.architecture, s.name.empty() ? "" : " (" + s.name + ")");
-  fmt::print("layers        {}\n", s.layers.size());
+  fmt::print("layers        {}{}\n", s.layers.size(),
+             s.draft_layers > 0 ? fmt::format(", and {} for drafts, not read", s.draft_layers) : "");
   fmt::print("dimension     {}\n", s.dim);
-  for (const auto& [range, text] : LayerKinds(s)) fmt::print("{:<14}{}\n", NameOf(range), text);
+  for (const auto& [ranges, text] : LayerKinds(s)) fmt::print("{:<14}{}\n", NameOf(ranges) + " ", text);
   fmt::print("vocabulary    {}{}\n", s.vocab, s.tied_head ? ", output tied to the embedding" : "");
   fmt::print("context       {}\n", s.context);
   fmt::print("tokenizer     {}\n", model.tokenizer() != nullptr ? model.tokenizer()->kind() : model.tokenizer_note());

@@ -66,12 +66,19 @@ StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));
   GYRE_ASSIGN_OR_RETURN(sizes.both, EndBytes(model, true, true));
-  const uint64_t layers = sizes.layers.size(), state = model.spec().StateBytes();
+  const std::vector<LayerSpec>& layers = model.spec().layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const AttentionSpec* a = layers[i].attention();
+    if (a == nullptr || a->kv_layer < 0) continue;
+    sizes.joined.resize(layers.size());
+    std::fill(sizes.joined.begin() + a->kv_layer + 1, sizes.joined.begin() + static_cast<std::ptrdiff_t>(i) + 1, true);
+  }
+  const uint64_t count = sizes.layers.size(), state = model.spec().StateBytes();
   sizes.kv_per_layer = KvBytes(kv_type, widest * static_cast<uint64_t>(block_size)) * num_blocks;
   if (state == 0) return sizes;
   const uint64_t block = model.spec().KvBytesPerToken(kv_type) * static_cast<uint64_t>(block_size);
-  sizes.kv_per_layer = (block + layers - 1) / layers * num_blocks;
-  sizes.state_per_layer = (state + layers - 1) / layers * num_slots;
+  sizes.kv_per_layer = (block + count - 1) / count * num_blocks;
+  sizes.state_per_layer = (state + count - 1) / count * num_slots;
   return sizes;
 }
 
@@ -106,7 +113,7 @@ class BestCuts {
         uint64_t cost = head ? sizes.last : 0;
         for (size_t begin = end; begin-- > k - 1;) {
           cost += sizes.layers[static_cast<size_t>(layers.begin) + begin];
-          if (best_[k - 1][begin] == kNone) continue;
+          if (best_[k - 1][begin] == kNone || !sizes.CanBegin(layers.begin + static_cast<int>(begin))) continue;
           const uint64_t share = std::max(best_[k - 1][begin], cost);
           if (share <= best_[k][end]) best_[k][end] = share, cut_[k][end] = begin;
         }
@@ -132,7 +139,23 @@ class BestCuts {
   std::vector<std::vector<size_t>> cut_;
 };
 
-// `n` ranges that fill the gaps, each gap at least one, in order. REQUIRES: there are as many layers, and n >= gaps.
+// Into how many ranges a gap can be cut.
+size_t MostRanges(const ModelSizes& sizes, LayerRange gap) {
+  size_t most = 1;
+  for (int i = gap.begin + 1; i < gap.end; ++i) most += sizes.CanBegin(i) ? 1 : 0;
+  return most;
+}
+
+Status CheckBegins(const ModelSizes& sizes, const std::vector<Assignment>& assignments) {
+  for (const Assignment& a : assignments) {
+    if (a.layers.size() <= 0 || sizes.CanBegin(a.layers.begin)) continue;
+    return InvalidArgument("no range can begin at layer {}: layers from it on read the keys and values of earlier ones",
+                           a.layers.begin);
+  }
+  return absl::OkStatus();
+}
+
+// `n` ranges that fill the gaps, each gap at least one, in order. REQUIRES: n >= gaps, and the gaps can be cut into n.
 std::vector<LayerRange> FillGaps(const ModelSizes& sizes, const std::vector<LayerRange>& gaps, size_t n) {
   // best[g][k]: the smallest largest share of k ranges in the first g gaps; last[g][k]: how many are in gap g - 1.
   std::vector<BestCuts> cuts;
@@ -197,17 +220,20 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
   if (others.empty()) {
     const Plan plan{.num_layers = sizes.num_layers(), .stages = MakeStages(out)};
     GYRE_RETURN_IF_ERROR(plan.Validate());
+    GYRE_RETURN_IF_ERROR(CheckBegins(sizes, out));
     return out;
   }
   std::optional<std::vector<LayerRange>> gaps = Gaps(out, sizes.num_layers());
-  if (!gaps || gaps->size() > others.size()) {
+  const bool whole =
+      gaps && std::all_of(gaps->begin(), gaps->end(), [&](LayerRange g) { return sizes.CanBegin(g.begin); });
+  if (!whole || gaps->size() > others.size() || !CheckBegins(sizes, out).ok()) {
     gaps = {{0, sizes.num_layers()}};
     out.clear();
     others.clear();
     for (const PlanMember& m : members) others.push_back(&m);
   }
   size_t left = 0;
-  for (LayerRange gap : *gaps) left += static_cast<size_t>(gap.size());
+  for (LayerRange gap : *gaps) left += MostRanges(sizes, gap);
   const std::vector<LayerRange> ranges = FillGaps(sizes, *gaps, std::min(left, others.size()));
   for (size_t i = 0; i < ranges.size(); ++i) out.push_back({others[i]->name, others[i]->address, ranges[i]});
   SortByLayers(&out);
@@ -280,6 +306,7 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
     out.push_back({member->name, member->address, part.layers});
   }
   SortByLayers(&out);
+  GYRE_RETURN_IF_ERROR(CheckBegins(sizes, out));
   return out;
 }
 

@@ -21,7 +21,11 @@ struct ModelSizes {
   uint64_t both = 0;             // both on one stage: a tied one counts once
   uint64_t kv_per_layer = 0;     // all its pages; the mean where layers with recurrent state are among them
   uint64_t state_per_layer = 0;  // all slots of recurrent state, the mean of all layers
+  // [layer]: whether it must be on the stage of the layer before it, as layers from it on read the keys and values of
+  // layers before it. Empty: none must.
+  std::vector<bool> joined;
   int num_layers() const { return static_cast<int>(layers.size()); }
+  bool CanBegin(int layer) const { return joined.empty() || !joined[static_cast<size_t>(layer)]; }
 };
 
 // The sizes of a model's matrices as they lie in the file, those of the pages of `num_blocks` blocks, and of slots.
@@ -50,7 +54,7 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 // counts with the last range. Wishes are kept where they do not overlap and the members without one, in their order,
 // can share the other layers; those of them for whom no layer is left get none. Where that is impossible, wishes do not
 // count. The result is in ring order. kInvalidArgument: more members than layers, none, or all have a wish and these
-// leave a gap or overlap.
+// leave a gap or overlap or begin where no range can.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
 // What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at

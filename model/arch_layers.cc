@@ -194,8 +194,18 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   if (arch.scales) {
     GYRE_ASSIGN_OR_RETURN(residual_scale, keys.Number("residual_scale", 0));
   }
+  int side = 0;
+  size_t own_kv = layers;  // layers from here on read earlier ones' keys and values
+  if (arch.side_inputs) {
+    GYRE_ASSIGN_OR_RETURN(side, keys.Count("embedding_length_per_layer_input", 1 << 16));
+    GYRE_ASSIGN_OR_RETURN(const int shared, keys.Count("attention.shared_kv_layers", static_cast<int64_t>(layers) - 1));
+    own_kv -= static_cast<size_t>(shared);
+    spec->side_width = side * static_cast<int>(layers);
+  }
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer;
+    layer.side = {
+        .width = side, .number = side > 0 ? static_cast<int>(i) : 0, .pieces = side > 0 ? static_cast<int>(layers) : 0};
     layer.norm_eps = spec->final_norm_eps;
     layer.pre_norms = arch.pre_norms;
     layer.post_norms = arch.post_norms;
@@ -212,6 +222,19 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
       a.qk_norm = QkNorm::kNone;
     a.value_is_key = arch.values_from_keys && local[i] == 0 && !HasAny(from.gguf, i, {"attn_v.weight"});
     layer.output_scale = arch.output_scale && HasAny(from.gguf, i, {"layer_output_scale.weight"});
+    if (i >= own_kv) {
+      for (size_t j = 0; j < own_kv; ++j) {
+        if (local[j] == local[i]) a.kv_layer = static_cast<int>(j);
+      }
+      if (a.kv_layer < 0) {
+        return DataLoss("layer {} has no keys and values, and no layer before {} has a window as it has", i, own_kv);
+      }
+      a.value_is_key = false;
+      if (kv_heads[static_cast<size_t>(a.kv_layer)] != kv_heads[i]) {
+        return DataLoss("layer {} has {} key-value heads, layer {}, whose it reads, has {}", i, kv_heads[i], a.kv_layer,
+                        kv_heads[static_cast<size_t>(a.kv_layer)]);
+      }
+    }
     if (arch.no_rope_every > 0 && (i + 1) % static_cast<size_t>(arch.no_rope_every) == 0) a.rope.dims = 0;
     layer.mixer = std::move(a);
     if (experts.count > 0 && i >= static_cast<size_t>(dense)) {

@@ -62,6 +62,7 @@ struct Architecture {
   bool expert_biases = false;   // the router has one too
   bool counted_shared = false;  // the shared expert is as wide as so many experts, and has no gate
   bool beside_dense = false;    // experts stand beside a dense block
+  bool side_inputs = false;     // and layers that read earlier layers' keys and values
   bool drafts = false;          // the last layers may be for drafts
   MixerFamily mixers = MixerFamily::kAttention;
   bool one_part_layers = false;  // a layer is a mixer or a feed-forward block

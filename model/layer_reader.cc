@@ -1,5 +1,6 @@
 #include "model/layer_reader.h"
 
+#include <algorithm>
 #include <set>
 #include <span>
 #include <utility>
@@ -39,6 +40,12 @@ class LayerReader {
     std::string full = Full(name);
     if (used_ != nullptr) used_->insert(full);
     return full;
+  }
+
+  std::string NameOf(const TensorRow& row) {
+    if (row.parts == 0) return Named(row.name);
+    if (used_ != nullptr) used_->insert(row.name);
+    return row.name;
   }
 
   Status Group(std::span<const TensorRow> rows) {
@@ -102,12 +109,14 @@ class LayerReader {
   Status One(const TensorRow& row) {
     switch (row.form) {
       case TensorForm::kVector: {
-        GYRE_ASSIGN_OR_RETURN(w_.vectors[Index(row.slot)], tensors_.Vector(Named(row.name), row.dims));
+        GYRE_ASSIGN_OR_RETURN(w_.vectors[Index(row.slot)], tensors_.Vector(NameOf(row), row.dims));
         return absl::OkStatus();
       }
       case TensorForm::kMatrix:
       case TensorForm::kRouter: {
-        GYRE_ASSIGN_OR_RETURN(w_.matrices[Index(row.slot)], tensors_.Matrix(Named(row.name), row.dims[1], row.dims[0]));
+        const auto parts = static_cast<uint64_t>(std::max(1, row.parts)), n = row.dims[1];
+        GYRE_ASSIGN_OR_RETURN(const WeightView all, tensors_.Matrix(NameOf(row), n * parts, row.dims[0]));
+        w_.matrices[Index(row.slot)] = parts == 1 ? all : RowsOf(all, static_cast<uint64_t>(row.part) * n, n);
         return absl::OkStatus();
       }
       case TensorForm::kHeads: {
@@ -137,6 +146,8 @@ class LayerReader {
   LayerWeights w_;
 };
 
+constexpr char kSideTokens[] = "per_layer_token_embd.weight";
+
 // Rotary tables that old converters left in files, and the layers behind the model's own that predict further tokens.
 bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
   if (name.ends_with(".attn_rot_embd.weight")) return true;
@@ -146,7 +157,13 @@ bool MayBeLeftOut(std::string_view name, const ModelSpec& spec) {
     if (name[i] < '0' || name[i] > '9') return false;
     layer = 10 * layer + static_cast<size_t>(name[i] - '0');
   }
-  return layer >= spec.layers.size() && layer < spec.layers.size() + static_cast<size_t>(spec.draft_layers);
+  if (layer < spec.layers.size()) {  // what a layer could have if it did not read another's keys and values
+    const AttentionSpec* a = spec.layers[layer].attention();
+    return a != nullptr && a->kv_layer >= 0 &&
+           (name.ends_with(".attn_k.weight") || name.ends_with(".attn_v.weight") ||
+            name.ends_with(".attn_k_norm.weight"));
+  }
+  return layer < spec.layers.size() + static_cast<size_t>(spec.draft_layers);
 }
 
 }  // namespace
@@ -163,6 +180,10 @@ StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& 
   return tensors.Matrix("token_embd.weight", Unsigned(spec.vocab), Unsigned(spec.dim));
 }
 
+StatusOr<WeightView> ReadSideTokens(const TensorTable& tensors, const ModelSpec& spec) {
+  return tensors.Matrix(kSideTokens, Unsigned(spec.vocab), Unsigned(spec.side_width));
+}
+
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
   HeadWeights head;
   GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
@@ -177,6 +198,10 @@ Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
   if (!spec.tied_head) used.insert("output.weight");
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     GYRE_RETURN_IF_ERROR(ReadLayer(tensors, spec, static_cast<int>(i), &used).status());
+  }
+  if (spec.side_width > 0) {
+    used.insert(kSideTokens);
+    GYRE_RETURN_IF_ERROR(ReadSideTokens(tensors, spec).status());
   }
   GYRE_RETURN_IF_ERROR(ReadEmbedding(tensors, spec).status());
   GYRE_RETURN_IF_ERROR(ReadHead(tensors, spec).status());

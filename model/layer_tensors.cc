@@ -18,6 +18,7 @@ class Table {
     if (feeds && l_.post_norms) Vector("post_ffw_norm.weight", Slot::kFfnPostNorm, dim_);
     std::visit([this](const auto& part) { Add(part); }, l_.mixer);
     std::visit([this](const auto& part) { Add(part); }, l_.feed_forward);
+    Add(l_.side);
     if (l_.output_scale) Vector("layer_output_scale.weight", Slot::kOutputScale, 1);
     return std::move(rows_);
   }
@@ -165,6 +166,19 @@ class Table {
     rows_.back().dims.push_back(experts);
   }
   void Add(const NoFeedForward&) {}
+
+  void Add(const SideInputSpec& s) {
+    if (s.width == 0) return;
+    const uint64_t width = Unsigned(s.width);
+    Matrix("per_layer_model_proj.weight", Slot::kSideModel, width, dim_, CutAxis::kWhole);
+    rows_.back().part = s.number;
+    rows_.back().parts = s.pieces;
+    Vector("per_layer_proj_norm.weight", Slot::kSideModelNorm, width);
+    rows_.back().parts = 1;
+    Matrix("inp_gate.weight", Slot::kSideGate, width, dim_, CutAxis::kOutputs);
+    Matrix("proj.weight", Slot::kSideOut, dim_, width, CutAxis::kInputs);
+    Vector("post_norm.weight", Slot::kSidePostNorm, dim_);
+  }
 
   const LayerSpec& l_;
   const uint64_t dim_;

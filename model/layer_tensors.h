@@ -72,6 +72,12 @@ enum class Slot : uint8_t {
   kRouterScale,
   kExpertScales,  // [experts]
   kOutputScale,   // [1]: of the whole layer
+  // The side input, of `width` elements.
+  kSideModel,      // [width][dim]: from the embedding
+  kSideModelNorm,  // [width]
+  kSideGate,       // [width][dim]
+  kSideOut,        // [dim][width]
+  kSidePostNorm,   // [dim]
   kCount,
 };
 inline uint64_t Unsigned(int v) { return static_cast<uint64_t>(v); }
@@ -97,7 +103,9 @@ struct TensorRow {
   std::vector<uint64_t> dims;  // the file's: the fastest first. An expert's own, without their number
   CutAxis cut = CutAxis::kWhole;
   uint64_t heads = 1;  // of kHeads
-  std::string fused;   // the tensor that may hold its rows and those of the neighbours in this table; "" = none
+  // Where all layers share a tensor without "blk.3.": which of so many equal parts, by rows, is this layer's.
+  int part = 0, parts = 0;  // 0 parts: the layer's own tensor
+  std::string fused;        // the tensor that may hold its rows and those of the neighbours in this table; "" = none
 };
 
 // Every tensor of a layer with this spec, in a fixed order. REQUIRES: a checked spec.

@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include "base/log.h"
 #include "model/arch.h"
 #include "model/bpe.h"
 #include "model/foreign_file.h"
@@ -71,6 +72,7 @@ class OpenedModel : public Model {
 
   StatusOr<WeightView> Embedding() const override { return ReadEmbedding(tensors(), spec_); }
   StatusOr<HeadWeights> Head() const override { return ReadHead(tensors(), spec_); }
+  StatusOr<WeightView> SideTokens() const override { return ReadSideTokens(tensors(), spec_); }
 
   // `parts`: those of a split file that follow `bytes`.
   Status Open(std::span<const std::byte> bytes, const OpenOptions& options, std::span<const Gguf> parts = {}) {
@@ -97,6 +99,10 @@ class OpenedModel : public Model {
       spec_ = bin_.spec;
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (spec_.draft_layers > 0) {
+      Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
+          spec_.layers.size());
+    }
     hash_ = HashContent(bytes, tensors(), header_bytes);
     MixInRopeFactors();
     if (!gguf_) {

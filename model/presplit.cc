@@ -18,6 +18,8 @@ constexpr std::string_view kLlama3 =
     R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 constexpr std::string_view kQwen2 =
     R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+constexpr std::string_view kQwen35 =
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 constexpr std::string_view kTekken =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 constexpr std::string_view kO200k =
@@ -61,13 +63,14 @@ const std::vector<Row>& Rows() {
       {"lfm2", {kLlama3}, false, true, true},
       {"qwen2", {kQwen2}, true},
       {"deepseek-r1-qwen", {kQwen2}, true},
-      {"qwen35", {kQwen2}, true},
+      {"qwen35", {kQwen35}, true},
       {"stablelm2", {kQwen2}},
       {"hunyuan", {kQwen2}},
       {"megrez", {kQwen2}},
       {"grok-2", {kQwen2}},
       {"tekken", {kTekken}, false, true, true},
       {"gpt-4o", {kO200k}},
+      {"minimax-m2", {kO200k}},
       {"llama4", {kO200k}, false, false, true},
       {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", kGpt2, "[0-9][0-9][0-9]"}},
       {"starcoder", {"\\p{N}", kGpt2}},

@@ -56,6 +56,16 @@ bool Finer(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
+// Tensors that stay as they are: norms, biases and scales, whatever their shape, what decides (routers), and what is
+// small and sensitive.
+bool Stays(const std::string& name) {
+  for (const char* part : {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "ssm_a", "ssm_d",
+                           "shortconv.conv", "per_layer_model_proj"}) {
+    if (Contains(name, part)) return true;
+  }
+  return false;
+}
+
 bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
 
 // `type`, or for rows that don't divide into its blocks of 256 the nearest type with blocks of 32, or else F16.
@@ -107,10 +117,7 @@ const std::vector<std::string>& QuantizeTypes() {
 
 DType TypeFor(const std::string& type, const std::string& name, const TensorView& t, int layers, bool tied) {
   const Mix& mix = *FindMix(type);
-  // Vectors of several dimensions: convolutions, and decays and skips of Mamba-2.
-  const bool vector =
-      t.dims.size() < 2 || t.dims[0] == 1 || Contains(name, "conv1d.") || Contains(name, "shortconv.conv.");
-  if (vector || !Info(t.type).dequantizes || Contains(name, "_norm") || Contains(name, "ffn_gate_inp")) return t.type;
+  if (t.dims.size() < 2 || !Info(t.type).dequantizes || Stays(name)) return t.type;
   const int layer = LayerOf(name);
   DType wanted = mix.base;
   if (name == "output.weight" || (tied && name == "token_embd.weight")) wanted = mix.finer;

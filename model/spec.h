@@ -138,6 +138,15 @@ struct NoFeedForward {
 };
 using FeedForwardSpec = std::variant<DenseSpec, ExpertSpec, NoFeedForward>;
 
+// A layer's piece of a side input: Gemma 3n's and 4's per-layer embeddings. All pieces follow from a row's token alone,
+// and are not part of the row.
+struct SideInputSpec {
+  int width = 0;  // of the piece; 0 = the layer has none
+  int number = 0;
+  int pieces = 0;  // of the model
+  bool operator==(const SideInputSpec&) const = default;
+};
+
 struct LayerSpec {
   MixerSpec mixer;
   FeedForwardSpec feed_forward;
@@ -146,6 +155,7 @@ struct LayerSpec {
   bool post_norms = false;                             // norms on their outputs, before the residual
   std::string_view ffn_norm_name = "ffn_norm.weight";  // of the feed-forward block's pre-norm, in the file
   float residual_scale = 1;                            // on what mixer and feed-forward block add to the row
+  SideInputSpec side;                                  // it is added to the row behind the feed-forward block
   bool output_scale = false;                           // a number of the file, on the row after the layer
   int kv_group = 0;                                    // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
@@ -172,6 +182,7 @@ struct ModelSpec {
   int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
   int kv_groups = 1;        // 2 with recurrent state (docs/memory.md), whose group is 1
   std::string_view final_norm_name = "output_norm.weight";  // in the file
+  int side_width = 0;  // of all layers' side inputs together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
 
   // KV elements (K and V together) one position takes in a layer.

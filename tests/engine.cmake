@@ -4,7 +4,7 @@ if(GYRE_TESTS)
             engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test runtime_kv_choice_test engine_prompts_test
     DEPS gyre_runtime Boost::json)
   gyre_tests(golden_tests engine
-    FILES engine_stories_test model_hf_test worker_golden_state_test worker_golden_test worker_scalar_forward_test
+    FILES engine_families_test engine_stories_test model_hf_test worker_golden_state_test worker_golden_test worker_scalar_forward_test
     DEPS gyre_runtime Boost::json)
   gyre_tests(cli_tests engine FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test DEPS gyre_cli Boost::json)
   # Once more with two classes of rows: tiles for prompts, in emulation where there are none (docs/kernels.md).

@@ -55,8 +55,12 @@ TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
         const auto k = Random(positions * 2 * dim, 1), v = Random(positions * 2 * dim, 2);
         const auto q = Random(positions * 4 * dim, 3);
         fast_->StoreKv(k.data(), v.data(), rows, cache.view);
-        const AttentionParams params{
-            .heads = heads, .scale = 0.3f, .softcap = window == 5 ? 20.0f : 0.0f, .window = window};
+        const float sinks[] = {-50, 3, 0.5f, 200};  // far below the scores, among them, far above
+        const AttentionParams params{.heads = heads,
+                                     .scale = 0.3f,
+                                     .softcap = window == 5 ? 20.0f : 0.0f,
+                                     .window = window,
+                                     .sinks = window == 300 || head_dim == 16 ? sinks : nullptr};
         std::vector<float> expected(q.size()), got(q.size(), NAN), alone(4 * dim);
         fast_->Attention(q.data(), rows, cache.view, params, got.data());
         // A score is one chain of up to 64 additions of size 10: an error of about 1e-6, which the weights pass on.
@@ -384,7 +388,9 @@ TEST_P(PrefillAttention, SequencesPagesAndGroups) {
       for (uint32_t p = from; p < from + n; ++p) rows.push_back({tables[sequence].data(), p});
     }
     const auto q = Random(rows.size() * width, 3);
-    const AttentionParams params{.heads = c.heads, .scale = 0.2f, .arithmetic = Arithmetic::kPrefill};
+    const auto sinks = Random(static_cast<size_t>(c.heads), 4);
+    const AttentionParams params{
+        .heads = c.heads, .scale = 0.2f, .sinks = sinks.data(), .arithmetic = Arithmetic::kPrefill};
     std::vector<float> together(q.size(), NAN), alone(width), expected(q.size());
     fast_->Attention(q.data(), rows, cache.view, params, together.data());
     for (size_t r = 0; r < rows.size(); r += 7) {

@@ -29,10 +29,12 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
       fast_->RmsNorm(x.data(), rows, dim, weight, 1e-5f, b.data());
       near(1e-6);
     }
-    for (Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid, Activation::kReluSquared}) {
+    for (Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu, Activation::kSigmoid,
+                           Activation::kReluSquared}) {
       ref_->GatedActivation(x.data(), y.data(), a.size(), act, a.data());
       fast_->GatedActivation(x.data(), y.data(), b.size(), act, b.data());
       for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3e-6 * std::fabs(a[i]) + 1e-12) << dim;
+      if (act == Activation::kClampedSwiglu) continue;  // it has two arguments
       ref_->Activate(x.data(), a.size(), act, a.data());
       b = x;
       fast_->Activate(b.data(), b.size(), act, b.data());
@@ -52,6 +54,20 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
     ref_->SoftcapInPlace(a.data(), a.size(), 3.0f);
     fast_->SoftcapInPlace(b.data(), b.size(), 3.0f);
     for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3.0 * 3e-7) << dim;
+  }
+}
+
+TEST_P(Ops, ClampedSwigluAtItsLimits) {
+  const size_t n = 203;
+  const auto gate = Random(n, 4, 10), up = Random(n, 6, 10);
+  std::vector<float> a(n, NAN), b(n, NAN);
+  ref_->GatedActivation(gate.data(), up.data(), n, Activation::kClampedSwiglu, a.data());
+  fast_->GatedActivation(gate.data(), up.data(), n, Activation::kClampedSwiglu, b.data());
+  for (size_t i = 0; i < n; ++i) ASSERT_NEAR(b[i], a[i], 3e-6 * std::fabs(a[i]) + 1e-12) << gate[i] << " " << up[i];
+  const std::vector<float> nan(n, NAN), one(n, 1.0f);
+  for (const auto& [g, u] : {std::pair(&nan, &one), {&one, &nan}}) {
+    fast_->GatedActivation(g->data(), u->data(), n, Activation::kClampedSwiglu, b.data());
+    for (float v : b) ASSERT_TRUE(std::isnan(v));
   }
 }
 

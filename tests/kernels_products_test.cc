@@ -217,7 +217,7 @@ TEST_P(Products, FeedForwardIsItsProductsAndActivation) {
                   down = MakeWeights(c.down, columns, c.n, 3);
     const auto g = fast_->Pack(gate.view), u = fast_->Pack(up.view), d = fast_->Pack(down.view);
     for (const Arithmetic arithmetic : kArithmetics) {
-      for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+      for (const Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
         std::vector<float> gates(c.rows * c.n), ups(c.rows * c.n), expected((c.rows + 1) * columns, NAN),
             got = expected;
         fast_->MatMul(x.data(), c.rows, *g, gates.data(), arithmetic);

@@ -66,16 +66,41 @@ class HfTest : public ::testing::Test {
                         {"vocab_size", s.vocab},
                         {"tie_word_embeddings", false}};
     if (l.attention()->window > 0 || std::string(c.arch).substr(0, 5) == "gemma") config["sliding_window"] = 8;
-    if (const ExpertSpec* e = l.experts()) {
+    if (const ExpertSpec* e = s.layers.back().experts()) {
       config["num_experts"] = e->count;
       config["num_experts_per_tok"] = e->used;
       config["moe_intermediate_size"] = e->width;
       if (e->shared_width > 0) config["shared_expert_intermediate_size"] = e->shared_width;
       config["norm_topk_prob"] = e->normalize;
     }
+    const std::string arch = c.arch;
+    if (arch == "glm4moe") {
+      config["first_k_dense_replace"] = 1;
+      config["n_shared_experts"] = 1;
+      config["routed_scaling_factor"] = 1.5;
+    } else if (arch == "mistral3") {
+      config["rope_parameters"] = {
+          {"rope_type", "yarn"}, {"factor", 4.0},         {"original_max_position_embeddings", 16},
+          {"mscale", 1.0},       {"mscale_all_dim", 1.0}, {"llama_4_scaling_beta", 0.5}};
+    } else if (arch == "gpt-oss") {
+      config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}};
+      config["swiglu_limit"] = 7.0;
+    } else if (arch == "granite") {
+      config["embedding_multiplier"] = 2.0;
+      config["residual_multiplier"] = 0.5;
+      config["attention_multiplier"] = 0.25;
+      config["logits_scaling"] = 3.0;
+    } else if (arch == "smollm3") {
+      config["no_rope_layers"] = {1, 1, 1, 0, 1};
+    } else if (arch == "olmo2") {
+      json::array types;
+      for (const LayerSpec& layer : s.layers)
+        types.push_back(layer.attention()->window > 0 ? "sliding_attention" : "full_attention");
+      config["layer_types"] = types;
+    }
     Write(Path("config.json"), json::serialize(config));
     const bool gemma = std::string(c.arch).substr(0, 5) == "gemma";
-    const bool permuted = std::string(c.arch) == "llama" || std::string(c.arch) == "mistral";
+    const bool permuted = std::set<std::string>{"llama", "mistral", "mistral3", "smollm3", "granite"}.count(arch) > 0;
     std::vector<Shard> out(static_cast<size_t>(shards));
     json::object map;
     size_t next = 0;
@@ -88,6 +113,7 @@ class HfTest : public ::testing::Test {
       std::vector<float> v(t.bytes / 4);
       std::memcpy(v.data(), t.data, t.bytes);
       std::vector<uint64_t> shape(t.dims.rbegin(), t.dims.rend());
+      if (arch == "gpt-oss" && name.find("_exps.") != std::string::npos) continue;  // they come in blocks
       const std::string hf = HfName(name, gemma, c.arch);
       if (gemma && name.find("norm") != std::string::npos) {
         for (float& f : v) f -= 1;
@@ -141,11 +167,23 @@ class HfTest : public ::testing::Test {
     }
     swap("attn_qkv.weight", "self_attn.qkv_proj.weight");
     swap("attn_output.weight", "self_attn.o_proj.weight");
-    swap("ffn_gate_inp.weight", "mlp.gate.weight");
+    const std::string mixture = arch == "minimax-m2" ? "block_sparse_moe." : "mlp.";
+    swap("exp_probs_b.bias", mixture + (arch == "minimax-m2" ? "" : "gate.") + "e_score_correction_bias");
+    if (arch == "gpt-oss") swap("ffn_gate_inp.weight", "mlp.router.weight");
+    swap("ffn_gate_inp.bias", "mlp.router.bias");
+    swap("ffn_gate_inp.weight", mixture + "gate.weight");
+    swap("attn_output.bias", "self_attn.o_proj.bias");
+    swap("attn_sinks.weight", "self_attn.sinks");
     swap("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight");
     for (const char* x : {"gate", "up", "down"}) {
-      swap(std::string("ffn_") + x + "_exps.weight", std::string("mlp.experts.EXPERT.") + x + "_proj.weight");
-      swap(std::string("ffn_") + x + "_shexp.weight", std::string("mlp.shared_expert.") + x + "_proj.weight");
+      swap(std::string("ffn_") + x + "_exps.weight", mixture + "experts.EXPERT." +
+                                                         (arch != "minimax-m2"     ? std::string(x) + "_proj"
+                                                          : x == std::string("up") ? "w3"
+                                                          : x[0] == 'g'            ? "w1"
+                                                                                   : "w2") +
+                                                         ".weight");
+      swap(std::string("ffn_") + x + "_shexp.weight",
+           std::string(arch == "glm4moe" ? "mlp.shared_experts." : "mlp.shared_expert.") + x + "_proj.weight");
       swap(std::string("ffn_") + x + ".weight",
            std::string("mlp.") + (fused && x == std::string("up") ? "gate_up" : x) + "_proj.weight");
     }
@@ -193,11 +231,18 @@ TEST_F(HfTest, EveryArchitectureGivesTheLogitsOfItsGguf) {
                         {"qwen3moe", "qwen3_moe"},
                         {"gemma2", "gemma2"},
                         {"gemma3", "gemma3_text"},
-                        {"phi3", "phi3"}}) {
+                        {"phi3", "phi3"},
+                        {"glm4moe", "glm4_moe"},
+                        {"minimax-m2", "minimax_m2"},
+                        {"mistral3", "ministral3"},
+                        {"smollm3", "smollm3"},
+                        {"olmo2", "olmo3"},
+                        {"granite", "granite"},
+                        {"seed_oss", "seed_oss"}}) {
     SCOPED_TRACE(c.arch);
     testing::TinyOptions o;
     o.arch = c.arch;
-    o.layers = o.arch == "gemma3" ? 7 : 2;
+    o.layers = o.arch == "gemma3" ? 7 : o.arch == "smollm3" || o.arch == "olmo2" ? 5 : 2;
     const auto bytes = testing::BuildTinyModel(o);
     Write(Path("model.gguf"), std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     MakeFolder(c, bytes, shards);
@@ -210,6 +255,63 @@ TEST_F(HfTest, EveryArchitectureGivesTheLogitsOfItsGguf) {
     EXPECT_LT(Difference(Logits(Path("converted.gguf")), expected), 2e-5);
     shards = shards == 1 ? 3 : 1;
     for (const char* file : {"model.safetensors", "model.safetensors.index.json"}) fs::remove(Path(file));
+  }
+}
+
+// gpt-oss's experts, from the values as the format defines them.
+TEST_F(HfTest, ExpertsInBlocksOfMxfp4AreTheirValues) {
+  constexpr double kCodes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  testing::TinyOptions o;
+  o.arch = "gpt-oss";
+  o.layers = 1;
+  MakeFolder({"gpt-oss", "gpt_oss"}, testing::BuildTinyModel(o), 1);
+  auto file = MappedFile::Open(Path("model.safetensors"));
+  Shard out;
+  {
+    const auto tensors = *ParseSafetensors((*file)->bytes());
+    for (const auto& [name, t] : tensors) {
+      out.Add(name, t.dtype, t.shape, std::string(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size()));
+    }
+  }
+  const std::string prefix = "model.layers.0.mlp.experts.";
+  std::mt19937 random(1);
+  std::map<std::string, std::string> blocks, scales;
+  std::map<std::string, std::vector<float>> biases;
+  for (const auto& [part, rows] : {std::pair<std::string, uint64_t>{"gate_up_proj", 64}, {"down_proj", 32}}) {
+    for (uint64_t i = 0; i < 4 * rows * 16; ++i) blocks[part] += static_cast<char>(random());
+    for (uint64_t i = 0; i < 4 * rows; ++i) scales[part] += static_cast<char>(120 + random() % 8);
+    for (uint64_t i = 0; i < 4 * rows; ++i) biases[part].push_back(static_cast<float>(i));
+    out.Add(prefix + part + "_blocks", "U8", {4, rows, 1, 16}, blocks[part]);
+    out.Add(prefix + part + "_scales", "U8", {4, rows, 1}, scales[part]);
+    out.AddFloats(prefix + part + "_bias", {4, rows}, biases[part]);
+  }
+  Write(Path("model.safetensors"), out.Bytes());
+  const auto folder = OpenHfFolder(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE(ConvertToGguf(**folder, Path("converted.gguf"), {}).ok());
+  for (const std::string& path : {folder_, Path("converted.gguf")}) {
+    const auto model = OpenModel(path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto w = (*model)->Layer(0);
+    ASSERT_TRUE(w.ok()) << w.status();
+    std::vector<float> row(32);
+    for (uint64_t e = 0; e < 4; ++e) {
+      for (uint64_t r = 0; r < 32; ++r) {
+        auto check = [&](const WeightView& view, const std::string& part, uint64_t at, const std::vector<float>& bias) {
+          DequantizeRow(view, r, row.data());
+          const double scale = std::exp2(static_cast<uint8_t>(scales[part][at]) - 127);
+          for (size_t i = 0; i < 32; ++i) {
+            const int code = static_cast<uint8_t>(blocks[part][at * 16 + i / 2]) >> (i % 2 * 4) & 15;
+            EXPECT_EQ(row[i], scale * kCodes[code & 7] * (code > 7 ? -1 : 1))
+                << part << " " << e << " " << r << " " << i;
+          }
+          EXPECT_EQ(bias[e * 32 + r], biases[part][at]);
+        };
+        check(w->experts[e].gate, "gate_up_proj", e * 64 + 2 * r, w->vector(Slot::kExpertGateBias));
+        check(w->experts[e].up, "gate_up_proj", e * 64 + 2 * r + 1, w->vector(Slot::kExpertUpBias));
+        check(w->experts[e].down, "down_proj", e * 32 + r, w->vector(Slot::kExpertDownBias));
+      }
+    }
   }
 }
 

@@ -16,7 +16,8 @@ namespace gyre {
 enum class FrameKind : uint16_t {
   kHello = 1,
   kTokens = 2,          // payload: u32 descriptor length, StepBatch, then int32 ids [rows]
-  kHidden = 3,          // payload: u32 descriptor length, StepBatch, then activations [rows][dim] of dtype
+  kHidden = 3,          // payload: u32 descriptor length, StepBatch, then activations [rows][dim] of dtype, for a
+                        // model with side inputs then int32 ids [rows]
   kAnswer = 4,          // payload: StepAnswer
   kStepError = 5,       // payload: StepError
   kLogitsQuestion = 6,  // payload: LogitsQuestion

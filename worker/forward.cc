@@ -121,6 +121,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     AddPart(layer, Slot::kFfnPostNorm, rows, x,
             [&](const Result& result) { FeedForward(layer, logit_rows, x, result); });
   }
+  if (spec.side.width > 0) AddSide(layer, logit_rows, x);
   if (spec.output_scale) backend_.Scale(x, rows * dim_, layer.vector(Slot::kOutputScale)[0]);
 }
 
@@ -333,6 +334,43 @@ void Forward::AddShared(const Layer& layer, const ExpertSpec& spec, const RowPla
   for (size_t r = 0; r < rows; ++r) {
     AddScaled(done + r * dim_, SharedWeight(&normed_[r * dim_], layer.vector(Slot::kSharedGate)), out + r * dim_);
   }
+}
+
+void Forward::SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale,
+                        const WeightView& side_tokens) {
+  side_width_ = side_tokens.k;
+  float* embedded = EnsureCapacity(embedded_, ids.size() * dim_);
+  float* tokens = EnsureCapacity(side_tokens_, ids.size() * side_width_);
+  for (size_t r = 0; r < ids.size(); ++r) {
+    DequantizeRow(embedding, static_cast<size_t>(ids[r]), embedded + r * dim_);
+    DequantizeRow(side_tokens, static_cast<size_t>(ids[r]), tokens + r * side_width_);
+  }
+  if (scale != 1) backend_.Scale(embedded, ids.size() * dim_, scale);
+}
+
+// side = (norm(W embedding / sqrt(dim)) + sqrt(width) * token's part) / sqrt(2); x += norm(W'' (gelu(W' x) * side))
+void Forward::AddSide(const Layer& layer, const RowPlaces& places, float* x) {
+  const size_t rows = places.rows().size(), width = static_cast<size_t>(layer.spec.side.width),
+               first = static_cast<size_t>(layer.spec.side.number) * width;
+  float* gathered = EnsureCapacity(gathered_, rows * dim_);
+  float* side = EnsureCapacity(side_, rows * width);
+  for (size_t r = 0; r < rows; ++r) std::copy_n(&embedded_[places.numbers()[r] * dim_], dim_, gathered + r * dim_);
+  Multiply(gathered, places.runs(), {{layer.matrix(Slot::kSideModel), side}});
+  backend_.Scale(side, rows * width, static_cast<float>(1 / std::sqrt(static_cast<double>(dim_))));
+  backend_.RmsNorm(side, rows, width, Data(layer.vector(Slot::kSideModelNorm)), layer.spec.norm_eps, side);
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(width)));
+  for (size_t r = 0; r < rows; ++r) {
+    const float* token = &side_tokens_[places.numbers()[r] * side_width_ + first];
+    for (size_t i = 0; i < width; ++i) side[r * width + i] += root * token[i];
+  }
+  backend_.Scale(side, rows * width, static_cast<float>(std::sqrt(0.5)));
+  float* gate = EnsureCapacity(side_gate_, rows * width);
+  float* made = EnsureCapacity(result_, rows * dim_);
+  Multiply(x, places.runs(), {{layer.matrix(Slot::kSideGate), gate}});
+  backend_.GatedActivation(gate, side, rows * width, Activation::kGeluTanh, gate);
+  Multiply(gate, places.runs(), {{layer.matrix(Slot::kSideOut), made}});
+  backend_.RmsNorm(made, rows, dim_, Data(layer.vector(Slot::kSidePostNorm)), layer.spec.norm_eps, made);
+  backend_.AddInPlace(x, made, rows * dim_);
 }
 
 void Forward::AddScaled(float* x, float by, float* sum) {

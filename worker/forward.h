@@ -70,6 +70,9 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
+  // What layers with side inputs take them from, of a step's rows: their tokens, and the model's tables, of which rows
+  // are read as they lie in the file.
+  void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale, const WeightView& side_tokens);
   // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
   // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
   // `kv`: the pages that the layer's attention reads, its own or an earlier layer's; null where it reads none.
@@ -126,6 +129,8 @@ class Forward {
   };
   void Ffn(const Block& block, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
   // Calls f for the rows of each run, or once for all rows where the class makes no difference.
+  // x [rows of places][dim] += the layer's piece of the side input, gated by x.
+  void AddSide(const Layer& layer, const RowPlaces& places, float* x);
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
   // Multiplies each run's rows of x by each matrix, with the arithmetic of the run's class.
@@ -141,6 +146,9 @@ class Forward {
   std::vector<StateRun> states_;  // of the layer that is computed
   AlignedVector<float> scores_, gathered_, expert_out_, routed_, gates_, dense_;
   ExpertRoutes routes_;
+  // Of SetTokens: embeddings [row][dim], and the tokens' parts of all side inputs [row][side width].
+  AlignedVector<float> embedded_, side_tokens_, side_, side_gate_;
+  size_t side_width_ = 0;
   std::vector<ClassRun> expert_runs_;
   std::vector<Backend::Product> products_;  // scratch of Multiply
 };

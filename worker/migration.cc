@@ -37,8 +37,8 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 }
 
 PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers,
-                       uint32_t num_blocks)
-    : link_(std::move(link)), source_(std::move(source)), num_blocks_(num_blocks) {
+                       uint32_t num_blocks, uint32_t num_slots)
+    : link_(std::move(link)), source_(std::move(source)), num_blocks_(num_blocks), num_slots_(num_slots) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -51,6 +51,9 @@ Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
   for (auto& [index, c] : layers_) c.live.clear();
   if (blocks == nullptr) return absl::OkStatus();
   for (BlockId b : *blocks) {
+    if (b >= num_blocks_ && b - num_blocks_ >= num_slots_) {
+      return InvalidArgument("block {}, there are {} and {} slots", b, num_blocks_, num_slots_);
+    }
     const bool slot = b >= num_blocks_;
     const BlockId page = slot ? b - num_blocks_ : b;
     for (auto& [index, c] : layers_) {
@@ -167,6 +170,7 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
       ++next;
       ++outstanding;
     }
+    if (outstanding == 0) break;
     Frame frame;
     GYRE_ASSIGN_OR_RETURN(const Pages pages, Next(silence, count, cancelled, &frame));
     GYRE_RETURN_IF_ERROR(Take(pages, &count));

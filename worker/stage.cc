@@ -13,9 +13,18 @@ Stage::Stage(StageParts parts, Backend& backend, bool exact, WireType wire)
       forward_(backend, parts_.model->spec().dim, exact),
       wire_(wire),
       dim_(static_cast<size_t>(parts_.model->spec().dim)),
-      vocab_(static_cast<size_t>(parts_.model->spec().vocab)) {}
+      vocab_(static_cast<size_t>(parts_.model->spec().vocab)),
+      side_width_(static_cast<size_t>(parts_.model->spec().side_width)) {
+  if (side_width_ == 0) return;
+  // Both were looked up when the model was opened.
+  embedding_ = *parts_.model->Embedding();
+  side_tokens_ = *parts_.model->SideTokens();
+}
 
-size_t Stage::input_width() const { return parts_.first ? sizeof(TokenId) : WireRowBytes(wire_, dim_); }
+size_t Stage::input_width() const {
+  if (parts_.first) return sizeof(TokenId);
+  return WireRowBytes(wire_, dim_) + (side_width_ > 0 ? sizeof(TokenId) : 0);
+}
 
 Status Stage::CheckSequence(const SeqRows& s) const {
   const auto seq = static_cast<uint64_t>(s.seq);
@@ -66,8 +75,9 @@ Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) con
   if (rows.size() != batch.TotalRows() * input_width()) {
     return InvalidArgument("{} bytes for {} rows of {}", rows.size(), batch.TotalRows(), input_width());
   }
-  if (!parts_.first) return absl::OkStatus();
-  for (size_t i = 0; i < rows.size(); i += sizeof(TokenId)) {
+  if (!parts_.first && side_width_ == 0) return absl::OkStatus();
+  for (size_t i = parts_.first ? 0 : batch.TotalRows() * WireRowBytes(wire_, dim_); i < rows.size();
+       i += sizeof(TokenId)) {
     TokenId id = 0;
     std::memcpy(&id, rows.data() + i, sizeof id);
     if (id < 0 || static_cast<size_t>(id) >= vocab_) {
@@ -101,13 +111,17 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
   BeginStates(batch, step);
   x_rows_ = batch.TotalRows();
   if (x_.size() < x_rows_ * dim_) x_.resize(x_rows_ * dim_);
-  if (parts_.first) {
-    std::vector<TokenId> ids(x_rows_);
-    std::memcpy(ids.data(), rows.data(), rows.size());
-    forward_.Embed(ids, *parts_.ends.embedding, parts_.model->spec().embedding_scale, x_.data());
-  } else {
-    DecodeRows(wire_, rows, dim_, x_.data());
+  const ModelSpec& spec = parts_.model->spec();
+  if (parts_.first || side_width_ > 0) {
+    ids_.resize(x_rows_);
+    std::memcpy(ids_.data(), rows.data() + (rows.size() - x_rows_ * sizeof(TokenId)), x_rows_ * sizeof(TokenId));
   }
+  if (parts_.first) {
+    forward_.Embed(ids_, *parts_.ends.embedding, spec.embedding_scale, x_.data());
+  } else {
+    DecodeRows(wire_, rows.first(x_rows_ * WireRowBytes(wire_, dim_)), dim_, x_.data());
+  }
+  if (side_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, side_tokens_);
   places_.Fill(batch, false);
   for (const auto& layer : parts_.layers) {
     const bool ends = parts_.last && layer == parts_.layers.back();

@@ -33,7 +33,8 @@ class Stage {
   // `wire`: the type of the activations that come in.
   Stage(StageParts parts, Backend& backend, bool exact, WireType wire);
 
-  // Bytes a row of input: an id at the first stage, else dim values of `wire`.
+  // Bytes a row of input: an id at the first stage, else dim values of `wire`, and an id if the model has side inputs.
+  // The ids lie behind all rows' values.
   size_t input_width() const;
   // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every stage but the last
   // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is
@@ -41,6 +42,8 @@ class Stage {
   // (PagePool::Stamp).
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer);
   std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
+  // The ids of the rows, if the next stage needs them beside hidden().
+  std::span<const TokenId> tokens() const { return side_width_ > 0 ? std::span(ids_) : std::span<const TokenId>(); }
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
   LogitsAnswer Answer(const LogitsQuestion& question);
 
@@ -81,7 +84,9 @@ class Stage {
   Backend& backend_;
   Forward forward_;
   const WireType wire_;
-  const size_t dim_, vocab_;
+  const size_t dim_, vocab_, side_width_;
+  WeightView embedding_, side_tokens_;  // of a model with side inputs, as they lie in the file
+  std::vector<TokenId> ids_;            // of the step's rows, where they came
   RowPlaces places_, logit_rows_;
   AlignedVector<float> x_, normed_, logits_;
   std::vector<HeadedRow> headed_;

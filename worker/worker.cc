@@ -118,9 +118,10 @@ Status Worker::Impl::TryStep(const Frame& frame) {
     header.kind = FrameKind::kHidden;
     header.dtype = running_->wire;
     const ByteSpan prefix = ByteSpan(frame.payload).first(frame.payload.size() - step.rows.size());
-    const ByteSpan parts[] = {prefix, rows};
+    const ByteSpan ids = std::as_bytes(stage.tokens());
+    const ByteSpan parts[] = {prefix, rows, ids};
     rows_sent_ += header.rows;
-    row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size();
+    row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size() + ids.size();
     Send(header, parts);
   }
   Record({.step = static_cast<uint64_t>(header.step),
@@ -172,7 +173,9 @@ Status Worker::Impl::CheckFrameSizes(const Stage& stage, const StepBatch& batch,
         batch.TotalRows(), answer, options_.max_payload);
   }
   if (stage.parts().last) return absl::OkStatus();
-  const uint64_t rows = batch.TotalRows() * uint64_t{WireRowBytes(running_->wire, static_cast<size_t>(spec.dim))};
+  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.dim)) +
+                       (spec.side_width > 0 ? sizeof(TokenId) : 0),
+                 rows = batch.TotalRows() * row;
   if (rows + descriptor > options_.max_payload) {
     return InvalidArgument("the hidden states of a step of {} rows have {} bytes, a frame carries {} (--max-rows)",
                            batch.TotalRows(), rows + descriptor, options_.max_payload);

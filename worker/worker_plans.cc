@@ -202,6 +202,12 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     MutexLock lock(&mutex_);
     running = running_parts_;
   }
+  for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
+    const AttentionSpec* a = model.spec().layers[static_cast<size_t>(i)].attention();
+    if (a == nullptr || a->kv_layer < 0 || a->kv_layer >= plan.layers.begin) continue;
+    return InvalidArgument("layer {} reads the keys and values of layer {}, which is in an earlier stage", i,
+                           a->kv_layer);
+  }
   prepared->backend = MakeBackend(options_.isa, options_.threads, options_.cpus);
   GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(model, plan.first, plan.last));
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {

@@ -18,19 +18,31 @@ struct Row {
   const char* model_type;
   const char* name;
   bool gemma = false, permuted = false;
+  // post_attention_layernorm is the tensor post_attention_norm in GGUF too.
+  bool after_attention = false;
+  bool pattern = false;  // layer_types says which layers have a window
 };
 constexpr Row kRows[] = {
-    {"llama", "llama", false, true},
-    {"mistral", "llama", false, true},
-    {"mixtral", "llama", false, true},
-    {"qwen2", "qwen2"},
-    {"qwen2_moe", "qwen2moe"},
-    {"qwen3", "qwen3"},
-    {"qwen3_moe", "qwen3moe"},
-    {"gemma2", "gemma2", true},
-    {"gemma3_text", "gemma3", true},
-    {"gemma3", "gemma3", true},
-    {"phi3", "phi3"},
+    {.model_type = "llama", .name = "llama", .permuted = true},
+    {.model_type = "mistral", .name = "llama", .permuted = true},
+    {.model_type = "mixtral", .name = "llama", .permuted = true},
+    {.model_type = "qwen2", .name = "qwen2"},
+    {.model_type = "qwen2_moe", .name = "qwen2moe"},
+    {.model_type = "qwen3", .name = "qwen3"},
+    {.model_type = "qwen3_moe", .name = "qwen3moe"},
+    {.model_type = "gemma2", .name = "gemma2", .gemma = true, .pattern = true},
+    {.model_type = "gemma3_text", .name = "gemma3", .gemma = true, .pattern = true},
+    {.model_type = "gemma3", .name = "gemma3", .gemma = true, .pattern = true},
+    {.model_type = "phi3", .name = "phi3"},
+    {.model_type = "glm4_moe", .name = "glm4moe", .after_attention = true},
+    {.model_type = "minimax_m2", .name = "minimax-m2"},
+    {.model_type = "gpt_oss", .name = "gpt-oss", .after_attention = true, .pattern = true},
+    {.model_type = "ministral3", .name = "mistral3", .permuted = true},
+    {.model_type = "smollm3", .name = "smollm3", .permuted = true},
+    {.model_type = "olmo2", .name = "olmo2", .after_attention = true},
+    {.model_type = "olmo3", .name = "olmo2", .after_attention = true, .pattern = true},
+    {.model_type = "granite", .name = "granite", .permuted = true},
+    {.model_type = "seed_oss", .name = "seed_oss", .after_attention = true},
 };
 
 // Reads values of config.json; null counts as absent.
@@ -109,6 +121,10 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
     out->Set(p + "rope.scaling.type", std::string_view("yarn"));
     GYRE_RETURN_IF_ERROR(copy("beta_fast", "rope.scaling.yarn_beta_fast"));
     GYRE_RETURN_IF_ERROR(copy("beta_slow", "rope.scaling.yarn_beta_slow"));
+    GYRE_RETURN_IF_ERROR(copy("mscale_all_dim", "rope.scaling.yarn_log_multiplier"));
+    GYRE_RETURN_IF_ERROR(copy("llama_4_scaling_beta", "attention.temperature_scale"));
+    GYRE_ASSIGN_OR_RETURN(const auto scale, s.Number("mscale"));
+    if (scale && *scale != 1) return Unimplemented("rope_scaling.mscale is {}, known is 1", *scale);
     GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
     GYRE_ASSIGN_OR_RETURN(const auto factor, s.Number("factor"));
     // GGUF says it relative to what the method would take.
@@ -142,6 +158,40 @@ Status ReadPattern(const Config& config, const json::object& o, const std::strin
     local.push_back(t.is_string() && t.get_string() == "sliding_attention");
   if (local.size() != layers) return DataLoss("layer_types has {} entries for {} layers", local.size(), layers);
   out->SetBools(p + "attention.sliding_window_pattern", local);
+  return absl::OkStatus();
+}
+
+// Settings of some families, by their names in GGUF.
+constexpr std::pair<const char*, const char*> kCounts[] = {
+    {"n_routed_experts", "expert_count"},
+    {"n_shared_experts", "expert_shared_count"},
+    {"first_k_dense_replace", "leading_dense_block_count"},
+    {"n_group", "expert_group_count"},
+    {"topk_group", "expert_group_used_count"},
+    {"num_nextn_predict_layers", "nextn_predict_layers"},
+    {"rotary_dim", "rope.dimension_count"},
+};
+constexpr std::pair<const char*, const char*> kNumbers[] = {
+    {"routed_scaling_factor", "expert_weights_scale"},
+    {"embedding_multiplier", "embedding_scale"},
+    {"residual_multiplier", "residual_scale"},
+    {"attention_multiplier", "attention.scale"},
+    {"logits_scaling", "logit_scale"},
+};
+
+// Values that GGUF has no key for, as they are the same in all models of the family.
+Status RefuseOthers(const Config& config, const json::object& o, uint32_t layers) {
+  GYRE_ASSIGN_OR_RETURN(const auto limit, config.Number("swiglu_limit"));
+  if (limit && *limit != 7) return Unimplemented("swiglu_limit is {}, known is 7", *limit);
+  const json::value* rotates = o.if_contains("no_rope_layers");  // 1: the layer rotates
+  if (rotates == nullptr || !rotates->is_array()) return absl::OkStatus();
+  if (rotates->get_array().size() != layers)
+    return DataLoss("no_rope_layers has {} entries for {} layers", rotates->get_array().size(), layers);
+  for (uint32_t i = 0; i < layers; ++i) {
+    const json::value& v = rotates->get_array()[i];
+    if (!v.is_int64() || (v.get_int64() != 0) != ((i + 1) % 4 != 0))
+      return Unimplemented("no_rope_layers names others than every fourth layer");
+  }
   return absl::OkStatus();
 }
 
@@ -208,7 +258,10 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
     known += std::string(" ") + r.model_type;
   }
   if (row == nullptr) return Unimplemented("model_type \"{}\" is not known; known are{}", Printable(type), known);
-  HfArchitecture arch{.name = row->name, .gemma = row->gemma, .permuted = row->permuted};
+  HfArchitecture arch{.name = row->name,
+                      .gemma = row->gemma,
+                      .permuted = row->permuted,
+                      .after_attention = row->gemma || row->after_attention};
   const std::string p = arch.name + ".";
   out->Set("general.architecture", std::string_view(arch.name));
 
@@ -251,14 +304,20 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
     if (scalar && *scalar > 0) out->Set(p + "attention.scale", static_cast<float>(1 / std::sqrt(*scalar)));
     GYRE_RETURN_IF_ERROR(real("attn_logit_softcapping", "attn_logit_softcapping"));
     GYRE_RETURN_IF_ERROR(real("final_logit_softcapping", "final_logit_softcapping"));
-    GYRE_RETURN_IF_ERROR(ReadPattern(config, o, p, layers, out));
   }
+  if (row->pattern) GYRE_RETURN_IF_ERROR(ReadPattern(config, o, p, layers, out));
   if (config.Bool("use_sliding_window").value_or(true))
     GYRE_RETURN_IF_ERROR(optional("sliding_window", "attention.sliding_window"));
   for (const char* key : {"num_local_experts", "num_experts"}) GYRE_RETURN_IF_ERROR(optional(key, "expert_count"));
   GYRE_RETURN_IF_ERROR(optional("num_experts_per_tok", "expert_used_count"));
   GYRE_RETURN_IF_ERROR(optional("moe_intermediate_size", "expert_feed_forward_length"));
   GYRE_RETURN_IF_ERROR(optional("shared_expert_intermediate_size", "expert_shared_feed_forward_length"));
+  for (const auto& [key, to] : kCounts) GYRE_RETURN_IF_ERROR(optional(key, to));
+  for (const auto& [key, to] : kNumbers) GYRE_RETURN_IF_ERROR(real(key, to));
+  // GGUF counts the layers for drafts, which follow the others.
+  GYRE_ASSIGN_OR_RETURN(const auto drafts, config.Uint("num_nextn_predict_layers"));
+  if (drafts) out->Set(p + "block_count", layers + *drafts);
+  GYRE_RETURN_IF_ERROR(RefuseOthers(config, o, layers));
   if (const auto normalize = config.Bool("norm_topk_prob")) out->Set(p + "expert_weights_norm", *normalize);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json::value* scaling = config.Find(key);

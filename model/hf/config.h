@@ -37,6 +37,8 @@ struct HfArchitecture {
   std::string name;       // GGUF's
   bool gemma = false;     // norm weights are stored minus one, and norms have other places
   bool permuted = false;  // GGUF stores its queries and keys for the other pairing of rotated elements
+  bool after_attention =
+      false;  // post_attention_layernorm is no norm before the feed-forward block, or GGUF calls it so
   std::vector<float> rope_long, rope_short;  // divisors of a longrope
 };
 

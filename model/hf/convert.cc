@@ -39,6 +39,7 @@ std::vector<std::byte> AsBf16(const TensorView& t) {
 struct Item {
   std::string name;
   std::vector<const TensorView*> parts;
+  bool experts = false;
 };
 
 // All tensors of the file, sorted by name. kDataLoss: an expert is missing, or the experts differ.
@@ -49,11 +50,11 @@ StatusOr<std::vector<Item>> OrderItems(const TensorTable& tensors) {
     if (const auto one = ParseExpertName(name)) {
       experts[one->all][one->expert] = &t;
     } else {
-      items.push_back({name, {&t}});
+      items.push_back({.name = name, .parts = {&t}});
     }
   }
   for (const auto& [name, parts] : experts) {
-    Item item{.name = name, .parts = {}};
+    Item item{.name = name, .parts = {}, .experts = true};
     for (const auto& [number, t] : parts) {
       if (static_cast<size_t>(number) != item.parts.size())
         return DataLoss("{}: expert {} is missing", name, item.parts.size());
@@ -95,7 +96,7 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const Conve
   for (const auto& [name, t] : folder.tensors.all()) total += t.bytes;
   for (const Item& item : items) {
     std::vector<uint64_t> dims = item.parts[0]->dims;
-    if (item.name.find("_exps.") != std::string::npos) dims.push_back(item.parts.size());
+    if (item.experts) dims.push_back(item.parts.size());
     const DType type = item.parts[0]->type == DType::kI8 ? DType::kBF16 : item.parts[0]->type;
     writer.AddTensor(item.name, type, dims);
   }

@@ -97,9 +97,13 @@ class Loader {
   Status Tensors(bool tied) {
     for (const auto& [name, t] : all_) {
       if (Ends(name, ".weight_scale_inv") || Ends(name, ".weight_scale") || Ends(name, ".input_scale") ||
-          Ends(name, ".weight_shape"))
+          Ends(name, ".weight_shape") || Ends(name, "_scales"))
         continue;
-      const auto renamed = GgufName(name, f_.architecture.gemma);
+      if (Ends(name, "_proj_blocks") || Ends(name, "_proj_bias")) {
+        GYRE_RETURN_IF_ERROR(Annotate(AddPackedExperts(name, t), "tensor " + Printable(name)));
+        continue;
+      }
+      const auto renamed = GgufName(name, f_.architecture.after_attention);
       if (!renamed)
         return Unimplemented("tensor {} has no place in the architecture {}", Printable(name), f_.architecture.name);
       if (renamed->empty() || (tied && *renamed == "output.weight")) continue;
@@ -134,6 +138,70 @@ class Loader {
           Printable(t.dtype));
     }
     return f_.tensors.Add(renamed, std::move(v));
+  }
+
+  // gpt-oss has a layer's experts in two tensors: "mlp.experts.gate_up_proj", whose rows alternate between gate and up,
+  // and "mlp.experts.down_proj"; of each the blocks [experts][rows][k / 32][16] and scales of MXFP4, and a bias
+  // [experts][rows].
+  Status AddPackedExperts(const std::string& name, const SafeTensor& t) {
+    const size_t at = name.find(".mlp.experts.");
+    const bool gate_up = name.find(".gate_up_proj_") != std::string::npos;
+    const auto prefix = at == name.npos ? std::nullopt : GgufName(name.substr(0, at) + ".self_attn.sinks", false);
+    if (!prefix || (!gate_up && name.find(".down_proj_") == std::string::npos)) {
+      return Unimplemented("it has no place in the architecture {}", f_.architecture.name);
+    }
+    const std::string layer = prefix->substr(0, prefix->find("attn_sinks"));
+    std::vector<const char*> parts = {"ffn_down_exps"};
+    if (gate_up) parts = {"ffn_gate_exps", "ffn_up_exps"};
+    if (t.shape.size() < 2 || t.shape[1] % parts.size() != 0) return DataLoss("its shape is not that of experts");
+    for (size_t i = 0; i < parts.size(); ++i) {
+      TensorView v;
+      if (Ends(name, "_bias"))
+        GYRE_RETURN_IF_ERROR(PackedBias(t, i, parts.size(), &v));
+      else
+        GYRE_RETURN_IF_ERROR(PackedBlocks(name, t, i, parts.size(), &v));
+      const char* kind = Ends(name, "_bias") ? ".bias" : ".weight";
+      GYRE_RETURN_IF_ERROR(f_.tensors.Add(layer + parts[i] + kind, std::move(v)));
+    }
+    return absl::OkStatus();
+  }
+
+  // Of each expert's rows those of number `first`, first + step, ...
+  Status PackedBias(const SafeTensor& t, size_t first, size_t step, TensorView* v) {
+    if (t.shape.size() != 2) return DataLoss("it has {} dimensions, expected 2", t.shape.size());
+    GYRE_ASSIGN_OR_RETURN(const std::vector<float> all, ToFloats(t));
+    std::vector<float> out;
+    for (size_t i = first; i < all.size(); i += step) out.push_back(all[i]);
+    v->dims = {t.shape[1] / step, t.shape[0]};
+    Own(std::move(out), v);
+    return absl::OkStatus();
+  }
+
+  // The same of blocks, which GGUF orders differently: a scale, then the first 16 codes in the low bits of 16 bytes and
+  // the others above them; here bytes have neighbours, and the scales are apart.
+  Status PackedBlocks(const std::string& name, const SafeTensor& t, size_t first, size_t step, TensorView* v) {
+    const auto it = all_.find(name.substr(0, name.size() - std::string_view("blocks").size()) + "scales");
+    if (it == all_.end() || t.shape.size() != 4 || t.shape[3] != 16 || t.dtype != "U8" || it->second.dtype != "U8" ||
+        it->second.shape != std::vector<uint64_t>(t.shape.begin(), t.shape.begin() + 3)) {
+      return DataLoss("blocks of MXFP4 and their scales are expected, as bytes");
+    }
+    const uint64_t rows = t.shape[0] * t.shape[1], blocks = t.shape[2];
+    std::vector<std::byte>& out = f_.owned_bytes.emplace_back();
+    out.resize(rows / step * blocks * 17);
+    std::byte* to = out.data();
+    for (uint64_t r = first; r < rows; r += step) {
+      for (uint64_t b = 0; b < blocks; ++b, to += 17) {
+        const std::byte* from = t.bytes.data() + (r * blocks + b) * 16;
+        const auto code = [from](size_t i) { return from[i / 2] >> (i % 2 * 4) & std::byte{15}; };
+        to[0] = it->second.bytes[r * blocks + b];
+        for (size_t j = 0; j < 16; ++j) to[1 + j] = code(j) | code(j + 16) << 4;
+      }
+    }
+    v->type = DType::kMXFP4;
+    v->dims = {blocks * 32, t.shape[1] / step, t.shape[0]};
+    v->data = out.data();
+    v->bytes = out.size();
+    return absl::OkStatus();
   }
 
   // Gemma stores norm weights minus one.

@@ -8,7 +8,7 @@ namespace {
 struct Rename {
   const char* hf;
   const char* gguf;
-  const char* gemma = nullptr;  // Gemma's name if it differs
+  const char* after_attention = nullptr;  // the name in families that have norms after attention, if it differs
 };
 constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"},
                             {"norm.weight", "output_norm.weight"},
@@ -34,6 +34,21 @@ constexpr Rename kLayer[] = {
     {"mlp.down_proj.weight", "ffn_down.weight"},
     {"mlp.gate.weight", "ffn_gate_inp.weight"},
     {"block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mlp.router.weight", "ffn_gate_inp.weight"},
+    {"mlp.router.bias", "ffn_gate_inp.bias"},
+    {"self_attn.o_proj.bias", "attn_output.bias"},
+    {"self_attn.sinks", "attn_sinks.weight"},
+    {"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
+    {"eh_proj.weight", "nextn.eh_proj.weight"},
+    {"enorm.weight", "nextn.enorm.weight"},
+    {"hnorm.weight", "nextn.hnorm.weight"},
+    {"embed_tokens.weight", "nextn.embed_tokens.weight"},
+    {"shared_head.norm.weight", "nextn.shared_head_norm.weight"},
+    {"shared_head.head.weight", "nextn.shared_head_head.weight"},
     {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
@@ -60,7 +75,7 @@ std::optional<int> EatNumber(std::string_view* s) {
 
 }  // namespace
 
-std::optional<std::string> GgufName(std::string_view name, bool gemma) {
+std::optional<std::string> GgufName(std::string_view name, bool after_attention) {
   for (std::string_view skip :
        {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
     if (name.substr(0, skip.size()) == skip) return "";
@@ -76,7 +91,7 @@ std::optional<std::string> GgufName(std::string_view name, bool gemma) {
   if (!layer) return std::nullopt;
   const std::string prefix = fmt::format("blk.{}.", *layer);
   for (const Rename& r : kLayer) {
-    if (name == r.hf) return prefix + (gemma && r.gemma != nullptr ? r.gemma : r.gguf);
+    if (name == r.hf) return prefix + (after_attention && r.after_attention != nullptr ? r.after_attention : r.gguf);
   }
   if (Eat(&name, "mlp.experts.") || Eat(&name, "block_sparse_moe.experts.")) {
     const auto expert = EatNumber(&name);

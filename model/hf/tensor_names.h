@@ -7,9 +7,9 @@
 
 namespace gyre {
 
-// nullopt: the name is not known. "": it is no part of a language model (a vision tower, buffers). `gemma`: norms have
-// that family's places.
-std::optional<std::string> GgufName(std::string_view name, bool gemma);
+// nullopt: the name is not known. "": it is no part of a language model (a vision tower, buffers). `after_attention`:
+// HfArchitecture's.
+std::optional<std::string> GgufName(std::string_view name, bool after_attention);
 
 // One expert's matrix by GGUF's older names, as in "blk.3.ffn_up.7.weight".
 struct ExpertTensor {

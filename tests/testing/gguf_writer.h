@@ -90,6 +90,7 @@ struct TinyOptions {
   DType type = DType::kF32;
   bool tied = false;
   uint32_t experts = 4, used = 2;  // of the architectures that have them
+  bool side = false;               // gemma4: side inputs and shared keys and values, in place of experts
   bool heads_per_layer = false;    // head counts as arrays, one value a layer
   std::string without;             // a tensor left out
   void (*more)(GgufWriter&) = nullptr;
@@ -156,7 +157,8 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
   w.Uint(key("context_length"), o.context);
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
-  const TinyFamily f = FamilyOf(o.arch);
+  TinyFamily f = FamilyOf(o.arch);
+  if (o.side) f.moe = false;
   if (f.window) w.Uint(key("attention.sliding_window"), 8);
   if (f.moe) {
     w.Uint(key("expert_count"), o.experts);
@@ -185,9 +187,15 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     w.Float(key("attention.scale"), 0.25f);
     w.Float(key("logit_scale"), 3);
   }
-  // The last layer has no window, and heads twice as large.
+  // The last layer, or every second one, has no window, and heads twice as large.
   std::vector<uint8_t> local(o.layers, 1);
   local.back() = 0;
+  for (uint32_t i = 1; o.side && i < o.layers; i += 2) local[i] = 0;
+  const uint32_t side = 8, shared = 2;
+  if (o.side) {
+    w.Uint(key("embedding_length_per_layer_input"), side);
+    w.Uint(key("attention.shared_kv_layers"), shared);
+  }
   if (f.gemma4) {
     w.Numbers(key("attention.sliding_window_pattern"), 7, local);
     w.Uint(key("attention.key_length"), 2 * o.dim / o.heads);
@@ -213,10 +221,16 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
   auto vector = [&](const std::string& name, std::vector<uint64_t> dims) {
     tensor(name, std::move(dims), DType::kF32, 0.2f, 0);
   };
+  if (o.side) {
+    tensor("per_layer_token_embd.weight", {side * o.layers, o.vocab}, o.type, 1, 0);
+    matrix("per_layer_model_proj.weight", side * o.layers, o.dim);
+    norm("per_layer_proj_norm.weight", side);
+  }
   for (uint32_t i = 0; i < o.layers; ++i) {
     const std::string b = "blk." + std::to_string(i) + ".";
     const bool wide = f.gemma4 && local[i] == 0;
     const uint32_t head_dim = o.dim / o.heads * (wide ? 2 : 1), q = o.heads * head_dim, kv = o.kv_heads * head_dim;
+    const bool own_kv = !o.side || i + shared < o.layers;
     const bool moe = f.moe && !(f.counted_shared && i == 0);
     if (f.pre_norms) norm(b + "attn_norm.weight", o.dim);
     if (f.pre_norms) norm(b + (f.norm_after_attention ? "post_attention_norm.weight" : "ffn_norm.weight"), o.dim);
@@ -224,8 +238,8 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
       matrix(b + "attn_qkv.weight", q + 2 * kv, o.dim);
     } else {
       matrix(b + "attn_q.weight", q, o.dim);
-      matrix(b + "attn_k.weight", kv, o.dim);
-      if (!wide) matrix(b + "attn_v.weight", kv, o.dim);
+      if (own_kv) matrix(b + "attn_k.weight", kv, o.dim);
+      if (own_kv && !wide) matrix(b + "attn_v.weight", kv, o.dim);
     }
     matrix(b + "attn_output.weight", o.dim, q);
     if (moe) {
@@ -262,6 +276,11 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
       matrix(b + "ffn_up_shexp.weight", width, o.dim);
       matrix(b + "ffn_down_shexp.weight", o.dim, width);
     }
+    if (o.side) {
+      matrix(b + "inp_gate.weight", side, o.dim);
+      matrix(b + "proj.weight", o.dim, side);
+      norm(b + "post_norm.weight", o.dim);
+    }
     if (!moe || f.gemma4) {
       if (!f.fused) matrix(b + "ffn_gate.weight", o.ffn, o.dim);
       matrix(b + "ffn_up.weight", f.fused ? 2 * o.ffn : o.ffn, o.dim);
@@ -276,7 +295,7 @@ inline std::vector<std::byte> BuildTinyModel(const TinyOptions& o, size_t* heade
     if (f.sinks) vector(b + "attn_sinks.weight", {o.heads});
     if (f.qk_norm != 0) {
       norm(b + "attn_q_norm.weight", f.qk_norm == 2 ? q : head_dim);
-      norm(b + "attn_k_norm.weight", f.qk_norm == 2 ? kv : head_dim);
+      if (own_kv) norm(b + "attn_k_norm.weight", f.qk_norm == 2 ? kv : head_dim);
     }
     if (f.post_norms) {
       norm(b + "post_attention_norm.weight", o.dim);

@@ -537,8 +537,8 @@ class SchedulerWorld {
         Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
       s.landed = item.first_position + item.count;
       // With recurrent state a replay lands rows again that were not at fault.
-      if (o_.num_slots == 0 || s.landed >= s.blamed) {
-        s.errors = s.losses = s.blamed_from = 0, blamed_end = 0;
+      if (o_.num_slots == 0 || s.landed >= s.blamed_end) {
+        s.errors = s.losses = s.blamed_from = s.blamed_end = 0;
         s.suspect = false;
       }
       s.owed = item.sample_last;

@@ -1,0 +1,142 @@
+// Every family computes the same bits wherever the boundaries are: over one to three stages, in chunks of any size, and
+// alone or beside other rows.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "coordinator/planner.h"
+#include "model/arch.h"
+#include "runtime/runtime.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/tiny_model.h"
+#include "tests/testing/tiny_ring.h"
+
+namespace gyre {
+namespace {
+
+struct Family {
+  std::string arch;
+  bool side = false;
+};
+
+std::vector<Family> Families() {
+  std::vector<Family> out;
+  for (const std::string& arch : KnownArchitectures()) out.push_back({arch});
+  out.push_back({"gemma4", true});
+  return out;
+}
+
+class FamiliesTest : public ::testing::TestWithParam<Family> {
+ protected:
+  FamiliesTest() : file_(Options()) {
+    std::mt19937 random(1);
+    for (int i = 0; i < 50; ++i) ids_.push_back(static_cast<TokenId>(random() % 96));
+  }
+  static testing::TinyOptions Options() {
+    testing::TinyOptions o;
+    o.arch = GetParam().arch;
+    o.layers = 6;
+    o.dim = 64;
+    o.side = GetParam().side;
+    return o;
+  }
+  std::unique_ptr<Runtime> Open(int stages, uint32_t chunk) const {
+    RuntimeOptions o;
+    o.model = file_.path();
+    o.stages = stages;
+    o.threads = 2;
+    o.ctx = 128;
+    o.chunk = chunk;
+    o.quiet = true;
+    auto ring = Runtime::Open(o);
+    EXPECT_TRUE(ring.ok()) << ring.status();
+    return ring.ok() ? *std::move(ring) : nullptr;
+  }
+  const testing::TinyModelFile file_;
+  std::vector<TokenId> ids_;
+};
+
+TEST_P(FamiliesTest, SameBitsOverStagesAndChunks) {
+  testing::Outcome rows, greedy;
+  for (const auto& [stages, chunk] : {std::pair<int, uint32_t>{1, 64}, {1, 7}, {2, 17}, {3, 5}}) {
+    SCOPED_TRACE(fmt::format("{} stages, chunks of {}", stages, chunk));
+    const auto ring = Open(stages, chunk);
+    ASSERT_NE(ring, nullptr);
+    Request all;
+    all.prompt = ids_;
+    all.prompt_logits = true;
+    const testing::Outcome got = testing::RunOne(ring->engine(), all);
+    ASSERT_TRUE(got.status.ok()) << got.status;
+    ASSERT_EQ(got.logits.size(), ids_.size());
+    Request more;
+    more.prompt = ids_;
+    more.max_new_tokens = 20;
+    more.sampling.temperature = 0;
+    const testing::Outcome text = testing::RunOne(ring->engine(), more);
+    ASSERT_TRUE(text.status.ok()) << text.status;
+    if (rows.logits.empty()) {
+      rows = got, greedy = text;
+      EXPECT_NE(rows.logits[0], rows.logits[1]);
+      continue;
+    }
+    EXPECT_EQ(got.logits, rows.logits);
+    EXPECT_EQ(text.tokens, greedy.tokens);
+  }
+}
+
+// The second time the prompt's blocks come from the prefix cache, whose pages have moved with their layers.
+TEST_P(FamiliesTest, LayersMoveWithTheirPages) {
+  RuntimeOptions o = testing::TinyRing(file_.path(), 3, 128);
+  o.tcp = true;
+  const auto ring = testing::OpenRing(o);
+  ASSERT_NE(ring, nullptr);
+  Request request;
+  request.prompt = ids_;
+  request.max_new_tokens = 20;
+  request.sampling.temperature = 0;
+  const testing::Outcome before = testing::RunOne(ring->engine(), request);
+  ASSERT_TRUE(before.status.ok()) << before.status;
+  for (const char* text : {"local-1=0,local-2=1,local-3=2-5", "local-3=0,local-1=1-5"}) {
+    const auto report = ring->cluster().ResizeAndWait(text);
+    ASSERT_TRUE(report.ok()) << report.status();
+    const testing::Outcome after = testing::RunOne(ring->engine(), request);
+    EXPECT_EQ(after.tokens, before.tokens) << text;
+    if (report->ranges == "0,1-5") EXPECT_GT(report->pages_moved, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Arch, FamiliesTest, ::testing::ValuesIn(Families()), [](const auto& info) {
+  std::string name = info.param.arch + (info.param.side ? "_side" : "");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// Layers that read an earlier layer's keys and values stay on its stage.
+TEST(SharedKvTest, BoundariesKeepSharedLayersTogether) {
+  testing::TinyOptions o;
+  o.arch = "gemma4";
+  o.side = true;
+  o.layers = 8;  // layers 6 and 7 read those of 4 and 5
+  const auto bytes = testing::BuildTinyModel(o);
+  const auto model = OpenModelFromBytes(bytes);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->spec().layers[6].attention()->kv_layer, 4);
+  EXPECT_EQ((*model)->spec().layers[7].attention()->kv_layer, 5);
+  const ModelSizes sizes = *SizesOf(**model, 4, 16, KvType::kF16);
+  std::vector<PlanMember> members;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) members.push_back({.name = name});
+  // Five ranges are the most: four single layers, and the last four together.
+  const auto plan = BalanceLayers(sizes, members);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->size(), 5u);
+  EXPECT_EQ(plan->back().layers, (LayerRange{4, 8}));
+  EXPECT_TRUE(ParseResize("2 4", sizes, members).ok());
+  EXPECT_EQ(Message(ParseResize("2 5", sizes, members).status()),
+            "no range can begin at layer 5: layers from it on read the keys and values of earlier ones");
+  // A wish in their midst does not count.
+  members[0].wish = LayerRange{0, 6};
+  EXPECT_EQ(BalanceLayers(sizes, members)->back().layers, (LayerRange{4, 8}));
+}
+
+}  // namespace
+}  // namespace gyre
