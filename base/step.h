@@ -35,6 +35,20 @@ struct RowRequest {
 };
 inline constexpr uint32_t kMaxTopK = 1024;
 
+// The table of a sequence in the KV group of recurrent state (docs/memory.md), as entries of SeqRows::blocks.
+struct SlotTable {
+  static constexpr size_t kEntries = 5;
+  BlockId slot = kNoBlock;   // the sequence's own
+  BlockId begin = kNoBlock;  // the snapshot that is copied to it before the rows, and its number; kNoBlock: none
+  uint32_t begin_number = 0;
+  BlockId copy = kNoBlock;  // where it is copied to after them, and that snapshot's number; kNoBlock: nowhere
+  uint32_t copy_number = 0;
+  std::vector<BlockId> Entries() const { return {slot, begin, begin_number, copy, copy_number}; }
+  // REQUIRES: kEntries entries.
+  static SlotTable From(const std::vector<BlockId>& e) { return {e[0], e[1], e[2], e[3], e[4]}; }
+  bool operator==(const SlotTable&) const = default;
+};
+
 // The rows of one sequence in a step. A sequence stands in a step at most once.
 struct SeqRows {
   SeqId seq{};
@@ -45,7 +59,7 @@ struct SeqRows {
   uint32_t first_position = 0;
   uint32_t row_count = 0;
   // [KV group][position / block size]: the whole table up to the last row of this step. Every entry is a page of the
-  // pool, also where a window has passed it: a stage refuses kNoBlock.
+  // pool, also where a window has passed it: a stage refuses kNoBlock. The group of recurrent state has a SlotTable.
   std::vector<std::vector<BlockId>> blocks;
   std::vector<RowRequest> requests;  // rising by first, not overlapping
   bool operator==(const SeqRows&) const = default;

@@ -103,13 +103,15 @@ Status EstimateCommand(const EstimateOptions& options) {
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
     GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
-    pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * tokens));
+    // A state for each sequence, and as many snapshots.
+    const uint64_t states = ModelSpec::StateOf(l, spec.dim).floats() * sizeof(float) * 2 * options.parallel;
+    pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * tokens) + states);
     all_pages += pages.back();
     // Of each matrix a row has its outputs; of attention it has them once more, and those of one expert at a time.
     uint64_t wide = ModelSpec::KvElems(l);
     for (const TensorRow& t : LayerTensors(l, spec.dim)) {
       const bool back = t.slot == Slot::kO || t.slot == Slot::kDown || t.slot == Slot::kExpertDown;
-      if (t.form != TensorForm::kVector && !back) wide += t.slot == Slot::kQ ? 2 * t.dims[1] : t.dims[1];
+      if (t.form != TensorForm::kVector && !back) wide += t.heads * (t.slot == Slot::kQ ? 2 * t.dims[1] : t.dims[1]);
     }
     widest = std::max(widest, wide);
   }

@@ -290,6 +290,7 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
                          .stage = plan.StageOf(worker),
                          .block_size = policy_.block_size,
                          .num_blocks = change_->num_blocks,
+                         .num_slots = policy_.num_slots,
                          .kv_type = policy_.kv_type,
                          .sources = {}};
   if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
@@ -326,6 +327,7 @@ void ClusterState::StartDrop(Member& m, Deadline now) {
                     .stage = -1,
                     .block_size = policy_.block_size,
                     .num_blocks = num_blocks_,
+                    .num_slots = policy_.num_slots,
                     .kv_type = policy_.kv_type,
                     .sources = {}}});
 }

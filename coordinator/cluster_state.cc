@@ -381,7 +381,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
     // A member that was not told to drop them holds the layers of a lost plan.
     if (m->holds.size() > 0) {
       member.weight_bytes = RangeBytes(sizes_, m->holds);
-      member.kv_bytes = sizes_.kv_per_layer * static_cast<uint64_t>(m->holds.size());
+      member.kv_bytes = (sizes_.kv_per_layer + sizes_.state_per_layer) * static_cast<uint64_t>(m->holds.size());
     }
     s.members.push_back(std::move(member));
   }

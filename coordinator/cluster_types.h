@@ -56,6 +56,7 @@ struct ClusterPolicy {
   ModelSizes sizes;
   int block_size = 16;
   uint32_t num_blocks = 0;
+  uint32_t num_slots = 0;  // of recurrent state
   KvType kv_type = KvType::kF16;
   int min_workers = 1;             // members that are not local, for the first plan over workers
   std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)

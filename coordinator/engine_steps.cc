@@ -37,6 +37,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .row_count = item.count,
                  .blocks = {item.blocks},
                  .requests = {}};
+    if (options_.scheduler.num_slots > 0) rows.blocks.push_back(item.slots.Entries());
     if (!s->cached) {
       s->cached = item.first_position;
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));

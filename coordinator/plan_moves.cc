@@ -75,7 +75,7 @@ std::vector<MemberShare> SharesOf(const ModelSizes& sizes, const Plan* runs, con
     MemberShare share{.name = name, .layers = layers};
     if (layers) {
       share.weight_bytes = RangeBytes(sizes, *layers);
-      share.kv_bytes = sizes.kv_per_layer * static_cast<uint64_t>(layers->size());
+      share.kv_bytes = (sizes.kv_per_layer + sizes.state_per_layer) * static_cast<uint64_t>(layers->size());
     }
     if (const PlanMember* m = FindMember(members, name)) {
       share.peak_bytes = PeakBytes(sizes, *m, next);

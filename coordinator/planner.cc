@@ -54,7 +54,8 @@ std::string Gib(uint64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<d
 
 }  // namespace
 
-StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type) {
+StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type,
+                             uint32_t num_slots) {
   ModelSizes sizes;
   uint64_t widest = 0;
   for (size_t i = 0; i < model.spec().layers.size(); ++i) {
@@ -72,7 +73,12 @@ StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_
     sizes.joined.resize(layers.size());
     std::fill(sizes.joined.begin() + a->kv_layer + 1, sizes.joined.begin() + static_cast<std::ptrdiff_t>(i) + 1, true);
   }
+  const uint64_t count = sizes.layers.size(), state = model.spec().StateBytes();
   sizes.kv_per_layer = KvBytes(kv_type, widest * static_cast<uint64_t>(block_size)) * num_blocks;
+  if (state == 0) return sizes;
+  const uint64_t block = model.spec().KvBytesPerToken(kv_type) * static_cast<uint64_t>(block_size);
+  sizes.kv_per_layer = (block + count - 1) / count * num_blocks;
+  sizes.state_per_layer = (state + count - 1) / count * num_slots;
   return sizes;
 }
 
@@ -341,14 +347,15 @@ uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& membe
     const Need need = NeedOf(sizes, m, next);
     const uint64_t more = reserve ? (static_cast<uint64_t>(need.next.size()) + 3) / 4 : 0;
     const uint64_t weights = need.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
-    fit = std::min(fit, weights >= m.memory ? 0 : (m.memory - weights) / (page * (need.layers + more)));
+    const uint64_t fixed = weights + (need.layers + more) * sizes.state_per_layer;
+    fit = std::min(fit, fixed >= m.memory ? 0 : (m.memory - fixed) / (page * (need.layers + more)));
   }
   return static_cast<uint32_t>(fit);
 }
 
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   const Need need = NeedOf(sizes, member, next);
-  return need.weights + need.layers * sizes.kv_per_layer;
+  return need.weights + need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
 }
 
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {
@@ -363,7 +370,7 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
       continue;
     }
     if (m.memory == 0) continue;
-    const uint64_t pages = need.layers * sizes.kv_per_layer;
+    const uint64_t pages = need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
     if (need.weights + pages <= m.memory) continue;
     out.push_back(
         {m.name, m.memory,

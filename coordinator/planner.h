@@ -19,7 +19,8 @@ struct ModelSizes {
   uint64_t first = 0;            // the embedding
   uint64_t last = 0;             // the output matrix
   uint64_t both = 0;             // both on one stage: a tied one counts once
-  uint64_t kv_per_layer = 0;     // all its pages
+  uint64_t kv_per_layer = 0;     // all its pages; the mean where layers with recurrent state are among them
+  uint64_t state_per_layer = 0;  // all slots of recurrent state, the mean of all layers
   // [layer]: whether it must be on the stage of the layer before it, as layers from it on read the keys and values of
   // layers before it. Empty: none must.
   std::vector<bool> joined;
@@ -27,8 +28,9 @@ struct ModelSizes {
   bool CanBegin(int layer) const { return joined.empty() || !joined[static_cast<size_t>(layer)]; }
 };
 
-// The sizes of a model's matrices as they lie in the file, and those of the pages of `num_blocks` blocks.
-StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type);
+// The sizes of a model's matrices as they lie in the file, those of the pages of `num_blocks` blocks, and of slots.
+StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type,
+                             uint32_t num_slots = 0);
 
 struct PlanMember {
   std::string name;

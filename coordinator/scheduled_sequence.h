@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "coordinator/block_manager.h"
@@ -39,6 +40,9 @@ struct ScheduledSequence {
   bool held = false;        // gets no rows
   bool suspect = false;     // a step with rows of it failed, and none has landed since: it runs in steps of its own
   uint32_t errors = 0;      // of those steps since the last landed row
+  // With recurrent state a replay lands rows again that were never at fault: errors count until `error_end` rows have
+  // landed, and rows before `error_from` go beside others.
+  uint32_t error_from = 0, error_end = 0;
   uint32_t losses = 0;      // rings that were lost with rows of it, since it got beyond those
   uint32_t proven = 0;      // rows that have landed once, in any incarnation: they do no harm
   uint32_t lost_end = 0;    // when so many rows have landed, those that were in flight at the last loss did no harm
@@ -56,6 +60,15 @@ struct ScheduledSequence {
   uint32_t published = 0;    // blocks
   ChainId chain = kNoChain;  // of the last published block
   std::vector<BlockId> blocks;
+  // With recurrent state: its slot, the snapshot that it begins with until the step that copies it has landed, and the
+  // slots that steps copy it to, with the positions, rising; the position up to which the blocks of others serve.
+  BlockId slot = kNoBlock, begins_with = kNoBlock;
+  uint32_t branch = 0;
+  struct Snapshot {
+    uint32_t position = 0;
+    BlockId slot = kNoBlock;
+  };
+  std::deque<Snapshot> snapshots;
 
   bool running() const { return stage == Stage::kRunning; }
   uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }
@@ -66,7 +79,7 @@ struct ScheduledSequence {
   // Two lost rings may be the fault of its next rows: nothing else is in flight beside them, so that a third blames
   // nobody else. The rows before them may go with others.
   bool needs_ring() const { return suspected() && launched >= proven; }
-  bool needs_step() const { return suspect || needs_ring(); }
+  bool needs_step() const { return (suspect && launched >= error_from) || needs_ring(); }
   // Another row of its prompt, or of what is computed again, may go beside others.
   bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }
   bool wants_decode_row() const { return decoding() && launchable() && !needs_step(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "coordinator/scheduler_state.h"
 
@@ -16,13 +17,16 @@ SchedulerOptions Sane(SchedulerOptions o) {
   o.max_rows = std::max(o.max_rows, 1u);
   o.chunk = std::max(o.chunk, 1u);
   o.max_sequences = std::max(o.max_sequences, 1u);
+  o.snapshot_every = (std::max(o.snapshot_every, 1u) + o.block_size - 1) / o.block_size * o.block_size;
   return o;
 }
 
 }  // namespace
 
 Scheduler::Rep::Rep(const SchedulerOptions& o)
-    : options(Sane(o)), blocks(options.num_blocks, options.block_size, options.prefix_cache) {}
+    : options(Sane(o)),
+      blocks(options.num_blocks, options.block_size, options.prefix_cache),
+      slots(options.num_slots) {}
 
 Scheduler::Rep::Sequence* Scheduler::Rep::Find(SeqId id) const {
   const auto it = sequences.find(id);
@@ -41,11 +45,13 @@ void Scheduler::Rep::ReleaseTable(std::vector<BlockId>* table) {
 void Scheduler::Rep::PublishLanded(Sequence* s) {
   if (!options.prefix_cache || s->ring_salts != ring_salts) return;
   const uint32_t full = (s->landed - (s->sample_owed() ? 1 : 0)) / options.block_size;
-  for (; s->published < full; ++s->published) {
+  while (s->published < full) {
     const size_t begin = size_t{s->published} * options.block_size;
     s->chain = blocks.Publish(s->salt, s->chain, s->blocks[s->published],
                               std::span(s->params.tokens).subspan(begin, options.block_size),
                               std::span(s->classes).subspan(begin, options.block_size));
+    ++s->published;
+    KeepSnapshot(s);
     ++changes;
   }
 }
@@ -71,11 +77,17 @@ void Scheduler::Rep::Leave(Sequence* s, Stage stage) {
 // Nothing of the sequence is in flight any more.
 void Scheduler::Rep::Settle(Sequence* s) {
   if (s->running()) {
+    // Rows that were applied to recurrent state can't be sent again: the sequence begins again.
+    if (s->poisoned && has_state()) {
+      ++counts.preemptions;
+      return Leave(s, Stage::kWaiting);
+    }
     if (s->poisoned) s->launched = s->landed;
     s->poisoned = false;
     return;
   }
   ReleaseTable(&s->blocks);
+  ReleaseSlots(s);
   ++changes;
   s->launched = s->landed = s->cached = s->published = 0;
   s->chain = kNoChain;
@@ -92,16 +104,20 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
   const bool left = !s->running();
   if (ok && !s->poisoned) {
     s->landed = item.first_position + item.count;
+    if (s->begins_with != kNoBlock) slots.Release(std::exchange(s->begins_with, kNoBlock));
     PublishLanded(s);
     if (!left) {
-      s->errors = 0;
       s->proven = std::max(s->proven, s->landed);
       if (s->landed >= s->lost_end) s->losses = 0;
-      s->suspect = false;
+      if (s->landed >= s->error_end) {
+        s->errors = s->error_from = s->error_end = 0;
+        s->suspect = false;
+      }
       landed->valid.push_back(std::move(item));
     }
   } else if (!ok && !s->poisoned) {
     s->poisoned = s->suspect = true;
+    Blame(s, item);
     if (!left && alone && ++s->errors >= 2) {
       landed->failed.push_back(s->id);
       return Leave(s, Stage::kFailed);
@@ -233,6 +249,7 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
     r.Leave(r.running.back(), Rep::Stage::kWaiting);
   }
   r.blocks.Shrink(num_blocks);
+  r.slots.Forget();
   r.options.num_blocks = num_blocks;
   r.unfit = nullptr;
   ++r.changes;
@@ -249,7 +266,11 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   return too_large;
 }
 
-std::vector<BlockId> Scheduler::LiveBlocks() const { return rep_->blocks.Live(); }
+std::vector<BlockId> Scheduler::LiveBlocks() const {
+  std::vector<BlockId> live = rep_->blocks.Live();
+  for (BlockId slot : rep_->slots.Live()) live.push_back(rep_->blocks.num_blocks() + slot);
+  return live;
+}
 
 Status Scheduler::Append(SeqId id, TokenId token) {
   ScheduledSequence* s = rep_->Find(id);
@@ -290,6 +311,10 @@ Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
 void Scheduler::Repeat(SeqId id) {
   ScheduledSequence* s = rep_->Find(id);
   if (s == nullptr || !s->sample_owed()) return;
+  if (rep_->has_state()) {  // the row is in the state already
+    ++rep_->counts.preemptions;
+    return rep_->Leave(s, Rep::Stage::kWaiting);
+  }
   s->launched = s->landed = s->size() - 1;
 }
 
@@ -347,6 +372,9 @@ SchedulerStats Scheduler::stats() const {
   stats.blocks_cached = rep_->blocks.cached();
   stats.max_sequences = rep_->options.max_sequences;
   stats.num_blocks = rep_->blocks.num_blocks();
+  stats.slots_available = rep_->slots.available();
+  stats.snapshots = rep_->slots.snapshots();
+  stats.num_slots = rep_->slots.num_slots();
   stats.tenants = static_cast<uint32_t>(rep_->tenants.size());
   stats.step_tokens = rep_->PromptLimit(0);
   return stats;

@@ -38,7 +38,8 @@ class Scheduler {
   // arrival. Nothing of the KV cache is used again but what the prefix cache has of these tokens. REQUIRES: a sample is
   // owed; 1 to max_positions tokens.
   Status Restart(SeqId seq, std::vector<TokenId> tokens);
-  // The last landed row is scheduled once more, with sample_last: its answer is gone. REQUIRES: a sample is owed.
+  // The last landed row is scheduled once more, with sample_last: its answer is gone. With recurrent state the sequence
+  // begins again. REQUIRES: a sample is owed.
   void Repeat(SeqId seq);
   // A held sequence keeps its blocks and gets no rows until Unhold; what is in flight still lands. When blocks or
   // places run out it is preempted before any other. Unknown ids are ignored.
@@ -58,7 +59,8 @@ class Scheduler {
   // caller must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= the present number.
   std::vector<SeqId> Shrink(uint32_t num_blocks);
 
-  // The blocks that are in use or cached, rising: the pages that a layer's new owner needs.
+  // The blocks that are in use or cached, rising: the pages that a layer's new owner needs. Then the slots of recurrent
+  // state, slot s as num_blocks + s.
   std::vector<BlockId> LiveBlocks() const;
   // The sequences that are suspected of having cost two rings (LoseFlights).
   std::vector<SeqId> Suspects() const;

@@ -104,6 +104,13 @@ bool Scheduler::Rep::Follows(const Sequence& s) const {
     if (r->params.priority < s.params.priority) continue;
     const uint32_t done = r->published * options.block_size, most = std::min(r->prompt, s.prompt - 1);
     if (most < done + kWorthWaiting) continue;
+    // Of a recurrent state only snapshots are of use.
+    if (has_state()) {
+      const uint32_t next = NextSnapshot(*r);
+      if (next > most || next < done + kWorthWaiting) continue;
+      if (!std::equal(r->params.tokens.begin(), r->params.tokens.begin() + next, s.params.tokens.begin())) continue;
+      return true;
+    }
     const auto begin = r->params.tokens.begin();
     if (std::equal(begin, begin + done + kWorthWaiting, s.params.tokens.begin())) return true;
   }
@@ -157,11 +164,13 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
     // At least the last row is computed, so that a shared block gets no new rows and there is something to sample.
     prefix = blocks.TakePrefix(salt, s->params.tokens, s->classes, s->size() - 1);
   }
+  if (has_state() && !TakeSlot(s, &prefix)) return false;
   const uint32_t taken = static_cast<uint32_t>(prefix.blocks.size());
   // All that its tokens need: else it might be thrown out in the middle of its prompt, its rows lost.
   const uint32_t needed = std::max(BlocksFor(s->size()), Reserved(*s)) - taken;
   if (uint64_t{needed} + Margin(*s) > blocks.available()) {
     ReleaseTable(&prefix.blocks);
+    ReleaseSlots(s);
     return false;
   }
   waiting.erase(s);

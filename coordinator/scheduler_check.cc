@@ -33,6 +33,9 @@ Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
     return Internal("sequence {} holds {} blocks, has left, and nothing is in flight", id, s.blocks.size());
   }
   if (s.stage == Stage::kRemoved && s.in_flight == 0) return Internal("sequence {} was removed and is kept", id);
+  if (has_state() && (s.running() || s.in_flight > 0) != (s.slot != kNoBlock)) {
+    return Internal("sequence {} has slot {} and {} steps in flight, running {}", id, s.slot, s.in_flight, s.running());
+  }
   // What is still to be written, or written again, is the sequence's own.
   for (size_t i = s.published; i < s.blocks.size(); ++i) {
     if (blocks.references(s.blocks[i]) != 1) {
@@ -122,6 +125,7 @@ Status Scheduler::CheckIntegrity() const {
   }
   GYRE_RETURN_IF_ERROR(rep_->CheckLists());
   GYRE_RETURN_IF_ERROR(rep_->CheckFlights());
+  GYRE_RETURN_IF_ERROR(rep_->slots.CheckIntegrity(rep_->SlotOwners()));
   return rep_->blocks.CheckIntegrity(rep_->Owners());
 }
 

@@ -21,7 +21,8 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
                 .first_position = s->launched,
                 .count = count,
                 .sample_last = end == s->size(),
-                .blocks = {s->blocks.begin(), s->blocks.begin() + BlocksFor(end)}};
+                .blocks = {s->blocks.begin(), s->blocks.begin() + BlocksFor(end)},
+                .slots = SlotsOf(s, end)};
   counts.computed_rows += count;
   counts.replayed_rows += std::min(s->high_water, end) - std::min(s->high_water, s->launched);
   s->high_water = std::max(s->high_water, end);
@@ -162,8 +163,9 @@ uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
 
 // The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
 uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
-  uint32_t end = s.launched < s.prompt ? s.prompt : s.size();
+  uint32_t end = std::min(s.launched < s.prompt ? s.prompt : s.size(), NextSnapshot(s));
   if (s.suspected() && s.launched < s.proven) end = std::min(end, s.proven);
+  if (s.launched < s.error_from) end = std::min(end, s.error_from);
   const uint32_t count = end - s.launched;
   return options.chunked_prefill ? std::min({count, Chunk(s), rows_left}) : count;
 }

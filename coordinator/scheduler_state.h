@@ -1,6 +1,7 @@
 // What the scheduler keeps. For scheduler*.cc only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "coordinator/block_manager.h"
 #include "coordinator/scheduled_sequence.h"
 #include "coordinator/scheduler.h"
+#include "coordinator/state_slots.h"
 #include "coordinator/step_budget.h"
 
 namespace gyre {
@@ -86,9 +88,23 @@ struct Scheduler::Rep {
   bool PreemptBelow(const Sequence* needy);
   std::vector<uint32_t> Owners() const;
 
+  // Recurrent state (scheduler_slots.cc).
+  bool has_state() const { return options.num_slots > 0; }
+  bool TakeSlot(Sequence* s, BlockManager::Prefix* prefix);
+  uint32_t NextSnapshot(const Sequence& s) const;
+  SlotTable SlotsOf(Sequence* s, uint32_t end);
+  void KeepSnapshot(Sequence* s);
+  void ReleaseSlots(Sequence* s);
+  std::vector<uint32_t> SlotOwners() const;
+
   // What becomes of sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
   void LoseItem(Sequence* s);
+  void Blame(Sequence* s, const StepItem& item) const {
+    if (!has_state()) return;
+    s->error_from = s->error_end == 0 ? item.first_position : std::min(s->error_from, item.first_position);
+    s->error_end = std::max(s->error_end, item.first_position + item.count);
+  }
   void Leave(Sequence* s, Stage stage);
   void Settle(Sequence* s);
   void PublishLanded(Sequence* s);
@@ -101,6 +117,7 @@ struct Scheduler::Rep {
 
   SchedulerOptions options;
   BlockManager blocks;
+  StateSlots slots;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> running;  // by rank
   std::set<Sequence*, ByRank> waiting;

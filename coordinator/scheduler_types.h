@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "base/ids.h"
+#include "base/step.h"
 
 namespace gyre {
 
@@ -30,6 +31,9 @@ constexpr std::optional<SchedulerPolicy> ParsePolicy(std::string_view name) {
 struct SchedulerOptions {
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
+  // Slots of recurrent state (docs/memory.md); 0: the model has none. Each running sequence has one.
+  uint32_t num_slots = 0;
+  uint32_t snapshot_every = 1024;  // positions from one snapshot of a sequence to the next, in whole blocks
   // Steps in flight at most; at least the number of stages.
   uint32_t max_in_flight = 1;
   // Decoding sequences are dealt into this many groups, one a step, so that every stage has work: the number of
@@ -72,6 +76,7 @@ struct StepItem {
   uint32_t count = 0;
   bool sample_last = false;     // the last row decides the next token
   std::vector<BlockId> blocks;  // the whole table up to the last row
+  SlotTable slots;              // with recurrent state
   bool operator==(const StepItem&) const = default;
 };
 
@@ -93,6 +98,7 @@ struct SchedulerStats {
   uint32_t waiting = 0, prefill = 0, decode = 0, held = 0, in_flight = 0, tenants = 0;
   uint32_t max_sequences = 0;  // that may run at once
   uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
+  uint32_t slots_available = 0, snapshots = 0, num_slots = 0;
   uint32_t step_tokens = 0;  // prompt rows that a step may have beside the sequences that decode now
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;
   // First admissions, and the time from Add to them; the admissions that follow preemptions come beside.

@@ -20,6 +20,7 @@
 
 #include "base/ids.h"
 #include "base/kv_type.h"
+#include "kernels/op_types.h"
 #include "kernels/quant.h"
 
 namespace gyre {
@@ -36,28 +37,33 @@ class PackedWeight {
 };
 
 enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)
-// Of a gated feed-forward block, all exact, without tables. kClampedSwiglu is gpt-oss's: with g = min(gate, 7) and u =
-// up within -7 and 7 it is g * sigmoid(1.702 g) * (u + 1).
-enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
 
 // The KV cache of one layer: pools of pages of block_size positions. Page p has its keys at k + p * PageBytes() and its
-// values at v + p * PageBytes(). In a page the heads are contiguous, keys as [head_dim][block_size], as scores are
-// computed for several positions at once, and values as [block_size][head_dim], as sums are computed for several
+// values at v + p * ValuePageBytes(). In a page the heads are contiguous, keys as [head_dim][block_size], as scores are
+// computed for several positions at once, and values as [block_size][value_dim], as sums are computed for several
 // elements at once. In q8_0 each head's int8 elements are followed by its f16 scales, one per 32 elements: [head_dim /
-// 32][block_size] for keys and [block_size][head_dim / 32] for values. In q4_0 a byte has elements i and i + 16 of such
-// a block: keys are [head_dim / 2][block_size], values [block_size][head_dim / 2].
+// 32][block_size] for keys and [block_size][value_dim / 32] for values. In q4_0 a byte has elements i and i + 16 of
+// such a block: keys are [head_dim / 2][block_size], values [block_size][head_dim / 2]. A value may be narrower than
+// its key, and it may be the first value_dim elements of its key (latent attention: DeepSeek-V2, 2024): then there are
+// keys only.
 struct KvView {
   KvType type = KvType::kF16;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
   int block_size = 16;
   int kv_heads = 0;
-  int head_dim = 0;
-  size_t PageElems() const {
-    return static_cast<size_t>(block_size) * static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim);
+  int head_dim = 0;             // elements of a key
+  int value_dim = 0;            // of a value; 0 = head_dim
+  bool values_in_keys = false;  // v is null
+  size_t ValueDim() const { return static_cast<size_t>(value_dim == 0 ? head_dim : value_dim); }
+  // Bytes of a page's keys, and of one head of them.
+  size_t PageBytes() const { return static_cast<size_t>(kv_heads) * HeadBytes(); }
+  size_t HeadBytes() const { return KvBytes(type, static_cast<size_t>(block_size) * static_cast<size_t>(head_dim)); }
+  // Bytes of a page's values, and of one head of them; 0 where they are parts of keys.
+  size_t ValuePageBytes() const { return static_cast<size_t>(kv_heads) * ValueHeadBytes(); }
+  size_t ValueHeadBytes() const {
+    return values_in_keys ? 0 : KvBytes(type, static_cast<size_t>(block_size) * ValueDim());
   }
-  size_t PageBytes() const { return KvBytes(type, PageElems()); }
-  size_t HeadBytes() const { return PageBytes() / static_cast<size_t>(kv_heads); }
 };
 
 // The place of one row: its position in a sequence, and the block table of that sequence.
@@ -154,13 +160,33 @@ class Backend {
   // [rows][half].
   virtual void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,
                     RopePairing pairing) = 0;
-  // Writes k, v [rows][kv_heads][head_dim] to the page of each row, rounded to nearest even; q8_0 and q4_0 are
-  // quantized like DType::kQ8_0 and kQ4_0. REQUIRES for these: head_dim is a multiple of 32.
+  // Writes k [rows][kv_heads][head_dim] and v [rows][kv_heads][value_dim] (null where values are parts of keys) to the
+  // page of each row, rounded to nearest even; q8_0 and q4_0 are quantized like DType::kQ8_0 and kQ4_0. REQUIRES for
+  // these: both widths are multiples of 32.
   virtual void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) = 0;
-  // Softmax attention of each row to positions [max(0, p - window + 1), p] of its sequence; q, out
-  // [rows][heads][head_dim]. The context is summed in splits of 256 positions counted from 0.
+  // Softmax attention of each row to positions [max(0, p - window + 1), p] of its sequence; q [rows][heads][head_dim],
+  // out [rows][heads][value_dim]. The context is summed in splits of 256 positions counted from 0.
   virtual void Attention(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
                          float* out) = 0;
+  // For the sequences' runs, in the order of their positions; x [rows][channels], with `stride` floats from one row to
+  // the next, out [rows][channels].
+  virtual void ShortConv(const float* x, size_t stride, std::span<const StateRun> runs, const ShortConvParams& params,
+                         float* out) = 0;
+  // For each row, in the order of positions: S = decay S + k u^T with u = beta v or, by the delta rule, beta (v - decay
+  // S^T k); out [rows][value_heads][value_dim] = scale S^T q + skip v.
+  virtual void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
+                         float* out) = 0;
+  // step = log(1 + exp(x + bias)) and decay = exp(a * step), for x [rows][heads]; bias, a [heads]. Sums and functions
+  // in double. step may be null.
+  virtual void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
+                          float* decay) = 0;
+  // RmsNorm of `groups` vectors of `dim` elements in each row, with a weight of its own for each group: w
+  // [groups][dim]. May be in place.
+  virtual void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
+                            float* out) = 0;
+  // out[i] = act(x[i]), of an activation with one argument. May be in place.
+  virtual void Activate(const float* x, size_t n, Activation act, float* out) = 0;
+  virtual void MultiplyInPlace(float* x, const float* y, size_t n) = 0;  // x *= y
   // out[i] = act(gate[i]) * up[i] for n elements, or what `act` says of both. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
   virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                 // x += y

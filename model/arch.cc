@@ -101,6 +101,33 @@ constexpr Architecture kArchitectures[] = {
      .experts = true,
      .beside_dense = true,
      .side_inputs = true},
+    {.name = "deepseek2",
+     .pairing = RopePairing::kInterleaved,
+     .normalize_experts = false,
+     .mixers = MixerFamily::kLatent},
+    {.name = "qwen35", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
+    {.name = "qwen35moe", .pairing = RopePairing::kHalves, .qk_norm = QkNorm::kHead, .mixers = MixerFamily::kDeltaNet},
+    {.name = "qwen3next",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kDeltaNet,
+     .joint_gates = true},
+    {.name = "lfm2",
+     .pairing = RopePairing::kHalves,
+     .qk_norm = QkNorm::kHead,
+     .mixers = MixerFamily::kShortConvolution},
+    {.name = "granitehybrid", .pairing = RopePairing::kInterleaved, .scales = true, .mixers = MixerFamily::kMamba2},
+    {.name = "nemotron_h",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kReluSquared,
+     .mixers = MixerFamily::kMamba2,
+     .one_part_layers = true},
+    {.name = "nemotron_h_moe",
+     .pairing = RopePairing::kHalves,
+     .activation = Activation::kReluSquared,
+     .normalize_experts = false,
+     .mixers = MixerFamily::kMamba2,
+     .one_part_layers = true},
 };
 
 // Keys that change the arithmetic where a family has them, and the values at which they do not.
@@ -195,7 +222,7 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
     if (embedding != 0) spec.embedding_scale = static_cast<float>(embedding);
     if (logits != 0) spec.logit_scale = static_cast<float>(1 / logits);
   }
-  if (arch->drafts) {
+  if (arch->drafts || arch->mixers != MixerFamily::kAttention) {
     GYRE_ASSIGN_OR_RETURN(spec.draft_layers, keys.Count("nextn_predict_layers", layers - 1));
   }
   const SpecSource from{.gguf = gguf,

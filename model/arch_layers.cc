@@ -77,7 +77,8 @@ StatusOr<std::vector<int64_t>> LocalLayers(const SpecSource& from) {
   return local;
 }
 
-// What the attention of all layers without a window has in common.
+}  // namespace
+
 StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& spec, size_t layers, int heads) {
   const Keys& keys = from.keys;
   AttentionSpec a;
@@ -155,9 +156,8 @@ Status CheckHeads(size_t layer, const AttentionSpec& a) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
+  if (from.arch.mixers != MixerFamily::kAttention) return ReadOtherLayers(from, layers, spec);
   const Keys& keys = from.keys;
   const Architecture& arch = from.arch;
   GYRE_ASSIGN_OR_RETURN(const auto heads, keys.PerLayer("attention.head_count", from.blocks, 1 << 16));

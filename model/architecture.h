@@ -19,6 +19,9 @@ namespace gyre {
 inline constexpr int64_t kMaxDim = 1 << 20;
 inline constexpr int64_t kMaxLayers = 4096;
 
+// What stands in place of attention, in some layers or all (arch_state.cc).
+enum class MixerFamily : uint8_t { kAttention, kLatent, kDeltaNet, kMamba2, kShortConvolution };
+
 enum class Bias : uint8_t { kNone, kOptional, kRequired };
 
 // One architecture: what its metadata does not say.
@@ -61,6 +64,9 @@ struct Architecture {
   bool beside_dense = false;    // experts stand beside a dense block
   bool side_inputs = false;     // and layers that read earlier layers' keys and values
   bool drafts = false;          // the last layers may be for drafts
+  MixerFamily mixers = MixerFamily::kAttention;
+  bool one_part_layers = false;  // a layer is a mixer or a feed-forward block
+  bool joint_gates = false;      // DeltaNetSpec::joint_gates, and heads are consecutive
 };
 
 template <typename T>
@@ -131,6 +137,13 @@ struct SpecSource {
 
 // The rotation of layers without a window (arch_rope.cc). `trained`: the file's context.
 StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained);
+
+// What the attention of all layers without a window has in common (arch_layers.cc).
+StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& spec, size_t layers, int heads);
+Status CheckHeads(size_t layer, const AttentionSpec& a);
+
+// ReadLayers of families whose mixers are not all attention (arch_state.cc).
+Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec);
 
 // Appends `layers` layers to spec->layers, whose other fields are read already, and sets final_norm_eps
 // (arch_layers.cc).

@@ -119,6 +119,11 @@ class LayerReader {
         w_.matrices[Index(row.slot)] = parts == 1 ? all : RowsOf(all, static_cast<uint64_t>(row.part) * n, n);
         return absl::OkStatus();
       }
+      case TensorForm::kHeads: {
+        GYRE_ASSIGN_OR_RETURN(w_.matrices[Index(row.slot)],
+                              tensors_.Matrices(Named(row.name), row.heads, row.dims[1], row.dims[0]));
+        return absl::OkStatus();
+      }
       case TensorForm::kExperts: break;
     }
     const uint64_t experts = w_.experts.size(), n = row.dims[1], k = row.dims[0];
@@ -181,14 +186,14 @@ StatusOr<WeightView> ReadSideTokens(const TensorTable& tensors, const ModelSpec&
 
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec) {
   HeadWeights head;
-  GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector("output_norm.weight", {Unsigned(spec.dim)}));
+  GYRE_ASSIGN_OR_RETURN(head.final_norm, tensors.Vector(std::string(spec.final_norm_name), {Unsigned(spec.dim)}));
   const char* name = spec.tied_head ? "token_embd.weight" : "output.weight";
   GYRE_ASSIGN_OR_RETURN(head.output, tensors.Matrix(name, Unsigned(spec.vocab), Unsigned(spec.dim)));
   return head;
 }
 
 Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec) {
-  std::unordered_set<std::string> used = {"token_embd.weight", "output_norm.weight", "rope_freqs.weight",
+  std::unordered_set<std::string> used = {"token_embd.weight", std::string(spec.final_norm_name), "rope_freqs.weight",
                                           "rope_factors_long.weight", "rope_factors_short.weight"};
   if (!spec.tied_head) used.insert("output.weight");
   for (size_t i = 0; i < spec.layers.size(); ++i) {

@@ -35,7 +35,7 @@ class Table {
 
   void Add(const AttentionSpec& a) {
     const uint64_t head = Unsigned(a.head_dim), q = Unsigned(a.heads) * head, kv = Unsigned(a.kv_heads) * head;
-    Matrix("attn_q.weight", Slot::kQ, q, dim_, CutAxis::kOutputs, "attn_qkv.weight");
+    Matrix("attn_q.weight", Slot::kQ, a.output_gate ? 2 * q : q, dim_, CutAxis::kOutputs, "attn_qkv.weight");
     const bool own = a.kv_layer < 0;
     if (own) Matrix("attn_k.weight", Slot::kK, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
     if (own && !a.value_is_key) Matrix("attn_v.weight", Slot::kV, kv, dim_, CutAxis::kOutputs, "attn_qkv.weight");
@@ -54,11 +54,71 @@ class Table {
       if (own) Vector("attn_k_norm.weight", Slot::kKNorm, row ? kv : head, cut);
     }
   }
-  // Parts whose forward pass does not exist yet have no tensors; LoadLayer refuses them.
-  void Add(const LatentAttentionSpec&) {}
-  void Add(const DeltaNetSpec&) {}
-  void Add(const Mamba2Spec&) {}
-  void Add(const ShortConvolutionSpec&) {}
+  void Heads(std::string name, Slot slot, uint64_t heads, uint64_t n, uint64_t k) {
+    Matrix(std::move(name), slot, n, k, CutAxis::kOutputs, {}, TensorForm::kHeads);
+    rows_.back().heads = heads;
+  }
+  void Add(const LatentAttentionSpec& a) {
+    const uint64_t heads = Unsigned(a.heads), rank = Unsigned(a.kv_rank), shared = Unsigned(a.rope.dims),
+                   key = Unsigned(a.key_dim), q = heads * (key + shared);
+    if (a.q_rank > 0) {
+      Matrix("attn_q_a.weight", Slot::kQueryLatent, Unsigned(a.q_rank), dim_, CutAxis::kWhole);
+      Vector("attn_q_a_norm.weight", Slot::kQueryLatentNorm, Unsigned(a.q_rank));
+      Matrix("attn_q_b.weight", Slot::kQ, q, Unsigned(a.q_rank), CutAxis::kOutputs);
+    } else {
+      Matrix("attn_q.weight", Slot::kQ, q, dim_, CutAxis::kOutputs);
+    }
+    Matrix("attn_kv_a_mqa.latent", Slot::kLatent, rank, dim_, CutAxis::kWhole, "attn_kv_a_mqa.weight");
+    Matrix("attn_kv_a_mqa.key", Slot::kSharedKey, shared, dim_, CutAxis::kWhole, "attn_kv_a_mqa.weight");
+    Vector("attn_kv_a_norm.weight", Slot::kLatentNorm, rank);
+    Heads("attn_k_b.weight", Slot::kKeyHeads, heads, rank, key);
+    Heads("attn_v_b.weight", Slot::kValueHeads, heads, Unsigned(a.value_dim), rank);
+    Matrix("attn_output.weight", Slot::kO, dim_, heads * Unsigned(a.value_dim), CutAxis::kInputs);
+  }
+  // A vector of several dimensions, the file's: the fastest first.
+  void Shaped(std::string name, Slot slot, std::vector<uint64_t> dims) {
+    Vector(std::move(name), slot, 0);
+    rows_.back().dims = std::move(dims);
+  }
+  void Add(const DeltaNetSpec& d) {
+    const uint64_t head = Unsigned(d.head_dim), heads = Unsigned(d.value_heads), values = heads * head,
+                   channels = 2 * Unsigned(d.key_heads) * head + values;
+    Matrix("attn_qkv.weight", Slot::kStateIn, channels, dim_, CutAxis::kWhole);
+    Matrix("attn_gate.weight", Slot::kOutGate, values, dim_, CutAxis::kOutputs);
+    if (d.joint_gates) {
+      Matrix("ssm_ba.weight", Slot::kStepBeta, 2 * heads, dim_, CutAxis::kOutputs);
+    } else {
+      Matrix("ssm_beta.weight", Slot::kBeta, heads, dim_, CutAxis::kOutputs);
+      Matrix("ssm_alpha.weight", Slot::kStep, heads, dim_, CutAxis::kOutputs);
+    }
+    Shaped("ssm_conv1d.weight", Slot::kConv, {Unsigned(d.kernel), channels});
+    Vector("ssm_dt.bias", Slot::kStepBias, heads, CutAxis::kOutputs);
+    Vector("ssm_a", Slot::kDecay, heads, CutAxis::kOutputs);
+    Vector("ssm_norm.weight", Slot::kStateNorm, head);
+    Matrix("ssm_out.weight", Slot::kO, dim_, values, CutAxis::kInputs);
+  }
+  void Add(const Mamba2Spec& m) {
+    const uint64_t inner = Unsigned(m.inner), heads = Unsigned(m.heads), groups = Unsigned(m.groups),
+                   channels = inner + 2 * groups * Unsigned(m.state);
+    Matrix("ssm_in.gate", Slot::kOutGate, inner, dim_, CutAxis::kWhole, "ssm_in.weight");
+    Matrix("ssm_in.state", Slot::kStateIn, channels, dim_, CutAxis::kWhole, "ssm_in.weight");
+    Matrix("ssm_in.step", Slot::kStep, heads, dim_, CutAxis::kWhole, "ssm_in.weight");
+    Shaped("ssm_conv1d.weight", Slot::kConv, {Unsigned(m.kernel), channels});
+    Vector("ssm_conv1d.bias", Slot::kConvBias, channels);
+    Vector("ssm_dt.bias", Slot::kStepBias, heads);
+    Shaped("ssm_a", Slot::kDecay, {1, heads});
+    Shaped("ssm_d", Slot::kSkip, {1, heads});
+    Shaped("ssm_norm.weight", Slot::kStateNorm, {inner / groups, groups});
+    Matrix("ssm_out.weight", Slot::kO, dim_, inner, CutAxis::kWhole);
+  }
+  void Add(const ShortConvolutionSpec& c) {
+    const char* fused = "shortconv.in_proj.weight";
+    Matrix("shortconv.in_proj.in_gate", Slot::kInGate, dim_, dim_, CutAxis::kWhole, fused);
+    Matrix("shortconv.in_proj.out_gate", Slot::kOutGate, dim_, dim_, CutAxis::kWhole, fused);
+    Matrix("shortconv.in_proj.state", Slot::kStateIn, dim_, dim_, CutAxis::kWhole, fused);
+    Shaped("shortconv.conv.weight", Slot::kConv, {Unsigned(c.kernel), dim_});
+    Matrix("shortconv.out_proj.weight", Slot::kO, dim_, dim_, CutAxis::kWhole);
+  }
   void Add(const NoMixer&) {}
 
   void Add(const DenseSpec& f) {

@@ -28,6 +28,28 @@ enum class Slot : uint8_t {
   kQNorm,
   kKNorm,
   kSinks,  // [heads]
+  // Latent attention: what queries come from (Slot::kQ is then of its rows), and the norm of it; what is kept of a
+  // position, and the norm of it; the elements of the key that all heads share; each head's keys and values.
+  kQueryLatent,
+  kQueryLatentNorm,
+  kLatent,
+  kLatentNorm,
+  kSharedKey,
+  kKeyHeads,    // [heads][kv_rank][key_dim]
+  kValueHeads,  // [heads][value_dim][kv_rank]
+  // Layers with recurrent state (Slot::kO is their output).
+  kStateIn,    // what the convolution sees
+  kInGate,     // a factor of that
+  kOutGate,    // of the output
+  kStep,       // gives the decay
+  kBeta,       // what the delta rule writes of a difference
+  kStepBeta,   // both, as DeltaNetSpec::joint_gates
+  kConv,       // [channels][taps]; Layer has it as [taps][channels]
+  kConvBias,   // [channels]
+  kStepBias,   // [heads]
+  kDecay,      // [heads]
+  kSkip,       // [heads]
+  kStateNorm,  // of a head, or [groups][inner / groups]
   // The dense block, or the expert that all rows share.
   kGate,
   kUp,
@@ -66,6 +88,7 @@ enum class TensorForm : uint8_t {
   kVector,   // expanded to f32, of whatever shape; never quantized
   kMatrix,   // W[n][k], in the file's type
   kRouter,   // a matrix that decides: never quantized
+  kHeads,    // a matrix for each head, in one tensor
   kExperts,  // as many matrices as there are experts, in one tensor or in one each
 };
 
@@ -79,6 +102,7 @@ struct TensorRow {
   TensorForm form = TensorForm::kVector;
   std::vector<uint64_t> dims;  // the file's: the fastest first. An expert's own, without their number
   CutAxis cut = CutAxis::kWhole;
+  uint64_t heads = 1;  // of kHeads
   // Where all layers share a tensor without "blk.3.": which of so many equal parts, by rows, is this layer's.
   int part = 0, parts = 0;  // 0 parts: the layer's own tensor
   std::string fused;        // the tensor that may hold its rows and those of the neighbours in this table; "" = none

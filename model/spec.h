@@ -38,6 +38,7 @@ struct AttentionSpec {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool output_bias = false;
+  bool output_gate = false;   // q's rows are, per head, a query and a gate: a sigmoid of this scales the head's result
   bool sinks = false;         // AttentionParams::sinks
   bool value_norm = false;    // RMS norm of v over each head, without weights
   bool value_is_key = false;  // v is k before its norm and rope
@@ -73,6 +74,8 @@ struct DeltaNetSpec {
   int head_dim = 0;     // of keys and of values
   // Value head j reads key head j / (value_heads / key_heads); otherwise j % key_heads.
   bool consecutive = false;
+  // beta and alpha are one tensor: for each key head those of its value heads.
+  bool joint_gates = false;
   bool operator==(const DeltaNetSpec&) const = default;
 };
 
@@ -177,15 +180,47 @@ struct ModelSpec {
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
   int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
-  int kv_groups = 1;
+  int kv_groups = 1;        // 2 with recurrent state (docs/memory.md), whose group is 1
+  std::string_view final_norm_name = "output_norm.weight";  // in the file
   int side_width = 0;  // of all layers' side inputs together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
 
   // KV elements (K and V together) one position takes in a layer.
   static size_t KvElems(const LayerSpec& l) {
+    if (const auto* latent = std::get_if<LatentAttentionSpec>(&l.mixer))
+      return static_cast<size_t>(latent->kv_rank) + static_cast<size_t>(latent->rope.dims);
     const AttentionSpec* a = l.attention();
     return a == nullptr || a->kv_layer >= 0 ? 0
                                             : 2 * static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim);
+  }
+  // The recurrent state of one sequence in a layer, in floats: what its convolution keeps, and its matrices.
+  struct StateSize {
+    size_t channels = 0, taps = 0;  // the last taps - 1 inputs of each channel
+    size_t matrices = 0;
+    size_t floats() const { return channels * (taps == 0 ? 0 : taps - 1) + matrices; }
+  };
+  static StateSize StateOf(const LayerSpec& l, int dim) {
+    auto size = [](int n) { return static_cast<size_t>(n); };
+    if (const auto* d = std::get_if<DeltaNetSpec>(&l.mixer)) {
+      return {.channels = size(2 * d->key_heads + d->value_heads) * size(d->head_dim),
+              .taps = size(d->kernel),
+              .matrices = size(d->value_heads) * size(d->head_dim) * size(d->head_dim)};
+    }
+    if (const auto* m = std::get_if<Mamba2Spec>(&l.mixer)) {
+      return {.channels = size(m->inner) + 2 * size(m->groups) * size(m->state),
+              .taps = size(m->kernel),
+              .matrices = size(m->inner) * size(m->state)};
+    }
+    if (const auto* c = std::get_if<ShortConvolutionSpec>(&l.mixer)) {
+      return {.channels = size(dim), .taps = size(c->kernel), .matrices = 0};
+    }
+    return {};
+  }
+  // Bytes of recurrent state that one sequence takes in all layers.
+  uint64_t StateBytes() const {
+    uint64_t floats = 0;
+    for (const LayerSpec& layer : layers) floats += StateOf(layer, dim).floats();
+    return floats * sizeof(float);
   }
   // Bytes of KV cache that one position takes in all layers.
   uint64_t KvBytesPerToken(KvType type) const {

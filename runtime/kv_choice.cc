@@ -30,12 +30,25 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
   // A context that nobody asked for is no longer than the cache.
   if (wish.ctx == 0) choice.context = static_cast<uint32_t>(std::min<uint64_t>(choice.context, tokens));
   choice.max_sequences = wish.max_sequences != 0 ? wish.max_sequences : std::max(wish.parallel, 64u);
+  if (wish.state_bytes > 0) {
+    // Memory that is never written costs nothing, but a worker must hold what may be.
+    constexpr uint64_t kMost = 1 << 16;
+    uint64_t slots = std::min(kMost, 2 * uint64_t{choice.max_sequences});
+    if (wish.memory > 0) slots = std::min(slots, wish.memory / 4 / wish.state_bytes);
+    slots = std::max<uint64_t>(slots, 2);
+    choice.num_slots = static_cast<uint32_t>(slots);
+    choice.max_sequences = std::min(choice.max_sequences, (choice.num_slots + 1) / 2);
+  }
   const uint64_t whole = tokens / std::max(choice.context, 1u);
   choice.sentence = fmt::format("KV cache: {} tokens, {:.2f} GiB ({}); context {}, {} sequences at once, {}", tokens,
                                 static_cast<double>(tokens * wish.bytes_per_token) / (1 << 30), why, choice.context,
                                 choice.max_sequences,
                                 wish.reserve ? fmt::format("of which {} fit, a whole context reserved for each", whole)
                                              : fmt::format("{} of them with the whole context", whole));
+  if (choice.num_slots > 0) {
+    choice.sentence += fmt::format("; {} recurrent states of {:.1f} MiB", choice.num_slots,
+                                   static_cast<double>(wish.state_bytes) / (1 << 20));
+  }
   return choice;
 }
 

@@ -17,13 +17,15 @@ struct KvWish {
   uint32_t block_size = 16;
   bool reserve = false;  // each sequence holds a whole context
   uint64_t bytes_per_token = 0;
-  uint64_t memory = 0;  // free bytes; 0 = unknown. Half of them are for the cache where `tokens` is 0
+  uint64_t state_bytes = 0;  // of recurrent state, for each sequence; 0 = the model has none
+  uint64_t memory = 0;       // free bytes; 0 = unknown. Half of them are for the cache where `tokens` is 0
 };
 
 struct KvChoice {
   uint32_t context = 0, num_blocks = 0, max_sequences = 0;
-  bool cut = false;      // the memory holds less than what was asked for, or than the model was made for
-  std::string sentence;  // what was chosen, and why
+  uint32_t num_slots = 0;  // of recurrent state: for the sequences, and as many for snapshots
+  bool cut = false;        // the memory holds less than what was asked for, or than the model was made for
+  std::string sentence;    // what was chosen, and why
 };
 
 // kInvalidArgument: a number of tokens that blocks cannot count.

@@ -27,6 +27,7 @@ KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, KvType type) {
           .block_size = o.block_size,
           .reserve = o.kv_reserve,
           .bytes_per_token = spec.KvBytesPerToken(type),
+          .state_bytes = spec.StateBytes(),
           .memory = AvailableMemory()};
 }
 
@@ -36,7 +37,8 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, 1, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
-  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context;
+  // A state and a snapshot of it at least.
+  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context + 2 * model.spec().StateBytes();
   for (uint64_t bytes : sizes->layers) needed += bytes;
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
@@ -126,9 +128,10 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.term = term_;
   c.new_key = RandomKey;
   c.model_hash = model_->content_hash();
-  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, num_blocks, static_cast<int>(o.block_size), kv));
+  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, num_blocks, static_cast<int>(o.block_size), kv, cache.num_slots));
   c.block_size = static_cast<int>(o.block_size);
   c.num_blocks = num_blocks;
+  c.num_slots = cache.num_slots;
   c.kv_type = kv;
   c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
@@ -153,6 +156,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
 
   EngineOptions e;
   e.scheduler.num_blocks = num_blocks;
+  e.scheduler.num_slots = cache.num_slots;
   e.scheduler.block_size = o.block_size;
   e.scheduler.max_rows = o.max_rows;
   e.scheduler.chunk = o.chunk;

@@ -5,7 +5,7 @@ if(GYRE_TESTS)
                   coordinator_sampler_paths_test coordinator_text_stream_test coordinator_scheduler_test
                   coordinator_scheduler_isolation_test coordinator_scheduler_load_test
                   coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_cluster_asks_test
-                  coordinator_cluster_local_test
+                  coordinator_cluster_local_test coordinator_state_slots_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test DEPS gyre_coordinator Boost::json)

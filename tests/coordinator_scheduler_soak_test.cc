@@ -105,11 +105,48 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   RecordProperty("aged", std::to_string(sum.aged));
 }
 
+// Recurrent state can't go back: what is sent again begins again, from a snapshot or from position 0.
+TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
+  SchedulerStats sum;
+  uint64_t lost = 0, failed = 0, refused = 0, snapshots = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    WorldOptions options = RandomOptions(seed);
+    std::mt19937_64 random(seed + 1000);
+    SchedulerOptions& o = options.scheduler;
+    o.num_slots = std::uniform_int_distribution<uint32_t>(1, 2 * o.max_sequences + 2)(random);
+    o.snapshot_every = std::uniform_int_distribution<uint32_t>(1, 12)(random);
+    SchedulerWorld world(options);
+    for (int i = 0; i < 600; ++i) {
+      world.RandomEvent();
+      snapshots = std::max<uint64_t>(snapshots, world.stats().snapshots);
+    }
+    world.RunDry();
+    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    lost += world.lost();
+    failed += world.failed();
+    refused += world.refused();
+    const SchedulerStats stats = world.stats();
+    sum.preemptions += stats.preemptions;
+    sum.cached_positions += stats.cached_positions;
+    sum.cache_hits += stats.cache_hits;
+    sum.replayed_rows += stats.replayed_rows;
+  }
+  EXPECT_GE(sum.preemptions, 1000u);
+  EXPECT_GE(sum.cached_positions, 5000u);
+  EXPECT_GE(sum.cache_hits, 500u);
+  EXPECT_GE(sum.replayed_rows, 10000u);
+  EXPECT_GE(lost, 5u);
+  EXPECT_GE(failed, 20u);
+  EXPECT_GE(refused, 20u);
+  EXPECT_GE(snapshots, 5u);
+}
+
 // The checker itself: a bug planted between scheduler and stages must be found.
-std::string ProblemWith(std::function<void(StepPlan*)> corrupt) {
+std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slots = 0) {
   WorldOptions options = RandomOptions(3);
   options.scheduler = {.num_blocks = 16,
                        .block_size = 2,
+                       .num_slots = num_slots,
                        .max_in_flight = 3,
                        .decode_groups = 3,
                        .max_rows = 8,
@@ -123,6 +160,7 @@ std::string ProblemWith(std::function<void(StepPlan*)> corrupt) {
 
 TEST(SchedulerSoak, FindsNothingWherePlansAreLeftAlone) {
   EXPECT_EQ(ProblemWith([](StepPlan*) {}), "");
+  EXPECT_EQ(ProblemWith([](StepPlan*) {}, 8), "");
 }
 
 TEST(SchedulerSoak, FindsATableThatNamesAnothersBlock) {
@@ -143,6 +181,25 @@ TEST(SchedulerSoak, FindsSwappedBlocks) {
                 if (item.first_position >= 4) std::swap(item.blocks[0], item.blocks[1]);
               }
             }),
+            "");
+}
+
+TEST(SchedulerSoak, FindsASnapshotThatIsNotTaken) {
+  EXPECT_NE(ProblemWith(
+                [](StepPlan* plan) {
+                  for (StepItem& item : plan->items) item.slots.copy = kNoBlock;
+                },
+                8),
+            "");
+}
+
+TEST(SchedulerSoak, FindsASlotOfAnother) {
+  BlockId others = 0;
+  EXPECT_NE(ProblemWith(
+                [&others](StepPlan* plan) {
+                  for (StepItem& item : plan->items) std::swap(item.slots.slot, others);
+                },
+                8),
             "");
 }
 

@@ -138,6 +138,56 @@ TEST_P(Attention, PagesOfAnySize) {
   }
 }
 
+// Latent attention: one head of keys for many queries, and values that are the first part of the keys. Also values that
+// are narrower than keys, in pages of their own.
+TEST_P(Attention, ValuesOfAnotherWidthAndInKeys) {
+  const auto one = MakeBackend(GetParam(), 1), eight = MakeBackend(GetParam(), 8);
+  struct Shape {
+    int heads, kv_heads, key, value;
+  };
+  for (const Shape& s : {Shape{4, 1, 40, 32}, Shape{20, 1, 96, 64}, Shape{6, 2, 64, 32},
+                         Shape{70, 1, 32, 32}}) {  // more queries than share a read
+    for (const bool in_keys : {true, false}) {
+      for (const int block : {16, 5, 300}) {
+        for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0}) {
+          if (KvHasScales(type) && s.key % 32 != 0) continue;
+          if (block != 16 && type != KvType::kF16 && type != KvType::kQ4_0) continue;
+          if (testing::kSanitized && block == 300) continue;
+          const uint32_t positions = 290;
+          Cache cache = MakeCache(type, s.kv_heads, s.key, block, positions);
+          cache.view.value_dim = s.value;
+          cache.view.values_in_keys = in_keys;
+          if (in_keys) cache.view.v = nullptr;
+          const auto key_width = static_cast<size_t>(s.kv_heads * s.key),
+                     value_width = static_cast<size_t>(s.kv_heads * s.value),
+                     q_width = static_cast<size_t>(s.heads * s.key), width = static_cast<size_t>(s.heads * s.value);
+          std::vector<KvRow> rows;
+          for (uint32_t p = 0; p < positions; ++p) rows.push_back({cache.table.data(), p});
+          const auto v = Random(positions * value_width, 2);
+          fast_->StoreKv(Random(positions * key_width, 1).data(), in_keys ? nullptr : v.data(), rows, cache.view);
+          const size_t count = 5;
+          const auto q = Random(count * q_width, 3);
+          const AttentionParams params{.heads = s.heads, .scale = 0.1f};
+          std::vector<float> expected(count * width), together(expected.size(), NAN), alone(width);
+          const auto last = std::span(rows).subspan(positions - count);
+          ref_->Attention(q.data(), last, cache.view, params, expected.data());
+          fast_->Attention(q.data(), last, cache.view, params, together.data());
+          for (size_t i = 0; i < expected.size(); ++i)
+            ASSERT_NEAR(together[i], expected[i], 1e-5)
+                << KvTypeName(type) << ", pages of " << block << ", in keys " << in_keys;
+          for (Backend* backend : {fast_.get(), one.get(), eight.get()}) {
+            for (size_t r = 0; r < count; ++r) {
+              backend->Attention(&q[r * q_width], last.subspan(r, 1), cache.view, params, alone.data());
+              ASSERT_EQ(std::memcmp(alone.data(), &together[r * width], alone.size() * 4), 0)
+                  << KvTypeName(type) << ", pages of " << block << ", in keys " << in_keys;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // Many splits are combined in pairs by the thread that finishes second. The bits are the same for a row alone and in a
 // batch, for every number of threads and every order of arrival.
 TEST_P(Attention, SplitsAreAddedInOneOrder) {

@@ -29,9 +29,15 @@ TEST_P(Ops, SmallOpsMatchTheReference) {
       fast_->RmsNorm(x.data(), rows, dim, weight, 1e-5f, b.data());
       near(1e-6);
     }
-    for (Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
+    for (Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu, Activation::kSigmoid,
+                           Activation::kReluSquared}) {
       ref_->GatedActivation(x.data(), y.data(), a.size(), act, a.data());
       fast_->GatedActivation(x.data(), y.data(), b.size(), act, b.data());
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3e-6 * std::fabs(a[i]) + 1e-12) << dim;
+      if (act == Activation::kClampedSwiglu) continue;  // it has two arguments
+      ref_->Activate(x.data(), a.size(), act, a.data());
+      b = x;
+      fast_->Activate(b.data(), b.size(), act, b.data());
       for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(b[i], a[i], 3e-6 * std::fabs(a[i]) + 1e-12) << dim;
     }
     for (RopePairing pairing : {RopePairing::kInterleaved, RopePairing::kHalves}) {

@@ -82,5 +82,22 @@ TEST(KvChoice, MoreThanBlocksCanCountIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(ChooseKv(wish).status()));
 }
 
+// Recurrent states: one for each sequence and as many for snapshots, in a quarter of the memory.
+TEST(KvChoice, SlotsOfRecurrentState) {
+  KvWish wish = Wish();
+  EXPECT_EQ(Chosen(wish).num_slots, 0u);
+  wish.state_bytes = 1 << 20;
+  wish.memory = 0;
+  wish.max_sequences = 10;
+  EXPECT_EQ(Chosen(wish).num_slots, 20u);
+  EXPECT_EQ(Chosen(wish).max_sequences, 10u);
+  wish.memory = uint64_t{24} << 20;
+  EXPECT_EQ(Chosen(wish).num_slots, 6u);
+  EXPECT_EQ(Chosen(wish).max_sequences, 3u);
+  wish.memory = 1;
+  EXPECT_EQ(Chosen(wish).num_slots, 2u) << "one sequence runs, and a snapshot of it is kept";
+  EXPECT_EQ(Chosen(wish).max_sequences, 1u);
+}
+
 }  // namespace
 }  // namespace gyre

@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "runtime/runtime.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
 #include "tests/testing/shared_data.h"
@@ -46,22 +45,8 @@ constexpr GoldenCase kCases2026[] = {
     {"tiny-gemma4-moe-s0-f16", 2.41e-3, true},      {"tiny-gemma4-e-s0-f16", 2.39e-3, true},
 };
 
-template <typename T>
-std::vector<T> ReadNumbers(const std::string& path) {
-  std::ifstream in(path);
-  std::vector<T> out;
-  for (T v; in >> v;) out.push_back(v);
-  return out;
-}
-
-std::vector<float> ReadFloats(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  std::vector<float> out(text.str().size() / 4);
-  std::memcpy(out.data(), text.str().data(), out.size() * 4);
-  return out;
-}
+using testing::ReadFloats;
+using testing::ReadNumbers;
 
 double MedianRowError(const std::vector<std::vector<float>>& got, const std::vector<float>& expected) {
   std::vector<double> errors;

@@ -3,27 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "worker/forward_scratch.h"
+
 namespace gyre {
 namespace {
 
-template <typename Buffer>
-float* EnsureCapacity(Buffer& buffer, size_t n) {
-  if (buffer.size() < n) buffer.resize(n);
-  return buffer.data();
-}
-
-const float* Data(const std::vector<float>& v) { return v.data(); }
-
-// Moves the rows [dim] with these indices, which rise, to the front of x.
-void Gather(std::span<const size_t> numbers, size_t dim, float* x) {
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (numbers[i] != i) std::copy_n(x + numbers[i] * dim, dim, x + i * dim);
-  }
-}
-
-// The dense block, or the shared expert.
+// The dense block, or the shared expert. A block without gate has its up matrix in that place.
 Backend::Ffn DenseWeights(const Layer& layer) {
-  return {layer.matrix(Slot::kGate), layer.matrix(Slot::kUp), layer.matrix(Slot::kDown)};
+  return {layer.matrix(layer.Has(Slot::kGate) ? Slot::kGate : Slot::kUp), layer.matrix(Slot::kUp),
+          layer.matrix(Slot::kDown)};
 }
 
 }  // namespace
@@ -33,6 +21,7 @@ void RowPlaces::Fill(const StepBatch& batch, bool logit_rows_only) {
   numbers_.clear();
   classes_.clear();
   runs_.clear();
+  sequences_.clear();
   size_t before = 0;  // rows of the sequences before this one
   for (const SeqRows& s : batch.seqs) {
     auto add = [&](uint32_t first, uint32_t count) {
@@ -47,6 +36,7 @@ void RowPlaces::Fill(const StepBatch& batch, bool logit_rows_only) {
       add(0, s.row_count);
     else
       for (const RowRequest& r : s.requests) add(r.first, r.count);
+    sequences_.push_back({before, s.row_count, s.blocks.size() > 1 ? s.blocks[1][0] : kNoBlock});
     before += s.row_count;
   }
   for (auto& table : tables_) table->fresh = false;
@@ -101,12 +91,27 @@ void Forward::AddPart(const Layer& layer, Slot post_norm, size_t rows, float* x,
 
 void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places, RowPlaces& logit_rows, float* x) {
   const LayerSpec& spec = layer.spec;
+  // The output matrix of a mixer, on the logit rows.
+  auto project = [&](const float* mixed) {
+    if (logit_rows.rows().empty()) return;
+    AddPart(layer, Slot::kMixerPostNorm, logit_rows.rows().size(), x, [&](const Result& result) {
+      Multiply(mixed, logit_rows.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
+    });
+  };
   if (const AttentionSpec* attention = spec.attention()) {
     Norm(layer, Slot::kMixerNorm, x, places.rows().size());
     Project(layer, *attention, kv->view(), places, logit_rows, x);
     if (logit_rows.rows().empty()) return;
     AddPart(layer, Slot::kMixerPostNorm, logit_rows.rows().size(), x,
             [&](const Result& result) { Attend(layer, *attention, kv->view(), logit_rows, result); });
+  } else if (const auto* latent = std::get_if<LatentAttentionSpec>(&spec.mixer)) {
+    Norm(layer, Slot::kMixerNorm, x, places.rows().size());
+    const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
+    project(mixed);
+  } else if (spec.kv_group == 1) {
+    Norm(layer, Slot::kMixerNorm, x, places.rows().size());
+    const float* mixed = ApplyState(layer, places, logit_rows, x);
+    project(mixed);
   } else if (&logit_rows != &places) {
     Gather(logit_rows.numbers(), dim_, x);
   }
@@ -128,15 +133,6 @@ void Forward::Norm(const Layer& layer, Slot slot, const float* x, size_t rows) {
     std::copy_n(x, rows * dim_, out);
 }
 
-template <typename Fn>
-void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
-  size_t rows = 0;
-  for (const ClassRun& run : runs) rows += run.rows;
-  if (exact_ || backend_.prefill_matches_decode()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
-  for (const ClassRun& run : runs)
-    f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrefill : Arithmetic::kDecode);
-}
-
 void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvView& kv, RowPlaces& places,
                       RowPlaces& logit_rows, float* x) {
   const size_t rows = places.rows().size(), kept = logit_rows.rows().size(),
@@ -146,15 +142,21 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   float* q = EnsureCapacity(q_, kept * q_dim);
   float* k = EnsureCapacity(k_, rows * kv_dim);
   float* v = EnsureCapacity(v_, rows * kv_dim);
+  float* queries = spec.output_gate ? EnsureCapacity(in_, 2 * kept * q_dim) : q;
   const bool own = spec.kv_layer < 0, has_v = own && !spec.value_is_key;
   products_.clear();
-  if (kept == rows) products_.push_back({layer.matrix(Slot::kQ), q});
+  if (kept == rows) products_.push_back({layer.matrix(Slot::kQ), queries});
   if (own) products_.push_back({layer.matrix(Slot::kK), k});
   if (has_v) products_.push_back({layer.matrix(Slot::kV), v});
   if (!products_.empty()) Multiply(normed_.data(), places.runs());
   if (kept < rows) {
     for (float* all : {normed_.data(), x}) Gather(logit_rows.numbers(), dim_, all);
-    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), q}});
+    if (kept > 0) Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQ), queries}});
+  }
+  if (spec.output_gate) {
+    const size_t heads = kept * static_cast<size_t>(spec.heads);
+    CopyColumns(queries, heads, 2 * head_dim, head_dim, q, head_dim);
+    CopyColumns(queries + head_dim, heads, 2 * head_dim, head_dim, EnsureCapacity(gate_, kept * q_dim), head_dim);
   }
   if (own && spec.value_is_key) std::copy_n(k, rows * kv_dim, v);
   auto finish = [&](float* to, RowPlaces& of, int heads, Slot bias, Slot norm) {
@@ -197,6 +199,11 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
     backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), kv, params, attended + row * q_dim);
     row += count;
   });
+  if (spec.output_gate) {
+    const size_t n = places.rows().size() * q_dim;
+    backend_.Activate(gate_.data(), n, Activation::kSigmoid, gate_.data());
+    backend_.MultiplyInPlace(attended, gate_.data(), n);
+  }
   Multiply(attended, places.runs(), {{layer.matrix(Slot::kO), result.rows, result.add}});
   if (spec.output_bias) backend_.AddBias(result.rows, places.rows().size(), dim_, Data(layer.vector(Slot::kOBias)));
 }
@@ -219,6 +226,14 @@ void Forward::Multiply(const float* x, std::span<const ClassRun> runs) {
 void Forward::Ffn(const Block& block, const float* x, std::span<const ClassRun> runs, Activation activation,
                   Result result) {
   const Backend::Ffn& w = block.w;
+  if (&w.gate == &w.up) {  // not gated
+    size_t rows = 0;
+    for (const ClassRun& run : runs) rows += run.rows;
+    float* up = EnsureCapacity(in_, rows * w.up.n);
+    Multiply(x, runs, {{w.up, up}});
+    backend_.Activate(up, rows * w.up.n, activation, up);
+    return Multiply(up, runs, {{w.down, result.rows, result.add}});
+  }
   if (block.down_bias == nullptr) {
     return ForEachClass(runs, [&](size_t rows, Arithmetic arithmetic) {
       backend_.FeedForward(x, rows, w, activation, arithmetic, result.rows, result.add);
@@ -297,7 +312,7 @@ void Forward::MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPl
       AddRows(places.classes()[chosen[i].row], 1, &expert_runs_);
     }
     const PackedFfn& w = layer.experts[e];
-    Block block{{*w.gate, *w.up, *w.down}};
+    Block block{{w.gate != nullptr ? *w.gate : *w.up, *w.up, *w.down}};
     if (spec.biases) {
       block.gate_bias = Data(layer.vector(Slot::kExpertGateBias)) + e * width;
       block.up_bias = Data(layer.vector(Slot::kExpertUpBias)) + e * width;

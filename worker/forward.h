@@ -34,6 +34,12 @@ class RowPlaces {
   std::span<const size_t> numbers() const { return numbers_; }    // each row's index among the step's
   std::span<const RowClass> classes() const { return classes_; }  // each row's class
   std::span<const ClassRun> runs() const { return runs_; }
+  // Each sequence's rows, with its slot of recurrent state (kNoBlock: the model has none).
+  struct SequenceRows {
+    size_t first = 0, count = 0;
+    BlockId slot = kNoBlock;
+  };
+  std::span<const SequenceRows> sequences() const { return sequences_; }
   // cos and sin [rows][dims/2] of a rotary embedding, computed once a step.
   struct Rotation {
     const float* cos;
@@ -52,6 +58,7 @@ class RowPlaces {
   std::vector<size_t> numbers_;
   std::vector<RowClass> classes_;
   std::vector<ClassRun> runs_;
+  std::vector<SequenceRows> sequences_;
   std::vector<std::unique_ptr<Table>> tables_;
 };
 
@@ -93,6 +100,19 @@ class Forward {
                RowPlaces& logit_rows, float* x);
   void Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
               const Result& result);
+  // The mixers of forward_state.cc.
+  // Both take all rows in, compact x to the logit rows and return what the output matrix is for, of these rows.
+  const float* AttendLatent(const Layer& layer, const LatentAttentionSpec& spec, RowPlaces& places,
+                            RowPlaces& logit_rows, float* x);
+  const float* ApplyState(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x);
+  void Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces& places, float* out);
+  void Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& places, float* out);
+  void Mix(const Layer& layer, const ShortConvolutionSpec& spec, const RowPlaces& places, float* out);
+  // The convolution of in [rows][channels], of the layer's states.
+  void Convolve(const Layer& layer, const float* in, bool silu, float* out);
+  // out_h = W_h x_h for each head: in has `heads` vectors of in_stride floats a row, of which the first W_h.k count.
+  void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
+                     std::span<const ClassRun> runs, size_t rows, float* out, size_t out_stride);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
   // Fills routes_ from what the router sees, [rows][dim].
   void Route(const Layer& layer, const ExpertSpec& spec, const float* x, size_t rows);
@@ -122,6 +142,8 @@ class Forward {
   const size_t dim_;
   const bool exact_;
   AlignedVector<float> normed_, q_, k_, v_, attended_, result_, mixed_;
+  AlignedVector<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, head_in_, head_out_;
+  std::vector<StateRun> states_;  // of the layer that is computed
   AlignedVector<float> scores_, gathered_, expert_out_, routed_, gates_, dense_;
   ExpertRoutes routes_;
   // Of SetTokens: embeddings [row][dim], and the tokens' parts of all side inputs [row][side width].
@@ -130,5 +152,14 @@ class Forward {
   std::vector<ClassRun> expert_runs_;
   std::vector<Backend::Product> products_;  // scratch of Multiply
 };
+
+template <typename Fn>
+void Forward::ForEachClass(std::span<const ClassRun> runs, const Fn& f) const {
+  size_t rows = 0;
+  for (const ClassRun& run : runs) rows += run.rows;
+  if (exact_ || backend_.prefill_matches_decode()) return f(rows, exact_ ? Arithmetic::kExact : Arithmetic::kDecode);
+  for (const ClassRun& run : runs)
+    f(run.rows, run.row_class == RowClass::kPrompt ? Arithmetic::kPrefill : Arithmetic::kDecode);
+}
 
 }  // namespace gyre

@@ -16,12 +16,35 @@ namespace gyre {
 // kInvalidArgument: the type can't hold heads of this layer's size.
 Status CheckKvType(KvType type, const LayerSpec& spec);
 
-// The pages of one layer: anonymous memory that is touched only when used.
+// How large the memory of sequences is; the same on every stage.
+struct CacheSize {
+  uint32_t num_blocks = 0;
+  int block_size = 16;
+  KvType type = KvType::kF16;
+  uint32_t num_slots = 0;  // of recurrent state
+};
+
+// What stands before a slot's state: whose it is, and which position comes next (docs/memory.md).
+struct SlotHeader {
+  SeqId seq{};
+  uint32_t incarnation = 0;
+  uint32_t position = 0;  // kNoPosition while rows are applied
+  uint32_t snapshot = 0;  // number of a snapshot; 0: it is none
+  static constexpr uint32_t kNoPosition = 0xFFFFFFFFu;
+};
+
+// The memory of one layer, by pages: those of keys and values, or the slots of recurrent state. Anonymous memory that
+// is touched only when used.
 class PagePool {
  public:
-  // kResourceExhausted with the numbers. REQUIRES: ModelSpec::KvElems(spec) > 0.
+  // Null where the layer keeps nothing. kInvalidArgument: a type that can't hold its heads; kResourceExhausted with the
+  // numbers.
+  static StatusOr<std::unique_ptr<PagePool>> For(const LayerSpec& spec, int dim, const CacheSize& size);
+  // Pages of keys and values. REQUIRES: ModelSpec::KvElems(spec) > 0.
   static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                   KvType type);
+  // Slots of so many floats.
+  static StatusOr<std::unique_ptr<PagePool>> MakeSlots(size_t floats, uint32_t num_slots);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -29,7 +52,20 @@ class PagePool {
   const KvView& view() const { return view_; }
   uint32_t num_blocks() const { return num_blocks_; }
   size_t bytes() const { return bytes_; }
-  size_t page_bytes() const { return bytes_ / num_blocks_; }  // K and V
+  size_t page_bytes() const { return page_k_ + page_v_; }  // K and V, or a slot
+  // Whether the pages are slots; then there is no view of keys and values.
+  bool has_slots() const { return floats_ > 0; }
+  // Whether it is what For would make.
+  bool Fits(const CacheSize& size) const;
+
+  // Slots: the header, and the state [floats].
+  SlotHeader Header(BlockId slot) const;
+  void SetHeader(BlockId slot, const SlotHeader& header);
+  float* State(BlockId slot) const;
+  // Zeros in place of the state.
+  void Clear(BlockId slot);
+  // Copies the state, not the header.
+  void CopyState(BlockId from, BlockId to);
 
   // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
@@ -37,13 +73,18 @@ class PagePool {
   // The number of pools that exist in this process.
   static size_t Live();
 
-  // A page as it travels: K, then V; page_bytes().
+  // A page as it travels: K, then V, or header and state; page_bytes().
   void Read(BlockId page, std::byte* out) const;
   void Write(BlockId page, const std::byte* from);
 
  private:
+  static constexpr size_t kHeaderBytes = 64;
   PagePool() = default;
+  Status Map(uint32_t pages, size_t page_k, size_t page_v);
+
   KvView view_;
+  size_t page_k_ = 0, page_v_ = 0;  // bytes
+  size_t floats_ = 0;               // of a slot
   uint32_t num_blocks_ = 0;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
@@ -61,7 +102,8 @@ struct Layer {
   LayerWeights weights;                                            // its matrices' views are packed here:
   std::array<std::shared_ptr<const PackedWeight>, kSlots> packed;  // null where the spec has none
   std::vector<PackedFfn> experts;
-  std::shared_ptr<PagePool> pages;  // null where the layer keeps no keys and values of its own
+  std::vector<std::shared_ptr<const PackedWeight>> key_heads, value_heads;  // of latent attention, one a head
+  std::shared_ptr<PagePool> pages;  // null where the layer keeps nothing of its own
 
   bool Has(Slot slot) const { return packed[Index(slot)] != nullptr; }
   const PackedWeight& matrix(Slot slot) const { return *packed[Index(slot)]; }
@@ -81,8 +123,7 @@ struct Ends {
 
 using BytesDone = std::function<void(size_t)>;
 
-// Returns the errors of the lookups; kUnimplemented: the spec has a part that no forward pass exists for. Calls `done`
-// with the number of source bytes that were packed.
+// Returns the errors of the lookups. Calls `done` with the number of source bytes that were packed.
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
 StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
 

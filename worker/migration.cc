@@ -36,8 +36,9 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   return out;
 }
 
-PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers)
-    : link_(std::move(link)), source_(std::move(source)) {
+PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers,
+                       uint32_t num_blocks, uint32_t num_slots)
+    : link_(std::move(link)), source_(std::move(source)), num_blocks_(num_blocks), num_slots_(num_slots) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -45,13 +46,35 @@ PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, std::vect
   }
 }
 
-Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Duration silence) {
+// The pages of each layer that the last round must bring up to date; none in the other rounds.
+Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
+  for (auto& [index, c] : layers_) c.live.clear();
+  if (blocks == nullptr) return absl::OkStatus();
+  for (BlockId b : *blocks) {
+    if (b >= num_blocks_ && b - num_blocks_ >= num_slots_) {
+      return InvalidArgument("block {}, there are {} and {} slots", b, num_blocks_, num_slots_);
+    }
+    const bool slot = b >= num_blocks_;
+    const BlockId page = slot ? b - num_blocks_ : b;
+    for (auto& [index, c] : layers_) {
+      if (c.layer->pages->has_slots() != slot) continue;
+      if (page >= c.written.size()) {
+        return InvalidArgument("{} {} of layer {}, there are {}", slot ? "slot" : "block", page, index,
+                               c.written.size());
+      }
+      c.live.push_back(page);
+    }
+  }
+  return absl::OkStatus();
+}
+
+Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, Duration silence) {
   PullPages request{.layer = static_cast<uint32_t>(c.layer->index),
                     .from = from,
                     .since = c.since,
                     .max_bytes = kPullBytes,
                     .check = {}};
-  if (!c.started && blocks != nullptr) request.check = *blocks;
+  if (!c.started) request.check = c.live;
   Encoder out;
   EncodePullPages(request, &out);
   const ByteSpan parts[] = {out.bytes()};
@@ -84,7 +107,8 @@ Status PagePuller::Take(const Pages& p, uint64_t* count) {
   return absl::OkStatus();
 }
 
-Status PagePuller::Verify(const Copied& c, const std::vector<BlockId>& blocks) const {
+Status PagePuller::Verify(const Copied& c) const {
+  const std::vector<BlockId>& blocks = c.live;
   if (c.expected.size() != blocks.size()) {
     return DataLoss("layer {}: {} stamps came for {} pages", c.layer->index, c.expected.size(), blocks.size());
   }
@@ -130,35 +154,35 @@ StatusOr<uint64_t> PagePuller::Round(Epoch epoch, const std::vector<BlockId>* bl
 
 StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                                         const std::function<bool()>& cancelled) {
-  if (blocks != nullptr) {
-    for (BlockId b : *blocks) {
-      if (!layers_.empty() && b >= layers_.begin()->second.written.size()) {
-        return InvalidArgument("block {}, there are {}", b, layers_.begin()->second.written.size());
-      }
-    }
-  }
+  GYRE_RETURN_IF_ERROR(FindLive(blocks));
   uint64_t count = 0;
   for (auto& [index, c] : layers_) c.started = false;
   auto next = layers_.begin();
   size_t outstanding = 0;
   while (outstanding > 0 || next != layers_.end()) {
     while (next != layers_.end() && outstanding < kPullsAtOnce) {
-      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, blocks, silence));
+      // Running sequences change their slots in every step, so these come once in the first round and once in the last.
+      if (blocks == nullptr && next->second.layer->pages->has_slots() && next->second.since > 0) {
+        ++next;
+        continue;
+      }
+      GYRE_RETURN_IF_ERROR(Ask(epoch, next->second, 0, silence));
       ++next;
       ++outstanding;
     }
+    if (outstanding == 0) break;
     Frame frame;
     GYRE_ASSIGN_OR_RETURN(const Pages pages, Next(silence, count, cancelled, &frame));
     GYRE_RETURN_IF_ERROR(Take(pages, &count));
     if (pages.next == kMoreFollows) continue;
     --outstanding;
     if (pages.next == kNoBlock) continue;
-    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, nullptr, silence));
+    GYRE_RETURN_IF_ERROR(Ask(epoch, layers_.at(pages.layer), pages.next, silence));
     ++outstanding;
   }
   for (auto& [index, c] : layers_) {
     c.since = c.next_since;
-    if (blocks != nullptr) GYRE_RETURN_IF_ERROR(Verify(c, *blocks));
+    if (blocks != nullptr) GYRE_RETURN_IF_ERROR(Verify(c));
   }
   return count;
 }

@@ -34,8 +34,10 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 // The receiver's side of one source. Not thread-safe; the pools are not running yet.
 class PagePuller {
  public:
-  // `source`: the worker's name, for messages.
-  PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers);
+  // `source`: the worker's name, for messages. In lists of blocks the `num_slots` slots have the numbers from
+  // `num_blocks` on.
+  PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers,
+             uint32_t num_blocks, uint32_t num_slots = 0);
 
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
   // their last value now. `silence`: how long nothing may come; there is no limit to the round as a whole. Returns the
@@ -53,18 +55,21 @@ class PagePuller {
     uint64_t since = 0;              // for this round
     uint64_t next_since = 0;         // for the next
     bool started = false;            // in this round
-    std::vector<uint64_t> expected;  // of the last round's blocks
+    std::vector<BlockId> live;       // those of the last round's blocks that are pages of this layer
+    std::vector<uint64_t> expected;  // their stamps
   };
 
   StatusOr<uint64_t> TryRound(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                               const std::function<bool()>& cancelled);
-  Status Ask(Epoch epoch, Copied& c, BlockId from, const std::vector<BlockId>* blocks, Duration silence);
+  Status Ask(Epoch epoch, Copied& c, BlockId from, Duration silence);
+  Status FindLive(const std::vector<BlockId>* blocks);
   StatusOr<Pages> Next(Duration silence, uint64_t came, const std::function<bool()>& cancelled, Frame* frame);
   Status Take(const Pages& pages, uint64_t* count);
-  Status Verify(const Copied& c, const std::vector<BlockId>& blocks) const;
+  Status Verify(const Copied& c) const;
 
   const std::unique_ptr<Link> link_;
   const std::string source_;
+  const uint32_t num_blocks_, num_slots_;
   std::map<uint32_t, Copied> layers_;
   uint64_t pages_ = 0, bytes_ = 0;
 };

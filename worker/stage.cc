@@ -36,21 +36,21 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (s.blocks.size() != groups) {
     return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
   }
-  const auto keeps = std::find_if(parts_.layers.begin(), parts_.layers.end(),
-                                  [](const std::shared_ptr<Layer>& l) { return l->pages != nullptr; });
+  const auto keeps = std::find_if(parts_.layers.begin(), parts_.layers.end(), [](const std::shared_ptr<Layer>& l) {
+    return l->pages != nullptr && !l->pages->has_slots();
+  });
   if (keeps == parts_.layers.end()) return CheckRequests(s);
   const PagePool& pool = *(*keeps)->pages;
   const size_t end = size_t{s.first_position} + s.row_count;
   const auto block_size = static_cast<size_t>(pool.view().block_size);
-  for (const auto& table : s.blocks) {
-    const size_t needed = (end + block_size - 1) / block_size;
-    if (table.size() < needed) {
-      return InvalidArgument("sequence {}: {} blocks for {} positions, expected {}", seq, table.size(), end, needed);
-    }
-    for (size_t i = 0; i < needed; ++i) {
-      if (table[i] >= pool.num_blocks()) {
-        return InvalidArgument("sequence {}: block {}, this stage has 0-{}", seq, table[i], pool.num_blocks() - 1);
-      }
+  const std::vector<BlockId>& table = s.blocks[0];
+  const size_t needed = (end + block_size - 1) / block_size;
+  if (table.size() < needed) {
+    return InvalidArgument("sequence {}: {} blocks for {} positions, expected {}", seq, table.size(), end, needed);
+  }
+  for (size_t i = 0; i < needed; ++i) {
+    if (table[i] >= pool.num_blocks()) {
+      return InvalidArgument("sequence {}: block {}, this stage has 0-{}", seq, table[i], pool.num_blocks() - 1);
     }
   }
   return CheckRequests(s);
@@ -71,6 +71,7 @@ Status Stage::CheckRequests(const SeqRows& s) const {
 
 Status Stage::Check(const StepBatch& batch, std::span<const std::byte> rows) const {
   for (const SeqRows& s : batch.seqs) GYRE_RETURN_IF_ERROR(CheckSequence(s));
+  GYRE_RETURN_IF_ERROR(CheckSlots(batch));
   if (rows.size() != batch.TotalRows() * input_width()) {
     return InvalidArgument("{} bytes for {} rows of {}", rows.size(), batch.TotalRows(), input_width());
   }
@@ -94,7 +95,7 @@ const PagePool* Stage::KvOf(const Layer& layer) const {
 
 void Stage::StampPages(const StepBatch& batch, uint64_t step) {
   for (const auto& layer : parts_.layers) {
-    if (layer->pages == nullptr) continue;
+    if (layer->pages == nullptr || layer->pages->has_slots()) continue;
     const auto block = static_cast<uint32_t>(layer->pages->view().block_size);
     for (const SeqRows& s : batch.seqs) {
       const auto& table = s.blocks[static_cast<size_t>(layer->spec.kv_group)];
@@ -108,6 +109,7 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
                   LayerClock* clock) {
   GYRE_RETURN_IF_ERROR(Check(batch, rows));
   StampPages(batch, step);
+  BeginStates(batch, step);
   x_rows_ = batch.TotalRows();
   if (x_.size() < x_rows_ * dim_) x_.resize(x_rows_ * dim_);
   const ModelSpec& spec = parts_.model->spec();
@@ -130,6 +132,7 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
     const TimedLayer timed(clock, x_rows_);
     forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x_.data());
   }
+  EndStates(batch, step);
   if (parts_.last) Answers(batch, answer);
   return absl::OkStatus();
 }

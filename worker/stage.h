@@ -72,6 +72,12 @@ class Stage {
   // The pages that a layer's attention reads.
   const PagePool* KvOf(const Layer& layer) const;
   void StampPages(const StepBatch& batch, uint64_t step);
+  // Recurrent state (stage_state.cc; docs/memory.md). The rows must go on where their sequences' slots are; before they
+  // are applied each slot gets the state that they begin with, after them snapshots are made.
+  Status CheckSlots(const StepBatch& batch) const;
+  Status CheckState(const SeqRows& s, const Layer& layer) const;
+  void BeginStates(const StepBatch& batch, uint64_t step);
+  void EndStates(const StepBatch& batch, uint64_t step);
   void Answers(const StepBatch& batch, StepAnswer* answer);
   void AnswerRow(const RowRequest& request, const float* logits, RowAnswer* row);
   void AnswerLogprobs(const RowRequest& request, const float* logits, RowAnswer* row);

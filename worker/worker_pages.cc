@@ -33,7 +33,8 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
       const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
       if (layer->pages != nullptr) layers.push_back(layer);
     }
-    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, std::move(layers)));
+    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, std::move(layers),
+                                                            request.num_blocks, request.num_slots));
   }
   // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {

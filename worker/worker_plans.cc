@@ -246,6 +246,10 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     if (parts == nullptr || i < parts->range.begin || i >= parts->range.end) return nullptr;
     return parts->layers[static_cast<size_t>(i - parts->range.begin)];
   };
+  const CacheSize size{.num_blocks = request.num_blocks,
+                       .block_size = request.block_size,
+                       .type = request.kv_type,
+                       .num_slots = request.num_slots};
   StageParts parts{.model = options_.model,
                    .model_id = request.plan.model,
                    .range = plan.layers,
@@ -278,9 +282,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
     if (layer != nullptr && layer->pages != nullptr) {
-      const KvView& v = layer->pages->view();
-      const bool same = v.block_size == request.block_size && layer->pages->num_blocks() == request.num_blocks &&
-                        v.type == request.kv_type;
+      const bool same = layer->pages->Fits(size);
       if (!same) layer = layer->Weights();
     } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
@@ -288,9 +290,8 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
       if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, cancelled));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
     }
-    if (layer->pages == nullptr && ModelSpec::KvElems(layer->spec) > 0) {
-      GYRE_ASSIGN_OR_RETURN(layer->pages,
-                            PagePool::Make(layer->spec, request.num_blocks, request.block_size, request.kv_type));
+    if (layer->pages == nullptr) {
+      GYRE_ASSIGN_OR_RETURN(layer->pages, PagePool::For(layer->spec, model.spec().dim, size));
     }
     parts.layers.push_back(std::move(layer));
   }

@@ -105,6 +105,30 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
   });
 }
 
+template <typename V, KvType type>
+void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out) {
+  float some[V::kLanes];
+  for (size_t j = 0; j < n; j += V::kLanes) {
+    const size_t count = n - j < V::kLanes ? n - j : V::kLanes;
+    typename V::T scale = V::Zero();
+    for (size_t d = 0; d < dims; ++d) {
+      typename V::T key = LoadKeys<V, type, false>(keys, d, stride, j, count);
+      if constexpr (KvHasScales(type)) {
+        if (d % kKvBlock == 0)
+          scale = V::LoadHalfTail(reinterpret_cast<const uint16_t*>(keys.scales) + d / kKvBlock * stride + j, count);
+        key = V::Mul(key, scale);
+      }
+      V::Store(some, key);
+      for (size_t i = 0; i < count; ++i) out[(j + i) * dims + d] = some[i];
+    }
+  }
+}
+
+template <typename V>
+void ExpandKeys(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out) {
+  WithKvType(keys.type, [&]<KvType type>() { ExpandKeysTyped<V, type>(keys, stride, n, dims, out); });
+}
+
 template <typename V, KvType type, size_t R, size_t P>
 void ScoresRows(const float* q, const KvSpan* spans, size_t stride, size_t n, size_t head_dim, float* scores,
                 size_t lds, const KvSpan* next) {

@@ -20,8 +20,11 @@ Pages::Pages(const KvView& kv)
     : kv_(kv),
       block_(static_cast<size_t>(kv.block_size)),
       dim_(static_cast<size_t>(kv.head_dim)),
+      value_dim_(kv.ValueDim()),
       page_bytes_(kv.PageBytes()),
-      head_bytes_(kv.HeadBytes()) {}
+      value_page_bytes_(kv.ValuePageBytes()),
+      head_bytes_(kv.HeadBytes()),
+      value_head_bytes_(kv.ValueHeadBytes()) {}
 
 Pages::PageBatch Pages::BatchAt(const KvRow& row, size_t from, size_t to) const {
   PageBatch batch;
@@ -34,16 +37,17 @@ Pages::PageBatch Pages::BatchAt(const KvRow& row, size_t from, size_t to) const 
 }
 
 KvSpan Pages::Keys(const PageSpan& span, size_t head) const {
-  const std::byte* at = kv_.k + span.page + head * head_bytes_;
+  const std::byte* at = kv_.k + span.page * page_bytes_ + head * head_bytes_;
   if (!KvHasScales(kv_.type)) return {kv_.type, at + KvCodeBytes(kv_.type, span.in_page), nullptr};
   return {kv_.type, at + span.in_page, at + KvCodeBytes(kv_.type, block_ * dim_) + span.in_page * 2};
 }
 
 KvSpan Pages::Values(const PageSpan& span, size_t head) const {
-  const std::byte* at = kv_.v + span.page + head * head_bytes_;
-  const std::byte* values = at + KvCodeBytes(kv_.type, span.in_page * dim_);
+  const std::byte* at = kv_.v + span.page * value_page_bytes_ + head * value_head_bytes_;
+  const std::byte* values = at + KvCodeBytes(kv_.type, span.in_page * value_dim_);
   if (!KvHasScales(kv_.type)) return {kv_.type, values, nullptr};
-  return {kv_.type, values, at + KvCodeBytes(kv_.type, block_ * dim_) + span.in_page * (dim_ / kKvBlock) * 2};
+  return {kv_.type, values,
+          at + KvCodeBytes(kv_.type, block_ * value_dim_) + span.in_page * (value_dim_ / kKvBlock) * 2};
 }
 
 DecodeReadOrder::DecodeReadOrder(const Pages& pages, const KvRow& row, size_t head, size_t heads, Range sees,
@@ -82,7 +86,7 @@ void DecodeReadOrder::Make() {
     step.position = before.position;
     step.count = before.count;
     step.n = before.n;
-    for (size_t p = 0; p < step.count; ++p) step.spans[p] = pages_.NextHead(before.spans[p]);
+    for (size_t p = 0; p < step.count; ++p) step.spans[p] = pages_.NextHead(before.spans[p], reads_ == Reads::kValues);
   } else {
     const Pages::PageBatch batch =
         pages_.BatchAt(row_, position_, reads_ == Reads::kNextSplit ? next_split_.to : sees_.to);
@@ -91,7 +95,7 @@ void DecodeReadOrder::Make() {
     step.n = batch.n;
     pages_.Fill(batch, first_, reads_ == Reads::kValues ? &Pages::Values : &Pages::Keys, step.spans);
   }
-  const size_t bytes = pages_.SpanBytes(step.n);
+  const size_t bytes = pages_.SpanBytes(step.n, step.reads == Reads::kValues);
   const auto at = reinterpret_cast<uintptr_t>(step.spans->values), stream = (at + kStream - 1) / kStream * kStream;
   if (prefetches_ && stream < at + bytes) {
     for (size_t line = 0; line < kFirstLines; ++line) {
@@ -115,7 +119,8 @@ void DecodeReadOrder::Make() {
 void DecodeReadOrder::Prefetch() {
   const Step& last = ring_[(made_ - 1) % kRing];
   if (last.reads == Reads::kNothing || !prefetches_) return;
-  const size_t until = std::min(pages_.SpanBytes(last.n), prefetched_ + kLinesPerPrefetch / last.count * kLine);
+  const size_t until = std::min(pages_.SpanBytes(last.n, last.reads == Reads::kValues),
+                                prefetched_ + kLinesPerPrefetch / last.count * kLine);
   for (; prefetched_ < until; prefetched_ += kLine) {
     for (size_t p = 0; p < last.count; ++p) PrefetchLine(last.spans[p].values + prefetched_);
   }

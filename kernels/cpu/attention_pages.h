@@ -16,7 +16,7 @@ class Pages {
   struct PageSpan {
     size_t position, count;
     size_t in_page;
-    size_t page;  // byte offset of the page in the pool of keys and in that of values
+    size_t page;  // its number
   };
   // Up to kPagesPerBatch whole pages, or a part of one page.
   struct PageBatch {
@@ -32,7 +32,7 @@ class Pages {
   size_t block() const { return block_; }
   KvType type() const { return kv_.type; }
   PageSpan At(const KvRow& row, size_t position, size_t count) const {
-    return {position, count, position % block_, row.table[position / block_] * page_bytes_};
+    return {position, count, position % block_, row.table[position / block_]};
   }
   // Returns the first batch of positions [from, to) of a row; its count is 0 if from >= to.
   PageBatch BatchAt(const KvRow& row, size_t from, size_t to) const;
@@ -55,15 +55,19 @@ class Pages {
   }
   KvSpan Keys(const PageSpan& span, size_t head) const;
   KvSpan Values(const PageSpan& span, size_t head) const;
-  KvSpan NextHead(const KvSpan& span) const {
-    return {span.type, span.values + head_bytes_, span.scales == nullptr ? nullptr : span.scales + head_bytes_};
+  // The same positions of the next head, of keys or of values.
+  KvSpan NextHead(const KvSpan& span, bool values) const {
+    const size_t bytes = values ? value_head_bytes_ : head_bytes_;
+    return {span.type, span.values + bytes, span.scales == nullptr ? nullptr : span.scales + bytes};
   }
   // Bytes of the keys or values of n positions of one head, without scales.
-  size_t SpanBytes(size_t n) const { return KvCodeBytes(kv_.type, n * dim_); }
+  size_t SpanBytes(size_t n, bool values) const { return KvCodeBytes(kv_.type, n * (values ? value_dim_ : dim_)); }
+  // Whether values are parts of keys; then there is no Values.
+  bool values_in_keys() const { return kv_.values_in_keys; }
 
  private:
   const KvView& kv_;
-  const size_t block_, dim_, page_bytes_, head_bytes_;
+  const size_t block_, dim_, value_dim_, page_bytes_, value_page_bytes_, head_bytes_, value_head_bytes_;
 };
 
 // The order in which a decode row reads one split. All heads of a page are contiguous, so it takes the keys of one

@@ -8,6 +8,8 @@
 namespace gyre::cpu {
 namespace {
 
+// Values that are parts of keys become rows of f32 so many positions at a time, in the first-level cache.
+constexpr size_t kExpanded = 16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -57,7 +59,7 @@ void AttentionPartial::Finish(const AttentionCall& call, const AttentionItem& it
       const double top = std::max(most, sink), own = std::exp(most - top);
       by = own / (sum[i] * own + std::exp(sink - top));
     }
-    float* out = call.out + call.At(item, i);
+    float* out = call.Result(item, i);
     for (size_t d = 0; d < dim_; ++d) out[d] = acc[i * dim_ + d] * static_cast<float>(by);
   }
 }
@@ -67,6 +69,7 @@ size_t SplitAttention::Carve(const AttentionCall& call, size_t most, std::byte* 
   scratch->sees = carver.Take<Range>(most);
   scratch->queries = carver.Take<float>(most * call.dim);
   scratch->scores = carver.Take<float>(most * kSplit);
+  scratch->values = carver.Take<float>(call.pages.values_in_keys() ? kExpanded * call.value_dim : 0);
   return carver.used;
 }
 
@@ -82,7 +85,7 @@ SplitAttention::SplitAttention(const IsaOps& ops, const AttentionCall& call, siz
 
 void SplitAttention::Attend(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
   partial->Reset(call_.Queries(item));
-  if (item.count == 1)
+  if (item.count == 1 && !call_.pages.values_in_keys())
     AttendDecodeRow(item, split, partial);
   else
     AttendRows(item, split, partial);
@@ -118,7 +121,8 @@ void SplitAttention::AttendDecodeRow(const AttentionItem& item, size_t split, At
   }
   for (; order.Now().reads == DecodeReadOrder::Reads::kValues; order.Advance()) {
     const DecodeReadOrder::Step& step = order.Now();
-    ops_.weighted_sum(scores(step), kSplit, group, order.Spans(), dim, partial->acc + step.head * group * dim);
+    ops_.weighted_sum(scores(step), kSplit, group, order.Spans(), call_.value_dim,
+                      partial->acc + step.head * group * call_.value_dim);
     if (step.position == sees.from) exp_scores_before(item.heads + step.head + 1);
   }
 }
@@ -155,14 +159,36 @@ void SplitAttention::AttendRows(const AttentionItem& item, size_t split, Attenti
   }
   // Positions that all queries attend to are summed for all rows at once; before and after them each row has its own.
   auto add = [&](size_t from, size_t to, size_t first, size_t how_many) {
-    pages.ForEachBatch(row, from, to, item.head, &Pages::Values, [&](const KvSpans& spans, size_t position) {
-      ops_.weighted_sum(scratch_.scores + first * kSplit + (position - start), kSplit, how_many, spans, dim,
-                        partial->acc + first * dim);
-    });
+    AddValues(item, start, {from, to}, first, how_many, partial);
   };
   for (size_t i = 0; i < n; i += group) add(sees[i].from, std::min(seen.all.from, sees[i].to), i, group);
   add(seen.all.from, seen.all.to, 0, n);
   for (size_t i = 0; i < n; i += group) add(std::max(seen.all.to, sees[i].from), sees[i].to, i, group);
+}
+
+// Adds the weighted values of positions [range.from, range.to) to queries [first, first + queries).
+void SplitAttention::AddValues(const AttentionItem& item, size_t start, Range range, size_t first, size_t queries,
+                               AttentionPartial* partial) const {
+  if (range.from >= range.to) return;
+  const Pages& pages = call_.pages;
+  const KvRow& row = call_.rows[item.row];
+  const size_t dim = call_.value_dim;
+  float* acc = partial->acc + first * dim;
+  const float* weights = scratch_.scores + first * kSplit;
+  if (!pages.values_in_keys()) {
+    pages.ForEachBatch(row, range.from, range.to, item.head, &Pages::Values,
+                       [&](const KvSpans& spans, size_t position) {
+                         ops_.weighted_sum(weights + (position - start), kSplit, queries, spans, dim, acc);
+                       });
+    return;
+  }
+  for (size_t at = range.from; at < range.to;) {
+    const size_t n = std::min({range.to - at, pages.block() - at % pages.block(), kExpanded});
+    ops_.expand_keys(pages.Keys(pages.At(row, at, n), item.head), pages.block(), n, dim, scratch_.values);
+    const KvSpan values{KvType::kF32, reinterpret_cast<const std::byte*>(scratch_.values), nullptr};
+    ops_.weighted_sum(weights + (at - start), kSplit, queries, {&values, 1, n}, dim, acc);
+    at += n;
+  }
 }
 
 // Replaces scores by exp(score - max) and returns their sum.

@@ -41,8 +41,9 @@ struct AttentionCall {
   Pages pages;
   const AttentionParams& params;
   float* out;
-  size_t heads, group, dim;  // group: query heads per key-value head (GQA)
-  bool by_tiles;             // use IsaOps::tiles; then a page holds a multiple of kTileRows positions
+  size_t heads, group;    // group: query heads per key-value head (GQA)
+  size_t dim, value_dim;  // elements of a key and of a value
+  bool by_tiles;          // use IsaOps::tiles; then a page holds a multiple of kTileRows positions
 
   size_t Queries(const AttentionItem& item) const { return item.count * item.heads * group; }
   // The first position that the row attends to.
@@ -53,11 +54,12 @@ struct AttentionCall {
   Range Sees(const KvRow& row, size_t split) const;
   // The query head of query i of an item.
   size_t Head(const AttentionItem& item, size_t i) const { return item.head * group + i % (item.heads * group); }
-  // Offset of query i of an item in q and in out.
+  // The number of query i of an item among those of q and of out.
   size_t At(const AttentionItem& item, size_t i) const {
-    return ((item.row + i / (item.heads * group)) * heads + Head(item, i)) * dim;
+    return (item.row + i / (item.heads * group)) * heads + Head(item, i);
   }
-  const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i); }
+  const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i) * dim; }
+  float* Result(const AttentionItem& item, size_t i) const { return out + At(item, i) * value_dim; }
 };
 
 // A SoftmaxPartial in memory that the caller owns.
@@ -115,11 +117,14 @@ class SplitAttention {
     Range* sees;     // [query]
     float* queries;  // [query][dim]
     float* scores;   // [query][kSplit]
+    float* values;   // [kExpanded][value_dim] where values are parts of keys
   };
   static size_t Carve(const AttentionCall& call, size_t most, std::byte* memory, Scratch* scratch);
 
   Seen Gather(const AttentionItem& item, size_t split) const;
   void ExpScores(float* scores, Range range, float* max, double* sum) const;
+  void AddValues(const AttentionItem& item, size_t start, Range range, size_t first, size_t queries,
+                 AttentionPartial* partial) const;
   void AttendDecodeRow(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
   void AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const;
 

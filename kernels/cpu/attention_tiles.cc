@@ -27,7 +27,7 @@ size_t TileAttention::Carve(const AttentionCall& call, size_t most, std::byte* m
   scratch->x = carver.Take<std::byte>(Groups(most) * depth * kTileBytes);
   scratch->weights = carver.Take<std::byte>(Groups(block) * kSplitDepth * kTileBytes);
   scratch->keys = carver.Take<std::byte>(Groups(kSplit) * 2 * depth * kTileBytes);
-  scratch->values = carver.Take<std::byte>(Groups(call.dim) * 2 * kSplitDepth * kTileBytes);
+  scratch->values = carver.Take<std::byte>(Groups(call.value_dim) * 2 * kSplitDepth * kTileBytes);
   return carver.used;
 }
 
@@ -102,8 +102,8 @@ void TileAttention::ExpandValues(const AttentionItem& item, Range any) const {
       if (count > 0) values = call_.pages.Values(call_.pages.At(call_.rows[item.row], from, count), item.head);
       std::byte* to =
           scratch_.values + at % kSplit / kTileDepth * kTileBytes + (half - at) / kTileRows * (kTileBytes / 2);
-      for (size_t column = 0; column < call_.dim; column += kTileRows, to += 2 * kSplitDepth * kTileBytes) {
-        ops_.tiles->expand_values(values, from - half, count, call_.dim, column, to,
+      for (size_t column = 0; column < call_.value_dim; column += kTileRows, to += 2 * kSplitDepth * kTileBytes) {
+        ops_.tiles->expand_values(values, from - half, count, call_.value_dim, column, to,
                                   has_residual_ ? to + ResidualOffset(kSplitDepth) : nullptr);
       }
     }
@@ -152,12 +152,13 @@ Range TileAttention::ExpBlock(const Block& block, size_t start, AttentionPartial
 void TileAttention::AddValues(const Block& block, Range whole, AttentionPartial* partial) const {
   const size_t first = whole.from / kTileDepth * kTileBytes, depth = TileDepth(whole.to - whole.from),
                x_stride = kSplitDepth * kTileBytes, stride = 2 * x_stride;
-  for (size_t column = 0; column < call_.dim; column += 2 * kTileRows) {
-    const size_t columns = std::min(2 * kTileRows, call_.dim - column);
+  for (size_t column = 0; column < call_.value_dim; column += 2 * kTileRows) {
+    const size_t columns = std::min(2 * kTileRows, call_.value_dim - column);
     for (size_t i = 0; i < block.count; i += 2 * kTileRows) {
       ops_.tiles->multiply(scratch_.weights + i / kTileRows * x_stride + first, x_stride, block.count - i,
                            {scratch_.values + column / kTileRows * stride + first, stride, ResidualOffset(kSplitDepth)},
-                           columns, depth, true, partial->acc + (block.first + i) * call_.dim + column, call_.dim);
+                           columns, depth, true, partial->acc + (block.first + i) * call_.value_dim + column,
+                           call_.value_dim);
     }
   }
 }

@@ -17,6 +17,7 @@ namespace {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
+#include "kernels/cpu/recurrence-inl.h"
 #include "kernels/cpu/avx2_panels-inl.h"
 #include "kernels/cpu/avx2_products-inl.h"
 
@@ -67,11 +68,27 @@ void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {
-      Dot<V8>,         DotPanels,           QuantizeX,     Scores<V8>,     ExpScores<V8>,
-      WeightedSum<V8>, CombinePartials<V8>, SiluTimes<V8>, GeluTimes<V8>,  ClampedSwigluTimes<V8>,
-      Softcap<V8>,     RmsNorm<V8>,         ToHalf<V8>,    Gemm<V8>::kOps, kRows,
-      kManySigned};
+  static constexpr IsaOps kOps = {Dot<V8>,
+                                  DotPanels,
+                                  QuantizeX,
+                                  Scores<V8>,
+                                  ExpScores<V8>,
+                                  WeightedSum<V8>,
+                                  ExpandKeys<V8>,
+                                  CombinePartials<V8>,
+                                  SiluTimes<V8>,
+                                  GeluTimes<V8>,
+                                  ClampedSwigluTimes<V8>,
+                                  SigmoidTimes<V8>,
+                                  ReluSquaredTimes<V8>,
+                                  Softcap<V8>,
+                                  RmsNorm<V8>,
+                                  ToHalf<V8>,
+                                  ShortConv<V8>,
+                                  ScanState<V8>,
+                                  Gemm<V8>::kOps,
+                                  kRows,
+                                  kManySigned};
   return &kOps;
 }
 

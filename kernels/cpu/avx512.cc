@@ -15,6 +15,7 @@ namespace {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
+#include "kernels/cpu/recurrence-inl.h"
 
 // Gives the same numbers as AVX2's function, four blocks at a time, because horizontal steps and divisions cost most.
 void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
@@ -70,10 +71,27 @@ void QuantizeFour(const float* x, size_t blocks, const QuantizedRow& to) {
 
 const IsaOps* Avx512Ops() {
   // The products are those of AVX2, and therefore also the layout of x.
-  static const IsaOps kOps = {Dot<V16>,       Avx2Ops()->dot_panels,   QuantizeFour,         Scores<V16>,
-                              ExpScores<V16>, WeightedSum<V16>,        CombinePartials<V16>, SiluTimes<V16>,
-                              GeluTimes<V16>, ClampedSwigluTimes<V16>, Softcap<V16>,         RmsNorm<V16>,
-                              ToHalf<V16>,    Gemm<V16>::kOps,         Avx2Ops()->row_group, Avx2Ops()->wide_rows_from};
+  static const IsaOps kOps = {Dot<V16>,
+                              Avx2Ops()->dot_panels,
+                              QuantizeFour,
+                              Scores<V16>,
+                              ExpScores<V16>,
+                              WeightedSum<V16>,
+                              ExpandKeys<V16>,
+                              CombinePartials<V16>,
+                              SiluTimes<V16>,
+                              GeluTimes<V16>,
+                              ClampedSwigluTimes<V16>,
+                              SigmoidTimes<V16>,
+                              ReluSquaredTimes<V16>,
+                              Softcap<V16>,
+                              RmsNorm<V16>,
+                              ToHalf<V16>,
+                              ShortConv<V16>,
+                              ScanState<V16>,
+                              Gemm<V16>::kOps,
+                              Avx2Ops()->row_group,
+                              Avx2Ops()->wide_rows_from};
   return &kOps;
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include "kernels/cpu/attention_split.h"
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/paged_attention.h"
+#include "kernels/cpu/recurrence.h"
 #include "kernels/cpu/top_k.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/tile_product.h"
@@ -23,7 +25,7 @@ constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpanded
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus)
-      : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_) {
+      : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_), recurrence_(ops, team_) {
     if (ops.tiles != nullptr) tile_product_.emplace(ops, team_);
   }
 
@@ -101,13 +103,17 @@ class CpuBackend : public Backend {
   }
 
   void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) override {
-    const size_t dim = Size(kv.head_dim), heads = Size(kv.kv_heads), block = Size(kv.block_size);
-    team_.For(rows.size(), 1, Elems(rows.size() * heads * dim * 2), [&](size_t begin, size_t end) {
+    const size_t dim = Size(kv.head_dim), value_dim = kv.ValueDim(), heads = Size(kv.kv_heads),
+                 block = Size(kv.block_size);
+    team_.For(rows.size(), 1, Elems(rows.size() * heads * (dim + value_dim)), [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
+        const size_t page = rows[r].table[rows[r].position / block], in_page = rows[r].position % block;
         for (size_t head = 0; head < heads; ++head) {
-          const size_t from = (r * heads + head) * dim;
-          StoreElems(k + from, kv, Place(kv, kv.k, rows[r], head), rows[r].position % block, block);
-          StoreElems(v + from, kv, Place(kv, kv.v, rows[r], head), rows[r].position % block * dim, 1);
+          StoreElems(k + (r * heads + head) * dim, kv, dim, kv.k + page * kv.PageBytes() + head * kv.HeadBytes(),
+                     in_page, block);
+          if (kv.values_in_keys) continue;
+          StoreElems(v + (r * heads + head) * value_dim, kv, value_dim,
+                     kv.v + page * kv.ValuePageBytes() + head * kv.ValueHeadBytes(), in_page * value_dim, 1);
         }
       }
     });
@@ -122,6 +128,40 @@ class CpuBackend : public Backend {
     const auto times = ops_.TimesOf(act);
     team_.For(n, 1024, Elems(n) * 2,
               [=](size_t begin, size_t end) { times(gate + begin, up + begin, end - begin, out + begin); });
+  }
+  void Activate(const float* x, size_t n, Activation act, float* out) override {
+    const auto times = ops_.TimesOf(act);
+    team_.For(n, 1024, Elems(n) * 2,
+              [=](size_t begin, size_t end) { times(x + begin, nullptr, end - begin, out + begin); });
+  }
+  void MultiplyInPlace(float* x, const float* y, size_t n) override {
+    team_.For(n, 1024, Elems(n) / 4, [=](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) x[i] *= y[i];
+    });
+  }
+
+  void ShortConv(const float* x, size_t stride, std::span<const StateRun> runs, const ShortConvParams& params,
+                 float* out) override {
+    recurrence_.ShortConv(x, stride, runs, params, out);
+  }
+  void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& params,
+                 float* out) override {
+    recurrence_.ScanState(rows, runs, params, out);
+  }
+  void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
+                  float* decay) override {
+    for (size_t i = 0; i < rows * heads; ++i) {
+      const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
+      const double softplus = in > 40 ? in : std::log1p(std::exp(in));
+      if (step != nullptr) step[i] = static_cast<float>(softplus);
+      decay[i] = static_cast<float>(std::exp(static_cast<double>(a[i % heads]) * softplus));
+    }
+  }
+  void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
+                    float* out) override {
+    team_.For(rows * groups, 1, Elems(rows * groups * dim), [=, this](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) ops_.rms_norm(x + i * dim, dim, w + i % groups * dim, eps, out + i * dim);
+    });
   }
 
   void AddInPlace(float* x, const float* y, size_t n) override {
@@ -154,15 +194,9 @@ class CpuBackend : public Backend {
   }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
-  // The part of a row's page that belongs to one head.
-  static std::byte* Place(const KvView& kv, std::byte* pool, const KvRow& row, size_t head) {
-    return pool + row.table[row.position / Size(kv.block_size)] * kv.PageBytes() + head * kv.HeadBytes();
-  }
-
-  // Writes the elements of one position to head[at], head[at + step], ...; successive elements of a key, and its
+  // Writes the `dim` elements of one position to head[at], head[at + step], ...; successive elements of a key, and its
   // scales, are block_size apart.
-  void StoreElems(const float* from, const KvView& kv, std::byte* head, size_t at, size_t step) const {
-    const size_t dim = Size(kv.head_dim);
+  void StoreElems(const float* from, const KvView& kv, size_t dim, std::byte* head, size_t at, size_t step) const {
     if (KvHasScales(kv.type)) {
       std::byte block[2 + kKvBlock];
       std::byte* scales = head + KvCodeBytes(kv.type, Size(kv.block_size) * dim);
@@ -349,6 +383,7 @@ class CpuBackend : public Backend {
   bool rows_packed_ = false;          // in this MatMul
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
+  Recurrence recurrence_;
 };
 
 }  // namespace

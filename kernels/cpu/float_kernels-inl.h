@@ -198,23 +198,48 @@ typename V::T OnePlusExpMinus(typename V::T x) {
   return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(80.0f))), V::Broadcast(1.0f));
 }
 
+// out = act(gate) * up, or act(gate) where up is null.
+template <typename V, typename Act>
+void ActivationTimes(const float* gate, const float* up, size_t n, float* out, const Act& act) {
+  using T = typename V::T;
+  if (up == nullptr) return Map<V>(n, out, act, gate);
+  Map<V>(
+      n, out, [&act](T g, T u) { return V::Mul(act(g), u); }, gate, up);
+}
+
+template <typename V>
+typename V::T Silu(typename V::T x) {
+  return V::Div(x, OnePlusExpMinus<V>(x));
+}
+
 template <typename V>
 void SiluTimes(const float* gate, const float* up, size_t n, float* out) {
-  using T = typename V::T;
-  Map<V>(
-      n, out, [](T g, T u) { return V::Mul(V::Div(g, OnePlusExpMinus<V>(g)), u); }, gate, up);
+  ActivationTimes<V>(gate, up, n, out, Silu<V>);
+}
+
+template <typename V>
+void SigmoidTimes(const float* gate, const float* up, size_t n, float* out) {
+  ActivationTimes<V>(gate, up, n, out,
+                     [](typename V::T g) { return V::Div(V::Broadcast(1.0f), OnePlusExpMinus<V>(g)); });
+}
+
+template <typename V>
+void ReluSquaredTimes(const float* gate, const float* up, size_t n, float* out) {
+  ActivationTimes<V>(gate, up, n, out, [](typename V::T g) {
+    const typename V::T kept = V::Max(V::Zero(), g);  // NaN stays
+    return V::Mul(kept, kept);
+  });
 }
 
 // (1 + tanh(t)) / 2 = 1 / (1 + exp(-2 t))
 template <typename V>
 void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
   using T = typename V::T;
-  auto one = [](T g, T u) {
+  ActivationTimes<V>(gate, up, n, out, [](T g) {
     constexpr float kTwice = 2 * 0.7978845608f;  // 2 sqrt(2 / pi)
     const T cubic = V::Mul(V::Mul(g, g), V::Broadcast(kTwice * 0.044715f));
-    return V::Mul(V::Div(g, OnePlusExpMinus<V>(V::Mul(g, V::Add(cubic, V::Broadcast(kTwice))))), u);
-  };
-  Map<V>(n, out, one, gate, up);
+    return V::Div(g, OnePlusExpMinus<V>(V::Mul(g, V::Add(cubic, V::Broadcast(kTwice)))));
+  });
 }
 
 // Min and Max give their second operand where one is NaN, so NaN stays.

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/tiles.h"
-#include "kernels/ops.h"
+#include "kernels/op_types.h"
 
 namespace gyre::cpu {
 
@@ -64,6 +64,17 @@ struct SoftmaxPartial {
   float* acc = nullptr;   // [query][dim]: sum of weight * value
 };
 
+// What IsaOps::scan_state reads of each row; q and k are normalized already.
+struct ScanRows {
+  const float *q, *k;  // key_dim elements each; from row to row key_stride
+  size_t key_stride;
+  const float* v;  // value_dim elements; from row to row value_stride
+  size_t value_stride;
+  const float *decay, *beta;  // from row to row gate_stride
+  size_t gate_stride, out_stride;
+  float skip;
+};
+
 struct IsaOps {
   // out[r * ldo + c] = sum over i of x[r * k + i] * w[c * k + i], for columns [0, n). Each (row, column) has one
   // accumulator vector for a chain of some thousand positions; its lanes are added in a fixed order, then the chains in
@@ -88,20 +99,32 @@ struct IsaOps {
   // elements, and values[j] is times scales[j] (head_dim / 32 of them) if there are scales. The weights of several
   // pages are consecutive.
   void (*weighted_sum)(const float* weights, size_t ldw, size_t rows, const KvSpans& runs, size_t head_dim, float* acc);
+  // out[j * dims + d] = element d of key j as f32, for n keys of a page and their first `dims` elements; keys as in
+  // `scores`.
+  void (*expand_keys)(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out);
   // Combines the partial `from` into `to`, for n queries of `dim` elements.
   void (*combine_partials)(const SoftmaxPartial& to, const SoftmaxPartial& from, size_t n, size_t dim);
-  // out = gate / (1 + exp(-gate)) * up
+  // out = gate / (1 + exp(-gate)) * up; here and below a null `up` is all ones
   void (*silu_times)(const float* gate, const float* up, size_t n, float* out);
   // out = gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) / 2 * up
   void (*gelu_times)(const float* gate, const float* up, size_t n, float* out);
   // Activation::kClampedSwiglu
   void (*clamped_swiglu_times)(const float* gate, const float* up, size_t n, float* out);
+  // out = 1 / (1 + exp(-gate)) * up
+  void (*sigmoid_times)(const float* gate, const float* up, size_t n, float* out);
+  // out = max(gate, 0)^2 * up
+  void (*relu_squared_times)(const float* gate, const float* up, size_t n, float* out);
   // x = cap * tanh(scale * x / cap); NaN stays NaN. Absolute error about cap * 1e-7.
   void (*softcap)(float* x, size_t n, float scale, float cap);
   // Backend::RmsNorm of one row. Gives the same bits on every ISA.
   void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
   // Converts to f16, rounded to nearest even.
   void (*to_half)(const float* x, size_t n, uint16_t* out);
+  // Backend::ShortConv of n channels from params' pointers on, for `count` rows of one sequence.
+  void (*short_conv)(const float* x, size_t stride, size_t count, size_t n, const ShortConvParams& params, float* state,
+                     float* out);
+  // Backend::ScanState of one value head for `count` rows of one sequence.
+  void (*scan_state)(const ScanRows& rows, size_t count, const StateScanParams& params, float* state, float* out);
   FloatGemm float_gemm;
   // Rows per group of x that dot_panels needs. A table that borrows dot_panels from another borrows this too.
   size_t row_group = kRowGroup;
@@ -113,7 +136,14 @@ struct IsaOps {
   size_t tile_rows_from = SIZE_MAX;
 
   auto TimesOf(Activation act) const {
-    return act == Activation::kSilu ? silu_times : act == Activation::kGeluTanh ? gelu_times : clamped_swiglu_times;
+    switch (act) {
+      case Activation::kSilu: return silu_times;
+      case Activation::kGeluTanh: return gelu_times;
+      case Activation::kClampedSwiglu: return clamped_swiglu_times;
+      case Activation::kSigmoid: return sigmoid_times;
+      case Activation::kReluSquared: return relu_squared_times;
+    }
+    return silu_times;
   }
 
   // How dot_panels needs x: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the groups are

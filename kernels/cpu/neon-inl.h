@@ -50,6 +50,7 @@ struct V4 : CopiedTails<V4, 4> {
 #include "kernels/cpu/float_kernels-inl.h"
 #include "kernels/cpu/float_gemm-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
+#include "kernels/cpu/recurrence-inl.h"
 
 inline void Quantize(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]) {
   float32x4_t v[8];
@@ -252,11 +253,16 @@ constexpr IsaOps kOps = {Dot<V4>,
                          Scores<V4>,
                          ExpScores<V4>,
                          WeightedSum<V4>,
+                         ExpandKeys<V4>,
                          CombinePartials<V4>,
                          SiluTimes<V4>,
                          GeluTimes<V4>,
                          ClampedSwigluTimes<V4>,
+                         SigmoidTimes<V4>,
+                         ReluSquaredTimes<V4>,
                          Softcap<V4>,
                          RmsNorm<V4>,
                          ToHalf<V4>,
+                         ShortConv<V4>,
+                         ScanState<V4>,
                          Gemm<V4>::kOps};

@@ -20,10 +20,10 @@ constexpr double kAttentionMacsPerNs = 16;
 void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvView& kv, const AttentionParams& params,
                          float* out) {
   const size_t heads = Size(params.heads), kv_heads = Size(kv.kv_heads), group = heads / kv_heads,
-               dim = Size(kv.head_dim);
-  const bool by_tiles =
-      params.arithmetic == Arithmetic::kPrefill && ops_.tiles != nullptr && Size(kv.block_size) % kTileRows == 0;
-  const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, by_tiles};
+               dim = Size(kv.head_dim), value_dim = kv.ValueDim();
+  const bool by_tiles = params.arithmetic == Arithmetic::kPrefill && ops_.tiles != nullptr &&
+                        Size(kv.block_size) % kTileRows == 0 && !kv.values_in_keys;
+  const AttentionCall call{q, rows, Pages(kv), params, out, heads, group, dim, value_dim, by_tiles};
   // Consecutive rows of one sequence share the keys and values that they read.
   const size_t threads = Size(team_.threads()),
                each = rows.size() * heads / (kItemsPerThread * threads) / kMinQueries * kMinQueries;
@@ -38,9 +38,9 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
            rows[r + count].position == rows[r].position + count)
       ++count;
     // A decode row is alone in its sequence; a prefill chunk has several rows.
-    const bool single = count == 1 && !by_tiles;
+    const bool single = count == 1 && !by_tiles && !kv.values_in_keys;
     const double macs = static_cast<double>(count) * static_cast<double>(rows[r + count - 1].position + 1) *
-                        static_cast<double>(heads * dim) * 2;
+                        static_cast<double>(heads * (dim + value_dim));
     (single ? single_row_macs : row_group_macs) += macs;
     if (single) single_rows_.push_back({r, 1, 0, kv_heads});
     for (size_t i = 0; !single && i < count; i += most) {
@@ -97,19 +97,19 @@ void PagedAttention::RunItems(const AttentionCall& call, std::span<const Attenti
       splits_.push_back({i, split});
   }
   // All memory is allocated here, because nothing may throw inside a parallel region.
-  const size_t partial_bytes = AttentionPartial::Bytes(most, call.dim), kernel_bytes = Kernel::Bytes(call, most),
+  const size_t partial_bytes = AttentionPartial::Bytes(most, call.value_dim), kernel_bytes = Kernel::Bytes(call, most),
                scratch_bytes = kernel_bytes + deepest * partial_bytes;
   std::byte* scratch = thread_scratch_.EnsureCapacity(scratch_bytes * Size(team_.threads()));
   std::byte* shared = partial_memory_.EnsureCapacity(splits_.size() * partial_bytes);
   partials_.clear();
-  for (size_t i = 0; i < splits_.size(); ++i) partials_.emplace_back(shared + i * partial_bytes, most, call.dim);
+  for (size_t i = 0; i < splits_.size(); ++i) partials_.emplace_back(shared + i * partial_bytes, most, call.value_dim);
   waiting_.assign(splits_.size(), 0);
   team_.For(by_splits ? splits_.size() : items.size(), 1, macs / kAttentionMacsPerNs,
             [&](size_t begin, size_t end, size_t thread) {
               std::byte* mine = scratch + scratch_bytes * thread;
               Kernel attention(ops_, call, most, mine);
               auto partial_at = [&](size_t depth) {
-                return AttentionPartial(mine + kernel_bytes + depth * partial_bytes, most, call.dim);
+                return AttentionPartial(mine + kernel_bytes + depth * partial_bytes, most, call.value_dim);
               };
               for (size_t i = begin; i < end; ++i) {
                 if (by_splits) {

@@ -37,7 +37,8 @@ void ForEachOther(size_t vocab, std::span<const TokenId> skip, std::span<const u
 struct Element {
   std::byte* head;
   size_t at, scale;
-  int shift = 0;  // q4_0: its bits in the byte
+  int shift;   // q4_0: its bits in the byte
+  size_t dim;  // elements of the key or value
 };
 // The index of element d among the bytes of q4_0, or among the elements of other types.
 size_t IndexOf(const KvView& kv, size_t d) { return kv.type == KvType::kQ4_0 ? KvNibbleByte(d) : d; }
@@ -45,16 +46,17 @@ Element KeyAt(const KvView& kv, const KvRow& row, size_t position, int head, siz
   const auto block = static_cast<size_t>(kv.block_size);
   std::byte* page = kv.k + row.table[position / block] * kv.PageBytes();
   return {page + static_cast<size_t>(head) * kv.HeadBytes(), IndexOf(kv, d) * block + position % block,
-          d / kKvBlock * block + position % block, KvNibbleShift(d)};
+          d / kKvBlock * block + position % block, KvNibbleShift(d), static_cast<size_t>(kv.head_dim)};
 }
 Element ValueAt(const KvView& kv, const KvRow& row, size_t position, int head, size_t d) {
-  const auto block = static_cast<size_t>(kv.block_size), dim = static_cast<size_t>(kv.head_dim);
-  std::byte* page = kv.v + row.table[position / block] * kv.PageBytes();
-  return {page + static_cast<size_t>(head) * kv.HeadBytes(), IndexOf(kv, position % block * dim + d),
-          position % block * (dim / kKvBlock) + d / kKvBlock, KvNibbleShift(d)};
+  if (kv.values_in_keys) return KeyAt(kv, row, position, head, d);
+  const auto block = static_cast<size_t>(kv.block_size), dim = kv.ValueDim();
+  std::byte* page = kv.v + row.table[position / block] * kv.ValuePageBytes();
+  return {page + static_cast<size_t>(head) * kv.ValueHeadBytes(), IndexOf(kv, position % block * dim + d),
+          position % block * (dim / kKvBlock) + d / kKvBlock, KvNibbleShift(d), dim};
 }
 std::byte* ScaleOf(const KvView& kv, const Element& e) {
-  return e.head + KvCodeBytes(kv.type, static_cast<size_t>(kv.block_size * kv.head_dim)) + 2 * e.scale;
+  return e.head + KvCodeBytes(kv.type, static_cast<size_t>(kv.block_size) * e.dim) + 2 * e.scale;
 }
 
 float LoadKv(const KvView& kv, const Element& e) {
@@ -75,8 +77,8 @@ float LoadKv(const KvView& kv, const Element& e) {
 
 // Where: a function from d to the Element that stores it.
 template <typename Where>
-void SaveKv(const KvView& kv, const float* from, const Where& where) {
-  for (size_t d = 0; d < static_cast<size_t>(kv.head_dim); ++d) {
+void SaveKv(const KvView& kv, const float* from, size_t dim, const Where& where) {
+  for (size_t d = 0; d < dim; ++d) {
     const Element e = where(d);
     const uint16_t h = kv.type == KvType::kBf16 ? FloatToBf16(from[d]) : FloatToHalf(from[d]);
     if (kv.type == KvType::kF32) {
@@ -173,9 +175,11 @@ class RefBackend : public Backend {
   void StoreKv(const float* k, const float* v, std::span<const KvRow> rows, const KvView& kv) override {
     const auto dim = static_cast<size_t>(kv.head_dim);
     for (const KvRow& row : rows) {
-      for (int head = 0; head < kv.kv_heads; ++head, k += dim, v += dim) {
-        SaveKv(kv, k, [&](size_t d) { return KeyAt(kv, row, row.position, head, d); });
-        SaveKv(kv, v, [&](size_t d) { return ValueAt(kv, row, row.position, head, d); });
+      for (int head = 0; head < kv.kv_heads; ++head, k += dim) {
+        SaveKv(kv, k, dim, [&](size_t d) { return KeyAt(kv, row, row.position, head, d); });
+        if (kv.values_in_keys) continue;
+        SaveKv(kv, v, kv.ValueDim(), [&](size_t d) { return ValueAt(kv, row, row.position, head, d); });
+        v += kv.ValueDim();
       }
     }
   }
@@ -184,7 +188,7 @@ class RefBackend : public Backend {
                  float* out) override {
     const auto dim = static_cast<size_t>(kv.head_dim);
     for (const KvRow& row : rows) {
-      for (int head = 0; head < p.heads; ++head, q += dim, out += dim) {
+      for (int head = 0; head < p.heads; ++head, q += dim, out += kv.ValueDim()) {
         AttendHead(q, row, kv, p, head, out);
       }
     }
@@ -196,16 +200,62 @@ class RefBackend : public Backend {
       out[i] = static_cast<float>(Gated(g, u, act));
     }
   }
-  static double Gated(double g, double u, Activation act) {
-    switch (act) {
-      case Activation::kSilu: return g / (1 + std::exp(-g)) * u;
-      case Activation::kGeluTanh: return 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
-      case Activation::kClampedSwiglu: {
-        const double low = std::min(7.0, g);
-        return low / (1 + std::exp(-1.702 * low)) * (std::clamp(u, -7.0, 7.0) + 1);
+  void Activate(const float* x, size_t n, Activation act, float* out) override {
+    for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(Activated(static_cast<double>(x[i]), act));
+  }
+  void MultiplyInPlace(float* x, const float* y, size_t n) override {
+    for (size_t i = 0; i < n; ++i) x[i] *= y[i];
+  }
+
+  void ShortConv(const float* x, size_t stride, std::span<const StateRun> runs, const ShortConvParams& p,
+                 float* out) override {
+    for (const StateRun& run : runs) {
+      float* state = run.state + p.state_at;
+      for (size_t r = run.first; r < run.first + run.count; ++r) {
+        for (size_t c = 0; c < p.channels; ++c) {
+          const float now = x[r * stride + c];
+          double sum = static_cast<double>(now) * static_cast<double>(p.w[(p.taps - 1) * p.channels + c]);
+          for (size_t t = 0; t + 1 < p.taps; ++t) {
+            float& kept = state[t * p.channels + c];
+            sum += static_cast<double>(kept) * static_cast<double>(p.w[t * p.channels + c]);
+            kept = t + 2 < p.taps ? state[(t + 1) * p.channels + c] : now;
+          }
+          if (p.bias != nullptr) sum += static_cast<double>(p.bias[c]);
+          out[r * p.channels + c] = static_cast<float>(p.silu ? Activated(sum, Activation::kSilu) : sum);
+        }
       }
     }
-    return 0;
+  }
+
+  void ScanState(const StateScanRows& rows, std::span<const StateRun> runs, const StateScanParams& p,
+                 float* out) override {
+    for (const StateRun& run : runs) {
+      for (size_t r = run.first; r < run.first + run.count; ++r) {
+        for (size_t head = 0; head < p.value_heads; ++head) {
+          const size_t key_head = p.dealt ? head % p.key_heads : head / (p.value_heads / p.key_heads);
+          const size_t at = r * rows.stride + key_head * p.key_dim, gate = r * p.value_heads + head;
+          ScanHead(Normalized(rows.q + at, p), Normalized(rows.k + at, p),
+                   rows.v + r * rows.stride + head * p.value_dim, static_cast<double>(rows.decay[gate]),
+                   static_cast<double>(rows.beta[gate]), p.skip == nullptr ? 0 : static_cast<double>(p.skip[head]), p,
+                   run.state + p.state_at + head * p.key_dim * p.value_dim, out + gate * p.value_dim);
+        }
+      }
+    }
+  }
+
+  void DecayGates(const float* x, size_t rows, size_t heads, const float* bias, const float* a, float* step,
+                  float* decay) override {
+    for (size_t i = 0; i < rows * heads; ++i) {
+      const double in = static_cast<double>(x[i]) + static_cast<double>(bias[i % heads]);
+      // log(1 + e^x) without an infinite e^x
+      const double softplus = std::max(in, 0.0) + std::log1p(std::exp(-std::fabs(in)));
+      if (step != nullptr) step[i] = static_cast<float>(softplus);
+      decay[i] = static_cast<float>(std::exp(static_cast<double>(a[i % heads]) * softplus));
+    }
+  }
+  void GroupRmsNorm(const float* x, size_t rows, size_t groups, size_t dim, const float* w, float eps,
+                    float* out) override {
+    for (size_t i = 0; i < rows * groups; ++i) RmsNorm(x + i * dim, 1, dim, w + i % groups * dim, eps, out + i * dim);
   }
 
   void AddInPlace(float* x, const float* y, size_t n) override {
@@ -251,6 +301,46 @@ class RefBackend : public Backend {
   }
 
  private:
+  static double Gated(double g, double u, Activation act) {
+    if (act != Activation::kClampedSwiglu) return Activated(g, act) * u;
+    const double low = std::min(7.0, g);
+    return low / (1 + std::exp(-1.702 * low)) * (std::clamp(u, -7.0, 7.0) + 1);
+  }
+  static double Activated(double x, Activation act) {
+    switch (act) {
+      case Activation::kClampedSwiglu: break;  // it has two arguments
+      case Activation::kSilu: return x / (1 + std::exp(-x));
+      case Activation::kGeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+      case Activation::kSigmoid: return 1 / (1 + std::exp(-x));
+      case Activation::kReluSquared: return x < 0 ? 0 : x * x;
+    }
+    return x;
+  }
+
+  static std::vector<double> Normalized(const float* x, const StateScanParams& p) {
+    std::vector<double> out(x, x + p.key_dim);
+    if (p.key_norm_eps == 0) return out;
+    double sum = static_cast<double>(p.key_norm_eps);
+    for (double v : out) sum += v * v;
+    for (double& v : out) v /= std::sqrt(sum);
+    return out;
+  }
+  static void ScanHead(const std::vector<double>& q, const std::vector<double>& k, const float* v, double decay,
+                       double beta, double skip, const StateScanParams& p, float* state, float* out) {
+    for (size_t j = 0; j < p.value_dim; ++j) {
+      double read = 0, result = 0;
+      for (size_t i = 0; i < p.key_dim; ++i) read += decay * static_cast<double>(state[i * p.value_dim + j]) * k[i];
+      const double value = static_cast<double>(v[j]), written = beta * (p.delta ? value - read : value);
+      for (size_t i = 0; i < p.key_dim; ++i) {
+        float& s = state[i * p.value_dim + j];
+        const double now = decay * static_cast<double>(s) + k[i] * written;
+        result += now * q[i];
+        s = static_cast<float>(now);
+      }
+      out[j] = static_cast<float>(result * static_cast<double>(p.scale) + skip * value);
+    }
+  }
+
   static void Row(const RefWeight& w, size_t n, float* out) { DequantizeRow(w.source, n, out); }
 
   static void AttendHead(const float* q, const KvRow& row, const KvView& kv, const AttentionParams& p, int head,
@@ -260,7 +350,7 @@ class RefBackend : public Backend {
     const size_t end = size_t{row.position} + 1;
     const size_t window = static_cast<size_t>(p.window);
     const size_t begin = p.window > 0 && end > window ? end - window : 0;
-    std::vector<double> scores, sums(dim, 0.0);
+    std::vector<double> scores, sums(kv.ValueDim(), 0.0);
     double max = -std::numeric_limits<double>::infinity();
     for (size_t pos = begin; pos < end; ++pos) {
       double s = 0;
@@ -281,10 +371,10 @@ class RefBackend : public Backend {
     for (size_t pos = begin; pos < end; ++pos) {
       const double weight = std::exp(scores[pos - begin] - max);
       total += weight;
-      for (size_t i = 0; i < dim; ++i)
+      for (size_t i = 0; i < sums.size(); ++i)
         sums[i] += weight * static_cast<double>(LoadKv(kv, ValueAt(kv, row, pos, kv_head, i)));
     }
-    for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(sums[i] / total);
+    for (size_t i = 0; i < sums.size(); ++i) out[i] = static_cast<float>(sums[i] / total);
   }
 };
 

@@ -11,18 +11,19 @@
 
 namespace gyre::testing {
 
-inline constexpr uint32_t kPages = 24, kPageSize = 16, kVocab = 96;
+inline constexpr uint32_t kPages = 24, kPageSize = 16, kSlotCount = 4, kVocab = 96;
 
 // All layers of a model in one stage, with two sequences' tables.
 class OneStage {
  public:
   // `head`: with the output head; a step that needs logits without one crashes.
-  OneStage(std::shared_ptr<const Model> model, Isa isa, bool head = true) : backend_(MakeBackend(isa, 2)) {
+  OneStage(std::shared_ptr<const Model> model, Isa isa, bool head = true, KvType kv = KvType::kF16)
+      : backend_(MakeBackend(isa, 2)) {
     StageParts parts{
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
       auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {});
-      layer->pages = *PagePool::Make(layer->spec, kPages, kPageSize, KvType::kF16);
+      layer->pages = *PagePool::For(layer->spec, model->spec().dim, {kPages, kPageSize, kv, kSlotCount});
       parts.layers.push_back(std::move(layer));
     }
     parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});
@@ -38,6 +39,7 @@ class OneStage {
     RowClass row_class;
     std::vector<TokenId> ids;
     std::vector<RowRequest> requests;
+    SlotTable slots = {};  // with recurrent state; its own slot is the sequence's number where none is said
   };
   // [requested row][vocab]
   std::vector<std::vector<float>> Run(const std::vector<Part>& step) {
@@ -46,6 +48,12 @@ class OneStage {
     return logits;
   }
   std::vector<RowAnswer> Answers(const std::vector<Part>& step) {
+    StepAnswer answer;
+    const Status status = Try(step, &answer);
+    EXPECT_TRUE(status.ok()) << status;
+    return std::move(answer.rows);
+  }
+  Status Try(const std::vector<Part>& step, StepAnswer* answer) {
     StepBatch batch;
     std::vector<TokenId> ids;
     for (const Part& p : step) {
@@ -55,18 +63,19 @@ class OneStage {
                             .row_class = p.row_class,
                             .first_position = p.first,
                             .row_count = static_cast<uint32_t>(p.ids.size()),
-                            .blocks = std::vector(groups_, table),
+                            .blocks = {table},
                             .requests = p.requests});
+      SlotTable slots = p.slots;
+      if (slots.slot == kNoBlock) slots.slot = static_cast<BlockId>(p.seq);
+      if (groups_ > 1) batch.seqs.back().blocks.push_back(slots.Entries());
       ids.insert(ids.end(), p.ids.begin(), p.ids.end());
     }
-    StepAnswer answer;
-    const Status status = stage_->Run(batch, std::as_bytes(std::span(ids)), ++step_, &answer);
-    EXPECT_TRUE(status.ok()) << status;
+    GYRE_RETURN_IF_ERROR(stage_->Run(batch, std::as_bytes(std::span(ids)), ++step_, answer));
     Encoder encoded;
-    EncodeStepAnswer(answer, &encoded);
+    EncodeStepAnswer(*answer, &encoded);
     const ModelSpec& spec = stage_->parts().model->spec();
     EXPECT_LE(encoded.size(), MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim)));
-    return std::move(answer.rows);
+    return absl::OkStatus();
   }
 
   Stage& stage() { return *stage_; }

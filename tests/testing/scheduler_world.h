@@ -35,6 +35,7 @@ class SchedulerWorld {
   explicit SchedulerWorld(WorldOptions options)
       : options_(std::move(options)), o_(options_.scheduler), scheduler_(o_), random_(options_.seed) {
     cells_.resize(size_t{o_.num_blocks} * o_.block_size);
+    slots_.resize(o_.num_slots);
   }
 
   // What went wrong first; empty: nothing.
@@ -82,6 +83,7 @@ class SchedulerWorld {
     const SchedulerStats stats = scheduler_.stats();
     if (!scheduler_.idle()) Fail("nothing is left, but the scheduler is not idle");
     if (stats.blocks_available != o_.num_blocks) Fail("{} blocks come back", stats.blocks_available);
+    if (stats.slots_available != o_.num_slots) Fail("{} slots come back", stats.slots_available);
   }
 
   // Answers are sampled and appended; false: none is owed.
@@ -97,6 +99,7 @@ class SchedulerWorld {
     if (Chance(options_.repeat_rate)) {
       scheduler_.Repeat(id);
       s.launched = s.landed = s.launched - 1;
+      TakePreemptions();
       return true;
     }
     // The token of a position depends on the position only, as a seeded draw does: a replay draws the same again.
@@ -245,6 +248,7 @@ class SchedulerWorld {
     }
     if (scheduler_.LoseFlights(broke) != failed) Fail("{} sequences were to fail with the ring", failed.size());
     for (SeqId id : failed) Remove(id);
+    TakePreemptions();
     lost_ += failed.size();
     if (member_lost) {
       if (!scheduler_.Shrink(o_.num_blocks).empty()) Fail("a sequence does not fit the cache that it had");
@@ -257,6 +261,7 @@ class SchedulerWorld {
     scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
   }
   uint64_t holds() const { return holds_; }
+  uint64_t refused() const { return refused_; }  // steps, for rows that do not go on where a slot is
   uint64_t lost() const { return lost_; }  // sequences that failed with three rings
   uint64_t members_lost() const { return members_lost_; }
   uint64_t failed() const { return failed_; }  // by errors
@@ -284,14 +289,25 @@ class SchedulerWorld {
     uint32_t max_positions = 0;
     bool all_rows = false;
     uint32_t incarnation = 0;
-    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, lost_end = 0, proven = 0;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, error_from = 0, error_end = 0, losses = 0, lost_end = 0, proven = 0;
     uint64_t admitted_salt = 0;  // of the ring
     bool admitted = false, started = false, poisoned = false, owed = false, held = false, suspect = false;
+    bool troubled = false;  // a step of this incarnation failed
+    void Blame(const StepItem& item) {
+      error_from = error_end == 0 ? item.first_position : std::min(error_from, item.first_position);
+      error_end = std::max(error_end, item.first_position + item.count);
+    }
   };
   struct Rows {
     StepItem item;
     Content content;
     bool right = true;  // every row got the fingerprint of its sequence's own prefix
+  };
+  // A slot's state is a fingerprint of all rows that were applied to it.
+  struct Slot {
+    SeqId seq{};
+    uint32_t incarnation = 0, position = 0, number = 0;
+    uint64_t state = 0;
   };
   struct Flight {
     StepId step{};
@@ -341,7 +357,7 @@ class SchedulerWorld {
       if (now == s.incarnation) continue;
       s.incarnation = now;
       s.launched = s.landed = 0;
-      s.admitted = s.started = s.poisoned = s.owed = false;
+      s.admitted = s.started = s.poisoned = s.owed = s.troubled = false;
       s.in_flight = 0;
     }
   }
@@ -360,7 +376,8 @@ class SchedulerWorld {
     const Live& s = live_.at(item.seq);
     // Rows that landed once may go with others.
     const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
-    if (!s.suspect && !lone) return;
+    const bool apart = s.suspect && item.first_position >= s.error_from;
+    if (!apart && !lone) return;
     if (plan.items.size() > 1 || s.in_flight > 1) Fail("sequence {} does not run alone", Num(item.seq));
     if (lone && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
   }
@@ -421,6 +438,8 @@ class SchedulerWorld {
     for (BlockId block : item.blocks) {
       if (block >= o_.num_blocks) return Fail("sequence {} has block {}", id, block);
     }
+    if ((item.slots.slot < o_.num_slots) != (o_.num_slots > 0))
+      return Fail("sequence {}: {} slots", id, item.slots.slot);
     s.launched = end;
     s.ring_salts.resize(item.first_position);
     s.ring_salts.resize(end, ring_salt_);
@@ -453,10 +472,58 @@ class SchedulerWorld {
   void ExecuteNext() {
     Flight& flight = flights_[executed_++];
     for (Rows& rows : flight.items) {
+      if (o_.num_slots == 0 || GoesOn(rows.item)) continue;
+      const auto it = live_.find(rows.item.seq);
+      if (it != live_.end() && it->second.incarnation == rows.item.incarnation && !it->second.troubled)
+        Fail("sequence {}: the slot is not at position {}", Num(rows.item.seq), rows.item.first_position);
+      flight.fails = true;
+      ++refused_;
+    }
+    if (flight.fails) {
+      for (Rows& rows : flight.items) {
+        const auto it = live_.find(rows.item.seq);
+        if (it != live_.end() && it->second.incarnation == rows.item.incarnation) it->second.troubled = true;
+      }
+    }
+    // One stage failed the step, and this one may stand before it or behind it.
+    if (o_.num_slots > 0 && flight.fails && Chance(0.5)) return;
+    for (Rows& rows : flight.items) {
+      if (o_.num_slots > 0 && !GoesOn(rows.item)) return;
       WriteRows(&rows);
+      if (o_.num_slots > 0) Apply(&rows);
       if (!flight.fails || Chance(0.3)) continue;
       for (uint32_t i = 0; i < rows.item.count; ++i) Cell(rows.item, rows.item.first_position + i) = random_();
     }
+  }
+
+  // Whether a stage applies the rows: its slot is where they begin.
+  bool GoesOn(const StepItem& item) {
+    const Slot& slot = slots_.at(item.slots.begin == kNoBlock ? item.slots.slot : item.slots.begin);
+    if (item.first_position == 0) return true;
+    const bool own = slot.seq == item.seq && slot.incarnation == item.incarnation;
+    const bool snapshot = item.slots.begin != kNoBlock && slot.number != 0 && slot.number == item.slots.begin_number;
+    return slot.position == item.first_position && (item.slots.begin == kNoBlock ? own : snapshot);
+  }
+
+  void Apply(Rows* rows) {
+    const StepItem& item = rows->item;
+    Slot& slot = slots_.at(item.slots.slot);
+    if (item.slots.begin != kNoBlock) slot = slots_.at(item.slots.begin);
+    if (item.first_position == 0) slot = {};
+    slot.seq = item.seq;
+    slot.number = 0;
+    slot.incarnation = item.incarnation;
+    slot.position = item.first_position + item.count;
+    uint64_t own = 0;
+    for (uint32_t p = 0; p < slot.position; ++p) {
+      const uint64_t row = RowOf(rows->content, p, own);
+      if (p >= item.first_position) slot.state = Mix(slot.state, RowOf(rows->content, p, slot.state));
+      own = Mix(own, row);
+    }
+    rows->right = rows->right && slot.state == own;
+    if (item.slots.copy == kNoBlock) return;
+    slots_.at(item.slots.copy) = slot;
+    slots_.at(item.slots.copy).number = item.slots.copy_number;
   }
 
   void WriteRows(Rows* rows) {
@@ -477,6 +544,7 @@ class SchedulerWorld {
     --s.in_flight;
     if (!ok && !s.poisoned) {
       s.poisoned = s.suspect = true;
+      if (o_.num_slots > 0) s.Blame(item);
       if (alone && ++s.errors == 2) {
         failed->push_back(item.seq);
         ++failed_;
@@ -484,11 +552,14 @@ class SchedulerWorld {
     } else if (ok && !s.poisoned) {
       if (!rows.right)
         Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
-      s.errors = 0;
-      s.suspect = false;
       s.landed = item.first_position + item.count;
       s.proven = std::max(s.proven, s.landed);
       if (s.landed >= s.lost_end) s.losses = 0;
+      // With recurrent state a replay lands rows again that were not at fault.
+      if (s.landed >= s.error_end) {
+        s.errors = s.error_from = s.error_end = 0;
+        s.suspect = false;
+      }
       s.owed = item.sample_last;
       valid->push_back(item);
     }
@@ -503,12 +574,13 @@ class SchedulerWorld {
   Scheduler scheduler_;
   RandomBits random_;
   std::vector<uint64_t> cells_;
+  std::vector<Slot> slots_;
   std::map<SeqId, Live> live_;
   std::deque<Flight> flights_;
   size_t executed_ = 0;  // of flights_, from the front
   StepId last_step_{};
   uint64_t next_id_ = 1;
-  uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0;
+  uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
   uint64_t ring_salt_ = 0;
   std::string problem_;
 };

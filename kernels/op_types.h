@@ -1,0 +1,49 @@
+// Arguments of ops that the inner loops of every instruction set read too. Constants and plain data only, so that no
+// code of one instruction set can be linked into another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gyre {
+
+// All exact, without tables. kClampedSwiglu is gpt-oss's, of a gated block only: with g = min(gate, 7) and u = up
+// within -7 and 7 it is g * sigmoid(1.702 g) * (u + 1). kReluSquared: max(x, 0)^2 (So et al. 2021, Primer).
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu, kSigmoid, kReluSquared };
+
+// Rows [first, first + count) of a step are consecutive positions of one sequence, whose recurrent state is `state`:
+// the state before the first of them, and after the op that after the last. Runs share no rows and no state.
+struct StateRun {
+  float* state = nullptr;
+  size_t first = 0, count = 0;
+};
+
+// A causal convolution of each channel with weights of its own. Kept are its last taps - 1 inputs.
+struct ShortConvParams {
+  size_t channels = 0, taps = 0;
+  const float* w = nullptr;     // [taps][channels]; the last one is for the row itself
+  const float* bias = nullptr;  // [channels], or null
+  bool silu = false;            // on the sum
+  size_t state_at = 0;          // floats from StateRun::state to the inputs [taps - 1][channels], oldest first
+};
+
+// Linear attention with decay. The state of a value head is a matrix S [key_dim][value_dim]. Plain, this is Mamba-2
+// (Dao and Gu 2024: k = B, q = C); with the delta rule a Gated DeltaNet (Yang et al. 2024).
+struct StateScanParams {
+  size_t key_heads = 0, value_heads = 0;  // value_heads is a multiple of key_heads
+  size_t key_dim = 0, value_dim = 0;
+  bool dealt = false;           // value head j has key head j % key_heads; otherwise j / (value_heads / key_heads)
+  bool delta = false;           // what is written is beta (v - S^T k) instead of beta v, S^T k of the decayed state
+  float key_norm_eps = 0;       // not 0: each q and k is first divided by sqrt(sum of its squares + eps)
+  const float* skip = nullptr;  // [value_heads]: skip * v is added to the result; null: nothing
+  float scale = 1;              // of the result
+  size_t state_at = 0;          // floats from StateRun::state to [value_heads][key_dim][value_dim]
+};
+struct StateScanRows {
+  const float *q, *k, *v;  // [rows][key_heads][key_dim], twice, and [rows][value_heads][value_dim]
+  size_t stride;           // floats from one row of these to the next
+  const float* decay;      // [rows][value_heads]
+  const float* beta;       // [rows][value_heads]
+};
+
+}  // namespace gyre

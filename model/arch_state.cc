@@ -1,0 +1,206 @@
+// Families with latent attention or recurrent state, from a file's metadata.
+#include <algorithm>
+#include <cmath>
+
+#include "base/kv_type.h"
+#include "model/architecture.h"
+
+namespace gyre {
+namespace {
+
+// A number that all layers have in common, or one for each; 0 is allowed.
+StatusOr<std::vector<int64_t>> EachLayer(const SpecSource& from, const char* key, int64_t max) {
+  return Required(from.gguf.Ints(from.keys.Name(key), from.blocks, 0, max), from.keys.Name(key));
+}
+
+StatusOr<LatentAttentionSpec> ReadLatent(const SpecSource& from, int heads, int context) {
+  const Keys& keys = from.keys;
+  LatentAttentionSpec a;
+  a.heads = heads;
+  GYRE_ASSIGN_OR_RETURN(a.q_rank, keys.Count("attention.q_lora_rank", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(a.kv_rank, keys.Int("attention.kv_lora_rank", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(const int kept, keys.Int("attention.key_length", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(const int key, keys.Int("attention.key_length_mla", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length_mla", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(a.rope, ReadRope(from, key, context));
+  if (a.rope.dims >= key || kept != a.kv_rank + a.rope.dims) {
+    return DataLoss("{} is {} and {} is {}: expected {} + {}, and more than {}", keys.Name("attention.key_length"),
+                    kept, keys.Name("attention.key_length_mla"), key, a.kv_rank, a.rope.dims, a.rope.dims);
+  }
+  a.key_dim = key - a.rope.dims;
+  // Where the file has a multiplier, all of a score grows by yarn, not only its rotated part.
+  GYRE_ASSIGN_OR_RETURN(const double multiplier, keys.Number("rope.scaling.yarn_log_multiplier", 0));
+  GYRE_ASSIGN_OR_RETURN(const double factor, keys.Number("rope.scaling.factor", 1));
+  if (multiplier != 0) a.rope.magnitude = 1;
+  const double grown = factor > 1 ? 1 + multiplier * std::log(factor) : 1;
+  a.scale = static_cast<float>(grown * grown / std::sqrt(static_cast<double>(key)));
+  return a;
+}
+
+StatusOr<DeltaNetSpec> ReadDeltaNet(const SpecSource& from) {
+  const Keys& keys = from.keys;
+  DeltaNetSpec d;
+  GYRE_ASSIGN_OR_RETURN(d.kernel, keys.Int("ssm.conv_kernel", 64));
+  GYRE_ASSIGN_OR_RETURN(d.head_dim, keys.Int("ssm.state_size", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(d.key_heads, keys.Int("ssm.group_count", 1 << 12));
+  GYRE_ASSIGN_OR_RETURN(d.value_heads, keys.Int("ssm.time_step_rank", 1 << 12));
+  GYRE_ASSIGN_OR_RETURN(const int inner, keys.Int("ssm.inner_size", kMaxDim));
+  if (d.value_heads % d.key_heads != 0 || inner != d.value_heads * d.head_dim) {
+    return DataLoss("{} is {}, with {} heads of {} elements for {} key heads", keys.Name("ssm.inner_size"), inner,
+                    d.value_heads, d.head_dim, d.key_heads);
+  }
+  d.consecutive = d.joint_gates = from.arch.joint_gates;
+  return d;
+}
+
+StatusOr<Mamba2Spec> ReadMamba2(const SpecSource& from) {
+  const Keys& keys = from.keys;
+  Mamba2Spec m;
+  GYRE_ASSIGN_OR_RETURN(m.kernel, keys.Int("ssm.conv_kernel", 64));
+  GYRE_ASSIGN_OR_RETURN(m.inner, keys.Int("ssm.inner_size", kMaxDim));
+  GYRE_ASSIGN_OR_RETURN(m.state, keys.Int("ssm.state_size", kMaxHeadDim));
+  GYRE_ASSIGN_OR_RETURN(m.heads, keys.Int("ssm.time_step_rank", 1 << 12));
+  GYRE_ASSIGN_OR_RETURN(m.groups, keys.Int("ssm.group_count", 1 << 12));
+  if (m.inner % m.heads != 0 || m.heads % m.groups != 0 || m.inner % m.groups != 0) {
+    return DataLoss("{} is {}, expected a multiple of {} heads, and these of {} groups", keys.Name("ssm.inner_size"),
+                    m.inner, m.heads, m.groups);
+  }
+  return m;
+}
+
+// Experts of these families, as DeepSeek has them. Whether a choice has a bias is each layer's own.
+StatusOr<ExpertSpec> ReadChosen(const SpecSource& from, int ffn) {
+  const Keys& keys = from.keys;
+  const bool delta = from.arch.mixers == MixerFamily::kDeltaNet, latent = from.arch.mixers == MixerFamily::kLatent;
+  ExpertSpec e;
+  GYRE_ASSIGN_OR_RETURN(e.count, keys.Count("expert_count", 1 << 16));
+  if (e.count == 0) return e;
+  GYRE_ASSIGN_OR_RETURN(e.used, keys.Int("expert_used_count", e.count));
+  GYRE_ASSIGN_OR_RETURN(e.width, keys.Int("expert_feed_forward_length", kMaxDim, ffn));
+  GYRE_ASSIGN_OR_RETURN(const int score, keys.Count("expert_gating_func", 2));
+  const bool sigmoid = score == 2 || (score == 0 && from.arch.one_part_layers);
+  e.score = sigmoid ? RouterScore::kSigmoid : RouterScore::kSoftmax;
+  GYRE_ASSIGN_OR_RETURN(const auto normalize, from.gguf.Bool(keys.Name("expert_weights_norm")));
+  e.normalize = normalize.value_or(from.arch.normalize_experts);
+  GYRE_ASSIGN_OR_RETURN(const double scale, keys.Number("expert_weights_scale", 0));
+  e.scale = scale != 0 ? static_cast<float>(scale) : 1.0f;
+  GYRE_ASSIGN_OR_RETURN(e.groups, keys.Int("expert_group_count", e.count, 1));
+  GYRE_ASSIGN_OR_RETURN(e.used_groups, keys.Int("expert_group_used_count", e.groups, e.groups));
+  if (e.count % e.groups != 0 || e.used > e.count / e.groups * e.used_groups) {
+    return DataLoss("{} of {} experts are used, of {} of {} groups", e.used, e.count, e.used_groups, e.groups);
+  }
+  e.activation = from.arch.activation;
+  e.gated = from.arch.activation != Activation::kReluSquared;
+  GYRE_ASSIGN_OR_RETURN(const int shared, keys.Count("expert_shared_count", 1 << 10));
+  if (latent && int64_t{shared} * e.width > kMaxDim) return DataLoss("{} shared experts of {}", shared, e.width);
+  GYRE_ASSIGN_OR_RETURN(e.shared_width, keys.Count("expert_shared_feed_forward_length", kMaxDim));
+  if (latent) e.shared_width = shared * e.width;
+  e.shared_gate = delta && e.shared_width > 0;
+  return e;
+}
+
+}  // namespace
+
+Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
+  const Keys& keys = from.keys;
+  const Architecture& arch = from.arch;
+  GYRE_ASSIGN_OR_RETURN(const double eps, keys.Positive("attention.layer_norm_rms_epsilon", std::nullopt));
+  spec->final_norm_eps = static_cast<float>(eps);
+  GYRE_ASSIGN_OR_RETURN(const auto heads, EachLayer(from, "attention.head_count", 1 << 16));
+  const auto most_heads = static_cast<int>(*std::max_element(heads.begin(), heads.end()));
+  if (most_heads == 0) return DataLoss("{} is 0", keys.Name("attention.head_count"));
+  GYRE_ASSIGN_OR_RETURN(const auto ffn, EachLayer(from, "feed_forward_length", kMaxDim));
+  std::vector<int64_t> kv_heads = heads;
+  if (keys.Has("attention.head_count_kv")) {
+    GYRE_ASSIGN_OR_RETURN(kv_heads, EachLayer(from, "attention.head_count_kv", 1 << 16));
+  }
+  const auto widest = static_cast<int>(*std::max_element(ffn.begin(), ffn.end()));
+  GYRE_ASSIGN_OR_RETURN(const ExpertSpec experts, ReadChosen(from, widest));
+  GYRE_ASSIGN_OR_RETURN(const int dense, keys.Count("leading_dense_block_count", kMaxLayers));
+
+  double residual_scale = 0;
+  if (arch.scales) {
+    GYRE_ASSIGN_OR_RETURN(residual_scale, keys.Number("residual_scale", 0));
+  }
+
+  MixerSpec other;
+  AttentionSpec attention;
+  std::vector<bool> attends(from.blocks);
+  for (size_t i = 0; i < from.blocks; ++i) attends[i] = kv_heads[i] > 0;
+  switch (arch.mixers) {
+    case MixerFamily::kAttention: break;
+    case MixerFamily::kLatent: {
+      GYRE_ASSIGN_OR_RETURN(other, ReadLatent(from, most_heads, spec->context));
+      attends.assign(from.blocks, false);
+      break;
+    }
+    case MixerFamily::kDeltaNet: {
+      GYRE_ASSIGN_OR_RETURN(other, ReadDeltaNet(from));
+      if (keys.Has("attention.recurrent_layers")) {
+        GYRE_ASSIGN_OR_RETURN(const auto recurrent, EachLayer(from, "attention.recurrent_layers", 1));
+        for (size_t i = 0; i < from.blocks; ++i) attends[i] = recurrent[i] == 0;
+      } else {
+        GYRE_ASSIGN_OR_RETURN(const int interval, keys.Int("full_attention_interval", kMaxLayers, 4));
+        for (size_t i = 0; i < from.blocks; ++i) attends[i] = (i + 1) % static_cast<size_t>(interval) == 0;
+      }
+      break;
+    }
+    case MixerFamily::kMamba2: {
+      GYRE_ASSIGN_OR_RETURN(other, ReadMamba2(from));
+      break;
+    }
+    case MixerFamily::kShortConvolution: {
+      ShortConvolutionSpec c;
+      GYRE_ASSIGN_OR_RETURN(c.kernel, keys.Int("shortconv.l_cache", 64));
+      other = c;
+      spec->final_norm_name = "token_embd_norm.weight";
+      break;
+    }
+  }
+  if (arch.mixers != MixerFamily::kLatent) {
+    GYRE_ASSIGN_OR_RETURN(attention, ReadAttention(from, *spec, layers, most_heads));
+    attention.output_gate = arch.mixers == MixerFamily::kDeltaNet;
+    if (arch.one_part_layers) attention.rope.dims = 0;
+  }
+  for (size_t i = 0; i < layers; ++i) {
+    LayerSpec layer;
+    layer.norm_eps = spec->final_norm_eps;
+    if (residual_scale != 0) layer.residual_scale = static_cast<float>(residual_scale);
+    if (arch.mixers == MixerFamily::kDeltaNet) layer.ffn_norm_name = "post_attention_norm.weight";
+    if (arch.one_part_layers) layer.ffn_norm_name = "attn_norm.weight";
+    const bool feeds = !arch.one_part_layers || ffn[i] > 0, mixes = !arch.one_part_layers || ffn[i] == 0;
+    if (!mixes) {
+      layer.mixer = NoMixer{};
+    } else if (!attends[i]) {
+      layer.mixer = other;
+    } else {
+      AttentionSpec a = attention;
+      a.heads = static_cast<int>(heads[i]);
+      a.kv_heads = static_cast<int>(kv_heads[i]);
+      if (a.kv_heads == 0 || a.heads == 0)
+        return DataLoss("layer {} attends with {} heads, {} of keys and values", i, a.heads, a.kv_heads);
+      GYRE_RETURN_IF_ERROR(CheckHeads(i, a));
+      layer.mixer = std::move(a);
+    }
+    if (!feeds) {
+      layer.feed_forward = NoFeedForward{};
+    } else if (experts.count > 0 && i >= static_cast<size_t>(dense)) {
+      ExpertSpec e = experts;
+      e.choice_bias = from.gguf.tensors().Has(fmt::format("blk.{}.exp_probs_b.bias", i));
+      layer.feed_forward = e;
+    } else {
+      if (ffn[i] == 0) return DataLoss("{} of layer {} is 0", keys.Name("feed_forward_length"), i);
+      layer.feed_forward = DenseSpec{.width = static_cast<int>(ffn[i]),
+                                     .activation = arch.activation,
+                                     .gated = arch.activation != Activation::kReluSquared};
+    }
+    if (ModelSpec::StateOf(layer, spec->dim).floats() > 0) {
+      layer.kv_group = 1;
+      spec->kv_groups = 2;
+    }
+    spec->layers.push_back(std::move(layer));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gyre

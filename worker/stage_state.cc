@@ -1,0 +1,104 @@
+// Recurrent state on a stage: whose slots are where, what rows begin with, and snapshots (docs/memory.md).
+#include <set>
+
+#include "worker/stage.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kGroup = 1;  // of recurrent state
+
+bool HasSlots(const std::shared_ptr<Layer>& layer) { return layer->pages != nullptr && layer->pages->has_slots(); }
+
+}  // namespace
+
+Status Stage::CheckSlots(const StepBatch& batch) const {
+  if (parts_.model->spec().kv_groups <= static_cast<int>(kGroup)) return absl::OkStatus();
+  const Layer* first = nullptr;
+  for (const auto& layer : parts_.layers) {
+    if (first == nullptr && HasSlots(layer)) first = layer.get();
+  }
+  std::set<BlockId> written, read;
+  for (const SeqRows& s : batch.seqs) {
+    const auto seq = static_cast<uint64_t>(s.seq);
+    const std::vector<BlockId>& entries = s.blocks[kGroup];
+    if (entries.size() != SlotTable::kEntries) {
+      return InvalidArgument("sequence {}: a table of {} slots, expected {}", seq, entries.size(), SlotTable::kEntries);
+    }
+    const SlotTable table = SlotTable::From(entries);
+    if (table.slot == kNoBlock) return InvalidArgument("sequence {} has no slot for its state", seq);
+    for (BlockId slot : {table.slot, table.begin, table.copy}) {
+      if (slot == kNoBlock || first == nullptr || slot < first->pages->num_blocks()) continue;
+      return InvalidArgument("sequence {}: slot {}, this stage has 0-{}", seq, slot, first->pages->num_blocks() - 1);
+    }
+    if (table.begin != kNoBlock) read.insert(table.begin);
+    for (BlockId slot : {table.slot, table.copy}) {
+      if (slot != kNoBlock && !written.insert(slot).second)
+        return InvalidArgument("sequence {}: slot {} is written twice in a step", seq, slot);
+    }
+  }
+  for (BlockId slot : read) {
+    if (written.count(slot) > 0) return InvalidArgument("slot {} is read and written in a step", slot);
+  }
+  for (const auto& layer : parts_.layers) {
+    if (!HasSlots(layer)) continue;
+    for (const SeqRows& s : batch.seqs) GYRE_RETURN_IF_ERROR(CheckState(s, *layer));
+  }
+  return absl::OkStatus();
+}
+
+// A row that was applied already must not be applied again, and none may be left out.
+Status Stage::CheckState(const SeqRows& s, const Layer& layer) const {
+  const SlotTable table = SlotTable::From(s.blocks[kGroup]);
+  const auto seq = static_cast<uint64_t>(s.seq);
+  const bool begins = table.begin != kNoBlock;
+  if (s.first_position == 0) {
+    if (!begins) return absl::OkStatus();
+    return InvalidArgument("sequence {}: a snapshot for position 0", seq);
+  }
+  const SlotHeader header = layer.pages->Header(begins ? table.begin : table.slot);
+  const bool known = begins ? table.begin_number != 0 && header.snapshot == table.begin_number
+                            : header.seq == s.seq && header.incarnation == s.incarnation && header.snapshot == 0;
+  if (known && header.position == s.first_position) return absl::OkStatus();
+  return FailedPrecondition(
+      "sequence {}, incarnation {}: rows from position {} on for a state of layer {} that is {} at position {} of "
+      "sequence {}, incarnation {}",
+      seq, s.incarnation, s.first_position, layer.index,
+      header.snapshot != 0 ? fmt::format("snapshot {}", header.snapshot) : "no snapshot",
+      header.position == SlotHeader::kNoPosition ? "none" : fmt::format("{}", header.position),
+      static_cast<uint64_t>(header.seq), header.incarnation);
+}
+
+void Stage::BeginStates(const StepBatch& batch, uint64_t step) {
+  for (const auto& layer : parts_.layers) {
+    if (!HasSlots(layer)) continue;
+    PagePool& pool = *layer->pages;
+    for (const SeqRows& s : batch.seqs) {
+      const SlotTable table = SlotTable::From(s.blocks[kGroup]);
+      // Until all rows are applied the state is of no use: a step may end in the middle.
+      pool.SetHeader(table.slot, {.seq = s.seq, .incarnation = s.incarnation, .position = SlotHeader::kNoPosition});
+      pool.Stamp(table.slot, step);
+      if (s.first_position == 0) pool.Clear(table.slot);
+      if (table.begin != kNoBlock) pool.CopyState(table.begin, table.slot);
+    }
+  }
+}
+
+void Stage::EndStates(const StepBatch& batch, uint64_t step) {
+  for (const auto& layer : parts_.layers) {
+    if (!HasSlots(layer)) continue;
+    PagePool& pool = *layer->pages;
+    for (const SeqRows& s : batch.seqs) {
+      const SlotTable table = SlotTable::From(s.blocks[kGroup]);
+      SlotHeader header{.seq = s.seq, .incarnation = s.incarnation, .position = s.first_position + s.row_count};
+      pool.SetHeader(table.slot, header);
+      if (table.copy == kNoBlock) continue;
+      header.snapshot = table.copy_number;
+      pool.CopyState(table.slot, table.copy);
+      pool.SetHeader(table.copy, header);
+      pool.Stamp(table.copy, step);
+    }
+  }
+}
+
+}  // namespace gyre
