@@ -80,6 +80,13 @@ class Decoder {
     if (n > 0) std::memcpy(out, bytes_.data() + at_, n);
     at_ += n;
   }
+  void Skip(size_t n) {
+    if (!ok_ || n > remaining()) {
+      ok_ = false;
+      return;
+    }
+    at_ += n;
+  }
   // The count is checked against the bytes that are left before anything is allocated.
   template <Number T>
   // Checks the count against the remaining bytes before it allocates.

@@ -1,5 +1,7 @@
 #include "base/host_port.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -31,6 +33,12 @@ StatusOr<HostPort> ParseHostPort(const std::string& text) {
 
 std::string FormatHostPort(const std::string& host, uint16_t port) {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+}
+
+std::string HostName() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
 }
 
 }  // namespace gyre

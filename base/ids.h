@@ -24,8 +24,8 @@ struct Epoch {
   auto operator<=>(const Epoch&) const = default;
 };
 
-// A secret that the coordinator makes for each of its terms and distributes over the control plane. Links without it
-// are refused.
+// A secret that the coordinator makes for each plan and hands out with it over the control plane. Links without it are
+// refused, and a carrier that seals its packets itself derives its keys from it.
 using RingKey = std::array<uint8_t, 16>;
 
 // Layers [begin, end), counted from 0.

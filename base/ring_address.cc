@@ -4,12 +4,13 @@
 #include <string_view>
 
 #include "base/host_port.h"
+#include "base/range.h"
 
 namespace gyre {
 namespace {
 
 constexpr size_t kLongest = 1024;
-constexpr std::string_view kShm = "shm:";
+constexpr std::string_view kShm = "shm:", kUdp = "udp:", kOnlyUdp = ",only:udp";
 
 bool IsHex(std::string_view text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -18,7 +19,11 @@ bool IsHex(std::string_view text, size_t digits) {
 }  // namespace
 
 std::string FormatRingAddress(const RingAddress& address) {
-  return address.shm.empty() ? address.tcp : fmt::format("{},{}{}", address.tcp, kShm, address.shm);
+  std::string out = address.tcp;
+  if (!address.shm.empty()) out += fmt::format(",{}{}", kShm, address.shm);
+  if (address.udp != 0) out += fmt::format(",{}{}", kUdp, address.udp);
+  if (address.only_udp) out += kOnlyUdp;
+  return out;
 }
 
 StatusOr<RingAddress> ParseRingAddress(const std::string& text) {
@@ -29,6 +34,12 @@ StatusOr<RingAddress> ParseRingAddress(const std::string& text) {
     const size_t end = std::min(text.find(',', at + 1), text.size());
     const std::string_view part = std::string_view(text).substr(at + 1, end - at - 1);
     at = end;
+    if (part == kOnlyUdp.substr(1)) out.only_udp = true;
+    if (part.substr(0, kUdp.size()) == kUdp) {
+      const std::optional<int> port = ParseNumber(part.substr(kUdp.size()));
+      if (!port || *port == 0 || *port > 65535) return InvalidArgument("{}: its udp part is no port", out.tcp);
+      out.udp = static_cast<uint16_t>(*port);
+    }
     if (part.substr(0, kShm.size()) != kShm) continue;
     const std::string_view shm = part.substr(kShm.size());
     const size_t split = std::min(shm.find('@'), shm.size());

@@ -2,6 +2,7 @@
 // Status only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/status.h"
@@ -9,14 +10,16 @@
 namespace gyre {
 
 struct RingAddress {
-  std::string tcp;  // "HOST:PORT", or ":PORT" = the host that the reader knows
-  std::string shm;  // "NAME@HOST" of its Unix socket; "" = it shares no memory
+  std::string tcp;        // "HOST:PORT", or ":PORT" = the host that the reader knows
+  std::string shm;        // "NAME@HOST" of its Unix socket; "" = it shares no memory
+  uint16_t udp = 0;       // the UDP port of the same host; 0 = it takes no datagrams
+  bool only_udp = false;  // whoever leaves the choice to it comes over UDP
   bool operator==(const RingAddress&) const = default;
 };
 
 std::string FormatRingAddress(const RingAddress& address);
 // The text may come from a stranger. kInvalidArgument: no HOST:PORT, a shm part that is not 32 digits, '@', 16 digits,
-// or more than 1,024 bytes.
+// a udp part that is no port, or more than 1,024 bytes.
 StatusOr<RingAddress> ParseRingAddress(const std::string& text);
 // The part before the first comma: for people, who dial nothing else.
 std::string TcpPart(const std::string& address);

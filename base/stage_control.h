@@ -23,6 +23,13 @@ struct LayerSource {
   bool operator==(const LayerSource&) const = default;
 };
 
+// A process that may have weights which the worker does not have (docs/weights.md).
+struct WeightSource {
+  std::string name;
+  std::string address;  // of its ring port
+  bool operator==(const WeightSource&) const = default;
+};
+
 // What a worker shall prepare: its stage of `plan` and the page pool, which has the same size on every stage.
 struct PrepareRequest {
   Plan plan;
@@ -32,6 +39,7 @@ struct PrepareRequest {
   uint32_t num_slots = 0;  // of recurrent state, where the model has any
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
+  std::vector<WeightSource> weight_sources;
 };
 
 // Loading and packing, in bytes of weights. done = total once they are all there, so that a member that only waits for
@@ -39,6 +47,7 @@ struct PrepareRequest {
 struct StageProgress {
   uint64_t done = 0;
   uint64_t total = 0;
+  uint64_t fetched = 0, to_fetch = 0;  // bytes from other machines, before they are packed
 };
 struct StageReady {};
 struct StageMoved {

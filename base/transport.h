@@ -12,7 +12,7 @@ namespace gyre {
 enum class Transport : uint8_t {
   kAuto = 0,    // as a wish: the fastest that both ends have; in a status: unknown, there is no link
   kTcp = 1,     // plain TCP
-  kUdp = 2,     // reserved
+  kUdp = 2,     // datagrams, sealed and sent again where they are lost
   kShm = 3,     // memory that two processes of one host share
   kKernel = 4,  // TCP over io_uring
   kMemory = 5,  // both ends are in one process; never a wish

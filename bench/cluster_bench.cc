@@ -3,6 +3,7 @@
 //
 //   cluster_bench overhead MODEL      3 workers, one stream
 //   cluster_bench pair MODEL          2 workers with one core each, against one process on one core and on both
+//   cluster_bench tls MODEL           3 workers over TLS against 3 over plain TCP
 //   cluster_bench resize MODEL        8 sequences of 1,000 tokens, a quarter of the layers moved back and forth
 #include <algorithm>
 #include <atomic>
@@ -19,6 +20,7 @@
 #include "client/target.h"
 #include "fmt/core.h"
 #include "runtime/measure.h"
+#include "tests/testing/identities.h"
 #include "tests/testing/process.h"
 
 namespace gyre {
@@ -46,34 +48,46 @@ std::atomic<bool> stopping{false};  // requests end with the ring, which is no f
 class Ring {
  public:
   // `workers`: for each worker the core list for taskset ("" = all cores) and its number of threads.
-  Ring(const Flags& flags, const std::vector<std::pair<std::string, int>>& workers) {
+  // `ca`: with identities by it, over TCP.
+  Ring(const Flags& flags, const std::vector<std::pair<std::string, int>>& workers,
+       testing::TestAuthority* ca = nullptr, const std::vector<std::string>& more = {}) {
     const std::string n = std::to_string(workers.size());
-    serve_ = std::make_unique<Process>(
-        std::vector<std::string>{flags.gyre, "serve", flags.model, "--cluster", "127.0.0.1:0", "--no-local",
-                                 "--min-workers", n, "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache"});
+    std::vector<std::string> serve{flags.gyre,         "serve", flags.model, "--cluster", "127.0.0.1:0", "--no-local",
+                                   "--min-workers",    n,       "--ctx",     "2048",      "--kv-tokens", "36000",
+                                   "--no-prefix-cache"};
+    serve.insert(serve.end(), more.begin(), more.end());
+    if (ca != nullptr) {
+      serve.insert(serve.end(), {"--identity", ca->Issue(Role::kCoordinator, "head")});
+      at_.identity = ca->IssueOpen(Role::kAdmin, "bench")->current();
+    }
+    serve_ = std::make_unique<Process>(serve);
     const auto at = serve_->WaitFor("listening ");
     if (!at) Fail(serve_->output());
-    address_ = *at;
+    at_.address = *at;
     for (const auto& [cores, threads] : workers) {
       std::vector<std::string> command;
       if (!cores.empty()) command = {"/usr/bin/taskset", "-c", cores};
       for (const std::string& word :
-           {flags.gyre, std::string("worker"), std::string("--join"), address_, std::string("--name"),
+           {flags.gyre, std::string("worker"), std::string("--join"), at_.address, std::string("--name"),
             "w" + std::to_string(workers_.size() + 1), std::string("-t"), std::to_string(threads)}) {
         command.push_back(word);
+      }
+      if (ca != nullptr) {
+        command.insert(command.end(),
+                       {"--identity", ca->Issue(Role::kWorker, fmt::format("w{}", workers_.size() + 1))});
       }
       workers_.push_back(std::make_unique<Process>(command));
     }
     for (int i = 0;; ++i) {
-      const auto status = FetchStatus(address_);
+      const auto status = FetchStatus(at_);
       if (status.ok() && status->state() == "serving") break;
       if (i > 12000) Fail(serve_->output());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
-  const std::string& address() const { return address_; }
+  const ClusterAddress& address() const { return at_; }
   v1::StatusReply status() const {
-    auto status = FetchStatus(address_);
+    auto status = FetchStatus(at_);
     if (!status.ok()) Fail(Message(status.status()));
     return *status;
   }
@@ -81,7 +95,7 @@ class Ring {
  private:
   std::unique_ptr<Process> serve_;
   std::vector<std::unique_ptr<Process>> workers_;
-  std::string address_;
+  ClusterAddress at_;
 };
 
 // Streams of equal length that run at the same time.
@@ -90,7 +104,7 @@ struct Rates {
   double decode = 0;     // tokens/s while all streams decode
   double per_token = 0;  // seconds per token of one stream
 };
-Rates Stream(const std::string& address, int streams, int prompt, uint32_t n) {
+Rates Stream(const ClusterAddress& address, int streams, int prompt, uint32_t n) {
   std::vector<std::thread> threads;
   std::atomic<int> started{0};
   std::atomic<bool> done{false};
@@ -183,6 +197,37 @@ std::string Pair(const Flags& flags) {
       ratio(pair.prefill, both_cores.prefill), Median(pair.busy_first), Median(pair.busy_last));
 }
 
+// Rings that serve in turn, so that what else the machine does meets both.
+std::string Tls(const Flags& flags) {
+  const std::vector<std::pair<std::string, int>> workers{{"", 1}, {"", 1}, {"", 1}};
+  testing::TestAuthority authority;
+  Ring plain(flags, workers, nullptr, {"--transport", "tcp"}),
+      secured(flags, workers, &authority, {"--transport", "tcp"});
+  struct Result {
+    std::vector<double> one, many, prefill;
+  } results[2];
+  Ring* const rings[2] = {&plain, &secured};
+  for (Ring* ring : rings) Stream(ring->address(), 4, 64, 100);
+  for (int run = 0; run < flags.runs; ++run) {
+    for (int i = 0; i < 2; ++i) {
+      const int which = run % 2 == 0 ? i : 1 - i;
+      Ring& ring = *rings[which];
+      Result& r = results[which];
+      r.one.push_back(Stream(ring.address(), 1, 8, 400).decode);
+      r.many.push_back(Stream(ring.address(), 8, 8, 200).decode);
+      r.prefill.push_back(Stream(ring.address(), 1, 1500, 2).prefill);
+    }
+  }
+  const auto ratio = [&](std::vector<double> Result::*what) {
+    return Median(results[1].*what) / Median(results[0].*what);
+  };
+  return fmt::format(
+      "\"tls\": {{\"decode_1\": {:.1f}, \"decode_1_against_plain\": {:.3f}, \"decode_8\": {:.1f}, "
+      "\"decode_8_against_plain\": {:.3f}, \"prefill_1500\": {:.1f}, \"prefill_1500_against_plain\": {:.3f}}}",
+      Median(results[1].one), ratio(&Result::one), Median(results[1].many), ratio(&Result::many),
+      Median(results[1].prefill), ratio(&Result::prefill));
+}
+
 std::string Resize(const Flags& flags) {
   auto owned = std::make_unique<Ring>(flags, std::vector<std::pair<std::string, int>>{{"", 1}, {"", 1}});
   Ring& ring = *owned;
@@ -249,6 +294,7 @@ int main(int argc, char** argv) {
   };
   add("overhead", "microseconds a token outside the stages, 3 workers", Overhead);
   add("pair", "two workers of a core each against one process", Pair);
+  add("tls", "3 workers over TLS against 3 over plain TCP", Tls);
   add("resize", "how long a resize holds the engine", Resize);
   CLI11_PARSE(app, argc, argv);
   bench::PrintResult(flags.model, flags.runs, what(flags));

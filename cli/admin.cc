@@ -20,14 +20,16 @@ Status PrintJson(const google::protobuf::Message& message) {
 }  // namespace
 
 Status StatusCommand(const AdminOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(const v1::StatusReply reply, FetchStatus(options.cluster));
+  GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+  GYRE_ASSIGN_OR_RETURN(const v1::StatusReply reply, FetchStatus(cluster));
   if (options.json) return PrintJson(reply);
   fmt::print("{}", FormatStatus(reply));
   return absl::OkStatus();
 }
 
 Status LayersCommand(const AdminOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(const v1::StatusReply reply, FetchStatus(options.cluster));
+  GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+  GYRE_ASSIGN_OR_RETURN(const v1::StatusReply reply, FetchStatus(cluster));
   if (options.json) return PrintJson(reply);
   fmt::print("{}", FormatLayers(reply));
   if (!reply.has_epoch()) fmt::print("{}\n", reply.state());
@@ -46,15 +48,18 @@ Status PrintChange(const AdminOptions& options, const StatusOr<v1::ChangeReply>&
 }  // namespace
 
 Status ResizeCommand(const AdminOptions& options) {
-  return PrintChange(options, AskResize(options.cluster, options.what, options.dry_run));
+  GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+  return PrintChange(options, AskResize(cluster, options.what, options.dry_run));
 }
 
 Status DrainCommand(const AdminOptions& options) {
-  return PrintChange(options, AskDrain(options.cluster, options.what, options.dry_run));
+  GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+  return PrintChange(options, AskDrain(cluster, options.what, options.dry_run));
 }
 
 Status UndrainCommand(const AdminOptions& options) {
-  GYRE_ASSIGN_OR_RETURN(const v1::ChangeReply reply, AskUndrain(options.cluster, options.what));
+  GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+  GYRE_ASSIGN_OR_RETURN(const v1::ChangeReply reply, AskUndrain(cluster, options.what));
   if (options.json) return PrintJson(reply);
   fmt::print("{} may have layers again\n", options.what);
   return absl::OkStatus();

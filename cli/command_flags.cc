@@ -56,7 +56,7 @@ void AddYesFlag(CLI::App* app, SourceOptions* o) {
   app->add_flag("-y,--yes,--pull", o->yes, "pull a model that is a name and not on this machine, without a question");
 }
 
-void AddSourceFlags(CLI::App* app, SourceOptions* o) {
+void AddSourceFlags(CLI::App* app, SourceOptions* o, const char* token) {
   AddCacheFlag(app, o);
   app->add_option("--cache-limit", o->cache_limit,
                   "a pull removes models that were not used for the longest time until all take at most SIZE, as 100G "
@@ -65,7 +65,7 @@ void AddSourceFlags(CLI::App* app, SourceOptions* o) {
   app->add_option("--endpoint", o->hub.endpoint,
                   "the hub where names are looked up (default: HF_ENDPOINT, else https://huggingface.co)")
       ->type_name("URL");
-  app->add_option("--token", o->hub.token, "the token for the hub (default: HF_TOKEN, else the hub's token file)")
+  app->add_option(token, o->hub.token, "the token for the hub (default: HF_TOKEN, else the hub's token file)")
       ->type_name("TOKEN");
 }
 
@@ -115,6 +115,17 @@ void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* is
       ->check(CLI::IsMember(IsaNames()));
 }
 
+CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity) {
+  return app
+      ->add_option("--identity", *identity, "the folder of the identity for TLS with the cluster, by `gyre ca issue`")
+      ->type_name("FOLDER");
+}
+
+void AddInsecureFlag(CLI::App* app, std::string* insecure) {
+  app->add_flag("--insecure", *insecure,
+                "listen beyond loopback without TLS: --insecure=cluster,ring,http names what; alone, all of it");
+}
+
 void AddQuietFlag(CLI::App* app, bool* quiet) { app->add_flag("-q,--quiet", *quiet, "only errors on stderr"); }
 
 void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id) {
@@ -153,9 +164,10 @@ CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport) {
   return app
       ->add_option(
           "--transport", *transport,
-          "what carries activations: shm is memory that processes of one host share, kernel is TCP through "
-          "io_uring; auto takes shm where it can and tcp elsewhere; what is named alone fails where it can't be had")
-      ->check(CLI::IsMember({"auto", "tcp", "shm", "kernel"}));
+          "what carries activations: shm is memory that processes of one host share, udp stands loss better than "
+          "tcp, kernel is TCP through io_uring; auto takes shm where it can and tcp elsewhere; what is named alone "
+          "fails where it can't be had")
+      ->check(CLI::IsMember({"auto", "tcp", "udp", "shm", "kernel"}));
 }
 
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
@@ -201,11 +213,13 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
   if (generates) AddContextShiftFlags(app, o);
   auto* cluster =
       app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL here")
+          ->check(Address())
           ->type_name("HOST:PORT");
   // They say how a model runs here; a coordinator has its own.
   for (CLI::Option* option : app->get_options()) {
     if (option != cluster && option != app->get_help_ptr()) cluster->excludes(option);
   }
+  AddIdentityFlag(app, &o->identity)->needs(cluster);
   AddQuietFlag(app, &o->quiet);
 }
 

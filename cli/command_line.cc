@@ -13,6 +13,7 @@
 #include "cli/describe.h"
 #include "cli/exit_code.h"
 #include "cli/flag_checks.h"
+#include "identity/join_token.h"
 #include "kernels/ops.h"
 #include "model/quantize.h"
 
@@ -339,6 +340,16 @@ void AddHttpServerFlags(CLI::App* app, ServeCommandOptions* options) {
       ->check(Whole(0, 86400))
       ->type_name("S");
   app->add_flag("--metrics-open", o->metrics_open, "anyone may read /metrics");
+  app->add_flag("--no-reasoning-split", o->no_reasoning_split,
+                "what a reasoning model thinks, and the markers around it, stay in the content");
+}
+
+CLI::Option* AddWeightsRateFlag(CLI::App* app, std::string* rate) {
+  return app
+      ->add_option("--weights-rate", *rate,
+                   "weights go to workers without the model's file with at most SIZE a second, as 50M (default: no "
+                   "limit)")
+      ->type_name("SIZE");
 }
 
 Action AddServe(CLI::App* app) {
@@ -375,11 +386,20 @@ Action AddServe(CLI::App* app) {
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
+  AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);
   AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
   app->add_option("--trace", o->trace, "at the end, write the last steps and requests for Perfetto (Chrome trace JSON)")
       ->type_name("FILE");
-  app->add_flag("--insecure", o->serve.insecure, "listen beyond loopback, without encryption");
+  AddIdentityFlag(app, &o->identity)->needs(cluster);
+  app->add_option("--cluster-ca", o->cluster_ca,
+                  "the folder of the cluster's CA: workers join with its tokens, and its revocations count at once")
+      ->needs("--identity")
+      ->type_name("FOLDER");
+  app->add_flag("--no-discovery", o->no_discovery,
+                "don't answer workers that look for a coordinator on the local network")
+      ->needs(cluster);
+  AddInsecureFlag(app, &o->insecure);
   app->add_option("--parallel", o->ring.parallel, "requests with the whole context that the KV cache holds")
       ->check(Whole(1, 100000))
       ->type_name("N");
@@ -396,12 +416,21 @@ Action AddServe(CLI::App* app) {
 Action AddWorker(CLI::App* app) {
   auto o = std::make_shared<WorkerCommandOptions>();
   o->version = GYRE_VERSION;
-  app->add_option("--join", o->join, "the coordinator's address: its --cluster")->required()->type_name("HOST:PORT");
+  app->add_option("--join", o->join,
+                  "the coordinator's address: its --cluster (default: found on the local network, with --token, "
+                  "--identity or --insecure)")
+      ->check(Address())
+      ->type_name("HOST:PORT");
   app->add_option(
          "-m,--model", o->model,
          "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
          "cache)")
       ->type_name("FILE");
+  app->add_option(
+         "--weights", o->weights,
+         "where weights come from: a file here, the ring (fetch), or a file if it is here, else the ring (auto)")
+      ->check(CLI::IsMember({"auto", "file", "fetch"}));
+  AddWeightsRateFlag(app, &o->weights_rate);
   app->add_option("--name", o->name, "the worker's name in the cluster (default: the host's name)");
   app->add_option("--listen", o->listen, "where activations arrive (default: the address that reaches the coordinator)")
       ->type_name("HOST:PORT");
@@ -413,19 +442,37 @@ Action AddWorker(CLI::App* app) {
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
   AddTransportFlag(app, &o->transport);
-  app->add_flag("--insecure", o->insecure, "listen beyond loopback, without encryption");
+  AddIdentityFlag(app, &o->identity);
+  app->add_option("--token", o->token,
+                  "a token by `gyre ca token`: get an identity with it, if the folder has none yet")
+      ->check([](const std::string& text) {
+        const auto token = ParseToken(text);
+        return token.ok() ? std::string() : Message(token.status());
+      })
+      ->type_name("TOKEN");
+  AddInsecureFlag(app, &o->insecure);
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);
   AddBinFlags(app, &o->open);
   AddYesFlag(app, &o->source);
-  AddSourceFlags(app, &o->source);
+  AddSourceFlags(app, &o->source, "--hub-token");
+  app->get_option("--cache")->description(
+      "the folder of models with a name and of weights that are fetched (default: ~/.cache/gyre)");
+  app->get_option("--cache-limit")
+      ->description(
+          "weights that are fetched take at most SIZE, as 100G; those that nobody uses go first. A pull does likewise "
+          "with models (default: none)");
   AddHubCaFlag(app, &o->source);
   return [o] { return WorkerCommand(*o); };
 }
 
 std::shared_ptr<AdminOptions> AddAdminFlags(CLI::App* app) {
   auto o = std::make_shared<AdminOptions>();
-  app->add_option("--cluster", o->cluster, "the coordinator's address")->required()->type_name("HOST:PORT");
+  app->add_option("--cluster", o->cluster, "the coordinator's address")
+      ->required()
+      ->check(Address())
+      ->type_name("HOST:PORT");
+  AddIdentityFlag(app, &o->identity);
   AddJsonFlag(app, &o->json);
   return o;
 }
@@ -466,6 +513,55 @@ Action AddUndrain(CLI::App* app) {
   auto o = AddAdminFlags(app);
   app->add_option("WORKER", o->what, "the worker's name")->required();
   return [o] { return UndrainCommand(*o); };
+}
+
+std::shared_ptr<CaOptions> AddCaFlags(CLI::App* app) {
+  auto o = std::make_shared<CaOptions>();
+  app->add_option("FOLDER", o->folder, "the CA's folder")->required();
+  return o;
+}
+
+void AddKeyFlags(CLI::App* app, CaOptions* o) {
+  app->add_option("--key-type", o->key_type, "the kind of the private key")->check(CLI::IsMember({"p256", "ed25519"}));
+  app->add_option("--days", o->days, "how long the certificate is valid")->check(Whole(1, 36500))->type_name("N");
+}
+
+Action AddCaInit(CLI::App* app) {
+  auto o = AddCaFlags(app);
+  o->days = 3650;
+  app->add_option("--name", o->cluster, "the cluster's name, which stands in every certificate");
+  AddKeyFlags(app, o.get());
+  AddQuietFlag(app, &o->quiet);
+  return [o] { return CaInitCommand(*o); };
+}
+
+Action AddCaIssue(CLI::App* app) {
+  auto o = AddCaFlags(app);
+  app->add_option("--role", o->role, "what its owner may do")
+      ->required()
+      ->check(CLI::IsMember({"coordinator", "worker", "client", "admin"}));
+  app->add_option("--name", o->name, "who its owner is; a worker has this name in the cluster")->required();
+  app->add_option("-o,--out", o->out, "the folder to write the identity to")->required()->type_name("FOLDER");
+  AddKeyFlags(app, o.get());
+  app->add_flag("--renew", o->renew, "the name keeps its other certificates, and its identity in --out is replaced");
+  AddQuietFlag(app, &o->quiet);
+  return [o] { return CaIssueCommand(*o); };
+}
+
+Action AddCaRevoke(CLI::App* app) {
+  auto o = AddCaFlags(app);
+  app->add_option("NAME", o->name, "whose certificates end")->required();
+  app->add_option("--role", o->role, "only those of this role")
+      ->check(CLI::IsMember({"coordinator", "worker", "client", "admin"}));
+  AddQuietFlag(app, &o->quiet);
+  return [o] { return CaRevokeCommand(*o); };
+}
+
+Action AddCaToken(CLI::App* app) {
+  auto o = AddCaFlags(app);
+  app->add_option("--ttl", o->ttl, "how long it can be used, as 30m, 1h or 7d")->type_name("TIME");
+  app->add_option("--name", o->name, "the only worker's name that it is for (default: any that is free)");
+  return [o] { return CaTokenCommand(*o); };
 }
 
 Action AddLaunch(CLI::App* app) {
@@ -549,6 +645,10 @@ const std::vector<Command>& Commands() {
       {"resize", "move layers between workers while the ring serves", AddResize},
       {"drain", "move a worker's layers to the other workers; it gets none until it is undrained", AddDrain},
       {"undrain", "let a drained worker have layers again", AddUndrain},
+      {"ca init", "make the CA of a cluster, for TLS between its machines", AddCaInit},
+      {"ca issue", "write an identity: a private key and its certificate", AddCaIssue},
+      {"ca revoke", "revoke the certificates of a name", AddCaRevoke},
+      {"ca token", "print a token with which one worker gets its certificate", AddCaToken},
       {"pull", "get a model by its name from a hub, or from a URL", AddPull},
       {"models", "list the models that were pulled", AddModels},
       {"models rm", "remove a model that was pulled", AddModelsRemove},

@@ -33,8 +33,8 @@ std::function<Status()> AddCommand(const Command& command, CLI::App* app);
 void AddModelFlag(CLI::App* app, std::string* model);
 // A model as a path or a name: the flags of AddModelFlag and AddSourceFlags.
 void AddModelFlags(CLI::App* app, std::string* model, SourceOptions* source);
-// Where models with a name come from. --ca is left to whoever has one already.
-void AddSourceFlags(CLI::App* app, SourceOptions* source);
+// Where models with a name come from. `token` is the flag for the hub's token. --ca is left to whoever has one already.
+void AddSourceFlags(CLI::App* app, SourceOptions* source, const char* token = "--token");
 void AddHubCaFlag(CLI::App* app, SourceOptions* source);
 void AddYesFlag(CLI::App* app, SourceOptions* source);
 void AddCacheFlag(CLI::App* app, SourceOptions* source);
@@ -56,6 +56,8 @@ std::vector<std::string> GivenFlags(const CLI::App& app);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
 // What a client of an HTTP server needs.
 void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
+CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity);
+void AddInsecureFlag(CLI::App* app, std::string* insecure);
 void AddQuietFlag(CLI::App* app, bool* quiet);
 
 }  // namespace gyre

@@ -150,6 +150,7 @@ struct HttpOptions {
   uint32_t connections = 4096;
   uint32_t drain_seconds = 30;
   bool metrics_open = false;
+  bool no_reasoning_split = false;  // what a reasoning model thinks is content
 };
 
 // Where a server's log goes.
@@ -159,12 +160,16 @@ struct LogOptions {
 };
 
 struct ServeCommandOptions {
+  std::string identity, cluster_ca;  // folders; "" = none
+  std::string insecure;              // as ParseInsecure
+  bool no_discovery = false;
   RuntimeOptions ring;
   SourceOptions source;
   ServeOptions serve;  // cluster "" = no worker joins
   HttpOptions http;
-  std::string memory;  // as 8G; "" = what is free
-  std::string layers;  // as 0-7; "" = a share like a worker's
+  std::string memory;        // as 8G; "" = what is free
+  std::string layers;        // as 0-7; "" = a share like a worker's
+  std::string weights_rate;  // as 50M
   std::string max_body = "8M";
   LogOptions log;
   std::string trace;  // file; "" = none
@@ -175,16 +180,29 @@ Status ServeCommand(const ServeCommandOptions& options);
 struct WorkerCommandOptions {
   SourceOptions source;
   std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
+  std::string identity, token, insecure;
   OpenOptions open;
   int threads = 0;
-  bool insecure = false, quiet = false;
+  std::string weights = "auto";  // or file, fetch
+  std::string weights_rate;      // as 50M
+  bool quiet = false;
   LogOptions log;
   std::string version;
 };
 Status WorkerCommand(const WorkerCommandOptions& options);
 
+struct CaOptions {
+  std::string folder, cluster = "gyre", role, name, out, key_type = "p256", ttl = "1h";
+  int days = 365;
+  bool renew = false, quiet = false;
+};
+Status CaInitCommand(const CaOptions& options);
+Status CaIssueCommand(const CaOptions& options);
+Status CaRevokeCommand(const CaOptions& options);
+Status CaTokenCommand(const CaOptions& options);
+
 struct AdminOptions {
-  std::string cluster;
+  std::string cluster, identity;
   std::string what;  // ranges, or a worker
   bool json = false;
   bool dry_run = false;  // of resize and drain

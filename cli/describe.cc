@@ -253,7 +253,9 @@ std::string ZshText(const std::string& text) {
 std::string ZshScript(const std::vector<Described>& all) {
   std::string out =
       "#compdef gyre\n"
-      "# zsh completion of gyre: gyre completion zsh >_gyre, in a folder of $fpath\n"
+      "# zsh completion of gyre: source <(gyre completion zsh), behind compinit; or gyre completion zsh >_gyre, in a "
+      "folder "
+      "of $fpath\n"
       "_gyre() {\n"
       "  local -a commands\n"
       "  commands=(\n";
@@ -303,7 +305,15 @@ std::string ZshScript(const std::vector<Described>& all) {
     }
     out += "\n      ;;\n";
   }
-  return out + "  esac\n}\n_gyre \"$@\"\n";
+  // A file of $fpath becomes the function itself; a script that is sourced declares it.
+  out +=
+      "  esac\n}\n"
+      "if [[ $funcstack[1] == _gyre ]]; then\n"
+      "  _gyre \"$@\"\n"
+      "else\n"
+      "  compdef _gyre gyre\n"
+      "fi\n";
+  return out;
 }
 
 std::string FishScript(const std::vector<Described>& all) {
@@ -389,6 +399,11 @@ StatusOr<std::string> HelpText(const std::string& name) {
 }
 
 Status UnknownCommand(const std::string& name) {
+  std::string longer;
+  for (const std::string& command : CommandNames()) {
+    if (command.rfind(name + " ", 0) == 0) longer += (longer.empty() ? "`gyre " : ", `gyre ") + command + "`";
+  }
+  if (!longer.empty()) return UsageError("gyre {}: expected one of {}", name, longer);
   return UsageError("there is no command '{}'{}\n`gyre --help` lists the commands.", name,
                     DidYouMean(name, CommandNames()));
 }

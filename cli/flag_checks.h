@@ -1,4 +1,4 @@
-// Ranges of flags, told in words that people read.
+// What flags may be, told in words that people read.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "base/host_port.h"
 #include "fmt/core.h"
 
 namespace gyre {
@@ -37,6 +38,16 @@ inline CLI::Validator Number(double low, double high, bool low_excluded = false)
         if (number && (low_excluded ? value > low : value >= low) && value <= high) return "";
         return fmt::format("'{}', expected a number {} {} {} {}", text, low_excluded ? "above" : "from", low,
                            low_excluded ? "and at most" : "to", high);
+      },
+      "");
+}
+
+// HOST:PORT of somebody to connect to.
+inline CLI::Validator Address() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const StatusOr<HostPort> at = ParseHostPort(text);
+        return at.ok() ? "" : Message(at.status());
       },
       "");
 }

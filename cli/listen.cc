@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -13,14 +14,35 @@
 
 namespace gyre {
 
-StatusOr<HostPort> ParseListen(const char* flag, const std::string& text, bool insecure) {
+StatusOr<Insecure> ParseInsecure(const std::string& text) {
+  if (text.empty() || text == "false") return Insecure{};
+  if (text == "true" || text == "all") return Insecure{.cluster = true, .ring = true, .http = true};
+  Insecure out;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t end = std::min(text.find(',', from), text.size());
+    const std::string name = text.substr(from, end - from);
+    from = end + 1;
+    if (name == "cluster") {
+      out.cluster = true;
+    } else if (name == "ring") {
+      out.ring = true;
+    } else if (name == "http") {
+      out.http = true;
+    } else {
+      return UsageError("--insecure={}: '{}' is nothing that it opens; expected cluster, ring or http", text, name);
+    }
+  }
+  return out;
+}
+
+StatusOr<HostPort> ParseListen(const char* flag, const std::string& text, bool tls, bool open, const char* part) {
   const StatusOr<HostPort> at = ParseHostPort(text);
   if (!at.ok()) return AsUsage(Annotate(at.status(), flag));
-  if (!IsLoopback(at->host) && !insecure) {
+  if (!IsLoopback(at->host) && !tls && !open) {
     return UsageError(
-        "{} {}: this address is not loopback, and the cluster is not encrypted; on a network that you "
-        "trust, add --insecure",
-        flag, text);
+        "{} {}: this address is not loopback, so it needs TLS: give an --identity; on a network that you trust, add "
+        "--insecure={}",
+        flag, text, part);
   }
   return *at;
 }

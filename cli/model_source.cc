@@ -165,6 +165,11 @@ StatusOr<std::string> LocateModel(const std::string& model, const SourceOptions&
   }
 }
 
+std::string CacheFolder(const SourceOptions& options) {
+  const StatusOr<Source> source = OpenSource(options);
+  return source.ok() ? source->cache.root() : "";
+}
+
 std::vector<std::string> CachedModelPaths(const SourceOptions& options) {
   std::vector<std::string> out;
   const StatusOr<Source> source = OpenSource(options);

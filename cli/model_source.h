@@ -40,6 +40,9 @@ StatusOr<std::string> LocateModel(const std::string& model, const SourceOptions&
 // Pulls with a bar on stderr, and notes what it took.
 StatusOr<CachedModel> PullWithBar(const PullPlan& plan, Source* source);
 
+// The folder of the cache; "" where there is none.
+std::string CacheFolder(const SourceOptions& options);
+
 // The models of this machine's cache, for a worker that looks for the coordinator's. Empty where there is none.
 std::vector<std::string> CachedModelPaths(const SourceOptions& options);
 

@@ -6,8 +6,18 @@
 
 namespace gyre {
 
+StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string& identity) {
+  if (identity.empty()) return ClusterAddress(cluster);
+  const auto folder = IdentityFolder::Open(identity);
+  if (!folder.ok()) return Annotate(folder.status(), "--identity");
+  return ClusterAddress(cluster, (*folder)->current());
+}
+
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
-  if (!options.cluster.empty()) return OpenRemote(options.cluster);
+  if (!options.cluster.empty()) {
+    GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+    return OpenRemote(cluster);
+  }
   RuntimeOptions here = options;
   SourceOptions source = options.source;
   source.quiet = source.quiet || options.quiet;

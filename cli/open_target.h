@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "cli/model_source.h"
+#include "client/remote.h"
 #include "client/target.h"
 #include "runtime/options.h"
 
@@ -15,10 +16,13 @@ namespace gyre {
 struct TargetOptions : RuntimeOptions {
   SourceOptions source;                    // of a model that is a name
   std::string cluster;                     // HOST:PORT of a coordinator; "" = here
+  std::string identity;                    // the folder of the identity that asks it; "" = without TLS
   std::string url;                         // an OpenAI-compatible server that run and chat ask instead; "" = none
   std::string api_key, ca_file, model_id;  // with url
 };
 
+// The coordinator at `cluster`, asked with the identity in a folder, if one is named.
+StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string& identity);
 // Shows on stderr how far loading is, unless `quiet`.
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options);
 

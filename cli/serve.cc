@@ -8,6 +8,7 @@
 
 #include "base/cpus.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/range.h"
 #include "base/trace.h"
 #include "cli/commands.h"
@@ -21,7 +22,14 @@
 #include "coordinator/grpc_server.h"
 #include "coordinator/trace_json.h"
 #include "fmt/core.h"
+#include "identity/authority.h"
+#include "identity/files.h"
+#include "identity/join_token.h"
 #include "runtime/runtime.h"
+#include "transport/discovery.h"
+#include "transport/tcp_link.h"
+#include "weights/weight_offer.h"
+#include "worker/join.h"
 #include "worker/node.h"
 
 namespace gyre {
@@ -48,12 +56,114 @@ StatusOr<uint64_t> ParseSizeFlag(const char* flag, const std::string& text) {
   return bytes.ok() ? bytes : AsUsage(Annotate(bytes.status(), flag));
 }
 
+// Looks at an identity's files once a second, and when it is told to.
+class IdentityWatch {
+ public:
+  // null: there is none.
+  explicit IdentityWatch(IdentityFolder* identity) : identity_(identity) {
+    if (identity_ != nullptr) CatchHangups();
+  }
+  void Look(bool now) {
+    if (identity_ == nullptr || (!now && Clock::now() < next_)) return;
+    next_ = After(std::chrono::seconds(1));
+    identity_->Refresh(now);
+  }
+
+ private:
+  IdentityFolder* const identity_;
+  Deadline next_ = Clock::now();
+};
+
+// An identity of a role. null: no folder is named.
+StatusOr<std::shared_ptr<IdentityFolder>> OpenIdentity(const std::string& folder, Role role,
+                                                       const std::string& revoked) {
+  if (folder.empty()) return std::shared_ptr<IdentityFolder>();
+  auto identity = IdentityFolder::Open(folder, revoked);
+  if (!identity.ok()) return Annotate(identity.status(), "--identity");
+  const Principal self = (*identity)->current()->self();
+  if (self.role == role) return identity;
+  return UsageError("--identity {}: it is the identity of {}, expected one of the role {}", folder, Describe(self),
+                    RoleName(role));
+}
+
+// Tells workers on the local network where the coordinator is, if it listens there. null: it does not, or can't.
+std::unique_ptr<DiscoveryResponder> AnswerSeekers(const std::string& address, const ServeOptions& serve) {
+  const StatusOr<HostPort> at = ParseHostPort(address);
+  if (!at.ok() || IsLoopback(at->host)) return nullptr;
+  auto responder =
+      DiscoveryResponder::Start({.host = at->host,
+                                 .port = at->port,
+                                 .authority = serve.identity != nullptr ? serve.identity->current()->authority() : ""});
+  if (responder.ok()) return *std::move(responder);
+  Log(LogLevel::kWarn, "workers don't find this coordinator by themselves: {}", Message(responder.status()));
+  return nullptr;
+}
+
+// The address to join: as it was given, or found on the local network. "": stopped meanwhile.
+StatusOr<std::string> AddressToJoin(const WorkerCommandOptions& options, bool insecure, const std::string& authority) {
+  if (!options.join.empty()) return options.join;
+  if (authority.empty() && !insecure) {
+    return UsageError(
+        "--join HOST:PORT is needed; a coordinator is looked for on the local network only with a --token, an "
+        "--identity or --insecure, as whoever answers is believed otherwise");
+  }
+  if (!options.quiet) fmt::print(stderr, "looking for a coordinator on the local network\n");
+  const StatusOr<std::string> found = FindCoordinator(authority, kNoDeadline, InterruptGuard::Interrupted);
+  if (absl::IsCancelled(found.status())) return std::string();
+  if (found.ok() && !options.quiet) fmt::print(stderr, "found a coordinator at {}\n", *found);
+  return found;
+}
+
+// Where a token's identity is kept unless --identity says so.
+std::string DefaultIdentity(const std::string& name) {
+  const char* const config = std::getenv("XDG_CONFIG_HOME");
+  const char* const home = std::getenv("HOME");
+  std::filesystem::path path = config != nullptr && *config != '\0' ? config : "";
+  if (path.empty()) path = std::filesystem::path(home != nullptr ? home : ".") / ".config";
+  return (path / "gyre" / name).string();
+}
+
+// A worker's identity, got with a token where its folder has none. null: it has none, or was stopped meanwhile.
+StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOptions& options, std::string* join) {
+  if (options.token.empty()) return OpenIdentity(options.identity, Role::kWorker, "");
+  const std::string name = options.name.empty() ? HostName() : options.name;
+  if (const Status fits = CheckPrincipalName(name); !fits.ok()) return AsUsage(Annotate(fits, "--name"));
+  const std::string folder = options.identity.empty() ? DefaultIdentity(name) : options.identity;
+  std::error_code ignored;
+  if (std::filesystem::exists(PathIn(folder, kIdentityFile), ignored)) return OpenIdentity(folder, Role::kWorker, "");
+  GYRE_ASSIGN_OR_RETURN(const JoinToken token, ParseToken(options.token));
+  // A folder that can't be written is better known before the token is used up.
+  GYRE_RETURN_IF_ERROR(MakeFolder(folder));
+  GYRE_RETURN_IF_ERROR(CheckWritable(folder));
+  GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
+  bool told = false;
+  while (!InterruptGuard::Interrupted()) {
+    const auto files = JoinWithToken(*join, token, name, After(std::chrono::seconds(10)), InterruptGuard::Interrupted);
+    if (files.ok()) {
+      GYRE_RETURN_IF_ERROR(WriteIdentity(folder, *files, false));
+      if (!options.quiet) fmt::print(stderr, "{}: the identity of worker {}, by the token\n", folder, name);
+      return OpenIdentity(folder, Role::kWorker, "");
+    }
+    const bool absent = absl::IsUnavailable(files.status()) || absl::IsDeadlineExceeded(files.status());
+    if (!absent)
+      return absl::IsCancelled(files.status()) ? std::shared_ptr<IdentityFolder>()
+                                               : StatusOr<std::shared_ptr<IdentityFolder>>(files.status());
+    if (!told) Log(LogLevel::kWarn, "waiting for the coordinator, to join with the token: {}", Message(files.status()));
+    told = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  return std::shared_ptr<IdentityFolder>();
+}
+
 // Until a signal comes.
-void ServeUntilStopped(Runtime* runtime, HttpFront* http) {
+void ServeUntilStopped(Runtime* runtime, HttpFront* http, IdentityFolder* identity) {
   Deadline report = Clock::now();
+  IdentityWatch watch(identity);
   while (!InterruptGuard::Interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (TakeHangup() && http != nullptr) http->Reload();
+    const bool hangup = TakeHangup();
+    if (hangup && http != nullptr) http->Reload();
+    watch.Look(hangup);
     runtime->cluster().AskForTraces();
     if (Clock::now() < report) continue;
     report = After(std::chrono::milliseconds(500));
@@ -62,12 +172,13 @@ void ServeUntilStopped(Runtime* runtime, HttpFront* http) {
 }
 
 // The settings of a cluster, and whether its ports can be had.
-Status CheckCluster(const ServeCommandOptions& options, ServeOptions* serve) {
-  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseListen("--cluster", serve->cluster, serve->insecure));
-  if (!serve->ring.empty()) {
-    GYRE_ASSIGN_OR_RETURN(const HostPort ring, ParseListen("--ring", serve->ring, serve->insecure));
-    GYRE_RETURN_IF_ERROR(CheckPort("--ring", ring));
-  }
+Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure, ServeOptions* serve) {
+  const bool tls = serve->identity != nullptr;
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseListen("--cluster", serve->cluster, tls, insecure.cluster, "cluster"));
+  const bool ring_named = !serve->ring.empty();
+  if (!ring_named) serve->ring = FormatHostPort(at.host, 0);
+  GYRE_ASSIGN_OR_RETURN(const HostPort ring, ParseListen("--ring", serve->ring, tls, insecure.ring, "ring"));
+  if (ring_named) GYRE_RETURN_IF_ERROR(CheckPort("--ring", ring));
   GYRE_RETURN_IF_ERROR(CheckPort("--cluster", at));
   if (serve->bit_equal && options.ring.wire != "f32") {
     return UsageError(
@@ -80,12 +191,12 @@ Status CheckCluster(const ServeCommandOptions& options, ServeOptions* serve) {
     if (serve->no_local) return UsageError("--layers {} with --no-local: no layers run here", options.layers);
     GYRE_ASSIGN_OR_RETURN(serve->wish, ParseWish(options.layers));
   }
-  if (serve->ring.empty()) serve->ring = FormatHostPort(at.host, 0);
   return absl::OkStatus();
 }
 
 StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& options, const ServeOptions& serve,
-                                               const RuntimeOptions& ring_options, Runtime* ring) {
+                                               const RuntimeOptions& ring_options, Runtime* ring,
+                                               WeightOffer* weights) {
   const GrpcServerOptions grpc_options{.address = serve.cluster,
                                        .term = ring->term(),
                                        .version = options.version,
@@ -93,7 +204,10 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
                                        .context_shift = ring_options.context_shift,
                                        .kv_type = ring_options.kv_type,
                                        .exact = ring_options.exact,
-                                       .open = ring_options.ForOpening()};
+                                       .weights = weights,
+                                       .open = ring_options.ForOpening(),
+                                       .identity = serve.identity,
+                                       .cluster_ca = options.cluster_ca};
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
 
@@ -130,8 +244,9 @@ Status ServeCommand(const ServeCommandOptions& options) {
   const bool clustered = !serve.cluster.empty();
   if (!clustered && http.address.empty()) http.address = kHttpAddress;
   GYRE_ASSIGN_OR_RETURN(http.max_body_bytes, ParseSizeFlag("--max-body", options.max_body));
+  GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
   HostPort http_at;
-  if (!http.address.empty()) GYRE_RETURN_IF_ERROR(CheckHttp(http, serve.insecure, &http_at));
+  if (!http.address.empty()) GYRE_RETURN_IF_ERROR(CheckHttp(http, insecure.http, &http_at));
   RuntimeOptions ring_options = options.ring;
   Tracer tracer;
   ring_options.tracer = &tracer;
@@ -140,7 +255,9 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(trace, TraceFile::Open(options.trace, tracer));
   }
   if (clustered) {
-    GYRE_RETURN_IF_ERROR(CheckCluster(options, &serve));
+    const std::string revoked = options.cluster_ca.empty() ? "" : options.cluster_ca + "/" + kRevokedFile;
+    GYRE_ASSIGN_OR_RETURN(serve.identity, OpenIdentity(options.identity, Role::kCoordinator, revoked));
+    GYRE_RETURN_IF_ERROR(CheckCluster(options, insecure, &serve));
     ring_options.serve = &serve;
   }
   const StatusOr<std::string> path = LocateModel(ring_options.model, [&] {
@@ -166,9 +283,14 @@ Status ServeCommand(const ServeCommandOptions& options) {
   auto opened = Runtime::Open(ring_options);
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
+  std::unique_ptr<WeightOffer> weights;
   std::unique_ptr<GrpcServer> server;
   if (clustered) {
-    GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get()));
+    weights =
+        std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
+    GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
+    weights->server().SetRate(rate);
+    GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
@@ -183,7 +305,8 @@ Status ServeCommand(const ServeCommandOptions& options) {
     fmt::print(stderr, "{}: open {} in a browser; clients of OpenAI's API use {}/v1\n", ring_options.model,
                front->server().url(), front->server().url());
   }
-  ServeUntilStopped(ring.get(), front.get());
+  const auto discovery = server != nullptr && !options.no_discovery ? AnswerSeekers(server->address(), serve) : nullptr;
+  ServeUntilStopped(ring.get(), front.get(), serve.identity.get());
   if (front != nullptr) front->Drain();
   // No more plans, then no more calls, then the rest.
   ring->cluster().Stop();
@@ -199,7 +322,16 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   TellMore();
   GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
-  NodeOptions node{.join = options.join,
+  GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
+  std::string join = options.join;
+  GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
+  if (!options.token.empty() && identity == nullptr) return absl::OkStatus();  // stopped while it waited
+  if (join.empty()) {
+    const std::string authority = identity != nullptr ? identity->current()->authority() : "";
+    GYRE_ASSIGN_OR_RETURN(join, AddressToJoin(options, insecure.cluster, authority));
+    if (join.empty()) return absl::OkStatus();
+  }
+  NodeOptions node{.join = join,
                    .model = options.model,
                    .open = options.open,
                    .name = options.name,
@@ -210,7 +342,8 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .memory = 0,
                    .isa = isa,
                    .wire_types = kAllActivations,
-                   .insecure = options.insecure,
+                   .insecure = insecure.ring,
+                   .identity = identity,
                    .version = options.version,
                    .say = {}};
   if (!options.layers.empty()) {
@@ -225,6 +358,12 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   if (!node.model.empty()) {
     GYRE_ASSIGN_OR_RETURN(node.model, LocateModel(node.model, options.source));
   }
+  node.weights = options.weights == "file"    ? WeightsFrom::kFile
+                 : options.weights == "fetch" ? WeightsFrom::kFetch
+                                              : WeightsFrom::kAuto;
+  node.cache = CacheFolder(options.source);
+  GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
+  GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";
   if (!options.quiet) {
@@ -233,8 +372,11 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
       fmt::print(stderr, "{}\n", line);
     };
   }
-  return RunNode(node, [] {
-    TakeHangup();
+  IdentityWatch watch(identity.get());
+  Mutex watching;  // several threads of the node ask
+  return RunNode(node, [&] {
+    MutexLock lock(&watching);
+    watch.Look(TakeHangup());
     return InterruptGuard::Interrupted();
   });
 }

@@ -68,7 +68,7 @@ Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at) {
   if (!IsLoopback(at->host) && !insecure && (options.tls_cert.empty() || options.api_keys.empty())) {
     return UsageError(
         "--http {}: this address is not loopback, so it needs --tls-cert, --tls-key and --api-keys; on a network that "
-        "you trust, add --insecure",
+        "you trust, add --insecure=http",
         options.address);
   }
   const Status files = http::CheckSettings(ServerOptionsOf(options, *at));
@@ -111,6 +111,7 @@ void HttpFront::Serve(const std::string& model, const std::string& version, Runt
   context.version = version;
   context.tracer = tracer;
   context.metrics_open = options_.metrics_open;
+  context.split_reasoning = !options_.no_reasoning_split;
   context.ready = [&runtime, &draining = draining_]() -> Status {
     if (draining) return Unavailable("draining: the server is about to end");
     const ClusterStatus status = runtime.cluster().status();

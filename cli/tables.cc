@@ -24,6 +24,13 @@ std::string FormatLayers(const v1::StatusReply& status) {
                        m.threads(), m.busy() * 100, m.transport().empty() ? "-" : m.transport(),
                        m.host().empty() ? "the coordinator" : m.host());
   }
+  for (const v1::MemberStatus& m : status.members()) {
+    if (m.to_pack() == 0) continue;
+    out += fmt::format("{} loads its layers of the next plan: {} of {} packed", m.name(), Mib(m.packed()),
+                       Mib(m.to_pack()));
+    if (m.to_fetch() > 0) out += fmt::format(", {} of {} fetched", Mib(m.fetched()), Mib(m.to_fetch()));
+    out += '\n';
+  }
   if (!status.first_hop_transport().empty()) {
     out += fmt::format("link from the coordinator: {} (--transport {})\n", status.first_hop_transport(),
                        status.transport());

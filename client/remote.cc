@@ -32,14 +32,14 @@ std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::T
 
 class RemoteTarget : public Target {
  public:
-  RemoteTarget(std::string cluster, std::shared_ptr<grpc::Channel> channel)
+  RemoteTarget(ClusterAddress cluster, std::shared_ptr<grpc::Channel> channel)
       : cluster_(std::move(cluster)), stub_(v1::Inference::NewStub(channel)) {}
 
   Status FetchFacts() {
     grpc::ClientContext context;
     SetDeadline(&context, seconds(5));
     v1::ModelReply reply;
-    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Model(&context, {}, &reply), cluster_));
+    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Model(&context, {}, &reply), cluster_.address));
     facts_ = {.model = reply.path(),
               .architecture = reply.architecture(),
               .kv_type = reply.kv_type(),
@@ -62,7 +62,7 @@ class RemoteTarget : public Target {
     request.set_add_special(options.add_special);
     request.set_parse_special(options.parse_special);
     v1::TokenizeReply reply;
-    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Tokenize(&context, request, &reply), cluster_));
+    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Tokenize(&context, request, &reply), cluster_.address));
     return std::vector<TokenId>(reply.ids().begin(), reply.ids().end());
   }
 
@@ -73,7 +73,7 @@ class RemoteTarget : public Target {
     request.set_messages(boost::json::serialize(messages));
     request.set_format(format);
     v1::PromptReply reply;
-    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Prompt(&context, request, &reply), cluster_));
+    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Prompt(&context, request, &reply), cluster_.address));
     return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
                       .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
                       .format = reply.format()};
@@ -98,7 +98,7 @@ class RemoteTarget : public Target {
       on_event(Cancelled{});
       return absl::OkStatus();
     }
-    return FromGrpcAt(status, cluster_);
+    return FromGrpcAt(status, cluster_.address);
   }
 
   StatusOr<v1::StatusReply> FetchStatus() override { return gyre::FetchStatus(cluster_); }
@@ -145,6 +145,8 @@ class RemoteTarget : public Target {
             .position = t.position(), .token = t.id(), .logprob = t.logprob(), .top = ReadTop(t.top())});
       } else if (event.has_embedding()) {
         on_event(EmbeddingEvent{{event.embedding().values().begin(), event.embedding().values().end()}});
+      } else if (event.has_notice()) {
+        on_event(Waiting{Unavailable("{}", event.notice().text())});
       } else if (event.has_finished()) {
         const v1::Finished& f = event.finished();
         on_event(Finished{.reason = f.reason() == "stop" ? FinishReason::kStop : FinishReason::kLength,
@@ -176,27 +178,27 @@ class RemoteTarget : public Target {
     return reader->Finish();
   }
 
-  const std::string cluster_;
+  const ClusterAddress cluster_;
   const std::unique_ptr<v1::Inference::Stub> stub_;
   TargetFacts facts_;
 };
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Target>> OpenRemote(const std::string& cluster) {
-  GYRE_ASSIGN_OR_RETURN(auto channel, MakeChannel(cluster));
+StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster) {
+  GYRE_ASSIGN_OR_RETURN(auto channel, MakeChannel(cluster.address, {.identity = cluster.identity}));
   auto target = std::make_unique<RemoteTarget>(cluster, std::move(channel));
   GYRE_RETURN_IF_ERROR(target->FetchFacts());
   return std::unique_ptr<Target>(std::move(target));
 }
 
-StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster) {
-  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
+StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster) {
+  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster.address, {.identity = cluster.identity}));
   const auto stub = v1::Admin::NewStub(channel);
   grpc::ClientContext context;
   SetDeadline(&context, seconds(5));
   v1::StatusReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Status(&context, {}, &reply), cluster));
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Status(&context, {}, &reply), cluster.address));
   return reply;
 }
 
@@ -204,14 +206,14 @@ namespace {
 
 // One call of the administration without a deadline: a change takes as long as it takes.
 template <typename Request>
-StatusOr<v1::ChangeReply> AskChange(const std::string& cluster, const Request& request,
+StatusOr<v1::ChangeReply> AskChange(const ClusterAddress& cluster, const Request& request,
                                     grpc::Status (v1::Admin::Stub::*call)(grpc::ClientContext*, const Request&,
                                                                           v1::ChangeReply*)) {
-  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster));
+  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster.address, {.identity = cluster.identity}));
   const auto stub = v1::Admin::NewStub(channel);
   grpc::ClientContext context;
   v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(((*stub).*call)(&context, request, &reply), cluster));
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(((*stub).*call)(&context, request, &reply), cluster.address));
   return reply;
 }
 
@@ -224,18 +226,18 @@ v1::DrainRequest DrainOf(const std::string& worker, bool dry_run) {
 
 }  // namespace
 
-StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges, bool dry_run) {
+StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run) {
   v1::ResizeRequest request;
   request.set_ranges(ranges);
   request.set_dry_run(dry_run);
   return AskChange(cluster, request, &v1::Admin::Stub::Resize);
 }
 
-StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker, bool dry_run) {
+StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run) {
   return AskChange(cluster, DrainOf(worker, dry_run), &v1::Admin::Stub::Drain);
 }
 
-StatusOr<v1::ChangeReply> AskUndrain(const std::string& cluster, const std::string& worker) {
+StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::string& worker) {
   return AskChange(cluster, DrainOf(worker, false), &v1::Admin::Stub::Undrain);
 }
 

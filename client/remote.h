@@ -4,19 +4,29 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 #include "client/target.h"
 #include "gyre/v1/admin.pb.h"
+#include "identity/identity.h"
 
 namespace gyre {
 
-// `cluster` is HOST:PORT everywhere.
-StatusOr<std::unique_ptr<Target>> OpenRemote(const std::string& cluster);
-StatusOr<v1::StatusReply> FetchStatus(const std::string& cluster);
+// Where a coordinator is, and as whom it is asked.
+struct ClusterAddress {
+  ClusterAddress() = default;
+  ClusterAddress(std::string host_port, std::shared_ptr<const Identity> self = nullptr)
+      : address(std::move(host_port)), identity(std::move(self)) {}
+  std::string address;                       // HOST:PORT
+  std::shared_ptr<const Identity> identity;  // for TLS; null = without
+};
+
+StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);
+StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster);
 // dry_run: what it would do, or why it is refused.
-StatusOr<v1::ChangeReply> AskResize(const std::string& cluster, const std::string& ranges, bool dry_run = false);
-StatusOr<v1::ChangeReply> AskDrain(const std::string& cluster, const std::string& worker, bool dry_run = false);
-StatusOr<v1::ChangeReply> AskUndrain(const std::string& cluster, const std::string& worker);
+StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run = false);
+StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run = false);
+StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::string& worker);
 
 }  // namespace gyre

@@ -60,7 +60,8 @@ class Cluster::Impl {
   void Do(ResumeOldRing&) { engine_->Resume(std::nullopt); }
   void Do(ResumeNewRing& a);
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks); }
-  void Do(LoseRing& a) { engine_->Lose(a.why); }
+  void Do(RefuseRequests& a) { engine_->Lose(a.why); }
+  void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
@@ -180,6 +181,7 @@ void Cluster::Impl::Do(ResumeNewRing& a) {
                        .stages = a.stages,
                        .prefill_matches_decode = a.prefill_matches_decode,
                        .salt = a.salt,
+                       .own_member = a.own_member,
                        .to_first = std::move(ends_.to_first),
                        .from_last = std::move(ends_.from_last)});
   ends_ = {};
@@ -218,7 +220,6 @@ void Cluster::Impl::End(const Status& why) {
 void Cluster::Impl::Start(Engine* engine, RingPort* port) {
   engine_ = engine;
   port_ = port;
-  port_->SetKey(options_.term, options_.key);
   state_.emplace(options_, port_->address());
   wiring_.emplace(port_, [this](Epoch epoch, RingEnds ends) {
     Post([this, epoch, ends = std::move(ends)](ClusterState& state, Deadline now) {
@@ -263,7 +264,11 @@ StatusOr<Membership> Cluster::Impl::Join(MemberInfo info, std::shared_ptr<StageC
   // Under the lock, so that memberships of a name reach the state in the order of their ids.
   MutexLock lock(&mutex_);
   GYRE_RETURN_IF_ERROR(ended_);
-  const Membership member = names_.Take(info.name, info.instance);
+  if (info.certified && names_.Taken(info.name, info.instance)) {
+    return Unavailable("another process is attached as {}, whose name it has in its certificate", info.name);
+  }
+  const Membership member =
+      info.certified ? names_.TakeExactly(info.name, info.instance) : names_.Take(info.name, info.instance);
   info.name = member.name;
   control->SetEventSink([this, id = member.id, name = member.name](const StageEvent& event) {
     if (const auto* trace = std::get_if<StageTrace>(&event.what)) {
@@ -314,8 +319,9 @@ void Cluster::Stop() { impl_->Stop(); }
 StatusOr<Membership> Cluster::Join(MemberInfo info, std::shared_ptr<StageControl> control) {
   return impl_->Join(std::move(info), std::move(control));
 }
-void Cluster::Leave(const Membership& member, const Status& why) {
-  impl_->Post([member, why](ClusterState& state, Deadline now) { return state.Left(member, why, now); });
+void Cluster::Leave(const Membership& member, const Status& why, bool crashed) {
+  impl_->Post(
+      [member, why, crashed](ClusterState& state, Deadline now) { return state.Left(member, why, now, crashed); });
 }
 void Cluster::Report(const std::string& name, const MemberLoad& load) {
   impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });

@@ -41,9 +41,9 @@ class Cluster {
   // membership ends. kFailedPrecondition: another model, instruction set or type of activations; kInvalidArgument:
   // nonsense; kUnavailable: the cluster has stopped.
   StatusOr<Membership> Join(MemberInfo info, std::shared_ptr<StageControl> control);
-  // A member is gone: if it has layers, every running request ends with `why`. Nothing happens if the membership ended
-  // before.
-  void Leave(const Membership& member, const Status& why);
+  // A member is gone: if it has layers, requests wait for a plan over the others. Nothing happens if the membership
+  // ended before. `crashed`: its process died, perhaps of what it computed.
+  void Leave(const Membership& member, const Status& why, bool crashed = true);
   void Report(const std::string& name, const MemberLoad& load);
   // Asks every member what it computed, for ClusterOptions::tracer. To be called often while that is on.
   void AskForTraces();

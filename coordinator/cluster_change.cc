@@ -32,6 +32,7 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
 // The new plan is the one that runs from here on.
 void ClusterState::Serve() {
   plan_ = change_->plan;
+  served_ = true;
   broken_ = false;
   repair_at_ = kNoDeadline;
   trouble_ = absl::OkStatus();
@@ -49,7 +50,7 @@ void ClusterState::Serve() {
       m->holds = {};
     }
   }
-  bool prefill_matches_decode = true, all_local = true;
+  bool prefill_matches_decode = true, all_local = true, any_local = false;
   for (const StagePlan& s : plan_->stages) {
     Member& m = members_.at(s.worker());  // had it left, the change would have faulted
     m.holds = s.layers;
@@ -59,12 +60,14 @@ void ClusterState::Serve() {
     m.pause = Duration{};
     prefill_matches_decode &= m.info.prefill_matches_decode;
     all_local &= m.info.local;
+    any_local |= m.info.local;
   }
   on_workers_ |= !all_local;
   Do(ResumeNewRing{.epoch = plan_->epoch,
                    .stages = static_cast<uint32_t>(plan_->stages.size()),
                    .prefill_matches_decode = policy_.exact || prefill_matches_decode,
-                   .salt = SaltOf(*plan_)});
+                   .salt = SaltOf(*plan_),
+                   .own_member = any_local});
 }
 
 // What a block holds depends on the instruction set that its layers were computed with, and with rounded activations on
@@ -173,18 +176,17 @@ void ClusterState::Record(const Plan& plan, Duration took, uint64_t pages_moved,
                  .result = std::move(result)}});
 }
 
-void ClusterState::LosePlan(const Status& why, const std::string& because_of, Duration took) {
+void ClusterState::LosePlan(const Status& why, const std::string& because_of, Duration took, bool crashed) {
   if (!plan_) return;
   ++counts_.lost;
   Record(*plan_, took, 0, "lost: " + Message(why));
   trouble_ = why;
   trouble_with_ = because_of;
-  refusal_told_ = Message(why);
   plan_.reset();
   broken_ = false;
   fallback_ = false;
   repair_at_ = kNoDeadline;
-  Do(LoseRing{why});
+  TellRefusal(why, crashed);
 }
 
 }  // namespace gyre

@@ -15,6 +15,10 @@ class MemberNames {
   // `wanted`, or with -2, -3 behind it where that is taken. An instance (0: unknown) that has a name already keeps it,
   // and its membership before this one has ended.
   Membership Take(const std::string& wanted, uint64_t instance);
+  // The name itself, which another membership of the same instance may have. REQUIRES: it is not Taken.
+  Membership TakeExactly(const std::string& name, uint64_t instance);
+  // Whether another instance than this one has the name.
+  bool Taken(const std::string& name, uint64_t instance) const;
   // Nothing happens if another membership has the name by now.
   void Free(const Membership& member);
 

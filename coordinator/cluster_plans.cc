@@ -20,7 +20,8 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
                    .drained = drained_.count(m->info.name) > 0,
                    .memory = m->info.memory,
                    .wish = m->info.wish,
-                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{}});
+                   .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .disk = m->info.disk});
   }
   return out;
 }
@@ -34,18 +35,20 @@ void ClusterState::MaybePlan(Deadline now) {
   for (const auto& [name, m] : members_) {
     if (m.left_out_until > now) retry_at_ = std::min(retry_at_, m.left_out_until);
   }
-  if (!PlanWorkers(now) && !plan_) PlanLocal(now);
+  // What kills one worker after the other shall not kill the coordinator too, if the workers hold the model.
+  if (Suspicious(now) && PlanWorkers(now, false)) return;
+  if (!PlanWorkers(now, true) && !plan_) PlanLocal(now);
 }
 
 // True: a plan over workers is on its way.
-bool ClusterState::PlanWorkers(Deadline now) {
+bool ClusterState::PlanWorkers(Deadline now, bool with_local) {
   // The local member is the last, as it is for ranges without a name.
   std::vector<PlanMember> candidates;
   std::map<std::string, Status> left_out_before, too_small;
   for (bool local : {false, true}) {
     for (PlanMember& m : PlanMembers()) {
       Member& member = members_.at(m.name);
-      if (m.local != local || m.drained || member.left_out_until > now) continue;
+      if (m.local != local || (local && !with_local) || m.drained || member.left_out_until > now) continue;
       left_out_before[m.name] = std::exchange(member.left_out, absl::OkStatus());
       candidates.push_back(std::move(m));
     }
@@ -53,7 +56,8 @@ bool ClusterState::PlanWorkers(Deadline now) {
   auto enough = [&] {
     const auto workers =
         std::count_if(candidates.begin(), candidates.end(), [](const PlanMember& m) { return !m.local; });
-    return workers > 0 && workers >= policy_.min_workers;
+    // After a loss whoever is left goes on.
+    return workers > 0 && (workers >= policy_.min_workers || (on_workers_ && !plan_));
   };
   bool done = false;
   while (!done && enough()) {
@@ -165,15 +169,20 @@ StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignme
     if (members_.count(s.worker()) == 0) return NotFound("no worker '{}'", s.worker());
   }
   ModelSizes sizes = sizes_;
-  if (automatic && !on_workers_ && !OnlyLocal(plan)) {
+  const bool first = !on_workers_ && !OnlyLocal(plan);
+  // After a loss nothing is in the cache, so it may be cut to what the survivors hold.
+  const bool recovers = served_ && !plan_ && !FindShortages(sizes_, PlanMembers(false), plan).empty();
+  if (automatic && (first || recovers)) {
     // The first plan over workers decides how large the KV cache is: all that follow must hold it. Where not even one
     // block fits, the refusal has the numbers of the whole cache.
-    const uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_);
+    uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_, true);
+    if (fit == 0 && recovers) fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_, false);
     if (fit != 0) draft.num_blocks = fit;
     sizes.kv_per_layer = sizes.kv_per_layer / num_blocks_ * draft.num_blocks;
   }
   draft.shortages = FindShortages(sizes, PlanMembers(false), plan);
-  for (Shortage& s : FindShortages(sizes, PlanMembers(true), plan)) {
+  // What a member holds of a lost plan has pages of the old number.
+  for (Shortage& s : FindShortages(sizes_, PlanMembers(true), plan)) {
     if (IsStale(members_.at(s.worker))) draft.held.push_back(std::move(s));
   }
   return draft;
@@ -185,7 +194,6 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
           .model_hash = policy_.model_hash,
           .num_layers = sizes_.num_layers(),
           .coordinator_address = ring_address_,
-          .key = policy_.key,
           .wire = policy_.wire,
           .transport = policy_.transport,
           .stages = {}};
@@ -194,6 +202,7 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
 void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted) {
   Plan plan = draft.plan;
   plan.epoch = NextEpoch();
+  if (policy_.new_key) plan.key = policy_.new_key();
   if (draft.num_blocks < num_blocks_) {
     const auto block_size = static_cast<uint64_t>(policy_.block_size);
     Log(LogLevel::kWarn,
@@ -245,6 +254,7 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
                          .num_slots = policy_.num_slots,
                          .kv_type = policy_.kv_type,
                          .sources = {}};
+  if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
   if (request.stage < 0 || !plan_) return request;
   // Where the pages of its new layers are now.
   const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;
@@ -254,6 +264,18 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
     request.sources.push_back({.layers = common, .worker = s.worker(), .address = s.members[0].address});
   }
   return request;
+}
+
+// Whoever may have weights that this worker lacks: the coordinator, workers with the file, and those that fetched some.
+std::vector<WeightSource> ClusterState::WeightSourcesFor(const std::string& worker) const {
+  std::vector<WeightSource> sources;
+  if (!members_.at(worker).info.fetches) return sources;
+  if (!ring_address_.empty()) sources.push_back({"coordinator", ring_address_});
+  for (const auto& [name, m] : members_) {
+    if (name == worker || m.info.local || m.info.address.empty()) continue;
+    if (!m.info.fetches || m.holds.size() > 0) sources.push_back({name, m.info.address});
+  }
+  return sources;
 }
 
 // There is no command for it: a stage without layers takes the place of what the member holds.

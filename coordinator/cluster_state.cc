@@ -4,6 +4,17 @@
 #include <utility>
 
 namespace gyre {
+namespace {
+
+// So many members that die within so long may die of a request.
+constexpr size_t kSuspiciousCrashes = 2;
+constexpr Duration kSuspiciousTime = std::chrono::minutes(10);
+
+}  // namespace
+
+bool ClusterState::Suspicious(Deadline now) const {
+  return crashes_.size() >= kSuspiciousCrashes && now - crashes_.front() < kSuspiciousTime;
+}
 
 ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
     : policy_(std::move(policy)),
@@ -63,17 +74,25 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
   // Those that ask meanwhile are to read what is the case now.
   if (!plan_) {
     const Status refusal = Refusal();
-    if (Message(refusal) != refusal_told_) Do(LoseRing{refusal});
-    refusal_told_ = Message(refusal);
+    if (Message(refusal) != refusal_told_) TellRefusal(refusal);
   }
   return std::exchange(actions_, {});
+}
+
+void ClusterState::TellRefusal(const Status& why, bool crashed) {
+  refusal_told_ = Message(why);
+  if (served_) {
+    Do(AwaitRing{why, crashed});
+  } else {
+    Do(RefuseRequests{why});
+  }
 }
 
 ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadline now) {
   uint64_t order = id;
   if (const auto it = members_.find(info.name); it != members_.end()) {
     order = it->second.order;
-    Remove(info.name, Unavailable("it joined again"), now);
+    Remove(info.name, Unavailable("it joined again"), now, false);
   }
   Log(LogLevel::kInfo, fmt::format("{} joined from {}", info.name, info.host.empty() ? "this process" : info.host));
   if (info.name == trouble_with_) trouble_ = absl::OkStatus();
@@ -89,17 +108,17 @@ ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadlin
   return Settle(now);
 }
 
-ClusterState::Actions ClusterState::Left(const Membership& member, const Status& why, Deadline now) {
+ClusterState::Actions ClusterState::Left(const Membership& member, const Status& why, Deadline now, bool crashed) {
   const auto it = members_.find(member.name);
   if (it != members_.end() && (member.id == 0 || it->second.id == member.id)) {
-    Remove(member.name, why, now);
+    Remove(member.name, why, now, crashed);
     retry_at_ = now;
     retry_pause_ = policy_.retry;
   }
   return Settle(now);
 }
 
-void ClusterState::Remove(const std::string& name, const Status& why, Deadline now) {
+void ClusterState::Remove(const std::string& name, const Status& why, Deadline now, bool crashed) {
   Log(LogLevel::kWarn, fmt::format("{} is gone: {}", name, Message(why)));
   const uint64_t id = members_.at(name).id;
   Do(ForgetMember{{name, id}});
@@ -115,7 +134,12 @@ void ClusterState::Remove(const std::string& name, const Status& why, Deadline n
     const auto it = change_->ids.find(name);
     if (it != change_->ids.end() && it->second == id) Apply(change_->transaction.OnLost(name, gone, now), now);
   }
-  if (plan_lost) LosePlan(gone, name);
+  if (!plan_lost) return;
+  if (crashed) {
+    crashes_.push_back(now);
+    if (crashes_.size() > kSuspiciousCrashes) crashes_.erase(crashes_.begin());
+  }
+  LosePlan(gone, name, {}, crashed);
 }
 
 ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, Deadline now) {
@@ -212,7 +236,12 @@ Status ClusterState::Refusal() const {
         ++workers;
       }
     }
-    text += fmt::format("{} of {} workers have joined{}", workers, policy_.min_workers, drained);
+    if (on_workers_) {
+      text += fmt::format("requests wait for a worker: no plan can be made over the {} that {} there{}", workers,
+                          workers == 1 ? "is" : "are", drained);
+    } else {
+      text += fmt::format("{} of {} workers have joined{}", workers, policy_.min_workers, drained);
+    }
   }
   return Unavailable("{}{}", text, LeftOut());
 }
@@ -246,6 +275,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .rates = m->loads.Rates(now),
                         .drained = drained_.count(m->info.name) > 0,
                         .left_out = Message(m->left_out)};
+    if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;
     // A member that was not told to drop them holds the layers of a lost plan.

@@ -55,13 +55,19 @@ struct ResumeNewRing {
   uint32_t stages = 1;
   bool prefill_matches_decode = true;
   uint64_t salt = 0;
+  bool own_member = false;  // the coordinator's own member has layers
 };
 struct ShrinkCache {
   uint32_t num_blocks = 0;
 };
-// Engine::Lose: running requests end and new ones are refused, both with `why`.
-struct LoseRing {
+// Engine::Lose: there is no plan yet, so requests are refused with `why`.
+struct RefuseRequests {
   Status why;
+};
+// Engine::Await: a plan that served is lost, so requests wait for the next one and are told `why`.
+struct AwaitRing {
+  Status why;
+  bool crashed = false;  // a process of the ring died, perhaps of what was in flight
 };
 struct AnswerCaller {
   uint64_t ask = 0;
@@ -79,9 +85,9 @@ struct WriteLog {
 struct ShowProgress {
   StageProgress loaded;
 };
-using ClusterAction =
-    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
-                 ResumeOldRing, ResumeNewRing, ShrinkCache, LoseRing, AnswerCaller, RecordPlan, WriteLog, ShowProgress>;
+using ClusterAction = std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring,
+                                   DrainEngine, ResumeOldRing, ResumeNewRing, ShrinkCache, RefuseRequests, AwaitRing,
+                                   AnswerCaller, RecordPlan, WriteLog, ShowProgress>;
 
 // Not thread-safe.
 class ClusterState {
@@ -95,8 +101,8 @@ class ClusterState {
 
   // A member with this name that is there already is replaced, and keeps its place in the join order.
   Actions Joined(MemberInfo info, uint64_t id, Deadline now);
-  // Nothing happens if this membership has ended before.
-  Actions Left(const Membership& member, const Status& why, Deadline now);
+  // Nothing happens if this membership has ended before. `crashed`: its process died, perhaps of what it computed.
+  Actions Left(const Membership& member, const Status& why, Deadline now, bool crashed = true);
   Actions Reported(const std::string& name, const MemberLoad& load, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
@@ -172,7 +178,8 @@ class ClusterState {
 
   // Events (cluster_state.cc).
   Actions Settle(Deadline now);
-  void Remove(const std::string& name, const Status& why, Deadline now);
+  void TellRefusal(const Status& why, bool crashed = false);
+  void Remove(const std::string& name, const Status& why, Deadline now, bool crashed);
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
   void Log(LogLevel level, std::string line);
   template <typename T>
@@ -188,7 +195,7 @@ class ClusterState {
 
   // Plans that are chosen and begun (cluster_plans.cc).
   void MaybePlan(Deadline now);
-  bool PlanWorkers(Deadline now);
+  bool PlanWorkers(Deadline now, bool with_local);
   StatusOr<Draft> DraftFor(std::vector<PlanMember> members) const;
   bool MakeRoom(const Draft& draft, std::vector<PlanMember>* candidates, std::map<std::string, Status>* too_small);
   bool OnlyLocal(const Plan& plan) const;
@@ -197,6 +204,7 @@ class ClusterState {
   StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, bool automatic) const;
   void Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted = nullptr);
   PrepareRequest RequestFor(const std::string& worker) const;
+  std::vector<WeightSource> WeightSourcesFor(const std::string& worker) const;
   Epoch NextEpoch() { return {.term = policy_.term, .number = next_number_++}; }
   Plan EmptyPlan(Epoch epoch) const;
   void StartDrop(Member& m, Deadline now);
@@ -210,7 +218,8 @@ class ClusterState {
   void Serve();
   void MaybeFinish(Deadline now);
   void Failed(const Change& change, Deadline now);
-  void LosePlan(const Status& why, const std::string& because_of, Duration took = {});
+  void LosePlan(const Status& why, const std::string& because_of, Duration took = {}, bool crashed = false);
+  bool Suspicious(Deadline now) const;
   void Record(const Plan& plan, Duration took, uint64_t pages_moved, std::string result);
   uint64_t SaltOf(const Plan& plan) const;
 
@@ -225,7 +234,7 @@ class ClusterState {
   const std::string ring_address_;
   ModelSizes sizes_;                 // its pages are those of num_blocks_
   uint32_t num_blocks_;              // shrinks once, with the first plan over workers
-  bool on_workers_ = false;          // a plan over workers has served
+  bool on_workers_ = false;          // a plan over workers has served: min_workers counts no more where none does
   std::set<std::string> seen_isas_;  // instruction sets that blocks of the cache may have been computed with
 
   std::map<std::string, Member> members_;
@@ -239,8 +248,10 @@ class ClusterState {
   Duration retry_pause_{};
   Status trouble_;  // why there is no plan any more
   std::string trouble_with_;
-  std::string refusal_told_;  // to the engine
-  Status local_refusal_;      // why the local member alone got no plan
+  std::vector<Deadline> crashes_;  // of members with layers, lately
+  bool served_ = false;            // a plan has served: from then on requests wait where there is none
+  std::string refusal_told_;       // to the engine
+  Status local_refusal_;           // why the local member alone got no plan
   uint64_t next_number_ = 1;
   uint64_t failures_ = 0;
   Status failure_;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ struct MemberInfo {
   std::optional<LayerRange> wish;
   uint64_t instance = 0;                   // of the process: it keeps its name when it joins again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
+  uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
+  bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 
 // One stay of a member: a process that joins again has the same name and another id.
@@ -46,7 +50,7 @@ struct Membership {
 // What decides how a cluster acts.
 struct ClusterPolicy {
   uint64_t term = 0;
-  RingKey key{};
+  std::function<RingKey()> new_key;  // a secret for each plan; empty: all have one of zeros (tests)
   uint32_t model = 0;
   uint64_t model_hash = 0;
   ModelSizes sizes;
@@ -75,8 +79,9 @@ struct MemberStatus {
   MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
-  bool drained = false;  // it gets no layers before an undrain
-  std::string left_out;  // why automatic plans do without it; "" if they don't
+  bool drained = false;   // it gets no layers before an undrain
+  std::string left_out;   // why automatic plans do without it; "" if they don't
+  StageProgress loading;  // of the stage that it prepares; all 0 if it prepares none
 };
 
 // How a change is asked for.

@@ -22,9 +22,11 @@ RingEnds Wiring::Connect(const Plan& plan) {
               .hop = static_cast<uint32_t>(plan.stages.size()),
               .model_hash = plan.model_hash,
               .key = plan.key,
-              .from = "coordinator",
+              .from = plan.stages.back().worker(),
+              .to = kCoordinatorName,
               .wire = plan.wire,
               .transport = plan.transport};
+  port_->SetKey(plan.epoch, plan.key);
   RingEnds ends;
   StatusOr<std::unique_ptr<Link>> from_last = port_->Accept(hello, kNoDeadline);
   ends.from_last_status = from_last.status();
@@ -32,6 +34,8 @@ RingEnds Wiring::Connect(const Plan& plan) {
   if (!from_last.ok()) return ends;
   ends.from_last = *std::move(from_last);
   hello.hop = 0;
+  hello.from = kCoordinatorName;
+  hello.to = plan.stages.front().worker();
   StatusOr<std::unique_ptr<Link>> to_first = port_->Dial(plan.HopAddress(0), hello, kNoDeadline);
   ends.to_first_status = to_first.status();
   if (to_first.ok()) ends.to_first = *std::move(to_first);

@@ -28,6 +28,9 @@ struct Ring {
   // stages' instruction sets. After another salt new requests find nothing in the prefix cache that the ring before
   // computed; running ones keep their rows.
   uint64_t salt = 0;
+  // A member of this process has layers: what kills it kills the coordinator. Requests that are suspected of having
+  // cost two rings fail before they run here.
+  bool own_member = false;
   std::shared_ptr<Link> to_first, from_last;
 };
 
@@ -73,7 +76,10 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, prompt_rows = 0;
   // From Submit to the first token, from each token to the next, and from Submit to Finished.
   LatencyHistogram to_first_token, between_tokens, request_time;
-  uint64_t pauses = 0;  // between a drain and the ring that goes on
+  uint64_t pauses = 0;                   // between a drain and the ring that goes on
+  uint64_t blamed = 0;                   // requests that were taken to be the cause of three lost rings
+  uint64_t rings_lost = 0;               // with a member, so that everything was computed again
+  Duration last_wait{}, longest_wait{};  // without a ring, after such a loss
   Duration last_pause{}, longest_pause{};
   // Sequences that a pause found in the middle of their prompt, or of a block, added up over all pauses.
   uint64_t held_in_prefill = 0, held_in_partial_block = 0;
@@ -107,10 +113,15 @@ class Engine {
   // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES:
   // drained, or without a ring; Resume with a ring follows.
   void Shrink(uint32_t num_blocks);
-  // Goes on over the same ring as before, or over `ring`: then whatever was in flight in the old one is sent again. A
-  // request whose rows were lost with three broken rings in a row fails.
+  // Goes on over the same ring as before, or over `ring`: then whatever was in flight in the old one is sent again.
   void Resume(std::optional<Ring> ring);
-  // The KV cache is gone: every request ends in Failed{why}, and new ones are refused with it until the next Resume.
+  // A member of the ring is lost, and with it the ring and the KV cache. Requests wait, new ones too, and get a Waiting
+  // event with `why`; after the next Resume with a ring they are computed again and go on. Called again, it only tells
+  // another `why`. `crashed`: what was in flight may be the cause; a request that is shown to be it fails
+  // (Scheduler::LoseFlights).
+  void Await(const Status& why, bool crashed);
+  // There is no ring and none to wait for: every request ends in Failed{why}, and new ones are refused with it until
+  // the next Resume.
   void Lose(const Status& why);
 
   // Thread-safe; a snapshot taken between two passes of the loop.

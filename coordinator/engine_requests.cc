@@ -115,7 +115,8 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const SeqId id = s.id;
   sequences_[id] = std::move(sequence);
   if (r.deadline != kNoDeadline) ++with_deadline_;
-  if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) Fail(s, status);
+  if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) return Fail(s, status);
+  if (awaited_) Deliver(s, Waiting{*awaited_});
 }
 
 void Engine::Impl::Cancel(SeqId seq) {

@@ -29,6 +29,10 @@ void Engine::Impl::Shrink(uint32_t num_blocks) {
 
 void Engine::Impl::OnShrink(uint32_t num_blocks) {
   LoseFlights(absl::OkStatus());
+  ForgetCache(num_blocks);
+}
+
+void Engine::Impl::ForgetCache(uint32_t num_blocks) {
   for (SeqId id : scheduler_->Shrink(num_blocks)) {
     Sequence& s = *sequences_.at(id);
     Fail(s, ResourceExhausted(
@@ -58,6 +62,12 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
     scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode,
                         ring->salt);
+    if (ring->own_member) FailSuspects();
+  }
+  if (ring && awaited_) {
+    counts_.last_wait = Now() - await_started_;
+    counts_.longest_wait = std::max(counts_.longest_wait, counts_.last_wait);
+    awaited_.reset();
   }
   if (draining_) {
     ++counts_.pauses;
@@ -76,9 +86,14 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
 // Nothing that is in flight or asked will be answered: it is sent again. `why`: the ring broke, perhaps by what was in
 // flight; OK: it was replaced.
 void Engine::Impl::LoseFlights(const Status& why) {
-  for (SeqId id : scheduler_->LoseFlights(!why.ok())) {
-    Fail(*sequences_.at(id),
-         Unavailable("the ring broke three times in a row while it computed this request: {}", Message(why)));
+  std::vector<SeqId> asked;
+  for (const auto& [id, open] : questions_) {
+    if (open.sent) asked.push_back(id);
+  }
+  for (SeqId id : scheduler_->LoseFlights(!why.ok(), asked)) {
+    Blame(*sequences_.at(id), fmt::format("was in the ring each of the three times that it broke, the last time alone, "
+                                          "so it is taken to be the cause: {}",
+                                          Message(why)));
   }
   // The hidden state that a question is about may be gone: the row is computed once more.
   for (const auto& [id, question] : questions_) {
@@ -88,17 +103,53 @@ void Engine::Impl::LoseFlights(const Status& why) {
   questions_.clear();
 }
 
+// InvalidArgument, as clients and proxies send what fails otherwise again by themselves.
+void Engine::Impl::Blame(Sequence& s, const std::string& why) {
+  ++counts_.blamed;
+  Fail(s, InvalidArgument("this request {}", why));
+}
+
+void Engine::Impl::FailSuspects() {
+  for (SeqId id : scheduler_->Suspects()) {
+    Blame(*sequences_.at(id),
+          "was in the ring both times that it broke, and the ring that is left has layers in the coordinator's own "
+          "process, which it might end");
+  }
+}
+
+// A stage that takes nothing in must not hold the loop up in a Send.
+void Engine::Impl::CloseSending() {
+  MutexLock lock(&mutex_);
+  if (sending_ != nullptr) sending_->Close();
+}
+
+void Engine::Impl::Await(const Status& why, bool crashed) {
+  Refuse(absl::OkStatus());
+  CloseSending();
+  Post([this, why, crashed] { OnAwait(why, crashed); });
+}
+
+void Engine::Impl::OnAwait(const Status& why, bool crashed) {
+  if (!awaited_) {
+    ++counts_.rings_lost;
+    await_started_ = Now();
+    DropRing();
+    LoseFlights(crashed ? why : absl::OkStatus());
+    ForgetCache(num_blocks_);  // the lost member's part of every block is gone
+  }
+  if (awaited_ == why) return;
+  awaited_ = why;
+  sequences_stale_ = true;
+  for (const auto& [id, s] : sequences_) Deliver(*s, Waiting{why});
+}
+
 void Engine::Impl::Lose(const Status& why) {
   Refuse(why);
-  {
-    // A stage that takes nothing in must not hold the loop up in a Send.
-    MutexLock lock(&mutex_);
-    if (sending_ != nullptr) sending_->Close();
-  }
+  CloseSending();
   Post([this, why] { OnLose(why); });
 }
 
-void Engine::Impl::OnLose(const Status& why) {
+void Engine::Impl::DropRing() {
   {
     MutexLock lock(&mutex_);
     sending_ = nullptr;
@@ -108,6 +159,11 @@ void Engine::Impl::OnLose(const Status& why) {
   stash_.clear();
   draining_ = false;
   drained_ = {};
+}
+
+void Engine::Impl::OnLose(const Status& why) {
+  DropRing();
+  awaited_.reset();
   EndAll(Failed{why});
   SchedulerOptions options = options_.scheduler;
   options.num_blocks = num_blocks_;

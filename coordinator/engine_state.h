@@ -36,6 +36,7 @@ class Engine::Impl {
   void Drain(std::function<void(std::vector<BlockId>)> drained);
   void Shrink(uint32_t num_blocks);
   void Resume(std::optional<Ring> ring);
+  void Await(const Status& why, bool crashed);
   void Lose(const Status& why);
   EngineStats stats() const;
   Status CheckIntegrity();
@@ -55,6 +56,7 @@ class Engine::Impl {
   // Any thread.
   void Post(LinkInbox::Command command) { inbox_.Push(std::move(command)); }
   void Refuse(const Status& why);
+  void CloseSending();
   // Positions of a sequence at most.
   uint64_t ContextLimit() const {
     return std::min<uint64_t>(options_.context, uint64_t{num_blocks_} * options_.scheduler.block_size);
@@ -99,8 +101,13 @@ class Engine::Impl {
   // Rings that come, go and fall silent (engine_ring.cc).
   void CheckDrained();
   void OnShrink(uint32_t num_blocks);
+  void ForgetCache(uint32_t num_blocks);
   void OnResume(const std::optional<Ring>& ring);
+  void OnAwait(const Status& why, bool crashed);
+  void FailSuspects();
+  void Blame(Sequence& s, const std::string& why);
   void OnLose(const Status& why);
+  void DropRing();
   void Break(const Status& why);
   void LoseFlights(const Status& why);
   void CheckSilence();
@@ -146,6 +153,8 @@ class Engine::Impl {
   bool draining_ = false;
   std::function<void(std::vector<BlockId>)> drained_;
   Deadline drain_started_{};
+  std::optional<Status> awaited_;  // why requests wait for a ring
+  Deadline await_started_{};
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::map<SeqId, OpenQuestion> questions_;  // of running sequences' current incarnations

@@ -18,6 +18,7 @@ size_t BytesOf(const Event& event) {
   if (const auto* token = std::get_if<PromptTokenEvent>(&event)) bytes += token->top.size() * sizeof(TokenLogprob);
   if (const auto* logits = std::get_if<LogitsEvent>(&event)) bytes += logits->logits.size() * sizeof(float);
   if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) bytes += embedding->values.size() * sizeof(float);
+  if (const auto* waiting = std::get_if<Waiting>(&event)) bytes += waiting->why.message().size();
   if (const auto* finished = std::get_if<Finished>(&event)) bytes += finished->text.size() + finished->stop.size();
   return bytes;
 }

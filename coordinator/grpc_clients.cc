@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <cstring>
 #include <random>
 
 #include "base/log_output.h"
@@ -13,6 +14,7 @@
 #include "model/quoted.h"
 #include "model/tokenizer.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 
 namespace gyre {
 namespace {
@@ -69,6 +71,10 @@ bool Convert(const Event& event, v1::GenerateEvent* out) {
   if (const auto* finished = std::get_if<Finished>(&event)) return Write(*finished, out), true;
   if (const auto* prompt = std::get_if<PromptTokenEvent>(&event)) return Write(*prompt, out), true;
   if (const auto* embedding = std::get_if<EmbeddingEvent>(&event)) return Write(*embedding, out), true;
+  if (const auto* waiting = std::get_if<Waiting>(&event)) {
+    out->mutable_notice()->set_text(PrintableSentence(Message(waiting->why)));
+    return true;
+  }
   return false;
 }
 
@@ -237,6 +243,17 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   return q;
 }
 
+// Of what a client says of itself, nothing reaches another client: its tenant and its share of the cache lie within its
+// name, and a priority is an admin's to give.
+void KeepApart(const std::optional<Principal>& caller, Question* q) {
+  if (!caller || caller->role != Role::kClient) return;
+  for (uint64_t* number : {&q->tenant, &q->cache_salt}) {
+    const std::string hash = Sha256(fmt::format("{} {}", FormatPrincipal(*caller), *number));
+    std::memcpy(number, hash.data(), sizeof *number);
+  }
+  q->priority = 0;
+}
+
 class InferenceService : public v1::Inference::CallbackService {
  public:
   InferenceService(const GrpcServerOptions& options, const gyre::Model& model, gyre::Service& service)
@@ -244,19 +261,22 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
                                                         const v1::GenerateRequest* r) override {
+    Question q = ReadQuestion(*r);
+    KeepApart(CallerOf(*context->auth_context()), &q);
     return new StreamCall<v1::GenerateEvent>(context, service_, NewCall("Generate"),
-                                             service_.MakeRequest(ReadQuestion(*r)));
+                                             service_.MakeRequest(std::move(q)));
   }
 
   grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* r) override {
     Question q{.input = IdsInput(r->ids().begin(), r->ids().end()), .prompt_logits = true};
+    KeepApart(CallerOf(*context->auth_context()), &q);
     return new StreamCall<v1::ScoreEvent>(context, service_, NewCall("Score"), service_.MakeRequest(std::move(q)));
   }
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
                                      v1::TokenizeReply* reply) override {
-    return Answer(context, [this, request, reply]() -> gyre::Status {
+    return Answer(context, request->ByteSizeLong(), [this, request, reply]() -> gyre::Status {
       GYRE_ASSIGN_OR_RETURN(const auto ids,
                             service_.Tokenize(request->text(), {.add_special = request->add_special(),
                                                                 .parse_special = request->parse_special()}));
@@ -267,7 +287,7 @@ class InferenceService : public v1::Inference::CallbackService {
 
   grpc::ServerUnaryReactor* Prompt(grpc::CallbackServerContext* context, const v1::PromptRequest* request,
                                    v1::PromptReply* reply) override {
-    return Answer(context, [this, request, reply]() -> gyre::Status {
+    return Answer(context, request->ByteSizeLong(), [this, request, reply]() -> gyre::Status {
       ChatInput chat{.format = request->format()};
       GYRE_ASSIGN_OR_RETURN(chat.conversation, service_.ParseConversation(request->messages(), request->tools()));
       GYRE_ASSIGN_OR_RETURN(const ChatPrompt prompt, service_.Prompt(chat));
@@ -305,18 +325,22 @@ class InferenceService : public v1::Inference::CallbackService {
   CallRecord NewCall(const char* method) {
     return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};
   }
-  // Does the work on a thread of the service: gRPC's threads read heartbeats too. Request and reply live until Finish.
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, std::function<gyre::Status()> work) {
+  // Does the work, with a message of so many bytes, on a thread of the service: gRPC's threads read heartbeats too.
+  // Request and reply live until Finish.
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, size_t bytes,
+                                   std::function<gyre::Status()> work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const gyre::Status posted = service_.Post([reactor, work = std::move(work)] {
-      gyre::Status status;
-      try {
-        status = work();
-      } catch (const std::exception& e) {
-        status = Internal("the text could not be worked on: {}", e.what());
-      }
-      reactor->Finish(ToGrpc(status));
-    });
+    const gyre::Status posted = service_.Post(
+        [reactor, work = std::move(work)] {
+          gyre::Status status;
+          try {
+            status = work();
+          } catch (const std::exception& e) {
+            status = Internal("the text could not be worked on: {}", e.what());
+          }
+          reactor->Finish(ToGrpc(status));
+        },
+        bytes);
     if (!posted.ok()) reactor->Finish(ToGrpc(posted));
     return reactor;
   }

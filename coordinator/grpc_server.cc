@@ -7,12 +7,14 @@
 #include <thread>
 
 #include "coordinator/grpc_services.h"
+#include "coordinator/join_server.h"
 #include "coordinator/listener.h"
 #include "coordinator/status_reply.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "model/quoted.h"
 #include "model/utf8.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 
 namespace gyre {
 namespace {
@@ -119,11 +121,24 @@ class CallbackServer : public GrpcServer {
   ~CallbackServer() override { CallbackServer::Stop(); }
 
   Status Listen() {
-    GYRE_ASSIGN_OR_RETURN(listener_,
-                          Listener::Open({.address = options_.address, .hello_timeout = options_.hello_timeout}));
+    ListenerOptions listener{.address = options_.address, .hello_timeout = options_.hello_timeout};
+    std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
+    if (options_.identity != nullptr) {
+      GYRE_ASSIGN_OR_RETURN(identity_, ServerIdentity::Make(options_.identity));
+      credentials = identity_->credentials();
+      listener.tls = true;
+      if (!options_.cluster_ca.empty()) {
+        GYRE_ASSIGN_OR_RETURN(join_,
+                              JoinServer::Start({.identity = options_.identity, .authority = options_.cluster_ca}));
+        listener.take_join = [this](int fd, const std::string& host, const std::string& peer) {
+          join_->Take(fd, host, peer);
+        };
+      }
+    }
+    GYRE_ASSIGN_OR_RETURN(listener_, Listener::Open(listener));
     grpc::ServerBuilder builder;
     auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     // From the preface to HTTP/2's settings, which every client sends at once.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, MillisOf(options_.hello_timeout));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(options_.idle_timeout));
@@ -170,15 +185,18 @@ class CallbackServer : public GrpcServer {
       // Woken late, the process itself was held up, by a suspended or crowded machine: others' silence means nothing
       // then.
       const Duration late = Clock::now() - wake;
+      if (identity_ != nullptr && identity_->Update()) attached_.CheckCallers(*options_.identity->current());
       attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
     }
   }
 
   const GrpcServerOptions options_;
+  std::unique_ptr<ServerIdentity> identity_;
   const std::unique_ptr<grpc::Service> inference_;
   AdminService admin_;
   AttachedWorkers attached_;
   const std::unique_ptr<grpc::Service> cluster_;
+  std::unique_ptr<JoinServer> join_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> server_;
   std::atomic<bool> stopping_{false};

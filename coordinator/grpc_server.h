@@ -11,9 +11,12 @@
 #include "coordinator/cluster.h"
 #include "coordinator/engine.h"
 #include "coordinator/service.h"
+#include "identity/identity.h"
 #include "model/weights.h"
 
 namespace gyre {
+
+class WeightOffer;
 
 struct GrpcServerOptions {
   std::string address;  // HOST:PORT, port 0 for any
@@ -23,10 +26,13 @@ struct GrpcServerOptions {
   bool context_shift = false;
   std::string kv_type;
   bool exact = false;
+  WeightOffer* weights = nullptr;  // for workers without the file; outlives the server, null = they can't join
   OpenOptions open;                                              // what workers need to open the same .bin model
   Duration heartbeat_timeout = std::chrono::milliseconds(2500);  // a worker that is silent for so long is gone
   Duration hello_timeout = std::chrono::seconds(5);              // a connection that says nothing of HTTP/2 ends then
   Duration idle_timeout = std::chrono::minutes(2);               // so does one without a call; clients connect again
+  std::shared_ptr<IdentityFolder> identity;                      // null: no TLS, and everybody may call everything
+  std::string cluster_ca;                                        // the CA's folder, for joins with tokens; "" = none
 };
 
 class GrpcServer {

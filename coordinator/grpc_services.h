@@ -34,6 +34,8 @@ class AttachedWorkers {
   // since the last call; it does not count as silence.
   void Check(Duration timeout, Duration own_stall);
   void CancelAll();
+  // Ends the streams of workers whose certificate `identity` accepts no more, and tells the others who is revoked.
+  void CheckCallers(const Identity& identity);
 
  private:
   Mutex mutex_;

@@ -8,8 +8,11 @@
 #include "coordinator/refusal_log.h"
 #include "coordinator/remote_stage.h"
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "identity/authority.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
+#include "weights/weight_offer.h"
 
 namespace gyre {
 namespace {
@@ -35,7 +38,15 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .wire_types = h.wire_types,
           .wish = h.wish,
           .instance = h.instance,
-          .transport = h.transport};
+          .transport = h.transport,
+          .fetches = h.fetches,
+          .disk = h.fetches ? h.disk : 0};
+}
+
+// With TLS a worker is the one that its certificate names.
+Status CheckName(const std::optional<Principal>& caller, const std::string& name) {
+  if (!caller || caller->name == name) return absl::OkStatus();
+  return FailedPrecondition("it calls itself {}, its certificate is that of {}", name, Describe(*caller));
 }
 
 }  // namespace
@@ -43,8 +54,14 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
 class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command> {
  public:
   AttachReactor(grpc::CallbackServerContext* context, Cluster& cluster, AttachedWorkers& attached, RefusalLog& refusals,
-                uint64_t term)
-      : context_(context), cluster_(cluster), attached_(attached), refusals_(refusals), term_(term) {
+                const GrpcServerOptions& options)
+      : context_(context),
+        cluster_(cluster),
+        attached_(attached),
+        refusals_(refusals),
+        term_(options.term),
+        weights_key_(options.weights != nullptr ? std::optional(options.weights->key()) : std::nullopt),
+        identity_(options.identity) {
     attached_.Add(this);
     StartRead(&event_);
   }
@@ -71,6 +88,15 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   }
 
   bool SilentSince(Duration timeout) const { return Now() - heard_ > timeout.count(); }
+  // Whether its certificate is still accepted. OK without TLS.
+  gyre::Status CheckCertificate(const Identity& identity) const {
+    return CheckCaller(*context_->auth_context(), identity).status();
+  }
+  // The worker takes it if it is newer than its own.
+  void ShareRevoked(const Identity& identity) {
+    if (!identity.revoked_pem().empty()) stage_->SendRevoked(identity.revoked_pem());
+  }
+  bool joined() const { return joined_; }
   // For `own_stall` this process heard nothing of anybody.
   void ExtendDeadline(Duration own_stall) {
     auto heard = heard_.load();
@@ -100,7 +126,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
     return absl::OkStatus();
   }
   gyre::Status OnHello(const WorkerHello& hello) {
+    const std::optional<Principal> caller = CallerOf(*context_->auth_context());
+    GYRE_RETURN_IF_ERROR(CheckName(caller, hello.name));
     MemberInfo info = InfoFrom(hello, context_->peer());
+    info.certified = caller.has_value();
     auto stage = std::make_shared<RemoteStage>(info.name);
     GYRE_ASSIGN_OR_RETURN(member_, cluster_.Join(std::move(info), stage));
     {
@@ -108,7 +137,10 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
       who_ = member_.name;
     }
     stage_ = std::move(stage);
-    stage_->Open([this](const v1::Command* command) { StartWrite(command); }, {.name = member_.name, .term = term_});
+    if (identity_ != nullptr) ShareRevoked(*identity_->current());
+    stage_->Open([this](const v1::Command* command) { StartWrite(command); },
+                 {.name = member_.name, .term = term_, .weights_key = weights_key_});
+    joined_ = true;
     return absl::OkStatus();
   }
   // Why the stream is over, where nobody said it in words.
@@ -135,11 +167,14 @@ class AttachReactor : public grpc::ServerBidiReactor<v1::WorkerEvent, v1::Comman
   AttachedWorkers& attached_;
   RefusalLog& refusals_;
   const uint64_t term_;
+  const std::optional<RingKey> weights_key_;
+  const std::shared_ptr<IdentityFolder> identity_;
   v1::WorkerEvent event_;
   Membership member_;
   std::shared_ptr<RemoteStage> stage_;
   std::atomic<int64_t> heard_{Now()};
   std::atomic<bool> left_{false};
+  std::atomic<bool> joined_{false};  // stage_ is there for good
   Mutex mutex_;
   std::string who_ GYRE_GUARDED_BY(mutex_) = "a worker that has not said its name";
   gyre::Status why_ GYRE_GUARDED_BY(mutex_);
@@ -161,6 +196,18 @@ void AttachedWorkers::CancelAll() {
   for (AttachReactor* r : all_) r->Cancel([](const std::string&) { return Unavailable("the coordinator stops"); });
 }
 
+void AttachedWorkers::CheckCallers(const Identity& identity) {
+  MutexLock lock(&mutex_);
+  for (AttachReactor* r : all_) {
+    const Status status = r->CheckCertificate(identity);
+    if (!status.ok()) {
+      r->Cancel([&status](const std::string&) { return status; });
+    } else if (r->joined()) {
+      r->ShareRevoked(identity);
+    }
+  }
+}
+
 namespace {
 
 class ClusterService : public v1::Cluster::CallbackService {
@@ -178,16 +225,48 @@ class ClusterService : public v1::Cluster::CallbackService {
                                  .rope_base = options_.open.rope_base,
                                  .norm_eps = options_.open.norm_eps,
                                  .exact = options_.exact,
-                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0))});
+                                 .context = static_cast<uint32_t>(std::max(options_.open.context, 0)),
+                                 .weights = options_.weights != nullptr});
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+  grpc::ServerUnaryReactor* Weights(grpc::CallbackServerContext* context, const v1::WeightsRequest* request,
+                                    v1::WeightsReply* reply) override {
+    StatusOr<WeightsPart> part = Unimplemented("this coordinator gives no weights");
+    if (options_.weights != nullptr) part = options_.weights->Part(request->offset(), request->only_known());
+    if (part.ok()) *reply = Encode(*part);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(part.status()));
+    return reactor;
+  }
   grpc::ServerBidiReactor<v1::WorkerEvent, v1::Command>* Attach(grpc::CallbackServerContext* context) override {
-    return new AttachReactor(context, cluster_, attached_, refusals_, options_.term);
+    return new AttachReactor(context, cluster_, attached_, refusals_, options_);
+  }
+
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context, const v1::RenewRequest* request,
+                                  v1::RenewReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const StatusOr<std::string> certificate = RenewFor(*context->auth_context(), request->request());
+    if (certificate.ok()) reply->set_certificate(*certificate);
+    reactor->Finish(ToGrpc(certificate.status()));
+    return reactor;
   }
 
  private:
+  StatusOr<std::string> RenewFor(const grpc::AuthContext& caller, const std::string& request) {
+    if (options_.identity == nullptr || options_.cluster_ca.empty()) {
+      return FailedPrecondition("this coordinator signs no certificates: it has no --cluster-ca");
+    }
+    GYRE_ASSIGN_OR_RETURN(const Principal who, CheckCaller(caller, *options_.identity->current()));
+    GYRE_ASSIGN_OR_RETURN(Authority authority, Authority::Open(options_.cluster_ca));
+    GYRE_ASSIGN_OR_RETURN(const KeyPtr key, CheckCertificateRequest(request));
+    GYRE_ASSIGN_OR_RETURN(const X509Ptr certificate,
+                          authority.Sign(key.get(), {.role = who.role, .name = who.name, .renew = true}));
+    Log(LogLevel::kInfo, "the certificate of {} is renewed", Describe(who));
+    return ToPem(certificate.get());
+  }
+
   const GrpcServerOptions& options_;
   const gyre::Model& model_;
   Cluster& cluster_;

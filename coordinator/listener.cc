@@ -22,14 +22,21 @@
 #include "base/host_port.h"
 #include "base/log.h"
 #include "coordinator/refusal_log.h"
+#include "identity/join_message.h"
 
 namespace gyre {
 namespace {
 
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+static_assert(kJoinPreface.size() == kPreface.size());
+constexpr char kTlsHandshake = 22;  // the type of a record
 constexpr int kBacklog = 128;
+// New connections a second, so that a flood of them costs little; the others wait in the kernel's queue.
+constexpr double kAccepts = 1000;
 // After an accept that failed for want of descriptors or memory, so that the thread does not spin.
 constexpr auto kRest = std::chrono::milliseconds(100);
+// Between two looks whether a handshake that waits may begin.
+constexpr auto kTurn = std::chrono::milliseconds(10);
 
 class Descriptor {
  public:
@@ -51,13 +58,17 @@ class Descriptor {
 
 void SetOption(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); }
 
-std::string NameOf(const sockaddr* address, socklen_t size) {
+struct PeerName {
+  std::string host, peer;  // without and with its port
+};
+
+PeerName NameOf(const sockaddr* address, socklen_t size) {
   char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
   if (::getnameinfo(address, size, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "an unknown address";
+    return {"?", "an unknown address"};
   }
-  return std::string(host).find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
-                                                          : fmt::format("[{}]:{}", host, port);
+  return {host, std::string(host).find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                                                 : fmt::format("[{}]:{}", host, port)};
 }
 
 // The highest descriptor that a connection may have. The system gives out the lowest free number, so the number says
@@ -93,7 +104,8 @@ class TcpListener : public Listener {
         address_(std::move(address)),
         socket_(std::move(socket)),
         wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        highest_(HighestDescriptor(options.max_connections)) {}
+        highest_(HighestDescriptor(options.max_connections)),
+        handshakes_(options.handshakes) {}
   ~TcpListener() override { TcpListener::Stop(); }
 
   const std::string& address() const override { return address_; }
@@ -118,17 +130,21 @@ class TcpListener : public Listener {
   }
 
  private:
-  // A connection that has not yet sent its preface.
+  // A connection that has not yet sent its preface, or whose handshake waits for its turn.
   struct Silent {
     Descriptor fd;
-    std::string peer;
+    PeerName name;
     Deadline until;
+    bool waits = false;
   };
 
   void Loop();
   void Accept();
   // False: nothing to decide yet.
   bool Decide(Silent& s);
+  bool DecideTls(Silent& s, std::string_view begin);
+  // False: too many came before; it waits.
+  bool TakeTurn(Silent& s);
   void Expire();
 
   const ListenerOptions options_;
@@ -137,6 +153,8 @@ class TcpListener : public Listener {
   const int highest_;
   std::function<void(int fd)> take_;
   std::deque<Silent> silent_;  // the oldest first
+  TokenBucket accepts_{kAccepts, kAccepts};
+  HandshakeBudget handshakes_;
   RefusalLog refusals_{"a connection"};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
@@ -145,17 +163,26 @@ class TcpListener : public Listener {
 void TcpListener::Loop() {
   std::vector<pollfd> polled;
   while (!stopping_) {
-    polled.assign(
-        {{.fd = wake_.get(), .events = POLLIN, .revents = 0}, {.fd = socket_.get(), .events = POLLIN, .revents = 0}});
-    for (const Silent& s : silent_) polled.push_back({.fd = s.fd.get(), .events = POLLIN | POLLRDHUP, .revents = 0});
+    const Deadline now = Clock::now();
+    const bool may_accept = accepts_.Has(now);
+    polled.assign({{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                   {.fd = may_accept ? socket_.get() : -1, .events = POLLIN, .revents = 0}});
+    Deadline until = may_accept ? kNoDeadline : accepts_.Next(now);
+    for (const Silent& s : silent_) {
+      // One that waits for its turn is readable all the time.
+      polled.push_back({.fd = s.waits ? -1 : s.fd.get(), .events = POLLIN | POLLRDHUP, .revents = 0});
+      until = std::min(until, s.waits ? now + kTurn : s.until);
+    }
     int wait = -1;
-    if (!silent_.empty()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(silent_.front().until - Clock::now()).count();
+    if (until != kNoDeadline) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
       wait = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 20));
     }
     if (::poll(polled.data(), polled.size(), wait) < 0 && errno != EINTR) std::this_thread::sleep_for(kRest);
     for (size_t i = 0; i < silent_.size(); ++i) {
-      if (polled[i + 2].revents != 0 && Decide(silent_[i])) silent_[i].fd = Descriptor();
+      Silent& s = silent_[i];
+      const bool decided = s.waits ? TakeTurn(s) : polled[i + 2].revents != 0 && Decide(s);
+      if (decided) s.fd = Descriptor();
     }
     std::erase_if(silent_, [](const Silent& s) { return s.fd.get() < 0; });
     Expire();
@@ -174,16 +201,21 @@ void TcpListener::Accept() {
     }
     return;
   }
-  const std::string peer = NameOf(reinterpret_cast<const sockaddr*>(&from), size);
+  accepts_.Take();
+  PeerName name = NameOf(reinterpret_cast<const sockaddr*>(&from), size);
   if (fd.get() > highest_) {
-    return refusals_.Log(peer, ResourceExhausted("{} descriptors are open, the limit for connections", highest_));
+    return refusals_.Log(name.peer, ResourceExhausted("{} descriptors are open, the limit for connections", highest_));
   }
   // The socket is readable once the whole preface is there, or the end.
   SetOption(fd.get(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(kPreface.size()));
-  silent_.push_back({.fd = std::move(fd), .peer = peer, .until = After(options_.hello_timeout)});
-  if (silent_.size() <= options_.max_silent) return;
-  refusals_.Log(silent_.front().peer, ResourceExhausted("more than {} connections say nothing", options_.max_silent));
-  silent_.pop_front();
+  std::vector<std::string> hosts;
+  for (const Silent& s : silent_) hosts.push_back(AddressGroup(s.name.host));
+  if (const auto i = GivesWay(hosts, AddressGroup(name.host), options_.silent)) {
+    const auto it = silent_.begin() + static_cast<std::ptrdiff_t>(*i);
+    refusals_.Log(it->name.peer, ResourceExhausted("too many connections say nothing"));
+    silent_.erase(it);
+  }
+  silent_.push_back({.fd = std::move(fd), .name = std::move(name), .until = After(options_.hello_timeout)});
 }
 
 bool TcpListener::Decide(Silent& s) {
@@ -192,8 +224,9 @@ bool TcpListener::Decide(Silent& s) {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n <= 0) return true;  // it left without a word
   const std::string_view begin(bytes, static_cast<size_t>(n));
+  if (options_.tls) return DecideTls(s, begin);
   if (begin != kPreface) {
-    refusals_.Log(s.peer, InvalidArgument("it does not speak HTTP/2, which gRPC needs"));
+    refusals_.Log(s.name.peer, InvalidArgument("it does not speak HTTP/2, which gRPC needs"));
     return true;
   }
   SetOption(s.fd.get(), SOL_SOCKET, SO_RCVLOWAT, 1);
@@ -201,12 +234,42 @@ bool TcpListener::Decide(Silent& s) {
   return true;
 }
 
+bool TcpListener::DecideTls(Silent& s, std::string_view begin) {
+  const bool join = begin == kJoinPreface && options_.take_join;
+  if (begin.front() == kTlsHandshake || join) return TakeTurn(s);
+  if (begin == kJoinPreface) {
+    refusals_.Log(s.name.peer, FailedPrecondition("it would join with a token, and there is no --cluster-ca"));
+  } else if (begin == kPreface) {
+    refusals_.Log(s.name.peer, FailedPrecondition("it speaks without TLS: it needs an --identity"));
+  } else {
+    refusals_.Log(s.name.peer, InvalidArgument("it does not speak TLS"));
+  }
+  return true;
+}
+
+bool TcpListener::TakeTurn(Silent& s) {
+  s.waits = !handshakes_.Take(s.name.host, Clock::now());
+  if (s.waits) return false;
+  SetOption(s.fd.get(), SOL_SOCKET, SO_RCVLOWAT, 1);
+  char bytes[kPreface.size()];
+  const ssize_t n = ::recv(s.fd.get(), bytes, sizeof bytes, MSG_PEEK);
+  const bool join = n == static_cast<ssize_t>(sizeof bytes) && std::string_view(bytes, sizeof bytes) == kJoinPreface;
+  if (!join) {
+    take_(s.fd.Release());
+    return true;
+  }
+  if (::recv(s.fd.get(), bytes, sizeof bytes, 0) == n) options_.take_join(s.fd.Release(), s.name.host, s.name.peer);
+  return true;
+}
+
 void TcpListener::Expire() {
   const Deadline now = Clock::now();
+  const double seconds = std::chrono::duration<double>(options_.hello_timeout).count();
   while (!silent_.empty() && silent_.front().until <= now) {
-    refusals_.Log(silent_.front().peer,
-                  DeadlineExceeded("it said nothing for {:.1f} s",
-                                   std::chrono::duration<double>(options_.hello_timeout).count()));
+    const Silent& s = silent_.front();
+    refusals_.Log(s.name.peer, s.waits
+                                   ? DeadlineExceeded("for {:.1f} s too many handshakes of TLS came before", seconds)
+                                   : DeadlineExceeded("it said nothing for {:.1f} s", seconds));
     silent_.pop_front();
   }
 }

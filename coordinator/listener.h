@@ -1,5 +1,6 @@
-// The front of a server's port: accepts connections, ends those that say nothing or are no HTTP/2, keeps descriptors in
-// reserve for the rest of the process, and hands the others over.
+// The front of a server's port: accepts connections, ends those that say nothing or are no HTTP/2 (with TLS: no TLS),
+// lets strangers begin handshakes of TLS at a limited rate, keeps descriptors in reserve for the rest of the process,
+// and hands the others over.
 #pragma once
 
 #include <functional>
@@ -8,14 +9,21 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "transport/admission.h"
+#include "transport/rate_limit.h"
 
 namespace gyre {
 
 struct ListenerOptions {
   std::string address;                               // HOST:PORT, port 0 for any
-  Duration hello_timeout = std::chrono::seconds(5);  // for HTTP/2's connection preface
-  size_t max_silent = 64;                            // connections without a preface; above, the oldest of them ends
+  Duration hello_timeout = std::chrono::seconds(5);  // for HTTP/2's connection preface, or TLS's first record
+  AdmissionLimits silent;                            // connections without either; above, the oldest of them ends
   size_t max_connections = 4096;                     // in all; fewer where the process may open few descriptors
+  bool tls = false;                                  // connections begin with a handshake of TLS
+  HandshakeLimits handshakes;
+  // With tls: takes connections that ask for the join protocol, as Start's `take` does, behind their
+  // preface; empty = they are refused. `host` is the peer's address, `peer` with its port.
+  std::function<void(int fd, const std::string& host, const std::string& peer)> take_join;
 };
 
 class Listener {

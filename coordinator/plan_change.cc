@@ -267,4 +267,9 @@ StageProgress PlanChange::progress() const {
   return sum;
 }
 
+StageProgress PlanChange::progress(const std::string& worker) const {
+  const auto it = progress_.find(worker);
+  return it == progress_.end() ? StageProgress{} : it->second;
+}
+
 }  // namespace gyre

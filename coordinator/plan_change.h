@@ -95,6 +95,8 @@ class PlanChange {
   bool committed(const std::string& worker) const { return committed_.count(worker) > 0; }
   // The weights that are loaded, over all participants.
   StageProgress progress() const;
+  // What a participant said last of its own; all 0: nothing.
+  StageProgress progress(const std::string& worker) const;
   uint64_t pages_moved() const { return pages_moved_; }
   uint64_t last_pages() const { return last_pages_; }
 

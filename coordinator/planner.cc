@@ -339,13 +339,13 @@ Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next)
 }  // namespace
 
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
-                   uint32_t num_blocks) {
+                   uint32_t num_blocks, bool reserve) {
   const uint64_t page = std::max<uint64_t>(1, sizes.kv_per_layer / num_blocks);  // of a layer
   uint64_t fit = num_blocks;
   for (const PlanMember& m : members) {
     if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
-    const uint64_t more = (static_cast<uint64_t>(need.next.size()) + 3) / 4;
+    const uint64_t more = reserve ? (static_cast<uint64_t>(need.next.size()) + 3) / 4 : 0;
     const uint64_t weights = need.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
     const uint64_t fixed = weights + (need.layers + more) * sizes.state_per_layer;
     fit = std::min(fit, fixed >= m.memory ? 0 : (m.memory - fixed) / (page * (need.layers + more)));
@@ -361,8 +361,15 @@ uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {
   std::vector<Shortage> out;
   for (const PlanMember& m : members) {
-    if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
+    if (next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
+    if (const uint64_t weights = RangeBytes(sizes, need.next); m.disk != 0 && weights > m.disk) {
+      out.push_back({m.name, m.memory,
+                     ResourceExhausted("{} fetches its weights: layers {} take {} and its disk has room for {}", m.name,
+                                       FormatRange(need.next), Gib(weights), Gib(m.disk))});
+      continue;
+    }
+    if (m.memory == 0) continue;
     const uint64_t pages = need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
     if (need.weights + pages <= m.memory) continue;
     out.push_back(

@@ -40,6 +40,7 @@ struct PlanMember {
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
+  uint64_t disk = 0;               // for weights that it fetches; 0 = not limited
 };
 
 // A resize text is at most this long, in bytes.
@@ -65,10 +66,10 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
                                               const std::vector<PlanMember>& members);
 
 // The largest number of KV blocks, up to `num_blocks` (which sizes.kv_per_layer is for), that every member holds beside
-// what it holds already and gets in `next`, and beside room for a quarter more layers, without which no resize would
-// fit. 0: not one.
+// what it holds already and gets in `next`, and, with `reserve`, beside room for a quarter more layers, without which
+// no resize would fit. 0: not one.
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
-                   uint32_t num_blocks);
+                   uint32_t num_blocks, bool reserve);
 
 // Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both.
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next);
@@ -78,7 +79,8 @@ struct Shortage {
   uint64_t memory = 0;  // bytes that it has
   Status why;           // kResourceExhausted with the numbers
 };
-// Members of `next` that can't hold the union of what they hold already and what they get: weights and pages.
+// Members of `next` that can't hold the union of what they hold already and what they get, weights and pages, or whose
+// disk can't hold the weights that they get.
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

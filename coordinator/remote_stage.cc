@@ -17,6 +17,8 @@ void RemoteStage::Abort(Epoch epoch) { Send({epoch, AbortCommand{}}); }
 
 void RemoteStage::Trace(Deadline asked) { Send({{}, TraceCommand{asked}}); }
 
+void RemoteStage::SendRevoked(const std::string& crl) { Send({{}, RevokedCommand{crl}}); }
+
 void RemoteStage::Open(std::function<void(const v1::Command*)> write, const Welcome& welcome) {
   MutexLock lock(&mutex_);
   if (closed_) return;

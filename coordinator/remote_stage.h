@@ -26,6 +26,7 @@ class RemoteStage : public StageControl {
   void Release(Epoch epoch) override;
   void Abort(Epoch epoch) override;
   void Trace(Deadline asked) override;
+  void SendRevoked(const std::string& crl);  // PEM
 
   // From the stream's side. `write` hands one command to the stream, which calls Written when it may have the next; it
   // never blocks. `welcome` goes first; commands that were given before Open follow it.

@@ -76,6 +76,11 @@ struct LogitsEvent {
 struct EmbeddingEvent {
   std::vector<float> values;  // [dim], finite, not normalized
 };
+// The ring lost a member: the request waits for another ring, and goes on with what it had. For people; may come any
+// number of times.
+struct Waiting {
+  Status why;
+};
 // The three terminal events: exactly one ends every request.
 struct Finished {
   FinishReason reason = FinishReason::kStop;
@@ -89,7 +94,8 @@ struct Failed {
 };
 struct Cancelled {};
 
-using Event = std::variant<TokenEvent, PromptTokenEvent, LogitsEvent, EmbeddingEvent, Finished, Failed, Cancelled>;
+using Event =
+    std::variant<TokenEvent, PromptTokenEvent, LogitsEvent, EmbeddingEvent, Waiting, Finished, Failed, Cancelled>;
 // Called on the engine's thread; must not block. It may call Submit, Cancel, Hold and Unhold.
 using EventSink = std::function<void(SeqId, const Event&)>;
 

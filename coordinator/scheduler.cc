@@ -1,6 +1,7 @@
 #include "coordinator/scheduler.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "coordinator/scheduler_state.h"
@@ -106,8 +107,10 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
     if (s->begins_with != kNoBlock) slots.Release(std::exchange(s->begins_with, kNoBlock));
     PublishLanded(s);
     if (!left) {
+      s->proven = std::max(s->proven, s->landed);
+      if (s->landed >= s->lost_end) s->losses = 0;
       if (s->landed >= s->blamed_end) {
-        s->errors = s->losses = s->blamed_from = s->blamed_end = 0;
+        s->errors = s->blamed_from = s->blamed_end = 0;
         s->suspect = false;
       }
       landed->valid.push_back(std::move(item));
@@ -125,9 +128,8 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
   Settle(s);
 }
 
-void Scheduler::Rep::LoseItem(Sequence* s, const StepItem& item) {
+void Scheduler::Rep::LoseItem(Sequence* s) {
   s->poisoned = true;
-  Blame(s, item);
   if (--s->in_flight > 0) return;
   if (!s->running()) --draining;
   Settle(s);
@@ -178,20 +180,30 @@ LandedStep Scheduler::Land(StepId step, bool ok, Deadline now) {
   return landed;
 }
 
-std::vector<SeqId> Scheduler::LoseFlights(bool ring_broke) {
-  std::set<SeqId> lost;
+std::vector<SeqId> Scheduler::LoseFlights(bool ring_lost, std::span<const SeqId> asked) {
+  std::map<SeqId, uint32_t> lost;  // with their rows up to the last one in flight
+  for (SeqId id : asked) {
+    // The row that is asked about has landed already, and will again: only the next one proves something.
+    ScheduledSequence* s = rep_->Find(id);
+    if (s == nullptr || !s->running()) continue;
+    lost[id] = s->size() + 1;
+    if (ring_lost) s->proven = std::min(s->proven, s->size() - 1);
+  }
   while (!rep_->flights.empty()) {
     const Rep::Flight flight = std::move(rep_->flights.front());
     rep_->flights.pop_front();
     for (const auto& [s, item] : flight.items) {
-      if (s->running()) lost.insert(s->id);
-      rep_->LoseItem(s, item);
+      const uint32_t end = item.first_position + item.count;
+      if (s->running() && end > s->proven) lost[s->id] = std::max(lost[s->id], end);
+      rep_->LoseItem(s);
     }
   }
   std::vector<SeqId> failed;
-  if (!ring_broke) return failed;
-  for (SeqId id : lost) {
+  if (!ring_lost) return failed;
+  for (const auto& [id, end] : lost) {
     ScheduledSequence* s = rep_->Find(id);
+    s->lost_end = std::max(s->losses > 0 ? s->lost_end : 0, end);
+    if (s->suspected() && lost.size() > 1) continue;  // it was not alone
     if (++s->losses < 3) continue;
     failed.push_back(id);
     rep_->Leave(s, Rep::Stage::kFailed);
@@ -291,6 +303,9 @@ Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
   s->prompt = s->size();
   s->classes.assign(s->size(), RowClass::kPrompt);
   s->high_water = 0;
+  s->proven = 0;  // its rows have new positions
+  s->lost_end = s->size() + 1;
+  s->blamed_from = s->blamed_end = 0;
   return absl::OkStatus();
 }
 
@@ -302,6 +317,15 @@ void Scheduler::Repeat(SeqId id) {
     return rep_->Leave(s, Rep::Stage::kWaiting);
   }
   s->launched = s->landed = s->size() - 1;
+}
+
+std::vector<SeqId> Scheduler::Suspects() const {
+  std::vector<SeqId> out;
+  for (const auto& [id, s] : rep_->sequences) {
+    if (s->suspected() && rep_->Find(id) != nullptr) out.push_back(id);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 void Scheduler::Remove(SeqId id) {

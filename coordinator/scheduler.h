@@ -45,10 +45,11 @@ class Scheduler {
   // places run out it is preempted before any other. Unknown ids are ignored.
   void Hold(SeqId seq);
   void Unhold(SeqId seq);
-  // No step in flight will ever land: their rows are scheduled again. `ring_broke`: they may have broken the ring. A
-  // sequence that lost its rows so twice, without a landed row in between, runs with nothing else in flight. Returns
-  // those that lost them a third time: the caller must Remove them.
-  std::vector<SeqId> LoseFlights(bool ring_broke);
+  // No step in flight will ever land: their rows are scheduled again. `ring_lost`: they, or the questions about the
+  // last landed rows of `asked`, may be why. Rows that have landed before are not. A sequence that this happened to
+  // twice, without getting beyond what it had in flight then, is suspected: the rows that have not landed yet run with
+  // nothing else in flight. Returns the one that it happened to a third time, alone: the caller must Remove it.
+  std::vector<SeqId> LoseFlights(bool ring_lost, std::span<const SeqId> asked = {});
   // The ring is another one. What is cached stays: after a change of prefill_matches_decode it was computed the other
   // way. `salt` names everything of the ring that changes a row's bits: sequences that are admitted from now on find
   // only blocks that were computed wholly under the same salt.
@@ -61,6 +62,8 @@ class Scheduler {
   // The blocks that are in use or cached, rising: the pages that a layer's new owner needs. Then the slots of recurrent
   // state, slot s as num_blocks + s.
   std::vector<BlockId> LiveBlocks() const;
+  // The sequences that are suspected of having cost two rings (LoseFlights).
+  std::vector<SeqId> Suspects() const;
   // Ends a sequence, whatever its state; its blocks come back when its last step in flight has landed.
   void Remove(SeqId seq);
 

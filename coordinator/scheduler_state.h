@@ -99,7 +99,7 @@ struct Scheduler::Rep {
 
   // What becomes of sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
-  void LoseItem(Sequence* s, const StepItem& item);
+  void LoseItem(Sequence* s);
   void Blame(Sequence* s, const StepItem& item) const {
     if (!has_state()) return;
     s->blamed_from = s->blamed_end == 0 ? item.first_position : std::min(s->blamed_from, item.first_position);

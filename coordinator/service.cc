@@ -46,8 +46,8 @@ Status CheckLength(const char* what, size_t bytes, size_t most) {
 // A few threads and a bounded queue of work for them.
 class Service::Pool {
  public:
-  Pool(int threads, size_t most) : most_(most) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+  explicit Pool(const ServiceLimits& limits) : most_(limits.queued_work), most_bytes_(limits.queued_bytes) {
+    for (int i = 0; i < limits.work_threads; ++i) threads_.emplace_back([this] { Loop(); });
   }
   // What waits is still done: somebody waits for its answer.
   ~Pool() {
@@ -58,12 +58,14 @@ class Service::Pool {
     }
     for (std::thread& t : threads_) t.join();
   }
-  Status Post(std::function<void()> work) {
+  Status Post(std::function<void()> work, size_t bytes) {
     MutexLock lock(&mutex_);
-    if (queue_.size() >= most_) {
-      return ResourceExhausted("{} texts wait to be tokenized, at most {} may; try again later", queue_.size(), most_);
+    if (queue_.size() >= most_ || bytes > most_bytes_ - bytes_) {
+      return ResourceExhausted("{} texts wait to be tokenized, at most {} of {} bytes together may; try again later",
+                               queue_.size(), most_, most_bytes_);
     }
-    queue_.push_back(std::move(work));
+    queue_.push_back({std::move(work), bytes});
+    bytes_ += bytes;
     changed_.Signal();
     return absl::OkStatus();
   }
@@ -77,7 +79,8 @@ class Service::Pool {
         MutexLock lock(&mutex_);
         while (queue_.empty() && !stopping_) changed_.Wait(&mutex_);
         if (queue_.empty()) return;
-        work = std::move(queue_.front());
+        work = std::move(queue_.front().first);
+        bytes_ -= queue_.front().second;
         queue_.pop_front();
       }
       try {
@@ -88,10 +91,11 @@ class Service::Pool {
     }
   }
 
-  const size_t most_;
+  const size_t most_, most_bytes_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::function<void()>> queue_ GYRE_GUARDED_BY(mutex_);
+  std::deque<std::pair<std::function<void()>, size_t>> queue_ GYRE_GUARDED_BY(mutex_);  // with its bytes
+  size_t bytes_ GYRE_GUARDED_BY(mutex_) = 0;
   bool stopping_ GYRE_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
@@ -101,20 +105,20 @@ Service::Service(const Model& model, EngineCalls engine, uint32_t context, const
       context_(context),
       limits_(limits),
       streams_(std::move(engine), limits.streams),
-      pool_(std::make_unique<Pool>(limits.work_threads, limits.queued_work)) {}
+      pool_(std::make_unique<Pool>(limits)) {}
 Service::~Service() = default;
 
-Status Service::Post(std::function<void()> work) { return pool_->Post(std::move(work)); }
+Status Service::Post(std::function<void()> work, size_t bytes) { return pool_->Post(std::move(work), bytes); }
 
 StatusOr<std::vector<TokenId>> Service::Tokenize(std::string_view text, const EncodeOptions& options) const {
   const Tokenizer* t = model_.tokenizer();
-  if (t == nullptr) return FailedPrecondition("{}: {}", model_.path(), model_.tokenizer_note());
+  if (t == nullptr) return FailedPrecondition("{}", model_.tokenizer_note());
   GYRE_RETURN_IF_ERROR(CheckLength("the text", text.size(), limits_.prompt_bytes));
   return t->Encode(text, options);
 }
 
 Status Service::CheckIds(std::span<const TokenId> ids) const {
-  if (model_.tokenizer() == nullptr) return FailedPrecondition("{}: {}", model_.path(), model_.tokenizer_note());
+  if (model_.tokenizer() == nullptr) return FailedPrecondition("{}", model_.tokenizer_note());
   const int vocab = model_.spec().vocab;
   for (TokenId id : ids) {
     if (id < 0 || id >= vocab)

@@ -54,7 +54,8 @@ struct ServiceLimits {
   size_t prompt_bytes = size_t{4} << 20;  // of a text, or of a conversation with its tools
   size_t stops = 64, stop_bytes = 4096;   // their number, and the length of each
   size_t stop_ids = 4096;
-  size_t queued_work = 64;  // calls that wait in Post
+  size_t queued_work = 1024;                // calls that wait in Post: as many as requests may run
+  size_t queued_bytes = size_t{256} << 20;  // what these hold
   int work_threads = 2;
   // What a request without a limit of its own generates at most; 0: what the context leaves. Where contexts are shifted
   // it must be set, as such a request would never end.
@@ -100,8 +101,9 @@ class Service {
   const EventStreams& streams() const { return streams_; }
 
   // Runs `work` soon on one of a few threads of its own: templates and tokenizers must not hold up threads that have
-  // others to hear. kResourceExhausted: too much waits; then `work` is not called.
-  Status Post(std::function<void()> work);
+  // others to hear. `bytes`: memory that waits with it, unless somebody else bounds that. kResourceExhausted: too much
+  // waits; then `work` is not called.
+  Status Post(std::function<void()> work, size_t bytes = 0);
 
  private:
   StatusOr<std::vector<TokenId>> PromptIds(Question& question) const;

@@ -41,6 +41,11 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_bytes_per_second(m.rates.bytes_per_second);
   out->set_round_trip_us(m.load.round_trip_us);
   if (m.layers) out->set_transport(LinkTransport(m.load.transport));
+  out->set_fetches(m.info.fetches);
+  out->set_packed(m.loading.done);
+  out->set_to_pack(m.loading.total);
+  out->set_fetched(m.loading.fetched);
+  out->set_to_fetch(m.loading.to_fetch);
 }
 
 void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {

@@ -128,7 +128,7 @@ const std::vector<std::string>& ChatTemplate::BuiltIn() {
 
 StatusOr<ChatTemplate> ChatTemplate::ForModel(const Model& model, const std::string& format) {
   const Tokenizer* t = model.tokenizer();
-  if (t == nullptr) return FailedPrecondition("{}: {}; a chat needs a tokenizer", model.path(), model.tokenizer_note());
+  if (t == nullptr) return FailedPrecondition("{}; a chat needs a tokenizer", model.tokenizer_note());
   const std::string bos = t->Text(t->bos()), eos = t->Text(t->eos()), &own = model.chat_template();
   const Format* chosen = FindFormat(format);
   if (!format.empty() && chosen == nullptr) return InvalidArgument("the chat format '{}' is not known", format);

@@ -52,6 +52,7 @@ class OpenedModel : public Model {
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
   const std::string& tokenizer_note() const override { return tokenizer_note_; }
   const TensorTable& tensors() const override { return gguf_ ? gguf_->tensors() : bin_.tensors; }
+  std::vector<std::shared_ptr<const MappedFile>> files() const override { return hf_ ? hf_->files : files_; }
 
   std::vector<std::pair<std::string, std::string>> DescribeMetadata() const override {
     std::vector<std::pair<std::string, std::string>> out;
@@ -103,6 +104,10 @@ class OpenedModel : public Model {
       Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
           spec_.layers.size());
     }
+    if (options.known_hash) {
+      hash_ = *options.known_hash;
+      return absl::OkStatus();
+    }
     hash_ = HashContent(bytes, tensors(), header_bytes);
     MixInRopeFactors();
     if (!gguf_) {
@@ -124,6 +129,10 @@ class OpenedModel : public Model {
       }
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    if (options.known_hash) {
+      hash_ = *options.known_hash;
+      return absl::OkStatus();
+    }
     const auto config = std::as_bytes(std::span(hf_->config));
     hash_ = HashContent(config, tensors(), config.size());
     MixInRopeFactors();
@@ -242,6 +251,14 @@ Status CheckName(const std::string& path, std::span<const std::byte> bytes) {
   return Gguf::Parse(bytes).status();
 }
 
+// An error for files of a cache of weights, of which only some layers are there.
+Status CheckWhole(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path p(path), folder = std::filesystem::is_directory(p, error) ? p : p.parent_path();
+  if (!std::filesystem::exists(folder / kPartialModelMarker, error)) return absl::OkStatus();
+  return FailedPrecondition("{}: only the layers that a worker fetched are in it", path);
+}
+
 // The folder that `path` names, itself or by a .safetensors file in it; "" if it is neither.
 std::string HfFolderOf(const std::string& path) {
   std::error_code error;
@@ -254,6 +271,7 @@ std::string HfFolderOf(const std::string& path) {
 }  // namespace
 
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
+  if (!options.known_hash) GYRE_RETURN_IF_ERROR(CheckWhole(path));
   if (const std::string folder = HfFolderOf(path); !folder.empty()) {
     GYRE_ASSIGN_OR_RETURN(auto hf, OpenHfFolder(folder));
     auto model = std::make_shared<OpenedModel>();
@@ -281,7 +299,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
   const std::span<const Gguf> further =
       parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
-  GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  if (!options.known_hash) GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
   return std::shared_ptr<const Model>(std::move(model));
 }
 

@@ -1,5 +1,8 @@
 #include "model/tensor_table.h"
 
+#include <algorithm>
+#include <map>
+
 #include "model/quoted.h"
 
 namespace gyre {
@@ -30,6 +33,14 @@ Status TensorTable::Add(std::string name, TensorView tensor) {
 const TensorView* TensorTable::Find(const std::string& name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
+}
+
+std::string TensorTable::MainType() const {
+  std::map<std::string, uint64_t> bytes;
+  for (const auto& [name, tensor] : tensors_) bytes[std::string(Info(tensor.type).name)] += tensor.bytes;
+  const auto most =
+      std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == bytes.end() ? "" : most->first;
 }
 
 StatusOr<const TensorView*> TensorTable::Checked(const std::string& name, const std::vector<uint64_t>& dims) const {

@@ -31,6 +31,8 @@ class TensorTable {
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
+  // The type that most bytes have, as "Q8_0"; "" where there are no tensors.
+  std::string MainType() const;
 
   // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type).
   StatusOr<WeightView> Matrix(const std::string& name, uint64_t n, uint64_t k) const;

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ struct HeadWeights {
   WeightView output;  // the embedding where tied
 };
 
+class MappedFile;
 class TensorTable;
 class Tokenizer;
 
@@ -77,6 +79,8 @@ class Model {
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
   // True if all weights are F32, F16 or BF16, so that kernels multiply no integers.
   virtual bool float_weights() const = 0;
+  // The files that its tensors lie in, as they are mapped, in their order; none for a model from bytes.
+  virtual std::vector<std::shared_ptr<const MappedFile>> files() const = 0;
 };
 
 struct OpenOptions {
@@ -84,12 +88,18 @@ struct OpenOptions {
   double rope_base = 0;        // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
   double norm_eps = 0;         // .bin models: 0 = 1e-5
   int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
+  // Of files of which parts are missing and read as zeros (weights/piece_store.h): no content is sampled, this is the
+  // model's content_hash, and there is no tokenizer.
+  std::optional<uint64_t> known_hash;
 };
 
 // Bytes of the matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,
 // the output matrix; a tied one counts once).
 StatusOr<size_t> LayerBytes(const Model& model, int layer);
 StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
+
+// Beside files of which parts are missing. Without OpenOptions::known_hash they are refused: their holes read as zeros.
+inline constexpr char kPartialModelMarker[] = ".partial-model";
 
 // Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Every layer's
 // tensors are looked up once, so that a file with a missing or misshapen tensor fails here. Errors: kNotFound (no

@@ -6,6 +6,7 @@
 
 #include "base/host_port.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 
 namespace gyre {
 
@@ -19,7 +20,11 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   if (options.keepalive) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  if (options.identity != nullptr) {
+    GYRE_ASSIGN_OR_RETURN(credentials, ClientCredentials(options.identity));
+  }
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
@@ -31,7 +36,13 @@ Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
   if (!absl::IsUnavailable(out)) return out;
   const std::string& text = status.error_message();
   if (text.rfind("failed to connect", 0) == 0 || text.rfind("DNS resolution failed", 0) == 0) {
-    return Unavailable("no coordinator answers at {}: {}", address, Cause(status));
+    const std::string cause = Cause(status);
+    if (cause.find("Connection reset by peer") != std::string::npos ||
+        cause.find("Socket closed") != std::string::npos) {
+      return Unavailable("the coordinator at {} ends the connection: with TLS it asks for an --identity of its CA",
+                         address);
+    }
+    return Unavailable("no coordinator answers at {}: {}", address, cause);
   }
   for (const char* gone : {"Socket closed", "Connection reset by peer", "Broken pipe", "GOAWAY"}) {
     if (text.find(gone) != std::string::npos) return Unavailable("the coordinator at {} is gone", address);

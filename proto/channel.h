@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "identity/identity.h"
 
 namespace gyre {
 
@@ -15,7 +16,8 @@ struct ChannelOptions {
   // A connection of its own that is tried at once; channels to one address otherwise share a connection and its
   // backoff.
   bool own_connection = false;
-  bool keepalive = false;  // pings find a dead host while a stream is silent
+  bool keepalive = false;                    // pings find a dead host while a stream is silent
+  std::shared_ptr<const Identity> identity;  // for TLS; null = without
 };
 
 // `address`: HOST:PORT. Returns at once: the first call connects. kInvalidArgument: not an address.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 
 #include "base/host_port.h"
 #include "base/ring_address.h"
@@ -85,7 +87,21 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .wire_types = h.wire_types() == 0 ? Only(WireType::kF32) : h.wire_types(),
                      .prefill_matches_decode = h.prefill_matches_decode(),
                      .instance = h.instance(),
-                     .transport = transport};
+                     .transport = transport,
+                     .fetches = h.fetches(),
+                     .disk = h.disk_bytes()};
+}
+
+StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
+  Welcome welcome{.name = w.name(), .term = w.term(), .weights_key = {}};
+  if (w.weights_key().empty()) return welcome;
+  RingKey key{};
+  if (w.weights_key().size() != key.size()) {
+    return InvalidArgument("a welcome's key has {} bytes, expected {}", w.weights_key().size(), key.size());
+  }
+  std::copy(w.weights_key().begin(), w.weights_key().end(), key.begin());
+  welcome.weights_key = key;
+  return welcome;
 }
 
 StageFault DecodeFault(const v1::Fault& fault) {
@@ -148,6 +164,14 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
     r.sources.push_back({Get(s.layers()), s.worker(), s.address()});
   }
+  if (p.weight_sources_size() > kMaxStages) {
+    return InvalidArgument("a plan of {} sources of weights, at most {}", p.weight_sources_size(), kMaxStages);
+  }
+  for (const v1::WeightSource& s : p.weight_sources()) {
+    GYRE_RETURN_IF_ERROR(CheckMemberName(s.name()));
+    GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+    r.weight_sources.push_back({s.name(), s.address()});
+  }
   return r;
 }
 
@@ -178,6 +202,11 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
     source->set_worker(s.worker);
     source->set_address(s.address);
   }
+  for (const WeightSource& s : request.weight_sources) {
+    v1::WeightSource* source = p->add_weight_sources();
+    source->set_name(s.name);
+    source->set_address(s.address);
+  }
 }
 
 struct EncodeCommand {
@@ -186,6 +215,7 @@ struct EncodeCommand {
   void operator()(const Welcome& w) const {
     out->mutable_welcome()->set_name(w.name);
     out->mutable_welcome()->set_term(w.term);
+    if (w.weights_key) out->mutable_welcome()->set_weights_key(w.weights_key->data(), w.weights_key->size());
   }
   void operator()(const PrepareRequest& r) const { EncodePrepare(r, out->mutable_prepare()); }
   void operator()(const MoveCommand& m) const {
@@ -195,6 +225,7 @@ struct EncodeCommand {
   void operator()(const ReleaseCommand&) const { out->mutable_release(); }
   void operator()(const AbortCommand&) const { out->mutable_abort(); }
   void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
+  void operator()(const RevokedCommand& r) const { out->mutable_revoked()->set_crl(r.crl); }
 };
 
 struct EncodeStageEvent {
@@ -202,6 +233,8 @@ struct EncodeStageEvent {
   void operator()(const StageProgress& p) const {
     out->mutable_progress()->set_done(p.done);
     out->mutable_progress()->set_total(p.total);
+    out->mutable_progress()->set_fetched(p.fetched);
+    out->mutable_progress()->set_to_fetch(p.to_fetch);
   }
   void operator()(const StageReady&) const { out->mutable_ready(); }
   void operator()(const StageMoved& m) const {
@@ -244,6 +277,7 @@ v1::ClusterInfo Encode(const ClusterFacts& facts) {
   out.set_norm_eps(facts.norm_eps);
   out.set_exact(facts.exact);
   out.set_context(static_cast<int>(facts.context));
+  out.set_weights(facts.weights);
   return out;
 }
 
@@ -274,7 +308,38 @@ StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
                       .rope_base = info.rope_base(),
                       .norm_eps = info.norm_eps(),
                       .exact = info.exact(),
-                      .context = static_cast<uint32_t>(info.context())};
+                      .context = static_cast<uint32_t>(info.context()),
+                      .weights = info.weights()};
+}
+
+v1::WeightsReply Encode(const WeightsPart& part) {
+  v1::WeightsReply out;
+  out.set_hashed(part.hashed);
+  out.set_to_hash(part.to_hash);
+  out.set_root(part.root.data(), part.root.size());
+  out.set_manifest_bytes(part.manifest_bytes);
+  out.set_header_bytes(part.header_bytes);
+  out.set_data(part.data.data(), part.data.size());
+  return out;
+}
+
+StatusOr<WeightsPart> Decode(const v1::WeightsReply& reply) {
+  WeightsPart out{.hashed = reply.hashed(),
+                  .to_hash = reply.to_hash(),
+                  .root = {},
+                  .manifest_bytes = reply.manifest_bytes(),
+                  .header_bytes = reply.header_bytes(),
+                  .data = {}};
+  if (reply.root().size() != out.root.size()) {
+    return InvalidArgument("a manifest's root has {} bytes, expected {}", reply.root().size(), out.root.size());
+  }
+  if (reply.data().size() > kWeightsPartBytes) {
+    return InvalidArgument("a part of {} bytes, at most {}", reply.data().size(), kWeightsPartBytes);
+  }
+  std::memcpy(out.root.data(), reply.root().data(), out.root.size());
+  const auto data = std::as_bytes(std::span(reply.data()));
+  out.data.assign(data.begin(), data.end());
+  return out;
 }
 
 v1::WorkerEvent Encode(const WorkerHello& hello) {
@@ -293,6 +358,8 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->set_prefill_matches_decode(hello.prefill_matches_decode);
   h->set_instance(hello.instance);
   h->set_transport(static_cast<uint32_t>(hello.transport));
+  h->set_fetches(hello.fetches);
+  h->set_disk_bytes(hello.disk);
   return out;
 }
 
@@ -317,7 +384,10 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       return WorkerMessage(std::move(hello));
     }
     case v1::WorkerEvent::kHeartbeat: return WorkerMessage(DecodeLoad(event.heartbeat()));
-    case v1::WorkerEvent::kProgress: out.what = StageProgress{event.progress().done(), event.progress().total()}; break;
+    case v1::WorkerEvent::kProgress:
+      out.what = StageProgress{event.progress().done(), event.progress().total(), event.progress().fetched(),
+                               event.progress().to_fetch()};
+      break;
     case v1::WorkerEvent::kReady: out.what = StageReady{}; break;
     case v1::WorkerEvent::kMoved:
       out.what = StageMoved{event.moved().pages(), event.moved().bytes(), event.moved().last_pages()};
@@ -344,10 +414,11 @@ v1::Command Encode(const WorkerCommand& command) {
 StatusOr<WorkerCommand> Decode(const v1::Command& command) {
   WorkerCommand out{.epoch = Get(command.epoch()), .what = UnknownCommand{}};
   switch (command.what_case()) {
-    case v1::Command::kWelcome:
+    case v1::Command::kWelcome: {
       GYRE_RETURN_IF_ERROR(CheckMemberName(command.welcome().name()));
-      out.what = Welcome{command.welcome().name(), command.welcome().term()};
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeWelcome(command.welcome()));
       break;
+    }
     case v1::Command::kPrepare: {
       GYRE_ASSIGN_OR_RETURN(out.what, DecodePrepare(command.prepare(), out.epoch));
       break;
@@ -361,6 +432,7 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kCommit: out.what = CommitCommand{}; break;
     case v1::Command::kRelease: out.what = ReleaseCommand{}; break;
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
+    case v1::Command::kRevoked: out.what = RevokedCommand{command.revoked().crl()}; break;
     case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }

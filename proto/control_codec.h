@@ -11,6 +11,7 @@
 #include "base/member_load.h"
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "base/weights_part.h"
 #include "base/wire_type.h"
 #include "gyre/v1/cluster.pb.h"
 
@@ -30,6 +31,7 @@ struct ClusterFacts {
   double rope_base = 0, norm_eps = 0;  // settings of .bin models, which the file does not have; 0 = none
   bool exact = false;                  // quantized weights with f32 activations
   uint32_t context = 0;                // positions that were asked for; 0 = the file's
+  bool weights = false;                // it gives the model to workers without the file
 };
 
 // A worker's first event.
@@ -47,11 +49,14 @@ struct WorkerHello {
   bool prefill_matches_decode = false;
   uint64_t instance = 0;                   // random for each process, kept when it connects again; 0 = unknown
   Transport transport = Transport::kAuto;  // its wish for links
+  bool fetches = false;                    // it has no model file
+  uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
 };
 
 struct Welcome {
   std::string name;
   uint64_t term = 0;
+  std::optional<RingKey> weights_key;  // of links for weights
 };
 struct MoveCommand {
   std::vector<BlockId> blocks;
@@ -62,6 +67,9 @@ struct AbortCommand {};
 struct TraceCommand {
   Deadline asked{};
 };
+struct RevokedCommand {
+  std::string crl;  // PEM
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -69,7 +77,7 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand>
+               TraceCommand, RevokedCommand>
       what;
 };
 
@@ -83,10 +91,13 @@ v1::WorkerEvent Encode(const MemberLoad& load);
 v1::WorkerEvent Encode(const StageEvent& event);
 v1::Command Encode(const WorkerCommand& command);
 
+v1::WeightsReply Encode(const WeightsPart& part);
+
 // kFailedPrecondition: another protocol. kInvalidArgument: what is wrong with which field.
 StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info);
 StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event);
 StatusOr<WorkerCommand> Decode(const v1::Command& command);
+StatusOr<WeightsPart> Decode(const v1::WeightsReply& reply);
 
 // A member's name: 1 to 64 letters, digits, '-', '_' and '.'.
 Status CheckMemberName(const std::string& name);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,7 @@
 namespace gyre {
 
 struct ChangeTimeouts;
+class IdentityFolder;
 class Tracer;
 
 // The model, and how its file is read.
@@ -65,8 +67,8 @@ struct ServeOptions {
   bool no_local = false;           // no layers in this process
   std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;
-  std::string transport = "auto";  // the cluster's wish for links to workers
-  bool insecure = false;
+  std::string transport = "auto";            // the cluster's wish for links to workers
+  std::shared_ptr<IdentityFolder> identity;  // for TLS on the ring port; null = without
 };
 
 struct RuntimeOptions : ModelOptions, ComputeOptions {

@@ -103,6 +103,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   if (options.serve != nullptr) {
     port.listen = options.serve->ring;
     port.advertise_host = options.serve->advertise;
+    port.identity = options.serve->identity;
     GYRE_ASSIGN_OR_RETURN(port.transport, ParseTransport(options.serve->transport));
   }
   if (options.tcp) port.listen = "127.0.0.1:0";
@@ -125,7 +126,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   const uint32_t num_blocks = cache.num_blocks;
   ClusterOptions c;
   c.term = term_;
-  c.key = RandomKey();
+  c.new_key = RandomKey;
   c.model_hash = model_->content_hash();
   GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, num_blocks, static_cast<int>(o.block_size), kv, cache.num_slots));
   c.block_size = static_cast<int>(o.block_size);

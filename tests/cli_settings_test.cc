@@ -118,6 +118,9 @@ TEST(CommandLineTest, MistakesAreUsageErrorsWithANearName) {
       {{"inspect"}, "a MODEL is needed"},
       {{"drain", "--cluster", "127.0.0.1:1"}, "WORKER"},
       {{"estimate", model, "--nodes", "3,4"}, "'3' is no size"},
+      {{"status", "--cluster", "nonsense"}, "--cluster: 'nonsense': expected HOST:PORT"},
+      {{"run", "--cluster", ":7070", "-p", "x"}, "--cluster: ':7070': expected HOST:PORT"},
+      {{"worker", "--join", "127.0.0.1:99999"}, "the port is 99999"},
       {{"worker", "--join", "127.0.0.1:1", "--memory", "8"}, "'8' is no size"},
       {{"worker", "--join", "127.0.0.1:1", "--layers", "7-0"}, "--layers"},
       {{"completion", "ksh"}, "SHELL"},
@@ -200,6 +203,17 @@ TEST(CommandLineTest, BashCompletes) {
     EXPECT_EQ(e.code, 0);
     EXPECT_THAT(e.text, HasSubstr("logit-bias"));
   }
+}
+
+TEST(CommandLineTest, ZshCompletes) {
+  if (Shell("command -v zsh").code != 0) GTEST_SKIP() << "there is no zsh";
+  // As a script that is sourced, and as a file of $fpath.
+  const std::string by = "autoload -Uz compinit; compinit -u -D; ";
+  EXPECT_EQ(Shell("zsh -f -c '" + by + "source <(\"$gyre\" completion zsh); print ${_comps[gyre]}'").text, "_gyre\n");
+  EXPECT_EQ(Shell("d=$(mktemp -d); \"$gyre\" completion zsh >$d/_gyre; d=$d zsh -f -c 'fpath=($d $fpath); " + by +
+                  "print ${_comps[gyre]}'; rm -r $d")
+                .text,
+            "_gyre\n");
 }
 
 TEST(CommandLineTest, FishCompletes) {

@@ -312,6 +312,23 @@ TEST_F(UrlTest, AGyreServerAnswersAsTheModelDoesHere) {
   EXPECT_EQ(v.at("summary").at("short_answers"), 0);
   EXPECT_EQ(v.at("idle_closed"), 0);
   EXPECT_EQ(v.at("min_tokens"), false) << "Gyre refuses it by name";
+  // Which model it was, and of which types.
+  const Ended inspected = testing::Shell("\"$gyre\" inspect \"$model\" --json");
+  EXPECT_EQ(v.at("model").at("hash"), boost::json::parse(inspected.text).at("content_hash"));
+  EXPECT_EQ(v.at("server").at("model").at("weights"), "F16");
+  EXPECT_EQ(v.at("server").at("model").at("kv_type"), "f16");
+}
+
+TEST_F(UrlTest, BenchServeNeedsNoAdministratorForIds) {
+  const TextFile keys("ann some-long-key-of-ann user\n");
+  testing::Process serve(
+      {GYRE_BINARY, "serve", GYRE_DEMO_MODEL, "--http", "127.0.0.1:0", "-t", "1", "--api-keys", keys.path()});
+  const auto url = serve.WaitFor("listening ", seconds(60));
+  ASSERT_TRUE(url.has_value()) << serve.output();
+  const Ended bench = Gyre({"bench", "serve", *url, "--api-key", "some-long-key-of-ann", "--scale", "0.1", "--ids",
+                            "--requests", "2", "--json"});
+  ASSERT_EQ(bench.code, 0) << bench.text;
+  EXPECT_EQ(boost::json::parse(bench.text).at("model").at("vocab"), 1024);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 if(GYRE_TESTS)
   gyre_tests(coordinator_tests "unit;pure;asan"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
-          coordinator_cluster_soak_test coordinator_scheduler_soak_test coordinator_sampler_test
+          coordinator_cluster_soak_test coordinator_cluster_loss_test coordinator_scheduler_soak_test coordinator_sampler_test
                   coordinator_sampler_paths_test coordinator_text_stream_test coordinator_scheduler_test
                   coordinator_scheduler_isolation_test coordinator_scheduler_load_test
                   coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_cluster_asks_test

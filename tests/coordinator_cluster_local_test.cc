@@ -38,7 +38,14 @@ TEST_F(ClusterLocalTest, TheLocalMemberServesAloneAndThenBesideWorkers) {
   EXPECT_EQ(w.ranges(), "w1=0-2,w2=3-5,local=6-8");
   EXPECT_EQ(w.engine_calls, (Calls{"drain", "new 2"}));
   EXPECT_EQ(w.member("local").runs, (LayerRange{6, 9})) << "it has given the others up";
-  w.Leave("w2");
+  w.Silence("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,local=4-8") << "two were asked for at first; now whoever is left goes on";
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-8");
+  // Alone it serves until enough are there, as at the start.
+  w.Join("w1");
   w.Advance(seconds(1));
   EXPECT_EQ(w.ranges(), "local=0-8");
   w.Join("w2");

@@ -37,7 +37,7 @@ class FakePort : public RingPort {
     return NewLink();
   }
   void SetBulkHandler(const std::string&, BulkHandler) override {}
-  void SetKey(uint64_t, const RingKey&) override {}
+  void SetKey(Epoch, const RingKey&) override {}
   void Cancel(Epoch epoch) override {
     MutexLock lock(&mutex_);
     cancelled_ = std::max(cancelled_, epoch.number);

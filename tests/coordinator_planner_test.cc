@@ -110,6 +110,12 @@ TEST(PlannerTest, MemoryHoldsWhatIsThereAndWhatComes) {
   EXPECT_EQ(shortages(839, {}).size(), 1u);
   EXPECT_TRUE(shortages(0, {0, 4}).empty()) << "unknown";
   EXPECT_TRUE(FindShortages(sizes, {{.name = "c", .memory = 1}}, next).empty()) << "it gets nothing";
+  // Weights that are fetched need room on the disk, whatever the memory is.
+  const uint64_t weights = RangeBytes(sizes, next.stages[1].layers);
+  EXPECT_TRUE(FindShortages(sizes, {{.name = "a", .disk = weights}}, next).empty());
+  const auto disk = FindShortages(sizes, {{.name = "a", .disk = weights - 1}}, next);
+  ASSERT_EQ(disk.size(), 1u);
+  EXPECT_THAT(Message(disk[0].why), HasSubstr("its disk has room for"));
 }
 
 TEST(PlannerTest, ATextThatIsTooLongIsRefused) {
@@ -125,7 +131,7 @@ TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
   const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
   const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
   auto fit = [&](uint64_t memory) {
-    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, 10);
+    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, 10, true);
   };
   const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
   EXPECT_EQ(fit(weights + 5 * 10), 10u);

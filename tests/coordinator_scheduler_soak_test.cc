@@ -57,7 +57,7 @@ uint64_t LongestWait(const SchedulerOptions& o) {
 TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   SchedulerStats sum;
   uint64_t longest_gap = 0;
-  uint64_t events = 0, holds = 0, shifts = 0, lost = 0, failed = 0;
+  uint64_t events = 0, holds = 0, shifts = 0, lost = 0, failed = 0, members_lost = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     SchedulerWorld world(RandomOptions(seed));
     for (int i = 0; i < 600; ++i) world.RandomEvent();
@@ -68,6 +68,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
     shifts += world.shifts();
     lost += world.lost();
     failed += world.failed();
+    members_lost += world.members_lost();
     const SchedulerStats stats = world.stats();
     const SchedulerOptions o = RandomOptions(seed).scheduler;
     if (o.chunked_prefill) {
@@ -91,6 +92,7 @@ TEST(SchedulerSoak, EverySequenceFinishesOnItsOwnRows) {
   EXPECT_GE(shifts, 1000u);
   EXPECT_GE(lost, 5u);
   EXPECT_GE(failed, 20u);
+  EXPECT_GE(members_lost, 1000u);
   EXPECT_GE(longest_gap, 8u);
   EXPECT_GE(sum.aged, 10u);
   EXPECT_GE(sum.cache_hits, 1000u);

@@ -7,6 +7,7 @@
 
 #include "proto/convert.h"
 #include "tests/testing/grpc_server_test.h"
+#include "tests/testing/ring_ports.h"
 #include "transport/tcp_link.h"
 
 namespace gyre {
@@ -21,7 +22,8 @@ class GrpcPortTest : public testing::GrpcServerTest {};
 // A connection that says what it is told to, which may be nothing.
 class Silent {
  public:
-  explicit Silent(const std::string& address) : fd_(*ConnectTcp(address, After(seconds(5)))) {}
+  explicit Silent(const std::string& address) : Silent(*ConnectTcp(address, After(seconds(5)))) {}
+  explicit Silent(int fd) : fd_(fd) {}
   ~Silent() { close(fd_); }
   void Say(const std::string& text) { (void)!send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
   bool Ended(milliseconds time) const {
@@ -74,6 +76,26 @@ TEST_F(GrpcPortTest, ManySilentConnectionsKeepNobodyOut) {
   grpc::ClientContext context;
   v1::ModelReply reply;
   EXPECT_TRUE(inference_->Model(&context, {}, &reply).ok());
+}
+
+TEST_F(GrpcPortTest, ConnectionsLeaveDescriptorsToOthers) {
+  const testing::FewDescriptors few(200);
+  Serve({}, {.address = "127.0.0.1:0", .hello_timeout = seconds(1000)});
+  // Both ends are in this process: some 70 connections take what connections may take.
+  std::vector<std::unique_ptr<Silent>> connections;
+  for (int i = 0; i < 90; ++i) {
+    const StatusOr<int> fd = ConnectTcp(server_->address(), After(seconds(5)));
+    ASSERT_TRUE(fd.ok()) << i << ": " << fd.status();
+    connections.push_back(std::make_unique<Silent>(*fd));
+    connections.back()->Say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  }
+  EXPECT_TRUE(connections.back()->Ended(seconds(20)));
+  EXPECT_FALSE(connections.front()->Ended(milliseconds(50)));
+  for (int i = 0; i < 30; ++i) {
+    const int fd = dup(0);
+    ASSERT_GE(fd, 0) << "the limit of open files is reached by connections";
+    connections.push_back(std::make_unique<Silent>(fd));
+  }
 }
 
 TEST_F(GrpcPortTest, AddressesThatCannotBeBoundHaveTheirSentence) {

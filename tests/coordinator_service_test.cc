@@ -333,7 +333,7 @@ TEST_F(ServiceTest, RunHandsEventsOverAndCancels) {
 }
 
 TEST_F(ServiceTest, WorkIsBounded) {
-  Service small(*model_, engine_.Calls(), 100, {.queued_work = 2, .work_threads = 1});
+  Service small(*model_, engine_.Calls(), 100, {.queued_work = 2, .queued_bytes = 100, .work_threads = 1});
   std::atomic<bool> go{false}, began{false};
   std::atomic<int> done{0};
   ASSERT_TRUE(small
@@ -344,12 +344,13 @@ TEST_F(ServiceTest, WorkIsBounded) {
                   })
                   .ok());
   ASSERT_TRUE(Soon([&] { return began.load(); }));
-  EXPECT_TRUE(small.Post([&] { ++done; }).ok());
-  EXPECT_TRUE(small.Post([&] { ++done; }).ok());
+  EXPECT_TRUE(small.Post([&] { ++done; }, 60).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(small.Post([&] { ++done; }, 41)));
+  EXPECT_TRUE(small.Post([&] { ++done; }, 40).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(small.Post([&] { ++done; })));
   go = true;
   EXPECT_TRUE(Soon([&] { return done == 2; }));
-  EXPECT_TRUE(small.Post([&] { ++done; }).ok());
+  EXPECT_TRUE(small.Post([&] { ++done; }, 100).ok()) << "what ran waits no longer";
   EXPECT_TRUE(Soon([&] { return done == 3; }));
 }
 

@@ -3,6 +3,7 @@
 #include "transport/frame.h"
 #include "transport/hello.h"
 #include "transport/pages.h"
+#include "transport/pieces.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
@@ -16,5 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)gyre::DecodeHelloReply(bytes);
   (void)gyre::DecodePullPages(bytes);
   (void)gyre::DecodePages(bytes);
+  (void)gyre::DecodePullPiece(bytes);
+  (void)gyre::DecodePiece(bytes);
   return 0;
 }

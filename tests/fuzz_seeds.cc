@@ -14,6 +14,7 @@
 #include "model/tokenizer.h"
 #include "model/weights.h"
 #include "tests/testing/gguf_writer.h"
+#include "weights/manifest.h"
 
 namespace gyre {
 namespace {
@@ -34,6 +35,9 @@ class Seeds {
   }
   void Hf(HfKind kind, const std::string& name, const std::string& text, const Status& status) {
     Write("fuzz_hf", name, static_cast<char>(kind) + text, status);
+  }
+  void Manifest(const std::string& name, const std::vector<std::byte>& bytes, const Status& status) {
+    Write("fuzz_manifest", name, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), status);
   }
   void Http(const std::string& name, const std::string& bytes) { Write("fuzz_http", name, bytes, absl::OkStatus()); }
 
@@ -69,6 +73,16 @@ void Models(Seeds* seeds) {
                                                 .used = 1});
     seeds->Gguf(arch, bytes, OpenModelFromBytes(bytes).status());
   }
+}
+
+void Manifests(Seeds* seeds) {
+  gyre::Manifest m;
+  m.files = {{"model.gguf", 100}};
+  m.open = "model.gguf";
+  m.tensors = {{.name = "blk.0.attn_q.weight", .type = 0, .dims = {2, 2}, .extents = {{0, 32, 16}}}};
+  m.pieces.resize(3);
+  const auto bytes = EncodeManifest(m);
+  seeds->Manifest("one", bytes, DecodeManifest(bytes).status());
 }
 
 void Tokenizers(Seeds* seeds) {
@@ -210,6 +224,7 @@ int main(int argc, char** argv) {
   }
   gyre::Seeds seeds(argv[1]);
   gyre::Models(&seeds);
+  gyre::Manifests(&seeds);
   gyre::Tokenizers(&seeds);
   gyre::Configs(&seeds);
   gyre::TokenizerFiles(&seeds);

@@ -75,6 +75,8 @@ TEST_F(HttpClusterTest, TheStatusSaysWhoHasWhatAndWhatItDoes) {
   EXPECT_EQ(At(s, "/model/layers"), "6");
   EXPECT_EQ(At(s, "/model/context"), "200");
   EXPECT_EQ(At(s, "/model/vocab"), "96");
+  EXPECT_EQ(At(s, "/model/weights"), "F32");
+  EXPECT_EQ(At(s, "/model/hash"), fmt::format("{:016x}", (*OpenModel(model_.path()))->content_hash()));
   EXPECT_EQ(At(s, "/model/kv_type"), "f32");
   EXPECT_EQ(At(s, "/model/wire"), "f32");
   EXPECT_EQ(s.at("members").as_array().size(), 3u);

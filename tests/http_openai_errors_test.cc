@@ -8,6 +8,7 @@
 #include "model/weights.h"
 #include "tests/testing/fake_engine.h"
 #include "tests/testing/http_api.h"
+#include "tests/testing/tiny_model.h"
 
 namespace gyre::http {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 namespace json = boost::json;
 using gyre::testing::FakeEngine;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class OpenAiErrorsTest : public ::testing::Test {
  protected:
@@ -313,6 +315,23 @@ TEST_F(OpenAiErrorsTest, AClientThatLeavesCancels) {
         },
         [&](FakeExchange& x) { left = &x; });
     EXPECT_TRUE(engine_.cancelled(first)) << stream;
+  }
+}
+
+// What needs one is refused; ids are taken. No client learns where the file lies.
+TEST_F(OpenAiErrorsTest, AModelWithoutTokenizerTakesIdsOnly) {
+  const gyre::testing::TinyModelFile file(gyre::testing::TinyOptions{});
+  const auto model = OpenModel(file.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  Service service(**model, engine_.Calls(), 100);
+  ApiCaller api(service);
+  AddOpenAiRoutes(api.router, api.context);
+  for (const auto& [path, body] : {std::pair(kChat, R"({"messages":[{"role":"user","content":"Hi"}]})"),
+                                   std::pair(kComplete, R"({"prompt":"Hi"})")}) {
+    const auto refused = api.Post(path, body);
+    EXPECT_EQ(refused->answer.status, 422) << refused->answer.body;
+    EXPECT_THAT(refused->answer.body, HasSubstr("has no tokenizer"));
+    EXPECT_THAT(refused->answer.body, Not(HasSubstr(file.path())));
   }
 }
 

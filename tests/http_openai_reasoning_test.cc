@@ -1,12 +1,11 @@
 // A reasoning model's thoughts stand beside its answer in OpenAI's routes.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <fstream>
 #include <thread>
 
 #include "coordinator/http/openai.h"
 #include "model/weights.h"
+#include "tests/testing/demo_model.h"
 #include "tests/testing/fake_engine.h"
 #include "tests/testing/http_api.h"
 #include "tests/testing/tiny_model.h"
@@ -14,25 +13,12 @@
 namespace gyre::http {
 namespace {
 
-// The demo model with a template that knows reasoning, of the same length.
-std::vector<std::byte> ReasoningModel() {
-  std::ifstream file(GYRE_DEMO_MODEL, std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  const std::string key = "tokenizer.chat_template";
-  const size_t at = bytes.find(key) + key.size() + 4;  // behind its type
-  uint64_t length = 0;
-  std::memcpy(&length, bytes.data() + at, sizeof length);
-  std::string text = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}{# </think> ";
-  text.resize(length - 2, ' ');
-  bytes.replace(at + sizeof length, length, text + "#}");
-  std::vector<std::byte> out(bytes.size());
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
+// A template that knows reasoning.
+constexpr char kTemplate[] = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}{# </think> #}";
 
 class OpenAiReasoningTest : public ::testing::Test {
  protected:
-  OpenAiReasoningTest() : file_(ReasoningModel()), model_(*OpenModel(file_.path())) {
+  OpenAiReasoningTest() : file_(gyre::testing::DemoModelWithTemplate(kTemplate)), model_(*OpenModel(file_.path())) {
     AddOpenAiRoutes(api_.router, api_.context);
   }
   // What a client gets if the model says these tokens.

@@ -229,8 +229,12 @@ TEST_F(OpenAiTest, ModelsAreListedByTheirNames) {
   EXPECT_EQ(unknown->answer.status, 404);
   EXPECT_EQ(At(Json(unknown->answer.body), "/error/code"), "model_not_found");
   EXPECT_EQ(At(list, "/object"), "list");
+  // The hash is the one of `gyre inspect`.
+  const std::string hash = fmt::format("{:016x}", api_.context.service.model().content_hash());
   EXPECT_EQ(At(list, "/data/0"),
-            R"({"id":"demo","object":"model","created":1234,"owned_by":"gyre","max_model_len":1024})");
+            R"({"id":"demo","object":"model","created":1234,"owned_by":"gyre","max_model_len":1024,)"
+            R"("hash":")" +
+                hash + R"(","meta":{"n_vocab":1024,"n_ctx_train":1024}})");
   EXPECT_EQ(At(list, "/data/1/id"), "other");
 }
 

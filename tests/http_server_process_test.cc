@@ -10,8 +10,10 @@
 #include "cli/serve_http.h"
 #include "tests/testing/certificates.h"
 #include "tests/testing/command.h"
+#include "tests/testing/demo_model.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/https_client.h"
+#include "tests/testing/tiny_model.h"
 
 namespace gyre {
 namespace {
@@ -34,8 +36,8 @@ constexpr char kJsonType[] = "Content-Type: application/json\r\n";
 
 class Served {
  public:
-  explicit Served(const std::vector<std::string>& flags) {
-    std::vector<std::string> command{GYRE_BINARY, "serve", kServedModel, "-t", "1", "--http", "127.0.0.1:0"};
+  explicit Served(const std::vector<std::string>& flags, const std::string& model = kServedModel) {
+    std::vector<std::string> command{GYRE_BINARY, "serve", model, "-t", "1", "--http", "127.0.0.1:0"};
     command.insert(command.end(), flags.begin(), flags.end());
     process_ = std::make_unique<Process>(command);
     const auto url = process_->WaitFor("listening http");
@@ -262,6 +264,22 @@ TEST(ServeHttpTest, HangupReadsKeysAndCertificateAgain) {
   EXPECT_EQ(status("first-key"), 401);
   EXPECT_EQ(HttpsClient(served.address()).peer(), "second");
   EXPECT_THAT(served.process().output(), Not(HasSubstr("-key")));
+}
+
+TEST(ServeHttpTest, ReasoningMayStayInTheContent) {
+  // All that it says comes before an end that never comes.
+  const testing::TinyModelFile model(testing::DemoModelWithTemplate(
+      "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}<think>{# </think> #}"));
+  const std::string body = R"({"messages":[{"role":"user","content":"Tell me"}],"max_tokens":8,"temperature":0})";
+  const auto message = [&](const std::vector<std::string>& flags) {
+    Served served(flags, model.path());
+    HttpClient client(served.address());
+    client.Request("POST", "/v1/chat/completions", kJsonType, body);
+    return client.Answer().body;
+  };
+  EXPECT_THAT(message({}), ::testing::AllOf(HasSubstr(R"("content":"")"), HasSubstr(R"("reasoning_content":)")));
+  EXPECT_THAT(message({"--no-reasoning-split"}),
+              ::testing::AllOf(Not(HasSubstr(R"("content":"")")), Not(HasSubstr("reasoning_content"))));
 }
 
 TEST(ServeHttpTest, TheModelIsCalledAsItsFile) {

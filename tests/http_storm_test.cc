@@ -167,5 +167,29 @@ TEST_F(HttpStormTest, ClientsThatGoAwayAtAnyMomentLeaveNothing) {
   }
 }
 
+TEST_F(HttpStormTest, ManyWhoAskAtOnceAreAllAnswered) {
+  // Nobody's text becomes tokens before all have asked.
+  std::atomic<bool> go{false};
+  for (int i = 0; i < ServiceLimits{}.work_threads; ++i) {
+    const Status posted = ring_->service().Post([&go] {
+      while (!go) std::this_thread::sleep_for(milliseconds(1));
+    });
+    ASSERT_TRUE(posted.ok()) << posted;
+  }
+  constexpr size_t kMany = 300;
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (size_t i = 0; i < kMany; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server_->address()));
+    ASSERT_TRUE(clients.back()->Request("POST", "/v1/completions", "", R"({"prompt":"What is","max_tokens":2})"));
+  }
+  const bool all_ask = Soon([&] { return server_->server().stats().active == kMany; });
+  go = true;
+  EXPECT_TRUE(all_ask);
+  for (const auto& client : clients) {
+    const HttpAnswer answer = client->Answer();
+    ASSERT_EQ(answer.status, 200) << answer.body;
+  }
+}
+
 }  // namespace
 }  // namespace gyre

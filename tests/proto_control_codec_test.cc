@@ -48,7 +48,8 @@ class Filler {
   }
   std::string Text(const FieldDescriptor* field) {
     const std::string own = "text" + std::to_string(++last_);
-    if (field->name() == "key") return (own + "0123456789abcdef").substr(0, 16);
+    if (field->name() == "key" || field->name() == "weights_key") return (own + "0123456789abcdef").substr(0, 16);
+    if (field->name() == "root") return std::string(20, 'r') + own.substr(0, 5) + std::string(7, 'x');
     return field->name().find("address") != std::string::npos ? own + ":80" : own;
   }
   void Add(Proto* m, const FieldDescriptor* field) {
@@ -97,6 +98,19 @@ TEST(ControlCodecTest, EveryFieldOfClusterInfoComesBack) {
   const StatusOr<ClusterFacts> facts = Decode(in);
   ASSERT_TRUE(facts.ok()) << facts.status();
   ExpectEqual(in, Encode(*facts));
+}
+
+TEST(ControlCodecTest, EveryFieldOfAPartOfWeightsComesBack) {
+  v1::WeightsReply in;
+  Filler().Fill(&in);
+  const StatusOr<WeightsPart> part = Decode(in);
+  ASSERT_TRUE(part.ok()) << part.status();
+  ExpectEqual(in, Encode(*part));
+  in.set_root("short");
+  EXPECT_THAT(Message(Decode(in).status()), HasSubstr("a manifest's root has 5 bytes"));
+  in.set_root(std::string(32, 'r'));
+  in.set_data(std::string(kWeightsPartBytes + 1, 'x'));
+  EXPECT_THAT(Message(Decode(in).status()), HasSubstr("a part of 1048577 bytes"));
 }
 
 TEST(ControlCodecTest, EveryFieldOfEveryEventComesBack) {

@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "fmt/core.h"
+#include "identity/join_token.h"
+#include "tests/testing/identities.h"
 #include "tests/testing/process.h"
 #include "tests/testing/tiny_model.h"
 
@@ -154,6 +156,53 @@ TEST_F(NamespacesTest, HostsThatAreToShareMemoryAreToldWhyTheyCannot) {
     status = Ask({"status", "--cluster", kCoordinator, "--json"});
   }
   EXPECT_THAT(status, HasSubstr(why)) << serve_->output() << workers_[0]->output();
+}
+
+// Workers that are told no address: by a token, by an identity, and on the word of whoever answers.
+TEST_F(NamespacesTest, WorkersFindTheirCoordinator) {
+  workers_.clear();
+  serve_->Kill(SIGKILL);
+  serve_->Wait(seconds(5));
+  testing::TestAuthority authority, other;
+  testing::Folder folder;
+  serve_ = std::make_unique<Process>(
+      net_.On(1, {"serve", model_.path(), "--cluster", "0.0.0.0:7070", "--no-local", "--min-workers", "2", "--kv-type",
+                  "f32", "--identity", authority.Issue(Role::kCoordinator, "head"), "--cluster-ca", authority.path()}));
+  ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
+  const std::string token = FormatToken(*CreateToken(authority.Open(), seconds(600), ""));
+  const auto add = [&](int host, std::vector<std::string> flags) -> Process& {
+    flags.insert(flags.begin(), {"worker", "-t", "1"});
+    return *workers_.emplace_back(std::make_unique<Process>(net_.On(host, flags)));
+  };
+  Process& by_token = add(2, {"--token", token, "--name", "w2", "--identity", folder / "w2"});
+  Process& by_identity = add(3, {"--identity", authority.Issue(Role::kWorker, "w3")});
+  EXPECT_EQ(by_token.WaitFor("found a coordinator at "), "10.77.0.1:7070") << by_token.output();
+  EXPECT_TRUE(by_token.WaitFor("joined 10.77.0.1:7070 as w2")) << by_token.output();
+  EXPECT_TRUE(by_identity.WaitFor("joined 10.77.0.1:7070 as w3")) << by_identity.output();
+  const std::string admin = authority.Issue(Role::kAdmin, "alice");
+  std::string status;
+  for (int i = 0; i < 300 && status.find("\"state\":\"serving\"") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(milliseconds(50));
+    status = Ask({"status", "--cluster", kCoordinator, "--json", "--identity", admin});
+  }
+  EXPECT_THAT(status, HasSubstr("\"state\":\"serving\""));
+  // Another CA's worker finds nobody, and one without anything does not look.
+  Process& stranger = add(3, {"--identity", other.Issue(Role::kWorker, "w4")});
+  EXPECT_FALSE(stranger.WaitFor("found a coordinator", milliseconds(2500)));
+  Process& trusting = add(3, {});
+  EXPECT_EQ(trusting.Wait(seconds(5)), 2);
+  EXPECT_THAT(trusting.output(), HasSubstr("--join HOST:PORT is needed"));
+  Process& insecure = add(3, {"--insecure"});
+  EXPECT_FALSE(insecure.WaitFor("found a coordinator", milliseconds(1500))) << "there is TLS";
+  // Without TLS on both sides.
+  workers_.clear();
+  serve_->Kill(SIGKILL);
+  serve_->Wait(seconds(5));
+  serve_ = std::make_unique<Process>(
+      net_.On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure", "--no-local", "--kv-type", "f32"}));
+  ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
+  Process& open = add(2, {"--insecure", "--name", "open"});
+  EXPECT_TRUE(open.WaitFor("joined 10.77.0.1:7070 as open")) << open.output();
 }
 
 TEST_F(NamespacesTest, APulledCableEndsTheRequestAndTheHostComesBack) {

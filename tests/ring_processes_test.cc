@@ -223,51 +223,6 @@ TEST(RingProcessesTest, RoundedActivationsWriteTheSameTextOnTheSameCut) {
   SameCutSameText("q8", 34.0 / 128);
 }
 
-TEST_F(ProcessesTest, AKilledWorkerEndsEveryRequestOnceAndTheNextIsTold) {
-  Ring ring(model_.path(), {"--no-local", "--min-workers", "3"});
-  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
-  ASSERT_TRUE(ring.Serves(3));
-  Clients clients(ring.address(), 96, 400);
-  while (clients.tokens() < 100) std::this_thread::sleep_for(milliseconds(1));
-  ring.worker(1).Kill(SIGKILL);
-  const auto killed = std::chrono::steady_clock::now();
-  while (!clients.Ended(8) && std::chrono::steady_clock::now() - killed < seconds(10))
-    std::this_thread::sleep_for(milliseconds(5));
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, seconds(3));
-  for (const auto& text : clients.Stop()) {
-    EXPECT_EQ(text.finished, text.status.ok() ? 1 : 0);
-    if (!text.status.ok()) EXPECT_THAT(Message(text.status), HasSubstr("w2 with layers"));
-  }
-  auto target = OpenRemote(ring.address());
-  ASSERT_TRUE(target.ok()) << target.status();
-  const Status next = (*target)->Run(Ask(1, 96, 5), [](const Event&) {});
-  EXPECT_THAT(Message(next), HasSubstr("w2 with layers"));
-  EXPECT_THAT(Message(next), HasSubstr("2 of 3 workers"));
-  // Another takes its place.
-  ring.AddWorker("w4");
-  ASSERT_TRUE(ring.Serves(3));
-  EXPECT_TRUE((*target)->Run(Ask(1, 96, 5), [](const Event&) {}).ok());
-}
-
-TEST_F(ProcessesTest, AStoppedWorkerIsFoundByItsSilence) {
-  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
-  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
-  ASSERT_TRUE(ring.Serves(2));
-  Clients clients(ring.address(), 96, 400);
-  while (clients.tokens() < 100) std::this_thread::sleep_for(milliseconds(1));
-  ring.worker(1).Kill(SIGSTOP);
-  const auto stopped = std::chrono::steady_clock::now();
-  while (!clients.Ended(8) && std::chrono::steady_clock::now() - stopped < seconds(10))
-    std::this_thread::sleep_for(milliseconds(5));
-  EXPECT_LT(std::chrono::steady_clock::now() - stopped, seconds(4));
-  for (const auto& text : clients.Stop()) {
-    if (!text.status.ok()) EXPECT_THAT(Message(text.status), HasSubstr("nothing was heard"));
-  }
-  // It comes back as a member when it goes on.
-  ring.worker(1).Kill(SIGCONT);
-  ASSERT_TRUE(ring.Serves(2));
-}
-
 TEST_F(ProcessesTest, WorkersOutliveTheirCoordinator) {
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);

@@ -106,6 +106,37 @@ TEST_F(RingTransportTest, WithTcpAllGoesOverTcp) {
   SameTexts(ring, expected);
 }
 
+TEST_F(RingTransportTest, WithUdpAllGoesOverUdp) {
+  const auto expected = Expected();
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2", "--transport", "udp"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  EXPECT_EQ(Carriers(ring), "udp udp udp");
+  SameTexts(ring, expected);
+  EXPECT_EQ(Carriers(ring), "udp udp udp");
+  Process layers({GYRE_BINARY, "layers", "--cluster", ring.address()});
+  EXPECT_EQ(layers.Wait(seconds(20)), 0);
+  EXPECT_THAT(layers.output(), HasSubstr(" udp  127.0.0.1"));
+  EXPECT_THAT(layers.output(), HasSubstr("link from the coordinator: udp (--transport udp)"));
+  // A worker that wants something else is told so.
+  Process& other = ring.AddWorker("other", {"--transport", "shm"});
+  EXPECT_EQ(other.Wait(seconds(20)), 1);
+  EXPECT_THAT(other.output(),
+              HasSubstr("other: the cluster's links go over udp, this worker's over shm (--transport)"));
+}
+
+TEST_F(RingTransportTest, AWorkerMayWishUdpForItsOwnHops) {
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  ring.AddWorker("w1", {"--transport", "udp"});
+  ring.AddWorker("w2");
+  ASSERT_TRUE(ring.Serves(2));
+  const std::string carriers = Carriers(ring);
+  EXPECT_THAT(carriers, HasSubstr("udp"));
+  auto target = OpenRemote(ring.address());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE((*target)->Run(Ask(1, 96, 20), [](const Event&) {}).ok());
+}
+
 TEST_F(RingTransportTest, AWorkersOwnWishHoldsForItsHops) {
   Ring ring(model_.path(), {"--no-local", "--min-workers", "3"});
   ring.AddWorker("w1");

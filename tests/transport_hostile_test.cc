@@ -94,6 +94,7 @@ TEST(HostileTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
 // Nobody has checked their key, so nothing may depend on them.
 TEST(HostileTest, HellosOfUnknownTermsLockNothing) {
   auto port = OpenPort();
+  port->SetKey({.term = 5, .number = 2}, SampleHello().key);
   std::vector<int> sockets;
   for (int i = 0; i < 100; ++i) sockets.push_back(CallWith(*port, OfUnknownTerm()));
   auto dealt_with = [&] { return port->stats().accepted + port->stats().refused; };
@@ -140,7 +141,7 @@ TEST(HostileTest, AWrongKeyEndsWhenTheRightOneIsKnown) {
   wrong.key[0] ^= 1;
   const int bad = CallWith(*port, wrong), good = CallWith(*port, SampleHello());
   EXPECT_TRUE(Eventually([&] { return port->stats().waiting == 2; }));
-  port->SetKey(5, SampleHello().key);
+  port->SetKey(SampleHello().epoch, SampleHello().key);
   EXPECT_EQ(port->stats().waiting, 1u);
   EXPECT_EQ(port->stats().refused, 1u);
   EXPECT_TRUE(Closed(bad, seconds(20)));
@@ -152,7 +153,7 @@ TEST(HostileTest, AWrongKeyEndsWhenTheRightOneIsKnown) {
   // Another term's key ends what the last one's let in.
   const int old = CallWith(*port, SampleHello());
   EXPECT_TRUE(Eventually([&] { return port->stats().waiting == 1; }));
-  port->SetKey(6, SampleHello().key);
+  port->SetKey({.term = 6, .number = 1}, SampleHello().key);
   EXPECT_TRUE(Closed(old, seconds(20)));
   for (int fd : {bad, good, again, old}) close(fd);
 }
@@ -172,6 +173,7 @@ TEST(HostileTest, WhoClaimsALinkChecksItsKey) {
 
 TEST(HostileTest, ACancelDropsTheUnclaimedLinksOfItsPlans) {
   auto port = OpenPort();
+  port->SetKey({.term = 5, .number = 2}, SampleHello().key);
   std::vector<int> sockets;
   for (uint64_t number : {2, 3, 4}) {
     Hello hello = SampleHello();

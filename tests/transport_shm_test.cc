@@ -415,7 +415,7 @@ TEST(ShmPortTest, StrangeAnswersAreErrors) {
 }
 
 TEST(TransportTest, WishesHaveNamesAndContradictOnlyEachOther) {
-  for (Transport wish : {Transport::kAuto, Transport::kTcp, Transport::kShm, Transport::kKernel}) {
+  for (Transport wish : {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm, Transport::kKernel}) {
     EXPECT_TRUE(IsTransportWish(wish));
     EXPECT_EQ(*ParseTransport(TransportName(wish)), wish);
     EXPECT_EQ(*AgreedTransport(Transport::kAuto, wish), wish);
@@ -423,27 +423,29 @@ TEST(TransportTest, WishesHaveNamesAndContradictOnlyEachOther) {
     EXPECT_EQ(*AgreedTransport(wish, wish), wish);
   }
   EXPECT_TRUE(absl::IsFailedPrecondition(AgreedTransport(Transport::kShm, Transport::kTcp).status()));
-  EXPECT_FALSE(IsTransportWish(Transport::kUdp)) << "not there yet";
   EXPECT_FALSE(IsTransportWish(Transport::kMemory));
   EXPECT_FALSE(IsTransport(static_cast<Transport>(6)));
-  EXPECT_THAT(Message(ParseTransport("udp").status()), HasSubstr("expected one of auto, tcp, shm, kernel"));
+  EXPECT_THAT(Message(ParseTransport("pigeon").status()), HasSubstr("expected one of auto, tcp, udp, shm, kernel"));
   EXPECT_EQ(TransportName(static_cast<Transport>(77)), "?");
 }
 
 TEST(RingAddressTest, SchemesAreReadAndStrangersAreRefused) {
   const std::string shm = std::string(32, 'a') + "@" + std::string(16, '0');
-  for (const RingAddress& a : {RingAddress{.tcp = "127.0.0.1:7"}, RingAddress{.tcp = ":7", .shm = shm},
-                               RingAddress{.tcp = "[::1]:7", .shm = shm}}) {
+  for (const RingAddress& a :
+       {RingAddress{.tcp = "127.0.0.1:7"}, RingAddress{.tcp = ":7", .shm = shm},
+        RingAddress{.tcp = "[::1]:7", .shm = shm}, RingAddress{.tcp = ":7", .udp = 65535},
+        RingAddress{.tcp = ":7", .shm = shm, .udp = 9}, RingAddress{.tcp = "h:7", .udp = 9, .only_udp = true}}) {
     const auto back = ParseRingAddress(FormatRingAddress(a));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, a);
   }
-  EXPECT_EQ(ParseRingAddress("h:1,udp:h:2,shm:" + shm + ",later")->shm, shm);
+  EXPECT_EQ(ParseRingAddress("h:1,quic:h:2,shm:" + shm + ",later")->shm, shm);
   EXPECT_EQ(TcpPart("h:1,shm:" + shm), "h:1");
   for (const std::string& bad :
        {std::string(), std::string(",shm:") + shm, "h:1,shm:" + shm + "0", std::string("h:1,shm:"),
         std::string("h:1,shm:@"), "h:1,shm:" + std::string(32, 'A') + "@" + std::string(16, '0'),
-        "h:1," + std::string(2000, 'x'), std::string("h:1 ,x")}) {
+        "h:1," + std::string(2000, 'x'), std::string("h:1 ,x"), std::string("h:1,udp:"), std::string("h:1,udp:0"),
+        std::string("h:1,udp:65536"), std::string("h:1,udp:h:2")}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseRingAddress(bad).status())) << bad;
   }
 }

@@ -173,7 +173,9 @@ TEST(NodeTest, WhatAWorkerKeepsDoesNotMakeItsMachineSmaller) {
   EXPECT_THAT(said, HasSubstr("lost the coordinator (it stopped, or heard nothing of this worker for too long)"));
   ASSERT_EQ(coordinator.hellos().size(), 2u);
   const uint64_t first = coordinator.hellos()[0].memory_bytes(), second = coordinator.hellos()[1].memory_bytes();
-  EXPECT_EQ(first, kMachine / 10 * 9);
+  // Not equal: what the process has grown by since its start counts as kept, and other threads take memory meanwhile.
+  EXPECT_GE(first, kMachine / 10 * 9);
+  EXPECT_LE(first, kMachine / 10 * 9 + kSlack);
   EXPECT_GE(second + kSlack, first);
   EXPECT_LE(second, first + kSlack);
 }

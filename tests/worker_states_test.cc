@@ -103,11 +103,11 @@ TEST_F(WorkerStates, NeighborsMayLoadForLong) {
       return port->Dial(address, hello, deadline);
     }
     StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) override {
-      if (expected.from == "w") limited = limited || deadline != kNoDeadline;
+      if (expected.to == "w") limited = limited || deadline != kNoDeadline;
       return port->Accept(expected, deadline);
     }
     void SetBulkHandler(const std::string& name, BulkHandler handler) override { port->SetBulkHandler(name, handler); }
-    void SetKey(uint64_t term, const RingKey& key) override { port->SetKey(term, key); }
+    void SetKey(Epoch epoch, const RingKey& key) override { port->SetKey(epoch, key); }
     void Cancel(Epoch epoch) override { port->Cancel(epoch); }
     RingPortStats stats() const override { return port->stats(); }
     const std::unique_ptr<RingPort> port;

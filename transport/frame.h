@@ -25,6 +25,9 @@ enum class FrameKind : uint16_t {
   kPullPages = 8,       // payload: PullPages (docs/wire.md, bulk links)
   kPages = 9,           // payload: Pages
   kPullError = 10,      // payload: text
+  kPullPiece = 11,      // payload: PullPiece (transport/pieces.h)
+  kPiece = 12,          // payload: u32 piece, then its bytes
+  kNoPiece = 13,        // payload: u32 piece, then text
 };
 
 inline constexpr uint32_t kFrameMagic = 0x45525947;  // "GYRE" in memory

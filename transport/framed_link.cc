@@ -32,6 +32,9 @@ class FramedLink : public Link {
               const std::function<void()>& while_full) override;
   StatusOr<Frame> Recv(Deadline deadline) override;
 
+  void GiveBack(std::vector<std::byte> payload) override {
+    if (!in_frame_) frame_.payload = std::move(payload);
+  }
   void Wake() override {
     woken_ = true;
     stream_->Wake();
@@ -41,6 +44,7 @@ class FramedLink : public Link {
   }
   std::optional<Duration> RoundTrip() const override { return stream_->RoundTrip(); }
   Transport transport() const override { return stream_->transport(); }
+  uint64_t received() const override { return received_; }
 
  private:
   Status Gone(const char* what) {
@@ -66,6 +70,7 @@ class FramedLink : public Link {
   const size_t read_ahead_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> woken_{false};
+  std::atomic<uint64_t> received_{0};
 
   // Used by the receiving thread only.
   std::vector<std::byte> buffer_;
@@ -163,7 +168,8 @@ StatusOr<bool> FramedLink::ReadSome() {
   std::span<std::byte> into;
   if (direct) {
     if (filled_ == frame_.payload.size()) {
-      frame_.payload.resize(std::min<size_t>(frame_.header.length, std::max(kFirstPayload, 2 * filled_)));
+      const size_t more = std::max({kFirstPayload, 2 * filled_, frame_.payload.capacity()});
+      frame_.payload.resize(std::min<size_t>(frame_.header.length, more));
     }
     into = std::span(frame_.payload).subspan(filled_);
   } else {
@@ -179,6 +185,7 @@ StatusOr<bool> FramedLink::ReadSome() {
   if (!*got) return false;
   if (**got == 0) return Gone(in_frame_ || to_ > 0 ? "closed the link in the middle of a frame" : "closed the link");
   (direct ? filled_ : to_) += **got;
+  received_ += **got;
   return true;
 }
 

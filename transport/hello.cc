@@ -19,6 +19,24 @@ std::string Printable(std::string text) {
 
 std::vector<std::byte> Bytes(const Encoder& out) { return {out.bytes().begin(), out.bytes().end()}; }
 
+uint32_t Features(uint32_t features, const std::optional<UdpOffer>& udp) {
+  return udp ? features | kFeatureUdp : features & ~uint32_t{kFeatureUdp};
+}
+
+void PutOffer(const std::optional<UdpOffer>& udp, Encoder* out) {
+  if (!udp) return;
+  out->Put(udp->link);
+  out->PutBytes(udp->share.data(), udp->share.size());
+}
+
+std::optional<UdpOffer> GetOffer(uint32_t features, Decoder* in) {
+  if ((features & kFeatureUdp) == 0) return std::nullopt;
+  UdpOffer udp;
+  udp.link = in->Get<uint64_t>();
+  in->GetBytes(udp.share.data(), udp.share.size());
+  return udp;
+}
+
 }  // namespace
 
 std::vector<std::byte> EncodeHello(const Hello& h) {
@@ -26,7 +44,7 @@ std::vector<std::byte> EncodeHello(const Hello& h) {
   out.Put(h.protocol);
   out.Put(h.role);
   out.Put(h.role == LinkRole::kRing ? h.wire : WireType::kNone);
-  out.Put(h.features);
+  out.Put(Features(h.features, h.udp));
   out.Put(h.epoch.term);
   out.Put(h.epoch.number);
   out.Put(h.hop);
@@ -34,6 +52,7 @@ std::vector<std::byte> EncodeHello(const Hello& h) {
   out.PutBytes(h.key.data(), h.key.size());
   out.PutString(std::string_view(h.from).substr(0, kMaxText));
   out.PutString(std::string_view(h.to).substr(0, kMaxText));
+  PutOffer(h.udp, &out);
   return Bytes(out);
 }
 
@@ -52,11 +71,12 @@ StatusOr<Hello> DecodeHello(std::span<const std::byte> payload) {
   in.GetBytes(h.key.data(), h.key.size());
   h.from = Printable(in.GetString());
   h.to = Printable(in.GetString());
+  h.udp = GetOffer(h.features, &in);
   // A later protocol may put more behind this.
   if (!in.ok() || h.from.size() > kMaxText || h.to.size() > kMaxText)
     return DataLoss("a hello of {} bytes is cut or too long", payload.size());
-  if (h.role != LinkRole::kRing && h.role != LinkRole::kBulk) {
-    return DataLoss("a hello with role {}, expected 1 (ring) or 2 (bulk)", static_cast<int>(h.role));
+  if (h.role < LinkRole::kRing || h.role > LinkRole::kWeights) {
+    return DataLoss("a hello with role {}, expected 1 (ring), 2 (bulk) or 3 (weights)", static_cast<int>(h.role));
   }
   if (!IsActivations(h.wire))
     return DataLoss("a hello for activations of {}, expected f32, f16 or q8", WireTypeName(h.wire));
@@ -67,8 +87,9 @@ std::vector<std::byte> EncodeHelloReply(const HelloReply& r) {
   Encoder out;
   out.Put(r.protocol);
   out.Put(uint16_t{0});
-  out.Put(r.features);
+  out.Put(Features(r.features, r.udp));
   out.PutString(std::string_view(r.refusal).substr(0, kMaxText));
+  PutOffer(r.udp, &out);
   return Bytes(out);
 }
 
@@ -79,6 +100,7 @@ StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload) {
   in.Get<uint16_t>();
   r.features = in.Get<uint32_t>();
   r.refusal = Printable(in.GetString());
+  r.udp = GetOffer(r.features, &in);
   if (!in.ok() || r.refusal.size() > kMaxText) {
     return DataLoss("an answer to a hello of {} bytes is cut or too long", payload.size());
   }
@@ -91,6 +113,14 @@ std::vector<std::byte> HelloFrame(std::span<const std::byte> payload, Epoch epoc
   std::vector<std::byte> bytes(head.size() + payload.size());
   std::copy(payload.begin(), payload.end(), std::copy(head.begin(), head.end(), bytes.begin()));
   return bytes;
+}
+
+Status CheckMember(const Principal& who, const std::string& member) {
+  const bool coordinators = member == kCoordinatorName || member == kLocalName;
+  if (who.role == Role::kCoordinator && coordinators) return absl::OkStatus();
+  if (who.role == Role::kWorker && !coordinators && who.name == member) return absl::OkStatus();
+  return FailedPrecondition("the certificate is that of {}, expected that of {}", Describe(who),
+                            coordinators ? "a coordinator" : "worker " + member);
 }
 
 bool SameKey(const RingKey& a, const RingKey& b) {

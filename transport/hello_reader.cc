@@ -24,6 +24,9 @@ using std::chrono::seconds;
 
 constexpr auto kBackOff = milliseconds(100);  // where no descriptor is left
 constexpr size_t kAcceptsATurn = 64;
+// Before its hello is whole: two flights of TLS with a certificate, and the hello.
+constexpr size_t kMaxReceived = 32 << 10;
+constexpr auto kTurn = milliseconds(10);  // between two looks whether a handshake that waits may begin
 
 Caller CallerOf(const sockaddr_storage& from) {
   char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
@@ -115,19 +118,22 @@ void HelloReader::Turn() {
   fds.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
   // A negative descriptor is left out.
   const std::array<int, 2> listeners = {listener_.get(), options_.local.get()};
-  for (int fd : listeners) fds.push_back({.fd = now >= accept_after_ ? fd : -1, .events = POLLIN, .revents = 0});
-  if (now < accept_after_) until = std::min(until, accept_after_);
+  const Deadline accepts = std::max(accept_after_, accepts_.Next(now));
+  for (int fd : listeners) fds.push_back({.fd = now >= accepts ? fd : -1, .events = POLLIN, .revents = 0});
+  if (now < accepts) until = std::min(until, accepts);
   for (const PendingConnection& c : pending_) {
-    fds.push_back({.fd = c.fd.get(), .events = POLLIN, .revents = 0});
-    until = std::min(until, c.until);
+    fds.push_back({.fd = c.waits ? -1 : c.fd.get(), .events = POLLIN, .revents = 0});
+    until = std::min(until, c.waits ? now + kTurn : c.until);
   }
   const auto left = std::chrono::ceil<milliseconds>(std::max(until, now) - now);
   if (::poll(fds.data(), fds.size(), static_cast<int>(left.count())) < 0 && errno != EINTR)
     accept_after_ = After(kBackOff);
   size_t i = 1 + listeners.size();
   for (auto it = pending_.begin(); it != pending_.end(); ++i) {
-    bool done = fds[i].revents != 0 && Read(*it);
-    if (!done && Clock::now() >= it->until) done = Refuse(*it, "no hello came in time");
+    bool done = (it->waits || fds[i].revents != 0) && Read(*it);
+    if (!done && Clock::now() >= it->until) {
+      done = Refuse(*it, it->waits ? "too many handshakes of TLS came before" : "no hello came in time");
+    }
     it = done ? pending_.erase(it) : std::next(it);
   }
   for (size_t l = 0; l < listeners.size(); ++l) {
@@ -140,11 +146,12 @@ void HelloReader::Turn() {
 }
 
 void HelloReader::AcceptSome(int listener) {
-  for (size_t i = 0; i < kAcceptsATurn; ++i) {
+  for (size_t i = 0; i < kAcceptsATurn && accepts_.Has(Clock::now()); ++i) {
     sockaddr_storage from{};
     socklen_t size = sizeof from;
     Fd fd(::accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.ok()) {
+      accepts_.Take();
       Caller caller = from.ss_family == AF_UNIX ? CallerOf(fd.get()) : CallerOf(from);
       OnConnection(std::move(fd), std::move(caller));
       continue;
@@ -186,13 +193,42 @@ void HelloReader::OnConnection(Fd fd, Caller caller) {
 
 bool HelloReader::Read(PendingConnection& c) {
   while (c.have < c.need) {
-    const ssize_t n = ::recv(c.fd.get(), c.bytes.data() + c.have, c.need - c.have, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-    if (n <= 0) return Refuse(c, "it ended before its hello was whole");
-    c.have += static_cast<size_t>(n);
+    const StatusOr<std::optional<size_t>> n = Receive(c);
+    if (!n.ok()) return Refuse(c, Message(n.status()));
+    if (!*n) return false;
+    c.have += **n;
     if (c.have == kFrameHeaderBytes && !OnHeader(c)) return true;
   }
   return OnPayload(c);
+}
+
+StatusOr<std::optional<size_t>> HelloReader::Receive(PendingConnection& c) {
+  const std::span<std::byte> into = std::span(c.bytes).subspan(c.have, c.need - c.have);
+  if (options_.identity != nullptr && !c.caller.local) return ReceiveTls(c, into);
+  const ssize_t n = ::recv(c.fd.get(), into.data(), into.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<size_t>();
+  if (n <= 0) return Unavailable("it ended before its hello was whole");
+  return std::optional<size_t>(static_cast<size_t>(n));
+}
+
+StatusOr<std::optional<size_t>> HelloReader::ReceiveTls(PendingConnection& c, std::span<std::byte> into) {
+  if (c.tls == nullptr) {
+    // Nothing is spent on one that has not begun.
+    char first = 0;
+    if (::recv(c.fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<size_t>();
+      return Unavailable("it ended before its handshake of TLS");
+    }
+    constexpr char kHandshake = 22;  // the type of a record
+    if (first != kHandshake) return FailedPrecondition("it speaks without TLS");
+    c.waits = !handshakes_.Take(c.caller.address, Clock::now());
+    if (c.waits) return std::optional<size_t>();
+    GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kServer));
+    c.tls = std::make_unique<TlsReceiver>(std::move(session), kMaxReceived);
+  }
+  const StatusOr<std::optional<size_t>> n = c.tls->Receive(c.fd.get(), into);
+  if (c.tls->shaken() && !c.caller.who) c.caller.who = c.tls->session().peer();
+  return n;
 }
 
 // False: it was refused.
@@ -213,7 +249,10 @@ bool HelloReader::OnPayload(PendingConnection& c) {
   if (hello->protocol != kLinkProtocol) {
     return Refuse(c, fmt::format("it speaks link protocol {}, expected {}", hello->protocol, kLinkProtocol));
   }
-  options_.on_hello(std::move(c.fd), c.caller, *hello);
+  if (c.caller.who) handshakes_.Trust(c.caller.address);
+  options_.on_hello(
+      {.socket = std::move(c.fd), .caller = c.caller, .tls = c.tls != nullptr ? c.tls->TakeSession() : nullptr},
+      *hello);
   return true;
 }
 

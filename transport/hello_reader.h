@@ -1,5 +1,6 @@
-// Accepts connections and reads their first frame on a thread of its own. Whoever has not said its hello costs a
-// descriptor and a KiB, for a bounded time, and a bounded number of them wait.
+// Accepts connections, does their handshake of TLS and reads their first frame on a thread of its own. Whoever has not
+// said its hello costs a descriptor and a KiB (with TLS some tens of them), for a bounded time, and a bounded number of
+// them wait.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,6 +11,8 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,13 +22,23 @@
 #include "transport/admission.h"
 #include "transport/fd.h"
 #include "transport/hello.h"
+#include "transport/rate_limit.h"
+#include "transport/tls_receiver.h"
 
 namespace gyre {
 
 struct Caller {
-  std::string address;  // the host, which limits count by
-  std::string peer;     // "HOST:PORT", for messages
-  bool local = false;   // it came over the Unix socket
+  std::string address;           // the host, which limits count by
+  std::string peer;              // "HOST:PORT", for messages
+  bool local = false;            // it came over the Unix socket
+  std::optional<Principal> who;  // by its certificate; nullopt: without TLS
+};
+
+// A connection that has said its hello.
+struct Connection {
+  Fd socket;
+  Caller caller;
+  std::unique_ptr<TlsSession> tls;  // null: without
 };
 
 struct HelloReaderOptions {
@@ -33,8 +46,10 @@ struct HelloReaderOptions {
   Fd local;            // listens at a Unix socket; may be none
   Duration hello_timeout = std::chrono::seconds(5);
   AdmissionLimits limits;
+  std::shared_ptr<IdentityFolder> identity;  // for TLS on TCP connections; null: without
+  HandshakeLimits handshakes;
   // All of these are called on the reader's thread and must not block.
-  std::function<void(Fd, const Caller&, const Hello&)> on_hello;
+  std::function<void(Connection, const Hello&)> on_hello;
   std::function<void(const Caller&, const std::string& why)> on_refused;
   std::function<void()> on_tick;  // at least once a second
 };
@@ -50,17 +65,23 @@ class HelloReader {
   bool any_address() const { return any_address_; }  // it listens at all of this machine's addresses
 
  private:
+  // So that a flood of connections costs little; the others wait in the kernel's queue.
+  static constexpr double kAcceptsASecond = 1000;
+
   // A connection that has not said its hello.
   struct PendingConnection {
     Fd fd;
     Caller caller;
     Deadline until;
+    std::unique_ptr<TlsReceiver> tls;
+    bool waits = false;  // for its turn to begin the handshake
     FrameHeader header;
     std::array<std::byte, kFrameHeaderBytes + kMaxHello> bytes{};
     size_t have = 0, need = kFrameHeaderBytes;
   };
 
-  explicit HelloReader(HelloReaderOptions options) : options_(std::move(options)) {}
+  explicit HelloReader(HelloReaderOptions options)
+      : options_(std::move(options)), accepts_(kAcceptsASecond, kAcceptsASecond), handshakes_(options_.handshakes) {}
   Status Bind();
   void Loop();
   void Turn();
@@ -68,6 +89,9 @@ class HelloReader {
   void OnConnection(Fd fd, Caller caller);
   // True: it is done with, one way or the other.
   bool Read(PendingConnection& c);
+  // Bytes of the hello into its place: how many; nullopt: none are there. kUnavailable: it ended.
+  StatusOr<std::optional<size_t>> Receive(PendingConnection& c);
+  StatusOr<std::optional<size_t>> ReceiveTls(PendingConnection& c, std::span<std::byte> into);
   bool OnHeader(PendingConnection& c);
   bool OnPayload(PendingConnection& c);
   bool Refuse(PendingConnection& c, const std::string& why);
@@ -79,6 +103,8 @@ class HelloReader {
 
   // Used by the thread only.
   std::list<PendingConnection> pending_;  // the oldest first
+  TokenBucket accepts_;
+  HandshakeBudget handshakes_;
   Deadline accept_after_ = Deadline::min();
   Deadline next_tick_ = Deadline::min();
   Deadline last_log_ = Deadline::min();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -48,8 +49,15 @@ class Link {
   // kCancelled: Wake was called.
   virtual StatusOr<Frame> Recv(Deadline deadline) = 0;
 
+  // A payload that is no longer needed: the next frame may come into its memory. By the receiving thread. Worth it for
+  // large frames, whose fresh pages cost the system more than their copying does.
+  virtual void GiveBack(std::vector<std::byte> payload) { static_cast<void>(payload); }
+
   // Ends a Recv that waits, or else the next one, with kCancelled. For a receiver that waits for other things too.
   virtual void Wake() = 0;
+
+  // Bytes that came in so far, of frames that are not whole too. Any thread. 0 where nothing counts them.
+  virtual uint64_t received() const { return 0; }
 
   // How long a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any
   // thread.
@@ -58,8 +66,16 @@ class Link {
   // What carries it. Any thread.
   virtual Transport transport() const { return Transport::kMemory; }
 
+  // The member at the other end by its certificate; "" = unknown: without TLS, or within a host. Set before it is
+  // shared.
+  const std::string& certified_peer() const { return certified_peer_; }
+  void SetCertifiedPeer(std::string member) { certified_peer_ = std::move(member); }
+
   // Wakes both ends. Frames already sent can still be received by the peer. Idempotent.
   virtual void Close() = 0;
+
+ private:
+  std::string certified_peer_;
 };
 
 }  // namespace gyre

@@ -8,9 +8,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "identity/identity.h"
 #include "transport/admission.h"
 #include "transport/hello.h"
 #include "transport/link.h"
+#include "transport/rate_limit.h"
 #include "transport/tcp_link.h"
 
 namespace gyre {
@@ -27,6 +29,8 @@ struct RingPortOptions {
   Duration unclaimed_timeout = std::chrono::seconds(60);  // of links whose key could not be verified
   AdmissionLimits unverified;                             // those without a hello, and those without a known key
   size_t max_unclaimed = 256;                             // links whose key is right
+  std::shared_ptr<IdentityFolder> identity;               // for TLS on TCP links; null: without
+  HandshakeLimits handshakes;
 };
 
 struct RingPortStats {
@@ -46,20 +50,26 @@ class RingPort {
   // A hop to this address stays in the process.
   virtual const std::string& address() const = 0;
 
-  // The sending end of a hop, or the pulling end of a bulk link. Returns when the receiver has claimed it and agreed,
+  // The sending end of a hop, or the pulling end of a bulk link, from the member hello.from to hello.to; with TLS their
+  // certificates must say so. Returns when the receiver has claimed it and agreed,
   // and within 100 ms of a Cancel of its epoch. kUnavailable, kDeadlineExceeded, kFailedPrecondition (the receiver's
   // refusal, or a carrier that was asked for and can't be had), kCancelled.
   virtual StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) = 0;
-  // The receiving end of the hop that `expected` names: waits for the dialer. A dialer with another key or model is
-  // refused and does not end the wait. kDeadlineExceeded, kCancelled.
+  // The receiving end of the hop that `expected` names: waits for its dialer, the member expected.from. One with
+  // another name, key or model is refused and does not end the wait. kDeadlineExceeded, kCancelled.
   virtual StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) = 0;
   // Bulk links to worker `name` are handed over on the dialer's or the port's thread; the handler must not block. {}
   // takes it back; a handler that is being called returns first.
   using BulkHandler = std::function<void(std::unique_ptr<Link>)>;
   virtual void SetBulkHandler(const std::string& name, BulkHandler handler) = 0;
-  // The key of ring and bulk links from now on. Links that wait with another key of this term are dropped, and so are
-  // those that were verified by the key of another term.
-  virtual void SetKey(uint64_t term, const RingKey& key) = 0;
+  // From now on links for weights with this key are handed over likewise, whatever plan there is; {} takes it back.
+  virtual void SetWeightsHandler(const RingKey& key, BulkHandler handler) {
+    static_cast<void>(key), static_cast<void>(handler);
+  }
+  // The key of a plan's ring and bulk links, which its hellos must have; those of the plan before stay welcome, older
+  // ones do not. Links that wait with another key are dropped, and so are those that were verified by the key of
+  // another term.
+  virtual void SetKey(Epoch epoch, const RingKey& key) = 0;
   // Ends waits for a hop of this epoch or an older one of the term, and drops its unclaimed links.
   virtual void Cancel(Epoch epoch) = 0;
   virtual RingPortStats stats() const = 0;

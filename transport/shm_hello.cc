@@ -30,18 +30,25 @@ StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket) {
   return stream;
 }
 
-StatusOr<ShmAnswer> SayHelloForMemory(Fd socket, const Hello& hello, Deadline deadline,
-                                      const std::function<bool()>& stopped) {
-  GYRE_RETURN_IF_ERROR(SendWithFds(socket.get(), HelloFrame(EncodeHello(hello), hello.epoch), {}));
-  std::vector<Fd> fds;
+StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline, const std::function<bool()>& stopped,
+                              std::vector<Fd>* fds, size_t most) {
+  GYRE_RETURN_IF_ERROR(SendWithFds(socket, HelloFrame(EncodeHello(hello), hello.epoch), {}));
+  std::vector<Fd> none;
+  if (fds == nullptr) fds = &none;
   std::array<std::byte, kFrameHeaderBytes> head{};
-  GYRE_RETURN_IF_ERROR(ReceiveWithFds(socket.get(), head, &fds, 2, deadline, stopped));
+  GYRE_RETURN_IF_ERROR(ReceiveWithFds(socket, head, fds, most, deadline, stopped));
   GYRE_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(head, kMaxHello));
   if (header.kind != FrameKind::kHello) return DataLoss("it answered a hello with another frame");
   std::vector<std::byte> payload(header.length);
-  GYRE_RETURN_IF_ERROR(ReceiveWithFds(socket.get(), payload, &fds, 2, deadline, stopped));
+  GYRE_RETURN_IF_ERROR(ReceiveWithFds(socket, payload, fds, most, deadline, stopped));
   if (Crc32c(payload) != header.payload_crc) return DataLoss("the checksum of its answer is wrong");
-  GYRE_ASSIGN_OR_RETURN(const HelloReply reply, DecodeHelloReply(payload));
+  return DecodeHelloReply(payload);
+}
+
+StatusOr<ShmAnswer> SayHelloForMemory(Fd socket, const Hello& hello, Deadline deadline,
+                                      const std::function<bool()>& stopped) {
+  std::vector<Fd> fds;
+  GYRE_ASSIGN_OR_RETURN(const HelloReply reply, SayHello(socket.get(), hello, deadline, stopped, &fds, 2));
   if (!reply.refusal.empty()) return ShmAnswer{.stream = nullptr, .refusal = reply.refusal};
   if (fds.size() != 2) return DataLoss("its welcome came with {} descriptors, expected 2", fds.size());
   ShmBells bells{.data = std::move(socket), .room = std::move(fds[1])};

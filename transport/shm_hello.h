@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -11,6 +12,11 @@
 #include "transport/hello.h"
 
 namespace gyre {
+
+// The dialer's hello over a fresh socket and its answer, with up to `most` descriptors that come beside it.
+// kUnavailable: there was none; kDataLoss, kCancelled, kDeadlineExceeded.
+StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline, const std::function<bool()>& stopped,
+                              std::vector<Fd>* fds = nullptr, size_t most = 0);
 
 // The acceptor's answer to a hello that it takes. An error: the dialer was told nothing, and its socket is closed.
 StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket);

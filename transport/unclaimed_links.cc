@@ -20,15 +20,17 @@ KeyCheck UnclaimedLinks::Check(const Hello& hello) const {
 }
 
 KeyCheck UnclaimedLinks::CheckLocked(const Hello& hello) const {
-  if (!key_ || hello.epoch.term != key_->term) return KeyCheck::kUnknownTerm;
-  return SameKey(hello.key, key_->key) ? KeyCheck::kRight : KeyCheck::kWrong;
+  if (keys_.empty() || hello.epoch.term != term_) return KeyCheck::kUnknownTerm;
+  const auto it = keys_.find(hello.epoch.number);
+  if (it != keys_.end()) return SameKey(hello.key, it->second) ? KeyCheck::kRight : KeyCheck::kWrong;
+  return hello.epoch.number > keys_.rbegin()->first ? KeyCheck::kUnknownPlan : KeyCheck::kWrong;
 }
 
 bool UnclaimedLinks::Add(UnclaimedLink link) {
   if (link.link == nullptr) DropDead();
   Links displaced;
   bool wrong = false, full = false;
-  const Caller caller = link.caller;
+  const Caller caller = link.connection.caller;
   {
     MutexLock lock(&mutex_);
     if (CancelledLocked(link.hello.epoch)) return false;
@@ -47,7 +49,7 @@ bool UnclaimedLinks::Add(UnclaimedLink link) {
       changed_.SignalAll();
     }
   }
-  Refuse(displaced, "too many links wait for the key of their term");
+  Refuse(displaced, "too many links wait for the key of their plan");
   if (wrong) options_.on_refused(caller, "its hello has a wrong key");
   if (full) options_.on_refused(caller, "too many links wait to be claimed");
   return !wrong && !full;
@@ -60,10 +62,10 @@ UnclaimedLinks::Links UnclaimedLinks::MakeRoom(const UnclaimedLink& newcomer) {
   std::vector<uint64_t> ids;
   for (const UnclaimedLink& l : links_) {
     if (l.verified) continue;
-    addresses.push_back(l.caller.address);
+    addresses.push_back(l.connection.caller.address);
     ids.push_back(l.id);
   }
-  const auto i = GivesWay(addresses, newcomer.caller.address, options_.unverified);
+  const auto i = GivesWay(addresses, newcomer.connection.caller.address, options_.unverified);
   if (!i) return {};
   return Take([id = ids[*i]](const UnclaimedLink& l) { return l.id == id; });
 }
@@ -79,7 +81,7 @@ UnclaimedLinks::Links UnclaimedLinks::Take(const std::function<bool(const Unclai
 }
 
 void UnclaimedLinks::Refuse(const Links& links, const char* why) {
-  for (const UnclaimedLink& l : links) options_.on_refused(l.caller, why);
+  for (const UnclaimedLink& l : links) options_.on_refused(l.connection.caller, why);
 }
 
 void UnclaimedLinks::DropDead() {
@@ -87,7 +89,7 @@ void UnclaimedLinks::DropDead() {
   {
     MutexLock lock(&mutex_);
     for (const UnclaimedLink& l : links_) {
-      if (l.socket.ok()) sockets.emplace_back(l.id, l.socket.get());
+      if (l.connection.socket.ok()) sockets.emplace_back(l.id, l.connection.socket.get());
     }
   }
   // A socket that is claimed meanwhile may be another one by now; then its id is gone from the list.
@@ -102,21 +104,26 @@ void UnclaimedLinks::DropDead() {
     gone = Take([&dead](const UnclaimedLink& l) { return dead.count(l.id) > 0; });
     late = Take([limit](const UnclaimedLink& l) { return !l.verified && l.since < limit; });
   }
-  Refuse(late, "its hello has a term whose key did not come in time");
+  Refuse(late, "its hello has a plan whose key did not come in time");
 }
 
-void UnclaimedLinks::SetKey(uint64_t term, const RingKey& key) {
-  Links wrong;
+std::vector<UnclaimedLink> UnclaimedLinks::SetKey(Epoch epoch, const RingKey& key) {
+  Links wrong, bulk;
   {
     MutexLock lock(&mutex_);
-    key_ = Key{.term = term, .key = key};
-    wrong = Take([&](const UnclaimedLink& l) {
+    if (term_ != epoch.term) keys_.clear();
+    term_ = epoch.term;
+    keys_[epoch.number] = key;
+    while (keys_.size() > kKeys) keys_.erase(keys_.begin());
+    wrong = Take([&](const UnclaimedLink& l) GYRE_NO_ANALYSIS {
       if (l.link != nullptr) return false;
-      return l.hello.epoch.term == term ? !SameKey(l.hello.key, key) : l.verified;
+      return l.hello.epoch.term == term_ ? CheckLocked(l.hello) == KeyCheck::kWrong : l.verified;
     });
     for (UnclaimedLink& l : links_) l.verified = l.link != nullptr || CheckLocked(l.hello) == KeyCheck::kRight;
+    bulk = Take([](const UnclaimedLink& l) { return l.hello.role == LinkRole::kBulk && l.verified; });
   }
   Refuse(wrong, "its hello has a wrong key");
+  return {std::make_move_iterator(bulk.begin()), std::make_move_iterator(bulk.end())};
 }
 
 StatusOr<UnclaimedLink> UnclaimedLinks::Claim(const Hello& expected, Deadline deadline) {
@@ -124,7 +131,8 @@ StatusOr<UnclaimedLink> UnclaimedLinks::Claim(const Hello& expected, Deadline de
   for (;;) {
     if (CancelledLocked(expected.epoch)) return absl::CancelledError("the plan was given up");
     for (auto it = links_.begin(); it != links_.end(); ++it) {
-      if (it->hello.epoch != expected.epoch || it->hello.hop != expected.hop) continue;
+      if (it->hello.role != LinkRole::kRing || it->hello.epoch != expected.epoch || it->hello.hop != expected.hop)
+        continue;
       UnclaimedLink found = std::move(*it);
       links_.erase(it);
       return found;

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -22,26 +23,26 @@ namespace gyre {
 
 struct UnclaimedLink {
   Hello hello;
-  Caller caller;
-  Fd socket;
-  std::unique_ptr<Link> link;  // of a hop within this process, instead of the socket
+  Connection connection;
+  std::unique_ptr<Link> link;  // of a hop within this process, instead of the connection
 
   // Set by UnclaimedLinks.
   uint64_t id = 0;
-  bool verified = false;  // its key is the term's
+  bool verified = false;  // its key is the plan's
   Deadline since{};
 };
 
 // A dialer that waits to be claimed sends nothing: what can be read is its end, or garbage.
 bool StillWaits(int socket);
 
-enum class KeyCheck { kUnknownTerm, kWrong, kRight };
+// kUnknownPlan: of the term that is known, and newer than all plans that are. kWrong: also of a plan that is gone.
+enum class KeyCheck { kUnknownTerm, kUnknownPlan, kWrong, kRight };
 
 // Thread-safe. `on_refused` is called without a lock, by the thread that found the reason.
 class UnclaimedLinks {
  public:
   struct Options {
-    Duration timeout;            // for links whose term has no known key
+    Duration timeout;            // for links whose plan has no known key
     AdmissionLimits unverified;  // for the same ones
     size_t max_verified = 0;     // links whose key is right
     std::function<void(const Caller&, const std::string& why)> on_refused;
@@ -53,8 +54,9 @@ class UnclaimedLinks {
   bool Add(UnclaimedLink link);
   // Waits for the hop that `expected` names. kDeadlineExceeded, kCancelled.
   StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
-  // Drops those with another key of this term, and those that were verified by another term's.
-  void SetKey(uint64_t term, const RingKey& key);
+  // Drops those with another key of this plan, and those that were verified by another term's. What comes back are the
+  // bulk links that waited for this key.
+  std::vector<UnclaimedLink> SetKey(Epoch epoch, const RingKey& key);
   // Ends waits for a hop of this epoch or an older one of the term, and drops its links.
   void Cancel(Epoch epoch);
   bool Cancelled(Epoch epoch) const;
@@ -64,10 +66,8 @@ class UnclaimedLinks {
 
  private:
   using Links = std::list<UnclaimedLink>;
-  struct Key {
-    uint64_t term;
-    RingKey key;
-  };
+  // A plan may be prepared while links of the one before are still being made.
+  static constexpr size_t kKeys = 2;
 
   KeyCheck CheckLocked(const Hello& hello) const GYRE_REQUIRES(mutex_);
   bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
@@ -84,7 +84,8 @@ class UnclaimedLinks {
   Links links_ GYRE_GUARDED_BY(mutex_);  // the oldest first
   uint64_t next_id_ GYRE_GUARDED_BY(mutex_) = 1;
   Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
-  std::optional<Key> key_ GYRE_GUARDED_BY(mutex_);
+  uint64_t term_ GYRE_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, RingKey> keys_ GYRE_GUARDED_BY(mutex_);  // of the term, by the plan's number
 };
 
 }  // namespace gyre

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <memory>
 #include <random>
 #include <thread>
@@ -18,11 +19,15 @@
 #include "base/mutex.h"
 #include "base/ring_address.h"
 #include "gyre/v1/cluster.grpc.pb.h"
+#include "identity/authority.h"
+#include "identity/files.h"
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
+#include "weights/remote_weights.h"
+#include "weights/weight_stock.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -95,8 +100,18 @@ class Node {
     return fatal_;
   }
   bool Ends() { return stopped_() || !Fatal().ok(); }
+  std::shared_ptr<const Identity> Credentials() const {
+    return options_.identity != nullptr ? options_.identity->current() : nullptr;
+  }
   Status Listen();
-  Status OpenModelFor(const ClusterFacts& facts);
+  Status OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub);
+  // The model's file on this machine.
+  StatusOr<std::shared_ptr<const Model>> OpenFile(const ClusterFacts& facts, const OpenOptions& open) const;
+  // The store of a model whose weights are fetched.
+  StatusOr<std::shared_ptr<PieceStore>> OpenStore(v1::Cluster::Stub& stub);
+  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known);
+  // Compares this machine's file with the coordinator's manifest, if there is one, when its layers are loaded.
+  void CompareLater(v1::Cluster::Stub& stub);
   // The model of other_models with this hash, or nullptr.
   std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
   uint64_t Memory();
@@ -105,6 +120,10 @@ class Node {
   Status Attached(v1::Cluster::Stub& stub);
   using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
   Status Stay(grpc::ClientContext& context, Stream& stream);
+  void TakeRevoked(const std::string& crl);
+  // Asks for a new certificate, once an hour, while the own one is in the last third of its life.
+  void RenewIfDue(v1::Cluster::Stub& stub);
+  Status Renew(v1::Cluster::Stub& stub);
   void OnCommand(const v1::Command& message, Inbox<StageEvent>* events);
 
   const NodeOptions& options_;
@@ -114,29 +133,37 @@ class Node {
   const uint64_t instance_ = RandomInstance();
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
+  std::unique_ptr<WeightStock> stock_;  // its server uses the port
   std::shared_ptr<const Model> model_;
+  std::shared_ptr<PieceStore> store_;  // of a model whose weights are fetched; else null
+  bool lost_ = false;                  // the coordinator did not answer
   bool exact_ = false;
   std::shared_ptr<Worker> worker_;
   std::string name_;
-  uint64_t bytes_without_layers_ = 0;  // of this process's memory
+  Deadline next_renewal_ = Deadline::min();  // the watcher's
+  bool waits_to_attach_ = false;             // and it was said
+  uint64_t bytes_without_layers_ = 0;        // of this process's memory
 };
 
 Status Node::Listen() {
   RingPortOptions port;
   port.transport = options_.transport;
   port.listen = options_.listen;
+  port.identity = options_.identity;
   if (port.listen.empty()) {
     GYRE_ASSIGN_OR_RETURN(const std::string own, LocalAddressTo(coordinator_));
     port.listen = FormatHostPort(own, 0);
   }
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(port.listen));
-  if (!IsLoopback(at.host) && !options_.insecure) {
+  if (!IsLoopback(at.host) && !options_.insecure && options_.identity == nullptr) {
     return FailedPrecondition(
-        "the ring would listen at {}, which is not loopback, without encryption: say --insecure on a network that you "
-        "trust",
+        "the ring would listen at {}, which is not loopback, without TLS: give an --identity, or say --insecure on a "
+        "network that you trust",
         at.host);
   }
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
+  stock_ = std::make_unique<WeightStock>(WeightCache(options_.cache, options_.cache_limit), port_.get());
+  stock_->server().SetRate(options_.weights_rate);
   return absl::OkStatus();
 }
 
@@ -148,14 +175,8 @@ std::shared_ptr<const Model> Node::FindByHash(uint64_t hash, const OpenOptions& 
   return nullptr;
 }
 
-Status Node::OpenModelFor(const ClusterFacts& facts) {
-  if (worker_ != nullptr && model_->content_hash() == facts.model_hash && exact_ == facts.exact)
-    return absl::OkStatus();
+StatusOr<std::shared_ptr<const Model>> Node::OpenFile(const ClusterFacts& facts, const OpenOptions& open) const {
   const std::string path = options_.model.empty() ? facts.model_path : options_.model;
-  OpenOptions open = options_.open;
-  if (open.rope_base == 0) open.rope_base = facts.rope_base;
-  if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
-  open.context = facts.context;
   StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
   if (options_.model.empty() && (!model.ok() || (*model)->content_hash() != facts.model_hash)) {
     if (auto other = FindByHash(facts.model_hash, open)) model = std::move(other);
@@ -170,25 +191,112 @@ Status Node::OpenModelFor(const ClusterFacts& facts) {
     return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})",
                               path, facts.model_path, (*model)->content_hash(), facts.model_hash);
   }
+  return model;
+}
+
+StatusOr<WeightsPart> Node::AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::WeightsRequest request;
+  request.set_offset(offset);
+  request.set_only_known(only_known);
+  v1::WeightsReply reply;
+  const grpc::Status status = stub.Weights(&context, request, &reply);
+  if (status.ok()) return Decode(reply);
+  lost_ = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return FromGrpcAt(status, options_.join);
+}
+
+StatusOr<std::shared_ptr<PieceStore>> Node::OpenStore(v1::Cluster::Stub& stub) {
+  lost_ = false;
+  Deadline next_word = Deadline::min();
+  return OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset, false); }, stock_->cache(),
+                    [&](uint64_t done, uint64_t all, bool hashing) {
+                      if (hashing && all > 1 && Clock::now() >= next_word) {
+                        Say(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
+                                        static_cast<double>(done) / (1u << 30), static_cast<double>(all) / (1u << 30)));
+                        next_word = After(std::chrono::seconds(5));
+                      }
+                      return Ends();
+                    });
+}
+
+void Node::CompareLater(v1::Cluster::Stub& stub) {
+  const auto remote = FetchManifest([&](uint64_t offset) { return AskForPart(stub, offset, true); }, nullptr, false,
+                                    [this](uint64_t, uint64_t, bool) { return Ends(); });
+  lost_ = false;  // then there is nothing to compare with
+  if (!remote.ok()) return;
+  StatusOr<ModelBytes> bytes = BytesOf(model_);
+  if (!bytes.ok()) return Log(LogLevel::kWarn, "{}", Message(bytes.status()));
+  const bool alike = std::equal(bytes->files.begin(), bytes->files.end(), remote->manifest->files.begin(),
+                                remote->manifest->files.end(),
+                                [](const ManifestFile& a, const ManifestFile& b) { return a.size == b.size; });
+  if (!alike) return Log(LogLevel::kWarn, "{}: its files are cut in other ways than the coordinator's", model_->path());
+  StatusOr<std::shared_ptr<PieceStore>> store = stock_->cache().OverFiles(remote->manifest, *std::move(bytes), false);
+  if (store.ok()) stock_->SetStore(*std::move(store));
+}
+
+Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
+  const bool same = worker_ != nullptr && model_->content_hash() == facts.model_hash && exact_ == facts.exact;
+  if (same && store_ == nullptr) return absl::OkStatus();
+  OpenOptions open = options_.open;
+  if (open.rope_base == 0) open.rope_base = facts.rope_base;
+  if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
+  open.context = facts.context;
+  StatusOr<std::shared_ptr<const Model>> model = NotFound("--weights fetch: no file is looked for");
+  if (options_.weights != WeightsFrom::kFetch && store_ == nullptr) model = OpenFile(facts, open);
+  std::shared_ptr<PieceStore> store;
+  const bool may_fetch =
+      options_.weights == WeightsFrom::kFetch || (options_.weights == WeightsFrom::kAuto && options_.model.empty());
+  if (!model.ok() && may_fetch && facts.weights && !options_.cache.empty()) {
+    GYRE_ASSIGN_OR_RETURN(store, OpenStore(stub));
+    // The coordinator may have begun again with a file that differs in what the hash does not see.
+    if (same && store->manifest().root == store_->manifest().root) return absl::OkStatus();
+    open.known_hash = facts.model_hash;
+    model = OpenModel(store->ModelPath(), open);
+    if (model.ok()) {
+      Say(fmt::format("the model's file is not here: the weights of this worker's layers are fetched into {}",
+                      store->ModelPath()));
+    }
+  } else if (!model.ok() && options_.weights == WeightsFrom::kFetch) {
+    return FailedPrecondition("--weights fetch: {}", facts.weights
+                                                         ? "there is no folder for them: name one with --cache"
+                                                         : "this coordinator does not give weights");
+  }
+  GYRE_RETURN_IF_ERROR(model.status());
   if (worker_ != nullptr) worker_->Stop();
   worker_ = nullptr;
   model_ = *std::move(model);
+  store_ = store;
+  stock_->SetStore(std::move(store));
   exact_ = facts.exact;
+  if (store_ == nullptr && facts.weights) CompareLater(stub);
   return absl::OkStatus();
 }
 
 Status Node::Run() {
   GYRE_ASSIGN_OR_RETURN(coordinator_, ParseHostPort(options_.join));
   name_ = options_.name;
-  if (name_.empty()) {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    name_ = host;
+  if (options_.identity != nullptr) {
+    const Principal self = options_.identity->current()->self();
+    if (self.role != Role::kWorker) {
+      return FailedPrecondition("{} is the identity of {}, expected a worker's", options_.identity->folder(),
+                                Describe(self));
+    }
+    if (!name_.empty() && name_ != self.name) {
+      return FailedPrecondition("--name {}: {} is the identity of {}", name_, options_.identity->folder(),
+                                Describe(self));
+    }
+    name_ = self.name;
   }
+  if (name_.empty()) name_ = HostName();
   bool waiting = false;
   Status end;
   while (!Ends()) {
-    GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(options_.join, {.own_connection = true, .keepalive = true}));
+    GYRE_ASSIGN_OR_RETURN(
+        const auto channel,
+        MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = Credentials()}));
     const auto stub = v1::Cluster::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -206,7 +314,15 @@ Status Node::Run() {
     const StatusOr<ClusterFacts> facts = Decode(info);
     end = facts.status();
     if (end.ok() && port_ == nullptr) end = Listen();
-    if (end.ok()) end = OpenModelFor(*facts);
+    if (end.ok()) {
+      end = OpenModelFor(*facts, *stub);
+      if (lost_ || absl::IsCancelled(end)) {  // it is waited for, or this worker stops
+        lost_ = false;
+        end = absl::OkStatus();
+        if (!Ends()) Sleep(milliseconds(500));
+        continue;
+      }
+    }
     if (end.ok()) end = Attached(*stub);
     if (!end.ok()) break;
     if (!Ends()) Sleep(milliseconds(200));
@@ -238,7 +354,50 @@ void Node::OnCommand(const v1::Command& message, Inbox<StageEvent>* events) {
     control.Abort(epoch);
   } else if (const auto* trace = std::get_if<TraceCommand>(&command->what)) {
     control.Trace(trace->asked);
+  } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
+    TakeRevoked(revoked->crl);
   }
+}
+
+void Node::TakeRevoked(const std::string& crl) {
+  if (options_.identity == nullptr) return;
+  const uint64_t before = options_.identity->current()->revocations();
+  if (const Status taken = options_.identity->TakeRevoked(crl); !taken.ok()) {
+    return Log(LogLevel::kError, "the coordinator's list of revoked certificates is not taken: {}", Message(taken));
+  }
+  const uint64_t now = options_.identity->current()->revocations();
+  if (now != before)
+    Log(LogLevel::kInfo, "list {} of certificates that the CA revoked is taken from the coordinator", now);
+}
+
+void Node::RenewIfDue(v1::Cluster::Stub& stub) {
+  if (options_.identity == nullptr || Clock::now() < next_renewal_) return;
+  next_renewal_ = After(std::chrono::hours(1));
+  const auto identity = options_.identity->current();
+  const int64_t left = identity->ends() - std::time(nullptr);
+  if (left > (identity->ends() - identity->begins()) / 3) return;
+  const Status renewed = Renew(stub);
+  if (!renewed.ok()) Log(LogLevel::kWarn, "the certificate of {} is not renewed: {}", name_, Message(renewed));
+}
+
+Status Node::Renew(v1::Cluster::Stub& stub) {
+  GYRE_ASSIGN_OR_RETURN(const KeyPtr key, MakeKey(KeyType::kP256));
+  GYRE_ASSIGN_OR_RETURN(const std::string csr, MakeCertificateRequest(key.get()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  v1::RenewRequest request;
+  request.set_request(csr);
+  v1::RenewReply reply;
+  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub.Renew(&context, request, &reply), options_.join));
+  const auto before = options_.identity->current();
+  Identity::Files files = before->files();
+  files.identity = ToPem(key.get()) + reply.certificate();
+  GYRE_ASSIGN_OR_RETURN(const auto identity, Identity::Make(files, "from the coordinator"));
+  if (identity->self() != before->self()) return FailedPrecondition("it is for {}", Describe(identity->self()));
+  GYRE_RETURN_IF_ERROR(ReplaceFile(PathIn(options_.identity->folder(), kIdentityFile), files.identity, 0600));
+  options_.identity->Refresh(true);
+  Log(LogLevel::kInfo, "the certificate of {} is renewed", name_);
+  return absl::OkStatus();
 }
 
 // What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
@@ -264,7 +423,9 @@ WorkerHello Node::MakeHello() {
           .wire_types = options_.wire_types,
           .prefill_matches_decode = PrefillMatchesDecode(options_.isa),
           .instance = instance_,
-          .transport = options_.transport};
+          .transport = options_.transport,
+          .fetches = store_ != nullptr,
+          .disk = store_ != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store_->manifest().root)) : 0};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -273,7 +434,10 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   // From the hello on, as the coordinator may be there and say nothing.
   std::atomic<bool> ended{false};
   std::thread watcher([&] {
-    while (!ended && !Ends()) std::this_thread::sleep_for(milliseconds(50));
+    while (!ended && !Ends()) {
+      std::this_thread::sleep_for(milliseconds(50));
+      RenewIfDue(stub);
+    }
     if (!ended) context.TryCancel();
   });
   const Status status = Stay(context, *stream);
@@ -290,10 +454,17 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   if (welcome == nullptr) {
     if (answered) context.TryCancel();
     const Status status = FromGrpc(stream.Finish());
-    const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-    return refused ? Annotate(status, "the coordinator refuses this worker") : absl::OkStatus();
+    const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
+                         status.code() == absl::StatusCode::kPermissionDenied;
+    if (refused) return Annotate(status, "the coordinator refuses this worker");
+    if (!waits_to_attach_ && !status.ok()) Say(fmt::format("waiting to join {}: {}", options_.join, Message(status)));
+    waits_to_attach_ = true;
+    return absl::OkStatus();
   }
+  waits_to_attach_ = false;
   const std::string name = welcome->name;
+  // At once, as others may fetch weights here before it is in a plan.
+  if (welcome->weights_key) stock_->SetKey(*welcome->weights_key);
   if (worker_ == nullptr || worker_->control().name() != name) {
     // Another name is another worker; the weights would be the same, but the bulk links find it by its name.
     if (worker_ != nullptr) worker_->Stop();
@@ -303,7 +474,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
                     .threads = options_.threads,
                     .cpus = options_.cpus,
                     .exact = exact_,
-                    .port = port_.get()};
+                    .port = port_.get(),
+                    .weights = stock_.get()};
     w.on_fatal = [this](const Status& why) {
       MutexLock lock(&fatal_mutex_);
       fatal_ = why;

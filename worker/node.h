@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "base/status.h"
 #include "base/transport.h"
 #include "base/wire_type.h"
+#include "identity/identity.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
 
@@ -17,24 +19,36 @@ namespace gyre {
 
 class Worker;
 
+// Where a worker's weights come from.
+enum class WeightsFrom {
+  kAuto,   // the model's file if it is here, else the coordinator and other workers
+  kFile,   // a file of this machine
+  kFetch,  // the coordinator and other workers, whatever is here
+};
+
 struct NodeOptions {
   std::string join;   // HOST:PORT of the coordinator
   std::string model;  // "" = the path that the coordinator names
   OpenOptions open;
-  std::string name;    // "" = the host's
+  std::string name;    // "" = its identity's, or the host's
   std::string listen;  // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
   std::optional<LayerRange> wish;
   int threads = 1;
   std::vector<int> cpus;  // of each thread; empty = the system moves them
   uint64_t memory = 0;    // 0 = what the machine has free without this process
   Isa isa = Isa::kRef;
-  WireTypes wire_types = kAllActivations;  // that it takes part with
-  Transport transport = Transport::kAuto;  // its wish for links
-  bool insecure = false;                   // may listen at an address that is not loopback
+  WireTypes wire_types = kAllActivations;    // that it takes part with
+  Transport transport = Transport::kAuto;    // its wish for links
+  bool insecure = false;                     // may listen at an address that is not loopback
+  std::shared_ptr<IdentityFolder> identity;  // for TLS, and for its name; null = without
   std::string version;
   // Paths of models that this machine has elsewhere: looked through for the coordinator's, by its hash, where its path
   // is not here. May be empty.
   std::function<std::vector<std::string>()> other_models;
+  WeightsFrom weights = WeightsFrom::kAuto;
+  std::string cache;                            // folder for weights that are fetched; "" = none are
+  uint64_t cache_limit = 0;                     // bytes of all of them, 0 = what the disk holds
+  uint64_t weights_rate = 0;                    // bytes a second to other workers, 0 = no limit
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   std::function<void(Worker&)> on_worker;       // tests: called with each worker that is made
   std::function<uint64_t()> available_memory;   // tests; empty = AvailableMemory

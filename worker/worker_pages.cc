@@ -137,7 +137,7 @@ Status Worker::Impl::ServePulls(Link& link) {
       StatusOr<Frame> frame = link.Recv(posted.empty() ? After(std::chrono::minutes(5)) : Clock::now());
       if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return absl::OkStatus();
       if (frame.ok()) {
-        StatusOr<std::shared_ptr<Export>> e = CatchExhausted([&] { return PostExport(*frame); });
+        StatusOr<std::shared_ptr<Export>> e = CatchExhausted([&] { return PostExport(*frame, link.certified_peer()); });
         posted.push_back(e.ok() ? *std::move(e) : std::make_shared<Export>());
         if (!e.ok()) {  // in its place among the others
           posted.back()->epoch = frame->header.epoch;
@@ -164,15 +164,26 @@ Status Worker::Impl::ServePulls(Link& link) {
 
 // Pages are read where they are written: on the stage's thread, between steps. What the job needs outlives the link's
 // thread, should the worker stop meanwhile.
-StatusOr<std::shared_ptr<Worker::Impl::Export>> Worker::Impl::PostExport(const Frame& frame) {
+StatusOr<std::shared_ptr<Worker::Impl::Export>> Worker::Impl::PostExport(const Frame& frame, const std::string& peer) {
   if (frame.header.kind != FrameKind::kPullPages) {
     return DataLoss("a frame of kind {} came, expected a request for pages", static_cast<int>(frame.header.kind));
   }
   auto e = std::make_shared<Export>();
   e->epoch = frame.header.epoch;
   GYRE_ASSIGN_OR_RETURN(e->request, DecodePullPages(frame.payload));
+  if (!peer.empty()) GYRE_RETURN_IF_ERROR(CheckPull(peer, e->epoch, static_cast<int>(e->request.layer)));
   Post([this, e] { e->done.set_value(CatchExhausted([&] { return RunExport(*e); })); });
   return e;
+}
+
+Status Worker::Impl::CheckPull(const std::string& peer, Epoch epoch, int layer) {
+  MutexLock lock(&mutex_);
+  if (asked_ == epoch && aborted_ != epoch) {
+    for (const StagePlan& stage : asked_stages_) {
+      if (stage.worker() == peer && layer >= stage.layers.begin && layer < stage.layers.end) return absl::OkStatus();
+    }
+  }
+  return FailedPrecondition("plan {} does not give layer {} to {}", epoch.number, layer, peer);
 }
 
 // One answer at least, and more while there is time before the next step.

@@ -16,13 +16,14 @@ void Worker::Impl::Prepare(const PrepareRequest& request) {
   {
     MutexLock lock(&mutex_);
     before = std::exchange(asked_, request.plan.epoch);
+    asked_stages_ = request.plan.stages;
     reset = resets_;
   }
   // The loader may wait for neighbors of the plan that this one replaces.
   const Epoch now = request.plan.epoch;
   if (before && before->term == now.term && before->number < now.number) options_.port->Cancel(*before);
   // At once: the neighbours' links are checked by it as soon as they come.
-  options_.port->SetKey(request.plan.epoch.term, request.plan.key);
+  options_.port->SetKey(request.plan.epoch, request.plan.key);
   loads_.Push([this, request, reset] {
     {
       MutexLock lock(&mutex_);
@@ -168,6 +169,8 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
     EndTeamThreads();
     status = ResourceExhausted("no thread for plan {}: {}", epoch.number, e.what());
   }
+  // After the answer, as the end of a fetch may wait for a source that does not answer.
+  const std::unique_ptr<WeightLoading> loading = std::move(loading_);
   if (!status.ok()) {
     copying_ = {};
     if (!Aborted(epoch)) Say(epoch, StageFault{status});
@@ -215,11 +218,29 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     total += bytes;
   }
   size_t done = 0;
+  auto said = [&] {
+    progress_ = {.done = done, .total = total};
+    if (loading_ != nullptr) {
+      progress_.fetched = loading_->fetched_bytes();
+      progress_.to_fetch = loading_->to_fetch_bytes();
+    }
+    next_word_ = After(std::chrono::seconds(1));
+    Say(request.plan.epoch, progress_);
+  };
   progress_ = {.done = 0, .total = total};
   const BytesDone progress = [&](size_t bytes) {
     done += bytes;
-    progress_ = {.done = done, .total = total};
-    Say(request.plan.epoch, progress_);
+    said();
+  };
+  // Weights that are on their way are no silence for the coordinator; a fetch that stands still is.
+  uint64_t activity = 0;
+  const auto cancelled = [&] {
+    const uint64_t now = loading_ == nullptr ? activity + 1 : loading_->activity();
+    if (now != activity && Clock::now() >= next_word_) {
+      activity = now;
+      said();
+    }
+    return Aborted(request.plan.epoch);
   };
   auto find = [](const std::shared_ptr<const StageParts>& parts, int i) -> std::shared_ptr<Layer> {
     if (parts == nullptr || i < parts->range.begin || i >= parts->range.end) return nullptr;
@@ -236,6 +257,27 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
                    .last = plan.last,
                    .layers = {},
                    .ends = {}};
+  const std::shared_ptr<const StageParts> before = running ? running : kept;
+  const bool ends_here = before != nullptr && before->first >= plan.first && before->last >= plan.last;
+  if (options_.weights != nullptr) {
+    LoadingRequest wanted{.range = plan.layers,
+                          .layers = {},
+                          .first = plan.first,
+                          .last = plan.last,
+                          .tied_head = model.spec().tied_head,
+                          .ends = !ends_here,
+                          .in_use = before != nullptr ? before->range : LayerRange{},
+                          .sources = request.weight_sources,
+                          .name = options_.name,
+                          .transport = request.plan.transport,
+                          // Beside a stage that computes, hashing takes little.
+                          .threads = running != nullptr ? std::max(1, options_.threads / 8) : options_.threads};
+    for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
+      if (find(running, i) == nullptr && find(kept, i) == nullptr) wanted.layers.push_back(i);
+    }
+    GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted, cancelled));
+    if (loading_->to_fetch_bytes() > 0) said();
+  }
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
@@ -245,6 +287,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
     } else if (layer == nullptr) {
+      if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, cancelled));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
     }
     if (layer->pages == nullptr) {
@@ -252,10 +295,10 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     }
     parts.layers.push_back(std::move(layer));
   }
-  const std::shared_ptr<const StageParts> before = running ? running : kept;
-  if (before != nullptr && before->first >= plan.first && before->last >= plan.last) {
+  if (ends_here) {
     parts.ends = before->ends;
   } else {
+    if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForEnds(cancelled));
     GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
   }
   prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
@@ -266,14 +309,16 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
 
 Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
   const auto stage = static_cast<uint32_t>(request.stage);
-  Hello hello{.role = LinkRole::kRing,
-              .epoch = request.plan.epoch,
-              .hop = stage + 1,
-              .model_hash = request.plan.model_hash,
-              .key = request.plan.key,
-              .from = options_.name,
-              .wire = request.plan.wire,
-              .transport = request.plan.transport};
+  Hello hello{
+      .role = LinkRole::kRing,
+      .epoch = request.plan.epoch,
+      .hop = stage + 1,
+      .model_hash = request.plan.model_hash,
+      .key = request.plan.key,
+      .from = options_.name,
+      .to = stage + 1 == request.plan.stages.size() ? kCoordinatorName : request.plan.stages[stage + 1].worker(),
+      .wire = request.plan.wire,
+      .transport = request.plan.transport};
   // No time limit: the neighbors may load for hours, and a plan that is given up is aborted or replaced.
   // Dial and accept run at once: a dialer is answered only when the next stage claims the hop, and that stage may
   // itself wait for its own next one.
@@ -283,6 +328,8 @@ Status Worker::Impl::Wire(const PrepareRequest& request, Prepared* prepared) {
     return link;
   });
   hello.hop = stage;
+  hello.from = stage == 0 ? kCoordinatorName : request.plan.stages[stage - 1].worker();
+  hello.to = options_.name;
   StatusOr<std::unique_ptr<Link>> in = options_.port->Accept(hello, kNoDeadline);
   if (!in.ok()) options_.port->Cancel(request.plan.epoch);
   StatusOr<std::unique_ptr<Link>> dialed = out.get();

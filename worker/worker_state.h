@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/step_codec.h"
 #include "transport/link_inbox.h"
+#include "weights/weight_stock.h"
 #include "worker/migration.h"
 #include "worker/stage.h"
 #include "worker/worker.h"
@@ -127,7 +128,9 @@ class Worker::Impl : public StageControl {
 
   // A bulk link's thread (worker_pages.cc).
   Status ServePulls(Link& link);
-  StatusOr<std::shared_ptr<Export>> PostExport(const Frame& frame);
+  StatusOr<std::shared_ptr<Export>> PostExport(const Frame& frame, const std::string& peer);
+  // Whether the plan that is being prepared gives the layer to this member.
+  Status CheckPull(const std::string& peer, Epoch epoch, int layer);
   Status RunExport(Export& e);
   Status SendExport(Link& link, Export& e);
 
@@ -142,8 +145,9 @@ class Worker::Impl : public StageControl {
   bool sending_ GYRE_GUARDED_BY(mutex_) = false;               // the stage's thread is in a Send over it
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;                // what was asked before a Reset is void
   std::shared_ptr<Prepared> prepared_ GYRE_GUARDED_BY(mutex_);
-  std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);    // of the last Prepare
-  std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);  // the last one: its loading may still be under way
+  std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);           // of the last Prepare
+  std::vector<StagePlan> asked_stages_ GYRE_GUARDED_BY(mutex_);  // likewise
+  std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);         // the last one: its loading may still be under way
   // What the running stage is made of, for a Prepare that shares layers with it.
   std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<const StageParts> kept_weights_ GYRE_GUARDED_BY(mutex_);  // after Reset
@@ -169,6 +173,7 @@ class Worker::Impl : public StageControl {
   StepAnswer answer_;
 
   Copying copying_;         // the loader's
+  std::unique_ptr<WeightLoading> loading_;  // the loader's: of the stage that it prepares
   StageProgress progress_;  // the loader's: what it said last
   Deadline next_word_ = Deadline::min();
 

@@ -135,6 +135,7 @@ Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, Answer
         bytes += stream.Add(parts.Finish(*end));
         bytes += stream.End(*end);
       }
+      bytes += CommentOf(item->event);
       if (const std::optional<ApiError> error = ErrorOf(item->event)) {
         bytes += SseEvent(RenderJson(*error, ApiStyle::kAnthropic), "error");
       }

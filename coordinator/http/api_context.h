@@ -11,6 +11,8 @@
 #include "coordinator/engine.h"
 #include "coordinator/http/server.h"
 #include "coordinator/service.h"
+#include "fmt/core.h"
+#include "model/weights.h"
 
 namespace gyre {
 class Cluster;
@@ -40,6 +42,7 @@ struct ApiContext {
   std::function<bool()> draining;  // the server is about to end: so do streams that have no end of their own
   Duration stream_ping = std::chrono::seconds(15);  // a stream that has nothing to say sends a comment so often
 
+  std::string model_hash() const { return fmt::format("{:016x}", service.model().content_hash()); }
   bool Serves(std::string_view model) const { return std::find(models.begin(), models.end(), model) != models.end(); }
 };
 

@@ -29,6 +29,7 @@ ApiError Unprocessable(std::string message, std::string param = "");
 // kResourceExhausted 429 with Retry-After, kUnavailable and kDeadlineExceeded 503, kUnimplemented 422, else 500.
 ApiError FromStatus(const Status& status, std::string param = "");
 // For errors of making a request from a body. kResourceExhausted is 422: the template passed a limit, and would again.
+// So is kFailedPrecondition: the model has no tokenizer.
 ApiError FromInput(const Status& status, std::string param = "");
 
 HttpResponse Render(const ApiError& error, ApiStyle style);

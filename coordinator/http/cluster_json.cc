@@ -134,6 +134,8 @@ json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const Eng
                                  {"layers", of.layers},
                                  {"context", of.context},
                                  {"vocab", of.vocab},
+                                 {"weights", of.weights},
+                                 {"hash", of.hash},
                                  {"kv_type", KvTypeName(c.kv_type)},
                                  {"wire", WireTypeName(c.wire)}}},
           {"members", std::move(members)},

@@ -17,6 +17,8 @@ struct ServedFacts {
   int layers = 0;
   uint32_t context = 0;  // positions
   int vocab = 0;
+  std::string weights;  // the type that most of them have
+  std::string hash;     // of the file
 };
 
 // "serving", "idle", "drained" or "left_out".

@@ -12,6 +12,7 @@
 #include "coordinator/http/json_fields.h"
 #include "coordinator/http/json_text.h"
 #include "coordinator/trace_json.h"
+#include "model/tensor_table.h"
 
 namespace gyre::http {
 namespace {
@@ -19,13 +20,16 @@ namespace {
 namespace json = boost::json;
 
 std::string StatusText(const ApiContext& context) {
-  const ModelSpec& spec = context.service.model().spec();
+  const Model& model = context.service.model();
+  const ModelSpec& spec = model.spec();
   const ServedFacts facts{.version = context.version,
                           .model = context.models.front(),
                           .architecture = spec.architecture,
                           .layers = static_cast<int>(spec.layers.size()),
                           .context = context.service.context(),
-                          .vocab = spec.vocab};
+                          .vocab = spec.vocab,
+                          .weights = model.tensors().MainType(),
+                          .hash = context.model_hash()};
   const EngineStats engine = context.engine_stats ? context.engine_stats() : EngineStats{};
   return WriteJson(StatusJson(facts, context.cluster->status(), engine));
 }

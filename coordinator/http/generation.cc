@@ -3,6 +3,9 @@
 #include <atomic>
 #include <exception>
 
+#include "fmt/format.h"
+#include "model/quoted.h"
+
 namespace gyre::http {
 
 struct PostedWork {
@@ -49,6 +52,11 @@ std::optional<ApiError> ErrorOf(const Event& event) {
     return FromStatus(Unavailable("the request was cancelled: the server stops"));
   }
   return std::nullopt;
+}
+
+std::string CommentOf(const Event& event) {
+  const auto* waiting = std::get_if<Waiting>(&event);
+  return waiting == nullptr ? "" : fmt::format(": waiting: {}\n\n", PrintableSentence(Message(waiting->why)));
 }
 
 std::optional<ApiError> Generation::Start(std::vector<Request> requests) {

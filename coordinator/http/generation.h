@@ -26,6 +26,10 @@ Awaitable<std::optional<ApiError>> MakeRequest(Exchange& exchange, Service& serv
 // What the client is told of an event that ends a request before its end: Failed or Cancelled.
 std::optional<ApiError> ErrorOf(const Event& event);
 
+// What the client of a stream is told of a request that waits for a ring: a comment of server-sent events, which
+// clients don't show to their users; "" where the event is another one.
+std::string CommentOf(const Event& event);
+
 // Used on the server's thread. Dropping it cancels what still runs.
 class Generation {
  public:

@@ -310,6 +310,7 @@ Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, Com
     for (; item; item = generation.TryNext()) {
       if (const auto* token = std::get_if<TokenEvent>(&item->event)) bytes += SseEvent(WriteJson(answer.Add(*token)));
       if (const auto* end = std::get_if<Finished>(&item->event)) bytes += SseEvent(WriteJson(answer.End(*end)));
+      bytes += CommentOf(item->event);
       if (const std::optional<ApiError> error = ErrorOf(item->event)) {
         bytes += SseEvent(RenderJson(*error, ApiStyle::kOpenAi));
       }

@@ -113,6 +113,7 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
                          size_t count) {
   std::vector<Choice> choices(count);
   while (std::optional<Generation::Item> item = co_await generation.Next()) {
+    if (std::holds_alternative<Waiting>(item->event)) continue;
     Delta delta;
     std::optional<ApiError> error = reader.Take(*std::move(item), &delta);
     if (error) {
@@ -133,6 +134,10 @@ std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generati
                                   Reader& reader, std::string* out) {
   for (; item; item = generation.TryNext()) {
     Delta delta;
+    if (std::holds_alternative<Waiting>(item->event)) {
+      *out += CommentOf(item->event);
+      continue;
+    }
     if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
     answer.AppendDelta(delta, out);
     if (out->size() >= kWriteBytes) break;

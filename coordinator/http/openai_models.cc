@@ -20,6 +20,9 @@ json::object Describe(const ApiContext& context, const std::string& name) {
   out["created"] = context.created;
   out["owned_by"] = "gyre";
   out["max_model_len"] = context.service.context();
+  out["hash"] = context.model_hash();
+  const ModelSpec& spec = context.service.model().spec();
+  out["meta"] = json::object{{"n_vocab", spec.vocab}, {"n_ctx_train", spec.context}};
   return out;
 }
 

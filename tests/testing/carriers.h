@@ -1,13 +1,17 @@
 // Every carrier of links, and each with buffers or a network that make it hard: for tests of what all of them promise.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "tests/testing/identities.h"
 #include "tests/testing/tcp_pair.h"
+#include "tests/testing/udp_pair.h"
 #include "transport/inproc_link.h"
 #include "transport/shm_stream.h"
+#include "transport/tls_stream.h"
 #include "transport/uring_stream.h"
 
 namespace gyre::testing {
@@ -26,6 +30,31 @@ inline LinkPair UringPair(const UringOptions& options = {}, const TcpStreamOptio
           *MakeFramedLink(*MakeUringStream(Fd(server), tcp, options), "the client")};
 }
 
+inline LinkPair UdpPair() {
+  auto streams = UdpStreams(SharedUdpHost(), SharedUdpHost());
+  return {*MakeFramedLink(std::move(streams.first), "the acceptor"),
+          *MakeFramedLink(std::move(streams.second), "the dialer")};
+}
+
+// Over two connected streams, with keys that are renewed all the time.
+inline LinkPair TlsPair(std::unique_ptr<ByteStream> client, std::unique_ptr<ByteStream> server) {
+  static TestAuthority authority;  // making one for each pair would take longer than the tests
+  static const auto identity = authority.IssueOpen(Role::kWorker, "w")->current();
+  const TlsSessionOptions options{.records_a_key = 100};
+  auto to = *TlsSession::Make(identity, TlsSide::kClient, options),
+       from = *TlsSession::Make(identity, TlsSide::kServer, options);
+  auto accepted =
+      std::async(std::launch::async, [&] { return DoHandshake(*server, *from, After(std::chrono::seconds(20))); });
+  Must(DoHandshake(*client, *to, After(std::chrono::seconds(20))));
+  Must(accepted.get());
+  return {*MakeFramedLink(MakeTlsStream(std::move(client), std::move(to)), "the server"),
+          *MakeFramedLink(MakeTlsStream(std::move(server), std::move(from)), "the client")};
+}
+inline LinkPair TlsTcpPair(const TcpStreamOptions& options = {}) {
+  const auto [client, server] = ConnectedSockets();
+  return TlsPair(*MakeTcpStream(Fd(client), options), *MakeTcpStream(Fd(server), options));
+}
+
 struct Carrier {
   const char* name;
   Transport transport;
@@ -37,7 +66,9 @@ inline std::vector<Carrier> PlainCarriers() {
   std::vector<Carrier> carriers = {
       {"memory", Transport::kMemory, [] { return MakeInprocLinkPair(); }},
       {"tcp", Transport::kTcp, [] { return TcpPair(); }},
+      {"tls", Transport::kTcp, [] { return TlsTcpPair(); }},
       {"shm", Transport::kShm, [] { return ShmPair(false); }},
+      {"udp", Transport::kUdp, [] { return UdpPair(); }},
   };
   if (CheckUring().ok()) {
     carriers.push_back({"kernel", Transport::kKernel, [] { return UringPair(); }});
@@ -58,9 +89,15 @@ inline std::vector<Carrier> AllCarriers() {
          return TcpPair({{}, {.send_buffer = 32768, .receive_buffer = 32768}});
        }},
       {"tcp_chopped", Transport::kTcp, [] { return ChoppedTcpPair(1); }},
+      {"tls_small_buffers", Transport::kTcp,
+       [] { return TlsTcpPair({.send_buffer = 32768, .receive_buffer = 32768}); }},
   };
   all.insert(all.end(), harder.begin(), harder.end());
   if (CheckUring().ok()) {
+    all.push_back({"kernel_tls", Transport::kKernel, [] {
+                     const auto [client, server] = ConnectedSockets();
+                     return TlsPair(*MakeUringStream(Fd(client)), *MakeUringStream(Fd(server)));
+                   }});
     all.push_back({"kernel_small_buffers", Transport::kKernel, [] {
                      return UringPair({.zero_copy_from = 1000}, {.send_buffer = 32768, .receive_buffer = 32768});
                    }});

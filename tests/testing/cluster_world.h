@@ -62,6 +62,12 @@ class ClusterWorld {
     members_.erase(name);
     Do(state_.Left({name, id}, Unavailable("{}", why), now_));
   }
+  // It is lost, and its process may live.
+  void Silence(const std::string& name) {
+    const uint64_t id = members_.at(name)->id;
+    members_.erase(name);
+    Do(state_.Left({name, id}, Unavailable("nothing was heard of it"), now_, false));
+  }
   uint64_t Resize(const std::string& text) {
     const uint64_t ask = Asked();
     Do(state_.AskedToResize(ask, text, now_));
@@ -139,12 +145,14 @@ class ClusterWorld {
   }
   const std::vector<std::string>& log() const { return log_; }
   std::vector<PlanRecord> records;
-  // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "lose".
+  // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "refuse", "await".
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
   std::vector<Plan> begun;  // plans that were wired
   std::vector<Epoch> cancelled;
   uint64_t salt = 0;        // of the last ring
+  bool own_member = false;  // likewise
+  bool crashed = false;     // of the last loss
   uint32_t num_blocks = 0;  // of the last Prepare that gave layers
   int commands_to_strangers = 0;
   bool engine_drains = true;
@@ -315,13 +323,22 @@ class ClusterWorld {
     if (ring_ && !ring_broken_ && !draining_) Wrong("the engine's ring is changed while it uses it");
     engine_calls.push_back(fmt::format("new {}", a.epoch.number));
     wiring_.reset();
+    served_ = true;
     ring_ = a.epoch;
     salt = a.salt;
+    own_member = a.own_member;
     draining_ = ring_broken_ = false;
   }
   void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
-  void Play(LoseRing& a) {
-    engine_calls.push_back("lose");
+  void Play(RefuseRequests& a) {
+    if (served_) Wrong("requests are refused after a plan has served");
+    engine_calls.push_back("refuse");
+    losses.push_back(a.why);
+  }
+  void Play(AwaitRing& a) {
+    if (!served_) Wrong("requests wait before a plan has served");
+    if (ring_) crashed = a.crashed;
+    engine_calls.push_back("await");
     losses.push_back(a.why);
     ring_.reset();
     draining_ = ring_broken_ = false;
@@ -359,6 +376,7 @@ class ClusterWorld {
   std::optional<Epoch> wiring_;  // of the change that is under way
   bool wired_ = false;
   std::optional<Epoch> ring_;
+  bool served_ = false;
   bool ring_broken_ = false, draining_ = false, drained_ = false;
   Deadline drain_started_{};
 };

@@ -44,10 +44,31 @@ class Ring {
     command.insert(command.end(), flags.begin(), flags.end());
     return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
   }
+  // A worker whose name its identity says.
+  Process& AddNamelessWorker(const std::vector<std::string>& flags) {
+    std::vector<std::string> command{GYRE_BINARY, "worker", "--join", address_, "-t", "1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
+  }
+  // As whom this object asks.
+  void UseIdentity(std::shared_ptr<const Identity> identity) { identity_ = std::move(identity); }
+  ClusterAddress at() const { return {address_, identity_}; }
+  // Asks for ranges until the workers are there.
+  bool AsksFor(const std::string& ranges) {
+    Status status;
+    for (int i = 0; i < 2000; ++i) {
+      const auto reply = AskResize(at(), ranges);
+      status = reply.status();
+      if (status.ok()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << status << serve_->output();
+    return false;
+  }
   // Waits until a plan of `stages` stages serves.
   bool Serves(int stages) {
     for (int i = 0; i < 4000; ++i) {
-      auto status = FetchStatus(address_);
+      auto status = FetchStatus(at());
       if (status.ok() && status->state() == "serving" && status->has_epoch()) {
         int owners = 0;
         for (const auto& m : status->members()) owners += m.has_layers();
@@ -67,6 +88,7 @@ class Ring {
   std::unique_ptr<Process> serve_;
   std::vector<std::unique_ptr<Process>> workers_;
   std::string address_;
+  std::shared_ptr<const Identity> identity_;
 };
 
 inline Request Ask(int seed, int vocab, uint32_t tokens) {
@@ -91,7 +113,7 @@ class Clients {
     Status status;
     int finished = 0;
   };
-  Clients(const std::string& address, int vocab, uint32_t tokens) {
+  Clients(const ClusterAddress& address, int vocab, uint32_t tokens) {
     for (int c = 0; c < 8; ++c) {
       threads_.emplace_back([this, address, vocab, tokens, c] {
         auto target = OpenRemote(address);

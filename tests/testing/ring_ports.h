@@ -34,7 +34,7 @@ inline std::unique_ptr<RingPort> OpenPortWithoutKey(RingPortOptions options = {}
 
 inline std::unique_ptr<RingPort> OpenPort(RingPortOptions options = {}) {
   auto port = OpenPortWithoutKey(std::move(options));
-  port->SetKey(5, SampleHello().key);
+  port->SetKey(SampleHello().epoch, SampleHello().key);
   return port;
 }
 

@@ -23,6 +23,7 @@ struct Outcome {
   std::vector<uint32_t> prompt_positions;
   std::vector<std::vector<TokenLogprob>> top, prompt_top;
   std::vector<float> embedding;
+  std::vector<Status> waits;  // why it waited
   int terminals = 0;
   int events_after_terminal = 0;
   Status status;  // of Submit or of Failed
@@ -109,6 +110,8 @@ class Runner {
       o.embedding = embedding->values;
     } else if (auto* row = std::get_if<LogitsEvent>(&event)) {
       o.logits.push_back(row->logits);
+    } else if (auto* waiting = std::get_if<Waiting>(&event)) {
+      o.waits.push_back(waiting->why);
     } else {
       ++o.terminals;
       if (auto* finished = std::get_if<Finished>(&event)) {

@@ -128,6 +128,8 @@ class SchedulerWorld {
     s.tokens.erase(s.tokens.begin() + keep, s.tokens.begin() + keep + drop);
     s.prompt = s.tokens.size();
     s.all_rows = false;
+    s.lost_end = static_cast<uint32_t>(s.tokens.size()) + 1;
+    s.proven = 0;
     const Status status = scheduler_.Restart(id, s.tokens);
     if (!status.ok()) Fail("Restart: {}", Message(status));
     if (scheduler_.Incarnation(id) == s.incarnation) Fail("sequence {} keeps its incarnation", Num(id));
@@ -218,16 +220,17 @@ class SchedulerWorld {
     ++holds_;
   }
 
-  // Whatever is in flight is lost; what the stages did of it is done.
+  // Whatever is in flight is lost; what the stages did of it is done. With a lost member all pages are gone.
   void ChangeRing() {
     const bool broke = Chance(0.5);
-    std::set<SeqId> lost;
+    const bool member_lost = broke && Chance(0.5);
+    std::map<SeqId, uint32_t> lost;  // with the last of their rows in flight
     for (const Flight& flight : flights_) {
       for (const Rows& rows : flight.items) {
         const auto it = live_.find(rows.item.seq);
         if (it == live_.end() || it->second.incarnation != rows.item.incarnation) continue;
-        lost.insert(it->first);
-        it->second.Blame(rows.item);
+        const uint32_t end = rows.item.first_position + rows.item.count;
+        if (end > it->second.proven) lost[it->first] = std::max(lost[it->first], end);
         it->second.in_flight = 0;
         it->second.poisoned = false;
         it->second.launched = it->second.landed;
@@ -236,20 +239,33 @@ class SchedulerWorld {
     flights_.clear();
     executed_ = 0;
     std::vector<SeqId> failed;
-    for (SeqId id : lost) {
-      if (broke && ++live_.at(id).losses == 3) failed.push_back(id);
+    for (const auto& [id, end] : lost) {
+      Live& s = live_.at(id);
+      if (!broke) continue;
+      s.lost_end = s.losses == 0 ? end : std::max(s.lost_end, end);
+      if (s.losses < 2 || lost.size() == 1) ++s.losses;
+      if (s.losses == 3) failed.push_back(id);
     }
     if (scheduler_.LoseFlights(broke) != failed) Fail("{} sequences were to fail with the ring", failed.size());
     for (SeqId id : failed) Remove(id);
     TakePreemptions();
     lost_ += failed.size();
+    if (member_lost) {
+      if (!scheduler_.Shrink(o_.num_blocks).empty()) Fail("a sequence does not fit the cache that it had");
+      if (!scheduler_.LiveBlocks().empty()) Fail("blocks are in use or cached after their pages were lost");
+      TakePreemptions();
+      for (uint64_t& cell : cells_) cell = random_();
+      for (Slot& slot : slots_) slot = {};
+      ++members_lost_;
+    }
     ring_salt_ = static_cast<uint64_t>(Between(0, 2));
     scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
   }
   uint64_t holds() const { return holds_; }
   uint64_t refused() const { return refused_; }  // steps, for rows that do not go on where a slot is
   uint64_t lost() const { return lost_; }        // sequences that failed with three rings
-  uint64_t failed() const { return failed_; }    // by errors
+  uint64_t members_lost() const { return members_lost_; }
+  uint64_t failed() const { return failed_; }  // by errors
 
   void Remove(SeqId id) {
     scheduler_.Remove(id);
@@ -274,7 +290,8 @@ class SchedulerWorld {
     uint32_t max_positions = 0;
     bool all_rows = false;
     uint32_t incarnation = 0;
-    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, blamed_from = 0, blamed_end = 0;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, lost_end = 0, proven = 0, blamed_from = 0,
+             blamed_end = 0;
     uint64_t admitted_salt = 0;  // of the ring
     bool admitted = false, started = false, poisoned = false, owed = false, held = false, suspect = false;
     bool troubled = false;  // a step of this incarnation failed
@@ -356,13 +373,15 @@ class SchedulerWorld {
     }
   }
 
-  // After a failed step each sequence has a step of its own; after two broken rings, nothing else is in flight.
+  // After a failed step each sequence has a step of its own; after two lost rings, nothing else is in flight.
   void CheckAlone(const StepPlan& plan, const StepItem& item) {
     const Live& s = live_.at(item.seq);
-    if (!s.suspect && s.losses < 2) return;
-    if (o_.num_slots > 0 && item.first_position < s.blamed_from) return;  // rows that landed before
+    // Rows that landed once may go with others.
+    const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
+    const bool suspect = s.suspect && (o_.num_slots == 0 || item.first_position >= s.blamed_from);
+    if (!suspect && !lone) return;
     if (plan.items.size() > 1 || s.in_flight > 1) Fail("sequence {} does not run alone", Num(item.seq));
-    if (s.losses >= 2 && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
+    if (lone && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
   }
 
   void CheckPlan(const StepPlan& plan, const SchedulerStats& before) {
@@ -536,9 +555,11 @@ class SchedulerWorld {
       if (!rows.right)
         Fail("sequence {}: rows {}+{} read what is not its own", Num(item.seq), item.first_position, item.count);
       s.landed = item.first_position + item.count;
+      s.proven = std::max(s.proven, s.landed);
+      if (s.landed >= s.lost_end) s.losses = 0;
       // With recurrent state a replay lands rows again that were not at fault.
       if (o_.num_slots == 0 || s.landed >= s.blamed_end) {
-        s.errors = s.losses = s.blamed_from = s.blamed_end = 0;
+        s.errors = s.blamed_from = s.blamed_end = 0;
         s.suspect = false;
       }
       s.owed = item.sample_last;
@@ -561,7 +582,7 @@ class SchedulerWorld {
   size_t executed_ = 0;  // of flights_, from the front
   StepId last_step_{};
   uint64_t next_id_ = 1;
-  uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, refused_ = 0;
+  uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
   uint64_t ring_salt_ = 0;
   std::string problem_;
 };

@@ -1,0 +1,106 @@
+#include "identity/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace gyre {
+namespace {
+
+constexpr size_t kMost = 1 << 20;
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+Status Failed(const std::string& path) { return Unavailable("{}: {}", path, std::strerror(errno)); }
+
+Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return Failed(path);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return ::fsync(fd) == 0 ? absl::OkStatus() : Failed(path);
+}
+
+// What was renamed or made in the folder of `path` outlives a power cut.
+void SyncFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const File fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0) ::fsync(fd.get());
+}
+
+}  // namespace
+
+std::string PathIn(const std::string& folder, const char* name) {
+  return (std::filesystem::path(folder) / name).string();
+}
+
+StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  const File fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return NotFound("{}: {}", path, std::strerror(errno));
+  std::string out(kMost + 1, '\0');
+  size_t have = 0;
+  while (have < out.size()) {
+    const ssize_t n = ::read(fd.get(), out.data() + have, out.size() - have);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return NotFound("{}: {}", path, std::strerror(errno));
+    if (n == 0) break;
+    have += static_cast<size_t>(n);
+  }
+  if (have > kMost) return InvalidArgument("{}: more than {} bytes", path, kMost);
+  out.resize(have);
+  return out;
+}
+
+Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode) {
+  const File fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (fd.get() < 0 && errno == EEXIST) return FailedPrecondition("{} is there already", path);
+  if (fd.get() < 0) return Failed(path);
+  GYRE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
+  SyncFolderOf(path);
+  return absl::OkStatus();
+}
+
+Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode) {
+  const std::string beside = fmt::format("{}.{}.new", path, ::getpid());
+  ::unlink(beside.c_str());
+  Status status = CreateFile(beside, bytes, mode);
+  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0) status = Failed(path);
+  if (!status.ok()) {
+    ::unlink(beside.c_str());
+    return status;
+  }
+  SyncFolderOf(path);
+  return absl::OkStatus();
+}
+
+Status CheckWritable(const std::string& folder) {
+  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : Failed(folder);
+}
+
+Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Failed(path);
+  if (!std::filesystem::is_directory(path, error)) return Unavailable("{}: it is no folder", path);
+  return absl::OkStatus();
+}
+
+}  // namespace gyre

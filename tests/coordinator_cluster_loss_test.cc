@@ -1,0 +1,153 @@
+// Members with layers that are lost, at any moment: the others go on without anybody being refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/cluster_state.h"
+#include "tests/testing/cluster_world.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ClusterWorld;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ClusterLossTest : public ::testing::Test {
+ protected:
+  ClusterWorld& Serving(int workers, bool local = false, MemberInfo info = {}) {
+    world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, workers));
+    if (local) world_->JoinLocal();
+    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info);
+    world_->Advance(seconds(1));
+    EXPECT_EQ(world_->text(), "serving");
+    world_->engine_calls.clear();
+    world_->losses.clear();
+    world_->begun.clear();
+    return *world_;
+  }
+  void TearDown() override {
+    if (world_) EXPECT_EQ(world_->problem(), "");
+  }
+  std::unique_ptr<ClusterWorld> world_;
+};
+
+TEST_F(ClusterLossTest, TheSurvivorsGoOnAtOnceWhateverMinWorkersSays) {
+  ClusterWorld& w = Serving(3);
+  w.Leave("w2");
+  EXPECT_EQ(w.engine_calls[0], "await");
+  EXPECT_EQ(Message(w.losses[0]), "worker w2 with layers 2-4 is gone: its connection ended");
+  w.Advance(milliseconds(200));
+  EXPECT_EQ(w.engine_calls.back(), "new 2");
+  EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
+  w.Leave("w1");
+  w.Advance(milliseconds(200));
+  EXPECT_EQ(w.ranges(), "w3=0-7");
+  EXPECT_EQ(w.status().lost, 2u);
+}
+
+// A member is lost after each of the events of a life with a resize, a repair, a drain and losses; each of the members.
+TEST_F(ClusterLossTest, AtEveryMomentOfALife) {
+  int lives = 0;
+  for (const char* victim : {"w1", "w2", "w3", "local"}) {
+    for (int at = 0; at < 400; at += 7) {
+      ClusterWorld& w = Serving(3, std::string(victim) == "local");
+      SCOPED_TRACE(fmt::format("{} after {} ms", victim, at));
+      const std::string name = std::string(victim) == "local" ? "w2" : victim;
+      w.After(milliseconds(at), [&w, name] {
+        if (w.has(name)) w.Leave(name);
+      });
+      w.Resize("w3=0-3,w1=4-5,w2=6-7");
+      w.Advance(milliseconds(60));
+      w.BreakRing();
+      w.Advance(milliseconds(700));
+      if (w.has("w3")) w.Drain("w3");
+      w.Advance(seconds(30));
+      ASSERT_EQ(w.problem(), "");
+      EXPECT_EQ(w.text(), "serving");
+      EXPECT_THAT(w.engine_calls, Not(Contains("refuse")));
+      EXPECT_THAT(w.ranges(), Not(HasSubstr(name)));
+      ++lives;
+    }
+  }
+  EXPECT_GE(lives, 200);
+}
+
+TEST_F(ClusterLossTest, ALossInTheMiddleOfARecoveryBeginsTheNext) {
+  ClusterWorld& w = Serving(4);
+  w.Leave("w1");
+  w.Advance(milliseconds(5));
+  w.Leave("w2");
+  w.Advance(milliseconds(15));
+  w.Leave("w3");
+  EXPECT_EQ(w.text(), "plan 4: preparing");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w4=0-7");
+  EXPECT_THAT(w.engine_calls, Not(Contains("new 2")));
+  EXPECT_EQ(w.status().lost, 1u) << "the others were no plan yet";
+}
+
+TEST_F(ClusterLossTest, RequestsWaitWhereTheSurvivorsAreTooSmallAndGoOnWithTheNextWorker) {
+  ClusterWorld& w = Serving(2, false, {.memory = 700});
+  w.Leave("w2");
+  w.Advance(seconds(100));
+  EXPECT_THAT(w.text(), HasSubstr("worker w2 with layers 4-7 is gone"));
+  EXPECT_THAT(w.text(), HasSubstr("requests wait for a worker"));
+  EXPECT_THAT(w.text(), HasSubstr("w1 is left out: w1 needs"));
+  EXPECT_EQ(Message(w.losses.back()), w.text()) << "the waiting read the same";
+  w.Join("w9", {.memory = 700});
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w9=4-7");
+  EXPECT_EQ(w.text(), "serving");
+}
+
+// Three hold the model with the whole cache; two of them hold the weights and a smaller one.
+TEST_F(ClusterLossTest, TheCacheIsCutToWhatTheSurvivorsHold) {
+  world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(9, 3));
+  ClusterWorld& w = *world_;
+  for (const char* name : {"w1", "w2", "w3"}) w.Join(name, {.memory = 540});
+  w.Advance(seconds(1));
+  ASSERT_EQ(w.ranges(), "w1=0-2,w2=3-5,w3=6-8");
+  EXPECT_EQ(w.num_blocks, 10u);
+  w.Leave("w3");
+  w.Advance(seconds(2));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-8");
+  EXPECT_EQ(w.num_blocks, 8u) << "5 layers of 100 leave 40 for 5 layers' pages of 1 a block";
+  EXPECT_THAT(w.engine_calls, Contains("shrink 8"));
+  EXPECT_TRUE(w.logged("the KV cache is cut"));
+}
+
+// Whatever kills two workers may kill the third, which must not be the coordinator's own process.
+TEST_F(ClusterLossTest, AfterTwoCrashesTheCoordinatorsMemberIsSparedIfTheWorkersHoldTheModel) {
+  ClusterWorld& w = Serving(4, true);
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_THAT(w.ranges(), HasSubstr("local"));
+  EXPECT_TRUE(w.own_member);
+  w.Leave("w2");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w3=0-3,w4=4-7");
+  EXPECT_FALSE(w.own_member);
+  w.Leave("w3");
+  w.Leave("w4");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-7");
+  EXPECT_TRUE(w.own_member);
+}
+
+TEST_F(ClusterLossTest, SilenceIsNoCrash) {
+  ClusterWorld& w = Serving(4, true);
+  for (const char* name : {"w1", "w2"}) {
+    w.Silence(name);
+    w.Advance(seconds(1));
+    EXPECT_FALSE(w.crashed);
+  }
+  EXPECT_THAT(w.ranges(), HasSubstr("local"));
+  w.Leave("w3");
+  EXPECT_TRUE(w.crashed);
+}
+
+}  // namespace
+}  // namespace gyre

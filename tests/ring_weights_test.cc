@@ -1,0 +1,197 @@
+// Real processes: workers without the model's file fetch their layers, resume, give them on, and refuse what is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "runtime/runtime.h"
+#include "tests/testing/process_ring.h"
+#include "tests/testing/ring_runner.h"
+#include "tests/testing/weights_fixture.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Ask;
+using ::testing::HasSubstr;
+using testing::Process;
+using testing::Ring;
+
+constexpr int kWeightsLayers = 9, kWeightsVocab = 96;
+
+// As a flag takes it.
+std::string SizeFlag(uint64_t bytes) { return fmt::format("{}K", bytes >> 10); }
+
+uint64_t BytesOnDisk(const std::string& folder) {
+  uint64_t sum = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
+    struct stat s {};
+    if (stat(entry.path().c_str(), &s) == 0 && S_ISREG(s.st_mode)) sum += static_cast<uint64_t>(s.st_blocks) * 512;
+  }
+  return sum;
+}
+
+class RingWeightsTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Fetches(const std::string& name, std::vector<std::string> more = {}) {
+    std::vector<std::string> flags{"--weights", "fetch", "--cache", Cache(name)};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+  std::string Cache(const std::string& name) const { return folder_.path() + "/" + name; }
+  std::vector<std::string> Serve(std::vector<std::string> more) {
+    more.insert(more.end(), {"--cache", Cache("coordinator")});
+    return more;
+  }
+  std::vector<TokenId> TextAlone(int seed) {
+    RuntimeOptions o;
+    o.model = model_.path();
+    o.threads = 1;
+    o.kv_type = "f32";
+    o.block_size = 4;
+    o.quiet = true;
+    auto alone = Runtime::Open(o);
+    EXPECT_TRUE(alone.ok()) << alone.status();
+    return testing::RunOne((*alone)->engine(), Ask(seed, kWeightsVocab, 20)).tokens;
+  }
+  // One text over the ring.
+  std::vector<TokenId> TextOf(const Ring& ring, int seed) {
+    auto target = OpenRemote(ring.address());
+    EXPECT_TRUE(target.ok()) << target.status();
+    std::vector<TokenId> tokens;
+    const Status status = (*target)->Run(Ask(seed, kWeightsVocab, 20), [&](const Event& event) {
+      if (const auto* t = std::get_if<TokenEvent>(&event)) tokens.push_back(t->token);
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return tokens;
+  }
+  std::optional<v1::MemberStatus> Member(const Ring& ring, const std::string& name) {
+    const auto status = FetchStatus(ring.address());
+    if (!status.ok()) return std::nullopt;
+    for (const auto& m : status->members()) {
+      if (m.name() == name) return m;
+    }
+    return std::nullopt;
+  }
+
+  // Waits until it holds.
+  static bool Eventually(const std::function<bool()>& holds, seconds time = seconds(40)) {
+    for (const Deadline end = After(time); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5))) {
+      if (holds()) return true;
+    }
+    return false;
+  }
+  bool Fetched(const Ring& ring, const std::string& name, uint64_t bytes) {
+    return Eventually([&] {
+      const auto m = Member(ring, name);
+      return m && m->fetched() >= bytes;
+    });
+  }
+
+  const testing::TempFolder folder_;
+  const testing::TinyModelFile model_{testing::TinyOptions{.dim = 192, .layers = kWeightsLayers, .ffn = 1024}};
+  const uint64_t bytes_ = std::filesystem::file_size(model_.path());
+};
+
+// The case: no machine can hold the model, its file is on the coordinator, which runs no layers.
+TEST_F(RingWeightsTest, WorkersThatCanNotHoldTheModelServeIt) {
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "3"}));
+  const std::string limit = SizeFlag(bytes_ * 6 / 10);
+  for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name, Fetches(name, {"--cache-limit", limit}));
+  ASSERT_TRUE(ring.Serves(3));
+  for (int seed : {1, 2, 3}) EXPECT_EQ(TextOf(ring, seed), TextAlone(seed));
+  uint64_t all = 0;
+  for (const char* name : {"w1", "w2", "w3"}) {
+    const uint64_t here = BytesOnDisk(Cache(name));
+    EXPECT_LT(here, bytes_ * 6 / 10) << name;
+    all += here;
+  }
+  EXPECT_LT(all, bytes_ * 13 / 10) << "something was fetched twice";
+  // Each of them begins again with what it has.
+  for (size_t i = 0; i < 3; ++i) {
+    ring.worker(i).Kill(SIGINT);
+    EXPECT_EQ(ring.worker(i).Wait(seconds(10)), 0) << ring.worker(i).output();
+  }
+}
+
+TEST_F(RingWeightsTest, ADiskThatIsTooSmallIsSaidBeforeAnythingIsFetched) {
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
+  ring.AddWorker("w1", Fetches("w1", {"--cache-limit", SizeFlag(bytes_ / 2)}));
+  ASSERT_TRUE(Eventually([&] {
+    const auto status = FetchStatus(ring.address());
+    return status.ok() && status->state().find("its disk has room for") != std::string::npos;
+  })) << ring.serve().output();
+  EXPECT_LT(BytesOnDisk(Cache("w1")), bytes_ / 4);
+}
+
+// Killed in the middle and started again, it asks only for what is missing.
+TEST_F(RingWeightsTest, AKilledWorkerGoesOnWhereItWas) {
+  const uint64_t rate = bytes_ / 3;
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1", "--weights-rate", SizeFlag(rate)}));
+  Process& first = ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(Fetched(ring, "w1", bytes_ / 4)) << ring.serve().output();
+  const uint64_t all = Member(ring, "w1")->to_fetch();
+  EXPECT_GT(all, bytes_ * 8 / 10);
+  first.Kill(SIGKILL);
+  ASSERT_TRUE(first.Wait(seconds(10)).has_value());
+  ASSERT_TRUE(Eventually([&] { return !Member(ring, "w1").has_value(); }));
+  ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(Eventually([&] {
+    const auto m = Member(ring, "w1");
+    return m && m->to_fetch() > 0;
+  }));
+  EXPECT_LE(Member(ring, "w1")->to_fetch(), all - bytes_ / 5);
+  ASSERT_TRUE(ring.Serves(1));
+  EXPECT_EQ(TextOf(ring, 1), TextAlone(1));
+}
+
+// Layers move to a worker that has to fetch them, from the coordinator and from the worker that runs them. No text
+// notices.
+TEST_F(RingWeightsTest, AResizeToAWorkerWithoutTheFile) {
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
+  ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(ring.Serves(1));
+  ring.AddWorker("w2", Fetches("w2"));
+  ASSERT_TRUE(Eventually([&] { return Member(ring, "w2").has_value(); }));
+  testing::Clients clients(ring.address(), kWeightsVocab, 20);
+  while (clients.tokens() < 20) std::this_thread::sleep_for(milliseconds(1));
+  const auto change = AskResize(ring.address(), "w1=0-3,w2=4-8");
+  ASSERT_TRUE(change.ok()) << change.status() << ring.serve().output();
+  while (clients.tokens() < 400) std::this_thread::sleep_for(milliseconds(1));
+  for (const auto& text : clients.Stop()) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    if (text.seed < 3) EXPECT_EQ(text.tokens, TextAlone(text.seed));
+  }
+  EXPECT_LT(BytesOnDisk(Cache("w2")), bytes_ * 8 / 10);
+}
+
+// A file with one wrong bit, which the sampled hash does not see: the plan that needs it fails and says which tensor.
+TEST_F(RingWeightsTest, AFileWithAFlippedBitIsRefusedByItsTensor) {
+  const auto model = testing::Opened(model_.path());
+  const auto manifest = testing::ManifestOf(model);
+  const uint32_t piece = PiecesOf(*manifest, {5, 6}, false, false, false).layers[0][3];
+  const Extent& at = manifest->pieces[piece].at;
+  ASSERT_GT(at.bytes, 70'000u);
+  const std::string copy = folder_.path() + "/copy.gguf";
+  std::filesystem::copy_file(model_.path(), copy);
+  testing::FlipBit(copy, at.offset + at.bytes - 40);
+  Ring ring(model_.path(), Serve({"--no-local", "--min-workers", "1"}));
+  ring.AddWorker("w1", Fetches("w1"));
+  ASSERT_TRUE(ring.Serves(1));
+  ring.AddWorker("w2", {"--model", copy, "--cache", Cache("w2")});
+  ASSERT_TRUE(Eventually([&] { return Member(ring, "w2").has_value(); }));
+  const auto change = AskResize(ring.address(), "w1=0-3,w2=4-8");
+  ASSERT_FALSE(change.ok());
+  EXPECT_THAT(Message(change.status()), HasSubstr(manifest->Describe(piece)));
+  // Layers that are alike in both files are fine.
+  const auto fine = AskResize(ring.address(), "w2=0-3,w1=4-8");
+  EXPECT_TRUE(fine.ok()) << fine.status();
+  EXPECT_EQ(TextOf(ring, 2), TextAlone(2));
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,147 @@
+// A network between two UDP links in virtual time: a rate with a queue, delay, loss, bursts of loss, reordering,
+// duplicates, flipped bits, a largest size that may shrink. Seeded: the same seed gives the same run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "transport/udp_core.h"
+
+namespace gyre::testing {
+
+// One direction.
+struct UdpPath {
+  double bytes_per_second = 12.5e6;
+  size_t queue = 1 << 20;  // bytes that wait; what comes on top is lost
+  Duration delay{};
+  Duration jitter{};  // a datagram takes up to so much longer, and others overtake it
+  double loss = 0, duplicate = 0, flip = 0;
+  double burst = 0;  // how often a burst of loss begins, of all datagrams
+  int burst_length = 0;
+  size_t largest = 65507;
+};
+
+class UdpNetwork {
+ public:
+  static constexpr size_t kOverhead = 28;  // of IP and UDP
+
+  UdpNetwork(const UdpPath& path, uint64_t seed, const UdpCoreOptions& options = {})
+      : path_{path, path}, random_(seed), room_(kUdpLargest) {
+    UdpKeys keys;
+    for (size_t i = 0; i < keys.send.size(); ++i) {
+      keys.send[i] = static_cast<std::byte>(i + seed);
+      keys.receive[i] = static_cast<std::byte>(i * 3 + seed);
+    }
+    const UdpKeys other{.send = keys.receive, .receive = keys.send};
+    core_[0] = std::make_unique<UdpCore>(options, keys, 2, Address(1), now_);
+    core_[1] = std::make_unique<UdpCore>(options, other, 1, std::nullopt, now_);
+    Send(0);
+  }
+
+  UdpCore& core(int side) { return *core_[side]; }
+  UdpPath& path(int from) { return path_[from]; }
+  Deadline now() const { return now_; }
+  // The address that side 0 sends from.
+  void Move(int address) { address_[0] = address; }
+  void Cut(bool cut) { cut_ = cut; }
+  // Somebody on the way copies what side 0 sends and is faster, from this address, and forwards what is sent there.
+  void Forward(int address) { forwarder_ = address; }
+  uint64_t carried(int from) const { return carried_[from]; }  // bytes with overhead
+
+  uint64_t full(int from) const { return full_[from]; }  // datagrams for which the queue had no room
+
+  // To the next event; false: nothing will ever happen.
+  bool Step() {
+    Deadline next = events_.empty() ? kNoDeadline : events_.begin()->first;
+    for (int side : {0, 1}) next = std::min(next, core_[side]->NextTimer(now_));
+    if (next == kNoDeadline) return false;
+    now_ = std::max(now_, next);
+    while (!events_.empty() && events_.begin()->first <= now_) {
+      Event e = std::move(events_.begin()->second);
+      events_.erase(events_.begin());
+      core_[e.to]->OnDatagram(e.bytes, e.from, now_);
+    }
+    for (int side : {0, 1}) Send(side);
+    return true;
+  }
+  // All that a side has to send now.
+  void Send(int side) {
+    for (;;) {
+      const auto out = core_[side]->Next(room_, now_);
+      if (out.size == 0) return;
+      const bool forwarded = side == 1 && forwarder_ != 0 && out.to == Address(forwarder_);
+      const bool to_old = side == 1 && out.to != Address(address_[0]) && !forwarded;
+      if (!to_old) Carry(side, {room_.data(), out.size});
+    }
+  }
+
+ private:
+  struct Event {
+    int to;
+    UdpAddress from;
+    std::vector<std::byte> bytes;
+  };
+  static UdpAddress Address(int n) {
+    UdpAddress a;
+    a.bytes[0] = static_cast<std::byte>(n);
+    a.size = 16;
+    return a;
+  }
+  double Draw() { return std::uniform_real_distribution<>(0, 1)(random_); }
+
+  void Carry(int from, std::span<const std::byte> datagram) {
+    const UdpPath& path = path_[from];
+    if (cut_ || datagram.size() > path.largest) return;
+    const auto bytes = datagram.size() + kOverhead;
+    const auto took = std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(static_cast<double>(bytes) / path.bytes_per_second));
+    const Deadline begin = std::max(now_, free_[from]);
+    const double waits = std::chrono::duration<double>(begin - now_).count() * path.bytes_per_second;
+    if (waits > static_cast<double>(path.queue)) {
+      ++full_[from];
+      return;
+    }
+    free_[from] = begin + took;
+    carried_[from] += bytes;
+    if (path.burst > 0 && Draw() < path.burst) burst_[from] = path.burst_length;
+    if (burst_[from] > 0) {
+      --burst_[from];
+      return;
+    }
+    if (Draw() < path.loss) return;
+    if (from == 0 && forwarder_ != 0) {
+      events_.emplace(now_, Event{.to = 1, .from = Address(forwarder_), .bytes = {datagram.begin(), datagram.end()}});
+    }
+    for (int copies = Draw() < path.duplicate ? 2 : 1; copies > 0; --copies) {
+      Deadline at = free_[from] + path.delay;
+      if (path.jitter > Duration::zero()) {
+        at += std::chrono::duration_cast<Duration>(std::chrono::duration<double>(path.jitter) * Draw());
+      }
+      Event e{.to = 1 - from, .from = Address(address_[from]), .bytes = {datagram.begin(), datagram.end()}};
+      if (Draw() < path.flip) {
+        const auto bit = random_() % (8 * e.bytes.size());
+        e.bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      }
+      events_.emplace(at, std::move(e));
+    }
+  }
+
+  UdpPath path_[2];
+  std::mt19937_64 random_;
+  std::vector<std::byte> room_;
+  Deadline now_ = Deadline(std::chrono::hours(1));
+  std::unique_ptr<UdpCore> core_[2];
+  std::multimap<Deadline, Event> events_;
+  Deadline free_[2] = {};
+  int burst_[2] = {};
+  int address_[2] = {0, 1};
+  uint64_t carried_[2] = {}, full_[2] = {};
+  bool cut_ = false;
+  int forwarder_ = 0;
+};
+
+}  // namespace gyre::testing

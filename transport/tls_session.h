@@ -1,0 +1,77 @@
+// The state of one connection over TLS: bytes in, bytes out, and no socket. Whoever owns one carries its bytes.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "identity/identity.h"
+
+namespace gyre {
+
+struct TlsSessionOptions {
+  // A sender takes a new key after so many records or so long (RFC 8446, 5.5 allows 2^24.5 records for AES-GCM).
+  uint64_t records_a_key = uint64_t{1} << 23;
+  Duration key_life = std::chrono::hours(1);
+};
+
+// One thread seals and takes the output, and one feeds and opens, at a time. Errors are for good and do not name the
+// peer; none of them leaves anything in OpenSSL's queue of errors.
+class TlsSession {
+ public:
+  static constexpr size_t kRecord = 16 << 10;  // bytes
+
+  // Says who the owner of the peer's certificate is, or why it is refused. Called once, when signature and dates are
+  // checked.
+  using CheckPeer = std::function<StatusOr<Principal>(X509* peer)>;
+
+  // Between holders of identities. kResourceExhausted: no memory is left.
+  static StatusOr<std::unique_ptr<TlsSession>> Make(std::shared_ptr<const Identity> identity, TlsSide side,
+                                                    const TlsSessionOptions& options = {});
+  // `protocol` is the one of `context`. An empty `check`: the peer has no certificate.
+  static StatusOr<std::unique_ptr<TlsSession>> Make(SSL_CTX* context, TlsSide side, const char* protocol,
+                                                    CheckPeer check, const TlsSessionOptions& options = {});
+
+  // Goes on with the handshake. True: it is done. kFailedPrecondition, kInvalidArgument: the peer is refused.
+  // kDataLoss: what came is no handshake, or the peer refuses this end.
+  StatusOr<bool> Handshake();
+  // Once the handshake is done. Its name is empty where the peer has no certificate.
+  const Principal& peer() const { return peer_; }
+
+  // Takes bytes that came from the peer.
+  Status Feed(std::span<const std::byte> bytes);
+  // Plain bytes of what was fed; nullopt: none is whole yet; 0: the peer's end. kDataLoss.
+  StatusOr<std::optional<size_t>> Open(std::span<std::byte> into);
+  // Seals all of it, in records of at most kRecord bytes. REQUIRES: not empty.
+  Status Seal(std::span<const std::byte> plain);
+  // Moves what is to be sent behind `out`.
+  void TakeOutput(std::vector<std::byte>* out);
+
+  uint64_t key_updates() const { return key_updates_; }  // of this end's sending key
+
+ private:
+  TlsSession() = default;
+  Status CheckPeerNow();
+  Status RenewKey() GYRE_REQUIRES(mutex_);
+  Status Failed(int result) GYRE_REQUIRES(mutex_);
+
+  std::shared_ptr<const Identity> identity_;  // owns the context
+  TlsSessionOptions options_;
+  std::string protocol_;
+  CheckPeer check_;
+  Principal peer_;
+  Mutex mutex_;  // OpenSSL's state is one for both directions
+  SslPtr ssl_ GYRE_GUARDED_BY(mutex_);
+  uint64_t records_ GYRE_GUARDED_BY(mutex_) = 0;
+  Deadline key_since_ GYRE_GUARDED_BY(mutex_){};
+  std::atomic<uint64_t> key_updates_{0};
+};
+
+}  // namespace gyre

@@ -1,0 +1,82 @@
+// The cryptography of UDP links (docs/wire.md, "UDP"): HMAC and HKDF with SHA-256 (RFC 2104, 5869), packets sealed by
+// AES-256-GCM whose keys are renewed as the link goes on. OpenSSL's, under names of our own.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "transport/link.h"
+
+struct evp_cipher_ctx_st;
+
+namespace gyre {
+
+using Hash256 = std::array<std::byte, 32>;
+
+inline constexpr size_t kSealTag = 16;
+
+// Of the parts, one after the other. All of these throw std::bad_alloc where OpenSSL has no memory.
+Hash256 Sha256(std::initializer_list<ByteSpan> parts);
+Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts);
+// HKDF-Expand to 32 bytes with the info `label` followed by `context`.
+Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan context = {});
+bool SameBytes(ByteSpan a, ByteSpan b);  // in constant time
+void RandomBytes(std::span<std::byte> out);
+
+// One key, in one direction. Not thread-safe.
+class PacketCipher {
+ public:
+  enum class Use { kSeal, kOpen };
+  PacketCipher(Use use, const Hash256& secret);
+
+  // `packet` is a header of `header` bytes, the text, and room for the tag. In place.
+  void Seal(uint64_t number, std::span<std::byte> packet, size_t header);
+  // The text, in place. nullopt: it was not sealed with this key.
+  std::optional<std::span<std::byte>> Open(uint64_t number, std::span<std::byte> packet, size_t header);
+
+ private:
+  std::array<unsigned char, 12> Nonce(uint64_t number) const;
+  struct Free {
+    void operator()(evp_cipher_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_cipher_ctx_st, Free> context_;
+  std::array<unsigned char, 12> iv_;
+};
+
+// The keys of a link's outgoing packets, one after the other.
+class PacketSealer {
+ public:
+  explicit PacketSealer(const Hash256& secret);
+  uint16_t phase() const { return phase_; }
+  uint64_t sealed() const { return sealed_; }  // with the current key
+  void Renew();
+  void Seal(uint64_t number, std::span<std::byte> packet, size_t header);
+
+ private:
+  Hash256 secret_;
+  PacketCipher cipher_;
+  uint16_t phase_ = 0;
+  uint64_t sealed_ = 0;
+};
+
+// The keys of a link's incoming packets: follows the peer to its next key, and keeps the last one.
+class PacketOpener {
+ public:
+  explicit PacketOpener(const Hash256& secret);
+  std::optional<std::span<std::byte>> Open(uint16_t phase, uint64_t number, std::span<std::byte> packet, size_t header);
+
+ private:
+  Hash256 next_secret_;
+  PacketCipher current_;
+  PacketCipher next_;
+  std::optional<PacketCipher> last_;
+  uint16_t phase_ = 0;
+};
+
+}  // namespace gyre

@@ -1,0 +1,245 @@
+#include "transport/udp_wire.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/host_port.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kBatchBytes = 256 << 10;
+constexpr size_t kMostSegments = 64, kMostGroup = 65000;
+constexpr int kSocketBuffer = 4 << 20;
+constexpr int kWaitMs = 5;  // for room in the socket
+static_assert(sizeof(sockaddr_in6) == sizeof(UdpAddress::bytes));
+
+struct SocketAddress {
+  sockaddr_storage at{};
+  socklen_t size = 0;
+};
+
+// As a socket of this family takes it.
+SocketAddress ToSocket(const UdpAddress& address, int family) {
+  SocketAddress out;
+  std::memcpy(&out.at, address.bytes.data(), address.size);
+  out.size = address.size;
+  if (family != AF_INET6 || out.at.ss_family != AF_INET) return out;
+  const auto v4 = reinterpret_cast<const sockaddr_in&>(out.at);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = v4.sin_port;
+  v6.sin6_addr.s6_addr[10] = v6.sin6_addr.s6_addr[11] = 0xff;
+  std::memcpy(&v6.sin6_addr.s6_addr[12], &v4.sin_addr, 4);
+  std::memcpy(&out.at, &v6, sizeof v6);
+  out.size = sizeof v6;
+  return out;
+}
+
+}  // namespace
+
+UdpAddress ToUdpAddress(const sockaddr* address, socklen_t size) {
+  UdpAddress out;
+  if (address->sa_family == AF_INET6 && size >= sizeof(sockaddr_in6)) {
+    sockaddr_in6 v6;
+    std::memcpy(&v6, address, sizeof v6);
+    v6.sin6_flowinfo = 0;
+    if (!IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+      std::memcpy(out.bytes.data(), &v6, sizeof v6);
+      out.size = sizeof v6;
+      return out;
+    }
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_port = v6.sin6_port;
+    std::memcpy(&v4.sin_addr, &v6.sin6_addr.s6_addr[12], 4);
+    std::memcpy(out.bytes.data(), &v4, sizeof v4);
+    out.size = sizeof v4;
+  } else if (address->sa_family == AF_INET && size >= sizeof(sockaddr_in)) {
+    std::memcpy(out.bytes.data(), address, sizeof(sockaddr_in));
+    out.size = sizeof(sockaddr_in);
+  }
+  return out;
+}
+
+std::string FormatUdpAddress(const UdpAddress& address) {
+  const SocketAddress a = ToSocket(address, 0);
+  char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "0";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&a.at), a.size, host, sizeof host, port, sizeof port,
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  return FormatHostPort(host, static_cast<uint16_t>(std::atoi(port)));
+}
+
+UdpAddress WithPort(UdpAddress address, uint16_t port) {
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+  const uint16_t big = htons(port);
+  std::memcpy(address.bytes.data() + offsetof(sockaddr_in, sin_port), &big, sizeof big);
+  return address;
+}
+
+UdpBatch::UdpBatch() : bytes_(std::make_unique_for_overwrite<std::byte[]>(kBatchBytes)) {}
+
+std::span<std::byte> UdpBatch::Room() {
+  return kBatchBytes - used_ < kUdpLargest ? std::span<std::byte>() : std::span(bytes_.get() + used_, kUdpLargest);
+}
+
+void UdpBatch::Add(size_t size, const UdpAddress& to) {
+  Group* last = groups_.empty() ? nullptr : &groups_.back();
+  if (last == nullptr || last->closed || last->to != to || size > last->segment || last->count == kMostSegments ||
+      last->bytes + size > kMostGroup) {
+    groups_.push_back({.offset = used_, .bytes = 0, .segment = size, .count = 0, .to = to, .closed = false});
+    last = &groups_.back();
+  }
+  last->bytes += size;
+  ++last->count;
+  last->closed = size < last->segment;  // only the last one may be shorter
+  used_ += size;
+}
+
+void UdpBatch::Clear() {
+  used_ = 0;
+  groups_.clear();
+}
+
+StatusOr<UdpSocket> UdpSocket::Open(const std::string& listen) {
+  HostPort at;
+  if (!listen.empty()) {
+    GYRE_ASSIGN_OR_RETURN(at, ParseHostPort(listen));
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  const auto open = [&](const sockaddr* address, socklen_t size, UdpSocket* s) -> Status {
+    s->family_ = address->sa_family;
+    s->fd_ = Fd(::socket(s->family_, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!s->fd_.ok()) return ResourceExhausted("no UDP socket: {}", std::strerror(errno));
+    const auto set = [s](int level, int name, int value) {
+      ::setsockopt(s->fd_.get(), level, name, &value, sizeof value);
+    };
+    set(SOL_SOCKET, SO_RCVBUF, kSocketBuffer);
+    set(SOL_SOCKET, SO_SNDBUF, kSocketBuffer);
+    set(SOL_UDP, UDP_GRO, 1);
+    set(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+    if (s->family_ == AF_INET6) {
+      set(IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+      if (listen.empty()) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    }
+    sockaddr_storage bound{};
+    socklen_t bound_size = sizeof bound;
+    if (::bind(s->fd_.get(), address, size) != 0 ||
+        ::getsockname(s->fd_.get(), reinterpret_cast<sockaddr*>(&bound), &bound_size) != 0) {
+      return Unavailable("cannot take datagrams at {}: {}", listen, std::strerror(errno));
+    }
+    s->port_ = ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+    return absl::OkStatus();
+  };
+  UdpSocket socket;
+  if (listen.empty()) {
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    if (open(reinterpret_cast<const sockaddr*>(&v6), sizeof v6, &socket).ok()) return socket;
+    GYRE_RETURN_IF_ERROR(open(reinterpret_cast<const sockaddr*>(&v4), sizeof v4, &socket));
+    return socket;
+  }
+  addrinfo* list = nullptr;
+  if (const int e = getaddrinfo(at.host.c_str(), std::to_string(at.port).c_str(), &hints, &list); e != 0) {
+    return Unavailable("{}: {}", listen, gai_strerror(e));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> free(list, freeaddrinfo);
+  GYRE_RETURN_IF_ERROR(open(list->ai_addr, list->ai_addrlen, &socket));
+  return socket;
+}
+
+// False: `error` says why. `whole`: as one message that the kernel cuts.
+bool UdpSocket::SendGroup(const UdpBatch& batch, const UdpBatch::Group& group, bool whole, int* error) const {
+  SocketAddress to = ToSocket(group.to, family_);
+  const size_t step = whole ? group.bytes : group.segment;
+  for (size_t at = 0; at < group.bytes; at += step) {
+    iovec part{.iov_base = batch.bytes_.get() + group.offset + at, .iov_len = std::min(step, group.bytes - at)};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
+    msghdr message{};
+    message.msg_name = &to.at;
+    message.msg_namelen = to.size;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (whole && group.count > 1) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* c = CMSG_FIRSTHDR(&message);
+      c->cmsg_level = SOL_UDP;
+      c->cmsg_type = UDP_SEGMENT;
+      c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+      const auto segment = static_cast<uint16_t>(group.segment);
+      std::memcpy(CMSG_DATA(c), &segment, sizeof segment);
+    }
+    for (int tries = 0;; ++tries) {
+      if (::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) break;
+      *error = errno;
+      if (errno == EINTR) continue;
+      if ((errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) || tries > 0) return false;
+      pollfd p{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
+      ::poll(&p, 1, kWaitMs);
+    }
+  }
+  return true;
+}
+
+void UdpSocket::Send(const UdpBatch& batch, const std::function<void(size_t)>& too_large) const {
+  for (const UdpBatch::Group& group : batch.groups_) {
+    int error = 0;
+    if (SendGroup(batch, group, true, &error)) continue;
+    // The device can't cut them (EIO), or not into this size (EINVAL).
+    if (group.count > 1 && (error == EIO || error == EINVAL) && SendGroup(batch, group, false, &error)) continue;
+    if (error == EMSGSIZE || error == EINVAL) too_large(group.segment);
+  }
+}
+
+UdpReceiver::UdpReceiver() : bytes_(std::make_unique_for_overwrite<std::byte[]>(kMessages * kBytes)) {}
+
+bool UdpReceiver::Receive(const UdpSocket& socket,
+                          const std::function<void(std::span<std::byte>, const UdpAddress&)>& fn) {
+  struct Slot {
+    sockaddr_storage from;
+    iovec part;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
+  };
+  std::array<Slot, kMessages> slots;
+  std::array<mmsghdr, kMessages> messages{};
+  for (size_t i = 0; i < kMessages; ++i) {
+    Slot& s = slots[i];
+    s.part = {.iov_base = bytes_.get() + i * kBytes, .iov_len = kBytes};
+    msghdr& m = messages[i].msg_hdr;
+    m.msg_name = &s.from;
+    m.msg_namelen = sizeof s.from;
+    m.msg_iov = &s.part;
+    m.msg_iovlen = 1;
+    m.msg_control = s.control.data();
+    m.msg_controllen = s.control.size();
+  }
+  const int n = ::recvmmsg(socket.fd(), messages.data(), kMessages, MSG_DONTWAIT, nullptr);
+  for (int i = 0; i < n; ++i) {
+    msghdr& m = messages[static_cast<size_t>(i)].msg_hdr;
+    size_t segment = messages[static_cast<size_t>(i)].msg_len;
+    const size_t size = segment;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
+      int value = 0;
+      if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) std::memcpy(&value, CMSG_DATA(c), sizeof value);
+      if (value > 0) segment = static_cast<size_t>(value);
+    }
+    const UdpAddress from = ToUdpAddress(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen);
+    auto* const bytes = static_cast<std::byte*>(m.msg_iov->iov_base);
+    for (size_t at = 0; at < size; at += segment) fn({bytes + at, std::min(segment, size - at)}, from);
+  }
+  return n > 0;
+}
+
+}  // namespace gyre

@@ -1,0 +1,81 @@
+// UDP sockets in batches: datagrams of one size leave and come with one system call where the kernel has GSO and GRO.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/fd.h"
+#include "transport/udp_packet.h"
+
+namespace gyre {
+
+// sockaddr_in and sockaddr_in6 only.
+UdpAddress ToUdpAddress(const sockaddr* address, socklen_t size);
+// "HOST:PORT".
+std::string FormatUdpAddress(const UdpAddress& address);
+// The same host, another port.
+UdpAddress WithPort(UdpAddress address, uint16_t port);
+
+// Datagrams that are to leave, one behind the other in one buffer. Those of one size and address make a group.
+class UdpBatch {
+ public:
+  UdpBatch();
+  // Room for one more datagram of any size; empty: the batch is full.
+  std::span<std::byte> Room();
+  // What was written there. Datagrams longer than the group's first begin a new one.
+  void Add(size_t size, const UdpAddress& to);
+  bool empty() const { return groups_.empty(); }
+  void Clear();
+
+ private:
+  friend class UdpSocket;
+  struct Group {
+    size_t offset, bytes, segment, count;
+    UdpAddress to;
+    bool closed;
+  };
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t used_ = 0;
+  std::vector<Group> groups_;
+};
+
+class UdpSocket {
+ public:
+  // "HOST:PORT"; an empty host: all addresses, of both families where the system has both. Where the port is taken:
+  // kUnavailable. Datagrams are never cut into fragments.
+  static StatusOr<UdpSocket> Open(const std::string& listen);
+  int fd() const { return fd_.get(); }
+  uint16_t port() const { return port_; }
+
+  // Sends what the network takes: the rest is lost, as datagrams are. Calls too_large with the size of those that the
+  // interface does not take. Any thread.
+  void Send(const UdpBatch& batch, const std::function<void(size_t)>& too_large) const;
+
+ private:
+  bool SendGroup(const UdpBatch& batch, const UdpBatch::Group& group, bool whole, int* error) const;
+
+  Fd fd_;
+  uint16_t port_ = 0;
+  int family_ = 0;
+};
+
+// Takes datagrams in, many with one call. One thread.
+class UdpReceiver {
+ public:
+  UdpReceiver();
+  // Calls fn for each datagram that is there now, up to a batch; the bytes may be overwritten. False: none was there.
+  bool Receive(const UdpSocket& socket, const std::function<void(std::span<std::byte>, const UdpAddress&)>& fn);
+
+ private:
+  static constexpr size_t kMessages = 8, kBytes = 64 << 10;
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+}  // namespace gyre

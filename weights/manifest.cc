@@ -1,0 +1,322 @@
+#include "weights/manifest.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <limits>
+#include <thread>
+#include <unordered_map>
+
+#include "base/coding.h"
+#include "model/mapped_file.h"
+#include "model/quoted.h"
+#include "model/tensor_table.h"
+
+namespace gyre {
+namespace {
+
+constexpr char kMagic[8] = {'G', 'Y', 'R', 'E', 'M', 'A', 'N', '1'};
+constexpr uint32_t kMostFiles = 100'000;
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // of all files
+constexpr size_t kMostName = 512;
+constexpr uint32_t kMostDims = 8, kMostExtents = 16;
+
+// Names that are files of a folder and nothing else, on every machine.
+bool IsFileName(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < '\x7F' && c != '/' && c != '\\'; });
+}
+
+// Opening a model may read vectors (norms, biases, rotary factors), wherever its layers are. They are small.
+bool IsReadAtOpening(const std::string& name, const TensorView& t) {
+  return t.dims.size() <= 1 || name.rfind("rope_", 0) == 0;
+}
+
+// Fewer bytes between two tensors are padding, and belong to the first one.
+constexpr uint64_t kPadding = 64;
+
+// The layer of "blk.N.xxx", -1 for other names.
+int LayerOfTensor(const std::string& name) {
+  if (name.rfind("blk.", 0) != 0) return -1;
+  int layer = 0;
+  size_t at = 4;
+  for (; at < name.size() && name[at] >= '0' && name[at] <= '9'; ++at) {
+    if (layer > 1'000'000) return -1;
+    layer = 10 * layer + (name[at] - '0');
+  }
+  return at > 4 && at < name.size() && name[at] == '.' ? layer : -1;
+}
+
+struct Owned {
+  Extent at;
+  uint32_t tensor = 0;
+};
+
+// Cuts every file into pieces: those of the tensors' extents, and header between them. kDataLoss: an extent that is
+// empty, outside of its file, or overlaps another one.
+Status CutIntoPieces(Manifest* m) {
+  std::vector<std::vector<Owned>> by_file(m->files.size());
+  for (size_t t = 0; t < m->tensors.size(); ++t) {
+    for (const Extent& e : m->tensors[t].extents) {
+      if (e.file >= m->files.size() || e.bytes == 0 || e.offset > m->files[e.file].size ||
+          e.bytes > m->files[e.file].size - e.offset) {
+        return DataLoss("tensor {}: {} bytes at {} of file {} are not in it", Printable(m->tensors[t].name), e.bytes,
+                        e.offset, e.file);
+      }
+      by_file[e.file].push_back({e, static_cast<uint32_t>(t)});
+    }
+  }
+  m->pieces.clear();
+  for (size_t f = 0; f < by_file.size(); ++f) {
+    auto& owned = by_file[f];
+    std::sort(owned.begin(), owned.end(), [](const Owned& a, const Owned& b) { return a.at.offset < b.at.offset; });
+    uint64_t at = 0;
+    auto add = [&](uint64_t bytes, uint32_t tensor) {
+      while (bytes > 0) {
+        const uint64_t n = std::min(bytes, kPieceBytes);
+        m->pieces.push_back({.at = {.file = static_cast<uint32_t>(f), .offset = at, .bytes = n}, .tensor = tensor});
+        at += n;
+        bytes -= n;
+      }
+    };
+    for (size_t i = 0; i < owned.size(); ++i) {
+      const Owned& o = owned[i];
+      if (o.at.offset < at) return DataLoss("tensor {} overlaps another one", Printable(m->tensors[o.tensor].name));
+      add(o.at.offset - at, kHeaderPiece);
+      const uint64_t end = o.at.offset + o.at.bytes;
+      const uint64_t next = i + 1 < owned.size() ? owned[i + 1].at.offset : m->files[f].size;
+      add(o.at.bytes + (next > end && next - end < kPadding ? next - end : 0), o.tensor);
+    }
+    add(m->files[f].size - at, kHeaderPiece);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::byte> EncodeAll(const Manifest& m) {
+  Encoder out;
+  out.PutBytes(kMagic, sizeof kMagic);
+  out.Put(static_cast<uint32_t>(kPieceBytes));
+  out.Put(static_cast<uint32_t>(m.files.size()));
+  for (const ManifestFile& f : m.files) {
+    out.PutString(f.name);
+    out.Put(f.size);
+  }
+  out.PutString(m.open);
+  out.Put(static_cast<uint32_t>(m.tensors.size()));
+  for (const ManifestTensor& t : m.tensors) {
+    out.PutString(t.name);
+    out.Put(t.type);
+    out.PutVector(std::span<const uint64_t>(t.dims));
+    out.Put(static_cast<uint32_t>(t.extents.size()));
+    for (const Extent& e : t.extents) {
+      out.Put(e.file);
+      out.Put(e.offset);
+      out.Put(e.bytes);
+    }
+  }
+  out.Put(static_cast<uint32_t>(m.pieces.size()));
+  for (const Piece& p : m.pieces) out.PutBytes(p.sha256.data(), p.sha256.size());
+  return {out.bytes().begin(), out.bytes().end()};
+}
+
+// Where bytes lie in the files; bytes == 0: in none of them.
+Extent Locate(const ModelBytes& files, const std::byte* data, uint64_t bytes) {
+  for (size_t f = 0; f < files.bytes.size(); ++f) {
+    const std::byte* begin = files.bytes[f].data();
+    if (data < begin || data >= begin + files.bytes[f].size()) continue;
+    return {.file = static_cast<uint32_t>(f), .offset = static_cast<uint64_t>(data - begin), .bytes = bytes};
+  }
+  return {};
+}
+
+}  // namespace
+
+uint64_t Manifest::HeaderBytes() const {
+  uint64_t sum = 0;
+  for (const Piece& p : pieces) sum += p.tensor == kHeaderPiece ? p.at.bytes : 0;
+  return sum;
+}
+
+std::string Manifest::Describe(uint32_t piece) const {
+  const Piece& p = pieces[piece];
+  if (p.tensor != kHeaderPiece) return "tensor " + Printable(tensors[p.tensor].name);
+  return "the header of " + files[p.at.file].name;
+}
+
+StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
+  namespace fs = std::filesystem;
+  ModelBytes out;
+  const auto mapped = model->files();
+  if (mapped.empty()) return FailedPrecondition("{} has no files", model->path());
+  auto add = [&out](std::string name, const std::shared_ptr<const MappedFile>& file) {
+    out.files.push_back({std::move(name), file->bytes().size()});
+    out.paths.push_back(file->path());
+    out.bytes.push_back(file->bytes());
+    out.keep.push_back(file);
+  };
+  const bool folder = std::any_of(mapped.begin(), mapped.end(), [](const auto& file) {
+    return fs::path(file->path()).extension() == ".safetensors";
+  });
+  if (!folder) {
+    // Not the user's names: equal files are equal models.
+    const auto head = mapped[0]->bytes();
+    const bool gguf =
+        head.size() >= 4 && std::equal(head.begin(), head.begin() + 4, std::as_bytes(std::span("GGUF", 4)).begin());
+    for (size_t i = 0; i < mapped.size(); ++i) {
+      add(mapped.size() > 1 ? fmt::format("model-{:05}-of-{:05}.gguf", i + 1, mapped.size())
+          : gguf            ? "model.gguf"
+                            : "model.bin",
+          mapped[i]);
+    }
+    out.open = out.files[0].name;
+    return out;
+  }
+  for (const auto& file : mapped) {
+    const fs::path path(file->path());
+    const std::string name = path.filename().string();
+    const bool opens = name == "config.json" || name == "model.safetensors.index.json";
+    if (opens || path.extension() == ".safetensors") add(name, file);  // the others are the tokenizer's
+  }
+  for (const ManifestFile& f : out.files) {
+    if (!IsFileName(f.name)) return Unimplemented("a model's file with the name {}", Printable(f.name));
+  }
+  out.open = ".";
+  return out;
+}
+
+StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes) {
+  Manifest m;
+  m.files = bytes.files;
+  m.open = bytes.open;
+  for (const auto& [name, t] : model.tensors().all()) {
+    if (IsReadAtOpening(name, t) || t.bytes == 0) continue;
+    ManifestTensor tensor{.name = name, .type = static_cast<uint32_t>(t.type), .dims = t.dims, .extents = {}};
+    const Extent data = Locate(bytes, t.data, t.bytes);
+    if (data.bytes == 0) continue;  // opening makes it of what it read
+    tensor.extents.push_back(data);
+    if (t.scales != nullptr && t.group > 0) {
+      const Extent scales = Locate(bytes, t.scales, t.bytes / t.group * 4);
+      if (scales.bytes > 0) tensor.extents.push_back(scales);
+    }
+    m.tensors.push_back(std::move(tensor));
+  }
+  std::sort(m.tensors.begin(), m.tensors.end(),
+            [](const ManifestTensor& a, const ManifestTensor& b) { return a.name < b.name; });
+  GYRE_RETURN_IF_ERROR(CutIntoPieces(&m));
+  return m;
+}
+
+Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool(uint64_t, uint64_t)>& progress,
+                  Manifest* manifest) {
+  uint64_t total = 0;
+  for (const Piece& p : manifest->pieces) total += p.at.bytes;
+  std::atomic<size_t> next{0};
+  std::atomic<uint64_t> done{0};
+  std::atomic<bool> ends{false};
+  auto work = [&](bool reports) {
+    for (size_t i = next++; i < manifest->pieces.size() && !ends; i = next++) {
+      Piece& p = manifest->pieces[i];
+      p.sha256 = Sha256Of(bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes));
+      done += p.at.bytes;
+      if (reports && progress && progress(done, total)) ends = true;
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(work, false);
+  work(true);
+  for (std::thread& t : others) t.join();
+  if (ends) return absl::CancelledError("the model's hashes were given up");
+  manifest->root = Sha256Of(EncodeAll(*manifest));
+  return absl::OkStatus();
+}
+
+std::vector<std::byte> EncodeManifest(const Manifest& manifest) { return EncodeAll(manifest); }
+
+StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
+  if (bytes.size() > kMaxManifest)
+    return DataLoss("a manifest of {} bytes, at most {} are read", bytes.size(), kMaxManifest);
+  Decoder in(bytes);
+  Manifest m;
+  char magic[sizeof kMagic] = {};
+  in.GetBytes(magic, sizeof magic);
+  if (!in.ok() || std::memcmp(magic, kMagic, sizeof magic) != 0) return DataLoss("no manifest of this version");
+  if (const auto piece = in.Get<uint32_t>(); piece != kPieceBytes) {
+    return DataLoss("a manifest with pieces of {} bytes, expected {}", piece, kPieceBytes);
+  }
+  const uint32_t files = in.GetCount(13);
+  if (files > kMostFiles) return DataLoss("a manifest of {} files, at most {}", files, kMostFiles);
+  uint64_t total = 0;
+  std::unordered_map<std::string, int> names;
+  for (uint32_t i = 0; i < files && in.ok(); ++i) {
+    ManifestFile f{.name = in.GetString(), .size = in.Get<uint64_t>()};
+    if (!in.ok()) break;
+    if (!IsFileName(f.name) || !names.emplace(f.name, 0).second)
+      return DataLoss("a manifest with a file of the name {}", Printable(f.name));
+    if (f.size == 0 || f.size > kMostBytes - total) return DataLoss("file {} of {} bytes", f.name, f.size);
+    total += f.size;
+    m.files.push_back(std::move(f));
+  }
+  m.open = in.GetString();
+  if (in.ok() && m.open != "." && names.count(m.open) == 0)
+    return DataLoss("a manifest that opens {}", Printable(m.open));
+  const uint32_t tensors = in.GetCount(16);
+  names.clear();
+  for (uint32_t i = 0; i < tensors && in.ok(); ++i) {
+    ManifestTensor t;
+    t.name = in.GetString();
+    t.type = in.Get<uint32_t>();
+    in.GetVector(&t.dims);
+    const uint32_t extents = in.GetCount(20);
+    if (!in.ok()) break;
+    if (t.name.empty() || t.name.size() > kMostName || !names.emplace(t.name, 0).second)
+      return DataLoss("a manifest with a tensor of the name {}", Printable(t.name));
+    if (t.dims.size() > kMostDims || extents == 0 || extents > kMostExtents)
+      return DataLoss("tensor {}: {} dimensions in {} places", Printable(t.name), t.dims.size(), extents);
+    for (uint32_t e = 0; e < extents; ++e) {
+      Extent extent;
+      extent.file = in.Get<uint32_t>();
+      extent.offset = in.Get<uint64_t>();
+      extent.bytes = in.Get<uint64_t>();
+      t.extents.push_back(extent);
+    }
+    m.tensors.push_back(std::move(t));
+  }
+  const uint32_t pieces = in.GetCount(sizeof(Hash256));
+  if (!in.ok()) return DataLoss("a manifest of {} bytes is cut", bytes.size());
+  // Before any memory is taken for them: every tensor's extent may add a piece that is not full, and the header's too.
+  uint64_t most = total / kPieceBytes + m.files.size();
+  for (const ManifestTensor& t : m.tensors) most += 2 * t.extents.size();
+  if (pieces > most || pieces < total / kPieceBytes) {
+    return DataLoss("a manifest of {} pieces for {} bytes", pieces, total);
+  }
+  GYRE_RETURN_IF_ERROR(CutIntoPieces(&m));
+  if (m.pieces.size() != pieces) return DataLoss("a manifest of {} pieces, expected {}", pieces, m.pieces.size());
+  for (Piece& p : m.pieces) in.GetBytes(p.sha256.data(), p.sha256.size());
+  if (!in.Done()) return DataLoss("a manifest of {} bytes has a wrong length", bytes.size());
+  m.root = Sha256Of(bytes);
+  return m;
+}
+
+NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head) {
+  NeededPieces out;
+  out.layers.resize(static_cast<size_t>(std::max(0, range.size())));
+  std::vector<std::vector<uint32_t>*> place(manifest.tensors.size(), nullptr);
+  for (size_t t = 0; t < manifest.tensors.size(); ++t) {
+    const std::string& name = manifest.tensors[t].name;
+    const int layer = LayerOfTensor(name);
+    if (layer >= 0) {
+      if (layer >= range.begin && layer < range.end) place[t] = &out.layers[static_cast<size_t>(layer - range.begin)];
+    } else if (name.rfind("token_embd.", 0) == 0) {
+      if (first || (last && tied_head)) place[t] = &out.ends;
+    } else if (name.rfind("output", 0) != 0 || last) {
+      place[t] = &out.ends;
+    }
+  }
+  for (size_t p = 0; p < manifest.pieces.size(); ++p) {
+    const uint32_t tensor = manifest.pieces[p].tensor;
+    if (tensor != kHeaderPiece && place[tensor] != nullptr) place[tensor]->push_back(static_cast<uint32_t>(p));
+  }
+  return out;
+}
+
+}  // namespace gyre

@@ -1,0 +1,94 @@
+// What a model's files consist of: tensors, header, and the SHA-256 of every piece. docs/weights.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "model/weights.h"
+#include "weights/sha256.h"
+
+namespace gyre {
+
+// A piece has at most so many bytes.
+inline constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+// Piece::tensor of what belongs to no tensor: it is needed to open the model.
+inline constexpr uint32_t kHeaderPiece = UINT32_MAX;
+// Bytes of an encoded manifest, at most.
+inline constexpr uint64_t kMaxManifest = uint64_t{512} << 20;
+
+struct ManifestFile {
+  std::string name;  // within the model, without a folder
+  uint64_t size = 0;
+};
+
+// A run of bytes of one file.
+struct Extent {
+  uint32_t file = 0;
+  uint64_t offset = 0, bytes = 0;
+};
+
+struct ManifestTensor {
+  std::string name;            // GGUF's
+  uint32_t type = 0;           // DType's number
+  std::vector<uint64_t> dims;  // as TensorView
+  std::vector<Extent> extents;
+};
+
+struct Piece {
+  Extent at;
+  uint32_t tensor = kHeaderPiece;
+  Hash256 sha256{};
+};
+
+// Immutable once made.
+struct Manifest {
+  std::vector<ManifestFile> files;
+  std::string open;  // the file that OpenModel is given, "." = the folder of all
+  std::vector<ManifestTensor> tensors;
+  std::vector<Piece> pieces;  // by file and offset: they tile every file
+  Hash256 root{};              // of the encoded manifest
+
+  uint64_t HeaderBytes() const;
+  // "tensor NAME" or "the header of FILE", for messages.
+  std::string Describe(uint32_t piece) const;
+};
+
+// The bytes of each file of a model, in the manifest's order; they live as long as `keep`.
+struct ModelBytes {
+  std::vector<ManifestFile> files;
+  std::string open;
+  std::vector<std::string> paths;  // of the files on this machine
+  std::vector<std::span<const std::byte>> bytes;
+  std::vector<std::shared_ptr<const void>> keep;
+};
+
+// All files that opening the model on another machine takes; a tokenizer's own are not among them.
+// kFailedPrecondition: a model without files.
+StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model);
+
+// Everything but the hashes and the root.
+StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes);
+
+// Hashes all pieces, with `threads` threads. `progress` is told bytes done and in total, on one of them; true ends the
+// work with kCancelled.
+Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool(uint64_t, uint64_t)>& progress,
+                  Manifest* manifest);
+
+std::vector<std::byte> EncodeManifest(const Manifest& manifest);
+// Checks everything that it reads: kDataLoss with what is wrong. The root is computed.
+StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes);
+
+// Which pieces a stage needs beside the header's, in the order in which it loads: its layers, then its ends.
+struct NeededPieces {
+  std::vector<std::vector<uint32_t>> layers;  // of range.begin, ...
+  std::vector<uint32_t> ends;
+};
+NeededPieces PiecesOf(const Manifest& manifest, LayerRange range, bool first, bool last, bool tied_head);
+
+}  // namespace gyre

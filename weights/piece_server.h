@@ -1,0 +1,55 @@
+// Gives pieces to other processes, over bulk links of the ring port: docs/wire.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/link.h"
+#include "transport/ring_port.h"
+#include "weights/piece_store.h"
+
+namespace gyre {
+
+// Thread-safe.
+class PieceServer {
+ public:
+  // `port` outlives it. Serves from SetKey on.
+  explicit PieceServer(RingPort* port) : port_(port) {}
+  ~PieceServer();
+  // Links with this key are served from now on.
+  void SetKey(const RingKey& key);
+  // From now on pieces come from this store; null: none.
+  void SetStore(std::shared_ptr<PieceStore> store);
+  uint64_t bytes_sent() const { return bytes_sent_; }
+  // All links together send at most so many bytes a second; 0 = no limit.
+  void SetRate(uint64_t bytes_per_second) { rate_ = bytes_per_second; }
+  // Tests: every piece has a bit flipped.
+  void FlipBitsForTest(bool flip) { flip_ = flip; }
+
+ private:
+  struct Server {
+    std::shared_ptr<Link> link;
+    std::thread thread;
+    bool done = false;
+  };
+  void OnLink(std::unique_ptr<Link> link);
+  Status Serve(Link& link);
+  // Waits until the rate allows so many bytes.
+  void WaitForTurn(uint64_t bytes);
+  Status Answer(Link& link, const Frame& frame, std::vector<std::byte>* buffer);
+
+  RingPort* const port_;
+  std::atomic<bool> stopping_{false}, flip_{false};
+  std::atomic<uint64_t> bytes_sent_{0}, rate_{0};
+  Mutex mutex_;
+  std::shared_ptr<PieceStore> store_ GYRE_GUARDED_BY(mutex_);
+  std::list<Server> servers_ GYRE_GUARDED_BY(mutex_);
+  Deadline free_at_ GYRE_GUARDED_BY(mutex_) = Deadline::min();  // when the rate allows the next piece
+};
+
+}  // namespace gyre

@@ -1,0 +1,96 @@
+// The pieces of one model that are on this machine: in the user's own files, or in files of the cache that are not
+// whole.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "weights/manifest.h"
+
+namespace gyre {
+
+// What is known of a piece here.
+enum class PieceState : uint8_t {
+  kAbsent = 0,
+  kThere = 1,      // its hash was right
+  kUnchecked = 2,  // it may be there: it is to be hashed before use
+};
+
+// The states of a manifest's pieces, a byte each, in a file that all processes of the machine map. Thread-safe.
+class PieceStates {
+ public:
+  // From `path`, or made there with `first` for each piece; "" = in memory only. A file for another root, or of another
+  // size, is made anew. What is kThere since before the machine's last start becomes kUnchecked if `per_boot`.
+  // kResourceExhausted, kPermissionDenied, kUnavailable.
+  static StatusOr<std::unique_ptr<PieceStates>> Open(const std::string& path, const Hash256& root, size_t pieces,
+                                                     PieceState first, bool per_boot);
+  ~PieceStates();
+  PieceStates(const PieceStates&) = delete;
+  PieceStates& operator=(const PieceStates&) = delete;
+
+  PieceState Get(uint32_t piece) const;
+  void Set(uint32_t piece, PieceState state);
+
+ private:
+  PieceStates() = default;
+  std::vector<uint8_t> memory_;
+  uint8_t* bytes_ = nullptr;
+  void* mapped_ = nullptr;
+  size_t mapped_bytes_ = 0;
+};
+
+// Thread-safe.
+class PieceStore {
+ public:
+  // Over whole files. `states`: kThere or kUnchecked of each.
+  PieceStore(std::shared_ptr<const Manifest> manifest, ModelBytes files, std::unique_ptr<PieceStates> states);
+  // Over files of the cache, mapped from `folder`, that this process may write; `lock` is kept as long as the store.
+  static StatusOr<std::shared_ptr<PieceStore>> OpenPartial(std::shared_ptr<const Manifest> manifest,
+                                                           const std::string& folder,
+                                                           std::unique_ptr<PieceStates> states,
+                                                           std::shared_ptr<void> lock);
+  ~PieceStore();
+
+  const Manifest& manifest() const { return *manifest_; }
+  const std::shared_ptr<const Manifest>& shared_manifest() const { return manifest_; }
+  bool partial() const { return partial_; }
+  PieceState state(uint32_t piece) const { return states_->Get(piece); }
+  // REQUIRES: it is not absent. Views of the mapping; zeros where a hole is.
+  std::span<const std::byte> bytes(uint32_t piece) const;
+  // Hashes a piece that is unchecked. True: it is right, and kThere. False: it is absent, and in a store of whole files
+  // it is another model's; that piece stays unchecked.
+  bool Check(uint32_t piece);
+  // Checks and writes. kDataLoss: the bytes are not this piece's. kResourceExhausted: the disk is full. kInternal: not
+  // a store of the cache.
+  Status Put(uint32_t piece, std::span<const std::byte> bytes);
+  // Reads a piece for a peer, checking it first if it is unchecked. kNotFound: it is absent. kDataLoss: the file does
+  // not have it any more.
+  Status Read(uint32_t piece, std::vector<std::byte>* out);
+  // Takes the disk space that absent pieces need. kResourceExhausted.
+  Status Reserve(const std::vector<uint32_t>& pieces);
+  // Gives the disk space of pieces back, of those that are not being read. No other process may use the files. Returns
+  // the bytes that went.
+  uint64_t Drop(const std::vector<uint32_t>& pieces);
+  // The path to give to OpenModel.
+  std::string ModelPath() const;
+
+ private:
+  const std::shared_ptr<const Manifest> manifest_;
+  const ModelBytes files_;
+  const std::unique_ptr<PieceStates> states_;
+  std::string folder_;
+  bool partial_ = false;
+  std::vector<int> fds_;  // of the files
+  std::shared_ptr<void> lock_;
+  Mutex mutex_;
+  std::unordered_map<uint32_t, int> read_ GYRE_GUARDED_BY(mutex_);  // how often each is being read by Read
+};
+
+}  // namespace gyre

@@ -1,0 +1,129 @@
+#include "weights/weight_offer.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+
+#include "base/log.h"
+
+namespace gyre {
+namespace {
+
+// Beside serving, and no faster than most disks.
+int HashThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u)); }
+
+RingKey RandomKey() {
+  RingKey key{};
+  [[maybe_unused]] const ssize_t n = getrandom(key.data(), key.size(), 0);
+  return key;
+}
+
+}  // namespace
+
+WeightOffer::WeightOffer(std::shared_ptr<const Model> model, WeightCache cache, RingPort* port)
+    : model_(std::move(model)), key_(RandomKey()), stock_(std::move(cache), port) {
+  stock_.SetKey(key_);
+}
+
+WeightOffer::~WeightOffer() {
+  stopping_ = true;
+  std::thread thread;
+  {
+    MutexLock lock(&mutex_);
+    thread.swap(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+StatusOr<std::shared_ptr<const WeightOffer::Made>> WeightOffer::Make(bool only_known) {
+  GYRE_ASSIGN_OR_RETURN(ModelBytes bytes, BytesOf(model_));
+  auto made = std::make_shared<Made>();
+  std::optional<Manifest> manifest = stock_.cache().FindManifest(bytes);
+  if (!manifest) {
+    if (only_known) return std::shared_ptr<const Made>();
+    GYRE_ASSIGN_OR_RETURN(manifest, LayoutOf(*model_, bytes));
+    const Deadline began = Clock::now();
+    GYRE_RETURN_IF_ERROR(HashPieces(
+        bytes, HashThreads(),
+        [this](uint64_t done, uint64_t total) {
+          to_hash_ = total;
+          hashed_ = std::min(done, total - 1);
+          return stopping_.load();
+        },
+        &*manifest));
+    Log(LogLevel::kInfo, "{}: hashed {:.2f} GiB in {:.1f} s, for workers without the file", model_->path(),
+        static_cast<double>(to_hash_) / (1u << 30), std::chrono::duration<double>(Clock::now() - began).count());
+    if (const Status kept = stock_.cache().KeepManifest(bytes, *manifest); !kept.ok()) {
+      Log(LogLevel::kWarn, "the hashes of {} are not kept and will be computed again: {}", model_->path(),
+          Message(kept));
+    }
+  }
+  if (manifest->HeaderBytes() > kMaxHeaderBytes) {
+    return Unimplemented(
+        "{}: opening it takes {:.1f} GiB of it, too much for workers without the file; convert it to GGUF",
+        model_->path(), static_cast<double>(manifest->HeaderBytes()) / (1u << 30));
+  }
+  made->bytes = EncodeManifest(*manifest);
+  made->manifest_bytes = made->bytes.size();
+  for (const Piece& p : manifest->pieces) {
+    if (p.tensor != kHeaderPiece) continue;
+    const auto part = bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes);
+    made->bytes.insert(made->bytes.end(), part.begin(), part.end());
+  }
+  GYRE_ASSIGN_OR_RETURN(made->store, stock_.cache().OverFiles(std::make_shared<const Manifest>(*std::move(manifest)),
+                                                              std::move(bytes), true));
+  return std::shared_ptr<const Made>(std::move(made));
+}
+
+void WeightOffer::Run(bool only_known) {
+  StatusOr<std::shared_ptr<const Made>> made = Unavailable("no memory is left");
+  try {
+    made = Make(only_known);
+  } catch (const std::exception& e) {
+    made = ResourceExhausted("the hashes of {}: {}", model_->path(), e.what());
+  }
+  if (made.ok() && *made != nullptr) {
+    stock_.SetStore((*made)->store);
+  } else if (!made.ok() && !stopping_) {
+    Log(LogLevel::kWarn, "workers without the file can't join: {}", Message(made.status()));
+  }
+  MutexLock lock(&mutex_);
+  running_ = false;
+  looked_ = true;
+  if (!made.ok() || *made != nullptr) made_ = std::move(made);
+}
+
+StatusOr<WeightsPart> WeightOffer::Part(uint64_t offset, bool only_known) {
+  std::shared_ptr<const Made> made;
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_) return Unavailable("the coordinator stops");
+    if (!made_ && !running_) {
+      if (looked_ && only_known) return NotFound("the manifest is not known");
+      if (thread_.joinable()) thread_.join();  // it has ended
+      try {
+        thread_ = std::thread([this, only_known] { Run(only_known); });
+      } catch (const std::system_error& e) {
+        return ResourceExhausted("no thread for the model's hashes: {}", e.what());
+      }
+      running_ = true;
+    }
+    if (!made_) return WeightsPart{.hashed = hashed_, .to_hash = to_hash_};
+    GYRE_ASSIGN_OR_RETURN(made, *made_);
+  }
+  WeightsPart part{.hashed = to_hash_,
+                   .to_hash = to_hash_,
+                   .root = made->store->manifest().root,
+                   .manifest_bytes = made->manifest_bytes,
+                   .header_bytes = made->bytes.size() - made->manifest_bytes,
+                   .data = {}};
+  if (offset > made->bytes.size()) return OutOfRange("offset {} of {}", offset, made->bytes.size());
+  const auto from = std::span(made->bytes).subspan(offset);
+  const auto data = from.first(std::min<size_t>(from.size(), kWeightsPartBytes));
+  part.data.assign(data.begin(), data.end());
+  return part;
+}
+
+}  // namespace gyre

@@ -1,0 +1,88 @@
+// Where a worker's loader gets its layers' bytes from: its model's files, which are compared with the coordinator's
+// manifest, or the cache, into which what is missing is fetched.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/stage_control.h"
+#include "base/status.h"
+#include "transport/ring_port.h"
+#include "weights/fetch.h"
+#include "weights/piece_server.h"
+#include "weights/piece_store.h"
+#include "weights/weight_cache.h"
+
+namespace gyre {
+
+// The loading of one stage. Used by one thread.
+class WeightLoading {
+ public:
+  // Blocks until the layer's pieces are here and right; those of the ends. Errors as Fetch::Wait, and
+  // kFailedPrecondition: this machine's file is another one than the coordinator's.
+  Status WaitForLayer(int layer, const std::function<bool()>& cancelled);
+  Status WaitForEnds(const std::function<bool()>& cancelled);
+  uint64_t fetched_bytes() const { return fetch_ == nullptr ? 0 : fetch_->done_bytes(); }
+  // Rises while something comes or is hashed.
+  uint64_t activity() const { return (fetch_ == nullptr ? 0 : fetch_->heard_bytes()) + checked_; }
+  uint64_t to_fetch_bytes() const { return fetch_ == nullptr ? 0 : fetch_->total_bytes(); }
+
+ private:
+  friend class WeightStock;
+  Status WaitFor(const std::vector<uint32_t>& pieces, const std::function<bool()>& cancelled);
+
+  std::shared_ptr<PieceStore> store_;  // null: nothing is known to compare with
+  int threads_ = 1;
+  LayerRange range_;
+  NeededPieces needed_;
+  std::unique_ptr<Fetch> fetch_;
+  uint64_t checked_ = 0;  // pieces
+};
+
+struct LoadingRequest {
+  LayerRange range;
+  std::vector<int> layers;  // of the range, those that are to be loaded
+  bool first = false, last = false, tied_head = false;
+  bool ends = false;  // these too
+  LayerRange in_use;  // layers that a stage of this process runs: their pieces stay
+  std::vector<WeightSource> sources;
+  std::string name;  // of this member
+  Transport transport = Transport::kAuto;
+  int threads = 1;  // for hashing
+};
+
+// Thread-safe.
+class WeightStock {
+ public:
+  // Gives pieces to others at `port`, which outlives it.
+  WeightStock(WeightCache cache, RingPort* port) : cache_(std::move(cache)), port_(port), server_(port) {}
+
+  const WeightCache& cache() const { return cache_; }
+  PieceServer& server() { return server_; }
+  // The key of links for weights, to others and from them.
+  void SetKey(const RingKey& key);
+  // What this process has; null: nothing is known of its model's pieces.
+  void SetStore(std::shared_ptr<PieceStore> store);
+  std::shared_ptr<PieceStore> store();
+
+  // Begins to fetch what is absent. kResourceExhausted: there is no room for it. kCancelled.
+  StatusOr<std::unique_ptr<WeightLoading>> Begin(const LoadingRequest& request, const std::function<bool()>& cancelled);
+
+ private:
+  const WeightCache cache_;
+  RingPort* const port_;
+  PieceServer server_;
+  Mutex mutex_;
+  std::shared_ptr<PieceStore> store_ GYRE_GUARDED_BY(mutex_);
+  RingKey key_ GYRE_GUARDED_BY(mutex_){};
+};
+
+// Hashes those that are unchecked, with so many threads. Returns those that are wrong or absent, in their order; none
+// where `cancelled` ended it.
+std::vector<uint32_t> CheckPieces(PieceStore& store, const std::vector<uint32_t>& pieces, int threads,
+                                  const std::function<bool()>& cancelled);
+
+}  // namespace gyre
