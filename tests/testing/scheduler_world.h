@@ -129,7 +129,7 @@ class SchedulerWorld {
     s.prompt = s.tokens.size();
     s.all_rows = false;
     s.lost_end = static_cast<uint32_t>(s.tokens.size()) + 1;
-    s.proven = 0;
+    s.proven = s.blamed_from = s.blamed_end = 0;
     const Status status = scheduler_.Restart(id, s.tokens);
     if (!status.ok()) Fail("Restart: {}", Message(status));
     if (scheduler_.Incarnation(id) == s.incarnation) Fail("sequence {} keeps its incarnation", Num(id));
