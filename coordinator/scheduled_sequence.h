@@ -37,15 +37,15 @@ struct ScheduledSequence {
   uint64_t tried_in = 0;   // the last step in which its prompt was tried
   Stage stage = Stage::kWaiting;
   uint32_t incarnation = 1;
-  bool held = false;        // gets no rows
-  bool suspect = false;     // a step with rows of it failed, and none has landed since: it runs in steps of its own
-  uint32_t errors = 0;      // of those steps since the last landed row
-  // With recurrent state a replay lands rows again that were never at fault: errors count until `error_end` rows have
-  // landed, and rows before `error_from` go beside others.
-  uint32_t error_from = 0, error_end = 0;
-  uint32_t losses = 0;      // rings that were lost with rows of it, since it got beyond those
-  uint32_t proven = 0;      // rows that have landed once, in any incarnation: they do no harm
-  uint32_t lost_end = 0;    // when so many rows have landed, those that were in flight at the last loss did no harm
+  bool held = false;      // gets no rows
+  bool suspect = false;   // a step with rows of it failed, and none has landed since: it runs in steps of its own
+  uint32_t errors = 0;    // of those steps since the last landed row
+  uint32_t losses = 0;    // rings that were lost with rows of it, since it got beyond those
+  uint32_t proven = 0;    // rows that have landed once, in any incarnation: they do no harm
+  uint32_t lost_end = 0;  // when so many rows have landed, those that were in flight at the last loss did no harm
+  // With recurrent state a replay lands rows again that were never at fault: errors count until `blamed_end` rows have
+  // landed, and rows before blamed_from go beside others.
+  uint32_t blamed_from = 0, blamed_end = 0;
   uint32_t high_water = 0;  // rows launched in any incarnation
   uint64_t planned_in = 0;  // the last step that has rows of it
   uint32_t in_flight = 0;   // steps; all of one incarnation, as it is not admitted again before they landed
@@ -79,7 +79,7 @@ struct ScheduledSequence {
   // Two lost rings may be the fault of its next rows: nothing else is in flight beside them, so that a third blames
   // nobody else. The rows before them may go with others.
   bool needs_ring() const { return suspected() && launched >= proven; }
-  bool needs_step() const { return (suspect && launched >= error_from) || needs_ring(); }
+  bool needs_step() const { return (suspect && launched >= blamed_from) || needs_ring(); }
   // Another row of its prompt, or of what is computed again, may go beside others.
   bool wants_prompt_rows() const { return !decoding() && launchable() && !needs_step(); }
   bool wants_decode_row() const { return decoding() && launchable() && !needs_step(); }

@@ -109,8 +109,8 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
     if (!left) {
       s->proven = std::max(s->proven, s->landed);
       if (s->landed >= s->lost_end) s->losses = 0;
-      if (s->landed >= s->error_end) {
-        s->errors = s->error_from = s->error_end = 0;
+      if (s->landed >= s->blamed_end) {
+        s->errors = s->blamed_from = s->blamed_end = 0;
         s->suspect = false;
       }
       landed->valid.push_back(std::move(item));
@@ -305,6 +305,7 @@ Status Scheduler::Restart(SeqId id, std::vector<TokenId> tokens) {
   s->high_water = 0;
   s->proven = 0;  // its rows have new positions
   s->lost_end = s->size() + 1;
+  s->blamed_from = s->blamed_end = 0;
   return absl::OkStatus();
 }
 

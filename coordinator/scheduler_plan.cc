@@ -164,8 +164,8 @@ uint32_t Scheduler::Rep::Chunk(const Sequence& s) const {
 // The rows that the sequence's next item takes, blocks permitting: of one class, and of a chunk.
 uint32_t Scheduler::Rep::PrefillCount(const Sequence& s, uint32_t rows_left) const {
   uint32_t end = std::min(s.launched < s.prompt ? s.prompt : s.size(), NextSnapshot(s));
+  if (s.suspect && s.launched < s.blamed_from) end = std::min(end, s.blamed_from);
   if (s.suspected() && s.launched < s.proven) end = std::min(end, s.proven);
-  if (s.launched < s.error_from) end = std::min(end, s.error_from);
   const uint32_t count = end - s.launched;
   return options.chunked_prefill ? std::min({count, Chunk(s), rows_left}) : count;
 }

@@ -59,11 +59,11 @@ bool Finer(int layer, int layers) {
 // Tensors that stay as they are: norms, biases and scales, whatever their shape, what decides (routers), and what is
 // small and sensitive.
 bool Stays(const std::string& name) {
-  for (const char* part : {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "ssm_a", "ssm_d",
-                           "shortconv.conv", "per_layer_model_proj"}) {
+  for (const char* part :
+       {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "shortconv.conv", "per_layer_model_proj"}) {
     if (Contains(name, part)) return true;
   }
-  return false;
+  return name.ends_with(".ssm_a") || name.ends_with(".ssm_d");
 }
 
 bool IsFloat(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }

@@ -1,6 +1,6 @@
 if(GYRE_TESTS)
   gyre_tests(engine_tests "engine;asan"
-    FILES engine_faults_test engine_requests_test engine_soak_test engine_ring_test engine_resize_test engine_state_test engine_survive_test
+    FILES engine_faults_test engine_requests_test engine_soak_test engine_state_test engine_ring_test engine_resize_test engine_survive_test
             engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test runtime_kv_choice_test engine_prompts_test
     DEPS gyre_runtime Boost::json)
   gyre_tests(golden_tests engine

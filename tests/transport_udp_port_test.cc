@@ -22,7 +22,7 @@ std::unique_ptr<RingPort> Open(Transport transport) {
   o.transport = transport;
   auto port = RingPort::Open(o);
   EXPECT_TRUE(port.ok()) << port.status();
-  (*port)->SetKey(5, RingKey{1, 2, 3});
+  (*port)->SetKey({.term = 5, .number = 1}, RingKey{1, 2, 3});
   return *std::move(port);
 }
 

@@ -129,7 +129,7 @@ class SchedulerWorld {
     s.prompt = s.tokens.size();
     s.all_rows = false;
     s.lost_end = static_cast<uint32_t>(s.tokens.size()) + 1;
-    s.proven = 0;
+    s.proven = s.blamed_from = s.blamed_end = 0;
     const Status status = scheduler_.Restart(id, s.tokens);
     if (!status.ok()) Fail("Restart: {}", Message(status));
     if (scheduler_.Incarnation(id) == s.incarnation) Fail("sequence {} keeps its incarnation", Num(id));
@@ -255,6 +255,7 @@ class SchedulerWorld {
       if (!scheduler_.LiveBlocks().empty()) Fail("blocks are in use or cached after their pages were lost");
       TakePreemptions();
       for (uint64_t& cell : cells_) cell = random_();
+      for (Slot& slot : slots_) slot = {};
       ++members_lost_;
     }
     ring_salt_ = static_cast<uint64_t>(Between(0, 2));
@@ -262,7 +263,7 @@ class SchedulerWorld {
   }
   uint64_t holds() const { return holds_; }
   uint64_t refused() const { return refused_; }  // steps, for rows that do not go on where a slot is
-  uint64_t lost() const { return lost_; }  // sequences that failed with three rings
+  uint64_t lost() const { return lost_; }        // sequences that failed with three rings
   uint64_t members_lost() const { return members_lost_; }
   uint64_t failed() const { return failed_; }  // by errors
 
@@ -289,13 +290,14 @@ class SchedulerWorld {
     uint32_t max_positions = 0;
     bool all_rows = false;
     uint32_t incarnation = 0;
-    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, error_from = 0, error_end = 0, losses = 0, lost_end = 0, proven = 0;
+    uint32_t launched = 0, landed = 0, in_flight = 0, errors = 0, losses = 0, lost_end = 0, proven = 0, blamed_from = 0,
+             blamed_end = 0;
     uint64_t admitted_salt = 0;  // of the ring
     bool admitted = false, started = false, poisoned = false, owed = false, held = false, suspect = false;
     bool troubled = false;  // a step of this incarnation failed
     void Blame(const StepItem& item) {
-      error_from = error_end == 0 ? item.first_position : std::min(error_from, item.first_position);
-      error_end = std::max(error_end, item.first_position + item.count);
+      blamed_from = blamed_end == 0 ? item.first_position : std::min(blamed_from, item.first_position);
+      blamed_end = std::max(blamed_end, item.first_position + item.count);
     }
   };
   struct Rows {
@@ -376,8 +378,8 @@ class SchedulerWorld {
     const Live& s = live_.at(item.seq);
     // Rows that landed once may go with others.
     const bool lone = s.losses >= 2 && item.first_position + item.count > s.proven;
-    const bool apart = s.suspect && item.first_position >= s.error_from;
-    if (!apart && !lone) return;
+    const bool suspect = s.suspect && (o_.num_slots == 0 || item.first_position >= s.blamed_from);
+    if (!suspect && !lone) return;
     if (plan.items.size() > 1 || s.in_flight > 1) Fail("sequence {} does not run alone", Num(item.seq));
     if (lone && !flights_.empty()) Fail("sequence {} is not alone in the ring", Num(item.seq));
   }
@@ -544,7 +546,7 @@ class SchedulerWorld {
     --s.in_flight;
     if (!ok && !s.poisoned) {
       s.poisoned = s.suspect = true;
-      if (o_.num_slots > 0) s.Blame(item);
+      s.Blame(item);
       if (alone && ++s.errors == 2) {
         failed->push_back(item.seq);
         ++failed_;
@@ -556,8 +558,8 @@ class SchedulerWorld {
       s.proven = std::max(s.proven, s.landed);
       if (s.landed >= s.lost_end) s.losses = 0;
       // With recurrent state a replay lands rows again that were not at fault.
-      if (s.landed >= s.error_end) {
-        s.errors = s.error_from = s.error_end = 0;
+      if (o_.num_slots == 0 || s.landed >= s.blamed_end) {
+        s.errors = s.blamed_from = s.blamed_end = 0;
         s.suspect = false;
       }
       s.owed = item.sample_last;
