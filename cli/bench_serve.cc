@@ -56,7 +56,7 @@ StatusOr<LoadPlan> MakePlan(const BenchServeOptions& o) {
 // Who answers: which model, and, where it is Gyre, what it says of itself.
 struct Server {
   ApiModel model;
-  std::optional<ClusterFacts> cluster;
+  std::optional<ServerCluster> cluster;
 };
 
 StatusOr<Server> AskServer(HttpClient* client, const BenchServeOptions& o) {

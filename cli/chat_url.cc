@@ -45,7 +45,7 @@ class UrlBackend : public ChatBackend {
   }
 
   StatusOr<v1::StatusReply> FetchStatus() override {
-    GYRE_ASSIGN_OR_RETURN(ClusterFacts facts, FetchCluster(api_->http(), &InterruptGuard::Interrupted));
+    GYRE_ASSIGN_OR_RETURN(ServerCluster facts, FetchCluster(api_->http(), &InterruptGuard::Interrupted));
     return std::move(facts.status);
   }
   StatusOr<v1::ChangeReply> Resize(const std::string& ranges) override {

@@ -21,7 +21,7 @@ struct LoadReport {
   std::string url;
   ApiModel model;
   LoadDialect dialect;
-  std::optional<ClusterFacts> cluster;              // after the load; where the server is Gyre
+  std::optional<ServerCluster> cluster;             // after the load; where the server is Gyre
   std::vector<std::pair<double, uint64_t>> memory;  // by --pid: seconds, bytes
   double queue_seconds = -1;                        // the mean by the server's /metrics; -1 = it does not tell
   size_t idle_closed = 0;                           // connections of --idle that the server closed

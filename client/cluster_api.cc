@@ -71,11 +71,11 @@ void ReadEngine(const json::value& e, v1::StatusReply* out) {
 
 }  // namespace
 
-StatusOr<ClusterFacts> FetchCluster(HttpClient* client, const std::function<bool()>& interrupted) {
+StatusOr<ServerCluster> FetchCluster(HttpClient* client, const std::function<bool()>& interrupted) {
   GYRE_ASSIGN_OR_RETURN(const HttpResponse r, client->Fetch({.target = client->url().path + "/cluster"}, interrupted));
   GYRE_ASSIGN_OR_RETURN(const json::value v, Body(*client, r));
   if (TextOf(v, "object") != "cluster") return NoGyre(client->url());
-  ClusterFacts out;
+  ServerCluster out;
   v1::StatusReply& s = out.status;
   s.set_version(TextOf(v, "version"));
   s.set_state(TextOf(v, "state"));

@@ -10,7 +10,7 @@
 
 namespace gyre {
 
-struct ClusterFacts {
+struct ServerCluster {
   v1::StatusReply status;
   int vocab = 0;
   std::string model_json;  // how the server describes its model, a JSON object
@@ -18,7 +18,7 @@ struct ClusterFacts {
 
 // GET BASE/cluster. kUnimplemented: the server is not Gyre; kDataLoss: what it says is not a cluster's state; other
 // errors as Fetch and ApiError.
-StatusOr<ClusterFacts> FetchCluster(HttpClient* client, const std::function<bool()>& interrupted);
+StatusOr<ServerCluster> FetchCluster(HttpClient* client, const std::function<bool()>& interrupted);
 // POST BASE/cluster/resize; returns when the new plan serves, or why it does not. `ranges` as in `gyre resize`.
 StatusOr<v1::ChangeReply> ResizeCluster(HttpClient* client, const std::string& ranges,
                                         const std::function<bool()>& interrupted);
