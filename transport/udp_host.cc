@@ -290,7 +290,8 @@ StatusOr<std::shared_ptr<UdpConnection>> Host::Add(UdpLinkFacts facts, const std
     if (!links_.emplace(c->id, c).second) return Internal("a link id twice");
   }
   if (c->line.ok()) {
-    epoll_event event{.events = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, .data = {.u64 = c->id}};
+    // Not its bytes: TLS says goodbye with some.
+    epoll_event event{.events = EPOLLRDHUP | EPOLLONESHOT, .data = {.u64 = c->id}};
     ::epoll_ctl(wire_->epoll.get(), EPOLL_CTL_ADD, c->line.get(), &event);
   }
   FlushLink(*wire_, *c);
@@ -398,14 +399,15 @@ void Host::Take(const UdpSocket& socket) {
   if (any) busy_until_ = now + kBusyFor;
 }
 
-// Something happens on the connection that carries nothing: its end, as a rule.
+// The connection that carries nothing has ended.
 void Host::OnLine(uint64_t id) {
   const std::shared_ptr<UdpConnection> c = Find(id);
   if (c == nullptr) return;
-  char byte;
-  const ssize_t n = ::recv(c->line.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(c->line.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   // Another error is the network's, which the link may survive.
-  if (n != 0 && !(n < 0 && errno == ECONNRESET)) return;
+  if (error != 0 && error != ECONNRESET) return;
   {
     MutexLock lock(&c->mutex);
     c->core.OnPeerGone(Clock::now());

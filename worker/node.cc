@@ -346,6 +346,7 @@ Status Node::Run() {
   bool waiting = false;
   Status end;
   while (!Ends()) {
+    if (session_ && Clock::now() - detached_at_ > kKeepStage) EndSession();
     GYRE_ASSIGN_OR_RETURN(
         const auto channel,
         MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = Credentials()}));
@@ -359,7 +360,6 @@ Status Node::Run() {
     if (!status.ok()) {
       if (!waiting) Say(fmt::format("waiting for the coordinator at {}: {}", options_.join, Cause(status)));
       waiting = true;
-      if (session_ && Clock::now() - detached_at_ > kKeepStage) EndSession();
       Sleep(milliseconds(500));
       continue;
     }
