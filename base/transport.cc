@@ -6,7 +6,8 @@ namespace gyre {
 namespace {
 
 // The wishes that this version can keep.
-constexpr Transport kWishes[] = {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm, Transport::kKernel};
+constexpr Transport kWishes[] = {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm,
+                                 Transport::kKernel};
 
 }  // namespace
 

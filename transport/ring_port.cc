@@ -493,8 +493,7 @@ StatusOr<Port::Dialed> Port::DialStream(const std::string& to, Transport transpo
   return Dialed{.stream = MakeTlsStream(std::move(stream), std::move(session)), .socket = fd};
 }
 
-StatusOr<Port::Greeted> Port::Greet(const std::string& to, Transport transport, const Hello& hello,
-                                    Deadline deadline) {
+StatusOr<Port::Greeted> Port::Greet(const std::string& to, Transport transport, const Hello& hello, Deadline deadline) {
   // A stranger's flood may have had it closed unheard: it comes again.
   const Deadline last_try = std::min(deadline, After(kDialAgain));
   StatusOr<Dialed> shaken = DialStream(to, transport, hello, deadline);

@@ -22,7 +22,8 @@ struct UdpLinkFacts {
   // The connection that hello and answer went over: it stays open and carries nothing, and its end says that the peer's
   // process has ended. May be none.
   Fd connection;
-  std::unique_ptr<Link> keeps_open;  // the link that hello and answer went over, if `connection` is a copy of its socket
+  std::unique_ptr<Link>
+      keeps_open;  // the link that hello and answer went over, if `connection` is a copy of its socket
 };
 
 // Thread-safe. Streams may outlive it; then they are broken.

@@ -52,7 +52,7 @@ struct Manifest {
   std::string open;  // the file that OpenModel is given, "." = the folder of all
   std::vector<ManifestTensor> tensors;
   std::vector<Piece> pieces;  // by file and offset: they tile every file
-  Hash256 root{};              // of the encoded manifest
+  Hash256 root{};             // of the encoded manifest
 
   uint64_t HeaderBytes() const;
   // "tensor NAME" or "the header of FILE", for messages.

@@ -25,7 +25,7 @@ struct WorkerOptions {
   int threads = 1;
   std::vector<int> cpus;  // of each thread; empty = the system moves them
   bool exact = false;
-  RingPort* port = nullptr;  // of this process; outlives the worker
+  RingPort* port = nullptr;        // of this process; outlives the worker
   WeightStock* weights = nullptr;  // outlives it; null: the model's files are whole and nothing is compared
   // One of its threads has ended by an exception, so the worker is of no more use: called on that thread, with the last
   // words. Must neither block nor destroy the worker. Empty: the process says them and ends.

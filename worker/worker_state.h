@@ -173,9 +173,9 @@ class Worker::Impl : public StageControl {
   std::vector<std::byte> sent_rows_;
   StepAnswer answer_;
 
-  Copying copying_;         // the loader's
+  Copying copying_;                         // the loader's
   std::unique_ptr<WeightLoading> loading_;  // the loader's: of the stage that it prepares
-  StageProgress progress_;  // the loader's: what it said last
+  StageProgress progress_;                  // the loader's: what it said last
   Deadline next_word_ = Deadline::min();
 
   std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0},
