@@ -102,8 +102,8 @@ struct Scheduler::Rep {
   void LoseItem(Sequence* s);
   void Blame(Sequence* s, const StepItem& item) const {
     if (!has_state()) return;
-    s->error_from = s->error_end == 0 ? item.first_position : std::min(s->error_from, item.first_position);
-    s->error_end = std::max(s->error_end, item.first_position + item.count);
+    s->blamed_from = s->blamed_end == 0 ? item.first_position : std::min(s->blamed_from, item.first_position);
+    s->blamed_end = std::max(s->blamed_end, item.first_position + item.count);
   }
   void Leave(Sequence* s, Stage stage);
   void Settle(Sequence* s);
