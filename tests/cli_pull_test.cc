@@ -230,7 +230,8 @@ TEST_F(PullCommandTest, AWorkerFindsTheSameHashInItsOwnCache) {
   EXPECT_TRUE(worker.WaitFor("joined", seconds(60)).has_value()) << worker.output();
   worker.Kill(SIGTERM);
   EXPECT_EQ(worker.Wait(seconds(60)), 0) << worker.output();
-  Process without(Command({"worker", "--join", *address, "--name", "w2", "--cache", home_ + "/none"}));
+  Process without(
+      Command({"worker", "--join", *address, "--name", "w2", "--cache", home_ + "/none", "--weights", "file"}));
   EXPECT_EQ(without.Wait(seconds(60)), 1);
   EXPECT_THAT(without.output(), HasSubstr("name this machine's with --model"));
 }

@@ -231,7 +231,7 @@ TEST(CommandLineTest, FishCompletes) {
   EXPECT_EQ(complete("gyre serve --alia"), "--alias\n");
   EXPECT_EQ(complete("gyre --config x serve --alia"), "--alias\n");
   EXPECT_EQ(complete("gyre --config x cha"), "chat\n");
-  EXPECT_EQ(complete("gyre help r"), "resize\nrun\n");
+  EXPECT_EQ(complete("gyre help r"), "remove\nresize\nrun\n");
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 // alone or beside other rows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <string_view>
 
 #include "coordinator/planner.h"
 #include "model/arch.h"
@@ -19,9 +21,14 @@ struct Family {
   bool side = false;
 };
 
+// Without those of engine_state_test.cc, whose files have other tensors.
 std::vector<Family> Families() {
+  constexpr std::string_view kOthers[] = {"deepseek2", "qwen35",        "qwen35moe",  "qwen3next",
+                                          "lfm2",      "granitehybrid", "nemotron_h", "nemotron_h_moe"};
   std::vector<Family> out;
-  for (const std::string& arch : KnownArchitectures()) out.push_back({arch});
+  for (const std::string& arch : KnownArchitectures()) {
+    if (std::find(std::begin(kOthers), std::end(kOthers), arch) == std::end(kOthers)) out.push_back({arch});
+  }
   out.push_back({"gemma4", true});
   return out;
 }

@@ -160,9 +160,12 @@ TEST_F(EngineFaults, ThreeBrokenRingsInARowFailTheRequestAndNoOther) {
   EXPECT_THAT(Message(o.status), HasSubstr("in the ring each of the three times that it broke"));
   Pass();
   EXPECT_EQ(engine_->stats().blamed, 1u);
+  Runner again(*engine_);
+  again.Add(Greedy(5));
+  EXPECT_THAT(Message(again.Wait()[0].status), HasSubstr("refused for 600 s"));
   Runner next(*engine_);
-  next.Add(Greedy(5));
-  ExpectTexts(next, Undisturbed({Greedy(5)}));
+  next.Add(Greedy(5, 3, 20));
+  ExpectTexts(next, Undisturbed({Greedy(5, 3, 20)}));
 }
 
 TEST_F(EngineFaults, AStepErrorOfTwoFailsTheOneThatFailsAlone) {

@@ -58,6 +58,10 @@ MetricsInput MadeUp() {
   e.prompt_tokens = 300;
   e.prompt_rows = 270;
   e.step_errors = 3;
+  e.rings_lost = 4;
+  e.last_wait = std::chrono::milliseconds(250);
+  e.longest_wait = std::chrono::milliseconds(1500);
+  e.blamed = 2;
   e.context_shifts = 2;
   e.step_bytes_sent = 1400;
   e.pauses = 2;
@@ -240,6 +244,18 @@ gyre_rows_replayed_total 9
 # HELP gyre_step_errors_total Steps that a stage could not compute.
 # TYPE gyre_step_errors_total counter
 gyre_step_errors_total 3
+# HELP gyre_rings_lost_total Rings that were lost with a member: all that ran was computed again.
+# TYPE gyre_rings_lost_total counter
+gyre_rings_lost_total 4
+# HELP gyre_last_wait_seconds How long requests waited for a ring after the last loss.
+# TYPE gyre_last_wait_seconds gauge
+gyre_last_wait_seconds 0.25
+# HELP gyre_longest_wait_seconds How long they waited at most.
+# TYPE gyre_longest_wait_seconds gauge
+gyre_longest_wait_seconds 1.5
+# HELP gyre_requests_blamed_total Requests that failed as they were taken to be the cause of lost rings.
+# TYPE gyre_requests_blamed_total counter
+gyre_requests_blamed_total 2
 # HELP gyre_pauses_total Pauses of the engine while a plan changed.
 # TYPE gyre_pauses_total counter
 gyre_pauses_total 2

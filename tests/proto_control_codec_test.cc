@@ -180,7 +180,7 @@ TEST(ControlCodecTest, AbsurdHellosAreRefused) {
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address(std::string(400, 'a') + ":1"); }), HasSubstr("402 bytes"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address(":80"); }), HasSubstr("HOST:PORT"));
   EXPECT_THAT(refused([](auto* h) { h->set_ring_address("a:1,shm:x"); }), HasSubstr("NAME@HOST"));
-  EXPECT_THAT(refused([](auto* h) { h->set_transport(2); }), HasSubstr("carrier 2"));
+  EXPECT_THAT(refused([](auto* h) { h->set_transport(9); }), HasSubstr("carrier 9"));
   EXPECT_THAT(refused([](auto* h) { h->set_transport(257); }), HasSubstr("carrier 257"));
   EXPECT_THAT(refused([](auto* h) { h->set_threads(0); }), HasSubstr("0 threads"));
   EXPECT_THAT(refused([](auto* h) { h->set_threads(65537); }), HasSubstr("65537 threads"));
