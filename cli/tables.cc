@@ -59,8 +59,8 @@ std::string FormatStatus(const v1::StatusReply& s) {
                        s.aborted(), s.lost(), s.last_pause_ms(), s.longest_pause_ms());
   }
   if (s.rings_lost() > 0) {
-    out += fmt::format("losses: {}, all that ran was computed again; last wait {:.1f} s, longest {:.1f} s\n",
-                       s.rings_lost(), s.last_wait_ms() / 1000, s.longest_wait_ms() / 1000);
+    out += fmt::format("losses: {}, all that ran was computed again; last wait {:.1f} ms, longest {:.1f} ms\n",
+                       s.rings_lost(), s.last_wait_ms(), s.longest_wait_ms());
   }
   if (!s.replay_note().empty()) out += s.replay_note() + "\n";
   return out + FormatLayers(s);
