@@ -110,10 +110,10 @@ class IdentityFolder {
   StatusOr<std::vector<std::string>> ReadLists() const;
   StatusOr<std::shared_ptr<const Identity>> ReadAgain(const Identity& before) const;
   std::string Stamp() const;  // changes with the files
-  void WarnOfEnd(const Identity& identity);
 
   const std::string folder_, revoked_path_;
   Mutex refreshing_;  // one reader of the files at a time
+  void WarnOfEnd(const Identity& identity) GYRE_REQUIRES(refreshing_);
   std::string stamp_ GYRE_GUARDED_BY(refreshing_);
   Deadline next_warning_ GYRE_GUARDED_BY(refreshing_) = Deadline::min();
   mutable Mutex mutex_;

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                now);
   gyre::PacketSealer peer(Keys().receive);
   std::vector<std::byte> room(gyre::kUdpLargest), out(4096);
-  uint64_t number = 0, read = 0, written = 0;
+  uint64_t number = 0;
   bool closed = false;
   while (size >= 2) {
     const size_t n = std::min<size_t>(data[0], size - 2);
@@ -42,15 +42,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       case 1: {
         const iovec part[] = {{const_cast<std::byte*>(bytes), n}};
-        const auto taken = core.Write(part, now);
-        if (taken.ok()) written += *taken;
+        static_cast<void>(core.Write(part, now));
         break;
       }
-      case 2: {
-        const auto got = core.Read(std::span(out).first(1 + n * 16));
-        if (got.ok()) read += got->value_or(0);
+      case 2:
+        static_cast<void>(core.Read(std::span(out).first(1 + n * 16)));
         break;
-      }
       case 3:
         if (n > 200) core.Close(now), closed = true;
         break;

@@ -5,7 +5,7 @@
 template <typename V, size_t C, bool whole>
 void ShortConvTile(const float* x, size_t stride, size_t count, const ShortConvParams& p, const float* state, size_t at,
                    size_t n, float* out) {
-  auto load = [n](const float* from) {
+  auto load = [&](const float* from) {
     if constexpr (whole)
       return V::Load(from);
     else
@@ -55,13 +55,13 @@ template <typename V, size_t C, bool delta, bool whole>
 void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size_t at, size_t n, float* state,
               float* out) {
   using T = typename V::T;
-  auto load = [n](const float* from) {
+  auto load = [&](const float* from) {
     if constexpr (whole)
       return V::Load(from);
     else
       return V::LoadTail(from, n);
   };
-  auto store = [n](float* to, T v) {
+  auto store = [&](float* to, T v) {
     if constexpr (whole)
       V::Store(to, v);
     else
