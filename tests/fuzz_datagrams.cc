@@ -45,9 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         static_cast<void>(core.Write(part, now));
         break;
       }
-      case 2:
-        static_cast<void>(core.Read(std::span(out).first(1 + n * 16)));
-        break;
+      case 2: static_cast<void>(core.Read(std::span(out).first(1 + n * 16))); break;
       case 3:
         if (n > 200) core.Close(now), closed = true;
         break;

@@ -80,7 +80,7 @@ void Manifests(Seeds* seeds) {
   m.files = {{"model.gguf", 100}};
   m.open = "model.gguf";
   m.tensors = {{.name = "blk.0.attn_q.weight", .type = 0, .dims = {2, 2}, .extents = {{0, 32, 16}}}};
-  m.pieces.resize(3);
+  m.pieces.resize(2);
   const auto bytes = EncodeManifest(m);
   seeds->Manifest("one", bytes, DecodeManifest(bytes).status());
 }
