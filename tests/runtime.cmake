@@ -2,6 +2,9 @@
 if(GYRE_TESTS)
   add_executable(c_api_test c_api_test.c)
   set_target_properties(c_api_test PROPERTIES C_STANDARD 11)
+  if(GYRE_SANITIZE)
+    set_target_properties(c_api_test PROPERTIES LINKER_LANGUAGE CXX)  # UBSan's part for C++, which the library needs
+  endif()
   target_link_libraries(c_api_test PRIVATE gyre_shared Threads::Threads)
   add_test(NAME c_api_test COMMAND c_api_test ${PROJECT_SOURCE_DIR}/models/demo.gguf)
   set_tests_properties(c_api_test PROPERTIES LABELS "unit;asan" TIMEOUT 600)

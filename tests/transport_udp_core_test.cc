@@ -160,6 +160,18 @@ TEST(UdpCoreTest, ABurstThatIsDroppedIsNoBlackHole) {
   }
 }
 
+TEST(UdpCoreTest, WhatComesAfterTheEndIsNotRead) {
+  UdpNetwork net(Path(), 1);
+  Flow flow(&net, 0);
+  net.core(1).Close(net.now());
+  ASSERT_GT(flow.Write(1000), 0u);
+  Pass(net, milliseconds(100));
+  std::vector<std::byte> bytes(100);
+  const auto got = net.core(1).Read(bytes);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(*got, std::optional<size_t>(0));
+}
+
 TEST(UdpCoreTest, AReaderThatStopsStopsTheWriterAndNothingIsLost) {
   UdpNetwork net(Path(), 1);
   Flow flow(&net, 0);

@@ -118,13 +118,14 @@ bool UdpCore::Writable() const {
 bool UdpCore::Readable() const { return whole_ > read_ || broken_ || closed_ || (end_ && whole_ == *end_); }
 
 StatusOr<std::optional<size_t>> UdpCore::Read(std::span<std::byte> into) {
+  if (closed_) return std::optional<size_t>(0);  // what came since is not kept
   if (const size_t n = std::min<uint64_t>(whole_ - read_, into.size()); n > 0) {
     in_.Get(read_, into.first(n));
     read_ += n;
     NoteRead();
     return std::optional<size_t>(n);
   }
-  if ((end_ && whole_ == *end_) || closed_) return std::optional<size_t>(0);
+  if (end_ && whole_ == *end_) return std::optional<size_t>(0);
   if (broken_) return Unavailable("{}", why_);
   return std::optional<size_t>();
 }
