@@ -447,6 +447,7 @@ TEST_F(Hostile, WhoBreaksTheProtocolIsToldOnce) {
       Text(ack, uint64_t{9}, 0u, uint16_t{2}, 1u, 8u, 1u),           // below packet 1
       Text(ack, uint64_t{9}, 0u, uint16_t{129}, 1u),                 // too many
       Text(chunk, uint64_t{0}, uint16_t{5}, one),                    // cut
+      Text(chunk, uint64_t{3}, uint16_t{0}),                         // empty
       Text(chunk, uint64_t{4 << 20}, uint16_t{1}, one),              // beyond the window
       Text(chunk, ~uint64_t{0}, uint16_t{1}, one),                   // beyond 2^64
       Text(chunk, uint64_t{0}, uint16_t{1}, one, end, uint64_t{0}),  // an end before what came

@@ -48,12 +48,16 @@ Caller CallerOf(int local_socket) {
 StatusOr<std::unique_ptr<HelloReader>> HelloReader::Listen(HelloReaderOptions options) {
   std::unique_ptr<HelloReader> reader(new HelloReader(std::move(options)));
   GYRE_RETURN_IF_ERROR(reader->Bind());
+  return reader;
+}
+
+Status HelloReader::Start() {
   try {
-    reader->thread_ = std::thread([r = reader.get()] { r->Loop(); });
+    thread_ = std::thread([this] { Loop(); });
   } catch (const std::exception& e) {
     return ResourceExhausted("no thread for the ring port: {}", e.what());
   }
-  return reader;
+  return absl::OkStatus();
 }
 
 HelloReader::~HelloReader() {

@@ -56,8 +56,10 @@ struct HelloReaderOptions {
 
 class HelloReader {
  public:
-  // kUnavailable: the address can't be bound. kResourceExhausted: no descriptor or no thread is left.
+  // kUnavailable: the address can't be bound. kResourceExhausted: no descriptor is left.
   static StatusOr<std::unique_ptr<HelloReader>> Listen(HelloReaderOptions options);
+  // Callbacks come from now on. kResourceExhausted: no thread is left.
+  Status Start();
   // Closes what waits and joins the thread.
   ~HelloReader();
 

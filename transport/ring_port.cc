@@ -207,7 +207,8 @@ Status Port::Listen() {
   address.tcp =
       any ? fmt::format(":{}", reader_->port()) : FormatHostPort(host.empty() ? at.host : host, reader_->port());
   address_ = FormatRingAddress(address);
-  return absl::OkStatus();
+  // Not before: its thread reads what was set here.
+  return reader_->Start();
 }
 
 TcpOptions Port::Tcp(LinkRole role) const {

@@ -186,7 +186,7 @@ bool UdpCore::OnPing() { return asks_ = true; }
 bool UdpCore::OnChunk(uint64_t offset, ByteSpan bytes) {
   asks_ = true;
   const uint64_t end = offset + bytes.size();
-  if (end < offset || end > WindowNow() || (end_ && end > *end_)) return false;
+  if (bytes.empty() || end < offset || end > WindowNow() || (end_ && end > *end_)) return false;
   if (end <= whole_) return true;
   const uint64_t begin = std::max(offset, whole_);
   if (!closed_) in_.Put(begin, bytes.subspan(begin - offset));
