@@ -7,7 +7,8 @@ if(GYRE_TESTS)
   endif()
   target_link_libraries(c_api_test PRIVATE gyre_shared Threads::Threads)
   add_test(NAME c_api_test COMMAND c_api_test ${PROJECT_SOURCE_DIR}/models/demo.gguf)
-  set_tests_properties(c_api_test PROPERTIES LABELS "unit;asan" TIMEOUT 600)
+  # As a program of its own, which ThreadSanitizer leaves out.
+  set_tests_properties(c_api_test PROPERTIES LABELS "unit;asan;process" TIMEOUT 600)
   add_dependencies(asan_tests c_api_test)
 endif()
 
