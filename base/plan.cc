@@ -1,14 +1,24 @@
 #include "base/plan.h"
 
+#include <sys/random.h>
+
 #include <set>
 
 namespace gyre {
+
+RingKey RandomRingKey() {
+  RingKey key{};
+  // Never blocks once the kernel is up, and never gives less for so few bytes.
+  [[maybe_unused]] const ssize_t n = getrandom(key.data(), key.size(), 0);
+  return key;
+}
 
 Status Plan::Validate() const {
   if (!IsActivations(wire))
     return InvalidArgument("a plan with activations of {}, expected f32, f16 or q8", WireTypeName(wire));
   if (!IsTransportWish(transport)) {
-    return InvalidArgument("a plan with links over {}, expected auto, tcp, shm or kernel", static_cast<int>(transport));
+    return InvalidArgument("a plan with links over {}, expected auto, tcp, udp, shm or kernel",
+                           static_cast<int>(transport));
   }
   if (stages.empty()) return InvalidArgument("a plan has no stages");
   int next = 0;

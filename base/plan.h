@@ -53,6 +53,9 @@ struct Plan {
   const std::string& HopAddress(size_t hop) const;
 };
 
+// A secret for the links of one plan, or for those that carry weights.
+RingKey RandomRingKey();
+
 // The layer range of one worker, from which plans are made.
 struct Assignment {
   std::string worker;

@@ -7,6 +7,7 @@
 
 #include "base/log_output.h"
 #include "base/mutex.h"
+#include "base/sha256.h"
 #include "coordinator/grpc_services.h"
 #include "coordinator/service.h"
 #include "gyre/v1/inference.grpc.pb.h"
@@ -248,7 +249,7 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
 void KeepApart(const std::optional<Principal>& caller, Question* q) {
   if (!caller || caller->role != Role::kClient) return;
   for (uint64_t* number : {&q->tenant, &q->cache_salt}) {
-    const std::string hash = Sha256(fmt::format("{} {}", FormatPrincipal(*caller), *number));
+    const Hash256 hash = Sha256(fmt::format("{} {}", FormatPrincipal(*caller), *number));
     std::memcpy(number, hash.data(), sizeof *number);
   }
   q->priority = 0;

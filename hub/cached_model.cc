@@ -1,13 +1,11 @@
 #include "hub/cached_model.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <boost/json.hpp>
 #include <numeric>
 #include <set>
 
+#include "base/sha256.h"
 #include "hub/choose_files.h"
 #include "hub/file_names.h"
 #include "hub/quant_name.h"
@@ -66,14 +64,6 @@ uint64_t CachedModel::bytes() const {
                          [](uint64_t sum, const CachedFile& f) { return std::min(sum + f.size, kMostBytes); });
 }
 
-std::string Sha256Hex(const std::string& text) {
-  std::array<unsigned char, 32> digest{};
-  EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
-  std::string out;
-  for (const unsigned char byte : digest) out += fmt::format("{:02x}", byte);
-  return out;
-}
-
 std::string EncodeModel(const CachedModel& model) {
   boost::json::array files;
   for (const CachedFile& f : model.files) {
@@ -125,7 +115,8 @@ std::string ModelId(const CachedModel& model, const std::string& url) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '.') c = '_';
   }
   if (!shown.empty() && shown[0] == '.') shown[0] = '_';
-  return shown + "-" + Sha256Hex(model.repo + "\n" + url + "\n" + model.commit + "\n" + model.open).substr(0, kDigits);
+  return shown + "-" +
+         Hex(Sha256(model.repo + "\n" + url + "\n" + model.commit + "\n" + model.open)).substr(0, kDigits);
 }
 
 std::vector<std::string> NamesToType(const std::vector<CachedModel>& models) {
@@ -184,7 +175,7 @@ const CachedModel* FindModel(const std::vector<CachedModel>& models, const Model
 }
 
 std::string BlobName(const CachedModel& model, const CachedFile& file) {
-  return !file.sha256.empty() ? file.sha256 : "pending-" + Sha256Hex(model.id + "\n" + file.path);
+  return !file.sha256.empty() ? file.sha256 : "pending-" + Hex(Sha256(model.id + "\n" + file.path));
 }
 
 StatusOr<std::vector<size_t>> ModelsToRemove(const std::vector<CachedModel>& models, const std::vector<bool>& in_use,

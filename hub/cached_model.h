@@ -45,10 +45,8 @@ struct CachedModel {
 std::string EncodeModel(const CachedModel& model);
 std::optional<CachedModel> DecodeModel(const std::string& text);
 
-// A folder's name for one version of a model: readable, and different for different models. sha256: of a text, in
-// hexadecimal.
+// A folder's name for one version of a model: readable, and different for different models.
 std::string ModelId(const CachedModel& model, const std::string& url);
-std::string Sha256Hex(const std::string& text);
 
 // What to type for each of `models` so that it alone is meant: its name, with @COMMIT where a newer one of the same
 // name and revision "main" has it.

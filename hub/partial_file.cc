@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/sha256.h"
 #include "hub/download.h"
 #include "hub/file_error.h"
 
@@ -77,9 +78,7 @@ class Digest {
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned size = 0;
     EVP_DigestFinal_ex(context_.get(), digest, &size);
-    std::string out;
-    for (unsigned i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
-    return out;
+    return gyre::Hex(std::as_bytes(std::span(digest, size)));
   }
 
  private:

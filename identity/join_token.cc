@@ -10,6 +10,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "base/sha256.h"
 #include "identity/files.h"
 
 namespace gyre {
@@ -22,12 +23,6 @@ constexpr std::string_view kPrefix = "gyre1-";
 constexpr size_t kIdBytes = 8, kSecretBytes = 32, kHashBytes = 32;
 constexpr size_t kBytes = kIdBytes + kSecretBytes + kHashBytes;  // a multiple of 3, so that base64 needs no padding
 constexpr size_t kCharacters = kBytes / 3 * 4;
-
-std::string Hex(std::string_view bytes) {
-  std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
 
 std::filesystem::path PathOf(const Authority& authority, std::string_view id, const char* ending) {
   return std::filesystem::path(authority.folder()) / kTokenFolder / (Hex(id) + ending);

@@ -4,7 +4,6 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
 #include <climits>
@@ -101,12 +100,6 @@ StatusOr<int64_t> SecondsOf(const ASN1_TIME* time) {
   tm parts{};
   if (ASN1_TIME_to_tm(time, &parts) != 1) return InvalidArgument("a certificate's time can't be read");
   return static_cast<int64_t>(timegm(&parts));
-}
-
-std::string Sha256(std::string_view bytes) {
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash);
-  return {reinterpret_cast<const char*>(hash), sizeof hash};
 }
 
 std::string FingerprintOf(X509* certificate) {

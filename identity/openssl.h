@@ -54,7 +54,6 @@ std::string SerialText(const ASN1_INTEGER* serial);
 // Seconds since 1970.
 StatusOr<int64_t> SecondsOf(const ASN1_TIME* time);
 
-std::string Sha256(std::string_view bytes);  // 32 bytes
 // SHA-256 of the certificate's DER bytes.
 std::string FingerprintOf(X509* certificate);
 // kInternal: the system gives no random bytes.

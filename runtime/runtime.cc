@@ -1,7 +1,5 @@
 #include "runtime/runtime.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -53,13 +51,6 @@ uint64_t TermNow() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
-}
-
-RingKey RandomKey() {
-  RingKey key{};
-  // Never blocks once the kernel is up, and never gives less for so few bytes.
-  [[maybe_unused]] const ssize_t n = getrandom(key.data(), key.size(), 0);
-  return key;
 }
 
 }  // namespace
@@ -126,7 +117,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   const uint32_t num_blocks = cache.num_blocks;
   ClusterOptions c;
   c.term = term_;
-  c.new_key = RandomKey;
+  c.new_key = RandomRingKey;
   c.model_hash = model_->content_hash();
   GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, num_blocks, static_cast<int>(o.block_size), kv, cache.num_slots));
   c.block_size = static_cast<int>(o.block_size);

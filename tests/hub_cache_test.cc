@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "hub/cache.h"
 
 namespace gyre {
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::string Hash(const std::string& content) { return Sha256Hex(content); }
+std::string Hash(const std::string& content) { return Hex(Sha256(content)); }
 
 // A model of org/REPO at a commit of equal digits, with files of the given contents.
 CachedModel Model(const std::string& type, char commit, const std::vector<std::pair<std::string, std::string>>& files) {

@@ -245,7 +245,7 @@ TEST_F(WeightCacheTest, ThenPiecesOfTheOwnEntryThatNobodyNeeds) {
   EXPECT_EQ(store->state(all.layers[1][0]), PieceState::kThere);
   EXPECT_TRUE(CheckPieces(*store, all.layers[1], 1, testing::Never).empty());
   for (uint32_t p : all.layers[1])
-    EXPECT_EQ(Sha256Of(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
+    EXPECT_EQ(Sha256(store->bytes(p)), manifest->pieces[p].sha256) << "a hole is too large";
   put(2);
 }
 

@@ -57,7 +57,7 @@ class FetchTest : public ::testing::Test {
   void ExpectAllThere() {
     for (uint32_t p : TensorPieces(*manifest_)) {
       ASSERT_EQ(store_->state(p), PieceState::kThere);
-      EXPECT_EQ(Sha256Of(store_->bytes(p)), manifest_->pieces[p].sha256);
+      EXPECT_EQ(Sha256(store_->bytes(p)), manifest_->pieces[p].sha256);
     }
   }
 
@@ -281,7 +281,7 @@ TEST_F(FetchTest, PiecesThatAreReadAreNotDropped) {
     std::vector<std::byte> bytes;
     while (!ends) {
       const Status status = store_->Read(piece, &bytes);
-      if (status.ok()) EXPECT_EQ(Sha256Of(bytes), manifest_->pieces[piece].sha256);
+      if (status.ok()) EXPECT_EQ(Sha256(bytes), manifest_->pieces[piece].sha256);
       if (!status.ok()) EXPECT_TRUE(absl::IsNotFound(status)) << status;
     }
   });

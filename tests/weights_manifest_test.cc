@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 TEST(Sha256Test, IsTheStandards) {
   const char text[] = {'a', 'b', 'c'};
-  EXPECT_EQ(Hex(Sha256Of(std::as_bytes(std::span(text)))),
+  EXPECT_EQ(Hex(Sha256(std::as_bytes(std::span(text)))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 

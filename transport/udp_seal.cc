@@ -28,13 +28,6 @@ void Must(bool ok) {
 
 }  // namespace
 
-Hash256 Sha256(std::initializer_list<ByteSpan> parts) {
-  const auto all = Join(parts);
-  Hash256 out;
-  Must(EVP_Digest(all.data(), all.size(), Raw(out.data()), nullptr, EVP_sha256(), nullptr) == 1);
-  return out;
-}
-
 Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts) {
   const auto all = Join(parts);
   Hash256 out;

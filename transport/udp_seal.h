@@ -11,18 +11,16 @@
 #include <span>
 #include <string_view>
 
+#include "base/sha256.h"
 #include "transport/link.h"
 
 struct evp_cipher_ctx_st;
 
 namespace gyre {
 
-using Hash256 = std::array<std::byte, 32>;
-
 inline constexpr size_t kSealTag = 16;
 
 // Of the parts, one after the other. All of these throw std::bad_alloc where OpenSSL has no memory.
-Hash256 Sha256(std::initializer_list<ByteSpan> parts);
 Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts);
 // HKDF-Expand to 32 bytes with the info `label` followed by `context`.
 Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan context = {});

@@ -216,7 +216,7 @@ Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool
   auto work = [&](bool reports) {
     for (size_t i = next++; i < manifest->pieces.size() && !ends; i = next++) {
       Piece& p = manifest->pieces[i];
-      p.sha256 = Sha256Of(bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes));
+      p.sha256 = Sha256(bytes.bytes[p.at.file].subspan(p.at.offset, p.at.bytes));
       done += p.at.bytes;
       if (reports && progress && progress(done, total)) ends = true;
     }
@@ -226,7 +226,7 @@ Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool
   work(true);
   for (std::thread& t : others) t.join();
   if (ends) return absl::CancelledError("the model's hashes were given up");
-  manifest->root = Sha256Of(EncodeAll(*manifest));
+  manifest->root = Sha256(EncodeAll(*manifest));
   return absl::OkStatus();
 }
 
@@ -293,7 +293,7 @@ StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   if (m.pieces.size() != pieces) return DataLoss("a manifest of {} pieces, expected {}", pieces, m.pieces.size());
   for (Piece& p : m.pieces) in.GetBytes(p.sha256.data(), p.sha256.size());
   if (!in.Done()) return DataLoss("a manifest of {} bytes has a wrong length", bytes.size());
-  m.root = Sha256Of(bytes);
+  m.root = Sha256(bytes);
   return m;
 }
 

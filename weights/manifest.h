@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/sha256.h"
 #include "base/status.h"
 #include "model/weights.h"
-#include "weights/sha256.h"
 
 namespace gyre {
 

@@ -74,7 +74,7 @@ std::string KeyOf(const ModelBytes& files) {
     key += fmt::format("{}\n{} {}.{} {}.{} {} {}\n", fs::weakly_canonical(path, error).string(), s.st_size,
                        s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec, s.st_ino, s.st_dev);
   }
-  return Hex(Sha256Of(std::as_bytes(std::span(key.data(), key.size()))));
+  return Hex(Sha256(key));
 }
 
 // States are shared through mapped memory, which machines don't share.

@@ -1,12 +1,11 @@
 #include "weights/weight_offer.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <chrono>
 #include <system_error>
 
 #include "base/log.h"
+#include "base/plan.h"
 
 namespace gyre {
 namespace {
@@ -14,16 +13,10 @@ namespace {
 // Beside serving, and no faster than most disks.
 int HashThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u)); }
 
-RingKey RandomKey() {
-  RingKey key{};
-  [[maybe_unused]] const ssize_t n = getrandom(key.data(), key.size(), 0);
-  return key;
-}
-
 }  // namespace
 
 WeightOffer::WeightOffer(std::shared_ptr<const Model> model, WeightCache cache, RingPort* port)
-    : model_(std::move(model)), key_(RandomKey()), stock_(std::move(cache), port) {
+    : model_(std::move(model)), key_(RandomRingKey()), stock_(std::move(cache), port) {
   stock_.SetKey(key_);
 }
 

@@ -1,7 +1,6 @@
 #include "coordinator/http/api_keys.h"
 
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -17,12 +16,6 @@ namespace gyre::http {
 namespace {
 
 constexpr size_t kShortestKey = 8, kLongestKey = 512, kLongestName = 64, kMostKeys = 10000;
-
-std::array<unsigned char, 32> Hash(std::string_view text) {
-  std::array<unsigned char, 32> out{};
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), out.data());
-  return out;
-}
 
 bool IsVisible(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7F'; });
@@ -54,10 +47,10 @@ StatusOr<ApiKeys::Entry> ParseLine(const std::string& line, const std::string& w
   ApiKeys::Entry entry;
   entry.name = name;
   entry.role = role == "admin" ? Role::kAdmin : Role::kUser;
-  const auto name_hash = Hash(name);
+  const auto name_hash = Sha256(name);
   std::memcpy(&entry.tenant, name_hash.data(), sizeof entry.tenant);
   entry.tenant = std::max<uint64_t>(entry.tenant, 1);
-  entry.hash = Hash(key);
+  entry.hash = Sha256(key);
   return entry;
 }
 
@@ -97,7 +90,7 @@ StatusOr<ApiKeys> ApiKeys::Load(const std::string& path) {
 }
 
 const ApiKeys::Entry* ApiKeys::Find(std::string_view key) const {
-  const auto hash = Hash(key);
+  const auto hash = Sha256(key);
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {
     if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;

@@ -1,13 +1,13 @@
 // The file of API keys: who may ask, and what.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/sha256.h"
 #include "base/status.h"
 #include "coordinator/http/exchange.h"
 
@@ -20,7 +20,7 @@ class ApiKeys {
     std::string name;
     Role role = Role::kUser;
     uint64_t tenant = 0;  // keys of one name share it; never 0, and the same after a reload
-    std::array<unsigned char, 32> hash{};
+    Hash256 hash{};
   };
 
   // One key a line: NAME KEY [user|admin]; # begins a comment. kInvalidArgument with `where` and the line, never with
