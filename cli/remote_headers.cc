@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <span>
 
-#include "hub/file_error.h"
+#include "base/files.h"
 #include "hub/file_names.h"
 #include "hub/remote_file.h"
 #include "model/gguf.h"

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/cpus.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/range.h"
@@ -23,7 +24,6 @@
 #include "coordinator/trace_json.h"
 #include "fmt/core.h"
 #include "identity/authority.h"
-#include "identity/files.h"
 #include "identity/join_token.h"
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
@@ -133,7 +133,7 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   if (std::filesystem::exists(PathIn(folder, kIdentityFile), ignored)) return OpenIdentity(folder, Role::kWorker, "");
   GYRE_ASSIGN_OR_RETURN(const JoinToken token, ParseToken(options.token));
   // A folder that can't be written is better known before the token is used up.
-  GYRE_RETURN_IF_ERROR(MakeFolder(folder));
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   GYRE_RETURN_IF_ERROR(CheckWritable(folder));
   GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
   bool told = false;

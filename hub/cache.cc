@@ -13,8 +13,8 @@
 #include <set>
 #include <sstream>
 
+#include "base/files.h"
 #include "hub/download.h"
-#include "hub/file_error.h"
 
 namespace gyre {
 namespace {
@@ -47,31 +47,6 @@ std::optional<std::string> ReadWhole(const std::string& path) {
   text << in.rdbuf();
   if (!in) return std::nullopt;
   return text.str();
-}
-
-// Under another name first: a reader sees the old text or the new one.
-Status Replace(const std::string& path, const std::string& text) {
-  const std::string fresh = path + ".new";
-  const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return FileError(fresh, "can't write it", errno);
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    done += static_cast<size_t>(n);
-  }
-  const int error = done < text.size() || fsync(fd) != 0 ? errno : 0;
-  close(fd);
-  if (error != 0) return FileError(fresh, "can't write it", error);
-  if (rename(fresh.c_str(), path.c_str()) != 0) return FileError(path, "can't replace it", errno);
-  return absl::OkStatus();
-}
-
-Status MakeFolder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  return error ? FileError(path, "can't make the folder", error.value()) : absl::OkStatus();
 }
 
 // What a file in blobs/ belongs to: "NAME", "NAME.partial", "NAME.state".
@@ -158,7 +133,7 @@ StatusOr<std::unique_ptr<FileLock>> Cache::LockAll() const {
 
 Status Cache::Write(const CachedModel& model) const {
   GYRE_RETURN_IF_ERROR(MakeFolder(Folder(model)));
-  return Replace(Folder(model) + "/model.json", EncodeModel(model));
+  return ReplaceFile(Folder(model) + "/model.json", EncodeModel(model), 0644);
 }
 
 StatusOr<CachedModel> Cache::Begin(CachedModel model) {

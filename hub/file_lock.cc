@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "hub/file_error.h"
+#include "base/files.h"
 
 namespace gyre {
 namespace {

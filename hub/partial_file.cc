@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/files.h"
 #include "base/sha256.h"
 #include "hub/download.h"
-#include "hub/file_error.h"
 
 namespace gyre {
 namespace {

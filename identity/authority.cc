@@ -16,7 +16,7 @@
 #include <filesystem>
 #include <set>
 
-#include "identity/files.h"
+#include "base/files.h"
 
 namespace gyre {
 namespace {
@@ -116,7 +116,7 @@ StatusOr<Authority::Lock> Authority::TakeLock() const {
 
 Status Authority::Init(const std::string& folder, const std::string& cluster, KeyType type, int days) {
   if (const Status name = CheckPrincipalName(cluster); !name.ok()) return Annotate(name, "the cluster's name");
-  GYRE_RETURN_IF_ERROR(MakeFolder(folder));
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   for (const char* name : {kAuthorityFile, kAuthorityKeyFile}) {
     std::error_code ignored;
     if (std::filesystem::exists(PathIn(folder, name), ignored)) {
@@ -277,7 +277,7 @@ Status Authority::Issue(const CertificateTerms& terms, KeyType type, const std::
       return FailedPrecondition("{} is the identity of {}", out, Describe(owner));
     }
   }
-  GYRE_RETURN_IF_ERROR(MakeFolder(out));
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(out));
   GYRE_ASSIGN_OR_RETURN(const KeyPtr key, MakeKey(type));
   GYRE_ASSIGN_OR_RETURN(const X509Ptr certificate, Sign(key.get(), terms));
   Identity::Files files{
@@ -287,7 +287,7 @@ Status Authority::Issue(const CertificateTerms& terms, KeyType type, const std::
 }
 
 Status WriteIdentity(const std::string& folder, const Identity::Files& files, bool replace) {
-  GYRE_RETURN_IF_ERROR(MakeFolder(folder));
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   const std::string identity = PathIn(folder, kIdentityFile);
   std::error_code ignored;
   if (!replace && std::filesystem::exists(identity, ignored))

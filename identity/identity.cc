@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <map>
 
+#include "base/files.h"
 #include "base/log.h"
-#include "identity/files.h"
 #include "identity/tls_context.h"
 
 namespace gyre {

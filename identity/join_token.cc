@@ -10,8 +10,8 @@
 #include <ctime>
 #include <filesystem>
 
+#include "base/files.h"
 #include "base/sha256.h"
-#include "identity/files.h"
 
 namespace gyre {
 namespace {
@@ -107,7 +107,7 @@ StatusOr<JoinToken> CreateToken(const Authority& authority, std::chrono::seconds
   GYRE_ASSIGN_OR_RETURN(token.secret, RandomBytes(kSecretBytes));
   token.fingerprint = authority.fingerprint();
   const std::filesystem::path path = PathOf(authority, token.id, ".json");
-  GYRE_RETURN_IF_ERROR(MakeFolder(path.parent_path().string()));
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(path.parent_path().string()));
   const int64_t now = std::time(nullptr);
   DropOld(path.parent_path(), now);
   GYRE_RETURN_IF_ERROR(

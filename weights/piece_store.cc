@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "hub/file_error.h"
+#include "base/files.h"
 #include "model/mapped_file.h"
 #include "transport/local_socket.h"
 

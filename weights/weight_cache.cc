@@ -13,8 +13,8 @@
 #include <fstream>
 #include <unordered_set>
 
+#include "base/files.h"
 #include "base/log.h"
-#include "hub/file_error.h"
 #include "hub/file_lock.h"
 
 namespace gyre {
@@ -24,11 +24,8 @@ namespace fs = std::filesystem;
 
 std::string Gib(uint64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30)); }
 
-Status MakeFolder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return FileError(path, "can't make the folder", error.value());
-  return absl::OkStatus();
+std::string_view TextOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 StatusOr<std::vector<std::byte>> ReadWhole(const std::string& path, uint64_t most) {
@@ -41,26 +38,6 @@ StatusOr<std::vector<std::byte>> ReadWhole(const std::string& path, uint64_t mos
   in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
   if (!in) return DataLoss("{}: can't be read", path);
   return bytes;
-}
-
-// In one step: at no moment does half a file stand there.
-Status WriteWhole(const std::string& path, std::span<const std::byte> bytes) {
-  static std::atomic<uint64_t> count{0};
-  const std::string fresh = fmt::format("{}.{}-{}.new", path, getpid(), count++);
-  const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return FileError(fresh, "can't make it", errno);
-  Status status;
-  for (size_t at = 0; at < bytes.size() && status.ok();) {
-    const ssize_t n = write(fd, bytes.data() + at, bytes.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) status = FileError(fresh, "can't write", n == 0 ? ENOSPC : errno);
-    if (n > 0) at += static_cast<size_t>(n);
-  }
-  if (status.ok() && fdatasync(fd) != 0) status = FileError(fresh, "can't write", errno);
-  close(fd);
-  if (status.ok() && rename(fresh.c_str(), path.c_str()) != 0) status = FileError(path, "can't rename it", errno);
-  if (!status.ok()) unlink(fresh.c_str());
-  return status;
 }
 
 // What tells a file from an earlier one at its path.
@@ -181,8 +158,8 @@ Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> he
       at += p.at.bytes;
     }
   }
-  GYRE_RETURN_IF_ERROR(WriteWhole(fresh + "/files/" + kPartialModelMarker, {}));
-  GYRE_RETURN_IF_ERROR(WriteWhole(fresh + "/manifest", EncodeManifest(manifest)));
+  GYRE_RETURN_IF_ERROR(ReplaceFile(fresh + "/files/" + kPartialModelMarker, "", 0666));
+  GYRE_RETURN_IF_ERROR(ReplaceFile(fresh + "/manifest", TextOf(EncodeManifest(manifest)), 0666));
   // What is renamed is whole, whatever happens to the machine.
   for (const ManifestFile& f : manifest.files) {
     const int fd = open((fresh + "/files/" + f.name).c_str(), O_RDONLY | O_CLOEXEC);
@@ -304,7 +281,7 @@ Status WeightCache::KeepManifest(const ModelBytes& files, const Manifest& manife
   GYRE_RETURN_IF_ERROR(MakeFolder(folder_ + "/manifests"));
   std::vector<std::byte> bytes = EncodeManifest(manifest);
   bytes.insert(bytes.end(), manifest.root.begin(), manifest.root.end());
-  return WriteWhole(folder_ + "/manifests/" + key, bytes);
+  return ReplaceFile(folder_ + "/manifests/" + key, TextOf(bytes), 0666);
 }
 
 StatusOr<std::shared_ptr<PieceStore>> WeightCache::OverFiles(std::shared_ptr<const Manifest> manifest, ModelBytes files,

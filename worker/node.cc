@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/files.h"
 #include "base/inbox.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -21,7 +22,6 @@
 #include "base/ring_address.h"
 #include "gyre/v1/cluster.grpc.pb.h"
 #include "identity/authority.h"
-#include "identity/files.h"
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"

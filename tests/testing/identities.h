@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "base/files.h"
 #include "identity/authority.h"
-#include "identity/files.h"
 #include "identity/identity.h"
 #include "tests/testing/certificates.h"
 

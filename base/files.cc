@@ -1,11 +1,13 @@
-#include "identity/files.h"
+#include "base/files.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 namespace gyre {
 namespace {
@@ -26,16 +28,14 @@ class File {
   const int fd_;
 };
 
-Status Failed(const std::string& path) { return Unavailable("{}: {}", path, std::strerror(errno)); }
-
 Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return Failed(path);
+    if (n <= 0) return FileError(path, "can't write it", n == 0 ? ENOSPC : errno);
     bytes.remove_prefix(static_cast<size_t>(n));
   }
-  return ::fsync(fd) == 0 ? absl::OkStatus() : Failed(path);
+  return ::fsync(fd) == 0 ? absl::OkStatus() : FileError(path, "can't write it", errno);
 }
 
 // What was renamed or made in the folder of `path` outlives a power cut.
@@ -46,6 +46,21 @@ void SyncFolderOf(const std::string& path) {
 }
 
 }  // namespace
+
+Status FileError(const std::string& path, const char* what, int error) {
+  const std::string reason = std::generic_category().message(error);
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return ResourceExhausted("{}: {}: {}", path, what, reason);
+    case ENOENT:
+    case ENOTDIR: return NotFound("{}: {}: {}", path, what, reason);
+    case EACCES:
+    case EPERM:
+    case EROFS: return MakeStatus(absl::StatusCode::kPermissionDenied, "{}: {}: {}", path, what, reason);
+    default: return Unavailable("{}: {}: {}", path, what, reason);
+  }
+}
 
 std::string PathIn(const std::string& folder, const char* name) {
   return (std::filesystem::path(folder) / name).string();
@@ -71,17 +86,18 @@ StatusOr<std::string> ReadSmallFile(const std::string& path) {
 Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode) {
   const File fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (fd.get() < 0 && errno == EEXIST) return FailedPrecondition("{} is there already", path);
-  if (fd.get() < 0) return Failed(path);
+  if (fd.get() < 0) return FileError(path, "can't make it", errno);
   GYRE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
   SyncFolderOf(path);
   return absl::OkStatus();
 }
 
 Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode) {
-  const std::string beside = fmt::format("{}.{}.new", path, ::getpid());
+  static std::atomic<uint64_t> count{0};
+  const std::string beside = fmt::format("{}.{}-{}.new", path, ::getpid(), count++);
   ::unlink(beside.c_str());
   Status status = CreateFile(beside, bytes, mode);
-  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0) status = Failed(path);
+  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0) status = FileError(path, "can't replace it", errno);
   if (!status.ok()) {
     ::unlink(beside.c_str());
     return status;
@@ -91,14 +107,20 @@ Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode)
 }
 
 Status CheckWritable(const std::string& folder) {
-  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : Failed(folder);
+  return ::access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : FileError(folder, "can't write there", errno);
 }
 
 Status MakeFolder(const std::string& path) {
   std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return error ? FileError(path, "can't make the folder", error.value()) : absl::OkStatus();
+}
+
+Status MakePrivateFolder(const std::string& path) {
+  std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, error);
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Failed(path);
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return FileError(path, "can't make the folder", errno);
   if (!std::filesystem::is_directory(path, error)) return Unavailable("{}: it is no folder", path);
   return absl::OkStatus();
 }
