@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+
+#include "base/interval_set.h"
 
 namespace gyre {
 
@@ -23,11 +24,11 @@ class ByteRanges {
   uint64_t prefix() const;
   // The first bytes at or after `from` that are not there, up to `limit`; an empty range at `limit`: none is missing.
   ByteRange FirstGap(uint64_t from, uint64_t limit) const;
-  const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }  // begin -> end
+  const IntervalSet::Ranges& ranges() const { return bytes_.ranges(); }
   bool operator==(const ByteRanges&) const = default;
 
  private:
-  std::map<uint64_t, uint64_t> ranges_;
+  IntervalSet bytes_;
   uint64_t total_ = 0;
 };
 

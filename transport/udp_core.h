@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/interval_set.h"
 #include "base/status.h"
-#include "transport/interval_set.h"
 #include "transport/udp_packet.h"
 #include "transport/udp_rate.h"
 #include "transport/udp_seal.h"

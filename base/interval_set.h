@@ -1,4 +1,5 @@
-// A set of numbers as disjoint ranges: which bytes of a stream, or which packets, are there. Standard library only.
+// A set of numbers as disjoint ranges: which bytes of a stream or file, or which packets, are there. Standard library
+// only.
 #pragma once
 
 #include <algorithm>
@@ -17,25 +18,30 @@ class IntervalSet {
   size_t size() const { return ranges_.size(); }
   const Ranges& ranges() const { return ranges_; }
   void clear() { ranges_.clear(); }
+  bool operator==(const IntervalSet&) const = default;
 
   bool Contains(uint64_t value) const {
     auto it = ranges_.upper_bound(value);
     return it != ranges_.begin() && value < std::prev(it)->second;
   }
 
-  void Add(uint64_t begin, uint64_t end) {
-    if (begin >= end) return;
+  // Returns how many numbers are new.
+  uint64_t Add(uint64_t begin, uint64_t end) {
+    if (begin >= end) return 0;
     auto it = ranges_.upper_bound(begin);
     if (it != ranges_.begin() && std::prev(it)->second >= begin) {
       --it;
-      if (it->second >= end) return;
+      if (it->second >= end) return 0;
       begin = it->first;
     }
+    uint64_t known = 0;
     while (it != ranges_.end() && it->first <= end) {
+      known += it->second - it->first;
       end = std::max(end, it->second);
       it = ranges_.erase(it);
     }
     ranges_.emplace_hint(it, begin, end);
+    return end - begin - known;
   }
 
   void Remove(uint64_t begin, uint64_t end) {
