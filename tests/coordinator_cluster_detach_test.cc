@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/cluster_state.h"
-#include "tests/testing/cluster_world.h"
+#include "tests/testing/serving_cluster.h"
 
 namespace gyre {
 namespace {
@@ -18,23 +18,13 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using Calls = std::vector<std::string>;
 
-class ClusterDetachTest : public ::testing::Test {
+class ClusterDetachTest : public testing::ServingClusterTest {
  protected:
   ClusterWorld& Serving(int workers, MemberInfo info = {}) {
-    world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, workers));
-    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info);
-    world_->Advance(seconds(1));
-    EXPECT_EQ(world_->text(), "serving");
-    world_->engine_calls.clear();
-    world_->losses.clear();
-    world_->begun.clear();
-    world_->may_forget = true;
-    return *world_;
+    ClusterWorld& w = ServingClusterTest::Serving(workers, info);
+    w.may_forget = true;
+    return w;
   }
-  void TearDown() override {
-    if (world_) EXPECT_EQ(world_->problem(), "");
-  }
-  std::unique_ptr<ClusterWorld> world_;
 };
 
 TEST_F(ClusterDetachTest, ACutControlConnectionCostsNothingIfItComesBack) {

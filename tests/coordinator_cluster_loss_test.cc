@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/cluster_state.h"
-#include "tests/testing/cluster_world.h"
+#include "tests/testing/serving_cluster.h"
 
 namespace gyre {
 namespace {
@@ -15,24 +15,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class ClusterLossTest : public ::testing::Test {
- protected:
-  ClusterWorld& Serving(int workers, bool local = false, MemberInfo info = {}) {
-    world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, workers));
-    if (local) world_->JoinLocal();
-    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info);
-    world_->Advance(seconds(1));
-    EXPECT_EQ(world_->text(), "serving");
-    world_->engine_calls.clear();
-    world_->losses.clear();
-    world_->begun.clear();
-    return *world_;
-  }
-  void TearDown() override {
-    if (world_) EXPECT_EQ(world_->problem(), "");
-  }
-  std::unique_ptr<ClusterWorld> world_;
-};
+class ClusterLossTest : public testing::ServingClusterTest {};
 
 TEST_F(ClusterLossTest, TheSurvivorsGoOnAtOnceWhateverMinWorkersSays) {
   ClusterWorld& w = Serving(3);
@@ -53,7 +36,7 @@ TEST_F(ClusterLossTest, AtEveryMomentOfALife) {
   int lives = 0;
   for (const char* victim : {"w1", "w2", "w3", "local"}) {
     for (int at = 0; at < 400; at += 7) {
-      ClusterWorld& w = Serving(3, std::string(victim) == "local");
+      ClusterWorld& w = Serving(3, {}, std::string(victim) == "local");
       SCOPED_TRACE(fmt::format("{} after {} ms", victim, at));
       const std::string name = std::string(victim) == "local" ? "w2" : victim;
       w.After(milliseconds(at), [&w, name] {
@@ -90,7 +73,7 @@ TEST_F(ClusterLossTest, ALossInTheMiddleOfARecoveryBeginsTheNext) {
 }
 
 TEST_F(ClusterLossTest, RequestsWaitWhereTheSurvivorsAreTooSmallAndGoOnWithTheNextWorker) {
-  ClusterWorld& w = Serving(2, false, {.memory = 700});
+  ClusterWorld& w = Serving(2, {.memory = 700});
   w.Leave("w2");
   w.Advance(seconds(100));
   EXPECT_THAT(w.text(), HasSubstr("worker w2 with layers 4-7 is gone"));
@@ -121,7 +104,7 @@ TEST_F(ClusterLossTest, TheCacheIsCutToWhatTheSurvivorsHold) {
 
 // Whatever kills two workers may kill the third, which must not be the coordinator's own process.
 TEST_F(ClusterLossTest, AfterTwoCrashesTheCoordinatorsMemberIsSparedIfTheWorkersHoldTheModel) {
-  ClusterWorld& w = Serving(4, true);
+  ClusterWorld& w = Serving(4, {}, true);
   w.Leave("w1");
   w.Advance(seconds(1));
   EXPECT_THAT(w.ranges(), HasSubstr("local"));
@@ -138,7 +121,7 @@ TEST_F(ClusterLossTest, AfterTwoCrashesTheCoordinatorsMemberIsSparedIfTheWorkers
 }
 
 TEST_F(ClusterLossTest, SilenceIsNoCrash) {
-  ClusterWorld& w = Serving(4, true);
+  ClusterWorld& w = Serving(4, {}, true);
   for (const char* name : {"w1", "w2"}) {
     w.Silence(name);
     w.Advance(seconds(1));

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/cluster_names.h"
-#include "tests/testing/cluster_world.h"
+#include "tests/testing/serving_cluster.h"
 
 namespace gyre {
 namespace {
@@ -19,28 +19,7 @@ using ::testing::Not;
 using testing::SimMember;
 using Calls = std::vector<std::string>;
 
-class ClusterStateTest : public ::testing::Test {
- protected:
-  // Workers w1 ... wN that serve 8 layers.
-  ClusterWorld& Serving(int workers) {
-    world_ = std::make_unique<ClusterWorld>(ClusterWorld::Policy(8, workers));
-    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i));
-    world_->Advance(seconds(1));
-    EXPECT_EQ(world_->text(), "serving");
-    world_->engine_calls.clear();
-    world_->losses.clear();
-    world_->begun.clear();
-    return *world_;
-  }
-  ClusterWorld& New(const ClusterPolicy& policy) {
-    world_ = std::make_unique<ClusterWorld>(policy);
-    return *world_;
-  }
-  void TearDown() override {
-    if (world_) EXPECT_EQ(world_->problem(), "");
-  }
-  std::unique_ptr<ClusterWorld> world_;
-};
+class ClusterStateTest : public testing::ServingClusterTest {};
 
 TEST_F(ClusterStateTest, TheFirstPlanWaitsForEnoughWorkers) {
   ClusterWorld& w = New(ClusterWorld::Policy(8, 2));

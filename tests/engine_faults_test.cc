@@ -172,17 +172,13 @@ TEST_F(EngineFaults, AStepErrorOfTwoFailsTheOneThatFailsAlone) {
   const std::vector<Request> requests{Greedy(5), Greedy(5, 3, 20)};
   const auto expected = Undisturbed(requests);
   Start();
-  engine_->Drain([](const auto&) {});
   Runner runner(*engine_);
-  for (const Request& r : requests) runner.Add(r);
-  engine_->Resume(std::nullopt);
-  while (!runner.done()) {
-    const auto r = stage_.Poll(std::chrono::milliseconds(2));
-    if (r.kind == FrameKind{}) continue;
+  AddTogether(runner, requests);
+  ForEachFrame(runner, [&](const auto& r) {
     const auto seqs = r.seqs();
     const bool bad = std::find(seqs.begin(), seqs.end(), runner.id(1)) != seqs.end();
     bad ? stage_.FailStep(r, "a planted fault") : stage_.Answer(r);
-  }
+  });
   const auto outcomes = runner.Wait();
   Pass();
   EXPECT_EQ(engine_->stats().step_errors, 3u) << "once beside the other and twice alone";

@@ -29,12 +29,7 @@ class EngineSurvive : public testing::EngineRig {
   // Returns how often that happened.
   int ServeWithKiller(Runner& runner, size_t killer, uint32_t position) {
     int kills = 0;
-    for (int idle = 0; !runner.done() && idle < 2000;) {
-      const auto r = stage_.Poll(std::chrono::milliseconds(2));
-      if (r.kind == FrameKind{}) {
-        ++idle;
-        continue;
-      }
+    ForEachFrame(runner, [&](const auto& r) {
       bool kills_it = false;
       for (const SeqRows& s : r.batch.seqs) {
         kills_it |=
@@ -46,7 +41,7 @@ class EngineSurvive : public testing::EngineRig {
       } else {
         stage_.Answer(r);
       }
-    }
+    });
     return kills;
   }
 };
@@ -151,10 +146,8 @@ TEST_F(EngineSurvive, ARequestThatKillsFailsByItselfAfterThreeDeaths) {
     const std::vector<Request> requests{Greedy(9), Greedy(9, 3, 20), Greedy(9, 3, 40)};
     const auto expected = Undisturbed(requests);
     Start();
-    engine_->Drain([](const auto&) {});
     Runner runner(*engine_);
-    for (const Request& r : requests) runner.Add(r);
-    engine_->Resume(std::nullopt);
+    AddTogether(runner, requests);
     EXPECT_EQ(ServeWithKiller(runner, 1, position), 3);
     const auto outcomes = runner.Wait();
     EXPECT_EQ(outcomes[0].tokens, expected[0]) << outcomes[0].status;
@@ -174,12 +167,7 @@ TEST_F(EngineSurvive, ARequestWhoseQuestionKillsIsFoundToo) {
   Runner runner(*engine_);
   runner.Add(Hot(5, 1));
   int kills = 0;
-  for (int idle = 0; !runner.done() && idle < 1000;) {
-    const auto r = stage_.Poll(std::chrono::milliseconds(2));
-    if (r.kind == FrameKind{}) {
-      ++idle;
-      continue;
-    }
+  ForEachFrame(runner, [&](const auto& r) {
     bool all = r.kind != FrameKind::kTokens;
     if (!all && !r.batch.seqs[0].requests.empty()) all = r.batch.seqs[0].requests[0].mode == RowMode::kFullLogits;
     if (all) {
@@ -188,7 +176,7 @@ TEST_F(EngineSurvive, ARequestWhoseQuestionKillsIsFoundToo) {
     } else {
       stage_.Answer(r);
     }
-  }
+  });
   EXPECT_EQ(kills, 3);
   EXPECT_TRUE(absl::IsInvalidArgument(runner.Wait()[0].status)) << runner.Wait()[0].status;
 }
@@ -198,10 +186,8 @@ TEST_F(EngineSurvive, LossesThatAreNoCrashBlameNobody) {
   const std::vector<Request> requests{Greedy(6), Greedy(6, 3, 20)};
   const auto expected = Undisturbed(requests);
   Start();
-  engine_->Drain([](const auto&) {});
   Runner runner(*engine_);
-  for (const Request& r : requests) runner.Add(r);
-  engine_->Resume(std::nullopt);
+  AddTogether(runner, requests);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(stage_.Next().batch.seqs.size(), 2u) << "both together";
     stage_.CloseBoth();
@@ -216,10 +202,8 @@ TEST_F(EngineSurvive, SuspectsStopOthersForTheirNextRowsOnly) {
   const std::vector<Request> requests{Greedy(8), Greedy(8, 3, 20), Greedy(8, 3, 40)};
   const auto expected = Undisturbed(requests);
   Start();
-  engine_->Drain([](const auto&) {});
   Runner runner(*engine_);
-  for (const Request& r : requests) runner.Add(r);
-  engine_->Resume(std::nullopt);
+  AddTogether(runner, requests);
   for (int i = 0; i < 3; ++i) stage_.Answer(stage_.Next());
   for (int loss = 0; loss < 2; ++loss) {
     const uint32_t lost_row = 5;
@@ -231,15 +215,10 @@ TEST_F(EngineSurvive, SuspectsStopOthersForTheirNextRowsOnly) {
     LoseMember();
   }
   int alone = 0;
-  for (int idle = 0; !runner.done() && idle < 1000;) {
-    const auto r = stage_.Poll(std::chrono::milliseconds(2));
-    if (r.kind == FrameKind{}) {
-      ++idle;
-      continue;
-    }
+  ForEachFrame(runner, [&](const auto& r) {
     alone += r.batch.seqs.size() == 1;
     stage_.Answer(r);
-  }
+  });
   ExpectTexts(runner, expected);
   EXPECT_GE(alone, 3);
   EXPECT_LE(alone, 5) << "each for the row that was lost";
@@ -276,16 +255,11 @@ TEST_F(EngineSurvive, ARequestThatGetsOnIsNeverBlamed) {
   Runner runner(*engine_);
   runner.Add(requests[0]);
   std::set<uint32_t> seen;
-  for (int idle = 0; !runner.done() && idle < 1000;) {
-    const auto r = stage_.Poll(std::chrono::milliseconds(2));
-    if (r.kind == FrameKind{}) {
-      ++idle;
-      continue;
-    }
+  ForEachFrame(runner, [&](const auto& r) {
     const uint32_t end = r.batch.seqs[0].first_position + r.batch.seqs[0].row_count;
     // Each row that is new is lost once.
     seen.insert(end).second ? LoseMember() : stage_.Answer(r);
-  }
+  });
   EXPECT_EQ(runner.Wait()[0].tokens, expected[0]) << runner.Wait()[0].status;
   EXPECT_GE(engine_->stats().rings_lost, 10u);
 }

@@ -28,25 +28,7 @@ constexpr uint32_t kTokens = 120;
 
 class LocalTest : public ProcessesTest {
  protected:
-  // The texts of one process on one stage.
-  std::vector<std::vector<TokenId>> Alone() {
-    RuntimeOptions o;
-    o.model = model_.path();
-    o.threads = 1;
-    o.kv_type = "f32";
-    o.block_size = 4;
-    o.quiet = true;
-    auto alone = Runtime::Open(o);
-    EXPECT_TRUE(alone.ok()) << alone.status();
-    std::vector<std::vector<TokenId>> out;
-    for (int i = 0; i < Clients::kTexts; ++i)
-      out.push_back(testing::RunOne((*alone)->engine(), Ask(i, kVocab, kTokens)).tokens);
-    return out;
-  }
-  static void LetThemWrite(Clients& clients, uint64_t tokens) {
-    for (const uint64_t until = clients.tokens() + tokens; clients.tokens() < until;)
-      std::this_thread::sleep_for(milliseconds(1));
-  }
+  std::vector<std::vector<TokenId>> Alone() { return testing::TextsOfOneProcess(model_.path(), kVocab, kTokens); }
   static std::string LayersOf(const std::string& address, const std::string& name) {
     const auto status = FetchStatus(address);
     if (!status.ok()) return Message(status.status());
@@ -63,11 +45,11 @@ TEST_F(LocalTest, TheCoordinatorsLayersMoveAsAnybodysAndNoTextChanges) {
   Ring ring(model_.path(), {"--min-workers", "2", "--no-prefix-cache"});
   ASSERT_TRUE(ring.Serves(1));
   Clients clients(ring.address(), kVocab, kTokens);
-  LetThemWrite(clients, 50);
+  clients.WaitForTokens(50);
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(3));
   EXPECT_EQ(LayersOf(ring.address(), "local"), "4-5") << "its share, the last of the ring";
-  LetThemWrite(clients, 100);
+  clients.WaitForTokens(100);
   const char* const cuts[] = {"local=0-1,w1=2-3,w2=4-5", "w1=0-2,local=3-3,w2=4-5",
                               "w2=0-3,w1=4-4,local=5-5", "local=0-5",
                               "w1=0-2,w2=3-5",           "w1=0,local=1-4,w2=5"};
@@ -76,12 +58,12 @@ TEST_F(LocalTest, TheCoordinatorsLayersMoveAsAnybodysAndNoTextChanges) {
     const auto change = AskResize(ring.address(), cuts[i % 6]);
     ASSERT_TRUE(change.ok()) << cuts[i % 6] << ": " << change.status() << ring.serve().output();
     pages += change->pages_moved();
-    LetThemWrite(clients, 60);
+    clients.WaitForTokens(60);
   }
   const auto drained = AskDrain(ring.address(), "local");
   ASSERT_TRUE(drained.ok()) << drained.status();
   EXPECT_EQ(LayersOf(ring.address(), "local"), "-");
-  LetThemWrite(clients, 60);
+  clients.WaitForTokens(60);
   const auto texts = clients.Stop();
   EXPECT_GT(texts.size(), 8u);
   for (const auto& text : texts) {
@@ -166,13 +148,7 @@ std::vector<std::string> Told(Target& target, const Request& request) {
 
 TEST_F(LocalTest, AClientOverGrpcIsToldWhatOneInTheProcessIs) {
   const std::string model = GYRE_DEMO_MODEL;
-  RuntimeOptions o;
-  o.model = model;
-  o.threads = 1;
-  o.kv_type = "f32";
-  o.block_size = 4;
-  o.quiet = true;
-  auto alone = Runtime::Open(o);
+  auto alone = Runtime::Open(testing::OneProcess(model));
   ASSERT_TRUE(alone.ok()) << alone.status();
   const auto here = MakeLocalTarget(*std::move(alone), "test");
   Ring ring(model);

@@ -22,19 +22,10 @@ using std::chrono::seconds;
 using testing::Ask;
 using testing::Clients;
 using ::testing::HasSubstr;
+using testing::OneProcess;
 using testing::Process;
 using testing::ProcessesTest;
 using testing::Ring;
-
-RuntimeOptions OneProcess(const std::string& model) {
-  RuntimeOptions o;
-  o.model = model;
-  o.threads = 1;
-  o.kv_type = "f32";
-  o.block_size = 4;
-  o.quiet = true;
-  return o;
-}
 
 std::string RandomRanges(std::mt19937& random, int layers, const std::vector<std::string>& names) {
   std::vector<std::string> order = names;

@@ -27,27 +27,6 @@ using testing::Ring;
 
 constexpr int kVocab = 96;
 
-void WaitForTokens(Clients& clients, uint64_t more) {
-  for (const uint64_t until = clients.tokens() + more; clients.tokens() < until;)
-    std::this_thread::sleep_for(milliseconds(1));
-}
-
-// The texts of one process on one stage.
-std::vector<std::vector<TokenId>> Alone(const std::string& model, int vocab, uint32_t tokens) {
-  RuntimeOptions o;
-  o.model = model;
-  o.threads = 1;
-  o.kv_type = "f32";
-  o.block_size = 4;
-  o.quiet = true;
-  auto alone = Runtime::Open(o);
-  EXPECT_TRUE(alone.ok()) << alone.status();
-  std::vector<std::vector<TokenId>> out;
-  for (int i = 0; alone.ok() && i < Clients::kTexts; ++i)
-    out.push_back(testing::RunOne((*alone)->engine(), Ask(i, vocab, tokens)).tokens);
-  return out;
-}
-
 void ExpectTexts(const std::vector<Clients::Text>& texts, const std::vector<std::vector<TokenId>>& expected) {
   EXPECT_GE(texts.size(), 8u);
   for (const auto& text : texts) {
@@ -74,7 +53,7 @@ bool Lost(const Ring& ring, uint64_t times) {
 
 // Workers of three are killed, one after the other; another takes the place of each.
 void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kills) {
-  const auto expected = Alone(model, vocab, tokens);
+  const auto expected = testing::TextsOfOneProcess(model, vocab, tokens);
   Ring ring(model, {"--no-local", "--min-workers", "3"});
   std::vector<size_t> living{0, 1, 2};
   for (const char* name : {"w0", "w1", "w2"}) ring.AddWorker(name);
@@ -82,13 +61,13 @@ void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kil
   Clients clients(ring.address(), vocab, tokens);
   std::mt19937 random(7);
   for (int kill = 0; kill < kills; ++kill) {
-    WaitForTokens(clients, 50 + random() % 100);
+    clients.WaitForTokens(50 + random() % 100);
     const size_t victim = random() % living.size();
     ring.worker(living[victim]).Kill(SIGKILL);
     living.erase(living.begin() + static_cast<std::ptrdiff_t>(victim));
     ASSERT_TRUE(Lost(ring, static_cast<uint64_t>(kill) + 1)) << ring.serve().output();
     ASSERT_TRUE(ring.Serves(2)) << ring.serve().output();
-    WaitForTokens(clients, 30);
+    clients.WaitForTokens(30);
     living.push_back(static_cast<size_t>(3 + kill));
     const std::string name = fmt::format("w{}", living.back());
     ring.AddWorker(name);
@@ -97,7 +76,7 @@ void KillUnderLoad(const std::string& model, int vocab, uint32_t tokens, int kil
     const auto resized = AskResize(ring.address(), "1 2");
     ASSERT_TRUE(resized.ok()) << resized.status();
   }
-  WaitForTokens(clients, 50);
+  clients.WaitForTokens(50);
   ExpectTexts(clients.Stop(), expected);
   const auto status = FetchStatus(ring.address());
   ASSERT_TRUE(status.ok());
@@ -118,19 +97,19 @@ TEST(RingSurviveTest, StoriesGoOnWithoutAKilledWorker) {
 }
 
 TEST_F(SurvivingProcessesTest, AStoppedWorkerIsFoundByItsSilenceAndComesBackAsAnother) {
-  const auto expected = Alone(model_.path(), kVocab, 300);
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 300);
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(2));
   Clients clients(ring.address(), kVocab, 300);
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ring.worker(1).Kill(SIGSTOP);
   const auto stopped = std::chrono::steady_clock::now();
   ASSERT_TRUE(Lost(ring, 1));
   EXPECT_LT(std::chrono::steady_clock::now() - stopped, milliseconds(testing::kSanitized ? 4000 : 2300));
   EXPECT_THAT(ring.serve().output(), HasSubstr("nothing was heard of w2"));
   ASSERT_TRUE(ring.Serves(1));
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   std::this_thread::sleep_until(stopped + seconds(5));
   ring.worker(1).Kill(SIGCONT);
   for (int i = 0; i < 2000; ++i) {
@@ -140,20 +119,20 @@ TEST_F(SurvivingProcessesTest, AStoppedWorkerIsFoundByItsSilenceAndComesBackAsAn
   }
   const auto resized = AskResize(ring.address(), "w2=0-2,w1=3-5");
   ASSERT_TRUE(resized.ok()) << resized.status() << ring.worker(1).output();
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ExpectTexts(clients.Stop(), expected);
   EXPECT_EQ(FetchStatus(ring.address())->failed(), 0u);
 }
 
 // The link from the first worker to the second is reset, and the one from the coordinator to the first.
 TEST_F(SurvivingProcessesTest, ACutRingLinkIsRepaired) {
-  const auto expected = Alone(model_.path(), kVocab, 200);
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2", "--transport", "tcp"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(2));
   Clients clients(ring.address(), kVocab, 200);
   for (uint64_t cut = 1; cut <= 2; ++cut) {
-    WaitForTokens(clients, 100);
+    clients.WaitForTokens(100);
     const auto before = FetchStatus(ring.address());
     ASSERT_TRUE(before.ok());
     const uint16_t port = PortOf(before->members(cut == 1 ? 1 : 0).address());
@@ -167,7 +146,7 @@ TEST_F(SurvivingProcessesTest, ACutRingLinkIsRepaired) {
       std::this_thread::sleep_for(milliseconds(5));
     ASSERT_TRUE(ring.Serves(2));
   }
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ExpectTexts(clients.Stop(), expected);
   const auto status = FetchStatus(ring.address());
   EXPECT_EQ(status->failed(), 0u);
@@ -177,14 +156,14 @@ TEST_F(SurvivingProcessesTest, ACutRingLinkIsRepaired) {
 
 // The ring goes on while a worker finds its coordinator again.
 TEST_F(SurvivingProcessesTest, ACutControlConnectionCostsNothing) {
-  const auto expected = Alone(model_.path(), kVocab, 200);
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(2));
   Clients clients(ring.address(), kVocab, 200);
   const uint16_t port = PortOf(ring.address());
   for (int cut = 0; cut < 3; ++cut) {
-    WaitForTokens(clients, 100);
+    clients.WaitForTokens(100);
     const auto from = static_cast<size_t>(cut % 2);
     const int links =
         CutConnections(ring.worker(from).pid(), [port](testing::TcpEnds ends) { return ends.remote == port; });
@@ -198,7 +177,7 @@ TEST_F(SurvivingProcessesTest, ACutControlConnectionCostsNothing) {
     const auto resized = AskResize(ring.address(), cut % 2 == 0 ? "2" : "4");
     ASSERT_TRUE(resized.ok()) << resized.status() << ring.worker(from).output();
   }
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ExpectTexts(clients.Stop(), expected);
   const auto status = FetchStatus(ring.address());
   EXPECT_EQ(status->failed(), 0u);
@@ -207,23 +186,23 @@ TEST_F(SurvivingProcessesTest, ACutControlConnectionCostsNothing) {
 }
 
 TEST_F(SurvivingProcessesTest, SigtermDrainsAWorkerAndNothingIsComputedAgain) {
-  const auto expected = Alone(model_.path(), kVocab, 200);
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
   Ring ring(model_.path(), {"--no-local", "--min-workers", "3"});
   for (const char* name : {"w1", "w2", "w3"}) ring.AddWorker(name);
   ASSERT_TRUE(ring.Serves(3));
   Clients clients(ring.address(), kVocab, 200);
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ring.worker(1).Kill(SIGTERM);
   EXPECT_EQ(ring.worker(1).Wait(seconds(20)), 0) << ring.worker(1).output();
   EXPECT_THAT(ring.worker(1).output(), HasSubstr("dismissed"));
   ASSERT_TRUE(ring.Serves(2));
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   // The same from afar.
   const auto removed = AskRemove(ring.address(), "w3");
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_EQ(ring.worker(2).Wait(seconds(20)), 0) << ring.worker(2).output();
   ASSERT_TRUE(ring.Serves(1));
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ExpectTexts(clients.Stop(), expected);
   const auto status = FetchStatus(ring.address());
   EXPECT_EQ(status->failed(), 0u);
@@ -239,7 +218,7 @@ TEST_F(SurvivingProcessesTest, SigtermDrainsAWorkerAndNothingIsComputedAgain) {
 TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
   // Its weights are large beside the cache.
   const testing::TinyModelFile model{testing::TinyOptions{.dim = 192, .layers = 6}};
-  const auto expected = Alone(model.path(), kVocab, 100);
+  const auto expected = testing::TextsOfOneProcess(model.path(), kVocab, 100);
   uint64_t weights = 0;
   {
     Ring whole(model.path(), {"--no-local"});
@@ -252,7 +231,7 @@ TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
   for (const char* name : {"w1", "w2"}) ring.AddWorker(name, memory);
   ASSERT_TRUE(ring.Serves(2));
   Clients clients(ring.address(), kVocab, 100);
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ring.worker(1).Kill(SIGKILL);
   ASSERT_TRUE(Lost(ring, 1));
   std::string state;
@@ -280,7 +259,7 @@ TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
   EXPECT_THAT(told[0], HasSubstr("requests wait for a worker"));
   ring.AddWorker("w3", memory);
   ASSERT_TRUE(ring.Serves(2));
-  WaitForTokens(clients, 100);
+  clients.WaitForTokens(100);
   ExpectTexts(clients.Stop(), expected);
   EXPECT_EQ(FetchStatus(ring.address())->failed(), 0u);
 }
@@ -347,7 +326,7 @@ TEST_F(SurvivingProcessesTest, Chaos) {
   const std::string replay = fmt::format("GYRE_CHAOS_SEED={} GYRE_CHAOS_SECONDS={}", seed, time.count());
   fmt::print("{}\n", replay);
   SCOPED_TRACE(replay);
-  const auto expected = Alone(model_.path(), kVocab, 200);
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
   Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--transport", "tcp"});
   Chaos chaos(ring, seed);
   for (int i = 0; i < 3; ++i) chaos.Add();

@@ -40,18 +40,7 @@ class RingTransportTest : public testing::ProcessesTest {
     return out;
   }
   std::vector<std::vector<TokenId>> Expected() const {
-    RuntimeOptions o;
-    o.model = model_.path();
-    o.threads = 1;
-    o.kv_type = "f32";
-    o.block_size = 4;
-    o.quiet = true;
-    auto alone = Runtime::Open(o);
-    EXPECT_TRUE(alone.ok()) << alone.status();
-    std::vector<std::vector<TokenId>> texts;
-    for (int i = 0; i < Clients::kTexts; ++i)
-      texts.push_back(testing::RunOne((*alone)->engine(), Ask(i, 96, kTextTokens)).tokens);
-    return texts;
+    return testing::TextsOfOneProcess(model_.path(), 96, kTextTokens);
   }
 };
 

@@ -48,13 +48,7 @@ class RingWeightsTest : public ::testing::Test {
     return more;
   }
   std::vector<TokenId> TextAlone(int seed) {
-    RuntimeOptions o;
-    o.model = model_.path();
-    o.threads = 1;
-    o.kv_type = "f32";
-    o.block_size = 4;
-    o.quiet = true;
-    auto alone = Runtime::Open(o);
+    auto alone = Runtime::Open(testing::OneProcess(model_.path()));
     EXPECT_TRUE(alone.ok()) << alone.status();
     return testing::RunOne((*alone)->engine(), Ask(seed, kWeightsVocab, 20)).tokens;
   }

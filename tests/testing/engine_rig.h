@@ -75,6 +75,20 @@ class EngineRig : public ::testing::Test {
     }
     return out;
   }
+  // They begin in one step.
+  void AddTogether(Runner& runner, const std::vector<Request>& requests) {
+    engine_->Drain([](const auto&) {});
+    for (const Request& r : requests) runner.Add(r);
+    engine_->Resume(std::nullopt);
+  }
+  // Calls fn(received) for each frame until all have ended, or nothing comes any more.
+  template <typename Fn>
+  void ForEachFrame(Runner& runner, const Fn& fn) {
+    for (int idle = 0; !runner.done() && idle < 2000;) {
+      const ScriptedStage::Received r = stage_.Poll(std::chrono::milliseconds(2));
+      r.kind == FrameKind{} ? static_cast<void>(++idle) : fn(r);
+    }
+  }
   // Serves to the end and compares.
   void ExpectTexts(Runner& runner, const std::vector<std::vector<TokenId>>& expected) {
     stage_.ServeUntil([&] { return runner.done(); });

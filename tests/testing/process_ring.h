@@ -15,7 +15,9 @@
 
 #include "client/remote.h"
 #include "client/target.h"
+#include "runtime/runtime.h"
 #include "tests/testing/process.h"
+#include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre::testing {
@@ -144,6 +146,10 @@ class Clients {
     threads_.clear();
     return texts_;
   }
+  void WaitForTokens(uint64_t more) const {
+    for (const uint64_t until = tokens() + more; tokens() < until;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   // All have ended by themselves, as they do after an error.
   bool Ended(size_t n) {
     std::lock_guard lock(mutex_);
@@ -165,6 +171,27 @@ class Clients {
   std::vector<Text> texts_;
   std::vector<std::thread> threads_;
 };
+
+// One process on one stage, with what Ring gives its processes.
+inline RuntimeOptions OneProcess(const std::string& model) {
+  RuntimeOptions o;
+  o.model = model;
+  o.threads = 1;
+  o.kv_type = "f32";
+  o.block_size = 4;
+  o.quiet = true;
+  return o;
+}
+
+// The texts of Clients in such a process.
+inline std::vector<std::vector<TokenId>> TextsOfOneProcess(const std::string& model, int vocab, uint32_t tokens) {
+  auto alone = Runtime::Open(OneProcess(model));
+  EXPECT_TRUE(alone.ok()) << alone.status();
+  std::vector<std::vector<TokenId>> out;
+  for (int i = 0; alone.ok() && i < Clients::kTexts; ++i)
+    out.push_back(RunOne((*alone)->engine(), Ask(i, vocab, tokens)).tokens);
+  return out;
+}
 
 class ProcessesTest : public ::testing::Test {
  protected:
