@@ -18,7 +18,7 @@ struct HostPort {
 StatusOr<HostPort> ParseHostPort(const std::string& text);
 std::string FormatHostPort(const std::string& host, uint16_t port);
 
-// Of this machine, as it calls itself.
+// This machine's host name (gethostname).
 std::string HostName();
 
 }  // namespace gyre

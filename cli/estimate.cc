@@ -107,7 +107,7 @@ Status EstimateCommand(const EstimateOptions& options) {
     const uint64_t states = ModelSpec::StateOf(l, spec.dim).floats() * sizeof(float) * 2 * options.parallel;
     pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * tokens) + states);
     all_pages += pages.back();
-    // Of each matrix a row has its outputs; of attention it has them once more, and those of one expert at a time.
+    // A row of scratch holds the outputs of each matrix, those of attention twice, and those of one expert at a time.
     uint64_t wide = ModelSpec::KvElems(l);
     for (const TensorRow& t : LayerTensors(l, spec.dim)) {
       const bool back = t.slot == Slot::kO || t.slot == Slot::kDown || t.slot == Slot::kExpertDown;

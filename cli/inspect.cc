@@ -122,7 +122,7 @@ void PrintJson(const Model& model, bool tensors) {
   root["dim"] = s.dim;
   root["vocab"] = s.vocab;
   root["context"] = s.context;
-  // Of the first layer that has such a part.
+  // Each part as the first layer that has it describes it.
   const AttentionSpec attention = FirstOf<AttentionSpec>(s, &LayerSpec::mixer);
   const DenseSpec dense = FirstOf<DenseSpec>(s, &LayerSpec::feed_forward);
   const ExpertSpec experts = FirstOf<ExpertSpec>(s, &LayerSpec::feed_forward);

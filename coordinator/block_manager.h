@@ -36,7 +36,7 @@ class BlockManager {
   uint32_t available() const { return static_cast<uint32_t>(free_.size() + cached_.size()); }
   uint32_t cached() const { return static_cast<uint32_t>(cached_.size()); }
   uint32_t references(BlockId block) const { return blocks_[block].references; }
-  // Of a block's content; kNoChain: it is not published.
+  // The chain id of a block's content; kNoChain: the block is not published.
   ChainId chain(BlockId block) const { return blocks_[block].entry ? blocks_[block].entry->chain : kNoChain; }
 
   // Owned and cached blocks, rising.

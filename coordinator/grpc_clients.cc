@@ -244,8 +244,8 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   return q;
 }
 
-// Of what a client says of itself, nothing reaches another client: its tenant and its share of the cache lie within its
-// name, and a priority is an admin's to give.
+// A client can't reach another one by what it says of itself: its tenant and cache salt are hashed together with its
+// name, and only an admin may give a priority.
 void KeepApart(const std::optional<Principal>& caller, Question* q) {
   if (!caller || caller->role != Role::kClient) return;
   for (uint64_t* number : {&q->tenant, &q->cache_salt}) {

@@ -104,7 +104,7 @@ bool Scheduler::Rep::Follows(const Sequence& s) const {
     if (r->params.priority < s.params.priority) continue;
     const uint32_t done = r->published * options.block_size, most = std::min(r->prompt, s.prompt - 1);
     if (most < done + kWorthWaiting) continue;
-    // Of a recurrent state only snapshots are of use.
+    // With recurrent state only a snapshot can be shared, not any position.
     if (has_state()) {
       const uint32_t next = NextSnapshot(*r);
       if (next > most || next < done + kWorthWaiting) continue;

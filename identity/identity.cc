@@ -222,7 +222,7 @@ bool IdentityFolder::Refresh(bool now) {
   StatusOr<std::shared_ptr<const Identity>> identity = ReadAgain(*before);
   if (!identity.ok()) {
     Log(LogLevel::kError, "the identity was not read again, it stays as it was: {}", Message(identity.status()));
-    // Who is revoked stays out, whatever else is wrong.
+    // The lists of revoked certificates count even if another file of the folder is wrong.
     const StatusOr<std::vector<std::string>> lists = ReadLists();
     if (!lists.ok()) return false;
     identity = before->WithRevoked(*lists, folder_);

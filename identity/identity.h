@@ -26,7 +26,8 @@ inline constexpr char kRevokedFile[] = "crl.pem";
 
 enum class TlsSide : uint8_t { kClient, kServer };
 
-// Who the owner of a certificate is. kInvalidArgument: it does not have exactly one name, a URI of ours.
+// Returns the owner that a certificate names. kInvalidArgument: the certificate does not have exactly one name, a URI
+// of ours.
 StatusOr<Principal> PrincipalOf(X509* certificate);
 
 // Immutable, so any thread may use it.
@@ -49,8 +50,8 @@ class Identity {
   const std::string& revoked_pem() const { return lists_; }
   size_t revocations() const { return revoked_.size(); }  // certificates
 
-  // Whose certificate it is. Its signature and purpose are the handshake's to check. kFailedPrecondition: it is
-  // revoked, of another cluster, or has ended; kInvalidArgument: it is no certificate of ours.
+  // Returns the owner of the certificate. Its signature and purpose are the handshake's to check. kFailedPrecondition:
+  // it is revoked, of another cluster, or has ended; kInvalidArgument: it is no certificate of ours.
   StatusOr<Principal> Check(X509* peer) const;
 
   // The same identity that knows of these lists too. Its own certificate is not looked at, so that who is revoked is

@@ -143,7 +143,7 @@ StatusOr<X509Ptr> Redeem(Authority& authority, const JoinRequest& request, int64
   }
   const CertificateTerms terms{.role = Role::kWorker, .name = request.name};
   GYRE_ASSIGN_OR_RETURN(X509Ptr certificate, authority.Sign(key.get(), terms, [&]() -> Status {
-    // Of several that come this far one has the file.
+    // If several joins with one token come this far, only one of them can rename the file.
     return std::rename(path.c_str(), used.c_str()) == 0 ? absl::OkStatus() : wrong;
   }));
   GYRE_RETURN_IF_ERROR(ReplaceFile(given.string(), ToPem(certificate.get()), 0600));

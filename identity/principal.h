@@ -26,7 +26,7 @@ struct Principal {
 inline constexpr char kCoordinatorName[] = "coordinator";
 inline constexpr char kLocalName[] = "local";
 
-// Of a cluster or an owner: 1 to 64 letters, digits, '.', '_', '-', the first a letter or digit, and none of the
+// A cluster's or owner's name has 1 to 64 letters, digits, '.', '_', '-', the first a letter or digit, and none of the
 // coordinator's own. kInvalidArgument.
 Status CheckPrincipalName(std::string_view name);
 

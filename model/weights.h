@@ -88,8 +88,8 @@ struct OpenOptions {
   double rope_base = 0;        // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
   double norm_eps = 0;         // .bin models: 0 = 1e-5
   int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
-  // Of files of which parts are missing and read as zeros (weights/piece_store.h): no content is sampled, this is the
-  // model's content_hash, and there is no tokenizer.
+  // The content_hash of a model whose files have missing parts, which read as zeros (weights/piece_store.h): then no
+  // content is sampled, and there is no tokenizer.
   std::optional<uint64_t> known_hash;
 };
 

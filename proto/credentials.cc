@@ -70,7 +70,7 @@ class WatchedText {
   const int fd_;
 };
 
-// Who may call what; a service that stands in no row is closed.
+// The table of who may call what. A service that stands in no row is closed.
 class RoleCheck : public grpc::AuthMetadataProcessor {
  public:
   explicit RoleCheck(std::shared_ptr<IdentityFolder> folder) : folder_(std::move(folder)) {}

@@ -15,11 +15,12 @@
 
 namespace gyre {
 
-// Of a client; the other end must be a coordinator of its cluster. Whoever made them wrong: kInternal.
+// Credentials of a client. They accept only a coordinator of the client's own cluster. kInternal: gRPC took no such
+// credentials.
 StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const std::shared_ptr<const Identity>& identity);
 
-// Of a server that follows its identity. Each call is checked: the caller's certificate against the newest list of
-// revoked ones, and its role against the service.
+// Credentials of a server that follow its identity when this changes. Each call is checked: the caller's certificate
+// against the newest list of revoked ones, and its role against the service.
 class ServerIdentity {
  public:
   // kResourceExhausted: no descriptor is left.
@@ -33,7 +34,7 @@ class ServerIdentity {
 // The roles that may call a method, as "/gyre.v1.Admin/Status".
 bool MayCall(Role role, const std::string& method);
 
-// Who calls; nullopt: the connection has no TLS. `context` is the call's.
+// The caller; nullopt: the connection has no TLS. `context` is the call's.
 std::optional<Principal> CallerOf(const grpc::AuthContext& context);
 // As CallerOf, if the certificate is still accepted.
 StatusOr<Principal> CheckCaller(const grpc::AuthContext& context, const Identity& identity);

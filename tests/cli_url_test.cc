@@ -312,7 +312,7 @@ TEST_F(UrlTest, AGyreServerAnswersAsTheModelDoesHere) {
   EXPECT_EQ(v.at("summary").at("short_answers"), 0);
   EXPECT_EQ(v.at("idle_closed"), 0);
   EXPECT_EQ(v.at("min_tokens"), false) << "Gyre refuses it by name";
-  // Which model it was, and of which types.
+  // The report names the model and the types of its weights and KV cache.
   const Ended inspected = testing::Shell("\"$gyre\" inspect \"$model\" --json");
   EXPECT_EQ(v.at("model").at("hash"), boost::json::parse(inspected.text).at("content_hash"));
   EXPECT_EQ(v.at("server").at("model").at("weights"), "F16");

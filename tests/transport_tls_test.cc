@@ -48,7 +48,7 @@ class TlsPortTest : public ::testing::Test {
     options.hello_timeout = seconds(20);
     return testing::OpenPort(std::move(options));
   }
-  // Of the sample's hop, between two members.
+  // The sample's hello, for a hop between these two members.
   static Hello Between(const std::string& from, const std::string& to) {
     Hello hello = SampleHello();
     hello.from = from;

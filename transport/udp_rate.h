@@ -40,7 +40,7 @@ class UdpRate {
   Deadline NextSend(Deadline now, size_t in_flight) const;
   // The share of packets that was lost lately.
   double loss() const { return loss_; }
-  // Of those that were sent when the path was not full.
+  // The share of packets that were lost although the path was not full when they were sent.
   double own_loss() const { return slow_loss_; }
   double bytes_per_second() const { return Bandwidth(); }
 

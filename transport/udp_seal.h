@@ -20,7 +20,7 @@ namespace gyre {
 
 inline constexpr size_t kSealTag = 16;
 
-// Of the parts, one after the other. All of these throw std::bad_alloc where OpenSSL has no memory.
+// HMAC of the parts, one after the other. All functions here throw std::bad_alloc where OpenSSL has no memory.
 Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts);
 // HKDF-Expand to 32 bytes with the info `label` followed by `context`.
 Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan context = {});

@@ -41,7 +41,7 @@ class UdpSize {
       OnBlackHole(now);
     }
   }
-  // Of packets that were no probe, by number and size.
+  // What happened to a packet that was no probe.
   void OnAcked(uint64_t number, size_t size) {
     if (size <= kUdpBaseSize) return;
     lost_in_a_row_ = 0;

@@ -30,7 +30,7 @@ class WeightOffer {
   // Returns at once, from memory. Begins with the manifest if nobody has; `only_known`: not if it must be made, and
   // kNotFound then. kOutOfRange: an offset behind the end; errors of the files.
   StatusOr<WeightsPart> Part(uint64_t offset, bool only_known);
-  // Of the links for weights; random.
+  // The random key that links for weights must have.
   const RingKey& key() const { return key_; }
   PieceServer& server() { return stock_.server(); }
 

@@ -63,7 +63,7 @@ void ChooseExperts(const float* scores, size_t rows, const ExpertSpec& spec, con
     const float* s = scores + row * count;
     double top = -std::numeric_limits<double>::infinity();
     for (size_t e = 0; e < count; ++e) top = static_cast<double>(s[e]) > top ? static_cast<double>(s[e]) : top;
-    // Of a softmax without bias the score itself gives the order.
+    // Without a choice bias a softmax has the order of its scores.
     double all = 0;
     auto worth = [&](size_t e) {
       const auto score = static_cast<double>(s[e]);

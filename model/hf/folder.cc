@@ -166,7 +166,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // Of each expert's rows those of number `first`, first + step, ...
+  // Takes the rows first, first + step, ... of each expert.
   Status PackedBias(const SafeTensor& t, size_t first, size_t step, TensorView* v) {
     if (t.shape.size() != 2) return DataLoss("it has {} dimensions, expected 2", t.shape.size());
     GYRE_ASSIGN_OR_RETURN(const std::vector<float> all, ToFloats(t));

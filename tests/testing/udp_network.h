@@ -54,7 +54,7 @@ class UdpNetwork {
 
   uint64_t full(int from) const { return full_[from]; }  // datagrams for which the queue had no room
 
-  // To the next event; false: nothing will ever happen.
+  // Goes on to the next event. False: there is none.
   bool Step() {
     Deadline next = events_.empty() ? kNoDeadline : events_.begin()->first;
     for (int side : {0, 1}) next = std::min(next, core_[side]->NextTimer(now_));
