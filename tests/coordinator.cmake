@@ -1,23 +1,31 @@
 if(GYRE_TESTS)
   gyre_tests(coordinator_tests "unit;pure;asan"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
-          coordinator_cluster_soak_test coordinator_cluster_loss_test coordinator_cluster_detach_test coordinator_scheduler_soak_test coordinator_sampler_test
-                  coordinator_sampler_paths_test coordinator_text_stream_test coordinator_scheduler_test
-                  coordinator_scheduler_isolation_test coordinator_scheduler_load_test
-                  coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_cluster_asks_test
-                  coordinator_cluster_local_test coordinator_state_slots_test
+          coordinator_cluster_soak_test coordinator_cluster_loss_test coordinator_cluster_detach_test
+          coordinator_scheduler_soak_test coordinator_sampler_test coordinator_sampler_paths_test
+          coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
+          coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test
+          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_state_slots_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
-  gyre_tests(grpc_tests "unit;process" FILES coordinator_service_grpc_test coordinator_service_port_test DEPS gyre_coordinator)
-  gyre_tests(http_tests "unit;asan" FILES http_seam_test http_reasoning_test http_page_test http_metrics_text_test http_trace_test DEPS gyre_http)
-  gyre_tests(http_server_tests "unit;asan" FILES http_server_test http_server_access_test http_server_hostile_test DEPS gyre_http)
+  gyre_tests(grpc_tests "unit;process"
+    FILES coordinator_service_grpc_test coordinator_service_port_test
+    DEPS gyre_coordinator)
+  gyre_tests(http_tests "unit;asan"
+    FILES http_seam_test http_reasoning_test http_page_test http_metrics_text_test http_trace_test
+    DEPS gyre_http)
+  gyre_tests(http_server_tests "unit;asan"
+    FILES http_server_test http_server_access_test http_server_hostile_test
+    DEPS gyre_http)
   gyre_tests(http_apis_tests "engine;asan"
     FILES http_apis_test http_openai_test http_openai_errors_test http_openai_logprobs_test http_openai_reasoning_test
           http_openai_responses_test http_metrics_test
     DEPS gyre_http gyre_runtime Boost::json)
   gyre_tests(http_cluster_tests "engine;asan" FILES http_cluster_test DEPS gyre_http gyre_runtime Boost::json)
-  gyre_tests(http_live_tests "engine;asan" FILES http_description_test http_malformed_test http_storm_test DEPS gyre_http gyre_runtime Boost::json)
+  gyre_tests(http_live_tests "engine;asan"
+    FILES http_description_test http_malformed_test http_storm_test
+    DEPS gyre_http gyre_runtime Boost::json)
   foreach(program service_tests grpc_tests http_tests http_apis_tests http_live_tests)
     target_compile_definitions(${program} PRIVATE GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   endforeach()
