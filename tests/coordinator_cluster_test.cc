@@ -282,15 +282,16 @@ TEST_F(ClusterTest, AnInstanceThatJoinsAgainKeepsItsName) {
 }
 
 TEST_F(ClusterTest, TimeIsTheClocksThatItIsGiven) {
-  std::atomic<int64_t> hours{0};
-  Open([&](ClusterOptions* o) { o->now = [&hours] { return Deadline{} + std::chrono::hours(1 + hours.load()); }; });
+  // The cluster's thread asks until it ends, which is after this test's own variables are gone.
+  const auto hours = std::make_shared<std::atomic<int64_t>>(0);
+  Open([&](ClusterOptions* o) { o->now = [hours] { return Deadline{} + std::chrono::hours(1 + hours->load()); }; });
   Join("w1");
   ASSERT_TRUE(cluster_->WaitForPlan(After(seconds(60))).ok());
   const auto w2 = Join("w2");
   w2->silent = true;
   auto answer = Resize("w2=0-3");
   EXPECT_EQ(answer.wait_for(milliseconds(50)), std::future_status::timeout);
-  hours = 1;
+  *hours = 1;
   EXPECT_THAT(Message(answer.get().status()), HasSubstr("given up while preparing: no answer from w2"));
 }
 
