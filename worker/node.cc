@@ -8,28 +8,26 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <memory>
 #include <random>
 #include <thread>
 #include <utility>
 
-#include "base/files.h"
 #include "base/inbox.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/mutex.h"
 #include "base/ring_address.h"
 #include "gyre/v1/cluster.grpc.pb.h"
-#include "identity/authority.h"
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
-#include "weights/remote_weights.h"
 #include "weights/weight_stock.h"
 #include "worker/event_outbox.h"
+#include "worker/node_identity.h"
+#include "worker/node_model.h"
 #include "worker/worker.h"
 
 namespace gyre {
@@ -87,7 +85,13 @@ uint64_t RandomInstance() {
 
 class Node {
  public:
-  Node(const NodeOptions& options, const std::function<bool()>& stopped) : options_(options), stopped_(stopped) {}
+  Node(const NodeOptions& options, const std::function<bool()>& stopped)
+      : options_(options),
+        stopped_(stopped),
+        model_(
+            options, [this] { return Ends(); }, [this](const std::string& line) { Say(line); },
+            [this] { DropWorker(); }),
+        identity_(options.identity, options.join) {}
 
   Status Run();
 
@@ -104,37 +108,22 @@ class Node {
     return fatal_;
   }
   bool Ends() { return stopped_() || !Fatal().ok() || dismissed_ || LeaveIsOver(); }
-  std::shared_ptr<const Identity> Credentials() const {
-    return options_.identity != nullptr ? options_.identity->current() : nullptr;
-  }
   bool Leaves() const { return options_.leaves && options_.leaves(); }
   // It was to leave, and nobody is there to take its layers, or that took too long.
   bool LeaveIsOver();
   // The coordinator has no part of this worker any more: all but the weights goes.
   void EndSession();
+  // The worker ends, as its model is about to change.
+  void DropWorker();
   // A stage that computes can't be dropped before it is done.
   Status WaitForStage();
   Status Listen();
-  Status OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub);
-  // The model's file on this machine.
-  StatusOr<std::shared_ptr<const Model>> OpenFile(const ClusterFacts& facts, const OpenOptions& open) const;
-  // The store of a model whose weights are fetched.
-  StatusOr<std::shared_ptr<PieceStore>> OpenStore(v1::Cluster::Stub& stub);
-  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known);
-  // Compares this machine's file with the coordinator's manifest, if there is one, when its layers are loaded.
-  void CompareLater(v1::Cluster::Stub& stub);
-  // The model of other_models with this hash, or nullptr.
-  std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
   uint64_t Memory();
   WorkerHello MakeHello();
   // Until the stream ends. OK: it ended, or was stopped. An error: no use to come back.
   Status Attached(v1::Cluster::Stub& stub);
   using Stream = grpc::ClientReaderWriter<v1::WorkerEvent, v1::Command>;
   Status Stay(grpc::ClientContext& context, Stream& stream);
-  void TakeRevoked(const std::string& crl);
-  // Asks for a new certificate, once an hour, while the own one is in the last third of its life.
-  void RenewIfDue(v1::Cluster::Stub& stub);
-  Status Renew(v1::Cluster::Stub& stub);
   void OnCommand(const v1::Command& message);
 
   const NodeOptions& options_;
@@ -145,14 +134,11 @@ class Node {
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<WeightStock> stock_;  // its server uses the port
-  std::shared_ptr<const Model> model_;
-  std::shared_ptr<PieceStore> store_;  // of a model whose weights are fetched; else null
-  bool lost_ = false;                  // the coordinator did not answer
-  bool exact_ = false;
+  NodeModel model_;
+  NodeIdentity identity_;
   std::shared_ptr<Worker> worker_;
   std::string name_;
-  Deadline next_renewal_ = Deadline::min();  // the watcher's
-  bool waits_to_attach_ = false;             // and it was said
+  bool waits_to_attach_ = false;  // and it was said
   // The membership, which a stream may take up again.
   struct Session {
     uint64_t term = 0;
@@ -178,6 +164,12 @@ void Node::EndSession() {
   session_.reset();
   events_->Clear();
   if (worker_ != nullptr) worker_->Reset();
+}
+
+void Node::DropWorker() {
+  session_.reset();
+  if (worker_ != nullptr) worker_->Stop();
+  worker_ = nullptr;
 }
 
 Status Node::WaitForStage() {
@@ -218,115 +210,6 @@ Status Node::Listen() {
   return absl::OkStatus();
 }
 
-std::shared_ptr<const Model> Node::FindByHash(uint64_t hash, const OpenOptions& open) const {
-  for (const std::string& path : options_.other_models ? options_.other_models() : std::vector<std::string>()) {
-    StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
-    if (model.ok() && (*model)->content_hash() == hash) return *std::move(model);
-  }
-  return nullptr;
-}
-
-StatusOr<std::shared_ptr<const Model>> Node::OpenFile(const ClusterFacts& facts, const OpenOptions& open) const {
-  const std::string path = options_.model.empty() ? facts.model_path : options_.model;
-  StatusOr<std::shared_ptr<const Model>> model = OpenModel(path, open);
-  if (options_.model.empty() && (!model.ok() || (*model)->content_hash() != facts.model_hash)) {
-    if (auto other = FindByHash(facts.model_hash, open)) model = std::move(other);
-  }
-  if (!model.ok()) {
-    if (!options_.model.empty()) return model.status();
-    return Annotate(model.status(),
-                    "the coordinator's model can't be opened here; name this machine's with --model FILE, or pull it "
-                    "here");
-  }
-  if ((*model)->content_hash() != facts.model_hash) {
-    return FailedPrecondition("{} is another model file than the coordinator's {} (hash {:016x}, expected {:016x})",
-                              path, facts.model_path, (*model)->content_hash(), facts.model_hash);
-  }
-  return model;
-}
-
-StatusOr<WeightsPart> Node::AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  v1::WeightsRequest request;
-  request.set_offset(offset);
-  request.set_only_known(only_known);
-  v1::WeightsReply reply;
-  const grpc::Status status = stub.Weights(&context, request, &reply);
-  if (status.ok()) return Decode(reply);
-  lost_ = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-  return FromGrpcAt(status, options_.join);
-}
-
-StatusOr<std::shared_ptr<PieceStore>> Node::OpenStore(v1::Cluster::Stub& stub) {
-  lost_ = false;
-  Deadline next_word = Deadline::min();
-  return OpenRemote([&](uint64_t offset) { return AskForPart(stub, offset, false); }, stock_->cache(),
-                    [&](uint64_t done, uint64_t all, bool hashing) {
-                      if (hashing && all > 1 && Clock::now() >= next_word) {
-                        Say(fmt::format("the coordinator hashes its model: {:.1f} of {:.1f} GiB",
-                                        static_cast<double>(done) / (1u << 30), static_cast<double>(all) / (1u << 30)));
-                        next_word = After(std::chrono::seconds(5));
-                      }
-                      return Ends();
-                    });
-}
-
-void Node::CompareLater(v1::Cluster::Stub& stub) {
-  const auto remote = FetchManifest([&](uint64_t offset) { return AskForPart(stub, offset, true); }, nullptr, false,
-                                    [this](uint64_t, uint64_t, bool) { return Ends(); });
-  lost_ = false;  // then there is nothing to compare with
-  if (!remote.ok()) return;
-  StatusOr<ModelBytes> bytes = BytesOf(model_);
-  if (!bytes.ok()) return Log(LogLevel::kWarn, "{}", Message(bytes.status()));
-  const bool alike = std::equal(bytes->files.begin(), bytes->files.end(), remote->manifest->files.begin(),
-                                remote->manifest->files.end(),
-                                [](const ManifestFile& a, const ManifestFile& b) { return a.size == b.size; });
-  if (!alike) return Log(LogLevel::kWarn, "{}: its files are cut in other ways than the coordinator's", model_->path());
-  StatusOr<std::shared_ptr<PieceStore>> store = stock_->cache().OverFiles(remote->manifest, *std::move(bytes), false);
-  if (store.ok()) stock_->SetStore(*std::move(store));
-}
-
-Status Node::OpenModelFor(const ClusterFacts& facts, v1::Cluster::Stub& stub) {
-  const bool same = worker_ != nullptr && model_->content_hash() == facts.model_hash && exact_ == facts.exact;
-  if (same && store_ == nullptr) return absl::OkStatus();
-  OpenOptions open = options_.open;
-  if (open.rope_base == 0) open.rope_base = facts.rope_base;
-  if (open.norm_eps == 0) open.norm_eps = facts.norm_eps;
-  open.context = facts.context;
-  StatusOr<std::shared_ptr<const Model>> model = NotFound("--weights fetch: no file is looked for");
-  if (options_.weights != WeightsFrom::kFetch && store_ == nullptr) model = OpenFile(facts, open);
-  std::shared_ptr<PieceStore> store;
-  const bool may_fetch =
-      options_.weights == WeightsFrom::kFetch || (options_.weights == WeightsFrom::kAuto && options_.model.empty());
-  if (!model.ok() && may_fetch && facts.weights && !options_.cache.empty()) {
-    GYRE_ASSIGN_OR_RETURN(store, OpenStore(stub));
-    // The coordinator may have begun again with a file that differs in what the hash does not see.
-    if (same && store->manifest().root == store_->manifest().root) return absl::OkStatus();
-    open.known_hash = facts.model_hash;
-    model = OpenModel(store->ModelPath(), open);
-    if (model.ok()) {
-      Say(fmt::format("the model's file is not here: the weights of this worker's layers are fetched into {}",
-                      store->ModelPath()));
-    }
-  } else if (!model.ok() && options_.weights == WeightsFrom::kFetch) {
-    return FailedPrecondition("--weights fetch: {}", facts.weights
-                                                         ? "there is no folder for them: name one with --cache"
-                                                         : "this coordinator does not give weights");
-  }
-  GYRE_RETURN_IF_ERROR(model.status());
-  session_.reset();
-  if (worker_ != nullptr) worker_->Stop();
-  worker_ = nullptr;
-  model_ = *std::move(model);
-  store_ = store;
-  stock_->SetStore(std::move(store));
-  exact_ = facts.exact;
-  if (store_ == nullptr && facts.weights) CompareLater(stub);
-  return absl::OkStatus();
-}
-
 Status Node::Run() {
   GYRE_ASSIGN_OR_RETURN(coordinator_, ParseHostPort(options_.join));
   name_ = options_.name;
@@ -349,7 +232,7 @@ Status Node::Run() {
     if (session_ && Clock::now() - detached_at_ > kKeepStage) EndSession();
     GYRE_ASSIGN_OR_RETURN(
         const auto channel,
-        MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = Credentials()}));
+        MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = identity_.current()}));
     const auto stub = v1::Cluster::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -369,9 +252,8 @@ Status Node::Run() {
     if (end.ok() && session_ && session_->term != facts->term) EndSession();
     if (end.ok() && port_ == nullptr) end = Listen();
     if (end.ok()) {
-      end = OpenModelFor(*facts, *stub);
-      if (lost_ || absl::IsCancelled(end)) {  // it is waited for, or this worker stops
-        lost_ = false;
+      end = model_.OpenFor(*facts, *stub, *stock_, worker_ != nullptr);
+      if (model_.TakeLost() || absl::IsCancelled(end)) {  // it is waited for, or this worker stops
         end = absl::OkStatus();
         if (!Ends()) Sleep(milliseconds(500));
         continue;
@@ -410,53 +292,12 @@ void Node::OnCommand(const v1::Command& message) {
   } else if (const auto* trace = std::get_if<TraceCommand>(&command->what)) {
     control.Trace(trace->asked);
   } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
-    TakeRevoked(revoked->crl);
+    identity_.TakeRevoked(revoked->crl);
   } else if (std::holds_alternative<DismissCommand>(command->what)) {
     Say("dismissed by the coordinator");
     dismissed_ = true;
   }
   if (session_) session_->received = std::max(session_->received, command->number);
-}
-
-void Node::TakeRevoked(const std::string& crl) {
-  if (options_.identity == nullptr) return;
-  const uint64_t before = options_.identity->current()->revocations();
-  if (const Status taken = options_.identity->TakeRevoked(crl); !taken.ok()) {
-    return Log(LogLevel::kError, "the coordinator's list of revoked certificates is not taken: {}", Message(taken));
-  }
-  const uint64_t now = options_.identity->current()->revocations();
-  if (now != before)
-    Log(LogLevel::kInfo, "list {} of certificates that the CA revoked is taken from the coordinator", now);
-}
-
-void Node::RenewIfDue(v1::Cluster::Stub& stub) {
-  if (options_.identity == nullptr || Clock::now() < next_renewal_) return;
-  next_renewal_ = After(std::chrono::hours(1));
-  const auto identity = options_.identity->current();
-  const int64_t left = identity->ends() - std::time(nullptr);
-  if (left > (identity->ends() - identity->begins()) / 3) return;
-  const Status renewed = Renew(stub);
-  if (!renewed.ok()) Log(LogLevel::kWarn, "the certificate of {} is not renewed: {}", name_, Message(renewed));
-}
-
-Status Node::Renew(v1::Cluster::Stub& stub) {
-  GYRE_ASSIGN_OR_RETURN(const KeyPtr key, MakeKey(KeyType::kP256));
-  GYRE_ASSIGN_OR_RETURN(const std::string csr, MakeCertificateRequest(key.get()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
-  v1::RenewRequest request;
-  request.set_request(csr);
-  v1::RenewReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub.Renew(&context, request, &reply), options_.join));
-  const auto before = options_.identity->current();
-  Identity::Files files = before->files();
-  files.identity = ToPem(key.get()) + reply.certificate();
-  GYRE_ASSIGN_OR_RETURN(const auto identity, Identity::Make(files, "from the coordinator"));
-  if (identity->self() != before->self()) return FailedPrecondition("it is for {}", Describe(identity->self()));
-  GYRE_RETURN_IF_ERROR(ReplaceFile(PathIn(options_.identity->folder(), kIdentityFile), files.identity, 0600));
-  options_.identity->Refresh(true);
-  Log(LogLevel::kInfo, "the certificate of {} is renewed", name_);
-  return absl::OkStatus();
 }
 
 // What there is for layers. A process that comes back still has weights, and pages that are being freed: they do not
@@ -471,9 +312,10 @@ uint64_t Node::Memory() {
 }
 
 WorkerHello Node::MakeHello() {
+  const PieceStore* store = model_.store();
   return {.name = name_,
           .ring_address = port_->address(),
-          .model_hash = model_->content_hash(),
+          .model_hash = model_.model()->content_hash(),
           .isa = IsaName(options_.isa),
           .threads = static_cast<uint32_t>(options_.threads),
           .memory = Memory(),
@@ -485,8 +327,8 @@ WorkerHello Node::MakeHello() {
           .transport = options_.transport,
           .resumes_term = session_ ? session_->term : 0,
           .received = session_ ? session_->received : 0,
-          .fetches = store_ != nullptr,
-          .disk = store_ != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store_->manifest().root)) : 0};
+          .fetches = store != nullptr,
+          .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -497,7 +339,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   std::thread watcher([&] {
     while (!ended && !Ends()) {
       std::this_thread::sleep_for(milliseconds(50));
-      RenewIfDue(stub);
+      identity_.RenewIfDue(stub);
     }
     if (!ended) context.TryCancel();
   });
@@ -532,11 +374,11 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     // Another name is another worker; the weights would be the same, but the bulk links find it by its name.
     if (worker_ != nullptr) worker_->Stop();
     WorkerOptions w{.name = name,
-                    .model = model_,
+                    .model = model_.model(),
                     .isa = options_.isa,
                     .threads = options_.threads,
                     .cpus = options_.cpus,
-                    .exact = exact_,
+                    .exact = model_.exact(),
                     .port = port_.get(),
                     .weights = stock_.get()};
     w.on_fatal = [this](const Status& why) {

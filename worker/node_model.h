@@ -1,0 +1,62 @@
+// The model of a worker's process: its file on this machine, or a store whose pieces are fetched (docs/weights.md). Not
+// thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "gyre/v1/cluster.grpc.pb.h"
+#include "model/weights.h"
+#include "proto/control_codec.h"
+#include "weights/weight_stock.h"
+#include "worker/node.h"
+
+namespace gyre {
+
+class NodeModel {
+ public:
+  // options: outlives it. ends: the process is to stop. say: lines for people. before_change: what uses the model that
+  // is there must let go of it.
+  NodeModel(const NodeOptions& options, std::function<bool()> ends, std::function<void(const std::string&)> say,
+            std::function<void()> before_change)
+      : options_(options), ends_(std::move(ends)), say_(std::move(say)), before_change_(std::move(before_change)) {}
+
+  // Opens the coordinator's model, if it is another one than before or nothing uses it. kCancelled: the process is to
+  // stop. An error with lost(): the coordinator did not answer. Another error makes this worker useless.
+  Status OpenFor(const ClusterFacts& facts, v1::Cluster::Stub& stub, WeightStock& stock, bool in_use);
+  // Whether the coordinator did not answer the last OpenFor. Forgets it.
+  bool TakeLost() { return std::exchange(lost_, false); }
+
+  // REQUIRES for the others: OpenFor has succeeded.
+  const std::shared_ptr<const Model>& model() const { return model_; }
+  bool exact() const { return exact_; }
+  // Null: nothing is fetched.
+  const PieceStore* store() const { return store_.get(); }
+
+ private:
+  // The model's file on this machine.
+  StatusOr<std::shared_ptr<const Model>> OpenFile(const ClusterFacts& facts, const OpenOptions& open) const;
+  // The model of other_models with this hash, or nullptr.
+  std::shared_ptr<const Model> FindByHash(uint64_t hash, const OpenOptions& open) const;
+  // The store of a model whose weights are fetched.
+  StatusOr<std::shared_ptr<PieceStore>> OpenStore(v1::Cluster::Stub& stub, const WeightCache& cache);
+  StatusOr<WeightsPart> AskForPart(v1::Cluster::Stub& stub, uint64_t offset, bool only_known);
+  // Compares this machine's file with the coordinator's manifest, if there is one, when its layers are loaded.
+  void CompareLater(v1::Cluster::Stub& stub, WeightStock& stock);
+
+  const NodeOptions& options_;
+  const std::function<bool()> ends_;
+  const std::function<void(const std::string&)> say_;
+  const std::function<void()> before_change_;
+  std::shared_ptr<const Model> model_;
+  std::shared_ptr<PieceStore> store_;
+  bool exact_ = false;
+  bool lost_ = false;
+};
+
+}  // namespace gyre
