@@ -83,6 +83,12 @@ class OneStage {
   }
 
   Stage& stage() { return *stage_; }
+  // A slot's state, of a layer that has slots.
+  std::vector<float> State(size_t layer_number, BlockId slot, size_t floats) {
+    const auto state = backend_->Download<float>(layer(layer_number).pages->State(slot), floats);
+    backend_->Finish();
+    return {state.begin(), state.end()};
+  }
   const Layer& layer(size_t i) const { return *stage_->parts().layers[i]; }
 
  private:
