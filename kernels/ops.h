@@ -95,6 +95,8 @@ struct AttentionParams {
   // [heads], or null: a score that takes part in each head's softmax and has no value (attention sinks: Xiao et al.
   // 2023, learned as in gpt-oss). It is not scaled.
   const float* sinks = nullptr;
+  // No row has a position from here on: for a backend that shares out work before it can read the rows. 0 = not known.
+  uint32_t end = 0;
   // kPrefill uses tiles if the backend has them and block_size is a multiple of 16.
   Arithmetic arithmetic = Arithmetic::kDecode;
 };

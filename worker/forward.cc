@@ -18,6 +18,7 @@ void RowPlaces::Clear() {
   tables_.clear();
   host_rows_.clear();
   host_numbers_.clear();
+  end_ = 0;
   runs_.clear();
   sequences_.clear();
   for (auto& table : rotations_) table->fresh = false;
@@ -26,6 +27,7 @@ void RowPlaces::Clear() {
 
 void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, const BlockId* table, size_t before) {
   AddRows(s.row_class, count, &runs_);
+  end_ = std::max(end_, s.first_position + first + count);
   for (uint32_t i = first; i < first + count; ++i) {
     host_rows_.push_back({.table = table, .position = s.first_position + i});
     host_numbers_.push_back(static_cast<uint32_t>(before + i));
@@ -218,7 +220,8 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
                      const Result& result) {
   const size_t q_dim = static_cast<size_t>(spec.heads) * static_cast<size_t>(spec.head_dim);
   float* attended = Room(attended_, places.count() * q_dim);
-  AttentionParams params{.heads = spec.heads, .scale = spec.scale, .softcap = spec.softcap, .window = spec.window};
+  AttentionParams params{
+      .heads = spec.heads, .scale = spec.scale, .softcap = spec.softcap, .window = spec.window, .end = places.end()};
   if (spec.sinks) params.sinks = layer.vector(Slot::kSinks);
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {

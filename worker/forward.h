@@ -31,6 +31,7 @@ class RowPlaces {
   // Of the logit rows only: those that a request asks an answer of.
   void FillLogitRows(const StepBatch& batch, const RowPlaces& all, Backend& queue);
   size_t count() const { return host_rows_.size(); }
+  uint32_t end() const { return end_; }                           // above all positions
   std::span<const KvRow> rows() const { return rows_; }           // on the device
   std::span<const uint32_t> numbers() const { return numbers_; }  // on the device: each row's index among the step's
   std::span<const ClassRun> runs() const { return runs_; }
@@ -67,6 +68,7 @@ class RowPlaces {
   void Add(const SeqRows& s, uint32_t first, uint32_t count, const BlockId* table, size_t before);
   void Upload(Backend& queue);
 
+  uint32_t end_ = 0;
   std::vector<const BlockId*> tables_;  // of each sequence, on the device
   std::vector<KvRow> host_rows_;
   std::vector<uint32_t> host_numbers_;

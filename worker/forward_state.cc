@@ -63,7 +63,7 @@ const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec
   backend_.CopyColumns(q + key, kept * heads, q_dim, shared, wide + rank, width);
 
   float* attended = Room(attended_, kept * heads * rank);
-  AttentionParams params{.heads = spec.heads, .scale = spec.scale};
+  AttentionParams params{.heads = spec.heads, .scale = spec.scale, .end = logit_rows.end()};
   size_t row = 0;
   ForEachClass(logit_rows.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;

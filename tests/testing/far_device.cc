@@ -270,6 +270,9 @@ class FarQueue : public Backend {
     Call([=, this] {
       AttentionParams p = params;
       p.sinks = At(p.sinks);
+      for (const KvRow& row : Here(rows)) {
+        if (p.end != 0 && row.position >= p.end) Die("a row lies behind the end that attention was told");
+      }
       inner_->Attention(At(q), Here(rows), Here(kv), p, At(out));
     });
   }
