@@ -14,7 +14,7 @@
 #include "cli/exit_code.h"
 #include "cli/flag_checks.h"
 #include "identity/join_token.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "model/quantize.h"
 
 namespace gyre {
@@ -437,7 +437,7 @@ Action AddWorker(CLI::App* app) {
   app->add_option("--layers", o->layers, "layers that it wants in the first plan, as 0-7")->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for weights and KV cache, as 8G (default: what is free)")
       ->type_name("SIZE");
-  AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
+  AddDeviceFlags(app, &o->device, &o->threads, &o->cpus, &o->isa);
   app->add_option("--wire", o->wire,
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));

@@ -179,7 +179,7 @@ Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
   SourceOptions source;
-  std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
+  std::string join, model, name, listen, layers, memory, device, isa, wire, transport = "auto", cpus;
   std::string identity, token, insecure;
   OpenOptions open;
   int threads = 0;

@@ -25,6 +25,7 @@
 #include "fmt/core.h"
 #include "identity/authority.h"
 #include "identity/join_token.h"
+#include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
 #include "transport/tcp_link.h"
@@ -320,8 +321,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   InterruptGuard guard(0);
   InterruptGuard::Begin(2);
   TellMore();
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
+  GYRE_ASSIGN_OR_RETURN(
+      const auto device,
+      OpenDevice({.name = options.device, .isa = options.isa, .threads = team.threads, .cpus = team.cpus}));
   GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
   std::string join = options.join;
   GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
@@ -337,10 +340,9 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .name = options.name,
                    .listen = options.listen,
                    .wish = std::nullopt,
+                   .device = device,
                    .threads = team.threads,
-                   .cpus = team.cpus,
                    .memory = 0,
-                   .isa = isa,
                    .wire_types = kAllActivations,
                    .insecure = insecure.ring,
                    .identity = identity,

@@ -36,6 +36,7 @@ struct ComputeOptions {
   int stages = 1;
   int threads = 0;           // over all stages; 0 = one for each physical core
   std::string cpus;          // processors that the threads stay on, as 0-3; "" = see ChooseCpus
+  std::string device;        // as DeviceRequest::name
   std::string isa;           // "" = the best that this processor has
   bool exact = false;        // f32 activations with quantized weights too
   std::string wire = "f32";  // activation format between stages

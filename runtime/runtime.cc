@@ -7,6 +7,7 @@
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "runtime/devices.h"
 #include "runtime/kv_choice.h"
 #include "worker/layer.h"
 
@@ -54,21 +55,6 @@ uint64_t TermNow() {
 }
 
 }  // namespace
-
-StatusOr<Isa> ParseIsa(const std::string& name) {
-  if (name.empty()) return DetectIsa();
-  std::string known;
-  for (Isa isa : BuiltIsas()) {
-    known += (known.empty() ? "" : ", ") + std::string(IsaName(isa));
-    if (name != IsaName(isa)) continue;
-    const std::string missing = IsaMissing(isa);
-    if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
-    return isa;
-  }
-  if (name == IsaName(Isa::kAmxEmulated) && IsaMissing(Isa::kAmxEmulated).empty())
-    return Isa::kAmxEmulated;  // for tests
-  return InvalidArgument("--isa {}: expected one of {}", name, known);
-}
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) {
   std::unique_ptr<Runtime> runtime(new Runtime);
@@ -127,8 +113,8 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
   if (o.serve != nullptr && o.serve->bit_equal) {
-    GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(o.isa));
-    c.isa = IsaName(isa);
+    GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device, .isa = o.isa}));
+    c.isa = device->isa();
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   if (o.serve != nullptr) {
@@ -178,7 +164,6 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
 }
 
 Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
   if (!options.cpus.empty() && team.threads < members) {
@@ -189,10 +174,12 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
     WorkerOptions w;
     w.name = members == 1 ? "local" : fmt::format("local-{}", i + 1);
     w.model = model_;
-    w.isa = isa;
     w.threads = std::max(1, team.threads / members + (i < team.threads % members ? 1 : 0));
     const auto last_cpu = next_cpu + std::min<std::ptrdiff_t>(w.threads, team.cpus.end() - next_cpu);
-    w.cpus.assign(next_cpu, last_cpu);
+    GYRE_ASSIGN_OR_RETURN(w.device, OpenDevice({.name = options.device,
+                                                .isa = options.isa,
+                                                .threads = w.threads,
+                                                .cpus = std::vector<int>(next_cpu, last_cpu)}));
     next_cpu = last_cpu;
     w.exact = options.exact;
     RingPort* port = port_.get();
@@ -207,8 +194,8 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .local = serves,
                     .memory = memory,
                     .threads = w.threads,
-                    .isa = IsaName(isa),
-                    .prefill_matches_decode = PrefillMatchesDecode(isa),
+                    .isa = w.device->isa(),
+                    .prefill_matches_decode = w.device->prefill_matches_decode(),
                     .model_hash = model_->content_hash()};
     if (serves) info.wish = options.serve->wish;
     auto worker = std::make_shared<Worker>(std::move(w));

@@ -11,7 +11,6 @@
 #include "coordinator/cluster.h"
 #include "coordinator/engine.h"
 #include "coordinator/service.h"
-#include "kernels/ops.h"
 #include "model/weights.h"
 #include "runtime/options.h"
 #include "transport/ring_port.h"
@@ -59,8 +58,5 @@ class Runtime {
   std::vector<std::unique_ptr<RingPort>> worker_ports_;  // of a ring within the process over TCP
   std::vector<std::shared_ptr<Worker>> workers_;
 };
-
-// By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
-StatusOr<Isa> ParseIsa(const std::string& name);
 
 }  // namespace gyre

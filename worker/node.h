@@ -12,7 +12,7 @@
 #include "base/transport.h"
 #include "base/wire_type.h"
 #include "identity/identity.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -33,10 +33,9 @@ struct NodeOptions {
   std::string name;    // "" = its identity's, or the host's
   std::string listen;  // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
   std::optional<LayerRange> wish;
-  int threads = 1;
-  std::vector<int> cpus;  // of each thread; empty = the system moves them
-  uint64_t memory = 0;    // 0 = what the machine has free without this process
-  Isa isa = Isa::kRef;
+  std::shared_ptr<Device> device = MakeCpuDevice(Isa::kRef, 1);
+  int threads = 1;                           // WorkerOptions::threads
+  uint64_t memory = 0;                       // 0 = what the machine has free without this process
   WireTypes wire_types = kAllActivations;    // that it takes part with
   Transport transport = Transport::kAuto;    // its wish for links
   bool insecure = false;                     // may listen at an address that is not loopback
