@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "coordinator/request_codec.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
@@ -107,29 +108,7 @@ class RemoteTarget : public Target {
  private:
   grpc::Status Generate(grpc::ClientContext* context, const Request& r,
                         const std::function<void(const Event&)>& on_event) {
-    v1::GenerateRequest request;
-    request.mutable_ids()->Add(r.prompt.begin(), r.prompt.end());
-    request.set_max_new_tokens(r.max_new_tokens);
-    request.set_ignore_end(r.ignore_end);
-    request.set_priority(r.priority);
-    request.set_cache_salt(r.cache_salt);
-    request.set_tenant(r.tenant);
-    if (r.logprobs) request.set_logprobs(*r.logprobs);
-    if (r.prompt_logprobs) request.set_prompt_logprobs(*r.prompt_logprobs);
-    if (r.embedding) request.set_embedding(r.embedding == Pooling::kMean ? v1::POOLING_MEAN : v1::POOLING_LAST);
-    for (const std::string& stop : r.stops) request.add_stops(stop);
-    request.mutable_stop_ids()->Add(r.stop_ids.begin(), r.stop_ids.end());
-    v1::Sampling* s = request.mutable_sampling();
-    s->set_temperature(r.sampling.temperature);
-    s->set_top_k(r.sampling.top_k);
-    s->set_top_p(r.sampling.top_p);
-    s->set_min_p(r.sampling.min_p);
-    s->set_repetition_penalty(r.sampling.repetition_penalty);
-    s->set_frequency_penalty(r.sampling.frequency_penalty);
-    s->set_presence_penalty(r.sampling.presence_penalty);
-    s->set_penalty_last_n(r.sampling.penalty_last_n);
-    s->set_seed(r.sampling.seed);
-    for (const auto& [id, bias] : r.sampling.logit_bias) (*s->mutable_logit_bias())[id] += bias;
+    const v1::GenerateRequest request = EncodeRequest(r);
     const auto reader = stub_->Generate(context, request);
     for (v1::GenerateEvent event; reader->Read(&event);) {
       if (event.has_token()) {

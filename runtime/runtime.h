@@ -60,6 +60,8 @@ class Runtime {
   std::vector<std::shared_ptr<Worker>> workers_;
 };
 
+// The term of a coordinator without a state: milliseconds since 1970.
+uint64_t TermNow();
 // By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
 StatusOr<Isa> ParseIsa(const std::string& name);
 
