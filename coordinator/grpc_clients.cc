@@ -143,6 +143,8 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
       return;
     }
     stream_ = *std::move(stream);
+    // At once, so that a client knows the id when its first token takes long.
+    this->StartSendInitialMetadata();
     left_ ? Leave() : Advance();
   }
 
