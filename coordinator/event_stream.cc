@@ -281,7 +281,7 @@ bool EventStreams::keeps() const { return shared_->keeper != nullptr; }
 
 StatusOr<std::unique_ptr<EventStream>> EventStreams::Submit(Request request, StreamOptions options) {
   const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
-  const bool kept = keeps() && options.keep && text && !request.id.empty();
+  const bool kept = keeps() && text && !request.take_up_id.empty();
   return Open(std::move(request), std::move(options), kept ? shared_->keeper->NewReader() : 0, true);
 }
 
@@ -316,13 +316,13 @@ StatusOr<std::unique_ptr<EventStream>> EventStreams::Open(Request request, Strea
                                shared_->scoring, limits.scoring_streams);
     }
     if (!full.ok()) {
-      if (reader != 0 && !begins) shared_->keeper->Leave(request.id, reader);
+      if (reader != 0 && !begins) shared_->keeper->Leave(request.take_up_id, reader);
       return full;
     }
     ++shared_->open;
     if (scoring) ++shared_->scoring;
   }
-  const std::string id = request.id;
+  const std::string id = request.take_up_id;
   auto state = std::make_shared<EventStream::State>(shared_, std::move(options), scoring, id, reader);
   std::unique_ptr<EventStream> stream(new EventStream(state));
   if (reader != 0 && begins) {

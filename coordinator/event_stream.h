@@ -40,9 +40,6 @@ struct StreamOptions {
   // the watcher's thread; must not block.
   std::function<void()> ready = [] {};
   bool may_stall = false;  // the reader belongs to this process: it is never given up
-  // The request can be taken up by its id when this reader, or this process, is gone; nothing is read of it before it
-  // is stored. Not for requests without text. Without a StateKeeper it means nothing.
-  bool keep = false;
 };
 
 class EventStreams;
@@ -75,9 +72,10 @@ class EventStreams {
   // keeper: null = no request is kept.
   EventStreams(EngineCalls engine, const StreamLimits& limits, StateKeeper* keeper = nullptr);
   ~EventStreams();
-  // Engine::Submit's errors, and kResourceExhausted: too many streams.
+  // Engine::Submit's errors, and kResourceExhausted: too many streams. Nothing is read of a request that can be taken up
+  // before it is stored.
   StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options);
-  // A stream of a request that is kept, by Request::id and tenant: all its events from the first one on. Whoever read it
+  // A stream of a request that is kept, by its take_up_id and tenant: all its events from the first one on. Whoever read it
   // until now is told that it is another's. StateKeeper::TakeUp's errors and Submit's.
   StatusOr<std::unique_ptr<EventStream>> TakeUp(const std::string& id, uint64_t tenant, StreamOptions options);
   bool keeps() const;

@@ -128,13 +128,13 @@ void LogCall(const CallRecord& r) {
 template <typename Message>
 class StreamCall : public grpc::ServerWriteReactor<Message> {
  public:
-  using Open = std::function<StatusOr<std::unique_ptr<EventStream>>(const std::string& id, StreamOptions)>;
-  // `seen`: tokens whose events the client has.
-  StreamCall(grpc::CallbackServerContext* context, CallRecord record, uint64_t seen, const Open& open)
+  using Open = std::function<StatusOr<std::unique_ptr<EventStream>>(StreamOptions)>;
+  // `id`: what the client knows the request by. `seen`: tokens whose events it has.
+  StreamCall(grpc::CallbackServerContext* context, CallRecord record, const std::string& id, uint64_t seen,
+             const Open& open)
       : context_(context), record_(std::move(record)), seen_(seen) {
-    context->AddInitialMetadata("x-request-id", record_.id);
-    StatusOr<std::unique_ptr<EventStream>> stream =
-        open(record_.id, {.ready = [this] { Pump(); }, .keep = true});
+    context->AddInitialMetadata("x-request-id", id);
+    StatusOr<std::unique_ptr<EventStream>> stream = open({.ready = [this] { Pump(); }});
     MutexLock lock(&mutex_);
     if (!stream.ok()) {
       finished_ = true;
@@ -258,16 +258,17 @@ class InferenceService : public v1::Inference::CallbackService {
     Question q = ReadQuestion(*r);
     KeepApart(CallerOf(*context->auth_context()), &q);
     if (!r->request_id().empty()) return TakeUp(context, *r, q.tenant);
-    CallRecord call = NewCall("Generate");
-    if (service_.streams().keeps()) call.id = NewRequestId(call.id);
-    return new StreamCall<v1::GenerateEvent>(context, std::move(call), r->resume_after(), Asking(std::move(q)));
+    const CallRecord call = NewCall("Generate");
+    const std::string id = service_.streams().keeps() ? NewRequestId(call.id) : call.id;
+    return new StreamCall<v1::GenerateEvent>(context, call, id, r->resume_after(), Asking(std::move(q), call.id, id));
   }
 
   grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* r) override {
     Question q{.input = IdsInput(r->ids().begin(), r->ids().end()), .prompt_logits = true};
     KeepApart(CallerOf(*context->auth_context()), &q);
-    return new StreamCall<v1::ScoreEvent>(context, NewCall("Score"), 0, Asking(std::move(q)));
+    const CallRecord call = NewCall("Score");
+    return new StreamCall<v1::ScoreEvent>(context, call, call.id, 0, Asking(std::move(q), call.id, ""));
   }
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
@@ -319,22 +320,22 @@ class InferenceService : public v1::Inference::CallbackService {
 
  private:
   // Begins what a client asks.
-  StreamCall<v1::GenerateEvent>::Open Asking(Question q) {
-    return [this, q = std::move(q)](const std::string& id, StreamOptions options) mutable
-           -> StatusOr<std::unique_ptr<EventStream>> {
+  StreamCall<v1::GenerateEvent>::Open Asking(Question q, const std::string& call, const std::string& id) {
+    return [this, q = std::move(q), call, id](StreamOptions options) mutable -> StatusOr<std::unique_ptr<EventStream>> {
       GYRE_ASSIGN_OR_RETURN(Request request, service_.MakeRequest(std::move(q)));
-      request.id = id;
+      request.id = call;
+      request.take_up_id = id;
       return service_.Submit(std::move(request), std::move(options));
     };
   }
   grpc::ServerWriteReactor<v1::GenerateEvent>* TakeUp(grpc::CallbackServerContext* context,
                                                       const v1::GenerateRequest& r, uint64_t tenant) {
+    const std::string id = IsRequestId(r.request_id()) ? r.request_id() : "-";
     CallRecord call{.method = "Generate"};
-    call.id = IsRequestId(r.request_id()) ? r.request_id() : "-";
+    call.id = CallOf(id);
     return new StreamCall<v1::GenerateEvent>(
-        context, std::move(call), r.resume_after(), [this, tenant](const std::string& id, StreamOptions options) {
-          return service_.TakeUp(id, tenant, std::move(options));
-        });
+        context, std::move(call), id, r.resume_after(),
+        [this, id, tenant](StreamOptions options) { return service_.TakeUp(id, tenant, std::move(options)); });
   }
   CallRecord NewCall(const char* method) {
     return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};

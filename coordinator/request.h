@@ -50,6 +50,9 @@ struct Request {
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   Deadline deadline = kNoDeadline;
   std::string id;  // for the log: what the client knows the request by; "" = nothing
+  // By which it can be taken up when its reader, or this process, is gone (NewRequestId); "" = it can't. Without a
+  // StateKeeper it means nothing.
+  std::string take_up_id;
   // It goes on behind these, which were drawn before; their texts are not read. Each has its event again. Not with
   // prompt_logits, prompt_logprobs or an embedding.
   std::vector<TokenEvent> generated;

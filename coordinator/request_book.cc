@@ -37,15 +37,15 @@ size_t RequestBook::BytesOf(const Entry& entry) {
 }
 
 void RequestBook::Begin(const Request& request, uint64_t reader) {
-  Erase(request.id);
+  Erase(request.take_up_id);
   Entry entry;
   auto kept = std::make_shared<Request>(request);
   entry.tokens = std::move(kept->generated);
   kept->generated.clear();
   entry.request = std::move(kept);
   entry.reader = reader;
-  changed_.insert(request.id);
-  entries_.emplace(request.id, std::move(entry));
+  changed_.insert(request.take_up_id);
+  entries_.emplace(request.take_up_id, std::move(entry));
 }
 
 void RequestBook::OnToken(const std::string& id, uint64_t reader, const TokenEvent& token) {
@@ -87,7 +87,7 @@ void RequestBook::Erase(const std::string& id) {
 // It is not among those without a reader any more.
 void RequestBook::Attend(Entry* entry, uint64_t reader) {
   if (entry->until != kNoDeadline) {
-    unattended_.erase({entry->until, entry->request->id});
+    unattended_.erase({entry->until, entry->request->take_up_id});
     unattended_bytes_ -= BytesOf(*entry);
   }
   entry->until = kNoDeadline;
@@ -107,7 +107,7 @@ StatusOr<Request> RequestBook::TakeUp(const std::string& id, uint64_t tenant, ui
 }
 
 void RequestBook::Restore(Request request, Deadline now) {
-  const std::string id = request.id;
+  const std::string id = request.take_up_id;
   Begin(request, 0);
   Entry& e = entries_.at(id);
   e.stored = true;

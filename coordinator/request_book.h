@@ -30,7 +30,7 @@ struct BookLimits {
   size_t unattended_bytes = size_t{128} << 20;         // what these hold
 };
 
-// Not thread-safe. A request is named by Request::id. Its **reader** is a number; what an earlier reader's stream says
+// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; what an earlier reader's stream says
 // counts no more.
 class RequestBook {
  public:

@@ -36,7 +36,8 @@ StatusOr<Request> DecodeStored(const StoredState::OpenRequest& stored) {
   v1::StoredRequest message;
   if (!message.ParseFromString(stored.request)) return DataLoss("the state's request {} can't be read", stored.id);
   Request request = DecodeRequest(message.request());
-  request.id = stored.id;
+  request.take_up_id = stored.id;
+  request.id = CallOf(stored.id);
   if (message.has_deadline_ms()) request.deadline = FromUnixMillis(message.deadline_ms());
   for (const std::string& tokens : stored.tokens) {
     GYRE_RETURN_IF_ERROR(Annotate(DecodeTokens(tokens, &request.generated), "the state's request " + stored.id));
@@ -56,7 +57,7 @@ std::string EncodeServing(const ServingRecord& record) {
 // Not under the keeper's lock, as prompts may be long.
 void Encode(const RequestBook::Changes& changes, StateBatch* batch) {
   batch->gone = changes.gone;
-  for (const auto& request : changes.begun) batch->begun.push_back({request->id, EncodeStored(*request)});
+  for (const auto& request : changes.begun) batch->begun.push_back({request->take_up_id, EncodeStored(*request)});
   for (const RequestBook::Changes::Tokens& t : changes.tokens) {
     batch->tokens.push_back({t.id, t.first, EncodeTokens(t.tokens, 0)});
   }
@@ -190,8 +191,6 @@ void StateKeeper::OnEvent(const std::string& id, uint64_t reader, const Event& e
     } else {
       book_.Forget(id, reader);
     }
-  } else if (std::holds_alternative<Finished>(event) || std::holds_alternative<Cancelled>(event)) {
-    book_.Leave(id, reader, Clock::now());
   }
   if (idle) changed_.Signal();
 }
