@@ -386,6 +386,15 @@ Action AddServe(CLI::App* app) {
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
+  CLI::Option* const state =
+      app->add_option("--state", o->state,
+                      "keep what a restart must not lose in this folder: requests go on, and workers keep their weights")
+          ->type_name("FOLDER");
+  app->add_option("--resume-timeout", o->resume_seconds,
+                  "seconds for which a request whose client is gone can be taken up again")
+      ->needs(state)
+      ->check(Whole(1, 86400))
+      ->type_name("S");
   AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);
   AddHttpServerFlags(app, o.get());
   AddLogFlags(app, &o->log);
@@ -454,6 +463,10 @@ Action AddWorker(CLI::App* app) {
   app->add_option("--drain-timeout", o->drain_seconds,
                   "seconds that the other workers get to take its layers, at SIGTERM")
       ->check(Whole(0, 86400))
+      ->type_name("S");
+  app->add_option("--orphan-timeout", o->orphan_seconds,
+                  "seconds for which weights and KV cache are kept when the coordinator is gone that has a --state")
+      ->check(Whole(1, 86400))
       ->type_name("S");
   AddLogFlags(app, &o->log);
   AddQuietFlag(app, &o->quiet);

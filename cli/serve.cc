@@ -21,6 +21,8 @@
 #include "cli/serve_http.h"
 #include "cli/session.h"
 #include "coordinator/grpc_server.h"
+#include "coordinator/sqlite_store.h"
+#include "coordinator/state_keeper.h"
 #include "coordinator/trace_json.h"
 #include "fmt/core.h"
 #include "identity/authority.h"
@@ -200,6 +202,7 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
                                                WeightOffer* weights) {
   const GrpcServerOptions grpc_options{.address = serve.cluster,
                                        .term = ring->term(),
+                                       .cluster_id = ring_options.state != nullptr ? ring_options.state->cluster_id() : 0,
                                        .version = options.version,
                                        .context = ring->context(),
                                        .context_shift = ring_options.context_shift,
@@ -210,6 +213,20 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
                                        .identity = serve.identity,
                                        .cluster_ca = options.cluster_ca};
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
+}
+
+StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& options) {
+  StoredState found;
+  auto store = OpenSqliteStore(options.state, TermNow(), &found);
+  if (!store.ok()) return Annotate(store.status(), "--state");
+  KeeperOptions keeper;
+  keeper.requests.resume_timeout = std::chrono::seconds(options.resume_seconds);
+  auto state = StateKeeper::Start(*std::move(store), found, keeper);
+  if (!state.ok()) return Annotate(state.status(), fmt::format("--state {}", options.state));
+  if (const size_t open = (*state)->open_requests(); open > 0) {
+    Log(LogLevel::kInfo, "term {}: {} requests of before the restart can be taken up", found.term, open);
+  }
+  return state;
 }
 
 // Records from its making on, and writes what the buffer has at its end.
@@ -278,6 +295,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
   std::unique_ptr<HttpFront> front;
   if (!http.address.empty()) {
     GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at));
+  }
+  std::unique_ptr<StateKeeper> state;
+  if (!options.state.empty()) {
+    GYRE_ASSIGN_OR_RETURN(state, OpenState(options));
+    ring_options.state = state.get();
   }
   LoadingBar bar(ring_options.quiet);
   ring_options.on_load = bar.callback();
@@ -377,6 +399,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   // SIGTERM has the layers go to others first; Ctrl-C, or a second signal, ends at once.
   node.leaves = [] { return InterruptGuard::Terminated(); };
   node.drain_timeout = std::chrono::seconds(options.drain_seconds);
+  node.orphan_timeout = std::chrono::seconds(options.orphan_seconds);
   IdentityWatch watch(identity.get());
   Mutex watching;  // several threads of the node ask
   return RunNode(node, [&] {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "client/target.h"
 #include "gyre/v1/admin.pb.h"
@@ -20,6 +21,9 @@ struct ClusterAddress {
       : address(std::move(host_port)), identity(std::move(self)) {}
   std::string address;                       // HOST:PORT
   std::shared_ptr<const Identity> identity;  // for TLS; null = without
+  // So long a target that has lost its coordinator looks for it, and goes on with its request where it was
+  // (docs/restart.md). 0: it fails at once.
+  Duration reconnect{};
 };
 
 StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);

@@ -64,6 +64,9 @@ class Cluster::Impl {
   void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
+  void Do(KeepRecord& a) {
+    if (options_.on_record) options_.on_record(a.record);
+  }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
   void Do(ShowProgress& a);
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);

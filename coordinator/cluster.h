@@ -23,6 +23,8 @@ struct ClusterOptions : ClusterPolicy {
   Tracer* tracer = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;  // weights of the first plan; on the cluster's thread
   NowFn now;                                                    // empty: Clock::now
+  // Keeps what a coordinator that is started again must know; on the cluster's thread, must not block. May be empty.
+  std::function<void(const ClusterRecord&)> on_record;
   // The cluster's thread ended, with these last words: no plan is made any more. On that thread.
   std::function<void(const Status&)> on_fatal;
 };

@@ -63,6 +63,9 @@ void ClusterState::Serve() {
     any_local |= m.info.local;
   }
   on_workers_ |= !all_local;
+  record_ = {.stages = {}, .num_blocks = num_blocks_, .on_workers = on_workers_, .drained = {}};
+  for (const StagePlan& s : plan_->stages) record_.stages.push_back({s.worker(), s.layers});
+  record_changed_ = true;
   Do(ResumeNewRing{.epoch = plan_->epoch,
                    .stages = static_cast<uint32_t>(plan_->stages.size()),
                    .prefill_matches_decode = policy_.exact || prefill_matches_decode,

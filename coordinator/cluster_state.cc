@@ -26,6 +26,12 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
   counts_.transport = policy_.transport;
   counts_.kv_type = policy_.kv_type;
   counts_.block_size = policy_.block_size;
+  if (!policy_.record) return;
+  record_ = *policy_.record;
+  drained_ = record_.drained;
+  on_workers_ = record_.on_workers;
+  served_ = !record_.stages.empty();
+  if (served_) adopt_ = record_;
 }
 
 Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& info) {
@@ -46,6 +52,9 @@ Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& 
   const int layers = policy.sizes.num_layers();
   if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > layers)) {
     return InvalidArgument("{} wants layers {}, the model has 0-{}", info.name, FormatRange(*info.wish), layers - 1);
+  }
+  if (info.holds.begin < 0 || info.holds.size() < 0 || info.holds.end > layers) {
+    return InvalidArgument("{} holds layers {}, the model has 0-{}", info.name, FormatRange(info.holds), layers - 1);
   }
   return absl::OkStatus();
 }
@@ -73,6 +82,10 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
   if (change_ == nullptr && plan_ && now >= repair_at_) Repair(now);
   MaybePlan(now);
   LetLeave(now);
+  if (std::exchange(record_changed_, false) || record_.drained != drained_) {
+    record_.drained = drained_;
+    Do(KeepRecord{record_});
+  }
   // Those that ask meanwhile are to read what is the case now.
   if (!plan_) {
     const Status refusal = Refusal();
@@ -104,6 +117,7 @@ ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadlin
   member.info = std::move(info);
   member.id = id;
   member.order = order;
+  member.holds = member.info.holds;
   members_[name] = std::move(member);
   retry_at_ = now;
   retry_pause_ = policy_.retry;
@@ -285,7 +299,7 @@ Deadline ClusterState::deadline() const {
   for (const auto& [name, m] : members_) {
     if (m.leaving && !m.dismissed && !broken_) next = std::min(next, leave_retry_at_);
   }
-  if (!broken_ && (!plan_ || fallback_)) next = std::min(next, retry_at_);
+  if (!broken_ && (!plan_ || fallback_)) next = std::min(next, adopt_ ? adopt_until_ : retry_at_);
   return next;
 }
 
@@ -306,7 +320,9 @@ std::string ClusterState::LeftOut() const {
 
 Status ClusterState::Refusal() const {
   std::string text = trouble_.ok() ? "" : Message(trouble_) + "; ";
-  if (change_ != nullptr) {
+  if (adopt_) {
+    text += fmt::format("the coordinator was started again, and waits for {}", Missing());
+  } else if (change_ != nullptr) {
     text += fmt::format("plan {} is being prepared", change_->plan.epoch.number);
   } else {
     size_t workers = 0;

@@ -81,13 +81,17 @@ struct WriteLog {
   LogLevel level = LogLevel::kInfo;
   std::string line;
 };
+// To be known when the coordinator is started again.
+struct KeepRecord {
+  ClusterRecord record;
+};
 // Weights that are loaded for the plan that is being made.
 struct ShowProgress {
   StageProgress loaded;
 };
 using ClusterAction = std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring,
                                    DrainEngine, ResumeOldRing, ResumeNewRing, ShrinkCache, RefuseRequests, AwaitRing,
-                                   AnswerCaller, RecordPlan, WriteLog, ShowProgress>;
+                                   AnswerCaller, RecordPlan, KeepRecord, WriteLog, ShowProgress>;
 
 // Not thread-safe.
 class ClusterState {
@@ -213,6 +217,8 @@ class ClusterState {
 
   // Plans that are chosen and begun (cluster_plans.cc).
   void MaybePlan(Deadline now);
+  bool Adopt(Deadline now);
+  std::string Missing() const;
   bool PlanWorkers(Deadline now, bool with_local);
   StatusOr<Draft> DraftFor(std::vector<PlanMember> members) const;
   bool MakeRoom(const Draft& draft, std::vector<PlanMember>* candidates, std::map<std::string, Status>* too_small);
@@ -262,6 +268,10 @@ class ClusterState {
   std::set<std::string> drained_;  // names, of members that have left too
   std::optional<Plan> plan_;       // it runs
   std::unique_ptr<Change> change_;
+  std::optional<ClusterRecord> adopt_;  // the plan of the coordinator before, until one is made
+  Deadline adopt_until_ = kNoDeadline;
+  ClusterRecord record_;           // what is to be kept
+  bool record_changed_ = false;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more
   Deadline repair_at_ = kNoDeadline;

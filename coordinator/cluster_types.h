@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct MemberInfo {
   Transport transport = Transport::kAuto;  // its wish for links
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
+  LayerRange holds;                        // layers that it has from the coordinator before (docs/restart.md)
   bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 
@@ -45,6 +47,20 @@ struct Membership {
   std::string name;
   uint64_t id = 0;  // rises with every Join; 0: whoever has the name
   bool operator==(const Membership&) const = default;
+};
+
+// What a coordinator must know of its cluster when it is started again (docs/restart.md).
+struct ClusterRecord {
+  struct Stage {
+    std::string worker;
+    LayerRange layers;
+    bool operator==(const Stage&) const = default;
+  };
+  std::vector<Stage> stages;  // of the plan that serves, or served last; empty: none did
+  uint32_t num_blocks = 0;    // of its KV cache
+  bool on_workers = false;    // a plan over workers has served
+  std::set<std::string> drained;
+  bool operator==(const ClusterRecord&) const = default;
 };
 
 // What decides how a cluster acts.
@@ -78,6 +94,10 @@ struct ClusterPolicy {
   // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
   Duration leave_out = std::chrono::seconds(5);
   Duration longest_pause = std::chrono::seconds(60);
+  // Of the coordinator before: its plan is made again when all its members are back, or else, after `adopt_wait`, one
+  // over those that are there.
+  std::optional<ClusterRecord> record;
+  Duration adopt_wait = std::chrono::seconds(10);
 };
 
 struct MemberStatus {

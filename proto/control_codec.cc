@@ -75,6 +75,7 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
   }
   GYRE_RETURN_IF_ERROR(CheckText("instruction set", h.isa(), kMaxName));
   GYRE_RETURN_IF_ERROR(CheckText("version", h.version(), kMaxShortText));
+  if (h.has_holds()) GYRE_RETURN_IF_ERROR(Annotate(CheckRange(h.holds()), "what it holds"));
   return WorkerHello{.protocol = h.protocol(),
                      .name = h.name(),
                      .ring_address = h.ring_address(),
@@ -91,7 +92,8 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .resumes_term = h.resumes_term(),
                      .received = h.received(),
                      .fetches = h.fetches(),
-                     .disk = h.disk_bytes()};
+                     .disk = h.disk_bytes(),
+                     .holds = h.has_holds() ? std::optional(Get(h.holds())) : std::nullopt};
 }
 
 StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
@@ -275,6 +277,7 @@ v1::ClusterInfo Encode(const ClusterFacts& facts) {
   v1::ClusterInfo out;
   out.set_protocol(facts.protocol);
   out.set_term(facts.term);
+  out.set_cluster_id(facts.cluster_id);
   out.set_version(facts.version);
   out.set_model_path(facts.model_path);
   out.set_model_hash(facts.model_hash);
@@ -307,6 +310,7 @@ StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info) {
   }
   return ClusterFacts{.protocol = info.protocol(),
                       .term = info.term(),
+                      .cluster_id = info.cluster_id(),
                       .version = info.version(),
                       .model_path = info.model_path(),
                       .model_hash = info.model_hash(),
@@ -368,6 +372,7 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->set_received(hello.received);
   h->set_fetches(hello.fetches);
   h->set_disk_bytes(hello.disk);
+  if (hello.holds) Set(h->mutable_holds(), *hello.holds);
   return out;
 }
 

@@ -24,6 +24,7 @@ inline constexpr uint32_t kControlProtocol = 3;
 struct ClusterFacts {
   uint32_t protocol = kControlProtocol;
   uint64_t term = 0;
+  uint64_t cluster_id = 0;  // of a coordinator whose state outlives it; 0 = it has none
   std::string version;
   std::string model_path;  // on the coordinator's machine
   uint64_t model_hash = 0;
@@ -53,6 +54,7 @@ struct WorkerHello {
   uint64_t received = 0;                   // the number of the last command that came in it
   bool fetches = false;                    // it has no model file
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
+  std::optional<LayerRange> holds;         // layers that it keeps from the coordinator before this one
 };
 
 struct Welcome {

@@ -15,6 +15,7 @@ namespace gyre {
 
 struct ChangeTimeouts;
 class IdentityFolder;
+class StateKeeper;
 class Tracer;
 
 // The model, and how its file is read.
@@ -77,6 +78,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   bool tcp = false;                          // a ring within the process whose links are TCP all the same (tests)
   const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own. Outlives Runtime::Open
   Tracer* tracer = nullptr;                  // of the engine; outlives the runtime
+  StateKeeper* state = nullptr;              // what outlives the process; outlives the runtime. null: nothing does
   bool quiet = false;                        // no warnings
   NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
   // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has

@@ -36,7 +36,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeat = milliseconds(250);
-// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again.
+// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a state
+// may be started again, which takes longer (NodeOptions::orphan_timeout).
 constexpr auto kKeepStage = std::chrono::seconds(5);
 
 // The address of this machine that packets to the coordinator leave from.
@@ -113,6 +114,8 @@ class Node {
   bool LeaveIsOver();
   // The coordinator has no part of this worker any more: all but the weights goes.
   void EndSession();
+  Duration KeepsStageFor() const { return session_->cluster != 0 ? options_.orphan_timeout : Duration(kKeepStage); }
+  bool MayJoin(const ClusterFacts& facts);
   // The worker ends, as its model is about to change.
   void DropWorker();
   // A stage that computes can't be dropped before it is done.
@@ -143,8 +146,12 @@ class Node {
   struct Session {
     uint64_t term = 0;
     uint64_t received = 0;  // the number of the last command
+    uint64_t cluster = 0;   // the id of a cluster whose coordinator has a state; 0 = it has none
+    bool replaced = false;  // another coordinator of the cluster is there: it gets the stage, not the membership
   };
   std::optional<Session> session_;
+  uint64_t cluster_ = 0;      // the id of the cluster that is joined
+  bool told_older_ = false;   // that a coordinator is there which was replaced
   Deadline detached_at_{};
   std::shared_ptr<EventOutbox> events_ = std::make_shared<EventOutbox>();
   std::atomic<bool> attached_{false}, dismissed_{false};
@@ -164,6 +171,27 @@ void Node::EndSession() {
   session_.reset();
   events_->Clear();
   if (worker_ != nullptr) worker_->Reset();
+}
+
+// Whether the coordinator with these facts may have this worker. What the one before gave it stays for one that takes
+// its place in the same cluster, and goes for any other.
+bool Node::MayJoin(const ClusterFacts& facts) {
+  cluster_ = facts.cluster_id;
+  if (!session_ || session_->term == facts.term) return true;
+  if (session_->cluster == 0 || session_->cluster != facts.cluster_id) {
+    EndSession();
+    return true;
+  }
+  if (facts.term < session_->term) {
+    if (!std::exchange(told_older_, true)) {
+      Say(fmt::format("waiting for another coordinator: {} has term {}, and has been replaced by one with term {}",
+                      options_.join, facts.term, session_->term));
+    }
+    return false;
+  }
+  told_older_ = false;
+  if (!std::exchange(session_->replaced, true)) worker_->AwaitTakeover();
+  return true;
 }
 
 void Node::DropWorker() {
@@ -229,7 +257,7 @@ Status Node::Run() {
   bool waiting = false;
   Status end;
   while (!Ends()) {
-    if (session_ && Clock::now() - detached_at_ > kKeepStage) EndSession();
+    if (session_ && Clock::now() - detached_at_ > KeepsStageFor()) EndSession();
     GYRE_ASSIGN_OR_RETURN(
         const auto channel,
         MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = identity_.current()}));
@@ -249,7 +277,10 @@ Status Node::Run() {
     waiting = false;
     const StatusOr<ClusterFacts> facts = Decode(info);
     end = facts.status();
-    if (end.ok() && session_ && session_->term != facts->term) EndSession();
+    if (end.ok() && !MayJoin(*facts)) {
+      Sleep(milliseconds(500));
+      continue;
+    }
     if (end.ok() && port_ == nullptr) end = Listen();
     if (end.ok()) {
       end = model_.OpenFor(*facts, *stub, *stock_, worker_ != nullptr);
@@ -313,7 +344,10 @@ uint64_t Node::Memory() {
 
 WorkerHello Node::MakeHello() {
   const PieceStore* store = model_.store();
-  return {.name = name_,
+  const bool resumes = session_ && !session_->replaced;
+  const bool keeps = session_ && session_->replaced;
+  // Under another name the stage would be another worker's.
+  return {.name = keeps ? worker_->control().name() : name_,
           .ring_address = port_->address(),
           .model_hash = model_.model()->content_hash(),
           .isa = options_.device->isa(),
@@ -325,10 +359,11 @@ WorkerHello Node::MakeHello() {
           .prefill_matches_decode = options_.device->prefill_matches_decode(),
           .instance = instance_,
           .transport = options_.transport,
-          .resumes_term = session_ ? session_->term : 0,
-          .received = session_ ? session_->received : 0,
+          .resumes_term = resumes ? session_->term : 0,
+          .received = resumes ? session_->received : 0,
           .fetches = store != nullptr,
-          .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0};
+          .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0,
+          .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -395,8 +430,10 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     Say(fmt::format("joined {} again as {}, as nothing had been lost", options_.join, name));
   } else {
     events_->Clear();
-    session_ = Session{.term = welcome->term};
+    const LayerRange kept = session_ ? worker_->running_layers() : LayerRange{};
+    session_ = Session{.term = welcome->term, .cluster = cluster_};
     Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, TcpPart(port_->address())));
+    if (kept.size() > 0) Say(fmt::format("layers {} are still here", FormatRange(kept)));
   }
   worker_->control().SetEventSink([events = events_](StageEvent e) { events->Push(std::move(e)); });
   attached_ = true;

@@ -97,6 +97,21 @@ void Worker::Impl::Reset() {
   });
 }
 
+void Worker::Impl::AwaitTakeover() {
+  std::optional<Epoch> asked;
+  {
+    MutexLock lock(&mutex_);
+    asked = aborted_ = asked_;
+  }
+  if (asked) options_.port->Cancel(*asked);
+  loads_.Push([this] { DropPrepared(); });
+}
+
+LayerRange Worker::Impl::running_layers() {
+  MutexLock lock(&mutex_);
+  return running_parts_ != nullptr ? running_parts_->range : LayerRange{};
+}
+
 void Worker::Impl::Keep(const StageParts& parts) {
   auto kept = std::make_shared<StageParts>(parts);
   for (auto& layer : kept->layers) layer = layer->Weights();
