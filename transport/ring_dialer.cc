@@ -105,6 +105,7 @@ StatusOr<std::unique_ptr<Link>> RingDialer::DialUdp(const RingAddress& to, Hello
   GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *greeted.reply.udp, true));
   facts.connection = Fd(::fcntl(greeted.dialed.socket, F_DUPFD_CLOEXEC, 0));
   if (facts.connection.get() < 0) return ResourceExhausted("{}: {}", to.tcp, std::strerror(errno));
+  GYRE_ASSIGN_OR_RETURN(facts.local, LocalAddressOf(greeted.dialed.socket));
   facts.keeps_open = std::move(greeted.dialed.link);
   const auto stopped = [this, &hello] { return cancelled_(hello.epoch); };
   StatusOr<std::unique_ptr<ByteStream>> stream = udp_->Dial(std::move(facts), at, deadline, stopped);

@@ -262,6 +262,7 @@ StatusOr<std::unique_ptr<Link>> Port::WelcomeOver(Connection connection, const H
     UdpLinkFacts facts{.link = greeting.offer().link, .peer_link = hello.udp->link};
     GYRE_ASSIGN_OR_RETURN(facts.keys, greeting.Keys(hello.key, *hello.udp, false));
     const int fd = connection.socket.get();
+    GYRE_ASSIGN_OR_RETURN(facts.local, LocalAddressOf(fd));
     facts.connection = std::move(connection.socket);
     GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, udp_->Accept(std::move(facts)));
     GYRE_RETURN_IF_ERROR(SendReply(fd, connection.tls.get(), {.udp = greeting.offer()}, hello));
