@@ -18,10 +18,13 @@ if(GYRE_TESTS)
   endforeach()
   gyre_tests(ring_tests "engine;process"
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
-          ring_connections_test ring_join_test ring_locks_test ring_namespaces_test ring_transport_test
+          ring_connections_test ring_join_test ring_locks_test ring_lossy_test ring_namespaces_test ring_transport_test
           ring_weights_test
     DEPS gyre_runtime Boost::json)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   add_dependencies(ring_tests gyre)
+  # Some hundred tokens over a network that loses packets.
+  add_test(NAME ring_lossy_long COMMAND ring_tests --gtest_filter=RingLossyTest.*)
+  set_tests_properties(ring_lossy_long PROPERTIES LABELS slow TIMEOUT 900 ENVIRONMENT GYRE_LOSSY_TOKENS=500)
 endif()
