@@ -180,6 +180,8 @@ void Cluster::Impl::Do(DrainEngine& a) {
 }
 
 void Cluster::Impl::Do(ResumeNewRing& a) {
+  // No more links of the plans before are made.
+  if (a.epoch.number > 1) wiring_->Cancel({.term = a.epoch.term, .number = a.epoch.number - 1});
   first_link_ = ends_.to_first;
   engine_->Resume(Ring{.epoch = a.epoch,
                        .stages = a.stages,

@@ -22,6 +22,7 @@
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
 #include "weights/weight_stock.h"
@@ -372,9 +373,18 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   // From the hello on, as the coordinator may be there and say nothing.
   std::atomic<bool> ended{false};
   std::thread watcher([&] {
+    std::shared_ptr<const Identity> checked = identity_.current();
     while (!ended && !Ends()) {
       std::this_thread::sleep_for(milliseconds(50));
       identity_.RenewIfDue(stub);
+      // Only then is the caller's certificate known for sure.
+      const std::shared_ptr<const Identity> now = identity_.current();
+      if (!attached_ || now == checked) continue;
+      checked = now;
+      const Status accepted = CheckCaller(*context.auth_context(), *now).status();
+      if (accepted.ok()) continue;
+      Say(fmt::format("{} is left: {}", options_.join, Message(accepted)));
+      break;
     }
     if (!ended) context.TryCancel();
   });

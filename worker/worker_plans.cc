@@ -49,6 +49,7 @@ void Worker::Impl::Commit(Epoch epoch) {
 }
 
 void Worker::Impl::Release(Epoch epoch) {
+  options_.port->Cancel(epoch);
   Post([this, epoch] {
     if (running_ == nullptr || running_->epoch == epoch) Retire();
   });
