@@ -40,7 +40,8 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .instance = h.instance,
           .transport = h.transport,
           .fetches = h.fetches,
-          .disk = h.fetches ? h.disk : 0};
+          .disk = h.fetches ? h.disk : 0,
+          .speed = h.speed};
 }
 
 // With TLS a worker is the one that its certificate names.

@@ -53,6 +53,7 @@ struct WorkerHello {
   uint64_t received = 0;                   // the number of the last command that came in it
   bool fetches = false;                    // it has no model file
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
+  MachineSpeed speed;
 };
 
 struct Welcome {
@@ -75,6 +76,9 @@ struct RevokedCommand {
   std::string crl;  // PEM
 };
 struct DismissCommand {};
+struct ProbeCommand {
+  std::vector<WeightSource> peers;
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -82,7 +86,7 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand, RevokedCommand, DismissCommand>
+               TraceCommand, RevokedCommand, DismissCommand, ProbeCommand>
       what;
   uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };

@@ -47,6 +47,9 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   return false;
 }
 
+// Of activations on the wire, the scales of q8's blocks included.
+double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
+
 uint64_t TermNow() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -133,7 +136,9 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   if (o.serve != nullptr) {
     GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
+    GYRE_ASSIGN_OR_RETURN(c.rebalance.mode, ParseRebalance(o.serve->rebalance));
   }
+  c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
   // over it starts it again.
@@ -211,6 +216,8 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .prefill_matches_decode = PrefillMatchesDecode(isa),
                     .model_hash = model_->content_hash()};
     if (serves) info.wish = options.serve->wish;
+    if (serves && options.serve->measure)
+      info.speed = options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path()});
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));
