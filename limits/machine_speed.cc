@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
@@ -129,7 +130,7 @@ MachineSpeed MeasureMachine(const MeasureOptions& options) {
   bool measured = false;
   const auto take = [&](const std::string& name, const auto& measure) -> double {
     if (const double known = kept.Find(name); known > 0) return known;
-    const double value = measure();
+    const double value = std::round(measure());  // as it is kept, so that all processes have the same number
     if (value > 0) kept.values.emplace_back(name, value);
     measured |= value > 0;
     return value;
