@@ -208,7 +208,9 @@ struct AdminOptions {
   std::string cluster, identity;
   std::string what;  // ranges, or a worker
   bool json = false;
-  bool dry_run = false;  // of resize and drain
+  bool dry_run = false;   // of resize and drain
+  bool proposed = false;  // of resize: the plan that is proposed
+  bool why = false;       // of layers
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);

@@ -27,6 +27,7 @@
 #include "fmt/core.h"
 #include "identity/authority.h"
 #include "identity/join_token.h"
+#include "limits/machine_speed.h"
 #include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
@@ -158,6 +159,12 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   return std::shared_ptr<IdentityFolder>();
 }
 
+// Beside the models with a name, as what else is worth keeping.
+std::string KeptSpeeds(const SourceOptions& source) {
+  const std::string folder = CacheFolder(source);
+  return folder.empty() ? "" : folder + "/machine-speeds";
+}
+
 // Until a signal comes.
 void ServeUntilStopped(Runtime* runtime, HttpFront* http, IdentityFolder* identity) {
   Deadline report = Clock::now();
@@ -200,18 +207,19 @@ Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure
 StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& options, const ServeOptions& serve,
                                                const RuntimeOptions& ring_options, Runtime* ring,
                                                WeightOffer* weights) {
-  const GrpcServerOptions grpc_options{.address = serve.cluster,
-                                       .term = ring->term(),
-                                       .cluster_id = ring_options.state != nullptr ? ring_options.state->cluster_id() : 0,
-                                       .version = options.version,
-                                       .context = ring->context(),
-                                       .context_shift = ring_options.context_shift,
-                                       .kv_type = ring_options.kv_type,
-                                       .exact = ring_options.exact,
-                                       .weights = weights,
-                                       .open = ring_options.ForOpening(),
-                                       .identity = serve.identity,
-                                       .cluster_ca = options.cluster_ca};
+  const GrpcServerOptions grpc_options{
+      .address = serve.cluster,
+      .term = ring->term(),
+      .cluster_id = ring_options.state != nullptr ? ring_options.state->cluster_id() : 0,
+      .version = options.version,
+      .context = ring->context(),
+      .context_shift = ring_options.context_shift,
+      .kv_type = ring_options.kv_type,
+      .exact = ring_options.exact,
+      .weights = weights,
+      .open = ring_options.ForOpening(),
+      .identity = serve.identity,
+      .cluster_ca = options.cluster_ca};
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
 
@@ -277,6 +285,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(serve.identity, OpenIdentity(options.identity, Role::kCoordinator, revoked));
     GYRE_RETURN_IF_ERROR(CheckCluster(options, insecure, &serve));
     ring_options.serve = &serve;
+    if (serve.rebalance != "off") {
+      serve.measure = [kept = KeptSpeeds(options.source)](const MeasuredWith& with) {
+        return MeasureMachine({.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept});
+      };
+    }
   }
   const StatusOr<std::string> path = LocateModel(ring_options.model, [&] {
     SourceOptions source = options.source;
@@ -388,6 +401,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   node.cache = CacheFolder(options.source);
   GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
   GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
+  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source)](const std::string& file) {
+    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept});
+  };
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";
   if (!options.quiet) {

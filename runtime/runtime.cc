@@ -55,6 +55,9 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   return false;
 }
 
+// Of activations on the wire, the scales of q8's blocks included.
+double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
+
 }  // namespace
 
 uint64_t TermNow() {
@@ -134,7 +137,9 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   if (o.serve != nullptr) {
     GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
+    GYRE_ASSIGN_OR_RETURN(c.rebalance.mode, ParseRebalance(o.serve->rebalance));
   }
+  c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
   // over it starts it again.
@@ -217,6 +222,10 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .prefill_matches_decode = w.device->prefill_matches_decode(),
                     .model_hash = model_->content_hash()};
     if (serves) info.wish = options.serve->wish;
+    if (serves && options.serve->measure) {
+      GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+      info.speed = options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path()});
+    }
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));

@@ -27,6 +27,7 @@
 #include "transport/tcp_link.h"
 #include "weights/weight_stock.h"
 #include "worker/event_outbox.h"
+#include "worker/link_prober.h"
 #include "worker/node_identity.h"
 #include "worker/node_model.h"
 #include "worker/worker.h"
@@ -37,8 +38,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeat = milliseconds(250);
-// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a state
-// may be started again, which takes longer (NodeOptions::orphan_timeout).
+// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a
+// state may be started again, which takes longer (NodeOptions::orphan_timeout).
 constexpr auto kKeepStage = std::chrono::seconds(5);
 
 // The address of this machine that packets to the coordinator leave from.
@@ -66,17 +67,20 @@ StatusOr<std::string> LocalAddressTo(const HostPort& to) {
 }
 
 // The coordinator may listen at all its addresses and then writes ":PORT": its host is where it was joined.
+void FillInHost(const std::string& coordinator_host, std::string* address) {
+  if (address->empty() || (*address)[0] != ':') return;
+  const bool v6 = coordinator_host.find(':') != std::string::npos;
+  *address = (v6 ? "[" + coordinator_host + "]" : coordinator_host) + *address;
+}
+
 void FillInHost(const std::string& coordinator_host, PrepareRequest* request) {
-  auto fill = [&coordinator_host](std::string* address) {
-    if (address->empty() || (*address)[0] != ':') return;
-    const bool v6 = coordinator_host.find(':') != std::string::npos;
-    *address = (v6 ? "[" + coordinator_host + "]" : coordinator_host) + *address;
-  };
+  const auto fill = [&](std::string* address) { FillInHost(coordinator_host, address); };
   fill(&request->plan.coordinator_address);
   for (StagePlan& stage : request->plan.stages) {
     for (StageMember& member : stage.members) fill(&member.address);
   }
   for (LayerSource& source : request->sources) fill(&source.address);
+  for (WeightSource& source : request->weight_sources) fill(&source.address);
 }
 
 // Tells this process from others of the same name, and from itself once it was started again.
@@ -138,6 +142,8 @@ class Node {
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<WeightStock> stock_;  // its server uses the port
+  std::unique_ptr<LinkProber> prober_;  // uses the stock
+  MachineSpeed speed_;
   NodeModel model_;
   NodeIdentity identity_;
   std::shared_ptr<Worker> worker_;
@@ -151,8 +157,8 @@ class Node {
     bool replaced = false;  // another coordinator of the cluster is there: it gets the stage, not the membership
   };
   std::optional<Session> session_;
-  uint64_t cluster_ = 0;      // the id of the cluster that is joined
-  bool told_older_ = false;   // that a coordinator is there which was replaced
+  uint64_t cluster_ = 0;     // the id of the cluster that is joined
+  bool told_older_ = false;  // that a coordinator is there which was replaced
   Deadline detached_at_{};
   std::shared_ptr<EventOutbox> events_ = std::make_shared<EventOutbox>();
   std::atomic<bool> attached_{false}, dismissed_{false};
@@ -236,6 +242,9 @@ Status Node::Listen() {
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
   stock_ = std::make_unique<WeightStock>(WeightCache(options_.cache, options_.cache_limit), port_.get());
   stock_->server().SetRate(options_.weights_rate);
+  prober_ = std::make_unique<LinkProber>(stock_.get(), [events = events_](StageProbed probed) {
+    events->Push({.worker = "", .epoch = {}, .what = std::move(probed)});
+  });
   return absl::OkStatus();
 }
 
@@ -291,6 +300,10 @@ Status Node::Run() {
         continue;
       }
     }
+    if (end.ok() && options_.measure && worker_ == nullptr && speed_ == MachineSpeed{}) {
+      // Before it has layers, so that no step is slowed.
+      speed_ = options_.measure(model_.store() == nullptr ? model_.model()->path() : "");
+    }
     if (end.ok() && !session_) end = WaitForStage();
     if (end.ok() && !Ends()) end = Attached(*stub);
     if (!end.ok()) break;
@@ -325,6 +338,9 @@ void Node::OnCommand(const v1::Command& message) {
     control.Trace(trace->asked);
   } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
     identity_.TakeRevoked(revoked->crl);
+  } else if (auto* probe = std::get_if<ProbeCommand>(&command->what)) {
+    for (WeightSource& peer : probe->peers) FillInHost(coordinator_.host, &peer.address);
+    prober_->Ask(std::move(probe->peers), control.name(), options_.transport);
   } else if (std::holds_alternative<DismissCommand>(command->what)) {
     Say("dismissed by the coordinator");
     dismissed_ = true;
@@ -364,7 +380,8 @@ WorkerHello Node::MakeHello() {
           .received = resumes ? session_->received : 0,
           .fetches = store != nullptr,
           .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0,
-          .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt};
+          .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt,
+          .speed = speed_};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
