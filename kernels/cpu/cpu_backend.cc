@@ -7,15 +7,15 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/cpu/attention_split.h"
-#include "kernels/cpu/packed.h"
-#include "kernels/cpu/paged_attention.h"
-#include "kernels/cpu/recurrence.h"
+#include "kernels/cpu/attention/attention_split.h"
+#include "kernels/cpu/products/packed.h"
+#include "kernels/cpu/products/product_kernel.h"
+#include "kernels/cpu/attention/paged_attention.h"
+#include "kernels/cpu/state/recurrence.h"
 #include "kernels/cpu/top_k.h"
 #include "kernels/cpu/team.h"
-#include "kernels/cpu/tile_product.h"
+#include "kernels/cpu/products/tile_product.h"
 #include "kernels/host_backend.h"
-#include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
 namespace {
@@ -46,9 +46,10 @@ class CpuBackend : public HostBackend {
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
-      if (!ByTiles(w, arithmetic)) {
+      const ProductKernel kernel = ChooseProduct(ops_, w, rows, arithmetic);
+      if (kernel != ProductKernel::kTiles) {
         float* out = p.add ? reinterpret_cast<float*>(sums_.EnsureCapacity(rows * w.n * sizeof(float))) : p.out;
-        MatMulOne(x, rows, w, out, arithmetic == Arithmetic::kExact);
+        MatMulOne(x, rows, w, kernel, out);
         if (p.add) AddInPlace(p.out, out, rows * w.n);
         continue;
       }
@@ -62,7 +63,10 @@ class CpuBackend : public HostBackend {
                         bool add) override {
     const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up),
                &down = static_cast<const CpuWeight&>(w.down);
-    if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
+    const auto by_tiles = [&](const CpuWeight& one) {
+      return ChooseProduct(ops_, one, rows, arithmetic) == ProductKernel::kTiles;
+    };
+    if (by_tiles(gate) && by_tiles(up) && by_tiles(down)) {
       tile_product_->SetRows(x, rows, gate.k);
       tile_product_->GatedLinearUnit(gate, up, act);
       return tile_product_->Multiply(down, out, add);
@@ -195,9 +199,6 @@ class CpuBackend : public HostBackend {
   }
 
  private:
-  bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const {
-    return arithmetic == Arithmetic::kPrefill && tile_product_ && TileProduct::Supports(w);
-  }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
   // Writes the `dim` elements of one position to head[at], head[at + step], ...; successive elements of a key, and its
@@ -230,32 +231,38 @@ class CpuBackend : public HostBackend {
     }
   }
 
-  void MatMulOne(const float* x, size_t rows, const CpuWeight& w, float* out, bool exact) {
+  void MatMulOne(const float* x, size_t rows, const CpuWeight& w, ProductKernel kernel, float* out) {
     const double macs = static_cast<double>(rows) * static_cast<double>(w.n) * static_cast<double>(w.k);
     const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
-    if (w.panels != nullptr && !exact) {
-      MatMulPanels(x, rows, w, ns, out);
-    } else if (const auto type = FloatTypeOf(w); type && rows >= ops_.float_gemm.min_rows) {
-      PackRows(x, rows, w.k);
-      float* scratch = GemmScratch();
-      team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
-        ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
-                            scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
-      });
-    } else if (type) {
-      team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
-        // Columns in slices that stay in the second-level cache while all rows pass over them.
-        const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
-        for (size_t c = begin; c < end; c += slice) {
-          const std::byte* at = w.source.data + c * w.source.row_bytes();
-          ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
-        }
-      });
-    } else if (IsLowBit(w.type) && !exact) {
-      MatMulLowBit(x, rows, w, ns, out);
-    } else {
-      MatMulExpanded(x, rows, w, ns, out);
+    switch (kernel) {
+      case ProductKernel::kTiles: return;  // by TileProduct
+      case ProductKernel::kPanels: return MatMulPanels(x, rows, w, ns, out);
+      case ProductKernel::kCodebook: return MatMulLowBit(x, rows, w, ns, out);
+      case ProductKernel::kFloatPanels: return MatMulFloatPanels(x, rows, w, ns, out);
+      case ProductKernel::kFloatRows: return MatMulFloatRows(x, rows, w, ns, out);
+      case ProductKernel::kExpandedPanels: return MatMulExpanded(x, rows, w, true, ns, out);
+      case ProductKernel::kExpandedRows: return MatMulExpanded(x, rows, w, false, ns, out);
     }
+  }
+
+  void MatMulFloatPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    PackRows(x, rows, w.k);
+    float* scratch = GemmScratch();
+    team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
+      ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *FloatTypeOf(w),
+                          end - begin, w.k, scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
+    });
+  }
+
+  void MatMulFloatRows(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
+      // Columns in slices that stay in the second-level cache while all rows pass over them.
+      const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
+      for (size_t c = begin; c < end; c += slice) {
+        const std::byte* at = w.source.data + c * w.source.row_bytes();
+        ops_.dot(x, rows, at, *FloatTypeOf(w), std::min(slice, end - c), w.k, out + c, w.n);
+      }
+    });
   }
 
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
@@ -328,8 +335,7 @@ class CpuBackend : public HostBackend {
   }
 
   // Weights of any type, dequantized to f32 some columns at a time; all rows use them while they are in the cache.
-  void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    const bool many = rows >= ops_.float_gemm.min_rows;
+  void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, bool many, double ns, float* out) {
     const size_t columns = many ? ops_.float_gemm.columns : 8, each = columns * w.k;
     auto* expanded_all = reinterpret_cast<float*>(expanded_.EnsureCapacity(
         each * Size(threads()) * sizeof(float)));  // here, as nothing may throw in a parallel region
