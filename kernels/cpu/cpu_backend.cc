@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "kernels/cpu/attention/attention_split.h"
+#include "kernels/cpu/products/expert_products.h"
 #include "kernels/cpu/products/packed.h"
 #include "kernels/cpu/products/product_kernel.h"
+#include "kernels/cpu/products/quantized_rows.h"
 #include "kernels/cpu/attention/paged_attention.h"
 #include "kernels/cpu/state/recurrence.h"
 #include "kernels/cpu/top_k.h"
@@ -29,6 +31,7 @@ class CpuBackend : public HostBackend {
       : HostBackend(std::move(device)),
         ops_(ops),
         team_(threads, std::move(cpus)),
+        experts_(ops, team_),
         attention_(ops, team_),
         recurrence_(ops, team_) {
     if (ops.tiles != nullptr) tile_product_.emplace(ops, team_);
@@ -41,7 +44,7 @@ class CpuBackend : public HostBackend {
   }
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
-    quantized_layout_.reset();
+    quantized_.Clear();
     rows_packed_ = false;
     bool tiled = false;
     for (const Product& p : products) {
@@ -77,6 +80,13 @@ class CpuBackend : public HostBackend {
     MatMul(x, rows, both, arithmetic);
     GatedActivation(gates, gates + n, n, act, gates);
     MatMul(gates, rows, last, arithmetic);
+  }
+
+  void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) override {
+    if (!ExpertProducts::Supports(ops_, runs, mixture)) return HostBackend::MixExperts(x, runs, mixture, out);
+    size_t rows = 0;
+    for (const RowRun& run : runs) rows += run.rows;
+    experts_.Run(x, rows, mixture, out);
   }
 
   void Embed(const TokenId* ids, size_t rows, const PackedWeight& weight, float* out) override {
@@ -295,43 +305,15 @@ class CpuBackend : public HostBackend {
   // Quantizes the rows of x as the panels of w need them; valid until the next call. Products of one MatMul that need
   // the same layout share the result.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
-    const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
-      using L = PanelLayout<type>;
-      return std::tuple<bool, int, size_t, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits,
-                                                 L::kSigned);
-    });
-    const auto [group, wide] = ops_.LayoutOf(rows, bits, is_signed);
-    const size_t used = w.k / kBlock;
-    const size_t slots = (rows + group - 1) / group * group * w.blocks;
-    if (scale_.size() < slots) {
-      q_.resize(slots);
-      scale_.resize(slots);
-      sum_.resize(slots);
-      offset_.resize(slots * 2);
+    if (!quantized_.Fits(ops_, w, rows)) {
+      quantized_.Clear();
+      quantized_.Add(ops_, w, rows);
+      quantized_.Allocate();
+      team_.For(rows, 1, Elems(rows * w.k) / 4, [&](size_t begin, size_t end) {
+        for (size_t r = begin; r < end; ++r) quantized_.Quantize(ops_, 0, r, x + r * w.k);
+      });
     }
-    if (wide && wide_.size() < slots) wide_.resize(slots);
-    const auto numbers = [&, wide = wide](size_t at) { return wide ? wide_[at].q : nullptr; };
-    const Quantized out{q_.data()->q, scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots, numbers(0)};
-    if (quantized_layout_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
-    quantized_layout_.emplace(w.blocks, group, halves, times, wide);
-    team_.For(rows, 1, Elems(rows * w.k) / 4,
-              [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
-                for (size_t r = begin; r < end; ++r) {
-                  const size_t at = out.At(r, 0);
-                  ops_.quantize(
-                      x + r * w.k, used,
-                      {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
-                  for (size_t b = used; b < w.blocks; ++b) {  // zeros up to the end of the last unit
-                    const size_t i = at + b * group;
-                    q_[i] = {};
-                    if (wide) wide_[i] = {};
-                    scale_[i] = sum_[i] = 0;
-                    offset_[i] = 0;
-                    if (halves) offset_[slots + i] = 0;
-                  }
-                }
-              });
-    return out;
+    return quantized_.View(0);
   }
 
   // Weights of any type, dequantized to f32 some columns at a time; all rows use them while they are in the cache.
@@ -375,17 +357,7 @@ class CpuBackend : public HostBackend {
 
   const IsaOps& ops_;
   const Team team_;
-  // Quantized activations. The alignment keeps a block from crossing cache lines.
-  template <typename T>
-  struct alignas(kBlock * sizeof(T)) Block {
-    T q[kBlock];
-  };
-  std::vector<Block<int8_t>> q_;
-  std::vector<Block<int16_t>> wide_;
-  std::vector<float> scale_, sum_;
-  std::vector<int32_t> offset_;
-  // How x is quantized in this MatMul: blocks, rows per group, scales per half block, factor of the sums, wide.
-  std::optional<std::tuple<size_t, size_t, bool, int, bool>> quantized_layout_;
+  QuantizedRows quantized_;           // x of this MatMul, or nothing
   Buffer gated_;                      // outputs of gate and up
   Buffer sums_;                       // a product that is then added to the output
   Buffer low_bit_;                    // two panels per thread
@@ -394,6 +366,7 @@ class CpuBackend : public HostBackend {
   bool rows_packed_ = false;          // in this MatMul
   std::vector<TokenId> top_;
   std::optional<TileProduct> tile_product_;
+  ExpertProducts experts_;
   PagedAttention attention_;
   Recurrence recurrence_;
 };
