@@ -59,4 +59,7 @@ class Runtime {
   std::vector<std::shared_ptr<Worker>> workers_;
 };
 
+// The term of a coordinator without a state: milliseconds since 1970.
+uint64_t TermNow();
+
 }  // namespace gyre

@@ -20,8 +20,8 @@ if(GYRE_TESTS)
   endforeach()
   gyre_tests(ring_tests "engine;process"
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
-          ring_connections_test ring_join_test ring_locks_test ring_namespaces_test ring_transport_test
-          ring_weights_test
+          ring_connections_test ring_join_test ring_locks_test ring_lossy_test ring_namespaces_test ring_rebalance_test
+          ring_transport_test ring_weights_test
     DEPS gyre_runtime Boost::json)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
@@ -52,4 +52,7 @@ if(GYRE_TESTS)
   foreach(file ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_transport_test ring_weights_test)
     gyre_far_entry(${file}_far ring_tests ${file} far)
   endforeach()
+  # Some hundred tokens over a network that loses packets.
+  add_test(NAME ring_lossy_long COMMAND ring_tests --gtest_filter=RingLossyTest.*)
+  set_tests_properties(ring_lossy_long PROPERTIES LABELS slow TIMEOUT 900 ENVIRONMENT GYRE_LOSSY_TOKENS=500)
 endif()

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/measured.h"
 #include "base/status.h"
 #include "base/transport.h"
 #include "base/wire_type.h"
@@ -45,13 +46,18 @@ struct NodeOptions {
   // is not here. May be empty.
   std::function<std::vector<std::string>()> other_models;
   WeightsFrom weights = WeightsFrom::kAuto;
-  std::string cache;                            // folder for weights that are fetched; "" = none are
-  uint64_t cache_limit = 0;                     // bytes of all of them, 0 = what the disk holds
-  uint64_t weights_rate = 0;                    // bytes a second to other workers, 0 = no limit
+  std::string cache;          // folder for weights that are fetched; "" = none are
+  uint64_t cache_limit = 0;   // bytes of all of them, 0 = what the disk holds
+  uint64_t weights_rate = 0;  // bytes a second to other workers, 0 = no limit
+  // Measures this machine before it joins, with the file that it reads weights from ("": it fetches them). Empty: it is
+  // not measured.
+  std::function<MachineSpeed(const std::string& file)> measure;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   // The worker shall give its layers to others and then end, within drain_timeout. Empty: never. Any thread.
   std::function<bool()> leaves;
   Duration drain_timeout = std::chrono::seconds(60);
+  // So long it keeps its stage when the coordinator is gone, if that has a state and may be started again.
+  Duration orphan_timeout = std::chrono::seconds(60);
   std::function<void(Worker&)> on_worker;      // tests: called with each worker that is made
   std::function<uint64_t()> available_memory;  // tests; empty = AvailableMemory
 };

@@ -335,6 +335,8 @@ Worker::Worker(WorkerOptions options) : impl_(std::make_unique<Impl>(std::move(o
 Worker::~Worker() { impl_->Stop(); }
 StageControl& Worker::control() { return *impl_; }
 void Worker::ServeBulk(std::unique_ptr<Link> link) { impl_->ServeBulk(std::move(link)); }
+void Worker::AwaitTakeover() { impl_->AwaitTakeover(); }
+LayerRange Worker::running_layers() const { return impl_->running_layers(); }
 void Worker::Reset() { impl_->Reset(); }
 int Worker::threads() const { return impl_->options().threads; }
 WorkerStats Worker::stats() const { return impl_->stats(); }

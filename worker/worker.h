@@ -57,6 +57,11 @@ class Worker {
   // The coordinator is gone: running and prepared stages, their pages and links go; weights stay for the next Prepare.
   // Thread-safe; returns at once.
   void Reset();
+  // The coordinator is gone, and another one of the same cluster takes its place: the running stage stays, with weights
+  // and pages, and what is being prepared goes. Thread-safe; returns at once.
+  void AwaitTakeover();
+  // Layers that the running stage has; empty: there is none. Thread-safe.
+  LayerRange running_layers() const;
   int threads() const;
   // Thread-safe, all of these.
   WorkerStats stats() const;

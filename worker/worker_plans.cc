@@ -49,6 +49,7 @@ void Worker::Impl::Commit(Epoch epoch) {
 }
 
 void Worker::Impl::Release(Epoch epoch) {
+  options_.port->Cancel(epoch);
   Post([this, epoch] {
     if (running_ == nullptr || running_->epoch == epoch) Retire();
   });
@@ -95,6 +96,21 @@ void Worker::Impl::Reset() {
     Retire();
     weight_bytes_ = 0;
   });
+}
+
+void Worker::Impl::AwaitTakeover() {
+  std::optional<Epoch> asked;
+  {
+    MutexLock lock(&mutex_);
+    asked = aborted_ = asked_;
+  }
+  if (asked) options_.port->Cancel(*asked);
+  loads_.Push([this] { DropPrepared(); });
+}
+
+LayerRange Worker::Impl::running_layers() {
+  MutexLock lock(&mutex_);
+  return running_parts_ != nullptr ? running_parts_->range : LayerRange{};
 }
 
 void Worker::Impl::Keep(const StageParts& parts) {

@@ -37,6 +37,8 @@ class Worker::Impl : public StageControl {
   void Abort(Epoch epoch) override;
   void Trace(Deadline asked) override;
   void Reset();
+  void AwaitTakeover();
+  LayerRange running_layers();
   void ServeBulk(std::unique_ptr<Link> link) { page_server_.Serve(std::move(link)); }
 
   const WorkerOptions& options() const { return options_; }
