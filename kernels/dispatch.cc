@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/x86_support.h"
+#include "kernels/cpu/isa/x86_support.h"
 #include "kernels/ref/ref_backend.h"
 
 namespace gyre {

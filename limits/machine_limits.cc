@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fmt/core.h"
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/products/tiles.h"
 #include "kernels/ops.h"
 
 namespace gyre::bench {

@@ -242,7 +242,13 @@ void Worker::Impl::BreakLinks(const Status& why) {
   broken_ = true;
 }
 
-Worker::Impl::Impl(WorkerOptions options) : options_(std::move(options)) {
+Worker::Impl::Impl(WorkerOptions options)
+    : options_(std::move(options)),
+      page_server_(options_, {.post = [this](std::function<void()> job) { Post(std::move(job)); },
+                              .read = [this](PageExport& e) { return ReadPages(e); },
+                              .check = [this](const std::string& peer, Epoch epoch,
+                                              int layer) { return CheckPull(peer, epoch, layer); },
+                              .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
   stage_thread_ = std::thread([this] { Guarded("stage", [this] { Loop(); }); });
   loader_thread_ = std::thread([this] { Guarded("loader", [this] { LoadLoop(); }); });
 }
@@ -255,19 +261,14 @@ void Worker::Impl::Stop() {
   {
     MutexLock lock(&mutex_);
     if (running_out_ != nullptr) running_out_->Close();
-    for (BulkServer& b : bulk_) b.link->Close();
     asked = asked_;
   }
+  page_server_.Close();
   // The loader may wait for a neighbour.
   if (asked) options_.port->Cancel(*asked);
   stage_thread_.join();
   loader_thread_.join();
-  std::list<BulkServer> bulk;
-  {
-    MutexLock lock(&mutex_);
-    bulk.swap(bulk_);
-  }
-  for (BulkServer& b : bulk) b.thread.join();
+  page_server_.Join();
 }
 
 // The edge of a thread: no exception leaves it, and none goes unnoticed.

@@ -82,101 +82,6 @@ void Worker::Impl::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   Say(epoch, moved);
 }
 
-void Worker::Impl::ServeBulk(std::unique_ptr<Link> link) {
-  constexpr size_t kMaxServers = 32;
-  std::list<BulkServer> finished;
-  {
-    MutexLock lock(&mutex_);
-    for (auto it = bulk_.begin(); it != bulk_.end();) {
-      const auto next = std::next(it);
-      if (it->done) finished.splice(finished.end(), bulk_, it);
-      it = next;
-    }
-    if (stopping_ || bulk_.size() >= kMaxServers) {
-      link->Close();
-    } else {
-      BulkServer& server = bulk_.emplace_back();
-      server.link = std::move(link);
-      try {
-        server.thread = std::thread([this, &server] {
-          Guarded("bulk", [&] {
-            const Status status = CatchExhausted([&] { return ServePulls(*server.link); });
-            if (!status.ok()) Log(LogLevel::kWarn, "{}: a bulk link ends: {}", options_.name, Message(status));
-          });
-          server.link->Close();
-          MutexLock done(&mutex_);
-          server.done = true;
-        });
-      } catch (const std::system_error& e) {
-        Log(LogLevel::kWarn, "{}: no thread for a bulk link: {}", options_.name, e.what());
-        bulk_.pop_back();
-      }
-    }
-  }
-  for (BulkServer& b : finished) b.thread.join();
-}
-
-// One request's pages on their way from the stage's thread to the link.
-struct Worker::Impl::Export {
-  struct Answer {
-    Pages pages;
-    std::vector<std::byte> data;
-  };
-  Epoch epoch;
-  PullPages request;
-  std::vector<Answer> answers;
-  std::promise<Status> done;
-  std::future<Status> ready = done.get_future();
-};
-
-// Several requests at a time, so that the stage's thread finds more than one between two long steps. An error is the
-// answer to its request.
-Status Worker::Impl::ServePulls(Link& link) {
-  std::deque<std::shared_ptr<Export>> posted;
-  while (!stopping_) {
-    if (posted.size() < kPullsAtOnce) {
-      StatusOr<Frame> frame = link.Recv(posted.empty() ? After(std::chrono::minutes(5)) : Clock::now());
-      if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return absl::OkStatus();
-      if (frame.ok()) {
-        StatusOr<std::shared_ptr<Export>> e = CatchExhausted([&] { return PostExport(*frame, link.certified_peer()); });
-        posted.push_back(e.ok() ? *std::move(e) : std::make_shared<Export>());
-        if (!e.ok()) {  // in its place among the others
-          posted.back()->epoch = frame->header.epoch;
-          posted.back()->done.set_value(e.status());
-        }
-        continue;
-      }
-    }
-    const std::shared_ptr<Export> e = std::move(posted.front());
-    posted.pop_front();
-    while (e->ready.wait_for(milliseconds(200)) != std::future_status::ready) {
-      if (stopping_) return absl::OkStatus();  // the stage's thread has ended and will not run the job
-    }
-    Status status = e->ready.get();
-    if (status.ok()) status = SendExport(link, *e);
-    if (status.ok()) continue;
-    const std::string text = Message(status);
-    const ByteSpan parts[] = {std::as_bytes(std::span(text))};
-    GYRE_RETURN_IF_ERROR(
-        link.Send({.kind = FrameKind::kPullError, .epoch = e->epoch}, parts, After(milliseconds(1000))));
-  }
-  return absl::OkStatus();
-}
-
-// Pages are read where they are written: on the stage's thread, between steps. What the job needs outlives the link's
-// thread, should the worker stop meanwhile.
-StatusOr<std::shared_ptr<Worker::Impl::Export>> Worker::Impl::PostExport(const Frame& frame, const std::string& peer) {
-  if (frame.header.kind != FrameKind::kPullPages) {
-    return DataLoss("a frame of kind {} came, expected a request for pages", static_cast<int>(frame.header.kind));
-  }
-  auto e = std::make_shared<Export>();
-  e->epoch = frame.header.epoch;
-  GYRE_ASSIGN_OR_RETURN(e->request, DecodePullPages(frame.payload));
-  if (!peer.empty()) GYRE_RETURN_IF_ERROR(CheckPull(peer, e->epoch, static_cast<int>(e->request.layer)));
-  Post([this, e] { e->done.set_value(CatchExhausted([&] { return RunExport(*e); })); });
-  return e;
-}
-
 Status Worker::Impl::CheckPull(const std::string& peer, Epoch epoch, int layer) {
   MutexLock lock(&mutex_);
   if (asked_ == epoch && aborted_ != epoch) {
@@ -188,7 +93,7 @@ Status Worker::Impl::CheckPull(const std::string& peer, Epoch epoch, int layer) 
 }
 
 // One answer at least, and more while there is time before the next step.
-Status Worker::Impl::RunExport(Export& e) {
+Status Worker::Impl::ReadPages(PageExport& e) {
   const auto index = static_cast<int>(e.request.layer);
   if (running_ == nullptr || running_->stage == nullptr || index < running_->stage->parts().range.begin ||
       index >= running_->stage->parts().range.end) {
@@ -200,7 +105,7 @@ Status Worker::Impl::RunExport(Export& e) {
   const uint64_t most = std::min(e.request.max_bytes, kPullBytes);
   uint64_t bytes = 0;
   for (PullPages request = e.request;;) {
-    Export::Answer answer;
+    PageExport::Answer answer;
     const SettleOnError settle(*running_->queue);
     GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data, *running_->queue));
     running_->queue->Finish();
@@ -213,18 +118,6 @@ Status Worker::Impl::RunExport(Export& e) {
     request.from = next;
     request.check.clear();
   }
-}
-
-Status Worker::Impl::SendExport(Link& link, Export& e) {
-  for (Export::Answer& answer : e.answers) {
-    pages_sent_ += answer.pages.ids.size();
-    Encoder head;
-    EncodePagesHead(answer.pages, &head);
-    const ByteSpan parts[] = {head.bytes(), answer.data};
-    GYRE_RETURN_IF_ERROR(link.Send({.kind = FrameKind::kPages, .epoch = e.epoch}, parts, After(options_.bulk_silence)));
-    answer.data = {};
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace gyre

@@ -4,12 +4,9 @@
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <list>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -18,28 +15,13 @@
 #include "base/step_codec.h"
 #include "transport/link_inbox.h"
 #include "weights/weight_stock.h"
+#include "worker/catch_exhausted.h"
 #include "worker/migration.h"
+#include "worker/page_server.h"
 #include "worker/stage.h"
 #include "worker/worker.h"
 
 namespace gyre {
-
-// Memory or threads that run out, and ops that fail, are an error of what was asked for. Any other exception, such as a
-// device that is lost, ends the worker.
-template <typename Fn>
-auto CatchExhausted(const Fn& fn) -> decltype(fn()) {
-  try {
-    return fn();
-  } catch (const OutOfDeviceMemory& e) {
-    return ResourceExhausted("{}", e.what());
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("no memory is left");
-  } catch (const DeviceFailed& e) {
-    return Internal("{}", e.what());
-  } catch (const std::system_error& e) {
-    return ResourceExhausted("{}", e.what());
-  }
-}
 
 class Worker::Impl : public StageControl {
  public:
@@ -57,10 +39,12 @@ class Worker::Impl : public StageControl {
   void Reset();
   void AwaitTakeover();
   LayerRange running_layers();
-  void ServeBulk(std::unique_ptr<Link> link);
+  void ServeBulk(std::unique_ptr<Link> link) { page_server_.Serve(std::move(link)); }
 
   const WorkerOptions& options() const { return options_; }
-  WorkerStats stats() const { return {steps_, step_errors_, dropped_, pages_sent_, rows_sent_, row_bytes_sent_}; }
+  WorkerStats stats() const {
+    return {steps_, step_errors_, dropped_, page_server_.pages_sent(), rows_sent_, row_bytes_sent_};
+  }
   Duration busy() const { return std::chrono::nanoseconds(busy_ns_.load()); }
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
@@ -90,12 +74,6 @@ class Worker::Impl : public StageControl {
     Epoch epoch;
     std::unique_ptr<Backend> queue;
     std::vector<std::unique_ptr<PagePuller>> pullers;
-  };
-  struct Export;
-  struct BulkServer {
-    std::shared_ptr<Link> link;
-    std::thread thread;
-    bool done = false;
   };
 
   // Any thread (worker.cc).
@@ -135,13 +113,9 @@ class Worker::Impl : public StageControl {
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
 
-  // A bulk link's thread (worker_pages.cc).
-  Status ServePulls(Link& link);
-  StatusOr<std::shared_ptr<Export>> PostExport(const Frame& frame, const std::string& peer);
-  // Whether the plan that is being prepared gives the layer to this member.
+  // For the page server: on the stage's thread, and on any (worker_pages.cc).
+  Status ReadPages(PageExport& e);
   Status CheckPull(const std::string& peer, Epoch epoch, int layer);
-  Status RunExport(Export& e);
-  Status SendExport(Link& link, Export& e);
 
   const WorkerOptions options_;
   std::atomic<bool> stopping_{false};
@@ -160,7 +134,6 @@ class Worker::Impl : public StageControl {
   // What the running stage is made of, for a Prepare that shares layers with it.
   std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<const StageParts> kept_weights_ GYRE_GUARDED_BY(mutex_);  // after Reset
-  std::list<BulkServer> bulk_ GYRE_GUARDED_BY(mutex_);
   std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
   LatencyHistogram step_times_ GYRE_GUARDED_BY(mutex_);
   std::vector<StageSpan> spans_ GYRE_GUARDED_BY(mutex_);  // since the last Trace
@@ -185,10 +158,11 @@ class Worker::Impl : public StageControl {
   StageProgress progress_;                  // the loader's: what it said last
   Deadline next_word_ = Deadline::min();
 
-  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, pages_sent_{0}, rows_sent_{0},
-      row_bytes_sent_{0}, answer_bytes_sent_{0};
+  std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, rows_sent_{0}, row_bytes_sent_{0},
+      answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
   LayerClock layer_clock_;
+  PageServer page_server_;
   std::thread stage_thread_, loader_thread_;
 };
 

@@ -7,15 +7,17 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/cpu/attention_split.h"
-#include "kernels/cpu/packed.h"
-#include "kernels/cpu/paged_attention.h"
-#include "kernels/cpu/recurrence.h"
+#include "kernels/cpu/attention/attention_split.h"
+#include "kernels/cpu/products/expert_products.h"
+#include "kernels/cpu/products/packed.h"
+#include "kernels/cpu/products/product_kernel.h"
+#include "kernels/cpu/products/quantized_rows.h"
+#include "kernels/cpu/attention/paged_attention.h"
+#include "kernels/cpu/state/recurrence.h"
 #include "kernels/cpu/top_k.h"
 #include "kernels/cpu/team.h"
-#include "kernels/cpu/tile_product.h"
+#include "kernels/cpu/products/tile_product.h"
 #include "kernels/host_backend.h"
-#include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
 namespace {
@@ -29,6 +31,7 @@ class CpuBackend : public HostBackend {
       : HostBackend(std::move(device)),
         ops_(ops),
         team_(threads, std::move(cpus)),
+        experts_(ops, team_),
         attention_(ops, team_),
         recurrence_(ops, team_) {
     if (ops.tiles != nullptr) tile_product_.emplace(ops, team_);
@@ -41,14 +44,15 @@ class CpuBackend : public HostBackend {
   }
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
-    quantized_layout_.reset();
+    quantized_.Clear();
     rows_packed_ = false;
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
-      if (!ByTiles(w, arithmetic)) {
+      const ProductKernel kernel = ChooseProduct(ops_, w, rows, arithmetic);
+      if (kernel != ProductKernel::kTiles) {
         float* out = p.add ? reinterpret_cast<float*>(sums_.EnsureCapacity(rows * w.n * sizeof(float))) : p.out;
-        MatMulOne(x, rows, w, out, arithmetic == Arithmetic::kExact);
+        MatMulOne(x, rows, w, kernel, out);
         if (p.add) AddInPlace(p.out, out, rows * w.n);
         continue;
       }
@@ -62,7 +66,10 @@ class CpuBackend : public HostBackend {
                         bool add) override {
     const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up),
                &down = static_cast<const CpuWeight&>(w.down);
-    if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
+    const auto by_tiles = [&](const CpuWeight& one) {
+      return ChooseProduct(ops_, one, rows, arithmetic) == ProductKernel::kTiles;
+    };
+    if (by_tiles(gate) && by_tiles(up) && by_tiles(down)) {
       tile_product_->SetRows(x, rows, gate.k);
       tile_product_->GatedLinearUnit(gate, up, act);
       return tile_product_->Multiply(down, out, add);
@@ -73,6 +80,13 @@ class CpuBackend : public HostBackend {
     MatMul(x, rows, both, arithmetic);
     GatedActivation(gates, gates + n, n, act, gates);
     MatMul(gates, rows, last, arithmetic);
+  }
+
+  void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) override {
+    if (!ExpertProducts::Supports(ops_, runs, mixture)) return HostBackend::MixExperts(x, runs, mixture, out);
+    size_t rows = 0;
+    for (const RowRun& run : runs) rows += run.rows;
+    experts_.Run(x, rows, mixture, out);
   }
 
   void Embed(const TokenId* ids, size_t rows, const PackedWeight& weight, float* out) override {
@@ -195,9 +209,6 @@ class CpuBackend : public HostBackend {
   }
 
  private:
-  bool ByTiles(const CpuWeight& w, Arithmetic arithmetic) const {
-    return arithmetic == Arithmetic::kPrefill && tile_product_ && TileProduct::Supports(w);
-  }
   static double Elems(size_t n) { return static_cast<double>(n) / kElemsPerNs; }
 
   // Writes the `dim` elements of one position to head[at], head[at + step], ...; successive elements of a key, and its
@@ -230,32 +241,38 @@ class CpuBackend : public HostBackend {
     }
   }
 
-  void MatMulOne(const float* x, size_t rows, const CpuWeight& w, float* out, bool exact) {
+  void MatMulOne(const float* x, size_t rows, const CpuWeight& w, ProductKernel kernel, float* out) {
     const double macs = static_cast<double>(rows) * static_cast<double>(w.n) * static_cast<double>(w.k);
     const double ns = std::max(macs / kMacsPerNs, static_cast<double>(w.bytes) / kBytesPerNs);
-    if (w.panels != nullptr && !exact) {
-      MatMulPanels(x, rows, w, ns, out);
-    } else if (const auto type = FloatTypeOf(w); type && rows >= ops_.float_gemm.min_rows) {
-      PackRows(x, rows, w.k);
-      float* scratch = GemmScratch();
-      team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
-        ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *type, end - begin, w.k,
-                            scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
-      });
-    } else if (type) {
-      team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
-        // Columns in slices that stay in the second-level cache while all rows pass over them.
-        const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
-        for (size_t c = begin; c < end; c += slice) {
-          const std::byte* at = w.source.data + c * w.source.row_bytes();
-          ops_.dot(x, rows, at, *type, std::min(slice, end - c), w.k, out + c, w.n);
-        }
-      });
-    } else if (IsLowBit(w.type) && !exact) {
-      MatMulLowBit(x, rows, w, ns, out);
-    } else {
-      MatMulExpanded(x, rows, w, ns, out);
+    switch (kernel) {
+      case ProductKernel::kTiles: return;  // by TileProduct
+      case ProductKernel::kPanels: return MatMulPanels(x, rows, w, ns, out);
+      case ProductKernel::kCodebook: return MatMulLowBit(x, rows, w, ns, out);
+      case ProductKernel::kFloatPanels: return MatMulFloatPanels(x, rows, w, ns, out);
+      case ProductKernel::kFloatRows: return MatMulFloatRows(x, rows, w, ns, out);
+      case ProductKernel::kExpandedPanels: return MatMulExpanded(x, rows, w, true, ns, out);
+      case ProductKernel::kExpandedRows: return MatMulExpanded(x, rows, w, false, ns, out);
     }
+  }
+
+  void MatMulFloatPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    PackRows(x, rows, w.k);
+    float* scratch = GemmScratch();
+    team_.For(w.n, ops_.float_gemm.columns, ns, [&](size_t begin, size_t end, size_t thread) {
+      ops_.float_gemm.dot(row_panels(), rows, w.source.data + begin * w.source.row_bytes(), *FloatTypeOf(w),
+                          end - begin, w.k, scratch + ops_.float_gemm.scratch * thread, out + begin, w.n);
+    });
+  }
+
+  void MatMulFloatRows(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
+    team_.For(w.n, 8, ns, [&](size_t begin, size_t end) {
+      // Columns in slices that stay in the second-level cache while all rows pass over them.
+      const size_t slice = rows > 1 ? std::max<size_t>(8, (size_t{256} << 10) / w.source.row_bytes() / 8 * 8) : w.n;
+      for (size_t c = begin; c < end; c += slice) {
+        const std::byte* at = w.source.data + c * w.source.row_bytes();
+        ops_.dot(x, rows, at, *FloatTypeOf(w), std::min(slice, end - c), w.k, out + c, w.n);
+      }
+    });
   }
 
   void MatMulPanels(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
@@ -288,48 +305,19 @@ class CpuBackend : public HostBackend {
   // Quantizes the rows of x as the panels of w need them; valid until the next call. Products of one MatMul that need
   // the same layout share the result.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
-    const auto [halves, times, bits, is_signed] = WithPanelType(w.panel_type, []<PanelType type>() {
-      using L = PanelLayout<type>;
-      return std::tuple<bool, int, size_t, bool>(L::kScalesPerBlock == 2, L::kHalfMin ? 1 : -L::kZero, L::kBits,
-                                                 L::kSigned);
-    });
-    const auto [group, wide] = ops_.LayoutOf(rows, bits, is_signed);
-    const size_t used = w.k / kBlock;
-    const size_t slots = (rows + group - 1) / group * group * w.blocks;
-    if (scale_.size() < slots) {
-      q_.resize(slots);
-      scale_.resize(slots);
-      sum_.resize(slots);
-      offset_.resize(slots * 2);
+    if (!quantized_.Fits(ops_, w, rows)) {
+      quantized_.Clear();
+      quantized_.Add(ops_, w, rows);
+      quantized_.Allocate();
+      team_.For(rows, 1, Elems(rows * w.k) / 4, [&](size_t begin, size_t end) {
+        for (size_t r = begin; r < end; ++r) quantized_.Quantize(ops_, 0, r, x + r * w.k);
+      });
     }
-    if (wide && wide_.size() < slots) wide_.resize(slots);
-    const auto numbers = [&, wide = wide](size_t at) { return wide ? wide_[at].q : nullptr; };
-    const Quantized out{q_.data()->q, scale_.data(), sum_.data(), offset_.data(), w.blocks, group, slots, numbers(0)};
-    if (quantized_layout_ == std::tuple(w.blocks, group, halves, times, wide)) return out;
-    quantized_layout_.emplace(w.blocks, group, halves, times, wide);
-    team_.For(rows, 1, Elems(rows * w.k) / 4,
-              [&, halves = halves, times = times, group = group, wide = wide](size_t begin, size_t end) {
-                for (size_t r = begin; r < end; ++r) {
-                  const size_t at = out.At(r, 0);
-                  ops_.quantize(
-                      x + r * w.k, used,
-                      {q_[at].q, numbers(at), &scale_[at], &sum_[at], &offset_[at], group, slots, halves, times});
-                  for (size_t b = used; b < w.blocks; ++b) {  // zeros up to the end of the last unit
-                    const size_t i = at + b * group;
-                    q_[i] = {};
-                    if (wide) wide_[i] = {};
-                    scale_[i] = sum_[i] = 0;
-                    offset_[i] = 0;
-                    if (halves) offset_[slots + i] = 0;
-                  }
-                }
-              });
-    return out;
+    return quantized_.View(0);
   }
 
   // Weights of any type, dequantized to f32 some columns at a time; all rows use them while they are in the cache.
-  void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, double ns, float* out) {
-    const bool many = rows >= ops_.float_gemm.min_rows;
+  void MatMulExpanded(const float* x, size_t rows, const CpuWeight& w, bool many, double ns, float* out) {
     const size_t columns = many ? ops_.float_gemm.columns : 8, each = columns * w.k;
     auto* expanded_all = reinterpret_cast<float*>(expanded_.EnsureCapacity(
         each * Size(threads()) * sizeof(float)));  // here, as nothing may throw in a parallel region
@@ -369,17 +357,7 @@ class CpuBackend : public HostBackend {
 
   const IsaOps& ops_;
   const Team team_;
-  // Quantized activations. The alignment keeps a block from crossing cache lines.
-  template <typename T>
-  struct alignas(kBlock * sizeof(T)) Block {
-    T q[kBlock];
-  };
-  std::vector<Block<int8_t>> q_;
-  std::vector<Block<int16_t>> wide_;
-  std::vector<float> scale_, sum_;
-  std::vector<int32_t> offset_;
-  // How x is quantized in this MatMul: blocks, rows per group, scales per half block, factor of the sums, wide.
-  std::optional<std::tuple<size_t, size_t, bool, int, bool>> quantized_layout_;
+  QuantizedRows quantized_;           // x of this MatMul, or nothing
   Buffer gated_;                      // outputs of gate and up
   Buffer sums_;                       // a product that is then added to the output
   Buffer low_bit_;                    // two panels per thread
@@ -388,6 +366,7 @@ class CpuBackend : public HostBackend {
   bool rows_packed_ = false;          // in this MatMul
   std::vector<TokenId> top_;
   std::optional<TileProduct> tile_product_;
+  ExpertProducts experts_;
   PagedAttention attention_;
   Recurrence recurrence_;
 };

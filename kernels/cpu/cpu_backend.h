@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/cpu/isa_ops.h"
+#include "kernels/cpu/isa/isa_ops.h"
 #include "kernels/ops.h"
 
 namespace gyre::cpu {

@@ -1,0 +1,332 @@
+// The inner loops in terms of a vector class V.
+//
+// V has: kLanes; kTileRows and kTileColumns (a tile's accumulators, its rows of x and one column must fit the
+// registers); kChain (positions that are summed per lane before the lanes are added); kPageStreams
+// (attention_kernels-inl.h); T (a register); Zero, Load (f32), LoadHalf, LoadBf16, LoadInt8, and the same with Tail (n
+// < kLanes elements, then zeros); Broadcast, Fma, Add, Mul, Div, Max and Min (of NaN and b: b), Round, Floor,
+// TimesPowerOf2 (the exponent is an integer in float), Store, StoreTail, StoreHalf, Sum, Largest.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/isa/common-inl.h"
+#include "kernels/cpu/isa/exponential-inl.h"
+#include "kernels/cpu/isa/isa_ops.h"
+
+namespace gyre::cpu {
+namespace {
+
+template <typename V, FloatType type>
+typename V::T LoadWeights(const void* w, size_t at) {
+  if constexpr (type == FloatType::kF32) return V::Load(static_cast<const float*>(w) + at);
+  if constexpr (type == FloatType::kF16) return V::LoadHalf(static_cast<const uint16_t*>(w) + at);
+  if constexpr (type == FloatType::kBf16) return V::LoadBf16(static_cast<const uint16_t*>(w) + at);
+}
+
+template <typename V, FloatType type>
+typename V::T LoadWeightsTail(const void* w, size_t at, size_t n) {
+  if constexpr (type == FloatType::kF32) return V::LoadTail(static_cast<const float*>(w) + at, n);
+  if constexpr (type == FloatType::kF16) return V::LoadHalfTail(static_cast<const uint16_t*>(w) + at, n);
+  if constexpr (type == FloatType::kBf16) return V::LoadBf16Tail(static_cast<const uint16_t*>(w) + at, n);
+}
+
+// R rows of x by C columns of w over `count` positions, added to the lanes' sums in acc[(r * C + c) * lanes] unless
+// they are the first. Rows of x and columns of w are k elements apart; `at` is the index of the first weight.
+template <typename V, FloatType type, size_t R, size_t C>
+void DotTile(const float* x, size_t k, const void* w, size_t at, size_t count, bool first, float* acc) {
+  typename V::T sum[R][C];
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) sum[r][c] = first ? V::Zero() : V::Load(acc + (r * C + c) * V::kLanes);
+  }
+  const size_t whole = count / V::kLanes * V::kLanes;
+  for (size_t i = 0; i < whole; i += V::kLanes) {
+    typename V::T xs[R];
+    for (size_t r = 0; r < R; ++r) xs[r] = V::Load(x + r * k + i);
+    for (size_t c = 0; c < C; ++c) {
+      const typename V::T ws = LoadWeights<V, type>(w, at + c * k + i);
+      for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
+    }
+  }
+  if (whole < count) {
+    typename V::T xs[R];
+    for (size_t r = 0; r < R; ++r) xs[r] = V::LoadTail(x + r * k + whole, count - whole);
+    for (size_t c = 0; c < C; ++c) {
+      const typename V::T ws = LoadWeightsTail<V, type>(w, at + c * k + whole, count - whole);
+      for (size_t r = 0; r < R; ++r) sum[r][c] = V::Fma(xs[r], ws, sum[r][c]);
+    }
+  }
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) V::Store(acc + (r * C + c) * V::kLanes, sum[r][c]);
+  }
+}
+
+// R rows of x over a segment of k stay in the first-level cache while the columns pass; between segments the lanes'
+// sums wait in `acc` until a chain is complete. A single row always fits.
+constexpr size_t kSegment = 512, kSliceColumns = 64;
+
+template <typename V, FloatType type, size_t R, size_t C>
+void DotRows(const float* x, const void* w, size_t n, size_t k, float* out, size_t ldo) {
+  static_assert(kSliceColumns % C == 0 && V::kChain % kSegment == 0);
+  constexpr size_t kStep = R == 1 ? V::kChain : kSegment;
+  alignas(64) float acc[R * kSliceColumns * V::kLanes];
+  for (size_t first = 0; first < n; first += kSliceColumns) {
+    const size_t last = n - first < kSliceColumns ? n : first + kSliceColumns;
+    for (size_t begin = 0; begin < k || begin == 0; begin += kStep) {
+      const size_t end = k - begin < kStep ? k : begin + kStep;
+      const bool begins = begin % V::kChain == 0;
+      size_t column = first;
+      float* at = acc;
+      for (; column + C <= last; column += C, at += R * C * V::kLanes)
+        DotTile<V, type, R, C>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+      for (; column < last; ++column, at += R * V::kLanes)
+        DotTile<V, type, R, 1>(x + begin, k, w, column * k + begin, end - begin, begins, at);
+      if (end < k && end % V::kChain != 0) continue;
+      at = acc;
+      for (column = first; column < last;) {
+        const size_t width = last - column >= C ? C : 1;
+        for (size_t r = 0; r < R; ++r) {
+          for (size_t c = 0; c < width; ++c, at += V::kLanes) {
+            float& to = out[r * ldo + column + c];
+            const float chain = V::Sum(V::Load(at));
+            to = begin < V::kChain ? chain : to + chain;
+          }
+        }
+        column += width;
+      }
+    }
+  }
+}
+
+template <typename V, FloatType type>
+void DotTyped(const float* x, size_t rows, const void* w, size_t n, size_t k, float* out, size_t ldo) {
+  constexpr size_t R = V::kTileRows, C = V::kTileColumns;
+  size_t r = 0;
+  for (; r + R <= rows; r += R) DotRows<V, type, R, C>(x + r * k, w, n, k, out + r * ldo, ldo);
+  for (; r + 2 <= rows; r += 2) DotRows<V, type, 2, 4>(x + r * k, w, n, k, out + r * ldo, ldo);
+  for (; r < rows; ++r) DotRows<V, type, 1, 8>(x + r * k, w, n, k, out + r * ldo, ldo);
+}
+
+template <typename V>
+void Dot(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo) {
+  switch (type) {
+    case FloatType::kF32: return DotTyped<V, FloatType::kF32>(x, rows, w, n, k, out, ldo);
+    case FloatType::kF16: return DotTyped<V, FloatType::kF16>(x, rows, w, n, k, out, ldo);
+    case FloatType::kBf16: return DotTyped<V, FloatType::kBf16>(x, rows, w, n, k, out, ldo);
+  }
+}
+
+// Calls f(at, skip, n) for registers that cover [begin, end) and begin at multiples of the lanes; of the first and the
+// last one only lanes [skip, skip + n) belong to the range.
+template <typename V, typename Fn>
+void ForAligned(size_t begin, size_t end, Fn f) {
+  for (size_t at = begin; at < end;) {
+    const size_t skip = at % V::kLanes, n = end - at < V::kLanes - skip ? end - at : V::kLanes - skip;
+    f(at, skip, n);
+    at += n;
+  }
+}
+
+// Weights are summed in lane (position % lanes), so the order does not depend on where the range begins.
+template <typename V>
+float ExpScores(float* s, size_t begin, size_t end, float scale, float* max) {
+  using T = typename V::T;
+  constexpr float kLog2E = 1.44269504f;
+  const T by = V::Broadcast(scale * kLog2E);
+  T tops = V::Broadcast(-__builtin_inff());
+  size_t i = begin;
+  for (; i + V::kLanes <= end; i += V::kLanes) tops = V::Max(V::Load(s + i), tops);
+  float top = V::Largest(tops);
+  for (; i < end; ++i) top = s[i] > top ? s[i] : top;
+  const T less = V::Broadcast(-top), least = V::Broadcast(-126.0f);
+  // The difference is taken before the product: differences of large scores are exact, their products are not.
+  auto weigh = [&](T scores) { return PowerOf2<V>(V::Max(V::Mul(V::Add(scores, less), by), least)); };
+  float lanes[V::kLanes] = {};
+  T sum = V::Zero();
+  ForAligned<V>(begin, end, [&](size_t at, size_t skip, size_t n) {
+    if (n == V::kLanes) {
+      const T weights = weigh(V::Load(s + at));
+      V::Store(s + at, weights);
+      sum = V::Add(sum, weights);
+      return;
+    }
+    float part[V::kLanes];
+    V::Store(part, weigh(V::LoadTail(s + at, n)));
+    for (size_t j = 0; j < n; ++j) {
+      s[at + j] = part[j];
+      lanes[skip + j] += part[j];
+    }
+  });
+  *max = top * scale;
+  return V::Sum(V::Add(sum, V::Load(lanes)));
+}
+
+// to = own * to + by * from
+template <typename V>
+void ScaleAdd(float* to, float own, const float* from, float by, size_t n) {
+  const typename V::T a = V::Broadcast(own), b = V::Broadcast(by);
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(to + i, V::Fma(V::Load(from + i), b, V::Mul(V::Load(to + i), a)));
+  if (i < n)
+    V::StoreTail(to + i, V::Fma(V::LoadTail(from + i, n - i), b, V::Mul(V::LoadTail(to + i, n - i), a)), n - i);
+}
+
+template <typename V>
+void CombinePartials(const SoftmaxPartial& to, const SoftmaxPartial& from, size_t queries, size_t dim) {
+  using T = typename V::T;
+  const T minus = V::Broadcast(-1.0f);
+  for (size_t i = 0; i < queries; i += V::kLanes) {
+    const size_t n = queries - i < V::kLanes ? queries - i : V::kLanes;
+    const T max = V::LoadTail(to.max + i, n), other = V::LoadTail(from.max + i, n), top = V::Max(max, other);
+    float tops[V::kLanes], own[V::kLanes], by[V::kLanes];
+    V::Store(tops, top);
+    V::Store(own, Exp<V>(V::Fma(top, minus, max)));
+    V::Store(by, Exp<V>(V::Fma(top, minus, other)));
+    for (size_t j = 0; j < n; ++j) {
+      const size_t query = i + j;
+      if (!(from.sum[query] > 0)) continue;
+      to.sum[query] = to.sum[query] * static_cast<double>(own[j]) + from.sum[query] * static_cast<double>(by[j]);
+      to.max[query] = tops[j];
+      ScaleAdd<V>(to.acc + query * dim, own[j], from.acc + query * dim, by[j], dim);
+    }
+  }
+}
+
+// out[i] = f(element i of each of the arrays), a register at a time.
+template <typename V, typename Fn, typename... Arrays>
+void Map(size_t n, float* out, const Fn& f, const Arrays*... x) {
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::Store(out + i, f(V::Load(x + i)...));
+  if (i < n) V::StoreTail(out + i, f(V::LoadTail(x + i, n - i)...), n - i);
+}
+
+// 1 + exp(-x), with x clamped to at least -80: a quotient by it is then no denormal number and differs hardly from 0.
+template <typename V>
+typename V::T OnePlusExpMinus(typename V::T x) {
+  return V::Add(Exp<V>(V::Min(V::Mul(x, V::Broadcast(-1.0f)), V::Broadcast(80.0f))), V::Broadcast(1.0f));
+}
+
+// out = act(gate) * up, or act(gate) where up is null.
+template <typename V, typename Act>
+void ActivationTimes(const float* gate, const float* up, size_t n, float* out, const Act& act) {
+  using T = typename V::T;
+  if (up == nullptr) return Map<V>(n, out, act, gate);
+  Map<V>(
+      n, out, [&act](T g, T u) { return V::Mul(act(g), u); }, gate, up);
+}
+
+template <typename V>
+typename V::T Silu(typename V::T x) {
+  return V::Div(x, OnePlusExpMinus<V>(x));
+}
+
+template <typename V>
+void SiluTimes(const float* gate, const float* up, size_t n, float* out) {
+  ActivationTimes<V>(gate, up, n, out, Silu<V>);
+}
+
+template <typename V>
+void SigmoidTimes(const float* gate, const float* up, size_t n, float* out) {
+  ActivationTimes<V>(gate, up, n, out,
+                     [](typename V::T g) { return V::Div(V::Broadcast(1.0f), OnePlusExpMinus<V>(g)); });
+}
+
+template <typename V>
+void ReluSquaredTimes(const float* gate, const float* up, size_t n, float* out) {
+  ActivationTimes<V>(gate, up, n, out, [](typename V::T g) {
+    const typename V::T kept = V::Max(V::Zero(), g);  // NaN stays
+    return V::Mul(kept, kept);
+  });
+}
+
+// (1 + tanh(t)) / 2 = 1 / (1 + exp(-2 t))
+template <typename V>
+void GeluTimes(const float* gate, const float* up, size_t n, float* out) {
+  using T = typename V::T;
+  ActivationTimes<V>(gate, up, n, out, [](T g) {
+    constexpr float kTwice = 2 * 0.7978845608f;  // 2 sqrt(2 / pi)
+    const T cubic = V::Mul(V::Mul(g, g), V::Broadcast(kTwice * 0.044715f));
+    return V::Div(g, OnePlusExpMinus<V>(V::Mul(g, V::Add(cubic, V::Broadcast(kTwice)))));
+  });
+}
+
+// Min and Max give their second operand where one is NaN, so NaN stays.
+template <typename V>
+void ClampedSwigluTimes(const float* gate, const float* up, size_t n, float* out) {
+  using T = typename V::T;
+  auto one = [](T g, T u) {
+    const T limit = V::Broadcast(7.0f), low = V::Min(limit, g);
+    const T within = V::Max(V::Broadcast(-7.0f), V::Min(limit, u));
+    return V::Mul(V::Div(low, OnePlusExpMinus<V>(V::Mul(low, V::Broadcast(1.702f)))),
+                  V::Add(within, V::Broadcast(1.0f)));
+  };
+  Map<V>(n, out, one, gate, up);
+}
+
+// tanh(t) = 2 / (1 + exp(-2 t)) - 1, with an absolute error of 1e-7
+template <typename V>
+void Softcap(float* x, size_t n, float scale, float cap) {
+  using T = typename V::T;
+  auto one = [scale, cap](T v) {
+    const T most = V::Broadcast(0x1.FFFFFEp127f), least = V::Broadcast(-0x1.FFFFFEp127f);
+    // Both clamp v to the finite range, but differ for NaN: their difference is then infinite, and times 0 gives NaN
+    // again.
+    const T bounded = V::Min(V::Max(v, least), most), other = V::Max(V::Min(v, most), least);
+    const T nothing = V::Mul(V::Fma(other, V::Broadcast(-1.0f), bounded), V::Zero());
+    const T tanh =
+        V::Add(V::Div(V::Broadcast(2.0f), OnePlusExpMinus<V>(V::Mul(bounded, V::Broadcast(2 * scale / cap)))),
+               V::Broadcast(-1.0f));
+    return V::Fma(tanh, V::Broadcast(cap), nothing);
+  };
+  Map<V>(n, x, one, x);
+}
+
+// The squares are exact in double; lane i % 16 sums them.
+template <typename V>
+void RmsNorm(const float* x, size_t n, const float* w, float eps, float* out) {
+  using Floats [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(4)]] = float;
+  using Doubles [[gnu::vector_size(64)]] = double;
+  auto add = [](const float* p, Doubles& sum) {
+    const Doubles v = __builtin_convertvector(*reinterpret_cast<const Floats*>(p), Doubles);
+    sum += v * v;
+  };
+  Doubles low = {}, high = {};
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    add(x + i, low);
+    add(x + i + 8, high);
+  }
+  double lanes[16];
+  for (size_t j = 0; j < 8; ++j) {
+    lanes[j] = low[j];
+    lanes[8 + j] = high[j];
+  }
+  for (; i < n; ++i) lanes[i % 16] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (size_t half = 8; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  const typename V::T by = V::Broadcast(
+      static_cast<float>(1 / __builtin_sqrt(lanes[0] / static_cast<double>(n) + static_cast<double>(eps))));
+  using T = typename V::T;
+  if (w == nullptr)
+    Map<V>(
+        n, out, [by](T v) { return V::Mul(v, by); }, x);
+  else
+    Map<V>(
+        n, out, [by](T v, T weight) { return V::Mul(V::Mul(v, by), weight); }, x, w);
+}
+
+template <typename V>
+void ToHalf(const float* x, size_t n, uint16_t* out) {
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::StoreHalf(out + i, V::Load(x + i));
+  if (i == n) return;
+  uint16_t tail[V::kLanes];
+  V::StoreHalf(tail, V::LoadTail(x + i, n - i));
+  __builtin_memcpy(out + i, tail, (n - i) * sizeof(uint16_t));
+}
+
+}  // namespace
+}  // namespace gyre::cpu

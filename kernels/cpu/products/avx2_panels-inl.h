@@ -1,0 +1,90 @@
+// How 256-bit vectors read panels: codes, scales and minima of half a panel, eight columns, one lane per column.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/codes.h"
+#include "kernels/cpu/isa/common-inl.h"
+#include "kernels/cpu/products/panels.h"
+
+namespace gyre::cpu {
+namespace {
+
+// dpbusd adds the sums of four products of unsigned and signed bytes to 32-bit sums.
+#ifdef __AVXVNNI__
+constexpr bool kVnni = true;
+__m256i AddDots(__m256i sums, __m256i codes, __m256i fours) { return _mm256_dpbusd_avx_epi32(sums, codes, fours); }
+#else
+constexpr bool kVnni = false;
+[[maybe_unused]] __m256i AddDots(__m256i sums, __m256i, __m256i) { return sums; }  // not called
+#endif
+
+__m256i Load256(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+__m128i Load128(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+__m128i Load64(const std::byte* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
+
+// Whether products multiply signed numbers, rather than codes from which kZero is not yet subtracted.
+template <typename L>
+inline constexpr bool kSigned = !kVnni && L::kSigned;
+
+// Group g of a block for half a panel, eight columns: unsigned codes, or signed numbers if kSigned.
+template <typename L>
+__m256i Codes(const std::byte* block, size_t g) {
+  if constexpr (L::kBits == 8) {
+    const __m256i codes = Load256(block + g * kGroup);
+    return kSigned<L> ? _mm256_xor_si256(codes, _mm256_set1_epi8(-128)) : codes;
+  } else if constexpr (L::kBits <= 3) {
+    const __m256i pairs = Load256(block + g / 4 * kGroup);
+    const __m256i two = _mm256_and_si256(_mm256_srli_epi16(pairs, static_cast<int>(2 * (g % 4))), _mm256_set1_epi8(3));
+    if constexpr (L::kBits == 2) return two;
+    const __m256i bits = Load256(block + L::kPlanes);
+    const __m256i there =
+        g < 2 ? _mm256_slli_epi16(bits, static_cast<int>(2 - g)) : _mm256_srli_epi16(bits, static_cast<int>(g - 2));
+    return _mm256_or_si256(two, _mm256_and_si256(there, _mm256_set1_epi8(4)));
+  } else {
+    const __m256i two = Load256(block + g % 4 * kGroup);
+    const __m256i low = _mm256_and_si256(g < 4 ? two : _mm256_srli_epi16(two, 4), _mm256_set1_epi8(15));
+    if constexpr (L::kTable) {
+      __m128i table = Load128(reinterpret_cast<const std::byte*>(L::kIq4 ? kIq4Values : kFp4Doubled));
+      if (!kSigned<L>) table = _mm_xor_si128(table, _mm_set1_epi8(-128));
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), low);
+    }
+    if constexpr (L::kBits == 4) return low;
+    if constexpr (L::kBits == 5) {
+      const __m256i bits = Load256(block + L::kPlanes);
+      const __m256i there = g < 4 ? _mm256_slli_epi16(bits, static_cast<int>(4 - g % 4))
+                                  : _mm256_srli_epi16(bits, static_cast<int>(g % 4));
+      return _mm256_or_si256(low, _mm256_and_si256(there, _mm256_set1_epi8(16)));
+    }
+    const __m256i bits = Load256(block + L::kPlanes + g / 4 * kGroup);
+    const __m256i there =
+        g % 4 == 3 ? _mm256_srli_epi16(bits, 2) : _mm256_slli_epi16(bits, static_cast<int>(4 - 2 * (g % 4)));
+    return _mm256_or_si256(low, _mm256_and_si256(there, _mm256_set1_epi8(48)));
+  }
+}
+
+// The scales of part s of block b for eight columns from `first` on; below, their minima.
+template <typename L>
+__m256 Scales(const std::byte* unit, size_t first, size_t b, size_t s) {
+  if constexpr (L::kWide)
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(unit + ((b * L::kScalesPerBlock + s) * kPanel + first) * 4));
+  if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + (b * kPanel + first) * 2));
+  __m256i bytes = _mm256_cvtepi8_epi32(Load64(unit + L::kMins + (b * L::kScalesPerBlock + s) * kPanel + first));
+  if constexpr (L::kHalfMin) bytes = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + first * 2)), _mm256_cvtepi32_ps(bytes));
+}
+template <typename L>
+__m256 HalfMins(const std::byte* unit, size_t first, size_t b, size_t s) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kMins + (b * 2 + s) * kPanel + first));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)),
+                       _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4)));
+}
+template <typename L>
+__m256 Mins(const std::byte* unit, size_t first, size_t b) {
+  if constexpr (!L::kSuper) return _mm256_cvtph_ps(Load128(unit + L::kMins + (b * kPanel + first) * 2));
+  const __m256i bytes = _mm256_cvtepu8_epi32(Load64(unit + L::kByteMins + b * kPanel + first));
+  return _mm256_mul_ps(_mm256_cvtph_ps(Load128(unit + (kPanel + first) * 2)), _mm256_cvtepi32_ps(bytes));
+}
+
+}  // namespace
+}  // namespace gyre::cpu

@@ -1,0 +1,55 @@
+// Weights as the CPU backend holds them: packed into panels if the type has codes, otherwise as in the file. Codebook
+// types stay as in the file and become panels during each product, a few at a time.
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "kernels/cpu/isa/isa_ops.h"
+#include "kernels/cpu/team.h"
+#include "kernels/ops.h"
+
+namespace gyre::cpu {
+
+struct FreeDelete {
+  void operator()(std::byte* p) const { std::free(p); }
+};
+
+struct CpuWeight : PackedWeight {
+  WeightView source;  // in the file
+  // Consecutive panels, or null. For codebook types the fields below describe the panels that ExpandPanels writes.
+  std::unique_ptr<std::byte[], FreeDelete> panels;
+  PanelType panel_type = PanelType::kQ8;
+  size_t blocks = 0;       // per panel, padded to whole units
+  size_t panel_bytes = 0;  // distance between panels
+};
+
+// Threads divide panels in groups of this size, in packing as in multiplying.
+inline constexpr size_t kPanelGrain = 4;
+// Panels for n columns: an even number, so that kernels for two panels need no special case.
+inline size_t PanelCount(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
+
+std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
+                                            const std::function<void(size_t)>& progress);
+// Expands panels first and first + 1 of a codebook type to 2 * panel_bytes bytes. REQUIRES: IsLowBit(w.type).
+void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
+// Uninitialized bytes, aligned to 64; blocks of a huge page or more are aligned to huge pages and use them, for fewer
+// page table walks. Throws std::bad_alloc.
+std::unique_ptr<std::byte[], FreeDelete> AlignedBytes(size_t bytes);
+// A reusable aligned buffer that only grows. Large ones use huge pages.
+class Buffer {
+ public:
+  // Returns at least `bytes` bytes. Contents are lost when it grows. Throws std::bad_alloc.
+  std::byte* EnsureCapacity(size_t bytes);
+  std::byte* data() const { return bytes_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[], FreeDelete> bytes_;
+  size_t capacity_ = 0;
+};
+// The float type of weights that kernels read directly; nullopt for all others.
+std::optional<FloatType> FloatTypeOf(const CpuWeight& w);
+
+}  // namespace gyre::cpu

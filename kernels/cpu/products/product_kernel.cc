@@ -1,0 +1,25 @@
+#include "kernels/cpu/products/product_kernel.h"
+
+#include "kernels/cpu/products/tile_product.h"
+#include "kernels/quant_lowbit.h"
+
+namespace gyre::cpu {
+
+WeightForm FormOf(const CpuWeight& w) {
+  if (w.panels != nullptr) return WeightForm::kPanels;
+  if (FloatTypeOf(w)) return WeightForm::kFloats;
+  return IsLowBit(w.type) ? WeightForm::kCodebook : WeightForm::kOther;
+}
+
+ProductKernel ChooseProduct(const IsaOps& ops, const CpuWeight& w, size_t rows, Arithmetic arithmetic) {
+  if (arithmetic == Arithmetic::kPrefill && ops.tiles != nullptr && TileProduct::Supports(w))
+    return ProductKernel::kTiles;
+  const WeightForm form = FormOf(w);
+  for (const ProductRule& rule : kProductRules) {
+    if (rule.form != form || (rule.rounds && arithmetic == Arithmetic::kExact)) continue;
+    if (rule.rows == ProductRule::Rows::kAny || rows >= ops.float_gemm.min_rows) return rule.kernel;
+  }
+  return ProductKernel::kExpandedRows;
+}
+
+}  // namespace gyre::cpu

@@ -1,0 +1,52 @@
+// Which kernel multiplies rows by a weight matrix, and how it reads them: one table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/isa/isa_ops.h"
+#include "kernels/cpu/products/packed.h"
+#include "kernels/ops.h"
+
+namespace gyre::cpu {
+
+enum class ProductKernel : uint8_t {
+  kTiles,           // TileProduct
+  kPanels,          // IsaOps::dot_panels
+  kCodebook,        // the same, for panels that are expanded two at a time
+  kFloatPanels,     // FloatGemm
+  kFloatRows,       // IsaOps::dot
+  kExpandedPanels,  // FloatGemm, for weights that become f32 some columns at a time
+  kExpandedRows,    // IsaOps::dot, for the same
+};
+
+// How weights lie in memory.
+enum class WeightForm : uint8_t { kFloats, kPanels, kCodebook, kOther };
+WeightForm FormOf(const CpuWeight& w);
+
+// The first rule that fits decides.
+struct ProductRule {
+  WeightForm form;
+  enum class Rows : uint8_t { kAny, kMany } rows;  // many: FloatGemm::min_rows and more
+  bool rounds;                                     // only where x may be rounded: not in Arithmetic::kExact
+  ProductKernel kernel;
+  const char* x;  // the layout of x, for people
+};
+inline constexpr ProductRule kProductRules[] = {
+    {WeightForm::kPanels, ProductRule::Rows::kAny, true, ProductKernel::kPanels, "int8 blocks, groups of rows"},
+    {WeightForm::kFloats, ProductRule::Rows::kMany, false, ProductKernel::kFloatPanels, "f32 row panels"},
+    {WeightForm::kFloats, ProductRule::Rows::kAny, false, ProductKernel::kFloatRows, "f32 rows"},
+    {WeightForm::kCodebook, ProductRule::Rows::kAny, true, ProductKernel::kCodebook, "int8 blocks, groups of rows"},
+    {WeightForm::kPanels, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
+    {WeightForm::kPanels, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
+    {WeightForm::kCodebook, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
+    {WeightForm::kCodebook, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
+    {WeightForm::kOther, ProductRule::Rows::kMany, false, ProductKernel::kExpandedPanels, "f32 row panels"},
+    {WeightForm::kOther, ProductRule::Rows::kAny, false, ProductKernel::kExpandedRows, "f32 rows"},
+};
+
+// Before these rules, prompt rows go to tiles (bf16, x in tiles of 16 rows) where the instruction set has them and they
+// take weights of this form.
+ProductKernel ChooseProduct(const IsaOps& ops, const CpuWeight& w, size_t rows, Arithmetic arithmetic);
+
+}  // namespace gyre::cpu

@@ -1,0 +1,132 @@
+// Inner loops of layers with recurrent state, in terms of a vector class V. Lanes
+// are channels or elements of a value, so each element has one chain of operations: the same bits on every ISA.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/cpu/isa/float_kernels-inl.h"
+
+namespace gyre::cpu {
+namespace {
+
+// C registers of channels from `at` on.
+template <typename V, size_t C, bool whole>
+void ShortConvTile(const float* x, size_t stride, size_t count, const ShortConvParams& p, const float* state, size_t at,
+                   size_t n, float* out) {
+  auto load = [&](const float* from) {
+    if constexpr (whole)
+      return V::Load(from);
+    else
+      return V::LoadTail(from, n);
+  };
+  const size_t kept = p.taps - 1;
+  for (size_t r = 0; r < count; ++r) {
+    typename V::T sum[C];
+    for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
+    for (size_t t = 0; t < p.taps; ++t) {
+      const float* in = (r + t < kept ? state + (r + t) * p.channels : x + (r + t - kept) * stride) + at;
+      for (size_t c = 0; c < C; ++c)
+        sum[c] = V::Fma(load(p.w + t * p.channels + at + c * V::kLanes), load(in + c * V::kLanes), sum[c]);
+    }
+    for (size_t c = 0; c < C; ++c) {
+      if (p.bias != nullptr) sum[c] = V::Add(sum[c], load(p.bias + at + c * V::kLanes));
+      if (p.silu) sum[c] = Silu<V>(sum[c]);
+      float* to = out + r * p.channels + at + c * V::kLanes;
+      if constexpr (whole)
+        V::Store(to, sum[c]);
+      else
+        V::StoreTail(to, sum[c], n);
+    }
+  }
+}
+
+template <typename V>
+void ShortConv(const float* x, size_t stride, size_t count, size_t n, const ShortConvParams& p, float* state,
+               float* out) {
+  size_t at = 0;
+  for (; at + 4 * V::kLanes <= n; at += 4 * V::kLanes)
+    ShortConvTile<V, 4, true>(x, stride, count, p, state, at, V::kLanes, out);
+  for (; at + V::kLanes <= n; at += V::kLanes)
+    ShortConvTile<V, 1, true>(x, stride, count, p, state, at, V::kLanes, out);
+  if (at < n) ShortConvTile<V, 1, false>(x, stride, count, p, state, at, n - at, out);
+  // A row of the state is overwritten after it was read: the inputs move towards the first one.
+  for (size_t t = 0; t + 1 < p.taps; ++t) {
+    const float* from =
+        t + count < p.taps - 1 ? state + (t + count) * p.channels : x + (t + count + 1 - p.taps) * stride;
+    __builtin_memcpy(state + t * p.channels, from, n * sizeof(float));
+  }
+}
+
+// C registers of elements of a value from `at` on, for `count` rows. They stay in the first-level cache from row to
+// row.
+template <typename V, size_t C, bool delta, bool whole>
+void ScanTile(const ScanRows& rows, size_t count, const StateScanParams& p, size_t at, size_t n, float* state,
+              float* out) {
+  using T = typename V::T;
+  auto load = [&](const float* from) {
+    if constexpr (whole)
+      return V::Load(from);
+    else
+      return V::LoadTail(from, n);
+  };
+  auto store = [&](float* to, T v) {
+    if constexpr (whole)
+      V::Store(to, v);
+    else
+      V::StoreTail(to, v, n);
+  };
+  const size_t dim = p.value_dim;
+  for (size_t r = 0; r < count; ++r) {
+    const float *q = rows.q + r * rows.key_stride, *k = rows.k + r * rows.key_stride,
+                *v = rows.v + r * rows.value_stride + at;
+    const T decay = V::Broadcast(rows.decay[r * rows.gate_stride]);
+    T written[C], sum[C];
+    for (size_t c = 0; c < C; ++c) written[c] = load(v + c * V::kLanes);
+    const T beta = V::Broadcast(rows.beta[r * rows.gate_stride]), skip = V::Broadcast(rows.skip);
+    T skipped[C];
+    for (size_t c = 0; c < C; ++c) skipped[c] = V::Mul(written[c], skip);
+    if constexpr (delta) {
+      for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
+      for (size_t i = 0; i < p.key_dim; ++i) {
+        const T by = V::Broadcast(k[i]);
+        for (size_t c = 0; c < C; ++c) sum[c] = V::Fma(load(state + i * dim + at + c * V::kLanes), by, sum[c]);
+      }
+      const T less = V::Broadcast(-rows.decay[r * rows.gate_stride]);
+      for (size_t c = 0; c < C; ++c) written[c] = V::Fma(sum[c], less, written[c]);
+    }
+    for (size_t c = 0; c < C; ++c) written[c] = V::Mul(written[c], beta);
+    for (size_t c = 0; c < C; ++c) sum[c] = V::Zero();
+    for (size_t i = 0; i < p.key_dim; ++i) {
+      const T key = V::Broadcast(k[i]), query = V::Broadcast(q[i]);
+      for (size_t c = 0; c < C; ++c) {
+        float* s = state + i * dim + at + c * V::kLanes;
+        const T now = V::Fma(key, written[c], V::Mul(load(s), decay));
+        store(s, now);
+        sum[c] = V::Fma(query, now, sum[c]);
+      }
+    }
+    for (size_t c = 0; c < C; ++c)
+      store(out + r * rows.out_stride + at + c * V::kLanes, V::Fma(sum[c], V::Broadcast(p.scale), skipped[c]));
+  }
+}
+
+template <typename V, bool delta>
+void ScanHead(const ScanRows& rows, size_t count, const StateScanParams& p, float* state, float* out) {
+  size_t at = 0;
+  for (; at + 4 * V::kLanes <= p.value_dim; at += 4 * V::kLanes)
+    ScanTile<V, 4, delta, true>(rows, count, p, at, V::kLanes, state, out);
+  for (; at + V::kLanes <= p.value_dim; at += V::kLanes)
+    ScanTile<V, 1, delta, true>(rows, count, p, at, V::kLanes, state, out);
+  if (at < p.value_dim) ScanTile<V, 1, delta, false>(rows, count, p, at, p.value_dim - at, state, out);
+}
+
+template <typename V>
+void ScanState(const ScanRows& rows, size_t count, const StateScanParams& p, float* state, float* out) {
+  if (p.delta)
+    ScanHead<V, true>(rows, count, p, state, out);
+  else
+    ScanHead<V, false>(rows, count, p, state, out);
+}
+
+}  // namespace
+}  // namespace gyre::cpu

@@ -1,0 +1,96 @@
+// A mixture of experts as one op has the bits of its experts' separate products, whatever the types, rows and threads.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/testing/products.h"
+
+namespace gyre {
+namespace {
+
+using testing::Random;
+
+class Experts : public testing::KernelTest {};
+
+struct MixtureCase {
+  DType gate, up, down;
+  bool biases, gated, scales;
+};
+
+TEST_P(Experts, OneOpHasTheBitsOfSeparateProducts) {
+  constexpr size_t kCount = 6, kUsed = 3, kDim = 288, kWidth = 96;
+  const MixtureCase cases[] = {{DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, false, true, false},
+                               {DType::kQ4_K, DType::kQ4_K, DType::kQ6_K, false, true, true},
+                               {DType::kQ4_0, DType::kQ4_0, DType::kQ5_1, true, true, false},
+                               {DType::kMXFP4, DType::kMXFP4, DType::kMXFP4, true, true, false},
+                               {DType::kQ8_0, DType::kQ4_0, DType::kQ8_0, false, true, false},
+                               {DType::kF16, DType::kF16, DType::kF16, false, true, true},
+                               {DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, false, false, false}};
+  for (const MixtureCase& c : cases) {
+    const bool super = Info(c.gate).block_elems == 256;
+    const size_t dim = super ? 512 : kDim, width = super ? 256 : kWidth;
+    std::vector<testing::Weights> files;
+    std::vector<std::shared_ptr<const PackedWeight>> packed;
+    const auto pack = [&](DType type, size_t n, size_t k) {
+      files.push_back(testing::MakeWeights(type, n, k, static_cast<uint32_t>(files.size())));
+      packed.push_back(fast_->Pack(files.back().view));
+    };
+    for (size_t e = 0; e < kCount; ++e) {
+      pack(c.gate, width, dim);
+      pack(c.up, width, dim);
+      pack(c.down, dim, width);
+    }
+    const auto bias = Random(kCount * (2 * width + dim), 5, 0.1f), scales = Random(kCount, 6);
+    std::vector<Backend::Ffn> experts;
+    for (size_t e = 0; e < kCount; ++e) {
+      Backend::Ffn ffn{*packed[3 * e + (c.gated ? 0 : 1)], *packed[3 * e + 1], *packed[3 * e + 2]};
+      const float* at = &bias[e * (2 * width + dim)];
+      if (c.biases) ffn.gate_bias = at, ffn.up_bias = at + width, ffn.down_bias = at + 2 * width;
+      experts.push_back(ffn);
+    }
+    for (const size_t rows : {1u, 2u, 7u, 40u}) {
+      const auto x = Random(rows * dim, static_cast<uint32_t>(rows)), weights = Random(rows * kUsed, 8);
+      std::mt19937 random(static_cast<uint32_t>(rows));
+      std::vector<uint32_t> chosen;
+      for (size_t r = 0; r < rows; ++r) {
+        // Expert 5 is never chosen, and expert 0 always where the rows are many.
+        std::vector<uint32_t> some{0, 1, 2, 3, 4};
+        while (some.size() > kUsed) some.erase(some.begin() + 1 + static_cast<long>(random() % (some.size() - 1)));
+        chosen.insert(chosen.end(), some.begin(), some.end());
+      }
+      for (const Arithmetic second : {Arithmetic::kDecode, Arithmetic::kPrefill}) {
+        const std::vector<Backend::RowRun> runs{{(rows + 1) / 2, Arithmetic::kDecode}, {rows / 2, second}};
+        std::vector<float> expected(rows * dim);
+        for (size_t r = 0; r < rows; ++r) {
+          for (size_t u = 0; u < kUsed; ++u) {
+            const size_t e = chosen[r * kUsed + u];
+            std::vector<float> made(dim);
+            fast_->FeedForward(&x[r * dim], 1, experts[e], Activation::kSilu,
+                               r < (rows + 1) / 2 ? Arithmetic::kDecode : second, made.data());
+            fast_->Scale(made.data(), dim, weights[r * kUsed + u] * (c.scales ? scales[e] : 1));
+            fast_->AddInPlace(&expected[r * dim], made.data(), dim);
+          }
+        }
+        for (const int threads : {1, 3}) {
+          std::vector<float> got(rows * dim, NAN);
+          MakeBackend(GetParam(), threads)
+              ->MixExperts(x.data(), runs,
+                           {.experts = experts,
+                            .scales = c.scales ? scales.data() : nullptr,
+                            .chosen = chosen.data(),
+                            .weights = weights.data(),
+                            .used = kUsed},
+                           got.data());
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+              << Info(c.gate).name << ", " << rows << " rows, " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, Experts, ::testing::ValuesIn(testing::IsasWithTiles()), testing::IsaTestName);
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,126 @@
+#include "worker/page_server.h"
+
+#include <chrono>
+#include <deque>
+#include <system_error>
+#include <utility>
+
+#include "base/coding.h"
+#include "base/log.h"
+#include "worker/catch_exhausted.h"
+#include "worker/migration.h"
+
+namespace gyre {
+
+using std::chrono::milliseconds;
+
+void PageServer::Serve(std::unique_ptr<Link> link) {
+  constexpr size_t kMaxServers = 32;
+  std::list<Server> finished;
+  {
+    MutexLock lock(&mutex_);
+    for (auto it = servers_.begin(); it != servers_.end();) {
+      const auto next = std::next(it);
+      if (it->done) finished.splice(finished.end(), servers_, it);
+      it = next;
+    }
+    if (closed_ || servers_.size() >= kMaxServers) {
+      link->Close();
+    } else {
+      Server& server = servers_.emplace_back();
+      server.link = std::move(link);
+      try {
+        server.thread = std::thread([this, &server] {
+          calls_.guard([&] {
+            const Status status = CatchExhausted([&] { return ServePulls(*server.link); });
+            if (!status.ok()) Log(LogLevel::kWarn, "{}: a bulk link ends: {}", options_.name, Message(status));
+          });
+          server.link->Close();
+          MutexLock done(&mutex_);
+          server.done = true;
+        });
+      } catch (const std::system_error& e) {
+        Log(LogLevel::kWarn, "{}: no thread for a bulk link: {}", options_.name, e.what());
+        servers_.pop_back();
+      }
+    }
+  }
+  for (Server& b : finished) b.thread.join();
+}
+
+// Several requests at a time, so that the stage's thread finds more than one between two long steps. An error is the
+// answer to its request.
+Status PageServer::ServePulls(Link& link) {
+  std::deque<std::shared_ptr<PageExport>> posted;
+  while (!closed_) {
+    if (posted.size() < kPullsAtOnce) {
+      StatusOr<Frame> frame = link.Recv(posted.empty() ? After(std::chrono::minutes(5)) : Clock::now());
+      if (!frame.ok() && !(absl::IsDeadlineExceeded(frame.status()) && !posted.empty())) return absl::OkStatus();
+      if (frame.ok()) {
+        StatusOr<std::shared_ptr<PageExport>> e = CatchExhausted([&] { return Post(*frame, link.certified_peer()); });
+        posted.push_back(e.ok() ? *std::move(e) : std::make_shared<PageExport>());
+        if (!e.ok()) {  // in its place among the others
+          posted.back()->epoch = frame->header.epoch;
+          posted.back()->done.set_value(e.status());
+        }
+        continue;
+      }
+    }
+    const std::shared_ptr<PageExport> e = std::move(posted.front());
+    posted.pop_front();
+    while (e->ready.wait_for(milliseconds(200)) != std::future_status::ready) {
+      if (closed_) return absl::OkStatus();  // the stage's thread has ended and will not run the job
+    }
+    Status status = e->ready.get();
+    if (status.ok()) status = Send(link, *e);
+    if (status.ok()) continue;
+    const std::string text = Message(status);
+    const ByteSpan parts[] = {std::as_bytes(std::span(text))};
+    GYRE_RETURN_IF_ERROR(
+        link.Send({.kind = FrameKind::kPullError, .epoch = e->epoch}, parts, After(milliseconds(1000))));
+  }
+  return absl::OkStatus();
+}
+
+// Pages are read where they are written: on the stage's thread, between steps. What the job needs outlives the link's
+// thread, should the worker stop meanwhile.
+StatusOr<std::shared_ptr<PageExport>> PageServer::Post(const Frame& frame, const std::string& peer) {
+  if (frame.header.kind != FrameKind::kPullPages) {
+    return DataLoss("a frame of kind {} came, expected a request for pages", static_cast<int>(frame.header.kind));
+  }
+  auto e = std::make_shared<PageExport>();
+  e->epoch = frame.header.epoch;
+  GYRE_ASSIGN_OR_RETURN(e->request, DecodePullPages(frame.payload));
+  if (!peer.empty()) GYRE_RETURN_IF_ERROR(calls_.check(peer, e->epoch, static_cast<int>(e->request.layer)));
+  calls_.post([read = calls_.read, e] { e->done.set_value(CatchExhausted([&] { return read(*e); })); });
+  return e;
+}
+
+Status PageServer::Send(Link& link, PageExport& e) {
+  for (PageExport::Answer& answer : e.answers) {
+    pages_sent_ += answer.pages.ids.size();
+    Encoder head;
+    EncodePagesHead(answer.pages, &head);
+    const ByteSpan parts[] = {head.bytes(), answer.data};
+    GYRE_RETURN_IF_ERROR(link.Send({.kind = FrameKind::kPages, .epoch = e.epoch}, parts, After(options_.bulk_silence)));
+    answer.data = {};
+  }
+  return absl::OkStatus();
+}
+
+void PageServer::Close() {
+  closed_ = true;
+  MutexLock lock(&mutex_);
+  for (Server& server : servers_) server.link->Close();
+}
+
+void PageServer::Join() {
+  std::list<Server> servers;
+  {
+    MutexLock lock(&mutex_);
+    servers.swap(servers_);
+  }
+  for (Server& server : servers) server.thread.join();
+}
+
+}  // namespace gyre

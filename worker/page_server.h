@@ -1,0 +1,78 @@
+// The source's side of bulk links: members that take over layers of the running stage pull its pages. docs/resize.md.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/link.h"
+#include "transport/pages.h"
+#include "worker/worker.h"
+
+namespace gyre {
+
+// One request's pages on their way from the stage's thread to the link.
+struct PageExport {
+  struct Answer {
+    Pages pages;
+    std::vector<std::byte> data;
+  };
+  Epoch epoch;
+  PullPages request;
+  std::vector<Answer> answers;
+  std::promise<Status> done;
+  std::future<Status> ready = done.get_future();
+};
+
+// What a worker does for its page server.
+struct PageServerCalls {
+  // Runs a job on the stage's thread, between steps. Pages are read where they are written.
+  std::function<void(std::function<void()> job)> post;
+  // Fills `answers`; on the stage's thread. An error is the answer to the request.
+  std::function<Status(PageExport&)> read;
+  // Whether the plan that is being prepared gives the layer to this member. Any thread.
+  std::function<Status(const std::string& peer, Epoch epoch, int layer)> check;
+  // The edge of a thread: runs it, and lets no exception out.
+  std::function<void(const std::function<void()>&)> guard;
+};
+
+// Thread-safe. A thread for each link.
+class PageServer {
+ public:
+  // options: outlives it.
+  PageServer(const WorkerOptions& options, PageServerCalls calls) : options_(options), calls_(std::move(calls)) {}
+  // Takes one end of a bulk link, whose dialer pulls pages. Closes it if there are too many.
+  void Serve(std::unique_ptr<Link> link);
+  uint64_t pages_sent() const { return pages_sent_; }
+  // Closes the links; no more are taken.
+  void Close();
+  // After Close, and after the stage's thread has ended.
+  void Join();
+
+ private:
+  struct Server {
+    std::shared_ptr<Link> link;
+    std::thread thread;
+    bool done = false;
+  };
+  Status ServePulls(Link& link);
+  StatusOr<std::shared_ptr<PageExport>> Post(const Frame& frame, const std::string& peer);
+  Status Send(Link& link, PageExport& e);
+
+  const WorkerOptions& options_;
+  const PageServerCalls calls_;
+  std::atomic<bool> closed_{false};
+  std::atomic<uint64_t> pages_sent_{0};
+  Mutex mutex_;
+  std::list<Server> servers_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gyre
