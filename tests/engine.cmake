@@ -24,6 +24,10 @@ if(GYRE_TESTS)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   add_dependencies(ring_tests gyre)
+  # What tshark records of insecure and of secured rings; skipped without it.
+  add_test(NAME ring_capture COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/capture/run $<TARGET_FILE:gyre>
+                                     ${PROJECT_SOURCE_DIR}/models/demo.gguf)
+  set_tests_properties(ring_capture PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
   # Some hundred tokens over a network that loses packets.
   add_test(NAME ring_lossy_long COMMAND ring_tests --gtest_filter=RingLossyTest.*)
   set_tests_properties(ring_lossy_long PROPERTIES LABELS slow TIMEOUT 900 ENVIRONMENT GYRE_LOSSY_TOKENS=500)
