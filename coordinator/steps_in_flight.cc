@@ -11,6 +11,8 @@ namespace {
 constexpr double kWorthIt = 0.06;
 // Of all that are about as fast, the least groups: larger steps cost less.
 constexpr double kAboutAsFast = 0.03;
+// A shorter way is none: the wake-ups of threads take as long.
+constexpr double kShortWay = 1e-3;
 constexpr uint32_t kLandedAChoice = 8;
 constexpr uint32_t kLatencySamples = 64;
 // Of a step without rows, in seconds: what it costs the coordinator.
@@ -41,6 +43,7 @@ std::optional<double> StepsInFlight::latency() const {
 }
 
 void StepsInFlight::NoteLatency(double seconds) {
+  seconds = seconds < kShortWay ? 1e-9 : seconds;
   latency_now_ = latency_samples_ == 0 ? seconds : std::min(latency_now_, seconds);
   if (++latency_samples_ < kLatencySamples) return;
   latency_before_ = latency_now_;
@@ -52,7 +55,7 @@ void StepsInFlight::Observe(uint32_t decode_rows, uint32_t prompt_rows, Duration
   const double computed = Seconds(times.computed), slowest = std::max(Seconds(times.slowest), kStepCost);
   if (computed <= 0) return;
   // One that waited for a stage tells nothing about the way.
-  if (!times.queued) NoteLatency(std::max(Seconds(loop) - computed, 1e-6));
+  if (!times.queued) NoteLatency(Seconds(loop) - computed);
   Average(&mean_computed_, computed, 1.0 / 16);
   Average(&mean_slowest_, slowest, 1.0 / 16);
   if (prompt_rows == 0 && decode_rows > 0) {

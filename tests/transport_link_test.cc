@@ -63,7 +63,7 @@ TEST(FrameTest, TheHeaderIsPinned) {
             "ddccbbaa"
             "04030201"
             "06050000"
-            "dc872a98");
+            "9225f3da");
   EXPECT_EQ(crc, fmt::format("{:08x}", __builtin_bswap32(Crc32cPortable(std::span(bytes).first(60)))));
   auto back = DecodeHeader(EncodeHeader(SampleHeader()));
   ASSERT_TRUE(back.ok()) << back.status();
