@@ -14,7 +14,8 @@ constexpr double kAboutAsFast = 0.03;
 // A shorter way is none: the wake-ups of threads take as long.
 constexpr double kShortWay = 1e-3;
 constexpr uint32_t kLandedAChoice = 8;
-constexpr uint32_t kLatencySamples = 64;
+// The least of so many is believed: on a busy machine the first ones are late.
+constexpr uint32_t kLatencySamples = 64, kFirstSamples = 8;
 // Of a step without rows, in seconds: what it costs the coordinator.
 constexpr double kStepCost = 50e-6;
 // Where only one size of steps is known, this share of its time is taken not to get less with fewer rows. If it is
@@ -37,7 +38,7 @@ void StepsInFlight::Begin(uint32_t stages) {
 }
 
 std::optional<double> StepsInFlight::latency() const {
-  if (latency_samples_ == 0 && latency_before_ == 0) return std::nullopt;
+  if (latency_samples_ < kFirstSamples && latency_before_ == 0) return std::nullopt;
   if (latency_samples_ == 0) return latency_before_;
   return latency_before_ == 0 ? latency_now_ : std::min(latency_now_, latency_before_);
 }
