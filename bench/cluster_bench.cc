@@ -213,16 +213,16 @@ std::string Tls(const Flags& flags) {
       const int which = (run + i) % 3;
       Ring& ring = *rings[which];
       Result& r = results[which];
-      r.one.push_back(Stream(ring.address(), 1, 8, 100).decode);
-      r.many.push_back(Stream(ring.address(), 8, 8, 100).decode);
-      r.prefill.push_back(Stream(ring.address(), 1, 1500, 2).prefill);
+      r.one.push_back(Stream(ring.address(), 1, 8, 60).decode);
+      r.many.push_back(Stream(ring.address(), 8, 8, 60).decode);
+      r.prefill.push_back(Stream(ring.address(), 1, 1000, 2).prefill);
     }
   }
   const auto show = [&](const char* name, Result& r) {
     const auto against = [&](std::vector<double> Result::*what) { return Median(r.*what) / Median(results[0].*what); };
     return fmt::format(
         "\"{}\": {{\"decode_1\": {:.1f}, \"decode_1_against_plain\": {:.3f}, \"decode_8\": {:.1f}, "
-        "\"decode_8_against_plain\": {:.3f}, \"prefill_1500\": {:.1f}, \"prefill_1500_against_plain\": {:.3f}}}",
+        "\"decode_8_against_plain\": {:.3f}, \"prefill_1000\": {:.1f}, \"prefill_1000_against_plain\": {:.3f}}}",
         name, Median(r.one), against(&Result::one), Median(r.many), against(&Result::many), Median(r.prefill),
         against(&Result::prefill));
   };

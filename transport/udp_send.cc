@@ -206,7 +206,9 @@ uint64_t UdpCore::NextCopy(Deadline now) {
 }
 
 UdpCore::Outgoing UdpCore::Leave(Draft& d, std::span<std::byte> room, const UdpAddress& to, Deadline now) {
-  if (sealer_.sealed() >= options_.packets_a_key && phase_acked_) {
+  const bool worn = sealer_.sealed() >= options_.packets_a_key || now >= key_since_ + options_.key_life;
+  if (worn && phase_acked_) {
+    key_since_ = now;
     sealer_.Renew();
     phase_began_ = next_number_;
     phase_acked_ = false;
