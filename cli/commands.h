@@ -161,7 +161,9 @@ struct LogOptions {
 
 struct ServeCommandOptions {
   std::string identity, cluster_ca;  // folders; "" = none
-  std::string insecure;              // as ParseInsecure
+  std::string state;                 // folder; "" = nothing outlives the process
+  uint32_t resume_seconds = 60;
+  std::string insecure;  // as ParseInsecure
   bool no_discovery = false;
   RuntimeOptions ring;
   SourceOptions source;
@@ -179,14 +181,14 @@ Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
   SourceOptions source;
-  std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
+  std::string join, model, name, listen, layers, memory, device, isa, wire, transport = "auto", cpus;
   std::string identity, token, insecure;
   OpenOptions open;
   int threads = 0;
   std::string weights = "auto";  // or file, fetch
   std::string weights_rate;      // as 50M
   bool quiet = false;
-  uint32_t drain_seconds = 60;
+  uint32_t drain_seconds = 60, orphan_seconds = 60;
   LogOptions log;
   std::string version;
 };
@@ -206,7 +208,9 @@ struct AdminOptions {
   std::string cluster, identity;
   std::string what;  // ranges, or a worker
   bool json = false;
-  bool dry_run = false;  // of resize and drain
+  bool dry_run = false;   // of resize and drain
+  bool proposed = false;  // of resize: the plan that is proposed
+  bool why = false;       // of layers
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);

@@ -5,6 +5,12 @@
 #include "runtime/local_target.h"
 
 namespace gyre {
+namespace {
+
+// A coordinator that is started again has to load the model.
+constexpr Duration kReconnect = std::chrono::seconds(60);
+
+}  // namespace
 
 StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string& identity) {
   if (identity.empty()) return ClusterAddress(cluster);
@@ -15,7 +21,8 @@ StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string
 
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options) {
   if (!options.cluster.empty()) {
-    GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+    GYRE_ASSIGN_OR_RETURN(ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
+    cluster.reconnect = kReconnect;
     return OpenRemote(cluster);
   }
   RuntimeOptions here = options;

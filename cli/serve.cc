@@ -21,10 +21,14 @@
 #include "cli/serve_http.h"
 #include "cli/session.h"
 #include "coordinator/grpc_server.h"
+#include "coordinator/sqlite_store.h"
+#include "coordinator/state_keeper.h"
 #include "coordinator/trace_json.h"
 #include "fmt/core.h"
 #include "identity/authority.h"
 #include "identity/join_token.h"
+#include "limits/machine_speed.h"
+#include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
 #include "transport/tcp_link.h"
@@ -155,6 +159,12 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   return std::shared_ptr<IdentityFolder>();
 }
 
+// Beside the models with a name, as what else is worth keeping.
+std::string KeptSpeeds(const SourceOptions& source) {
+  const std::string folder = CacheFolder(source);
+  return folder.empty() ? "" : folder + "/machine-speeds";
+}
+
 // Until a signal comes.
 void ServeUntilStopped(Runtime* runtime, HttpFront* http, IdentityFolder* identity) {
   Deadline report = Clock::now();
@@ -197,18 +207,34 @@ Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure
 StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& options, const ServeOptions& serve,
                                                const RuntimeOptions& ring_options, Runtime* ring,
                                                WeightOffer* weights) {
-  const GrpcServerOptions grpc_options{.address = serve.cluster,
-                                       .term = ring->term(),
-                                       .version = options.version,
-                                       .context = ring->context(),
-                                       .context_shift = ring_options.context_shift,
-                                       .kv_type = ring_options.kv_type,
-                                       .exact = ring_options.exact,
-                                       .weights = weights,
-                                       .open = ring_options.ForOpening(),
-                                       .identity = serve.identity,
-                                       .cluster_ca = options.cluster_ca};
+  const GrpcServerOptions grpc_options{
+      .address = serve.cluster,
+      .term = ring->term(),
+      .cluster_id = ring_options.state != nullptr ? ring_options.state->cluster_id() : 0,
+      .version = options.version,
+      .context = ring->context(),
+      .context_shift = ring_options.context_shift,
+      .kv_type = ring_options.kv_type,
+      .exact = ring_options.exact,
+      .weights = weights,
+      .open = ring_options.ForOpening(),
+      .identity = serve.identity,
+      .cluster_ca = options.cluster_ca};
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
+}
+
+StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& options) {
+  StoredState found;
+  auto store = OpenSqliteStore(options.state, TermNow(), &found);
+  if (!store.ok()) return Annotate(store.status(), "--state");
+  KeeperOptions keeper;
+  keeper.requests.resume_timeout = std::chrono::seconds(options.resume_seconds);
+  auto state = StateKeeper::Start(*std::move(store), found, keeper);
+  if (!state.ok()) return Annotate(state.status(), fmt::format("--state {}", options.state));
+  if (const size_t open = (*state)->open_requests(); open > 0) {
+    Log(LogLevel::kInfo, "term {}: {} requests of before the restart can be taken up", found.term, open);
+  }
+  return state;
 }
 
 // Records from its making on, and writes what the buffer has at its end.
@@ -259,6 +285,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(serve.identity, OpenIdentity(options.identity, Role::kCoordinator, revoked));
     GYRE_RETURN_IF_ERROR(CheckCluster(options, insecure, &serve));
     ring_options.serve = &serve;
+    if (serve.rebalance != "off") {
+      serve.measure = [kept = KeptSpeeds(options.source)](const MeasuredWith& with) {
+        return MeasureMachine({.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept});
+      };
+    }
   }
   const StatusOr<std::string> path = LocateModel(ring_options.model, [&] {
     SourceOptions source = options.source;
@@ -277,6 +308,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
   std::unique_ptr<HttpFront> front;
   if (!http.address.empty()) {
     GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at));
+  }
+  std::unique_ptr<StateKeeper> state;
+  if (!options.state.empty()) {
+    GYRE_ASSIGN_OR_RETURN(state, OpenState(options));
+    ring_options.state = state.get();
   }
   LoadingBar bar(ring_options.quiet);
   ring_options.on_load = bar.callback();
@@ -320,8 +356,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   InterruptGuard guard(0);
   InterruptGuard::Begin(2);
   TellMore();
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
+  GYRE_ASSIGN_OR_RETURN(
+      const auto device,
+      OpenDevice({.name = options.device, .isa = options.isa, .threads = team.threads, .cpus = team.cpus}));
   GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
   std::string join = options.join;
   GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
@@ -337,10 +375,9 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .name = options.name,
                    .listen = options.listen,
                    .wish = std::nullopt,
+                   .device = device,
                    .threads = team.threads,
-                   .cpus = team.cpus,
                    .memory = 0,
-                   .isa = isa,
                    .wire_types = kAllActivations,
                    .insecure = insecure.ring,
                    .identity = identity,
@@ -364,6 +401,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   node.cache = CacheFolder(options.source);
   GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
   GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
+  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source)](const std::string& file) {
+    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept});
+  };
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";
   if (!options.quiet) {
@@ -375,6 +416,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   // SIGTERM has the layers go to others first; Ctrl-C, or a second signal, ends at once.
   node.leaves = [] { return InterruptGuard::Terminated(); };
   node.drain_timeout = std::chrono::seconds(options.drain_seconds);
+  node.orphan_timeout = std::chrono::seconds(options.orphan_seconds);
   IdentityWatch watch(identity.get());
   Mutex watching;  // several threads of the node ask
   return RunNode(node, [&] {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "coordinator/request_codec.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
@@ -55,25 +56,21 @@ class RemoteTarget : public Target {
   const TargetFacts& facts() const override { return facts_; }
 
   StatusOr<std::vector<TokenId>> Encode(const std::string& text, const EncodeOptions& options) override {
-    grpc::ClientContext context;
-    SetDeadline(&context, seconds(30));
     v1::TokenizeRequest request;
     request.set_text(text);
     request.set_add_special(options.add_special);
     request.set_parse_special(options.parse_special);
     v1::TokenizeReply reply;
-    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Tokenize(&context, request, &reply), cluster_.address));
+    GYRE_RETURN_IF_ERROR(AskUntilThere(request, &v1::Inference::Stub::Tokenize, &reply));
     return std::vector<TokenId>(reply.ids().begin(), reply.ids().end());
   }
 
   StatusOr<ChatPrompt> Prompt(const boost::json::array& messages, const std::string& format) override {
-    grpc::ClientContext context;
-    SetDeadline(&context, seconds(30));
     v1::PromptRequest request;
     request.set_messages(boost::json::serialize(messages));
     request.set_format(format);
     v1::PromptReply reply;
-    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Prompt(&context, request, &reply), cluster_.address));
+    GYRE_RETURN_IF_ERROR(AskUntilThere(request, &v1::Inference::Stub::Prompt, &reply));
     return ChatPrompt{.ids = {reply.ids().begin(), reply.ids().end()},
                       .stop_ids = {reply.stop_ids().begin(), reply.stop_ids().end()},
                       .format = reply.format()};
@@ -81,6 +78,94 @@ class RemoteTarget : public Target {
 
   Status Run(Request request, const std::function<void(const Event&)>& on_event,
              const std::function<bool()>& interrupted) override {
+    Progress progress;
+    Outage outage(cluster_);
+    for (;;) {
+      const size_t before = progress.seen.size();
+      const Status status = Call(request, &progress, on_event, interrupted);
+      const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
+      if (absl::IsNotFound(status) && progress.by_id) {
+        // It was forgotten, or never kept: what came of it is brought along.
+        progress.by_id = false;
+        progress.id.clear();
+        continue;
+      }
+      if (!absl::IsUnavailable(status) || !text || !progress.accepted) return status;
+      if (progress.seen.size() > before) outage.Over();
+      if (outage.Began()) on_event(Waiting{status});
+      if (!outage.Wait(interrupted)) {
+        if (!interrupted()) return status;
+        on_event(Cancelled{});
+        return absl::OkStatus();
+      }
+      progress.by_id = !progress.id.empty();
+      GYRE_RETURN_IF_ERROR(Connect());
+    }
+  }
+
+  StatusOr<v1::StatusReply> FetchStatus() override { return gyre::FetchStatus(cluster_); }
+  StatusOr<v1::ChangeReply> Resize(const std::string& ranges) override { return AskResize(cluster_, ranges); }
+
+ private:
+  // What this side has of a request.
+  struct Progress {
+    bool accepted = false;  // the coordinator took it once
+    bool by_id = false;     // it is to be taken up by its id
+    std::string id;
+    std::vector<TokenEvent> seen;  // without their texts
+  };
+  // The time since the coordinator was lost.
+  class Outage {
+   public:
+    explicit Outage(const ClusterAddress& cluster) : longest_(cluster.reconnect) {}
+    // True: it begins now.
+    bool Began() {
+      if (since_ != kNoDeadline || longest_ == Duration{}) return false;
+      since_ = Clock::now();
+      return true;
+    }
+    void Over() { since_ = kNoDeadline; }
+    // Until it is to be tried again. False: no more.
+    bool Wait(const std::function<bool()>& interrupted) {
+      for (int i = 0; i < 10; ++i) {
+        if (longest_ == Duration{} || Clock::now() - since_ > longest_ || interrupted()) return false;
+        std::this_thread::sleep_for(milliseconds(20));
+      }
+      return true;
+    }
+
+   private:
+    const Duration longest_;
+    Deadline since_ = kNoDeadline;
+  };
+
+  // A channel to an address that was lost waits longer and longer before it tries again; a new one tries at once.
+  Status Connect() {
+    GYRE_ASSIGN_OR_RETURN(auto channel,
+                          MakeChannel(cluster_.address, {.own_connection = true, .identity = cluster_.identity}));
+    stub_ = v1::Inference::NewStub(channel);
+    return absl::OkStatus();
+  }
+
+  // A call that changes nothing, and is made again while the coordinator is away.
+  template <typename Ask, typename Reply>
+  Status AskUntilThere(const Ask& ask, grpc::Status (v1::Inference::Stub::*call)(grpc::ClientContext*, const Ask&, Reply*),
+                       Reply* reply) {
+    Outage outage(cluster_);
+    for (;;) {
+      grpc::ClientContext context;
+      SetDeadline(&context, seconds(30));
+      const Status status = FromGrpcAt(((*stub_).*call)(&context, ask, reply), cluster_.address);
+      if (!absl::IsUnavailable(status)) return status;
+      outage.Began();
+      if (!outage.Wait([] { return false; })) return status;
+      GYRE_RETURN_IF_ERROR(Connect());
+    }
+  }
+
+  // One call, to its end or the coordinator's.
+  Status Call(const Request& request, Progress* progress, const std::function<void(const Event&)>& on_event,
+              const std::function<bool()>& interrupted) {
     grpc::ClientContext context;
     // The end of the call ends the request.
     std::atomic<bool> done{false}, cancelled{false};
@@ -91,7 +176,7 @@ class RemoteTarget : public Target {
       context.TryCancel();
     });
     const grpc::Status status =
-        request.prompt_logits ? Score(&context, request, on_event) : Generate(&context, request, on_event);
+        request.prompt_logits ? Score(&context, request, on_event) : Generate(&context, request, progress, on_event);
     done = true;
     watcher.join();
     if (status.error_code() == grpc::StatusCode::CANCELLED && cancelled) {
@@ -101,39 +186,32 @@ class RemoteTarget : public Target {
     return FromGrpcAt(status, cluster_.address);
   }
 
-  StatusOr<v1::StatusReply> FetchStatus() override { return gyre::FetchStatus(cluster_); }
-  StatusOr<v1::ChangeReply> Resize(const std::string& ranges) override { return AskResize(cluster_, ranges); }
-
- private:
-  grpc::Status Generate(grpc::ClientContext* context, const Request& r,
-                        const std::function<void(const Event&)>& on_event) {
+  static v1::GenerateRequest Encode(const Request& r, const Progress& progress) {
     v1::GenerateRequest request;
-    request.mutable_ids()->Add(r.prompt.begin(), r.prompt.end());
-    request.set_max_new_tokens(r.max_new_tokens);
-    request.set_ignore_end(r.ignore_end);
-    request.set_priority(r.priority);
-    request.set_cache_salt(r.cache_salt);
-    request.set_tenant(r.tenant);
-    if (r.logprobs) request.set_logprobs(*r.logprobs);
-    if (r.prompt_logprobs) request.set_prompt_logprobs(*r.prompt_logprobs);
-    if (r.embedding) request.set_embedding(r.embedding == Pooling::kMean ? v1::POOLING_MEAN : v1::POOLING_LAST);
-    for (const std::string& stop : r.stops) request.add_stops(stop);
-    request.mutable_stop_ids()->Add(r.stop_ids.begin(), r.stop_ids.end());
-    v1::Sampling* s = request.mutable_sampling();
-    s->set_temperature(r.sampling.temperature);
-    s->set_top_k(r.sampling.top_k);
-    s->set_top_p(r.sampling.top_p);
-    s->set_min_p(r.sampling.min_p);
-    s->set_repetition_penalty(r.sampling.repetition_penalty);
-    s->set_frequency_penalty(r.sampling.frequency_penalty);
-    s->set_presence_penalty(r.sampling.presence_penalty);
-    s->set_penalty_last_n(r.sampling.penalty_last_n);
-    s->set_seed(r.sampling.seed);
-    for (const auto& [id, bias] : r.sampling.logit_bias) (*s->mutable_logit_bias())[id] += bias;
-    const auto reader = stub_->Generate(context, request);
+    if (progress.by_id) {
+      request.set_request_id(progress.id);
+    } else {
+      request = EncodeRequest(r);
+      for (const TokenEvent& token : progress.seen) request.add_generated(token.token);
+    }
+    request.set_resume_after(static_cast<uint32_t>(r.generated.size() + progress.seen.size()));
+    if (progress.seen.empty()) request.set_resume_after(0);
+    return request;
+  }
+
+  grpc::Status Generate(grpc::ClientContext* context, const Request& r, Progress* progress,
+                        const std::function<void(const Event&)>& on_event) {
+    const auto reader = stub_->Generate(context, Encode(r, *progress));
+    reader->WaitForInitialMetadata();
+    const auto& metadata = context->GetServerInitialMetadata();
+    if (const auto id = metadata.find("x-request-id"); id != metadata.end()) {
+      progress->accepted = true;
+      progress->id.assign(id->second.data(), id->second.size());
+    }
     for (v1::GenerateEvent event; reader->Read(&event);) {
       if (event.has_token()) {
         const v1::Token& t = event.token();
+        progress->seen.push_back({.token = t.id()});
         on_event(TokenEvent{.token = t.id(),
                             .probability = t.probability(),
                             .text = t.text(),
@@ -179,7 +257,7 @@ class RemoteTarget : public Target {
   }
 
   const ClusterAddress cluster_;
-  const std::unique_ptr<v1::Inference::Stub> stub_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
   TargetFacts facts_;
 };
 
@@ -229,6 +307,13 @@ v1::DrainRequest DrainOf(const std::string& worker, bool dry_run) {
 StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run) {
   v1::ResizeRequest request;
   request.set_ranges(ranges);
+  request.set_dry_run(dry_run);
+  return AskChange(cluster, request, &v1::Admin::Stub::Resize);
+}
+
+StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run) {
+  v1::ResizeRequest request;
+  request.set_proposed(true);
   request.set_dry_run(dry_run);
   return AskChange(cluster, request, &v1::Admin::Stub::Resize);
 }

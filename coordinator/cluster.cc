@@ -64,8 +64,12 @@ class Cluster::Impl {
   void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
+  void Do(KeepRecord& a) {
+    if (options_.on_record) options_.on_record(a.record);
+  }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
   void Do(ShowProgress& a);
+  void Do(ProbeLinks& a) { controls_.at(a.member)->Probe(a.peers); }
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
 
   ClusterOptions options_;
@@ -351,6 +355,11 @@ void Cluster::OnRingBroken(Epoch epoch, const Status& why) {
 void Cluster::Resize(const std::string& text, Done done, bool dry_run) {
   impl_->Ask(std::move(done), [&text, mode = impl_->Mode(dry_run)](uint64_t ask) {
     return [text, ask, mode](ClusterState& state, Deadline now) { return state.AskedToResize(ask, text, now, mode); };
+  });
+}
+void Cluster::TakeProposed(Done done, bool dry_run) {
+  impl_->Ask(std::move(done), [mode = impl_->Mode(dry_run)](uint64_t ask) {
+    return [ask, mode](ClusterState& state, Deadline now) { return state.AskedForProposed(ask, now, mode); };
   });
 }
 void Cluster::Drain(const std::string& name, Done done, bool dry_run) {

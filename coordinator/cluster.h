@@ -23,6 +23,8 @@ struct ClusterOptions : ClusterPolicy {
   Tracer* tracer = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;  // weights of the first plan; on the cluster's thread
   NowFn now;                                                    // empty: Clock::now
+  // Keeps what a coordinator that is started again must know; on the cluster's thread, must not block. May be empty.
+  std::function<void(const ClusterRecord&)> on_record;
   // The cluster's thread ended, with these last words: no plan is made any more. On that thread.
   std::function<void(const Status&)> on_fatal;
 };
@@ -62,6 +64,8 @@ class Cluster {
   // stops. dry_run: only what it would do, or why it is refused.
   void Resize(const std::string& text, Done done, bool dry_run = false);
   void DryRun(const std::string& text, Done done) { Resize(text, std::move(done), true); }
+  // A resize to the plan that is proposed (ClusterStatus::proposal). kFailedPrecondition: there is none.
+  void TakeProposed(Done done, bool dry_run = false);
   // Moves all layers of a member to the others that have some. From then on the member gets none, until Undrain.
   void Drain(const std::string& name, Done done, bool dry_run = false);
   // Moves nothing. kNotFound: there is no such member, and none with that name was drained.

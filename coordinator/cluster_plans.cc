@@ -30,6 +30,7 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
 // otherwise over the local member alone.
 void ClusterState::MaybePlan(Deadline now) {
   if (change_ != nullptr || broken_ || (plan_ && !fallback_) || now < retry_at_) return;
+  if (adopt_ && Adopt(now)) return;
   // Until somebody joins, or one that is left out is tried again.
   retry_at_ = kNoDeadline;
   for (const auto& [name, m] : members_) {
@@ -38,6 +39,42 @@ void ClusterState::MaybePlan(Deadline now) {
   // What kills one worker after the other shall not kill the coordinator too, if the workers hold the model.
   if (Suspicious(now) && PlanWorkers(now, false)) return;
   if (!PlanWorkers(now, true) && !plan_) PlanLocal(now);
+}
+
+// The names that the plan of the coordinator before is waiting for.
+std::string ClusterState::Missing() const {
+  std::string out;
+  for (const ClusterRecord::Stage& s : adopt_->stages) {
+    if (members_.count(s.worker) == 0) out += (out.empty() ? "" : ", ") + s.worker;
+  }
+  return out;
+}
+
+// The plan of the coordinator before, as a repair makes it again: the stages are there, and only links are new. True:
+// it is on its way, or its members are waited for.
+bool ClusterState::Adopt(Deadline now) {
+  if (adopt_until_ == kNoDeadline) adopt_until_ = now + policy_.adopt_wait;
+  const std::string missing = Missing();
+  if (!missing.empty() && now < adopt_until_) return true;
+  const ClusterRecord record = *std::exchange(adopt_, std::nullopt);
+  if (!missing.empty()) {
+    Log(LogLevel::kWarn, fmt::format("{} did not come back after the restart: the others go on", missing));
+    return false;
+  }
+  std::vector<Assignment> same;
+  for (const ClusterRecord::Stage& s : record.stages) {
+    same.push_back({s.worker, members_.at(s.worker).info.address, s.layers});
+  }
+  StatusOr<Draft> draft = MakeDraft(same, false);
+  Status refusal = draft.status();
+  if (draft.ok() && record.num_blocks > 0) draft->num_blocks = std::min(num_blocks_, record.num_blocks);
+  if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
+  if (!refusal.ok()) {
+    Log(LogLevel::kWarn, fmt::format("the plan of before the restart can't be made again: {}", Message(refusal)));
+    return false;
+  }
+  Begin(*draft, Why::kAutomatic, now);
+  return true;
 }
 
 // True: a plan over workers is on its way.
@@ -94,7 +131,7 @@ bool ClusterState::PlanWorkers(Deadline now, bool with_local) {
 StatusOr<ClusterState::Draft> ClusterState::DraftFor(std::vector<PlanMember> members) const {
   members.resize(std::min(members.size(), sizes_.layers.size()));
   auto draft_of = [this](const std::vector<PlanMember>& chosen) -> StatusOr<Draft> {
-    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, BalanceLayers(sizes_, chosen));
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, ShareLayers(chosen));
     return MakeDraft(assignments, true);
   };
   StatusOr<Draft> draft = draft_of(members);
@@ -239,6 +276,7 @@ Plan ClusterState::EmptyPlan(Epoch epoch) const {
 }
 
 void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted) {
+  adopt_.reset();
   Plan plan = draft.plan;
   plan.epoch = NextEpoch();
   if (policy_.new_key) plan.key = policy_.new_key();

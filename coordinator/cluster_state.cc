@@ -21,11 +21,19 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
       ring_address_(std::move(ring_address)),
       sizes_(policy_.sizes),
       num_blocks_(policy_.num_blocks),
-      retry_pause_(policy_.retry) {
+      retry_pause_(policy_.retry),
+      rebalance_(policy_.rebalance) {
+  counts_.rebalance = policy_.rebalance.mode;
   counts_.wire = policy_.wire;
   counts_.transport = policy_.transport;
   counts_.kv_type = policy_.kv_type;
   counts_.block_size = policy_.block_size;
+  if (!policy_.record) return;
+  record_ = *policy_.record;
+  drained_ = record_.drained;
+  on_workers_ = record_.on_workers;
+  served_ = !record_.stages.empty();
+  if (served_) adopt_ = record_;
 }
 
 Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& info) {
@@ -46,6 +54,9 @@ Status ClusterState::CheckMember(const ClusterPolicy& policy, const MemberInfo& 
   const int layers = policy.sizes.num_layers();
   if (info.wish && (info.wish->begin < 0 || info.wish->size() <= 0 || info.wish->end > layers)) {
     return InvalidArgument("{} wants layers {}, the model has 0-{}", info.name, FormatRange(*info.wish), layers - 1);
+  }
+  if (info.holds.begin < 0 || info.holds.size() < 0 || info.holds.end > layers) {
+    return InvalidArgument("{} holds layers {}, the model has 0-{}", info.name, FormatRange(info.holds), layers - 1);
   }
   return absl::OkStatus();
 }
@@ -73,6 +84,11 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
   if (change_ == nullptr && plan_ && now >= repair_at_) Repair(now);
   MaybePlan(now);
   LetLeave(now);
+  if (std::exchange(record_changed_, false) || record_.drained != drained_) {
+    record_.drained = drained_;
+    Do(KeepRecord{record_});
+  }
+  Reconsider(now);
   // Those that ask meanwhile are to read what is the case now.
   if (!plan_) {
     const Status refusal = Refusal();
@@ -104,6 +120,7 @@ ClusterState::Actions ClusterState::Joined(MemberInfo info, uint64_t id, Deadlin
   member.info = std::move(info);
   member.id = id;
   member.order = order;
+  member.holds = member.info.holds;
   members_[name] = std::move(member);
   retry_at_ = now;
   retry_pause_ = policy_.retry;
@@ -234,6 +251,7 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   // Whatever name the worker uses, here it has this one.
   event.worker = m->info.name;
   OnDropEvent(*m, event);
+  if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(*m, *probed, now);
   if (m->late_commit && m->late_commit->epoch == event.epoch && std::holds_alternative<StageCommitted>(event.what)) {
     m->holds = m->late_commit->layers;
     m->late_commit.reset();
@@ -285,7 +303,7 @@ Deadline ClusterState::deadline() const {
   for (const auto& [name, m] : members_) {
     if (m.leaving && !m.dismissed && !broken_) next = std::min(next, leave_retry_at_);
   }
-  if (!broken_ && (!plan_ || fallback_)) next = std::min(next, retry_at_);
+  if (!broken_ && (!plan_ || fallback_)) next = std::min(next, adopt_ ? adopt_until_ : retry_at_);
   return next;
 }
 
@@ -306,7 +324,9 @@ std::string ClusterState::LeftOut() const {
 
 Status ClusterState::Refusal() const {
   std::string text = trouble_.ok() ? "" : Message(trouble_) + "; ";
-  if (change_ != nullptr) {
+  if (adopt_) {
+    text += fmt::format("the coordinator was started again, and waits for {}", Missing());
+  } else if (change_ != nullptr) {
     text += fmt::format("plan {} is being prepared", change_->plan.epoch.number);
   } else {
     size_t workers = 0;
@@ -355,10 +375,11 @@ std::string ClusterState::ReplayNote() const {
 bool SameCluster(const ClusterStatus& a, const ClusterStatus& b) {
   auto same = [](const MemberStatus& x, const MemberStatus& y) {
     return x.info.name == y.info.name && x.info.address == y.info.address && x.info.instance == y.info.instance &&
-           x.layers == y.layers && x.weight_bytes == y.weight_bytes && x.kv_bytes == y.kv_bytes &&
+           x.layers == y.layers && x.weight_bytes == y.weight_bytes && x.kv_bytes == y.kv_bytes && x.why == y.why &&
            x.drained == y.drained && x.leaving == y.leaving && x.detached == y.detached && x.left_out == y.left_out;
   };
   return a.plan == b.plan && a.state == b.state && a.plans == b.plans && a.aborted == b.aborted && a.lost == b.lost &&
+         a.proposal == b.proposal &&
          std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), same);
 }
 
@@ -367,6 +388,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
   s.plan = plan_;
   s.state = Describe();
   s.replay_note = ReplayNote();
+  s.proposal = rebalance_.proposal();
   for (const Member* m : ByOrder()) {
     MemberStatus member{.info = m->info,
                         .load = m->load,
@@ -374,7 +396,11 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .drained = drained_.count(m->info.name) > 0,
                         .leaving = m->leaving,
                         .detached = !m->detached.ok(),
-                        .left_out = Message(m->left_out)};
+                        .left_out = Message(m->left_out),
+                        .slowness = m->slowness,
+                        .stage_seconds = m->stage_seconds,
+                        .why = m->why};
+    for (const auto& [to, link] : m->links) member.links.push_back(link);
     if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/kv_type.h"
+#include "base/measured.h"
 #include "base/member_load.h"
 #include "base/plan.h"
 #include "base/status.h"
@@ -18,6 +20,7 @@
 #include "coordinator/plan_change.h"
 #include "coordinator/plan_moves.h"
 #include "coordinator/planner.h"
+#include "coordinator/rebalance_policy.h"
 
 namespace gyre {
 
@@ -37,6 +40,8 @@ struct MemberInfo {
   Transport transport = Transport::kAuto;  // its wish for links
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
+  LayerRange holds;                        // layers that it has from the coordinator before (docs/restart.md)
+  MachineSpeed speed;                      // as it was measured
   bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 
@@ -45,6 +50,20 @@ struct Membership {
   std::string name;
   uint64_t id = 0;  // rises with every Join; 0: whoever has the name
   bool operator==(const Membership&) const = default;
+};
+
+// What a coordinator must know of its cluster when it is started again (docs/restart.md).
+struct ClusterRecord {
+  struct Stage {
+    std::string worker;
+    LayerRange layers;
+    bool operator==(const Stage&) const = default;
+  };
+  std::vector<Stage> stages;  // of the plan that serves, or served last; empty: none did
+  uint32_t num_blocks = 0;    // of its KV cache
+  bool on_workers = false;    // a plan over workers has served
+  std::set<std::string> drained;
+  bool operator==(const ClusterRecord&) const = default;
 };
 
 // What decides how a cluster acts.
@@ -78,6 +97,19 @@ struct ClusterPolicy {
   // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
   Duration leave_out = std::chrono::seconds(5);
   Duration longest_pause = std::chrono::seconds(60);
+  // Of the coordinator before: its plan is made again when all its members are back, or else, after `adopt_wait`, one
+  // over those that are there.
+  std::optional<ClusterRecord> record;
+  Duration adopt_wait = std::chrono::seconds(10);
+  // Plans by measured speeds.
+  RebalanceRules rebalance;
+  double row_bytes = 0;  // of a row's activations between two stages
+  double rows = 16;      // of the step that plans are compared by
+  // So long an answer with the speeds of links is waited for; after a longer time a link that failed is tried again.
+  Duration probe_answer = std::chrono::seconds(20);
+  Duration probe_again = std::chrono::seconds(60);
+  // So long the steps of a plan are looked at to say how fast its members are.
+  Duration observe = std::chrono::seconds(10);
 };
 
 struct MemberStatus {
@@ -86,11 +118,15 @@ struct MemberStatus {
   MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
-  bool drained = false;   // it gets no layers before an undrain
-  bool leaving = false;   // its layers go to others, then it leaves
-  bool detached = false;  // its control connection is cut, and may come back
-  std::string left_out;   // why automatic plans do without it; "" if they don't
-  StageProgress loading;  // of the stage that it prepares; all 0 if it prepares none
+  bool drained = false;          // it gets no layers before an undrain
+  bool leaving = false;          // its layers go to others, then it leaves
+  bool detached = false;         // its control connection is cut, and may come back
+  std::string left_out;          // why automatic plans do without it; "" if they don't
+  std::vector<LinkSpeed> links;  // from it to others, as it measured them
+  double slowness = 0;           // its steps take so many times what was measured for; 0 = not known
+  double stage_seconds = 0;      // of its part of a step, by that; 0: it has none
+  std::string why;               // why it has the layers that it has; "" where nothing was measured
+  StageProgress loading;         // of the stage that it prepares; all 0 if it prepares none
 };
 
 // How a change is asked for.
@@ -129,6 +165,9 @@ struct ClusterStatus {
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::string replay_note;  // why texts may change where a member is lost; "" if they don't
   std::optional<ChangeReport> last_change;
+  Rebalance rebalance = Rebalance::kOff;
+  std::optional<Proposal> proposal;
+  double step_seconds = 0;  // that a step of the plan is expected to take; 0 = not known
   WireType wire = WireType::kF32;
   Transport transport = Transport::kAuto;  // the wish
   KvType kv_type = KvType::kF16;

@@ -30,6 +30,25 @@ Status CheckPromptAnswers(const Request& r, const RequestLimits& limits, int dim
   return absl::OkStatus();
 }
 
+// What was generated before.
+Status CheckGenerated(const Request& r, int vocab) {
+  if (r.generated.empty()) return absl::OkStatus();
+  if (r.prompt_logits || r.prompt_logprobs || r.embedding) {
+    return InvalidArgument("a request for what the model makes of its prompt generates nothing to go on behind");
+  }
+  if (r.generated.size() > r.max_new_tokens) {
+    return InvalidArgument("{} tokens were generated before, the request is for at most {}", r.generated.size(),
+                           r.max_new_tokens);
+  }
+  for (const TokenEvent& t : r.generated) {
+    if (t.token < 0 || t.token >= vocab) {
+      return InvalidArgument("token id {} that was generated before is out of range, the vocabulary has 0-{}", t.token,
+                             vocab - 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
 Status CheckRequest(const Request& r, const EngineOptions& options) {
   const RequestLimits& limits = options.limits;
   const int vocab = options.vocab;
@@ -55,6 +74,7 @@ Status CheckRequest(const Request& r, const EngineOptions& options) {
     return InvalidArgument("the request has {} logit biases, at most {} are taken", r.sampling.logit_bias.size(),
                            limits.max_logit_biases);
   }
+  GYRE_RETURN_IF_ERROR(CheckGenerated(r, vocab));
   return r.sampling.Validate(vocab);
 }
 
@@ -106,18 +126,44 @@ void Engine::Impl::OnSubmit(std::unique_ptr<Sequence> sequence) {
   const Request& r = s.request;
   // The limit may have shrunk since Submit: then the scheduler refuses the prompt.
   const uint64_t wanted = std::min<uint64_t>(ContextLimit(), uint64_t{r.prompt.size()} + r.max_new_tokens);
-  SequenceParams params{.tokens = s.tokens,
-                        .max_positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted)),
+  const auto positions = static_cast<uint32_t>(std::max<uint64_t>(r.prompt.size(), wanted));
+  const SeqId id = s.id;
+  sequences_[id] = std::move(sequence);
+  if (r.deadline != kNoDeadline) ++with_deadline_;
+  uint32_t behind = 0;
+  if (const std::optional<FinishReason> end = TakeGenerated(s, positions, &behind)) return Finish(s, *end);
+  SequenceParams params{.tokens = ContextOf(s),
+                        .generated = behind,
+                        .max_positions = positions,
                         .needs_all_rows = r.prompt_logits || r.prompt_logprobs || r.embedding == Pooling::kMean,
                         .priority = r.priority,
                         .tenant = r.tenant,
                         .salt = options_.salt,
                         .tenant_salt = r.cache_salt};
-  const SeqId id = s.id;
-  sequences_[id] = std::move(sequence);
-  if (r.deadline != kNoDeadline) ++with_deadline_;
   if (Status status = scheduler_->Add(id, std::move(params), Now()); !status.ok()) return Fail(s, status);
   if (awaited_) Deliver(s, Waiting{*awaited_});
+}
+
+// What was generated before has its events again, and leads to where the text was then: as Emit, with the context that
+// is shifted where it was full. `behind`: how many of them stand in the context behind what counts as its prompt.
+// Returns a reason where they end the text.
+std::optional<FinishReason> Engine::Impl::TakeGenerated(Sequence& s, uint32_t positions, uint32_t* behind) {
+  const Deadline now = Now();
+  for (const TokenEvent& before : s.request.generated) {
+    Sequence::Accepted accepted =
+        s.Accept({.token = before.token, .probability = before.probability}, options_.tokenizer, now);
+    ++*behind;
+    TokenEvent event = before;
+    event.text = std::move(accepted.text);
+    Deliver(s, std::move(event));
+    if (accepted.stopped) return FinishReason::kStop;
+    if (s.generated() >= s.request.max_new_tokens) return FinishReason::kLength;
+    if (s.tokens.size() - s.window.gap() <= positions) continue;
+    if (!options_.context_keep) return FinishReason::kLength;
+    ShiftWindow(s);
+    *behind = 0;
+  }
+  return std::nullopt;
 }
 
 void Engine::Impl::Cancel(SeqId seq) {

@@ -86,6 +86,7 @@ class Engine::Impl {
 
   // Requests from their beginning to their end (engine_requests.cc).
   void OnSubmit(std::unique_ptr<Sequence> sequence);
+  std::optional<FinishReason> TakeGenerated(Sequence& s, uint32_t positions, uint32_t* behind);
   void ExpireDeadlines();
   void CheckWhenIdle();
   Sequence* Find(SeqId seq) {
@@ -134,6 +135,9 @@ class Engine::Impl {
   void SampleFrom(Sequence& s, const std::vector<float>& logits, uint32_t position);
   void Emit(Sequence& s, const Draw& draw, float raw_logit);
   bool ShiftContext(Sequence& s);
+  // Moves the window on, and the tokens that stand in it. REQUIRES: options_.context_keep, a full context.
+  void ShiftWindow(Sequence& s) const;
+  static std::vector<TokenId> ContextOf(const Sequence& s);
   Status CheckFull(const std::vector<float>& logits, uint32_t position) const;
 
   // What a request asks of its prompt's own rows (engine_prompts.cc).

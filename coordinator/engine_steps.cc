@@ -236,17 +236,25 @@ void Engine::Impl::Emit(Sequence& s, const Draw& draw, float raw_logit) {
   Finish(s, FinishReason::kLength);
 }
 
+void Engine::Impl::ShiftWindow(Sequence& s) const {
+  const auto keep = *options_.context_keep < 0 ? static_cast<uint32_t>(s.request.prompt.size())
+                                               : static_cast<uint32_t>(*options_.context_keep);
+  s.window.Shift(keep, s.tokens.size(), static_cast<uint32_t>(ContextLimit()));
+}
+
+std::vector<TokenId> Engine::Impl::ContextOf(const Sequence& s) {
+  std::vector<TokenId> tokens(s.tokens.begin(), s.tokens.begin() + s.window.kept());
+  tokens.insert(tokens.end(), s.tokens.begin() + static_cast<std::ptrdiff_t>(s.window.IndexAt(s.window.kept())),
+                s.tokens.end());
+  return tokens;
+}
+
 // The context is full: goes on without its older tokens, as a prompt that is computed anew from position 0. False: that
 // is not allowed.
 bool Engine::Impl::ShiftContext(Sequence& s) {
   if (!options_.context_keep) return false;
-  const auto keep = *options_.context_keep < 0 ? static_cast<uint32_t>(s.request.prompt.size())
-                                               : static_cast<uint32_t>(*options_.context_keep);
-  s.window.Shift(keep, s.tokens.size(), static_cast<uint32_t>(ContextLimit()));
-  std::vector<TokenId> tokens(s.tokens.begin(), s.tokens.begin() + s.window.kept());
-  tokens.insert(tokens.end(), s.tokens.begin() + static_cast<std::ptrdiff_t>(s.window.IndexAt(s.window.kept())),
-                s.tokens.end());
-  if (const Status status = scheduler_->Restart(s.id, std::move(tokens)); !status.ok()) {
+  ShiftWindow(s);
+  if (const Status status = scheduler_->Restart(s.id, ContextOf(s)); !status.ok()) {
     Log(LogLevel::kError, "a full context can't be shifted: {}", Message(status));
     return false;
   }

@@ -6,6 +6,8 @@
 #include <deque>
 #include <utility>
 
+#include "coordinator/state_keeper.h"
+
 namespace gyre {
 namespace {
 
@@ -32,9 +34,10 @@ bool IsTerminal(const Event& event) {
 
 // Shared by all streams of an EventStreams, and by sinks that outlive it.
 struct EventStreams::Shared {
-  Shared(EngineCalls e, const StreamLimits& l) : engine(std::move(e)), limits(l) {}
+  Shared(EngineCalls e, const StreamLimits& l, StateKeeper* k) : engine(std::move(e)), limits(l), keeper(k) {}
   const EngineCalls engine;
   const StreamLimits limits;
+  StateKeeper* const keeper;
   std::atomic<size_t> queued{0};
   Mutex mutex;
   CondVar changed;
@@ -46,14 +49,37 @@ struct EventStreams::Shared {
 
 class EventStream::State {
  public:
-  State(std::shared_ptr<EventStreams::Shared> shared, StreamOptions options, bool scoring)
+  // `reader`: its number to the keeper, 0 = the request `id` is not kept.
+  State(std::shared_ptr<EventStreams::Shared> shared, StreamOptions options, bool scoring, std::string id,
+        uint64_t reader)
       : shared_(std::move(shared)),
         scoring_(scoring),
         may_stall_(options.may_stall),
+        id_(std::move(id)),
+        reader_(reader),
         ready_(std::move(options.ready)) {}
+
+  const std::string& id() const { return id_; }
+  bool kept() const { return reader_ != 0; }
+  // Nothing is read before the request is stored.
+  void Seal() {
+    MutexLock lock(&mutex_);
+    sealed_ = true;
+  }
+  void Unseal() {
+    bool call = false;
+    {
+      MutexLock lock(&mutex_);
+      sealed_ = false;
+      call = !queue_.empty() && std::exchange(armed_, false);
+      arrived_.Signal();
+    }
+    if (call) Ready();
+  }
 
   // On the engine's thread.
   void Push(SeqId seq, const Event& event) {
+    if (kept()) shared_->keeper->OnEvent(id_, reader_, event);
     bool call = false;
     {
       MutexLock lock(&mutex_);
@@ -76,7 +102,7 @@ class EventStream::State {
             ResourceExhausted("the client reads too slowly: {} MiB wait for it and others", limits.total_bytes >> 20));
       }
       if (due_since_ == kNoDeadline) due_since_ = Clock::now();
-      call = std::exchange(armed_, false) || dropped_;
+      call = (!sealed_ && std::exchange(armed_, false)) || dropped_;
       arrived_.Signal();
     }
     if (call) Ready();
@@ -88,7 +114,7 @@ class EventStream::State {
   }
   std::optional<Event> Next(Deadline deadline) {
     MutexLock lock(&mutex_);
-    while (queue_.empty() && !finished_ && Clock::now() < deadline) {
+    while ((queue_.empty() || sealed_) && !finished_ && Clock::now() < deadline) {
       due_since_ = kNoDeadline;
       arrived_.WaitUntil(&mutex_, deadline);
     }
@@ -113,6 +139,7 @@ class EventStream::State {
   }
   // The reader is gone.
   void Close() {
+    if (kept()) shared_->keeper->Leave(id_, reader_);
     {
       MutexLock lock(&mutex_);
       if (!ended_) shared_->engine.cancel(seq_);
@@ -127,6 +154,16 @@ class EventStream::State {
     // A call that runs ends first.
     MutexLock lock(&ready_mutex_);
     ready_ = {};
+  }
+  // Another reader has taken the request up.
+  void Displace() {
+    {
+      MutexLock lock(&mutex_);
+      if (dropped_ || finished_) return;
+      DropLocked(MakeStatus(absl::StatusCode::kAborted, "the request was taken up by another connection"));
+      armed_ = false;
+    }
+    Ready();
   }
   // On the watcher's thread: gives a reader up that stood still for too long.
   void DropIfStalled(Deadline now) {
@@ -152,7 +189,7 @@ class EventStream::State {
     if (ready_) ready_();
   }
   std::optional<Event> TakeLocked() GYRE_REQUIRES(mutex_) {
-    if (queue_.empty()) {
+    if (queue_.empty() || sealed_) {
       armed_ = !finished_;
       due_since_ = kNoDeadline;
       return std::nullopt;
@@ -184,11 +221,14 @@ class EventStream::State {
     }
     if (!ended_) shared_->engine.cancel(seq_);
     ended_ = dropped_ = true;
+    sealed_ = false;
     arrived_.Signal();
   }
 
   const std::shared_ptr<EventStreams::Shared> shared_;
   const bool scoring_, may_stall_;
+  const std::string id_;
+  const uint64_t reader_;
   Mutex ready_mutex_;  // held while `ready_` runs
   std::function<void()> ready_ GYRE_GUARDED_BY(ready_mutex_);
   mutable Mutex mutex_;
@@ -197,6 +237,7 @@ class EventStream::State {
   std::deque<Queued> queue_ GYRE_GUARDED_BY(mutex_);
   size_t bytes_ GYRE_GUARDED_BY(mutex_) = 0;
   bool held_ GYRE_GUARDED_BY(mutex_) = false;      // the engine was told to hold the sequence back
+  bool sealed_ GYRE_GUARDED_BY(mutex_) = false;    // the reader gets nothing yet
   bool armed_ GYRE_GUARDED_BY(mutex_) = false;     // the reader waits for a call of `ready`
   bool ended_ GYRE_GUARDED_BY(mutex_) = false;     // nothing more comes from the engine
   bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // the reader took the terminal event
@@ -218,8 +259,8 @@ EngineCalls CallsOf(Engine& engine) {
           .unhold = [&engine](SeqId seq) { engine.Unhold(seq); }};
 }
 
-EventStreams::EventStreams(EngineCalls engine, const StreamLimits& limits)
-    : shared_(std::make_shared<Shared>(std::move(engine), limits)), watcher_([this] { Watch(); }) {}
+EventStreams::EventStreams(EngineCalls engine, const StreamLimits& limits, StateKeeper* keeper)
+    : shared_(std::make_shared<Shared>(std::move(engine), limits, keeper)), watcher_([this] { Watch(); }) {}
 
 EventStreams::~EventStreams() {
   {
@@ -236,28 +277,66 @@ size_t EventStreams::streams() const {
 }
 size_t EventStreams::queued_bytes() const { return shared_->queued; }
 
+bool EventStreams::keeps() const { return shared_->keeper != nullptr; }
+
 StatusOr<std::unique_ptr<EventStream>> EventStreams::Submit(Request request, StreamOptions options) {
+  const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
+  const bool kept = keeps() && text && !request.take_up_id.empty();
+  return Open(std::move(request), std::move(options), kept ? shared_->keeper->NewReader() : 0, true);
+}
+
+StatusOr<std::unique_ptr<EventStream>> EventStreams::TakeUp(const std::string& id, uint64_t tenant,
+                                                            StreamOptions options) {
+  if (!keeps()) return NotFound("this coordinator keeps no requests that could be taken up: it has no --state");
+  const uint64_t reader = shared_->keeper->NewReader();
+  GYRE_ASSIGN_OR_RETURN(Request request, shared_->keeper->TakeUp(id, tenant, reader));
+  std::vector<std::shared_ptr<EventStream::State>> others;
+  {
+    MutexLock lock(&shared_->mutex);
+    for (const auto& weak : shared_->streams) {
+      if (auto state = weak.lock(); state != nullptr && state->kept() && state->id() == id) others.push_back(state);
+    }
+  }
+  for (const auto& other : others) other->Displace();
+  return Open(std::move(request), std::move(options), reader, false);
+}
+
+StatusOr<std::unique_ptr<EventStream>> EventStreams::Open(Request request, StreamOptions options, uint64_t reader,
+                                                          bool begins) {
   const bool scoring = request.prompt_logits;
   const StreamLimits& limits = shared_->limits;
   {
     MutexLock lock(&shared_->mutex);
+    Status full;
     if (shared_->open >= limits.streams) {
-      return ResourceExhausted("{} requests are running, at most {} do at once; try again later", shared_->open,
+      full = ResourceExhausted("{} requests are running, at most {} do at once; try again later", shared_->open,
                                limits.streams);
-    }
-    if (scoring && shared_->scoring >= limits.scoring_streams) {
-      return ResourceExhausted("{} requests for logits are running, at most {} do at once; try again later",
+    } else if (scoring && shared_->scoring >= limits.scoring_streams) {
+      full = ResourceExhausted("{} requests for logits are running, at most {} do at once; try again later",
                                shared_->scoring, limits.scoring_streams);
+    }
+    if (!full.ok()) {
+      if (reader != 0 && !begins) shared_->keeper->Leave(request.take_up_id, reader);
+      return full;
     }
     ++shared_->open;
     if (scoring) ++shared_->scoring;
   }
-  auto state = std::make_shared<EventStream::State>(shared_, std::move(options), scoring);
+  const std::string id = request.take_up_id;
+  auto state = std::make_shared<EventStream::State>(shared_, std::move(options), scoring, id, reader);
   std::unique_ptr<EventStream> stream(new EventStream(state));
+  if (reader != 0 && begins) {
+    state->Seal();
+    shared_->keeper->Begin(request, reader, [state] { state->Unseal(); });
+  }
   const StatusOr<SeqId> seq =
-      shared_->engine.submit(std::move(request), [state](SeqId id, const Event& event) { state->Push(id, event); });
+      shared_->engine.submit(std::move(request), [state](SeqId n, const Event& event) { state->Push(n, event); });
   state->Submitted(seq);
-  GYRE_RETURN_IF_ERROR(seq.status());
+  if (!seq.ok()) {
+    // It was never there; one that was taken up waits for its reader to come again, as its stream ends here.
+    if (reader != 0 && begins) shared_->keeper->Forget(id, reader);
+    return seq.status();
+  }
   MutexLock lock(&shared_->mutex);
   shared_->streams.push_back(state);
   shared_->changed.Signal();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -42,11 +43,12 @@ struct StreamOptions {
 };
 
 class EventStreams;
+class StateKeeper;
 
 // The reader's end. One thread at a time reads; Cancel and dropped are thread-safe.
 class EventStream {
  public:
-  // Cancels a request that runs. No call of `ready` begins afterwards.
+  // Cancels a request that runs; one that is kept can be taken up. No call of `ready` begins afterwards.
   ~EventStream();
   // The next event; nullopt: none is there yet. After the terminal event nothing comes.
   std::optional<Event> TryNext();
@@ -64,13 +66,19 @@ class EventStream {
   const std::shared_ptr<State> state_;
 };
 
-// Thread-safe. The engine outlives it and its streams; it outlives its streams.
+// Thread-safe. The engine and the keeper outlive it and its streams; it outlives its streams.
 class EventStreams {
  public:
-  EventStreams(EngineCalls engine, const StreamLimits& limits);
+  // keeper: null = no request is kept.
+  EventStreams(EngineCalls engine, const StreamLimits& limits, StateKeeper* keeper = nullptr);
   ~EventStreams();
-  // Engine::Submit's errors, and kResourceExhausted: too many streams.
+  // Engine::Submit's errors, and kResourceExhausted: too many streams. Nothing is read of a request that can be taken up
+  // before it is stored.
   StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options);
+  // A stream of a request that is kept, by its take_up_id and tenant: all its events from the first one on. Whoever read it
+  // until now is told that it is another's. StateKeeper::TakeUp's errors and Submit's.
+  StatusOr<std::unique_ptr<EventStream>> TakeUp(const std::string& id, uint64_t tenant, StreamOptions options);
+  bool keeps() const;
   size_t streams() const;
   // Bytes of all events that nobody has read yet.
   size_t queued_bytes() const;
@@ -78,6 +86,7 @@ class EventStreams {
  private:
   friend class EventStream;
   void Watch();
+  StatusOr<std::unique_ptr<EventStream>> Open(Request request, StreamOptions options, uint64_t reader, bool begins);
 
   struct Shared;
   const std::shared_ptr<Shared> shared_;

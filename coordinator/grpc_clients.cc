@@ -9,6 +9,8 @@
 #include "base/mutex.h"
 #include "base/sha256.h"
 #include "coordinator/grpc_services.h"
+#include "coordinator/request_book.h"
+#include "coordinator/request_codec.h"
 #include "coordinator/service.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "model/chat_template.h"
@@ -126,12 +128,13 @@ void LogCall(const CallRecord& r) {
 template <typename Message>
 class StreamCall : public grpc::ServerWriteReactor<Message> {
  public:
-  StreamCall(grpc::CallbackServerContext* context, Service& service, CallRecord record, StatusOr<Request> request)
-      : context_(context), record_(std::move(record)) {
-    context->AddInitialMetadata("x-request-id", record_.id);
-    if (request.ok()) request->id = record_.id;
-    StatusOr<std::unique_ptr<EventStream>> stream =
-        request.ok() ? service.Submit(*std::move(request), {.ready = [this] { Pump(); }}) : request.status();
+  using Open = std::function<StatusOr<std::unique_ptr<EventStream>>(StreamOptions)>;
+  // `id`: what the client knows the request by. `seen`: tokens whose events it has.
+  StreamCall(grpc::CallbackServerContext* context, CallRecord record, const std::string& id, uint64_t seen,
+             const Open& open)
+      : context_(context), record_(std::move(record)), seen_(seen) {
+    context->AddInitialMetadata("x-request-id", id);
+    StatusOr<std::unique_ptr<EventStream>> stream = open({.ready = [this] { Pump(); }});
     MutexLock lock(&mutex_);
     if (!stream.ok()) {
       finished_ = true;
@@ -140,6 +143,8 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
       return;
     }
     stream_ = *std::move(stream);
+    // At once, so that a client knows the id when its first token takes long.
+    this->StartSendInitialMetadata();
     left_ ? Leave() : Advance();
   }
 
@@ -183,7 +188,9 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
       return;
     }
     while (const std::optional<Event> event = stream_->TryNext()) {
-      const bool has_message = Convert(*event, &message_);
+      const bool seen = seen_ > 0 && std::holds_alternative<TokenEvent>(*event);
+      if (seen) --seen_;
+      const bool has_message = !seen && Convert(*event, &message_);
       const std::optional<grpc::Status> end = EndOf(*event);
       if (end) record_.end = static_cast<absl::StatusCode>(end->error_code());
       if (const auto* finished = std::get_if<Finished>(&*event)) record_.usage = finished->usage;
@@ -202,6 +209,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
   grpc::CallbackServerContext* const context_;
   Mutex mutex_;
   CallRecord record_ GYRE_GUARDED_BY(mutex_);
+  uint64_t seen_ GYRE_GUARDED_BY(mutex_);
   Message message_;  // of the write that is under way
   bool writing_ GYRE_GUARDED_BY(mutex_) = false;
   bool finished_ GYRE_GUARDED_BY(mutex_) = false;  // Finish or the last write was asked for
@@ -210,26 +218,10 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
   std::unique_ptr<EventStream> stream_;
 };
 
-// A field that the client did not set keeps its default.
-SamplingParams ReadSampling(const v1::Sampling& s) {
-  SamplingParams out;
-  if (s.has_temperature()) out.temperature = s.temperature();
-  if (s.has_top_k()) out.top_k = s.top_k();
-  if (s.has_top_p()) out.top_p = s.top_p();
-  if (s.has_min_p()) out.min_p = s.min_p();
-  if (s.has_repetition_penalty()) out.repetition_penalty = s.repetition_penalty();
-  if (s.has_frequency_penalty()) out.frequency_penalty = s.frequency_penalty();
-  if (s.has_presence_penalty()) out.presence_penalty = s.presence_penalty();
-  if (s.has_penalty_last_n()) out.penalty_last_n = s.penalty_last_n();
-  if (s.has_seed()) out.seed = s.seed();
-  out.logit_bias.assign(s.logit_bias().begin(), s.logit_bias().end());
-  return out;
-}
-
 Question ReadQuestion(const v1::GenerateRequest& r) {
   Question q;
   q.input = IdsInput(r.ids().begin(), r.ids().end());
-  q.sampling = ReadSampling(r.sampling());
+  q.sampling = DecodeSampling(r.sampling());
   if (r.has_max_new_tokens()) q.max_new_tokens = r.max_new_tokens();
   q.stops.assign(r.stops().begin(), r.stops().end());
   q.stop_ids.assign(r.stop_ids().begin(), r.stop_ids().end());
@@ -241,6 +233,7 @@ Question ReadQuestion(const v1::GenerateRequest& r) {
   if (r.has_prompt_logprobs()) q.prompt_logprobs = r.prompt_logprobs();
   if (r.embedding() == v1::POOLING_MEAN) q.embedding = Pooling::kMean;
   if (r.embedding() == v1::POOLING_LAST) q.embedding = Pooling::kLast;
+  q.generated.assign(r.generated().begin(), r.generated().end());
   return q;
 }
 
@@ -264,15 +257,18 @@ class InferenceService : public v1::Inference::CallbackService {
                                                         const v1::GenerateRequest* r) override {
     Question q = ReadQuestion(*r);
     KeepApart(CallerOf(*context->auth_context()), &q);
-    return new StreamCall<v1::GenerateEvent>(context, service_, NewCall("Generate"),
-                                             service_.MakeRequest(std::move(q)));
+    if (!r->request_id().empty()) return TakeUp(context, *r, q.tenant);
+    const CallRecord call = NewCall("Generate");
+    const std::string id = service_.streams().keeps() ? NewRequestId(call.id) : call.id;
+    return new StreamCall<v1::GenerateEvent>(context, call, id, r->resume_after(), Asking(std::move(q), call.id, id));
   }
 
   grpc::ServerWriteReactor<v1::ScoreEvent>* Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* r) override {
     Question q{.input = IdsInput(r->ids().begin(), r->ids().end()), .prompt_logits = true};
     KeepApart(CallerOf(*context->auth_context()), &q);
-    return new StreamCall<v1::ScoreEvent>(context, service_, NewCall("Score"), service_.MakeRequest(std::move(q)));
+    const CallRecord call = NewCall("Score");
+    return new StreamCall<v1::ScoreEvent>(context, call, call.id, 0, Asking(std::move(q), call.id, ""));
   }
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
@@ -323,6 +319,24 @@ class InferenceService : public v1::Inference::CallbackService {
   }
 
  private:
+  // Begins what a client asks.
+  StreamCall<v1::GenerateEvent>::Open Asking(Question q, const std::string& call, const std::string& id) {
+    return [this, q = std::move(q), call, id](StreamOptions options) mutable -> StatusOr<std::unique_ptr<EventStream>> {
+      GYRE_ASSIGN_OR_RETURN(Request request, service_.MakeRequest(std::move(q)));
+      request.id = call;
+      request.take_up_id = id;
+      return service_.Submit(std::move(request), std::move(options));
+    };
+  }
+  grpc::ServerWriteReactor<v1::GenerateEvent>* TakeUp(grpc::CallbackServerContext* context,
+                                                      const v1::GenerateRequest& r, uint64_t tenant) {
+    const std::string id = IsRequestId(r.request_id()) ? r.request_id() : "-";
+    CallRecord call{.method = "Generate"};
+    call.id = CallOf(id);
+    return new StreamCall<v1::GenerateEvent>(
+        context, std::move(call), id, r.resume_after(),
+        [this, id, tenant](StreamOptions options) { return service_.TakeUp(id, tenant, std::move(options)); });
+  }
   CallRecord NewCall(const char* method) {
     return {.method = method, .id = fmt::format("{}{:08x}", prefix_, ++calls_)};
   }

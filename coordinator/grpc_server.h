@@ -21,6 +21,7 @@ class WeightOffer;
 struct GrpcServerOptions {
   std::string address;  // HOST:PORT, port 0 for any
   uint64_t term = 0;
+  uint64_t cluster_id = 0;  // of the state that the term is from; 0 = there is none
   std::string version;
   uint32_t context = 0;
   bool context_shift = false;

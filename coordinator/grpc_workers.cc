@@ -40,7 +40,9 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .instance = h.instance,
           .transport = h.transport,
           .fetches = h.fetches,
-          .disk = h.fetches ? h.disk : 0};
+          .disk = h.fetches ? h.disk : 0,
+          .holds = h.holds.value_or(LayerRange{}),
+          .speed = h.speed};
 }
 
 // With TLS a worker is the one that its certificate names.
@@ -268,6 +270,7 @@ class ClusterService : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Info(grpc::CallbackServerContext* context, const v1::InfoRequest*,
                                  v1::ClusterInfo* reply) override {
     *reply = Encode(ClusterFacts{.term = options_.term,
+                                 .cluster_id = options_.cluster_id,
                                  .version = options_.version,
                                  .model_path = model_.path(),
                                  .model_hash = model_.content_hash(),

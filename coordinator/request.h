@@ -19,6 +19,16 @@ namespace gyre {
 // How the hidden states of a prompt's rows, after the final norm, become one vector.
 enum class Pooling : uint8_t { kMean, kLast };
 
+// The id that ends a text (Finished::stop_id) has an event like any other, without text.
+struct TokenEvent {
+  TokenId token = 0;
+  float probability = 0;  // what it was drawn with: after bias, penalties, temperature and filters
+  std::string text;       // may be empty: half a character, or what may become a stop string
+  // With Request::logprobs: the log-softmax of the model's raw logits, before bias, penalties, temperature and filters,
+  // as OpenAI's servers give it at any temperature. -inf is possible, a value that is no number is not.
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // of the likeliest ids, best first (ties: the lower id); the token may be among them
+};
 struct Request {
   std::vector<TokenId> prompt;  // >= 1 id
   SamplingParams sampling;
@@ -40,6 +50,12 @@ struct Request {
   uint64_t cache_salt = 0;  // requests share a prefix cache only with those of the same salt
   Deadline deadline = kNoDeadline;
   std::string id;  // for the log: what the client knows the request by; "" = nothing
+  // By which it can be taken up when its reader, or this process, is gone (NewRequestId); "" = it can't. Without a
+  // StateKeeper it means nothing.
+  std::string take_up_id;
+  // It goes on behind these, which were drawn before; their texts are not read. Each has its event again. Not with
+  // prompt_logits, prompt_logprobs or an embedding.
+  std::vector<TokenEvent> generated;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -52,16 +68,6 @@ struct Usage {
   Duration to_first_token{}, total{};
 };
 
-// The id that ends a text (Finished::stop_id) has an event like any other, without text.
-struct TokenEvent {
-  TokenId token = 0;
-  float probability = 0;  // what it was drawn with: after bias, penalties, temperature and filters
-  std::string text;       // may be empty: half a character, or what may become a stop string
-  // With Request::logprobs: the log-softmax of the model's raw logits, before bias, penalties, temperature and filters,
-  // as OpenAI's servers give it at any temperature. -inf is possible, a value that is no number is not.
-  float logprob = 0;
-  std::vector<TokenLogprob> top;  // of the likeliest ids, best first (ties: the lower id); the token may be among them
-};
 // The same of a prompt's token, given those before it.
 struct PromptTokenEvent {
   uint32_t position = 0;  // >= 1

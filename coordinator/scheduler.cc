@@ -140,7 +140,9 @@ Scheduler::~Scheduler() = default;
 
 Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   const SchedulerOptions& o = rep_->options;
-  if (params.tokens.empty()) return InvalidArgument("sequence {} has no tokens", static_cast<uint64_t>(id));
+  if (params.tokens.size() <= params.generated) {
+    return InvalidArgument("sequence {} has no tokens", static_cast<uint64_t>(id));
+  }
   if (rep_->sequences.count(id) > 0) return InvalidArgument("sequence {} is known", static_cast<uint64_t>(id));
   if (params.tokens.size() > params.max_positions) {
     return InvalidArgument("sequence {} has {} tokens, of at most {} positions", static_cast<uint64_t>(id),
@@ -152,8 +154,9 @@ Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   }
   auto s = std::make_unique<ScheduledSequence>();
   s->id = id;
-  s->prompt = static_cast<uint32_t>(params.tokens.size());
-  s->classes.assign(params.tokens.size(), RowClass::kPrompt);
+  s->prompt = static_cast<uint32_t>(params.tokens.size()) - params.generated;
+  s->classes.assign(s->prompt, RowClass::kPrompt);
+  s->classes.resize(params.tokens.size(), o.prefill_matches_decode ? RowClass::kPrompt : RowClass::kGenerated);
   s->params = std::move(params);
   s->age = rep_->next_age++;
   s->added = now;

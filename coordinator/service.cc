@@ -100,11 +100,12 @@ class Service::Pool {
   std::vector<std::thread> threads_;
 };
 
-Service::Service(const Model& model, EngineCalls engine, uint32_t context, const ServiceLimits& limits)
+Service::Service(const Model& model, EngineCalls engine, uint32_t context, const ServiceLimits& limits,
+                 StateKeeper* keeper)
     : model_(model),
       context_(context),
       limits_(limits),
-      streams_(std::move(engine), limits.streams),
+      streams_(std::move(engine), limits.streams, keeper),
       pool_(std::make_unique<Pool>(limits)) {}
 Service::~Service() = default;
 
@@ -215,11 +216,16 @@ StatusOr<Request> Service::MakeRequest(Question question) const {
   request.tenant = question.tenant;
   request.cache_salt = question.cache_salt;
   request.deadline = question.deadline;
+  for (const TokenId id : question.generated) request.generated.push_back({.token = id});
   return request;
 }
 
 StatusOr<std::unique_ptr<EventStream>> Service::Submit(Request request, StreamOptions options) {
   return streams_.Submit(std::move(request), std::move(options));
+}
+
+StatusOr<std::unique_ptr<EventStream>> Service::TakeUp(const std::string& id, uint64_t tenant, StreamOptions options) {
+  return streams_.TakeUp(id, tenant, std::move(options));
 }
 
 Status Service::Run(Request request, const std::function<void(const Event&)>& on_event,

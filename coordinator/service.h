@@ -48,6 +48,7 @@ struct Question {
   int priority = 0;
   uint64_t tenant = 0, cache_salt = 0;  // as in Request
   Deadline deadline = kNoDeadline;
+  std::vector<TokenId> generated;  // the text goes on behind these, which were drawn before
 };
 
 struct ServiceLimits {
@@ -66,8 +67,9 @@ struct ServiceLimits {
 // Thread-safe. Model and engine outlive it; it outlives the streams that it gives out and the work that is posted.
 class Service {
  public:
-  // `context`: positions of a sequence at most.
-  Service(const Model& model, EngineCalls engine, uint32_t context, const ServiceLimits& limits = {});
+  // `context`: positions of a sequence at most. keeper: null = requests end with their readers; it outlives the service.
+  Service(const Model& model, EngineCalls engine, uint32_t context, const ServiceLimits& limits = {},
+          StateKeeper* keeper = nullptr);
   ~Service();
 
   const Model& model() const { return model_; }
@@ -94,6 +96,8 @@ class Service {
   // Starts a request. The stream is the caller's; dropping it cancels the request. Engine::Submit's errors and
   // kResourceExhausted.
   StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options = {});
+  // EventStreams::TakeUp.
+  StatusOr<std::unique_ptr<EventStream>> TakeUp(const std::string& id, uint64_t tenant, StreamOptions options);
   // Starts a request and hands its events over on the calling thread, the terminal one last. `cancelled` is asked every
   // 50 ms and after every event. The error of Submit or of a Failed event; OK after Finished and Cancelled.
   Status Run(Request request, const std::function<void(const Event&)>& on_event,

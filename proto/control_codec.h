@@ -24,6 +24,7 @@ inline constexpr uint32_t kControlProtocol = 3;
 struct ClusterFacts {
   uint32_t protocol = kControlProtocol;
   uint64_t term = 0;
+  uint64_t cluster_id = 0;  // of a coordinator whose state outlives it; 0 = it has none
   std::string version;
   std::string model_path;  // on the coordinator's machine
   uint64_t model_hash = 0;
@@ -53,6 +54,8 @@ struct WorkerHello {
   uint64_t received = 0;                   // the number of the last command that came in it
   bool fetches = false;                    // it has no model file
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
+  std::optional<LayerRange> holds;         // layers that it keeps from the coordinator before this one
+  MachineSpeed speed;
 };
 
 struct Welcome {
@@ -75,6 +78,9 @@ struct RevokedCommand {
   std::string crl;  // PEM
 };
 struct DismissCommand {};
+struct ProbeCommand {
+  std::vector<WeightSource> peers;
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -82,7 +88,7 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand, RevokedCommand, DismissCommand>
+               TraceCommand, RevokedCommand, DismissCommand, ProbeCommand>
       what;
   uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };

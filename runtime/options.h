@@ -9,13 +9,23 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/measured.h"
+#include "kernels/ops.h"
 #include "model/weights.h"
 
 namespace gyre {
 
 struct ChangeTimeouts;
 class IdentityFolder;
+class StateKeeper;
 class Tracer;
+
+// What a machine is measured for.
+struct MeasuredWith {
+  Isa isa = Isa::kRef;
+  int threads = 1;
+  std::string file;
+};
 
 // The model, and how its file is read.
 struct ModelOptions {
@@ -36,6 +46,7 @@ struct ComputeOptions {
   int stages = 1;
   int threads = 0;           // over all stages; 0 = one for each physical core
   std::string cpus;          // processors that the threads stay on, as 0-3; "" = see ChooseCpus
+  std::string device;        // as DeviceRequest::name
   std::string isa;           // "" = the best that this processor has
   bool exact = false;        // f32 activations with quantized weights too
   std::string wire = "f32";  // activation format between stages
@@ -68,7 +79,10 @@ struct ServeOptions {
   bool no_local = false;           // no layers in this process
   std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;
-  std::string transport = "auto";            // the cluster's wish for links to workers
+  std::string transport = "auto";  // the cluster's wish for links to workers
+  std::string rebalance = "ask";   // what becomes of better plans: auto, ask, off
+  // Measures this machine for its own layers, with the file that weights are read from. Empty: it is not measured.
+  std::function<MachineSpeed(const MeasuredWith& with)> measure;
   std::shared_ptr<IdentityFolder> identity;  // for TLS on the ring port; null = without
 };
 
@@ -77,6 +91,7 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   bool tcp = false;                          // a ring within the process whose links are TCP all the same (tests)
   const ChangeTimeouts* timeouts = nullptr;  // of plan changes (tests); null: the cluster's own. Outlives Runtime::Open
   Tracer* tracer = nullptr;                  // of the engine; outlives the runtime
+  StateKeeper* state = nullptr;              // what outlives the process; outlives the runtime. null: nothing does
   bool quiet = false;                        // no warnings
   NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
   // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has

@@ -7,6 +7,8 @@
 #include "base/cpus.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "coordinator/state_keeper.h"
+#include "runtime/devices.h"
 #include "runtime/kv_choice.h"
 #include "worker/layer.h"
 
@@ -16,17 +18,23 @@ namespace {
 // With shifted contexts a request without a limit of its own generates so many contexts of tokens.
 constexpr uint32_t kUnaskedContexts = 4;
 
-KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, KvType type) {
-  return {.ctx = o.ctx,
-          .model_context = static_cast<uint32_t>(spec.context),
-          .tokens = o.kv_tokens,
-          .parallel = o.parallel,
-          .max_sequences = o.max_sequences,
-          .block_size = o.block_size,
-          .reserve = o.kv_reserve,
-          .bytes_per_token = spec.KvBytesPerToken(type),
-          .state_bytes = spec.StateBytes(),
-          .memory = AvailableMemory()};
+KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type) {
+  KvWish wish{.ctx = o.ctx,
+              .model_context = static_cast<uint32_t>(spec.context),
+              .tokens = o.kv_tokens,
+              .parallel = o.parallel,
+              .max_sequences = o.max_sequences,
+              .block_size = o.block_size,
+              .reserve = o.kv_reserve,
+              .bytes_per_token = spec.KvBytesPerToken(type),
+              .state_bytes = spec.StateBytes(),
+              .memory = AvailableMemory()};
+  // The same cache as before a restart, so that workers keep their pages: what is free now depends on who runs.
+  const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
+  if (!before || before->model_hash != hash || before->block_size != o.block_size) return wish;
+  if (wish.ctx == 0) wish.ctx = before->context;
+  if (wish.tokens == 0 && wish.ctx == before->context) wish.tokens = uint64_t{before->num_blocks} * o.block_size;
+  return wish;
 }
 
 // Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
@@ -47,27 +55,15 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   return false;
 }
 
+// Of activations on the wire, the scales of q8's blocks included.
+double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
+
+}  // namespace
+
 uint64_t TermNow() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
-}
-
-}  // namespace
-
-StatusOr<Isa> ParseIsa(const std::string& name) {
-  if (name.empty()) return DetectIsa();
-  std::string known;
-  for (Isa isa : BuiltIsas()) {
-    known += (known.empty() ? "" : ", ") + std::string(IsaName(isa));
-    if (name != IsaName(isa)) continue;
-    const std::string missing = IsaMissing(isa);
-    if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
-    return isa;
-  }
-  if (name == IsaName(Isa::kAmxEmulated) && IsaMissing(Isa::kAmxEmulated).empty())
-    return Isa::kAmxEmulated;  // for tests
-  return InvalidArgument("--isa {}: expected one of {}", name, known);
 }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) {
@@ -82,7 +78,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   if (!named) return InvalidArgument("--kv-type {}: expected f16, bf16, q8_0, q4_0 or f32", options.kv_type);
   const KvType kv = *named;
   for (const LayerSpec& l : runtime->model_->spec().layers) GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
-  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(WishOf(options, spec, kv)));
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(WishOf(options, spec, runtime->model_->content_hash(), kv)));
   runtime->context_ = cache.context;
   runtime->context_shift_ = options.context_shift;
   if (!options.quiet) Log(cache.cut ? LogLevel::kWarn : LogLevel::kInfo, "{}", cache.sentence);
@@ -99,7 +95,13 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
   }
   if (options.tcp) port.listen = "127.0.0.1:0";
   GYRE_ASSIGN_OR_RETURN(runtime->port_, RingPort::Open(port));
-  runtime->term_ = TermNow();
+  if (options.state != nullptr) {
+    options.state->Serve({.model_hash = runtime->model_->content_hash(),
+                          .context = cache.context,
+                          .num_blocks = cache.num_blocks,
+                          .block_size = options.block_size});
+  }
+  runtime->term_ = options.state != nullptr ? options.state->term() : TermNow();
   GYRE_RETURN_IF_ERROR(runtime->Start(options, cache, kv));
   const ServeOptions* serve = options.serve;
   const int members = serve == nullptr ? options.stages : serve->no_local ? 0 : 1;
@@ -109,7 +111,9 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
     memory = serve->memory != 0 ? serve->memory : AvailableMemory() / 10 * 9;
   }
   GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members, memory));
-  if (members > 0 && memory == 0) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
+  // After a restart workers are waited for that have yet to find this process.
+  const bool adopts = options.state != nullptr && options.state->cluster() && options.state->cluster()->on_workers;
+  if (members > 0 && memory == 0 && !adopts) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   return runtime;
 }
 
@@ -127,13 +131,15 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
   if (o.serve != nullptr && o.serve->bit_equal) {
-    GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(o.isa));
-    c.isa = IsaName(isa);
+    GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device, .isa = o.isa}));
+    c.isa = device->isa();
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   if (o.serve != nullptr) {
     GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
+    GYRE_ASSIGN_OR_RETURN(c.rebalance.mode, ParseRebalance(o.serve->rebalance));
   }
+  c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
   // over it starts it again.
@@ -143,6 +149,10 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   };
   c.tracer = o.tracer;
   if (o.timeouts != nullptr) c.timeouts = *o.timeouts;
+  if (o.state != nullptr) {
+    c.record = o.state->cluster();
+    c.on_record = [state = o.state](const ClusterRecord& record) { state->Record(record); };
+  }
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;
@@ -174,13 +184,12 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   GYRE_ASSIGN_OR_RETURN(engine_, Engine::Start(std::move(e)));
   ServiceLimits limits;
   if (o.context_shift) limits.unasked_tokens = kUnaskedContexts * context_;
-  service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_, limits);
+  service_ = std::make_unique<Service>(*model_, CallsOf(*engine_), context_, limits, o.state);
   cluster_->Start(engine_.get(), port_.get());
   return absl::OkStatus();
 }
 
 Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
   if (!options.cpus.empty() && team.threads < members) {
@@ -191,10 +200,12 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
     WorkerOptions w;
     w.name = members == 1 ? "local" : fmt::format("local-{}", i + 1);
     w.model = model_;
-    w.isa = isa;
     w.threads = std::max(1, team.threads / members + (i < team.threads % members ? 1 : 0));
     const auto last_cpu = next_cpu + std::min<std::ptrdiff_t>(w.threads, team.cpus.end() - next_cpu);
-    w.cpus.assign(next_cpu, last_cpu);
+    GYRE_ASSIGN_OR_RETURN(w.device, OpenDevice({.name = options.device,
+                                                .isa = options.isa,
+                                                .threads = w.threads,
+                                                .cpus = std::vector<int>(next_cpu, last_cpu)}));
     next_cpu = last_cpu;
     w.exact = options.exact;
     RingPort* port = port_.get();
@@ -209,10 +220,14 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .local = serves,
                     .memory = memory,
                     .threads = w.threads,
-                    .isa = IsaName(isa),
-                    .prefill_matches_decode = PrefillMatchesDecode(isa),
+                    .isa = w.device->isa(),
+                    .prefill_matches_decode = w.device->prefill_matches_decode(),
                     .model_hash = model_->content_hash()};
     if (serves) info.wish = options.serve->wish;
+    if (serves && options.serve->measure) {
+      GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+      info.speed = options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path()});
+    }
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));

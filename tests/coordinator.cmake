@@ -7,6 +7,9 @@ if(GYRE_TESTS)
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_steps_in_flight_test
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_state_slots_test
     DEPS gyre_coordinator)
+  gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
+    FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
+    DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"

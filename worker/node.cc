@@ -27,6 +27,7 @@
 #include "transport/tcp_link.h"
 #include "weights/weight_stock.h"
 #include "worker/event_outbox.h"
+#include "worker/link_prober.h"
 #include "worker/node_identity.h"
 #include "worker/node_model.h"
 #include "worker/worker.h"
@@ -37,7 +38,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeat = milliseconds(250);
-// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again.
+// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a
+// state may be started again, which takes longer (NodeOptions::orphan_timeout).
 constexpr auto kKeepStage = std::chrono::seconds(5);
 
 // The address of this machine that packets to the coordinator leave from.
@@ -65,17 +67,20 @@ StatusOr<std::string> LocalAddressTo(const HostPort& to) {
 }
 
 // The coordinator may listen at all its addresses and then writes ":PORT": its host is where it was joined.
+void FillInHost(const std::string& coordinator_host, std::string* address) {
+  if (address->empty() || (*address)[0] != ':') return;
+  const bool v6 = coordinator_host.find(':') != std::string::npos;
+  *address = (v6 ? "[" + coordinator_host + "]" : coordinator_host) + *address;
+}
+
 void FillInHost(const std::string& coordinator_host, PrepareRequest* request) {
-  auto fill = [&coordinator_host](std::string* address) {
-    if (address->empty() || (*address)[0] != ':') return;
-    const bool v6 = coordinator_host.find(':') != std::string::npos;
-    *address = (v6 ? "[" + coordinator_host + "]" : coordinator_host) + *address;
-  };
+  const auto fill = [&](std::string* address) { FillInHost(coordinator_host, address); };
   fill(&request->plan.coordinator_address);
   for (StagePlan& stage : request->plan.stages) {
     for (StageMember& member : stage.members) fill(&member.address);
   }
   for (LayerSource& source : request->sources) fill(&source.address);
+  for (WeightSource& source : request->weight_sources) fill(&source.address);
 }
 
 // Tells this process from others of the same name, and from itself once it was started again.
@@ -114,6 +119,8 @@ class Node {
   bool LeaveIsOver();
   // The coordinator has no part of this worker any more: all but the weights goes.
   void EndSession();
+  Duration KeepsStageFor() const { return session_->cluster != 0 ? options_.orphan_timeout : Duration(kKeepStage); }
+  bool MayJoin(const ClusterFacts& facts);
   // The worker ends, as its model is about to change.
   void DropWorker();
   // A stage that computes can't be dropped before it is done.
@@ -135,6 +142,8 @@ class Node {
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<WeightStock> stock_;  // its server uses the port
+  std::unique_ptr<LinkProber> prober_;  // uses the stock
+  MachineSpeed speed_;
   NodeModel model_;
   NodeIdentity identity_;
   std::shared_ptr<Worker> worker_;
@@ -144,8 +153,12 @@ class Node {
   struct Session {
     uint64_t term = 0;
     uint64_t received = 0;  // the number of the last command
+    uint64_t cluster = 0;   // the id of a cluster whose coordinator has a state; 0 = it has none
+    bool replaced = false;  // another coordinator of the cluster is there: it gets the stage, not the membership
   };
   std::optional<Session> session_;
+  uint64_t cluster_ = 0;     // the id of the cluster that is joined
+  bool told_older_ = false;  // that a coordinator is there which was replaced
   Deadline detached_at_{};
   std::shared_ptr<EventOutbox> events_ = std::make_shared<EventOutbox>();
   std::atomic<bool> attached_{false}, dismissed_{false};
@@ -165,6 +178,27 @@ void Node::EndSession() {
   session_.reset();
   events_->Clear();
   if (worker_ != nullptr) worker_->Reset();
+}
+
+// Whether the coordinator with these facts may have this worker. What the one before gave it stays for one that takes
+// its place in the same cluster, and goes for any other.
+bool Node::MayJoin(const ClusterFacts& facts) {
+  cluster_ = facts.cluster_id;
+  if (!session_ || session_->term == facts.term) return true;
+  if (session_->cluster == 0 || session_->cluster != facts.cluster_id) {
+    EndSession();
+    return true;
+  }
+  if (facts.term < session_->term) {
+    if (!std::exchange(told_older_, true)) {
+      Say(fmt::format("waiting for another coordinator: {} has term {}, and has been replaced by one with term {}",
+                      options_.join, facts.term, session_->term));
+    }
+    return false;
+  }
+  told_older_ = false;
+  if (!std::exchange(session_->replaced, true)) worker_->AwaitTakeover();
+  return true;
 }
 
 void Node::DropWorker() {
@@ -208,6 +242,9 @@ Status Node::Listen() {
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
   stock_ = std::make_unique<WeightStock>(WeightCache(options_.cache, options_.cache_limit), port_.get());
   stock_->server().SetRate(options_.weights_rate);
+  prober_ = std::make_unique<LinkProber>(stock_.get(), [events = events_](StageProbed probed) {
+    events->Push({.worker = "", .epoch = {}, .what = std::move(probed)});
+  });
   return absl::OkStatus();
 }
 
@@ -230,7 +267,7 @@ Status Node::Run() {
   bool waiting = false;
   Status end;
   while (!Ends()) {
-    if (session_ && Clock::now() - detached_at_ > kKeepStage) EndSession();
+    if (session_ && Clock::now() - detached_at_ > KeepsStageFor()) EndSession();
     GYRE_ASSIGN_OR_RETURN(
         const auto channel,
         MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = identity_.current()}));
@@ -250,7 +287,10 @@ Status Node::Run() {
     waiting = false;
     const StatusOr<ClusterFacts> facts = Decode(info);
     end = facts.status();
-    if (end.ok() && session_ && session_->term != facts->term) EndSession();
+    if (end.ok() && !MayJoin(*facts)) {
+      Sleep(milliseconds(500));
+      continue;
+    }
     if (end.ok() && port_ == nullptr) end = Listen();
     if (end.ok()) {
       end = model_.OpenFor(*facts, *stub, *stock_, worker_ != nullptr);
@@ -259,6 +299,10 @@ Status Node::Run() {
         if (!Ends()) Sleep(milliseconds(500));
         continue;
       }
+    }
+    if (end.ok() && options_.measure && worker_ == nullptr && speed_ == MachineSpeed{}) {
+      // Before it has layers, so that no step is slowed.
+      speed_ = options_.measure(model_.store() == nullptr ? model_.model()->path() : "");
     }
     if (end.ok() && !session_) end = WaitForStage();
     if (end.ok() && !Ends()) end = Attached(*stub);
@@ -294,6 +338,9 @@ void Node::OnCommand(const v1::Command& message) {
     control.Trace(trace->asked);
   } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
     identity_.TakeRevoked(revoked->crl);
+  } else if (auto* probe = std::get_if<ProbeCommand>(&command->what)) {
+    for (WeightSource& peer : probe->peers) FillInHost(coordinator_.host, &peer.address);
+    prober_->Ask(std::move(probe->peers), control.name(), options_.transport);
   } else if (std::holds_alternative<DismissCommand>(command->what)) {
     Say("dismissed by the coordinator");
     dismissed_ = true;
@@ -314,22 +361,27 @@ uint64_t Node::Memory() {
 
 WorkerHello Node::MakeHello() {
   const PieceStore* store = model_.store();
-  return {.name = name_,
+  const bool resumes = session_ && !session_->replaced;
+  const bool keeps = session_ && session_->replaced;
+  // Under another name the stage would be another worker's.
+  return {.name = keeps ? worker_->control().name() : name_,
           .ring_address = port_->address(),
           .model_hash = model_.model()->content_hash(),
-          .isa = IsaName(options_.isa),
+          .isa = options_.device->isa(),
           .threads = static_cast<uint32_t>(options_.threads),
           .memory = Memory(),
           .wish = options_.wish,
           .version = options_.version,
           .wire_types = options_.wire_types,
-          .prefill_matches_decode = PrefillMatchesDecode(options_.isa),
+          .prefill_matches_decode = options_.device->prefill_matches_decode(),
           .instance = instance_,
           .transport = options_.transport,
-          .resumes_term = session_ ? session_->term : 0,
-          .received = session_ ? session_->received : 0,
+          .resumes_term = resumes ? session_->term : 0,
+          .received = resumes ? session_->received : 0,
           .fetches = store != nullptr,
-          .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0};
+          .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0,
+          .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt,
+          .speed = speed_};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -385,9 +437,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     if (worker_ != nullptr) worker_->Stop();
     WorkerOptions w{.name = name,
                     .model = model_.model(),
-                    .isa = options_.isa,
+                    .device = options_.device,
                     .threads = options_.threads,
-                    .cpus = options_.cpus,
                     .exact = model_.exact(),
                     .port = port_.get(),
                     .weights = stock_.get()};
@@ -406,8 +457,10 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     Say(fmt::format("joined {} again as {}, as nothing had been lost", options_.join, name));
   } else {
     events_->Clear();
-    session_ = Session{.term = welcome->term};
+    const LayerRange kept = session_ ? worker_->running_layers() : LayerRange{};
+    session_ = Session{.term = welcome->term, .cluster = cluster_};
     Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, TcpPart(port_->address())));
+    if (kept.size() > 0) Say(fmt::format("layers {} are still here", FormatRange(kept)));
   }
   worker_->control().SetEventSink([events = events_](StageEvent e) { events->Push(std::move(e)); });
   attached_ = true;

@@ -10,7 +10,7 @@
 #include "base/member_load.h"
 #include "base/stage_control.h"
 #include "base/status.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 #include "model/weights.h"
 #include "transport/ring_port.h"
 
@@ -21,9 +21,8 @@ class WeightStock;
 struct WorkerOptions {
   std::string name;
   std::shared_ptr<const Model> model;
-  Isa isa = Isa::kRef;
-  int threads = 1;
-  std::vector<int> cpus;  // of each thread; empty = the system moves them
+  std::shared_ptr<Device> device = MakeCpuDevice(Isa::kRef, 1);  // all its stages share it
+  int threads = 1;                                               // of a CPU; the loader has as many
   bool exact = false;
   RingPort* port = nullptr;        // of this process; outlives the worker
   WeightStock* weights = nullptr;  // outlives it; null: the model's files are whole and nothing is compared
@@ -58,6 +57,11 @@ class Worker {
   // The coordinator is gone: running and prepared stages, their pages and links go; weights stay for the next Prepare.
   // Thread-safe; returns at once.
   void Reset();
+  // The coordinator is gone, and another one of the same cluster takes its place: the running stage stays, with weights
+  // and pages, and what is being prepared goes. Thread-safe; returns at once.
+  void AwaitTakeover();
+  // Layers that the running stage has; empty: there is none. Thread-safe.
+  LayerRange running_layers() const;
   int threads() const;
   // Thread-safe, all of these.
   WorkerStats stats() const;

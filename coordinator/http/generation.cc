@@ -56,19 +56,34 @@ std::string CommentOf(const Event& event) {
   return ": the ring has lost a worker; the request waits and goes on\n\n";
 }
 
-std::optional<ApiError> Generation::Start(std::vector<Request> requests) {
-  const std::function<void()> wake = exchange_.waker();
-  for (Request& request : requests) {
-    StreamOptions options;
-    options.ready = wake;
-    request.id = exchange_.request().id;
-    StatusOr<std::unique_ptr<EventStream>> stream = service_.Submit(std::move(request), std::move(options));
-    if (!stream.ok()) {
-      Drop();
-      return FromStatus(stream.status());
-    }
-    streams_.push_back(*std::move(stream));
-    ++running_;
+StreamOptions Generation::Waking() const {
+  StreamOptions options;
+  options.ready = exchange_.waker();
+  return options;
+}
+
+std::optional<ApiError> Generation::Add(StatusOr<std::unique_ptr<EventStream>> stream) {
+  if (!stream.ok()) {
+    Drop();
+    return FromStatus(stream.status());
+  }
+  streams_.push_back(*std::move(stream));
+  ++running_;
+  return std::nullopt;
+}
+
+std::optional<ApiError> Generation::Start(std::vector<Request> requests, const EventIds& ids) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].id = exchange_.request().id;
+    if (ids.on()) requests[i].take_up_id = ids.RequestId(i);
+    if (auto error = Add(service_.Submit(std::move(requests[i]), Waking()))) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> Generation::TakeUp(const EventIds& ids) {
+  for (size_t i = 0; i < ids.choices(); ++i) {
+    if (auto error = Add(service_.TakeUp(ids.RequestId(i), exchange_.request().caller.tenant, Waking()))) return error;
   }
   return std::nullopt;
 }
@@ -81,7 +96,7 @@ std::optional<Generation::Item> Generation::TryNext() {
     if (!event) continue;
     if (const auto* finished = std::get_if<Finished>(&*event)) {
       exchange_.CountTokens(finished->usage.prompt_tokens, finished->usage.generated_tokens);
-      streams_[index].reset();
+      ended_.push_back(std::move(streams_[index]));
       --running_;
     } else if (ErrorOf(*event)) {
       Drop();
@@ -93,6 +108,7 @@ std::optional<Generation::Item> Generation::TryNext() {
 
 void Generation::Drop() {
   streams_.clear();
+  ended_.clear();
   running_ = 0;
 }
 

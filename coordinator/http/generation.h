@@ -9,6 +9,7 @@
 
 #include "coordinator/event_stream.h"
 #include "coordinator/http/api_error.h"
+#include "coordinator/http/event_ids.h"
 #include "coordinator/http/exchange.h"
 #include "coordinator/service.h"
 
@@ -36,8 +37,11 @@ class Generation {
   // Exchange and service outlive it.
   Generation(Exchange& exchange, Service& service) : exchange_(exchange), service_(service) {}
 
-  // Starts all of them, or none.
-  std::optional<ApiError> Start(std::vector<Request> requests);
+  // Starts all of them, or none. `ids`: of the stream that they are read by, so that they can be taken up.
+  std::optional<ApiError> Start(std::vector<Request> requests, const EventIds& ids = {});
+  // Takes up those of a stream before, all or none: their events come again from the first one on. 404: they are not
+  // there, or are another caller's.
+  std::optional<ApiError> TakeUp(const EventIds& ids);
 
   struct Item {
     size_t index = 0;  // of the request
@@ -54,10 +58,13 @@ class Generation {
  private:
   // Cancels what runs.
   void Drop();
+  StreamOptions Waking() const;
+  std::optional<ApiError> Add(StatusOr<std::unique_ptr<EventStream>> stream);
 
   Exchange& exchange_;
   Service& service_;
   std::vector<std::unique_ptr<EventStream>> streams_;  // null: ended
+  std::vector<std::unique_ptr<EventStream>> ended_;    // can be taken up as long as the others
   size_t running_ = 0, turn_ = 0;
 };
 

@@ -2,7 +2,9 @@
 
 #include <chrono>
 
+#include "coordinator/http/event_ids.h"
 #include "coordinator/http/json_text.h"
+#include "coordinator/request_book.h"
 #include "fmt/format.h"
 
 namespace gyre::http {
@@ -131,7 +133,8 @@ Awaitable<void> RunWhole(Exchange& exchange, Generation& generation, OpenAiAnswe
 
 // Appends what is there. The error ends the answer.
 std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generation& generation, OpenAiAnswer& answer,
-                                  Reader& reader, std::string* out) {
+                                  Reader& reader, EventIds& ids, std::string* out) {
+  std::string events;
   for (; item; item = generation.TryNext()) {
     Delta delta;
     if (std::holds_alternative<Waiting>(item->event)) {
@@ -139,24 +142,31 @@ std::optional<ApiError> AppendAll(std::optional<Generation::Item> item, Generati
       continue;
     }
     if (std::optional<ApiError> error = reader.Take(*std::move(item), &delta)) return error;
-    answer.AppendDelta(delta, out);
+    events.clear();
+    answer.AppendDelta(delta, &events);
+    ids.AppendChoice(delta.choice, events, out);
     if (out->size() >= kWriteBytes) break;
   }
-  if (generation.ended()) answer.AppendEnd(reader.usage(), out);
+  if (generation.ended()) {
+    events.clear();
+    answer.AppendEnd(reader.usage(), &events);
+    ids.AppendWhole(events, out);
+  }
   return std::nullopt;
 }
 
 // The answer begins with the first event, so that a request that fails before it has an HTTP status that says so; or
 // with a comment when that takes long, as proxies and clients give up connections that are silent.
 Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnswer& answer, Reader& reader,
-                          Duration ping) {
+                          EventIds& ids, Duration ping) {
   bool begun = false, failed = false;
-  std::string out;
-  answer.AppendBegin(&out);
+  std::string out, beginning;
+  answer.AppendBegin(&beginning);
+  ids.AppendWhole(beginning, &out);
   while (!failed && !generation.ended()) {
     std::optional<Generation::Item> item = generation.TryNext();
     if (item) {
-      std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, &out);
+      std::optional<ApiError> error = AppendAll(std::move(item), generation, answer, reader, ids, &out);
       if (error && !begun) {
         co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
         co_return;
@@ -182,6 +192,25 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
   }
 }
 
+// Starts the requests, or takes up those that the client saw events of.
+std::optional<ApiError> OpenStream(const Exchange& exchange, const Service& service, const OpenAiAnswer& answer,
+                                   std::vector<Request> requests, Generation& generation, EventIds* ids) {
+  const std::string* const last = LastEventId(exchange.request());
+  if (last == nullptr) {
+    if (answer.stream() && service.streams().keeps()) {
+      *ids = EventIds(NewRequestId(exchange.request().id), requests.size());
+    }
+    return generation.Start(std::move(requests), *ids);
+  }
+  StatusOr<EventIds> before = EventIds::Parse(*last);
+  if (!before.ok()) return FromStatus(before.status());
+  if (!answer.stream() || before->choices() != requests.size()) {
+    return Unprocessable("Last-Event-ID takes a stream up: the request must be the one that it was asked by");
+  }
+  *ids = *std::move(before);
+  return generation.TakeUp(*ids);
+}
+
 }  // namespace
 
 void OpenAiAnswer::PartRequests(const ApiContext& context) {
@@ -204,14 +233,15 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   Generation generation(exchange, context.service);
   std::vector<Request> requests = answer->TakeRequests();
   const size_t count = requests.size();
-  if (!error) error = generation.Start(std::move(requests));
+  EventIds ids;
+  if (!error) error = OpenStream(exchange, context.service, *answer, std::move(requests), generation, &ids);
   if (error) {
     co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
     co_return;
   }
   Reader reader(context.service, *answer, count);
   if (answer->stream()) {
-    co_await RunStream(exchange, generation, *answer, reader, context.stream_ping);
+    co_await RunStream(exchange, generation, *answer, reader, ids, context.stream_ping);
   } else {
     co_await RunWhole(exchange, generation, *answer, reader, count);
   }

@@ -15,7 +15,7 @@ namespace json = boost::json;
 class ChatAnswer : public OpenAiAnswer {
  public:
   ChatAnswer(const ApiContext& context, const HttpRequest& request)
-      : context_(context), id_("chatcmpl-" + request.id), tenant_(request.caller.tenant) {}
+      : context_(context), id_("chatcmpl-" + AnswerId(request)), tenant_(request.caller.tenant) {}
 
   std::optional<ApiError> Read(std::string_view body) override;
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;

@@ -15,7 +15,7 @@ namespace json = boost::json;
 class CompletionAnswer : public OpenAiAnswer {
  public:
   CompletionAnswer(const ApiContext& context, const HttpRequest& request)
-      : context_(context), id_("cmpl-" + request.id), tenant_(request.caller.tenant) {}
+      : context_(context), id_("cmpl-" + AnswerId(request)), tenant_(request.caller.tenant) {}
 
   std::optional<ApiError> Read(std::string_view body) override;
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;

@@ -17,7 +17,7 @@ namespace json = boost::json;
 class ResponsesAnswer : public OpenAiAnswer {
  public:
   ResponsesAnswer(const ApiContext& context, const HttpRequest& request)
-      : context_(context), id_(request.id), tenant_(request.caller.tenant) {}
+      : context_(context), id_(AnswerId(request)), tenant_(request.caller.tenant) {}
 
   std::optional<ApiError> Read(std::string_view body) override;
   std::string Whole(const std::vector<Choice>& choices, const UsageSum& usage) override;

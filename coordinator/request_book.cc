@@ -1,0 +1,148 @@
+#include "coordinator/request_book.h"
+
+#include <algorithm>
+#include <cctype>
+#include <span>
+#include <utility>
+
+#include "base/plan.h"
+#include "base/sha256.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kMaxId = 100;
+
+}  // namespace
+
+std::string NewRequestId(const std::string& call) {
+  const RingKey random = RandomRingKey();
+  return call + "-" + Hex(std::as_bytes(std::span(random)));
+}
+
+std::string CallOf(const std::string& request_id) { return request_id.substr(0, request_id.rfind('-')); }
+
+bool IsRequestId(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxId && std::all_of(text.begin(), text.end(), [](char c) {
+    return c == '-' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+  });
+}
+
+size_t RequestBook::BytesOf(const Entry& entry) {
+  size_t bytes = sizeof entry + entry.request->prompt.size() * sizeof(TokenId);
+  for (const std::string& stop : entry.request->stops) bytes += stop.size();
+  bytes += entry.request->sampling.logit_bias.size() * sizeof(std::pair<TokenId, float>);
+  for (const TokenEvent& token : entry.tokens) bytes += sizeof token + token.top.size() * sizeof(TokenLogprob);
+  return bytes;
+}
+
+void RequestBook::Begin(const Request& request, uint64_t reader) {
+  Erase(request.take_up_id);
+  Entry entry;
+  auto kept = std::make_shared<Request>(request);
+  entry.tokens = std::move(kept->generated);
+  kept->generated.clear();
+  entry.request = std::move(kept);
+  entry.reader = reader;
+  changed_.insert(request.take_up_id);
+  entries_.emplace(request.take_up_id, std::move(entry));
+}
+
+void RequestBook::OnToken(const std::string& id, uint64_t reader, const TokenEvent& token) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.reader != reader) return;
+  Entry& e = it->second;
+  if (++e.counted <= e.tokens.size()) return;
+  e.tokens.push_back(
+      {.token = token.token, .probability = token.probability, .text = {}, .logprob = token.logprob, .top = token.top});
+  changed_.insert(id);
+}
+
+void RequestBook::Leave(const std::string& id, uint64_t reader, Deadline now) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.reader != reader) return;
+  it->second.reader = 0;
+  it->second.until = now + limits_.resume_timeout;
+  unattended_.insert({it->second.until, id});
+  unattended_bytes_ += BytesOf(it->second);
+  while (unattended_.size() > limits_.unattended || unattended_bytes_ > limits_.unattended_bytes) {
+    Erase(std::string(unattended_.begin()->second));
+  }
+}
+
+void RequestBook::Forget(const std::string& id, uint64_t reader) {
+  const auto it = entries_.find(id);
+  if (it != entries_.end() && it->second.reader == reader) Erase(id);
+}
+
+void RequestBook::Erase(const std::string& id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  Attend(&it->second, 0);
+  changed_.erase(id);
+  if (it->second.stored) gone_.push_back(id);
+  entries_.erase(it);
+}
+
+// It is not among those without a reader any more.
+void RequestBook::Attend(Entry* entry, uint64_t reader) {
+  if (entry->until != kNoDeadline) {
+    unattended_.erase({entry->until, entry->request->take_up_id});
+    unattended_bytes_ -= BytesOf(*entry);
+  }
+  entry->until = kNoDeadline;
+  entry->reader = reader;
+  entry->counted = 0;
+}
+
+StatusOr<Request> RequestBook::TakeUp(const std::string& id, uint64_t tenant, uint64_t reader) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.request->tenant != tenant) {
+    return NotFound("there is no request of this id to take up: it was forgotten, or is another caller's");
+  }
+  Attend(&it->second, reader);
+  Request request = *it->second.request;
+  request.generated = it->second.tokens;
+  return request;
+}
+
+void RequestBook::Restore(Request request, Deadline now) {
+  const std::string id = request.take_up_id;
+  Begin(request, 0);
+  Entry& e = entries_.at(id);
+  e.stored = true;
+  e.written = e.tokens.size();
+  changed_.erase(id);
+  Leave(id, 0, now);
+}
+
+void RequestBook::Tick(Deadline now) {
+  while (!unattended_.empty() && unattended_.begin()->first <= now) Erase(std::string(unattended_.begin()->second));
+}
+
+RequestBook::Changes RequestBook::TakeChanges() {
+  Changes changes;
+  for (const std::string& id : changed_) {
+    Entry& e = entries_.at(id);
+    if (!e.stored) changes.begun.push_back(e.request);
+    e.stored = true;
+    if (e.written == e.tokens.size()) continue;
+    changes.tokens.push_back(
+        {id, e.written, {e.tokens.begin() + static_cast<std::ptrdiff_t>(e.written), e.tokens.end()}});
+    e.written = e.tokens.size();
+  }
+  changed_.clear();
+  changes.gone.swap(gone_);
+  return changes;
+}
+
+void RequestBook::StartAfresh() {
+  gone_.clear();
+  for (auto& [id, e] : entries_) {
+    e.stored = false;
+    e.written = 0;
+    changed_.insert(id);
+  }
+}
+
+}  // namespace gyre

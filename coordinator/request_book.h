@@ -1,0 +1,97 @@
+// The requests that can be taken up again, as a pure state machine: what happened and a clock value in; what is to be
+// written out. state_keeper.h has the thread and the store. docs/restart.md says what it is for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "coordinator/request.h"
+
+namespace gyre {
+
+// The id of a request that can be taken up: what the log knows its call by, and 128 random bits. Whoever has it may take
+// the request up, if the tenant is the same.
+std::string NewRequestId(const std::string& call);
+// The call's part of it.
+std::string CallOf(const std::string& request_id);
+// Letters, digits and '-' only, at most 100.
+bool IsRequestId(std::string_view text);
+
+struct BookLimits {
+  Duration resume_timeout = std::chrono::seconds(60);  // so long a request without a reader can be taken up
+  size_t unattended = 1024;                            // requests without a reader; the oldest go first
+  size_t unattended_bytes = size_t{128} << 20;         // what these hold
+};
+
+// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; what an earlier reader's stream says
+// counts no more.
+class RequestBook {
+ public:
+  explicit RequestBook(const BookLimits& limits) : limits_(limits) {}
+
+  // A request begins; what it has in `generated` counts as drawn. An id that is known is replaced.
+  void Begin(const Request& request, uint64_t reader);
+  // A token has an event, a new one or one from before a TakeUp, in their order.
+  void OnToken(const std::string& id, uint64_t reader, const TokenEvent& token);
+  // Nobody reads it any more, or it has come to its end: it can be taken up for some time.
+  void Leave(const std::string& id, uint64_t reader, Deadline now);
+  // It has failed, or was never begun.
+  void Forget(const std::string& id, uint64_t reader);
+  // Gives the request to a new reader, with all that was drawn in `generated`. kNotFound: there is none of that id and
+  // tenant.
+  StatusOr<Request> TakeUp(const std::string& id, uint64_t tenant, uint64_t reader);
+  // From the store, without a reader.
+  void Restore(Request request, Deadline now);
+  // Forgets those whose time is over.
+  void Tick(Deadline now);
+  // When Tick is due.
+  Deadline deadline() const { return unattended_.empty() ? kNoDeadline : unattended_.begin()->first; }
+  size_t size() const { return entries_.size(); }
+
+  struct Changes {
+    std::vector<std::shared_ptr<const Request>> begun;  // without `generated`
+    struct Tokens {
+      std::string id;
+      uint64_t first = 0;
+      std::vector<TokenEvent> tokens;
+    };
+    std::vector<Tokens> tokens;
+    std::vector<std::string> gone;
+    bool empty() const { return begun.empty() && tokens.empty() && gone.empty(); }
+  };
+  bool changed() const { return !changed_.empty() || !gone_.empty(); }
+  // Since the last call.
+  Changes TakeChanges();
+  // What was taken before did not reach the store: the next changes are all that there is.
+  void StartAfresh();
+
+ private:
+  struct Entry {
+    std::shared_ptr<const Request> request;
+    std::vector<TokenEvent> tokens;
+    size_t counted = 0;  // events of the present reader
+    size_t written = 0;  // tokens in the store, or on their way there
+    bool stored = false;
+    uint64_t reader = 0;  // 0: nobody
+    Deadline until = kNoDeadline;
+  };
+  static size_t BytesOf(const Entry& entry);
+  void Attend(Entry* entry, uint64_t reader);
+  void Erase(const std::string& id);
+
+  const BookLimits limits_;
+  std::unordered_map<std::string, Entry> entries_;
+  std::set<std::string> changed_;                         // ids
+  std::vector<std::string> gone_;                         // of those that are stored
+  std::set<std::pair<Deadline, std::string>> unattended_;
+  size_t unattended_bytes_ = 0;
+};
+
+}  // namespace gyre

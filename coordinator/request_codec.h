@@ -1,0 +1,25 @@
+// Requests as gRPC's messages: on the wire, and in the coordinator's state. Pure functions, thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "coordinator/request.h"
+#include "gyre/v1/inference.pb.h"
+
+namespace gyre {
+
+// All but the deadline and the id. Of what was generated the ids only.
+v1::GenerateRequest EncodeRequest(const Request& request);
+// The other way; a field that is not set has its default.
+Request DecodeRequest(const v1::GenerateRequest& message);
+SamplingParams DecodeSampling(const v1::Sampling& message);
+
+// Tokens as the state has them: everything but their texts.
+std::string EncodeTokens(const std::vector<TokenEvent>& tokens, size_t from);
+// Appends them. kDataLoss: these are none.
+Status DecodeTokens(std::string_view bytes, std::vector<TokenEvent>* tokens);
+
+}  // namespace gyre

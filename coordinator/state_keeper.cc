@@ -1,0 +1,297 @@
+#include "coordinator/state_keeper.h"
+
+#include <pthread.h>
+
+#include <future>
+#include <utility>
+
+#include "base/log.h"
+#include "coordinator/request_codec.h"
+#include "gyre/v1/state.pb.h"
+
+namespace gyre {
+namespace {
+
+// Requests that begin close together are written together.
+constexpr Duration kLeastGap = std::chrono::milliseconds(1);
+constexpr Duration kRetry = std::chrono::seconds(1);
+
+int64_t UnixMillis(Deadline deadline) {
+  const auto at = std::chrono::system_clock::now().time_since_epoch() + (deadline - Clock::now());
+  return std::chrono::duration_cast<std::chrono::milliseconds>(at).count();
+}
+Deadline FromUnixMillis(int64_t ms) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return Clock::now() + (std::chrono::milliseconds(ms) - std::chrono::duration_cast<std::chrono::milliseconds>(now));
+}
+
+std::string EncodeStored(const Request& request) {
+  v1::StoredRequest out;
+  *out.mutable_request() = EncodeRequest(request);
+  if (request.deadline != kNoDeadline) out.set_deadline_ms(UnixMillis(request.deadline));
+  return out.SerializeAsString();
+}
+
+StatusOr<Request> DecodeStored(const StoredState::OpenRequest& stored) {
+  v1::StoredRequest message;
+  if (!message.ParseFromString(stored.request)) return DataLoss("the state's request {} can't be read", stored.id);
+  Request request = DecodeRequest(message.request());
+  request.take_up_id = stored.id;
+  request.id = CallOf(stored.id);
+  if (message.has_deadline_ms()) request.deadline = FromUnixMillis(message.deadline_ms());
+  for (const std::string& tokens : stored.tokens) {
+    GYRE_RETURN_IF_ERROR(Annotate(DecodeTokens(tokens, &request.generated), "the state's request " + stored.id));
+  }
+  return request;
+}
+
+std::string EncodeServing(const ServingRecord& record) {
+  v1::StoredServing out;
+  out.set_model_hash(record.model_hash);
+  out.set_context(record.context);
+  out.set_num_blocks(record.num_blocks);
+  out.set_block_size(record.block_size);
+  return out.SerializeAsString();
+}
+
+// Not under the keeper's lock, as prompts may be long.
+void Encode(const RequestBook::Changes& changes, StateBatch* batch) {
+  batch->gone = changes.gone;
+  for (const auto& request : changes.begun) batch->begun.push_back({request->take_up_id, EncodeStored(*request)});
+  for (const RequestBook::Changes::Tokens& t : changes.tokens) {
+    batch->tokens.push_back({t.id, t.first, EncodeTokens(t.tokens, 0)});
+  }
+}
+
+}  // namespace
+
+std::string EncodeCluster(const ClusterRecord& record) {
+  v1::StoredCluster out;
+  for (const ClusterRecord::Stage& s : record.stages) {
+    v1::StoredStage* stage = out.add_stages();
+    stage->set_worker(s.worker);
+    stage->mutable_layers()->set_begin(s.layers.begin);
+    stage->mutable_layers()->set_end(s.layers.end);
+  }
+  out.set_num_blocks(record.num_blocks);
+  out.set_on_workers(record.on_workers);
+  for (const std::string& name : record.drained) out.add_drained(name);
+  return out.SerializeAsString();
+}
+
+StatusOr<ClusterRecord> DecodeCluster(const std::string& bytes) {
+  v1::StoredCluster message;
+  if (!message.ParseFromString(bytes)) return DataLoss("the state's plan can't be read");
+  ClusterRecord record;
+  for (const v1::StoredStage& s : message.stages()) {
+    record.stages.push_back({s.worker(), {s.layers().begin(), s.layers().end()}});
+  }
+  record.num_blocks = message.num_blocks();
+  record.on_workers = message.on_workers();
+  record.drained.insert(message.drained().begin(), message.drained().end());
+  return record;
+}
+
+StateKeeper::StateKeeper(std::unique_ptr<StateStore> store, const StoredState& found, const KeeperOptions& options)
+    : store_(std::move(store)),
+      options_(options),
+      term_(found.term),
+      cluster_id_(found.cluster_id),
+      book_(options.requests) {}
+
+StatusOr<std::unique_ptr<StateKeeper>> StateKeeper::Start(std::unique_ptr<StateStore> store, const StoredState& found,
+                                                          const KeeperOptions& options) {
+  std::unique_ptr<StateKeeper> keeper(new StateKeeper(std::move(store), found, options));
+  GYRE_RETURN_IF_ERROR(keeper->Restore(found));
+  keeper->thread_ = std::thread([k = keeper.get()] {
+    pthread_setname_np(pthread_self(), "state");
+    // The edge of the thread: without it nobody would notice that nothing is kept any more.
+    try {
+      k->Loop();
+    } catch (const std::exception& e) {
+      Log(LogLevel::kError, "the thread that keeps the state failed, so this process ends: {}", e.what());
+      std::abort();
+    }
+  });
+  return keeper;
+}
+
+StateKeeper::~StateKeeper() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+Status StateKeeper::Restore(const StoredState& found) {
+  if (!found.cluster.empty()) {
+    GYRE_ASSIGN_OR_RETURN(cluster_, DecodeCluster(found.cluster));
+  }
+  if (!found.serving.empty()) {
+    v1::StoredServing message;
+    if (!message.ParseFromString(found.serving)) return DataLoss("the state's settings can't be read");
+    serving_ = ServingRecord{.model_hash = message.model_hash(),
+                             .context = message.context(),
+                             .num_blocks = message.num_blocks(),
+                             .block_size = message.block_size()};
+  }
+  const Deadline now = Clock::now();
+  MutexLock lock(&mutex_);
+  for (const StoredState::OpenRequest& stored : found.requests) {
+    GYRE_ASSIGN_OR_RETURN(Request request, DecodeStored(stored));
+    book_.Restore(std::move(request), now);
+  }
+  return absl::OkStatus();
+}
+
+void StateKeeper::Serve(const ServingRecord& record) {
+  if (serving_ && serving_->model_hash != record.model_hash) {
+    MutexLock lock(&mutex_);
+    if (book_.size() > 0 || cluster_) {
+      LogLine(LogLevel::kWarn, "the state is of another model: its plan and its requests are forgotten");
+    }
+    book_.Tick(kNoDeadline);
+    cluster_.reset();
+    new_cluster_ = EncodeCluster({});
+  }
+  if (serving_ == record) return;
+  serving_ = record;
+  MutexLock lock(&mutex_);
+  new_serving_ = EncodeServing(record);
+  changed_.Signal();
+}
+
+void StateKeeper::Record(const ClusterRecord& record) {
+  std::string bytes = EncodeCluster(record);
+  MutexLock lock(&mutex_);
+  new_cluster_ = std::move(bytes);
+  urgent_ = true;
+  changed_.Signal();
+}
+
+void StateKeeper::Begin(const Request& request, uint64_t reader, std::function<void()> durable) {
+  MutexLock lock(&mutex_);
+  book_.Begin(request, reader);
+  waiting_.push_back(std::move(durable));
+  urgent_ = true;
+  changed_.Signal();
+}
+
+void StateKeeper::OnEvent(const std::string& id, uint64_t reader, const Event& event) {
+  MutexLock lock(&mutex_);
+  const bool idle = !book_.changed();
+  if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    book_.OnToken(id, reader, *token);
+  } else if (const auto* failed = std::get_if<Failed>(&event)) {
+    // Without a ring, or with an engine that ends, it may go on later.
+    if (absl::IsUnavailable(failed->status)) {
+      book_.Leave(id, reader, Clock::now());
+    } else {
+      book_.Forget(id, reader);
+    }
+  }
+  if (idle) changed_.Signal();
+}
+
+void StateKeeper::Leave(const std::string& id, uint64_t reader) {
+  MutexLock lock(&mutex_);
+  book_.Leave(id, reader, Clock::now());
+  changed_.Signal();
+}
+
+void StateKeeper::Forget(const std::string& id, uint64_t reader) {
+  MutexLock lock(&mutex_);
+  book_.Forget(id, reader);
+  changed_.Signal();
+}
+
+StatusOr<Request> StateKeeper::TakeUp(const std::string& id, uint64_t tenant, uint64_t reader) {
+  MutexLock lock(&mutex_);
+  book_.Tick(Clock::now());
+  return book_.TakeUp(id, tenant, reader);
+}
+
+size_t StateKeeper::open_requests() const {
+  MutexLock lock(&mutex_);
+  return book_.size();
+}
+
+Status StateKeeper::Flush() {
+  auto written = std::make_shared<std::promise<void>>();
+  {
+    MutexLock lock(&mutex_);
+    waiting_.push_back([written] { written->set_value(); });
+    urgent_ = true;
+    changed_.Signal();
+  }
+  written->get_future().wait();
+  MutexLock lock(&mutex_);
+  return last_write_;
+}
+
+// When what changed is to be written.
+Deadline StateKeeper::NextWrite() const {
+  // Nobody waits for a store that fails.
+  if (urgent_) return last_write_.ok() ? written_at_ + kLeastGap : Deadline{};
+  if (!last_write_.ok()) return written_at_ + kRetry;
+  const bool changed = book_.changed() || new_cluster_ || new_serving_;
+  return std::min(changed ? written_at_ + options_.write_interval : kNoDeadline, book_.deadline());
+}
+
+void StateKeeper::Loop() {
+  for (bool last = false; !last;) {
+    RequestBook::Changes changes;
+    StateBatch batch;
+    std::vector<std::function<void()>> waiting;
+    bool try_it = true, failed_before = false;
+    {
+      MutexLock lock(&mutex_);
+      while (!stopping_ && Clock::now() < NextWrite()) changed_.WaitUntil(&mutex_, NextWrite());
+      last = stopping_;
+      waiting.swap(waiting_);
+      urgent_ = false;
+      failed_before = !last_write_.ok();
+      try_it = last || !failed_before || Clock::now() >= written_at_ + kRetry;
+      if (try_it) {
+        book_.Tick(Clock::now());
+        if (failed_before) book_.StartAfresh();
+        batch.afresh = failed_before;
+        changes = book_.TakeChanges();
+        batch.cluster = std::exchange(new_cluster_, std::nullopt);
+        batch.serving = std::exchange(new_serving_, std::nullopt);
+      }
+    }
+    if (try_it) {
+      Encode(changes, &batch);
+      const Status status = batch.empty() ? absl::OkStatus() : store_->Write(batch);
+      MutexLock lock(&mutex_);
+      written_at_ = Clock::now();
+      last_write_ = status;
+      if (!status.ok()) {
+        if (!new_cluster_) new_cluster_ = std::move(batch.cluster);
+        if (!new_serving_) new_serving_ = std::move(batch.serving);
+      }
+    }
+    if (try_it) Tell(failed_before);
+    for (auto& done : waiting) done();
+  }
+}
+
+// Once for each change.
+void StateKeeper::Tell(bool failed_before) {
+  Status status;
+  {
+    MutexLock lock(&mutex_);
+    status = last_write_;
+  }
+  if (!status.ok() && !failed_before) {
+    Log(LogLevel::kError, "the state can't be written: {}; until it can, a restart would lose what is new",
+        Message(status));
+  } else if (status.ok() && failed_before) {
+    LogLine(LogLevel::kWarn, "the state is written again");
+  }
+}
+
+}  // namespace gyre

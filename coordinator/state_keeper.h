@@ -1,0 +1,96 @@
+// Keeps the coordinator's state: what changes goes to the store on a thread of its own, in batches, so that nobody
+// waits for a disk. docs/restart.md says what is kept and why.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "coordinator/cluster_types.h"
+#include "coordinator/request_book.h"
+#include "coordinator/state_store.h"
+
+namespace gyre {
+
+// For which model and which KV cache the state was made.
+struct ServingRecord {
+  uint64_t model_hash = 0;
+  uint32_t context = 0, num_blocks = 0, block_size = 0;
+  bool operator==(const ServingRecord&) const = default;
+};
+
+struct KeeperOptions {
+  BookLimits requests;
+  Duration write_interval = std::chrono::milliseconds(50);  // of tokens; what begins is written at once
+};
+
+// Thread-safe, and every call returns at once.
+class StateKeeper {
+ public:
+  // `found` is what OpenSqliteStore has read. kDataLoss: it can't be understood.
+  static StatusOr<std::unique_ptr<StateKeeper>> Start(std::unique_ptr<StateStore> store, const StoredState& found,
+                                                      const KeeperOptions& options);
+  // Writes what is left.
+  ~StateKeeper();
+
+  uint64_t term() const { return term_; }
+  uint64_t cluster_id() const { return cluster_id_; }
+  // As the store had them at the start; nullopt: it had none.
+  const std::optional<ClusterRecord>& cluster() const { return cluster_; }
+  const std::optional<ServingRecord>& serving() const { return serving_; }
+  // What is served from now on. With another model requests and plan of the one before are forgotten.
+  void Serve(const ServingRecord& record);
+  void Record(const ClusterRecord& record);
+
+  // Requests: see RequestBook. What has no events yet may be taken up too.
+  uint64_t NewReader() { return next_reader_++; }
+  // `durable` is called once, on the keeper's thread, when the request is in the store, or when the store failed: then
+  // it lives as long as this process.
+  void Begin(const Request& request, uint64_t reader, std::function<void()> durable);
+  void OnEvent(const std::string& id, uint64_t reader, const Event& event);
+  void Leave(const std::string& id, uint64_t reader);
+  void Forget(const std::string& id, uint64_t reader);
+  StatusOr<Request> TakeUp(const std::string& id, uint64_t tenant, uint64_t reader);
+  size_t open_requests() const;
+  // Waits until all that was said before is written.
+  Status Flush();
+
+ private:
+  StateKeeper(std::unique_ptr<StateStore> store, const StoredState& found, const KeeperOptions& options);
+  Status Restore(const StoredState& found);
+  void Loop();
+  void Tell(bool failed_before);
+  Deadline NextWrite() const GYRE_REQUIRES(mutex_);
+
+  const std::unique_ptr<StateStore> store_;
+  const KeeperOptions options_;
+  const uint64_t term_, cluster_id_;
+  std::optional<ClusterRecord> cluster_;
+  std::optional<ServingRecord> serving_;
+  std::atomic<uint64_t> next_reader_{1};
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  RequestBook book_ GYRE_GUARDED_BY(mutex_);
+  std::optional<std::string> new_cluster_ GYRE_GUARDED_BY(mutex_), new_serving_ GYRE_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> waiting_ GYRE_GUARDED_BY(mutex_);  // for the next write
+  bool urgent_ GYRE_GUARDED_BY(mutex_) = false;
+  bool stopping_ GYRE_GUARDED_BY(mutex_) = false;
+  Status last_write_ GYRE_GUARDED_BY(mutex_);
+  Deadline written_at_ GYRE_GUARDED_BY(mutex_){};
+  std::thread thread_;
+};
+
+// The record as the store's value, and back. kDataLoss.
+std::string EncodeCluster(const ClusterRecord& record);
+StatusOr<ClusterRecord> DecodeCluster(const std::string& bytes);
+
+}  // namespace gyre
