@@ -3,7 +3,7 @@
 //
 //   cluster_bench overhead MODEL      3 workers, one stream
 //   cluster_bench pair MODEL          2 workers with one core each, against one process on one core and on both
-//   cluster_bench tls MODEL           3 workers over TLS against 3 over plain TCP
+//   cluster_bench tls MODEL           3 workers over TLS, and over sealed UDP, against 3 over plain TCP
 //   cluster_bench resize MODEL        8 sequences of 1,000 tokens, a quarter of the layers moved back and forth
 #include <algorithm>
 #include <atomic>
@@ -197,35 +197,36 @@ std::string Pair(const Flags& flags) {
       ratio(pair.prefill, both_cores.prefill), Median(pair.busy_first), Median(pair.busy_last));
 }
 
-// Rings that serve in turn, so that what else the machine does meets both.
+// Rings that serve in turn, so that what else the machine does meets all of them.
 std::string Tls(const Flags& flags) {
   const std::vector<std::pair<std::string, int>> workers{{"", 1}, {"", 1}, {"", 1}};
-  testing::TestAuthority authority;
-  Ring plain(flags, workers, nullptr, {"--transport", "tcp"}),
-      secured(flags, workers, &authority, {"--transport", "tcp"});
+  testing::TestAuthority of_tls, of_udp;
+  Ring plain(flags, workers, nullptr, {"--transport", "tcp"}), tls(flags, workers, &of_tls, {"--transport", "tcp"}),
+      udp(flags, workers, &of_udp, {"--transport", "udp"});
   struct Result {
     std::vector<double> one, many, prefill;
-  } results[2];
-  Ring* const rings[2] = {&plain, &secured};
-  for (Ring* ring : rings) Stream(ring->address(), 4, 64, 100);
+  } results[3];
+  Ring* const rings[3] = {&plain, &tls, &udp};
+  for (Ring* ring : rings) Stream(ring->address(), 4, 64, 50);
   for (int run = 0; run < flags.runs; ++run) {
-    for (int i = 0; i < 2; ++i) {
-      const int which = run % 2 == 0 ? i : 1 - i;
+    for (int i = 0; i < 3; ++i) {
+      const int which = (run + i) % 3;
       Ring& ring = *rings[which];
       Result& r = results[which];
-      r.one.push_back(Stream(ring.address(), 1, 8, 400).decode);
-      r.many.push_back(Stream(ring.address(), 8, 8, 200).decode);
-      r.prefill.push_back(Stream(ring.address(), 1, 1500, 2).prefill);
+      r.one.push_back(Stream(ring.address(), 1, 8, 60).decode);
+      r.many.push_back(Stream(ring.address(), 8, 8, 60).decode);
+      r.prefill.push_back(Stream(ring.address(), 1, 1000, 2).prefill);
     }
   }
-  const auto ratio = [&](std::vector<double> Result::*what) {
-    return Median(results[1].*what) / Median(results[0].*what);
+  const auto show = [&](const char* name, Result& r) {
+    const auto against = [&](std::vector<double> Result::*what) { return Median(r.*what) / Median(results[0].*what); };
+    return fmt::format(
+        "\"{}\": {{\"decode_1\": {:.1f}, \"decode_1_against_plain\": {:.3f}, \"decode_8\": {:.1f}, "
+        "\"decode_8_against_plain\": {:.3f}, \"prefill_1000\": {:.1f}, \"prefill_1000_against_plain\": {:.3f}}}",
+        name, Median(r.one), against(&Result::one), Median(r.many), against(&Result::many), Median(r.prefill),
+        against(&Result::prefill));
   };
-  return fmt::format(
-      "\"tls\": {{\"decode_1\": {:.1f}, \"decode_1_against_plain\": {:.3f}, \"decode_8\": {:.1f}, "
-      "\"decode_8_against_plain\": {:.3f}, \"prefill_1500\": {:.1f}, \"prefill_1500_against_plain\": {:.3f}}}",
-      Median(results[1].one), ratio(&Result::one), Median(results[1].many), ratio(&Result::many),
-      Median(results[1].prefill), ratio(&Result::prefill));
+  return fmt::format("{}, {}, {}", show("plain", results[0]), show("tls", results[1]), show("udp", results[2]));
 }
 
 std::string Resize(const Flags& flags) {
@@ -294,7 +295,7 @@ int main(int argc, char** argv) {
   };
   add("overhead", "microseconds a token outside the stages, 3 workers", Overhead);
   add("pair", "two workers of a core each against one process", Pair);
-  add("tls", "3 workers over TLS against 3 over plain TCP", Tls);
+  add("tls", "3 workers over TLS, and over sealed UDP, against 3 over plain TCP", Tls);
   add("resize", "how long a resize holds the engine", Resize);
   CLI11_PARSE(app, argc, argv);
   bench::PrintResult(flags.model, flags.runs, what(flags));

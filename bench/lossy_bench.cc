@@ -4,6 +4,7 @@
 //
 //   lossy_bench MODEL [--loss 0.05] [--reorder 0.02] [--delay-ms 10] [--mbit 1000] [--streams 8] [--tokens 100] [--runs
 //   3] lossy_bench bytes ...            bytes through one connection instead of tokens
+//   lossy_bench MODEL --steps 0,1,2,... over TCP without loss, with so many steps in flight; 0: as many as are chosen
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -43,6 +44,7 @@ struct Flags {
   int streams = 8, runs = 3, prompt = 16;
   uint32_t tokens = 100;
   double seconds = 5;
+  std::vector<int> steps;
 };
 
 [[noreturn]] void Fail(const std::string& why) {
@@ -89,6 +91,7 @@ void Client(const Flags& flags) {
 struct Case {
   const char* carrier;
   bool lossy;
+  int steps = 0;  // in flight; 0: the program chooses
 };
 
 std::string Word(const std::string& text, const std::string& after, int n) {
@@ -112,9 +115,11 @@ void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
   LossyNetwork net(3, path);
   if (!net.why_not().empty()) Fail(net.why_not());
   const std::string address = LossyNetwork::Address(1) + ":7070";
-  Process serve(
-      net.On(1, {flags.gyre, "serve", flags.model, "--cluster", address, "--insecure", "--no-local", "--min-workers",
-                 "2", "--ctx", "2048", "--kv-tokens", "36000", "--no-prefix-cache", "--transport", c.carrier}));
+  std::vector<std::string> command{
+      flags.gyre, "serve", flags.model, "--cluster",   address, "--insecure",        "--no-local",  "--min-workers",
+      "2",        "--ctx", "2048",      "--kv-tokens", "36000", "--no-prefix-cache", "--transport", c.carrier};
+  if (c.steps > 0) command.insert(command.end(), {"--steps-in-flight", std::to_string(c.steps)});
+  Process serve(net.On(1, command));
   if (!serve.WaitFor("listening ")) Fail(serve.output());
   std::vector<std::unique_ptr<Process>> workers;
   for (int host : {2, 3}) {
@@ -138,11 +143,12 @@ void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
   const double most = *std::max_element(rates.begin(), rates.end()),
                least = *std::min_element(rates.begin(), rates.end());
   fmt::print(
-      "{{\"carrier\": \"{}\", \"loss\": {}, \"reorder\": {}, \"tokens_per_s\": {:.1f}, \"from\": {:.1f}, \"to\": "
+      "{{\"carrier\": \"{}\", \"steps\": {}, \"loss\": {}, \"reorder\": {}, \"tokens_per_s\": {:.1f}, \"from\": "
       "{:.1f}, "
+      "\"to\": {:.1f}, "
       "\"texts\": \"{}\", \"packets\": {}, \"lost\": {}, \"queue_full\": {}{}}}\n",
-      c.carrier, path.loss, path.reorder, Median(rates), least, most, text, net.packets() - packets, net.lost() - lost,
-      net.full(), over ? "" : ", \"wrong_carrier\": true");
+      c.carrier, c.steps, path.loss, path.reorder, Median(rates), least, most, text, net.packets() - packets,
+      net.lost() - lost, net.full(), over ? "" : ", \"wrong_carrier\": true");
   std::fflush(stdout);
 }
 
@@ -241,6 +247,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", flags.tokens)->capture_default_str();
   app.add_option("--runs", flags.runs)->capture_default_str();
   app.add_option("--seconds", flags.seconds, "of a transfer")->capture_default_str();
+  app.add_option("--steps", flags.steps)->delimiter(',');
   app.add_option("--client", flags.client)->group("");
   app.add_option("--transfer", flags.transfer)->group("");
   app.add_option("--listen", flags.listen)->group("");
@@ -249,7 +256,10 @@ int main(int argc, char** argv) {
   if (!flags.client.empty()) return Client(flags), 0;
   if (!flags.listen.empty()) return Listen(flags), 0;
   if (!flags.transfer.empty()) return Transfer(flags), 0;
-  for (const Case& c : {Case{"tcp", false}, Case{"udp", false}, Case{"tcp", true}, Case{"udp", true}}) {
+  std::vector<Case> cases{{"tcp", false}, {"udp", false}, {"tcp", true}, {"udp", true}};
+  if (!flags.steps.empty()) cases.clear();
+  for (const int steps : flags.steps) cases.push_back({.carrier = "tcp", .lossy = false, .steps = steps});
+  for (const Case& c : cases) {
     LossyPath path{.megabits = flags.megabits, .delay = std::chrono::milliseconds(flags.delay_ms)};
     if (c.lossy) {
       path.loss = flags.loss;

@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/flag_checks.h"
 #include "coordinator/scheduler_types.h"
+#include "coordinator/steps_in_flight.h"
 #include "fmt/core.h"
 #include "kernels/isa.h"
 
@@ -182,6 +183,11 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* o) {
          "maximum prompt tokens per step while other requests generate text (default: as many as let such a step "
          "take 1.5 times as long as one without)")
       ->check(Whole(1))
+      ->type_name("N");
+  app->add_option("--steps-in-flight", o->steps_in_flight,
+                  "steps that go round the ring at once (default: as many as keep its slowest stage busy, by the times "
+                  "that are measured; more over long ways)")
+      ->check(Whole(1, StepsInFlight::kMost))
       ->type_name("N");
   app->add_option("--max-sequences", o->max_sequences,
                   "requests that run at once; more of them wait (default: 64, or --parallel if that is more)")

@@ -37,7 +37,8 @@ struct Ring {
 class Tracer;
 
 struct EngineOptions {
-  SchedulerOptions scheduler;  // max_in_flight and decode_groups follow the ring
+  SchedulerOptions scheduler;    // max_in_flight and decode_groups follow the ring
+  uint32_t steps_in_flight = 0;  // at most; 0: found from the ring's times
   RequestLimits limits;
   uint32_t model = 0;
   int vocab = 0;

@@ -86,9 +86,9 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     // Whether the old ring broke or a drain of it was given up: what it still owes will not be heard any more.
     LoseFlights(broke_);
     broke_ = absl::OkStatus();
-    // One more step than stages hides the coordinator's turn; a lone stage takes everything in one step.
-    scheduler_->SetRing(ring->stages == 1 ? 1 : ring->stages + 1, ring->stages, ring->prefill_matches_decode,
-                        ring->salt);
+    const uint32_t fixed = options_.steps_in_flight;
+    scheduler_->SetRing(fixed > 0 ? fixed : ring->stages + 1, fixed > 0 ? fixed : ring->stages,
+                        ring->prefill_matches_decode, ring->salt);
     if (ring->own_member) FailSuspects();
   }
   if (ring && awaited_) {

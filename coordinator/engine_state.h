@@ -127,7 +127,7 @@ class Engine::Impl {
   void DropStaleQuestions();
   void StashResults();
   void OnFrame(const Frame& frame);
-  void OnStepLanded(StepId step, const StepAnswer& answer);
+  void OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times);
   void OnStepFailed(StepId step, const StepError& error);
   void OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer);
   void Ask(const Sequence& s, uint32_t position);

@@ -82,7 +82,9 @@ void Engine::Impl::OnFrame(const Frame& frame) {
     case FrameKind::kAnswer: {
       StatusOr<StepAnswer> answer = DecodeStepAnswer(frame.payload);
       if (!answer.ok()) return Break(Annotate(answer.status(), "an answer of the last stage"));
-      return OnStepLanded(h.step, *answer);
+      const auto us = [](uint32_t n) { return Duration(std::chrono::microseconds(n)); };
+      return OnStepLanded(h.step, *answer,
+                          {.computed = us(h.computed_us), .slowest = us(h.slowest_us), .queued = h.queued});
     }
     case FrameKind::kStepError: {
       StatusOr<StepError> error = DecodeStepError(frame.payload);
@@ -99,9 +101,9 @@ void Engine::Impl::OnFrame(const Frame& frame) {
   }
 }
 
-void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer) {
+void Engine::Impl::OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times) {
   Trace(TraceKind::kStepLanded, static_cast<uint64_t>(step));
-  const LandedStep landed = scheduler_->Land(step, true, Now());
+  const LandedStep landed = scheduler_->Land(step, true, Now(), times);
   // Answers stand in the order of the step's items; an item whose rows were only computed has none.
   auto next = answer.rows.begin();
   for (const StepItem& item : landed.valid) {

@@ -169,14 +169,16 @@ Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
   return absl::OkStatus();
 }
 
-LandedStep Scheduler::Land(StepId step, bool ok, Deadline now) {
+LandedStep Scheduler::Land(StepId step, bool ok, Deadline now, const StepTimes& times) {
   LandedStep landed;
   if (rep_->flights.empty() || rep_->flights.front().step != step) return landed;
   Rep::Flight flight = std::move(rep_->flights.front());
   rep_->flights.pop_front();
   // The ring was free for it when the step before had landed.
-  if (ok)
+  if (ok) {
     rep_->budget.Observe(flight.decode_rows, flight.prompt_rows, now - std::max(flight.launched, rep_->last_landed));
+    rep_->depth.Observe(flight.decode_rows, flight.prompt_rows, now - flight.launched, times);
+  }
   rep_->last_landed = now;
   const bool alone = flight.items.size() == 1;
   for (auto& [s, item] : flight.items) rep_->LandItem(s, std::move(item), ok, alone, &landed);
@@ -234,6 +236,7 @@ void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool pre
   SchedulerOptions o = rep_->options;
   o.max_in_flight = max_in_flight;
   o.decode_groups = decode_groups;
+  rep_->depth.Begin(decode_groups);
   // Generated rows will be replayed as such, so their blocks must not be published as a prompt's.
   if (rep_->options.prefill_matches_decode && !prefill_matches_decode) {
     for (auto& [id, s] : rep_->sequences)
@@ -381,6 +384,8 @@ SchedulerStats Scheduler::stats() const {
   stats.num_slots = rep_->slots.num_slots();
   stats.tenants = static_cast<uint32_t>(rep_->tenants.size());
   stats.step_tokens = rep_->PromptLimit(0);
+  stats.most_in_flight = rep_->MostInFlight();
+  stats.decode_groups = rep_->Groups();
   return stats;
 }
 

@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "coordinator/scheduler_types.h"
+#include "coordinator/steps_in_flight.h"
 
 namespace gyre {
 
@@ -30,7 +31,8 @@ class Scheduler {
   // A step came back, in any state. Steps land in the order they were launched. ok = false: a stage failed it; its
   // sequences' later steps in flight are worthless too and all their rows are scheduled again, once these landed: each
   // sequence in a step of its own until a row of it lands, so that one bad sequence does not fail those beside it.
-  LandedStep Land(StepId step, bool ok, Deadline now = {});
+  // `times`: what the stages say of it.
+  LandedStep Land(StepId step, bool ok, Deadline now = {}, const StepTimes& times = {});
   // The token drawn after the sequence's last landed row. REQUIRES: a sample is owed (see LandedStep).
   // kResourceExhausted: max_positions is reached, the sequence must be removed (finish reason "length").
   Status Append(SeqId seq, TokenId token);

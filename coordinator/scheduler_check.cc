@@ -73,7 +73,8 @@ Status Scheduler::Rep::CheckLists() const {
 }
 
 Status Scheduler::Rep::CheckFlights() const {
-  if (flights.size() > options.max_in_flight) return Internal("{} steps in flight", flights.size());
+  if (flights.size() > (options.adapts_in_flight ? StepsInFlight::kMost : options.max_in_flight))
+    return Internal("{} steps in flight", flights.size());
   struct Seen {
     uint32_t steps = 0, end = 0;
   };

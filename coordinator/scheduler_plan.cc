@@ -77,9 +77,9 @@ uint32_t Scheduler::Rep::DecodeRows() const {
   // A further step beside those of all groups would take the few rows that came back last, and stay small for ever:
   // each step costs a pass over the weights. Waiting for the next group to land evens the groups out.
   const auto groups = std::count_if(flights.begin(), flights.end(), [](const Flight& f) { return f.decodes; });
-  if (groups >= static_cast<std::ptrdiff_t>(options.decode_groups)) return 0;
+  if (groups >= static_cast<std::ptrdiff_t>(Groups())) return 0;
   const auto decoding = std::count_if(running.begin(), running.end(), [](const Sequence* s) { return s->decoding(); });
-  return (static_cast<uint32_t>(decoding) + options.decode_groups - 1) / options.decode_groups;
+  return (static_cast<uint32_t>(decoding) + Groups() - 1) / Groups();
 }
 
 // Prompt rows that the step may have. While sequences decode, every step is on their way, one without rows of theirs
@@ -94,7 +94,7 @@ uint32_t Scheduler::Rep::PromptLimit(uint32_t decode_rows) const {
   if (options.step_tokens > 0) return options.step_tokens;
   const size_t places = options.max_sequences - std::min<size_t>(options.max_sequences, running.size());
   prompts += static_cast<uint32_t>(std::min(waiting.size(), places));
-  const uint32_t group = (decoding + options.decode_groups - 1) / options.decode_groups;
+  const uint32_t group = (decoding + Groups() - 1) / Groups();
   return budget.Rows(decode_rows > 0 ? decode_rows : group, prompts, decoding);
 }
 
@@ -214,7 +214,11 @@ void Scheduler::Rep::PlanTogether(Draft* draft) {
 
 std::optional<StepPlan> Scheduler::Next(Deadline now) {
   Rep& r = *rep_;
-  if (r.flights.size() >= r.options.max_in_flight) return std::nullopt;
+  if (r.options.adapts_in_flight) {
+    r.depth.Choose(static_cast<uint32_t>(
+        std::count_if(r.running.begin(), r.running.end(), [](const Rep::Sequence* s) { return s->decoding(); })));
+  }
+  if (r.flights.size() >= r.MostInFlight()) return std::nullopt;
   r.now = now;
   Rep::Draft draft;
   if (r.starved != nullptr && r.blocks.available() == 0) r.PreemptBelow(r.starved);

@@ -16,6 +16,7 @@
 #include "coordinator/scheduler.h"
 #include "coordinator/state_slots.h"
 #include "coordinator/step_budget.h"
+#include "coordinator/steps_in_flight.h"
 
 namespace gyre {
 
@@ -57,6 +58,8 @@ struct Scheduler::Rep {
   void PlanQueue(Draft* draft);
   bool PlanPrompt(Draft* draft);
   uint32_t DecodeRows() const;
+  uint32_t Groups() const { return options.adapts_in_flight ? depth.groups() : options.decode_groups; }
+  uint32_t MostInFlight() const { return options.adapts_in_flight ? depth.steps() : options.max_in_flight; }
   uint32_t PromptLimit(uint32_t decode_rows) const;
   uint32_t PromptRoom(const Draft& draft) const;
   bool Overdue(const Sequence& s) const;
@@ -136,6 +139,7 @@ struct Scheduler::Rep {
   uint64_t shared = 1;  // number of the next step that is not of one sequence alone
   std::unordered_map<uint64_t, Tenant> tenants;
   StepBudget budget;
+  StepsInFlight depth;
   double answer = 128;           // tokens that sequences generate, in the mean of those that ended lately
   Deadline now{};                // of the call that is under way
   Deadline last_landed{};        // of steps

@@ -40,6 +40,8 @@ struct SchedulerOptions {
   // stages. A step takes at most ceil(decoding / decode_groups) decode rows, and no more steps than groups with such
   // rows are in flight.
   uint32_t decode_groups = 1;
+  // Both numbers are found from what the stages say of steps (StepsInFlight), beginning with these.
+  bool adapts_in_flight = false;
   uint32_t max_rows = 512;      // rows of a step
   uint32_t chunk = 256;         // prompt rows of one sequence in a step at most; fewer where there are several stages
   uint32_t max_sequences = 64;  // running (admitted) at once
@@ -101,6 +103,7 @@ struct SchedulerStats {
   uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
   uint32_t slots_available = 0, snapshots = 0, num_slots = 0;
   uint32_t step_tokens = 0;  // prompt rows that a step may have beside the sequences that decode now
+  uint32_t most_in_flight = 0, decode_groups = 0;  // that are allowed now
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;
   // First admissions, and the time from Add to them; the admissions that follow preemptions come beside.
   uint64_t admitted = 0, readmitted = 0;

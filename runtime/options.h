@@ -51,17 +51,18 @@ struct ComputeOptions {
   bool exact = false;        // f32 activations with quantized weights too
   std::string wire = "f32";  // activation format between stages
   std::string kv_type = "f16";
-  uint64_t kv_tokens = 0;       // tokens of KV cache; 0 = parallel * context
-  uint32_t parallel = 1;        // sequences of the whole context that fit into the KV cache
-  uint32_t block_size = 16;     // tokens per KV block
-  uint32_t chunk = 256;         // prompt tokens of one sequence per step
-  uint32_t max_rows = 512;      // tokens per step
-  uint32_t max_sequences = 0;   // that run at once; 0 = 64, and as many as `parallel`
-  bool kv_reserve = false;      // each sequence holds KV blocks for the whole context while it runs
-  bool context_shift = false;   // a full context loses its older tokens and the text goes on
-  int32_t context_keep = 4;     // with context_shift: first tokens that stay; -1 = the whole prompt
-  std::string policy = "fcfs";  // who gets rows of a step first (SchedulerPolicy)
-  uint32_t step_tokens = 0;     // prompt tokens per step beside requests that decode; 0 = found by measuring
+  uint64_t kv_tokens = 0;        // tokens of KV cache; 0 = parallel * context
+  uint32_t parallel = 1;         // sequences of the whole context that fit into the KV cache
+  uint32_t block_size = 16;      // tokens per KV block
+  uint32_t chunk = 256;          // prompt tokens of one sequence per step
+  uint32_t max_rows = 512;       // tokens per step
+  uint32_t max_sequences = 0;    // that run at once; 0 = 64, and as many as `parallel`
+  bool kv_reserve = false;       // each sequence holds KV blocks for the whole context while it runs
+  bool context_shift = false;    // a full context loses its older tokens and the text goes on
+  int32_t context_keep = 4;      // with context_shift: first tokens that stay; -1 = the whole prompt
+  std::string policy = "fcfs";   // who gets rows of a step first (SchedulerPolicy)
+  uint32_t step_tokens = 0;      // prompt tokens per step beside requests that decode; 0 = found by measuring
+  uint32_t steps_in_flight = 0;  // 0 = found by measuring
   bool no_prefix_cache = false;
   bool no_chunked_prefill = false;
   bool no_continuous_batching = false;

@@ -166,6 +166,8 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   if (!policy) return InvalidArgument("--policy {}: expected fcfs, prefill_first or decode_round_robin", o.policy);
   e.scheduler.policy = *policy;
   e.scheduler.step_tokens = o.step_tokens;
+  e.scheduler.adapts_in_flight = o.steps_in_flight == 0;
+  e.steps_in_flight = o.steps_in_flight;
   e.scheduler.reserve_positions = o.kv_reserve ? context_ : 0;
   e.scheduler.prefix_cache = !o.no_prefix_cache;
   e.scheduler.chunked_prefill = !o.no_chunked_prefill;

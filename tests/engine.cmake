@@ -26,6 +26,11 @@ if(GYRE_TESTS)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
   add_dependencies(ring_tests gyre)
+  # What tshark records of insecure and of secured rings; skipped without it.
+  find_package(Python3 COMPONENTS Interpreter)
+  add_test(NAME ring_capture COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/capture/run $<TARGET_FILE:gyre>
+                                     ${PROJECT_SOURCE_DIR}/models/demo.gguf)
+  set_tests_properties(ring_capture PROPERTIES LABELS slow TIMEOUT 600 SKIP_RETURN_CODE 77)
 
   # Once more where a host that touches the device's memory crashes (docs/device.md): some of them always, all of them
   # with the label "far" (scripts/test --only far).

@@ -25,7 +25,10 @@ FrameHeader SampleHeader() {
           .step = StepId{0x1122},
           .rows = 3,
           .length = 0x4000,
-          .payload_crc = 0xAABBCCDD};
+          .payload_crc = 0xAABBCCDD,
+          .computed_us = 0x01020304,
+          .slowest_us = 0x0506,
+          .queued = true};
 }
 
 TEST(Crc32cTest, MatchesTheVectorsOfRfc3720) {
@@ -51,16 +54,16 @@ TEST(FrameTest, TheHeaderIsPinned) {
             "4000"
             "0300"
             "02"
-            "00"
+            "01"
             "03000000"
             "0807060504030201"
             "0900000000000000"
             "2211000000000000"
             "0040000000000000"
             "ddccbbaa"
-            "00000000"
-            "00000000"
-            "dc872a98");
+            "04030201"
+            "06050000"
+            "9225f3da");
   EXPECT_EQ(crc, fmt::format("{:08x}", __builtin_bswap32(Crc32cPortable(std::span(bytes).first(60)))));
   auto back = DecodeHeader(EncodeHeader(SampleHeader()));
   ASSERT_TRUE(back.ok()) << back.status();

@@ -336,6 +336,23 @@ TEST(UdpCoreTest, KeysAreRenewedOnTheWay) {
   EXPECT_GT(net.core(1).stats().phase, 5);
 }
 
+// Also where next to nothing passes: a link that only keeps alive.
+TEST(UdpCoreTest, KeysAreRenewedAfterATime) {
+  UdpNetwork net(Path(), 1, {.key_life = milliseconds(30000)});
+  Flow there(&net, 0), back(&net, 1);
+  for (int i = 0; i < 10; ++i) {
+    there.Write(1000);
+    there.Drain();
+    back.Write(1000);
+    back.Drain();
+    Pass(net, seconds(20));
+  }
+  for (int side : {0, 1}) {
+    EXPECT_GE(net.core(side).stats().phase, 3);
+    EXPECT_LE(net.core(side).stats().phase, 12);
+  }
+}
+
 TEST(UdpCoreTest, AKeyThatIsWornOutIsNotUsedFurther) {
   UdpNetwork net(Path(), 1, {.packets_a_key = 50});
   Flow flow(&net, 0);

@@ -55,6 +55,30 @@ TEST_F(WorkerLife, AnAnswerThatFitsNoFrameIsAStepError) {
   EXPECT_EQ(worker_->stats().step_errors, 2u);
 }
 
+// The coordinator learns from it how many steps the ring needs.
+TEST_F(WorkerLife, AStepSaysWhatItCostAndWhetherItWaited) {
+  Make({});
+  Run(1);
+  const auto header = [this] { return from_stage().Recv(After(kPatience))->header; };
+  std::this_thread::sleep_for(milliseconds(20));  // the stage waits
+  SendStep(1, 1, FullLogits(4));
+  const FrameHeader first = header();
+  EXPECT_GT(first.computed_us, 0u);
+  EXPECT_EQ(first.slowest_us, first.computed_us);
+  EXPECT_FALSE(first.queued);
+  // One that other stages have computed for a second, and one that comes while the stage is busy.
+  HoldStageThread();
+  SendStep(1, 2, FullLogits(4), 1'000'000);
+  SendStep(1, 3, FullLogits(4), UINT32_MAX);
+  std::this_thread::sleep_for(milliseconds(20));
+  release_ = true;
+  const FrameHeader second = header(), third = header();
+  EXPECT_GT(second.computed_us, 1'000'000u);
+  EXPECT_EQ(second.slowest_us, 1'000'000u);
+  EXPECT_TRUE(second.queued && third.queued);
+  EXPECT_EQ(third.computed_us, UINT32_MAX) << "no number begins anew";
+}
+
 TEST_F(WorkerLife, WithoutMemoryAStepFailsAndTheStageGoesOn) {
   Make(WithFatal());
   Run(1);

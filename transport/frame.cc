@@ -9,6 +9,7 @@ namespace gyre {
 namespace {
 
 constexpr size_t kCrcAt = kFrameHeaderBytes - 4;
+constexpr uint8_t kQueuedFlag = 1;
 
 }  // namespace
 
@@ -19,14 +20,15 @@ std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& h) {
   out.Put(h.header_bytes);
   out.Put(h.kind);
   out.Put(h.dtype);
-  out.Put(uint8_t{0});
+  out.Put(static_cast<uint8_t>(h.queued ? kQueuedFlag : 0));
   out.Put(h.rows);
   out.Put(h.epoch.term);
   out.Put(h.epoch.number);
   out.Put(h.step);
   out.Put(h.length);
   out.Put(h.payload_crc);
-  out.PadTo(kCrcAt);
+  out.Put(h.computed_us);
+  out.Put(h.slowest_us);
   out.Put(Crc32c(out.bytes()));
   std::array<std::byte, kFrameHeaderBytes> bytes;
   std::memcpy(bytes.data(), out.bytes().data(), kFrameHeaderBytes);
@@ -53,13 +55,15 @@ StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> bytes, uint64_t ma
   }
   h.kind = in.Get<FrameKind>();
   h.dtype = in.Get<WireType>();
-  in.Get<uint8_t>();
+  h.queued = (in.Get<uint8_t>() & kQueuedFlag) != 0;
   h.rows = in.Get<uint32_t>();
   h.epoch.term = in.Get<uint64_t>();
   h.epoch.number = in.Get<uint64_t>();
   h.step = in.Get<StepId>();
   h.length = in.Get<uint64_t>();
   h.payload_crc = in.Get<uint32_t>();
+  h.computed_us = in.Get<uint32_t>();
+  h.slowest_us = in.Get<uint32_t>();
   if (h.kind < FrameKind::kHello || h.kind > FrameKind::kProbed) {
     return DataLoss("frame header: kind {} is unknown", static_cast<int>(h.kind));
   }

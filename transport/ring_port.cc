@@ -13,6 +13,7 @@
 #include "transport/link_handlers.h"
 #include "transport/local_socket.h"
 #include "transport/open_peers.h"
+#include "transport/pages.h"
 #include "transport/ring_dialer.h"
 #include "transport/shm_hello.h"
 #include "transport/tls_stream.h"

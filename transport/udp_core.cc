@@ -73,6 +73,7 @@ UdpCore::UdpCore(const UdpCoreOptions& options, const UdpKeys& keys, uint64_t pe
       opener_(keys.receive),
       now_(now),
       out_(options.send_buffer),
+      key_since_(now),
       rate_(now, kUdpBaseSize),
       size_(options.largest_datagram, now),
       in_(options.receive_buffer),

@@ -41,6 +41,7 @@ struct UdpCoreOptions {
   size_t send_buffer = 4 << 20, receive_buffer = 4 << 20;  // bytes
   size_t largest_datagram = kUdpLargest;                   // at least kUdpBaseSize
   uint64_t packets_a_key = uint64_t{1} << 22;              // RFC 9001 allows 2^23
+  Duration key_life = std::chrono::hours(1);               // of a key that seals; then the next packet has another
   bool copies = true;  // sends the last packets twice where packets are lost and the link is half used
 };
 
@@ -217,6 +218,7 @@ class UdpCore : private PacketVisitor {
   size_t in_flight_ = 0;                         // bytes
   size_t in_flight_packets_ = 0;
   uint64_t phase_began_ = 1;
+  Deadline key_since_;
   bool phase_acked_ = false;
 
   uint64_t largest_acked_ = 0;

@@ -59,8 +59,8 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
   // An acknowledgement goes along with whatever leaves.
   if (unacked_ > 0) {
     AckFrame ack = received_.Ack();
-    ack.delay_us = static_cast<uint32_t>(
-        std::clamp<int64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now - largest_at_).count(), 0, 1 << 24));
+    ack.delay_us = static_cast<uint32_t>(std::clamp<int64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(now - largest_at_).count(), 0, 1 << 24));
     if (w.PutAck(ack)) d.packet.acked = ack.ranges.front().last;
   }
   if (window_due_ && w.Put(UdpFrameType::kWindow, WindowNow())) {
@@ -206,7 +206,9 @@ uint64_t UdpCore::NextCopy(Deadline now) {
 }
 
 UdpCore::Outgoing UdpCore::Leave(Draft& d, std::span<std::byte> room, const UdpAddress& to, Deadline now) {
-  if (sealer_.sealed() >= options_.packets_a_key && phase_acked_) {
+  const bool worn = sealer_.sealed() >= options_.packets_a_key || now >= key_since_ + options_.key_life;
+  if (worn && phase_acked_) {
+    key_since_ = now;
     sealer_.Renew();
     phase_began_ = next_number_;
     phase_acked_ = false;

@@ -12,6 +12,23 @@
 
 namespace gyre {
 
+namespace {
+
+// A frame that takes longer to come was not there yet when the stage was free.
+constexpr auto kAtOnce = std::chrono::microseconds(50);
+constexpr auto kReadOneByte = std::chrono::nanoseconds(2);
+
+// What the step has cost up to this stage.
+void AddTimes(const FrameHeader& came, Duration computed, bool queued, FrameHeader* goes) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(computed).count();
+  const auto own = static_cast<uint32_t>(std::clamp<int64_t>(us, 1, UINT32_MAX));
+  goes->computed_us = came.computed_us > UINT32_MAX - own ? UINT32_MAX : came.computed_us + own;
+  goes->slowest_us = std::max(came.slowest_us, own);
+  goes->queued = came.queued || queued;
+}
+
+}  // namespace
+
 // The worker's main loop: jobs between steps, then frames in order.
 void Worker::Impl::Loop() {
   while (!stopping_) {
@@ -21,8 +38,10 @@ void Worker::Impl::Loop() {
       continue;
     }
     // Steps and jobs take turns, so that a long copy does not hold steps up.
+    const Deadline asked = Clock::now();
     StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
     if (frame.ok()) {
+      queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
       OnFrame(*frame);
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
       BreakLinks(frame.status());
@@ -108,6 +127,7 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
   ++steps_;
   FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
+  AddTimes(frame.header, last_step_, queued_, &header);
   encoder_.Reset();
   if (last) {
     EncodeStepAnswer(answer_, &encoder_);

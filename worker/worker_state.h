@@ -148,6 +148,7 @@ class Worker::Impl : public StageControl {
   std::shared_ptr<Prepared> retired_;  // of the plan before, until every participant has committed
   bool broken_ = false;                // the running stage's links ended
   uint64_t step_count_ = 0;
+  bool queued_ = false;               // the frame under way came before the stage was free
   Duration last_step_{};              // computing time of the last step; exports have a share of it
   Deadline slice_end_ = kNoDeadline;  // of the jobs between two steps
   Encoder encoder_;

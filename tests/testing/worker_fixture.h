@@ -78,7 +78,8 @@ class WorkerStates : public ::testing::Test {
     ASSERT_EQ(Next(number), "committed");
   }
   // A step over the first stage's link.
-  void SendStep(uint64_t number, uint64_t step, const StepBatch& batch) {
+  // `computed_us`: by the stages before.
+  void SendStep(uint64_t number, uint64_t step, const StepBatch& batch, uint32_t computed_us = 0) {
     Encoder prefix;
     EncodeStepPrefix(batch, &prefix);
     const std::vector<TokenId> ids(batch.TotalRows(), 3);
@@ -87,7 +88,9 @@ class WorkerStates : public ::testing::Test {
                              .dtype = WireType::kI32,
                              .epoch = E(number),
                              .step = StepId{step},
-                             .rows = batch.TotalRows()};
+                             .rows = batch.TotalRows(),
+                             .computed_us = computed_us,
+                             .slowest_us = computed_us};
     ASSERT_TRUE(to_stage().Send(header, parts, After(kPatience)).ok());
   }
   // The stage's thread is busy until it is released.
