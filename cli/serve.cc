@@ -199,18 +199,19 @@ Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure
 StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& options, const ServeOptions& serve,
                                                const RuntimeOptions& ring_options, Runtime* ring,
                                                WeightOffer* weights) {
-  const GrpcServerOptions grpc_options{.address = serve.cluster,
-                                       .term = ring->term(),
-                                       .cluster_id = ring_options.state != nullptr ? ring_options.state->cluster_id() : 0,
-                                       .version = options.version,
-                                       .context = ring->context(),
-                                       .context_shift = ring_options.context_shift,
-                                       .kv_type = ring_options.kv_type,
-                                       .exact = ring_options.exact,
-                                       .weights = weights,
-                                       .open = ring_options.ForOpening(),
-                                       .identity = serve.identity,
-                                       .cluster_ca = options.cluster_ca};
+  const GrpcServerOptions grpc_options{
+      .address = serve.cluster,
+      .term = ring->term(),
+      .cluster_id = ring_options.state != nullptr ? ring_options.state->cluster_id() : 0,
+      .version = options.version,
+      .context = ring->context(),
+      .context_shift = ring_options.context_shift,
+      .kv_type = ring_options.kv_type,
+      .exact = ring_options.exact,
+      .weights = weights,
+      .open = ring_options.ForOpening(),
+      .identity = serve.identity,
+      .cluster_ca = options.cluster_ca};
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
 

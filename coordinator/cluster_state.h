@@ -270,7 +270,7 @@ class ClusterState {
   std::unique_ptr<Change> change_;
   std::optional<ClusterRecord> adopt_;  // the plan of the coordinator before, until one is made
   Deadline adopt_until_ = kNoDeadline;
-  ClusterRecord record_;           // what is to be kept
+  ClusterRecord record_;  // what is to be kept
   bool record_changed_ = false;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more

@@ -19,15 +19,15 @@ constexpr uint32_t kUnaskedContexts = 4;
 
 KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type) {
   KvWish wish{.ctx = o.ctx,
-          .model_context = static_cast<uint32_t>(spec.context),
-          .tokens = o.kv_tokens,
-          .parallel = o.parallel,
-          .max_sequences = o.max_sequences,
-          .block_size = o.block_size,
-          .reserve = o.kv_reserve,
-          .bytes_per_token = spec.KvBytesPerToken(type),
-          .state_bytes = spec.StateBytes(),
-          .memory = AvailableMemory()};
+              .model_context = static_cast<uint32_t>(spec.context),
+              .tokens = o.kv_tokens,
+              .parallel = o.parallel,
+              .max_sequences = o.max_sequences,
+              .block_size = o.block_size,
+              .reserve = o.kv_reserve,
+              .bytes_per_token = spec.KvBytesPerToken(type),
+              .state_bytes = spec.StateBytes(),
+              .memory = AvailableMemory()};
   // The same cache as before a restart, so that workers keep their pages: what is free now depends on who runs.
   const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
   if (!before || before->model_hash != hash || before->block_size != o.block_size) return wish;

@@ -36,8 +36,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeat = milliseconds(250);
-// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a state
-// may be started again, which takes longer (NodeOptions::orphan_timeout).
+// So long a worker that has lost its coordinator keeps its stage: the coordinator may take it up again. One with a
+// state may be started again, which takes longer (NodeOptions::orphan_timeout).
 constexpr auto kKeepStage = std::chrono::seconds(5);
 
 // The address of this machine that packets to the coordinator leave from.
@@ -150,8 +150,8 @@ class Node {
     bool replaced = false;  // another coordinator of the cluster is there: it gets the stage, not the membership
   };
   std::optional<Session> session_;
-  uint64_t cluster_ = 0;      // the id of the cluster that is joined
-  bool told_older_ = false;   // that a coordinator is there which was replaced
+  uint64_t cluster_ = 0;     // the id of the cluster that is joined
+  bool told_older_ = false;  // that a coordinator is there which was replaced
   Deadline detached_at_{};
   std::shared_ptr<EventOutbox> events_ = std::make_shared<EventOutbox>();
   std::atomic<bool> attached_{false}, dismissed_{false};

@@ -34,7 +34,10 @@ struct SimMember {
 
 class ClusterWorld {
  public:
-  explicit ClusterWorld(const ClusterPolicy& policy) : policy_(policy), state_(policy, "here:1") { Tick(); }
+  explicit ClusterWorld(const ClusterPolicy& policy) : policy_(policy), state_(policy, "here:1") {
+    served_ = policy.record && !policy.record->stages.empty();
+    Tick();
+  }
 
   static ClusterPolicy Policy(int layers, int min_workers) {
     ClusterPolicy p;
@@ -175,6 +178,7 @@ class ClusterWorld {
   }
   const std::vector<std::string>& log() const { return log_; }
   std::vector<PlanRecord> records;
+  std::optional<ClusterRecord> record;  // that was kept last
   // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "refuse", "await".
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
@@ -387,6 +391,7 @@ class ClusterWorld {
     answer = std::move(a.answer);
   }
   void Play(RecordPlan& a) { records.push_back(a.record); }
+  void Play(KeepRecord& a) { record = a.record; }
   void Play(WriteLog& a) {
     log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), a.line));
   }
