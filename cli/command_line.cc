@@ -391,8 +391,9 @@ Action AddServe(CLI::App* app) {
       ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
   CLI::Option* const state =
-      app->add_option("--state", o->state,
-                      "keep what a restart must not lose in this folder: requests go on, and workers keep their weights")
+      app->add_option(
+             "--state", o->state,
+             "keep what a restart must not lose in this folder: requests go on, and workers keep their weights")
           ->type_name("FOLDER");
   app->add_option("--resume-timeout", o->resume_seconds,
                   "seconds for which a request whose client is gone can be taken up again")

@@ -149,7 +149,8 @@ class RemoteTarget : public Target {
 
   // A call that changes nothing, and is made again while the coordinator is away.
   template <typename Ask, typename Reply>
-  Status AskUntilThere(const Ask& ask, grpc::Status (v1::Inference::Stub::*call)(grpc::ClientContext*, const Ask&, Reply*),
+  Status AskUntilThere(const Ask& ask,
+                       grpc::Status (v1::Inference::Stub::*call)(grpc::ClientContext*, const Ask&, Reply*),
                        Reply* reply) {
     Outage outage(cluster_);
     for (;;) {

@@ -72,11 +72,11 @@ class EventStreams {
   // keeper: null = no request is kept.
   EventStreams(EngineCalls engine, const StreamLimits& limits, StateKeeper* keeper = nullptr);
   ~EventStreams();
-  // Engine::Submit's errors, and kResourceExhausted: too many streams. Nothing is read of a request that can be taken up
-  // before it is stored.
+  // Engine::Submit's errors, and kResourceExhausted: too many streams. Nothing is read of a request that can be taken
+  // up before it is stored.
   StatusOr<std::unique_ptr<EventStream>> Submit(Request request, StreamOptions options);
-  // A stream of a request that is kept, by its take_up_id and tenant: all its events from the first one on. Whoever read it
-  // until now is told that it is another's. StateKeeper::TakeUp's errors and Submit's.
+  // A stream of a request that is kept, by its take_up_id and tenant: all its events from the first one on. Whoever
+  // read it until now is told that it is another's. StateKeeper::TakeUp's errors and Submit's.
   StatusOr<std::unique_ptr<EventStream>> TakeUp(const std::string& id, uint64_t tenant, StreamOptions options);
   bool keeps() const;
   size_t streams() const;

@@ -16,8 +16,8 @@
 
 namespace gyre {
 
-// The id of a request that can be taken up: what the log knows its call by, and 128 random bits. Whoever has it may take
-// the request up, if the tenant is the same.
+// The id of a request that can be taken up: what the log knows its call by, and 128 random bits. Whoever has it may
+// take the request up, if the tenant is the same.
 std::string NewRequestId(const std::string& call);
 // The call's part of it.
 std::string CallOf(const std::string& request_id);
@@ -30,8 +30,8 @@ struct BookLimits {
   size_t unattended_bytes = size_t{128} << 20;         // what these hold
 };
 
-// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; what an earlier reader's stream says
-// counts no more.
+// Not thread-safe. A request is named by its take_up_id. Its **reader** is a number; what an earlier reader's stream
+// says counts no more.
 class RequestBook {
  public:
   explicit RequestBook(const BookLimits& limits) : limits_(limits) {}
@@ -88,8 +88,8 @@ class RequestBook {
 
   const BookLimits limits_;
   std::unordered_map<std::string, Entry> entries_;
-  std::set<std::string> changed_;                         // ids
-  std::vector<std::string> gone_;                         // of those that are stored
+  std::set<std::string> changed_;  // ids
+  std::vector<std::string> gone_;  // of those that are stored
   std::set<std::pair<Deadline, std::string>> unattended_;
   size_t unattended_bytes_ = 0;
 };

@@ -67,7 +67,8 @@ struct ServiceLimits {
 // Thread-safe. Model and engine outlive it; it outlives the streams that it gives out and the work that is posted.
 class Service {
  public:
-  // `context`: positions of a sequence at most. keeper: null = requests end with their readers; it outlives the service.
+  // `context`: positions of a sequence at most. keeper: null = requests end with their readers; it outlives the
+  // service.
   Service(const Model& model, EngineCalls engine, uint32_t context, const ServiceLimits& limits = {},
           StateKeeper* keeper = nullptr);
   ~Service();

@@ -117,7 +117,8 @@ class SqliteStore : public StateStore {
       return FailedPrecondition("{}: it is the database of another program", path_);
     }
     if (schema > kSchema) {
-      return FailedPrecondition("{}: a newer Gyre has written it (schema {}, this one knows {})", path_, schema, kSchema);
+      return FailedPrecondition("{}: a newer Gyre has written it (schema {}, this one knows {})", path_, schema,
+                                kSchema);
     }
     GYRE_RETURN_IF_ERROR(CheckWhole());
     // Nobody else has the database, so its index of the WAL needs no shared memory.
@@ -145,9 +146,8 @@ class SqliteStore : public StateStore {
         GYRE_RETURN_IF_ERROR(Check("writing a request", put->Text(1, b.id).Blob(2, b.request).Run()));
       }
       for (const StateBatch::Tokens& t : batch.tokens) {
-        GYRE_ASSIGN_OR_RETURN(Statement* const put,
-                              Get("INSERT OR REPLACE INTO token (request, first, tokens) "
-                                  "SELECT number, ?, ? FROM request WHERE id = ?"));
+        GYRE_ASSIGN_OR_RETURN(Statement* const put, Get("INSERT OR REPLACE INTO token (request, first, tokens) "
+                                                        "SELECT number, ?, ? FROM request WHERE id = ?"));
         put->Int(1, static_cast<int64_t>(t.first)).Blob(2, t.tokens).Text(3, t.id);
         GYRE_RETURN_IF_ERROR(Check("writing a request's ids", put->Run()));
       }

@@ -6,17 +6,18 @@ if(GYRE_TESTS)
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_steps_in_flight_test
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_state_slots_test
+          coordinator_cluster_adopt_test coordinator_request_book_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
     FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
-  gyre_tests(service_tests "unit;asan" FILES coordinator_service_test DEPS gyre_coordinator Boost::json)
+  gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"
     FILES coordinator_service_grpc_test coordinator_service_port_test
     DEPS gyre_coordinator)
   gyre_tests(http_tests "unit;asan"
-    FILES http_seam_test http_reasoning_test http_page_test http_metrics_text_test http_trace_test
+    FILES http_seam_test http_reasoning_test http_page_test http_metrics_text_test http_trace_test http_event_ids_test
     DEPS gyre_http)
   gyre_tests(http_server_tests "unit;asan"
     FILES http_server_test http_server_access_test http_server_hostile_test

@@ -2,7 +2,7 @@ if(GYRE_TESTS)
   gyre_tests(engine_tests "engine;asan"
     FILES engine_faults_test engine_requests_test engine_soak_test engine_state_test engine_ring_test engine_resize_test
           engine_survive_test engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
-          runtime_kv_choice_test engine_prompts_test
+          runtime_kv_choice_test engine_prompts_test engine_take_up_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc)
   gyre_tests(golden_tests engine
@@ -21,7 +21,7 @@ if(GYRE_TESTS)
   gyre_tests(ring_tests "engine;process"
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
           ring_connections_test ring_join_test ring_locks_test ring_lossy_test ring_namespaces_test ring_rebalance_test
-          ring_transport_test ring_weights_test
+          ring_restart_test ring_transport_test ring_weights_test
     DEPS gyre_runtime Boost::json)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")

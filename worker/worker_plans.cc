@@ -3,6 +3,7 @@
 #include <future>
 #include <utility>
 
+#include "base/log.h"
 #include "worker/worker_state.h"
 
 namespace gyre {
@@ -300,6 +301,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     GYRE_ASSIGN_OR_RETURN(loading_, options_.weights->Begin(wanted, cancelled));
     if (loading_->to_fetch_bytes() > 0) said();
   }
+  int loaded = 0;
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
@@ -311,12 +313,15 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     } else if (layer == nullptr) {
       if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, cancelled));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->queue, progress));
+      ++loaded;
     }
     if (layer->pages == nullptr) {
       GYRE_ASSIGN_OR_RETURN(layer->pages, PagePool::For(layer->spec, model.spec().dim, size, *options_.device));
     }
     parts.layers.push_back(std::move(layer));
   }
+  Log(LogLevel::kInfo, "{}: plan {}: {} of the {} layers were loaded, the others were here", options_.name,
+      request.plan.epoch.number, loaded, plan.layers.size());
   if (ends_here) {
     parts.ends = before->ends;
   } else {

@@ -41,7 +41,7 @@ json::object Block(bool reasoning, std::string text) {
 
 json::object MessageObject(const Exchange& exchange, const std::string& model) {
   json::object message;
-  message["id"] = "msg_" + exchange.request().id;
+  message["id"] = "msg_" + AnswerId(exchange.request());
   message["type"] = "message";
   message["role"] = "assistant";
   message["model"] = model;
@@ -117,12 +117,12 @@ class MessageStream {
   bool open_ = false, reasoning_ = false;
 };
 
-Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, AnswerParts parts, json::object message,
-                              size_t prompt_tokens) {
+Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, EventIds& ids, AnswerParts parts,
+                              json::object message, size_t prompt_tokens) {
   HttpResponse head;
   head.content_type = "text/event-stream";
   MessageStream stream(std::move(message));
-  head.body = stream.Start(prompt_tokens);
+  ids.AppendWhole(stream.Start(prompt_tokens), &head.body);
   co_await exchange.Begin(std::move(head));
   for (;;) {
     std::optional<Generation::Item> item = co_await generation.Next();
@@ -130,11 +130,13 @@ Awaitable<void> StreamMessage(Exchange& exchange, Generation& generation, Answer
     std::string bytes;
     // Everything that is there goes into one write.
     for (; item; item = generation.TryNext()) {
-      if (const auto* token = std::get_if<TokenEvent>(&item->event)) bytes += stream.Add(parts.Push(*token));
+      std::string events;
+      if (const auto* token = std::get_if<TokenEvent>(&item->event)) events = stream.Add(parts.Push(*token));
       if (const auto* end = std::get_if<Finished>(&item->event)) {
-        bytes += stream.Add(parts.Finish(*end));
-        bytes += stream.End(*end);
+        events = stream.Add(parts.Finish(*end));
+        events += stream.End(*end);
       }
+      ids.AppendChoice(0, events, &bytes);
       bytes += CommentOf(item->event);
       if (const std::optional<ApiError> error = ErrorOf(item->event)) {
         bytes += SseEvent(RenderJson(*error, ApiStyle::kAnthropic), "error");
@@ -195,14 +197,15 @@ Awaitable<void> Messages(ApiContext& context, Exchange& exchange) {
   AnswerParts parts(context, request.prompt);
   std::vector<Request> requests;
   requests.push_back(std::move(request));
-  if (!error) error = generation.Start(std::move(requests));
+  EventIds ids;
+  if (!error) error = generation.Open(std::move(requests), asked.stream, &ids);
   if (error) {
     co_await RespondError(exchange, *std::move(error), ApiStyle::kAnthropic);
     co_return;
   }
   json::object message = MessageObject(exchange, asked.model);
   if (asked.stream) {
-    co_await StreamMessage(exchange, generation, std::move(parts), std::move(message), prompt_tokens);
+    co_await StreamMessage(exchange, generation, ids, std::move(parts), std::move(message), prompt_tokens);
   } else {
     co_await WholeMessage(exchange, generation, std::move(parts), std::move(message));
   }

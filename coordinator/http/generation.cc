@@ -3,6 +3,8 @@
 #include <atomic>
 #include <exception>
 
+#include "coordinator/request_book.h"
+
 namespace gyre::http {
 
 struct PostedWork {
@@ -81,9 +83,21 @@ std::optional<ApiError> Generation::Start(std::vector<Request> requests, const E
   return std::nullopt;
 }
 
-std::optional<ApiError> Generation::TakeUp(const EventIds& ids) {
-  for (size_t i = 0; i < ids.choices(); ++i) {
-    if (auto error = Add(service_.TakeUp(ids.RequestId(i), exchange_.request().caller.tenant, Waking()))) return error;
+std::optional<ApiError> Generation::Open(std::vector<Request> requests, bool stream, EventIds* ids) {
+  const HttpRequest& asked = exchange_.request();
+  const std::string* const last = LastEventId(asked);
+  if (last == nullptr) {
+    if (stream && service_.streams().keeps()) *ids = EventIds(NewRequestId(asked.id), requests.size());
+    return Start(std::move(requests), *ids);
+  }
+  StatusOr<EventIds> before = EventIds::Parse(*last);
+  if (!before.ok()) return Malformed(Message(before.status()));
+  if (!stream || before->choices() != requests.size()) {
+    return Unprocessable("Last-Event-ID takes a stream up: the request must be the one that it was asked by");
+  }
+  *ids = *std::move(before);
+  for (size_t i = 0; i < ids->choices(); ++i) {
+    if (auto error = Add(service_.TakeUp(ids->RequestId(i), asked.caller.tenant, Waking()))) return error;
   }
   return std::nullopt;
 }

@@ -37,11 +37,13 @@ class Generation {
   // Exchange and service outlive it.
   Generation(Exchange& exchange, Service& service) : exchange_(exchange), service_(service) {}
 
-  // Starts all of them, or none. `ids`: of the stream that they are read by, so that they can be taken up.
-  std::optional<ApiError> Start(std::vector<Request> requests, const EventIds& ids = {});
-  // Takes up those of a stream before, all or none: their events come again from the first one on. 404: they are not
-  // there, or are another caller's.
-  std::optional<ApiError> TakeUp(const EventIds& ids);
+  // Starts all of them, or none.
+  std::optional<ApiError> Start(std::vector<Request> requests) { return Start(std::move(requests), {}); }
+  // The same, or with the header Last-Event-ID takes up those of the stream that the client has seen events of: then
+  // `requests` say only how many they are, and all events come again, from the first one on. `ids`: of the events that
+  // are to be written. Without a state, and for an answer that is no stream, they have none. 400, 404 and 422: what the
+  // header names can't be taken up.
+  std::optional<ApiError> Open(std::vector<Request> requests, bool stream, EventIds* ids);
 
   struct Item {
     size_t index = 0;  // of the request
@@ -58,6 +60,7 @@ class Generation {
  private:
   // Cancels what runs.
   void Drop();
+  std::optional<ApiError> Start(std::vector<Request> requests, const EventIds& ids);
   StreamOptions Waking() const;
   std::optional<ApiError> Add(StatusOr<std::unique_ptr<EventStream>> stream);
 

@@ -299,7 +299,7 @@ class CompletionAnswer {
   json::array tokens_, probabilities_;
 };
 
-Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, CompletionAnswer& answer) {
+Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, EventIds& ids, CompletionAnswer& answer) {
   HttpResponse head;
   head.content_type = "text/event-stream";
   co_await exchange.Begin(std::move(head));
@@ -308,8 +308,10 @@ Awaitable<void> StreamCompletion(Exchange& exchange, Generation& generation, Com
     if (!item) co_return;
     std::string bytes;
     for (; item; item = generation.TryNext()) {
-      if (const auto* token = std::get_if<TokenEvent>(&item->event)) bytes += SseEvent(WriteJson(answer.Add(*token)));
-      if (const auto* end = std::get_if<Finished>(&item->event)) bytes += SseEvent(WriteJson(answer.End(*end)));
+      std::string events;
+      if (const auto* token = std::get_if<TokenEvent>(&item->event)) events = SseEvent(WriteJson(answer.Add(*token)));
+      if (const auto* end = std::get_if<Finished>(&item->event)) events = SseEvent(WriteJson(answer.End(*end)));
+      ids.AppendChoice(0, events, &bytes);
       bytes += CommentOf(item->event);
       if (const std::optional<ApiError> error = ErrorOf(item->event)) {
         bytes += SseEvent(RenderJson(*error, ApiStyle::kOpenAi));
@@ -378,11 +380,12 @@ Awaitable<void> LlamaCompletion(ApiContext& context, Exchange& exchange) {
   Generation generation(exchange, context.service);
   std::vector<Request> requests;
   requests.push_back(std::move(request));
-  if (!error) error = generation.Start(std::move(requests));
+  EventIds ids;
+  if (!error) error = generation.Open(std::move(requests), asked.stream, &ids);
   if (error) {
     co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
   } else if (asked.stream) {
-    co_await StreamCompletion(exchange, generation, answer);
+    co_await StreamCompletion(exchange, generation, ids, answer);
   } else {
     co_await WholeCompletion(exchange, generation, answer);
   }

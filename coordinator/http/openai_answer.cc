@@ -4,7 +4,6 @@
 
 #include "coordinator/http/event_ids.h"
 #include "coordinator/http/json_text.h"
-#include "coordinator/request_book.h"
 #include "fmt/format.h"
 
 namespace gyre::http {
@@ -192,25 +191,6 @@ Awaitable<void> RunStream(Exchange& exchange, Generation& generation, OpenAiAnsw
   }
 }
 
-// Starts the requests, or takes up those that the client saw events of.
-std::optional<ApiError> OpenStream(const Exchange& exchange, const Service& service, const OpenAiAnswer& answer,
-                                   std::vector<Request> requests, Generation& generation, EventIds* ids) {
-  const std::string* const last = LastEventId(exchange.request());
-  if (last == nullptr) {
-    if (answer.stream() && service.streams().keeps()) {
-      *ids = EventIds(NewRequestId(exchange.request().id), requests.size());
-    }
-    return generation.Start(std::move(requests), *ids);
-  }
-  StatusOr<EventIds> before = EventIds::Parse(*last);
-  if (!before.ok()) return FromStatus(before.status());
-  if (!answer.stream() || before->choices() != requests.size()) {
-    return Unprocessable("Last-Event-ID takes a stream up: the request must be the one that it was asked by");
-  }
-  *ids = *std::move(before);
-  return generation.TakeUp(*ids);
-}
-
 }  // namespace
 
 void OpenAiAnswer::PartRequests(const ApiContext& context) {
@@ -234,7 +214,7 @@ Awaitable<void> RunAnswer(const ApiContext& context, Exchange& exchange, std::un
   std::vector<Request> requests = answer->TakeRequests();
   const size_t count = requests.size();
   EventIds ids;
-  if (!error) error = OpenStream(exchange, context.service, *answer, std::move(requests), generation, &ids);
+  if (!error) error = generation.Open(std::move(requests), answer->stream(), &ids);
   if (error) {
     co_await RespondError(exchange, *std::move(error), ApiStyle::kOpenAi);
     co_return;

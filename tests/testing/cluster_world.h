@@ -36,7 +36,10 @@ struct SimMember {
 
 class ClusterWorld {
  public:
-  explicit ClusterWorld(const ClusterPolicy& policy) : policy_(policy), state_(policy, "here:1") { Tick(); }
+  explicit ClusterWorld(const ClusterPolicy& policy) : policy_(policy), state_(policy, "here:1") {
+    served_ = policy.record && !policy.record->stages.empty();
+    Tick();
+  }
 
   static ClusterPolicy Policy(int layers, int min_workers) {
     ClusterPolicy p;
@@ -182,7 +185,7 @@ class ClusterWorld {
   }
   const std::vector<std::string>& log() const { return log_; }
   std::vector<PlanRecord> records;
-  ClusterRecord record;  // the last that was to be kept
+  std::optional<ClusterRecord> record;  // that was kept last
   // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "refuse", "await".
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;

@@ -36,10 +36,23 @@ class Ring {
     Serve(std::move(command));
   }
   void Serve(std::vector<std::string> command) {
+    command_ = command;
     serve_ = std::make_unique<Process>(std::move(command));
     const auto at = serve_->WaitFor("listening ");
     EXPECT_TRUE(at.has_value()) << serve_->output();
     address_ = at.value_or("");
+  }
+  // Kills the coordinator, and starts it again at the addresses that it had.
+  void Restart() {
+    const std::string http = serve_->WaitFor("listening http://", std::chrono::milliseconds(0)).value_or("");
+    serve_->Kill(SIGKILL);
+    serve_->Wait(std::chrono::seconds(10));
+    std::vector<std::string> command = command_;
+    for (size_t i = 1; i < command.size(); ++i) {
+      if (command[i - 1] == "--cluster") command[i] = address_;
+      if (command[i - 1] == "--http") command[i] = http;
+    }
+    Serve(std::move(command));
   }
   Process& AddWorker(const std::string& name, std::vector<std::string> flags = {}) {
     std::vector<std::string> command{GYRE_BINARY, "worker", "--join", address_, "--name", name, "-t", "1"};
@@ -55,6 +68,7 @@ class Ring {
   // As whom this object asks.
   void UseIdentity(std::shared_ptr<const Identity> identity) { identity_ = std::move(identity); }
   ClusterAddress at() const { return {address_, identity_}; }
+  std::string http() const { return serve_->WaitFor("listening http://").value_or(""); }
   // Asks for ranges until the workers are there.
   bool AsksFor(const std::string& ranges) {
     Status status;
@@ -87,6 +101,7 @@ class Ring {
 
  private:
   const std::string model_;
+  std::vector<std::string> command_;  // of the coordinator
   std::unique_ptr<Process> serve_;
   std::vector<std::unique_ptr<Process>> workers_;
   std::string address_;

@@ -1,0 +1,126 @@
+// A coordinator that is started again: its cluster goes on with the plan of before, as a list of events.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/cluster_state.h"
+#include "tests/testing/serving_cluster.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ClusterWorld;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ClusterAdoptTest : public testing::ServingClusterTest {
+ protected:
+  // The coordinator of a cluster that served `ranges` is killed, and another one begins with its record.
+  ClusterWorld& Restarted(int workers, const std::string& ranges = "", bool local = false) {
+    ClusterWorld& before = Serving(workers, {}, local);
+    if (!ranges.empty()) {
+      before.Resize(ranges);
+      before.Advance(seconds(1));
+      EXPECT_EQ(before.text(), "serving");
+    }
+    ranges_ = before.ranges();
+    ClusterPolicy policy = ClusterWorld::Policy(8, workers);
+    policy.term = 8;
+    policy.record = before.record;
+    return New(policy);
+  }
+  // As a worker that kept its layers.
+  static MemberInfo Holding(int begin, int end) { return {.holds = {begin, end}}; }
+  std::string ranges_;
+};
+
+TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgain) {
+  ClusterWorld& w = Restarted(2, "w2=0-2,w1=3-7");
+  // Nobody is refused meanwhile.
+  EXPECT_THAT(w.engine_calls, ElementsAre("await"));
+  EXPECT_THAT(w.text(), HasSubstr("the coordinator was started again, and waits for w2, w1"));
+  w.Join("w1", Holding(3, 8));
+  w.Advance(seconds(2));
+  EXPECT_THAT(w.text(), HasSubstr("waits for w2"));
+  w.Join("w2", Holding(0, 3));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_EQ(w.ranges(), ranges_);
+  EXPECT_EQ(w.engine_calls.back(), "new 1");
+  EXPECT_EQ(w.status().plan->epoch.term, 8u);
+}
+
+TEST_F(ClusterAdoptTest, WithoutOneTheOthersGoOn) {
+  ClusterWorld& w = Restarted(3);
+  w.Join("w1", Holding(0, 3));
+  w.Join("w2", Holding(3, 6));
+  w.Advance(milliseconds(9900));
+  EXPECT_THAT(w.text(), HasSubstr("waits for w3"));
+  w.Advance(seconds(1));
+  // --min-workers 3 gates the first plan only, and that was before.
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+}
+
+TEST_F(ClusterAdoptTest, TheLocalMemberDoesNotBeginAlone) {
+  ClusterWorld& w = Restarted(1, "", true);
+  w.JoinLocal();
+  w.Advance(seconds(2));
+  EXPECT_THAT(w.text(), HasSubstr("waits for w1"));
+  w.Join("w1", Holding(0, 4));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_EQ(w.ranges(), ranges_);
+}
+
+TEST_F(ClusterAdoptTest, IfNobodyComesTheLocalMemberServes) {
+  ClusterWorld& w = Restarted(1, "", true);
+  w.JoinLocal();
+  w.Advance(seconds(12));
+  EXPECT_EQ(w.ranges(), "local=0-7");
+}
+
+TEST_F(ClusterAdoptTest, DrainedNamesStayDrained) {
+  ClusterWorld& before = Serving(2);
+  before.Drain("w1");
+  before.Advance(seconds(1));
+  ASSERT_TRUE(before.record);
+  EXPECT_THAT(before.record->drained, ElementsAre("w1"));
+  ClusterPolicy policy = ClusterWorld::Policy(8, 1);
+  policy.record = before.record;
+  ClusterWorld& w = New(policy);
+  w.Join("w1");
+  w.Join("w2", Holding(0, 8));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w2=0-7");
+  EXPECT_TRUE(w.status().members.back().drained);
+  w.Undrain("w1");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.record->drained.empty());
+}
+
+// What a worker kept counts as its memory, also when it gets other layers.
+TEST_F(ClusterAdoptTest, AWorkerThatHoldsOthersLayersDropsThemFirst) {
+  ClusterPolicy policy = ClusterWorld::Policy(8, 1);
+  ClusterWorld& w = New(policy);
+  // 4 layers of 110 bytes are held; 8 need 880.
+  MemberInfo info = Holding(0, 4);
+  info.memory = 900;
+  info.holds = {0, 4};
+  w.Join("w1", info);
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.text(), "serving");
+}
+
+TEST_F(ClusterAdoptTest, LayersThatTheModelLacksAreRefused) {
+  const ClusterPolicy policy = ClusterWorld::Policy(8, 1);
+  EXPECT_FALSE(ClusterState::CheckMember(policy, {.name = "w", .holds = {0, 9}}).ok());
+  EXPECT_FALSE(ClusterState::CheckMember(policy, {.name = "w", .holds = {-1, 2}}).ok());
+  EXPECT_TRUE(ClusterState::CheckMember(policy, {.name = "w", .holds = {0, 8}}).ok());
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,143 @@
+// The coordinator's process is killed in the middle of texts and started again with its state: workers keep their
+// layers, and every stream goes on, each token once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/testing/http_client.h"
+#include "tests/testing/process_ring.h"
+#include "tests/testing/sanitized.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Ask;
+using testing::Clients;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProcessesTest;
+using testing::Ring;
+
+constexpr int kVocab = 96;
+
+class RestartTest : public ProcessesTest {
+ protected:
+  RestartTest() {
+    char name[] = "/tmp/gyre-state-XXXXXX";
+    state_ = mkdtemp(name);
+    setenv("GYRE_LOG", "info", 1);  // workers say what they load
+  }
+  ~RestartTest() override {
+    unsetenv("GYRE_LOG");
+    std::filesystem::remove_all(state_);
+  }
+  std::string state_;
+};
+
+std::string Body(const Request& r) {
+  std::string ids;
+  for (TokenId id : r.prompt) ids += (ids.empty() ? "" : ",") + std::to_string(id);
+  return fmt::format(
+      R"({{"prompt":[{}],"max_tokens":{},"temperature":0,"stream":true,"ignore_eos":true,"return_token_ids":true}})", ids,
+      r.max_new_tokens);
+}
+
+// A stream as a client without any library reads it: the events that came as a whole.
+struct HttpStream {
+  std::vector<TokenId> tokens;
+  std::string last;  // event id
+  bool done = false;
+  std::string bytes;
+
+  // Reads on. False: the connection has ended.
+  bool Read(testing::HttpClient* client) {
+    if (!client->Receive()) return false;
+    bytes += client->input();
+    client->input().clear();
+    for (size_t end = 0; (end = bytes.find("\n\n")) != std::string::npos;) {
+      const std::string event = bytes.substr(0, end);
+      bytes.erase(0, end + 2);
+      const size_t id = event.find("id: "), ids = event.find("\"token_ids\":[");
+      if (id != std::string::npos) last = event.substr(id + 4, event.find('\n', id) - id - 4);
+      if (ids != std::string::npos && event[ids + 13] != ']') tokens.push_back(std::atoi(event.c_str() + ids + 13));
+      done |= event.find("data: [DONE]") != std::string::npos;
+    }
+    return true;
+  }
+  bool Begin(const std::string& address, const std::string& body, std::unique_ptr<testing::HttpClient>* client) const {
+    std::string headers = "Content-Type: application/json\r\n";
+    if (!last.empty()) headers += "Last-Event-ID: " + last + "\r\n";
+    *client = std::make_unique<testing::HttpClient>(address);
+    return (*client)->Request("POST", "/v1/completions", headers, body);
+  }
+};
+
+TEST_F(RestartTest, EveryStreamGoesOnAndNoWorkerLoadsAgain) {
+  constexpr uint32_t kTokens = 400;
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, kTokens);
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2", "--state", state_, "--http", "127.0.0.1:0"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name);
+  ASSERT_TRUE(ring.Serves(2));
+  ClusterAddress address = ring.at();
+  address.reconnect = seconds(30);
+  Clients clients(address, kVocab, kTokens);
+  // Longer, so that it runs whenever the process is killed.
+  Request asked = Ask(2, kVocab, 4000);
+  asked.sampling.temperature = 0;
+  const std::string body = Body(asked);
+  HttpStream http;
+  std::unique_ptr<testing::HttpClient> client;
+  for (int restart = 0; restart < (testing::kSanitized ? 1 : 2); ++restart) {
+    ASSERT_TRUE(http.Begin(ring.http(), body, &client));
+    const size_t before = http.tokens.size();
+    while (http.tokens.size() < before + 50) ASSERT_TRUE(http.Read(client.get())) << ring.serve().output();
+    clients.WaitForTokens(100);
+    ring.Restart();
+    while (http.Read(client.get())) {
+    }
+    http.bytes.clear();
+    EXPECT_FALSE(http.done);
+    ASSERT_TRUE(ring.Serves(2)) << ring.serve().output();
+  }
+  ASSERT_TRUE(http.Begin(ring.http(), body, &client));
+  while (!http.done) ASSERT_TRUE(http.Read(client.get())) << http.bytes << ring.serve().output();
+  clients.WaitForTokens(50);
+  const auto texts = clients.Stop();
+  EXPECT_GE(texts.size(), 8u);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.finished, 1);
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  auto alone = Runtime::Open(testing::OneProcess(model_.path()));
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(http.tokens, testing::RunOne((*alone)->engine(), asked).tokens);
+  for (size_t w = 0; w < 2; ++w) {
+    const std::string said = ring.worker(w).output();
+    const size_t first = said.find("of the 3 layers were loaded");
+    ASSERT_NE(first, std::string::npos) << said;
+    EXPECT_EQ(said.substr(first - 2, 1), "3");
+    EXPECT_THAT(said.substr(first), HasSubstr(": 0 of the 3 layers were loaded"));
+    EXPECT_THAT(said.substr(first + 1), Not(HasSubstr("3 of the 3 layers were loaded")));
+  }
+  EXPECT_EQ(FetchStatus(ring.at())->failed(), 0u);
+}
+
+TEST_F(RestartTest, AWorkerThatDiedMeanwhileIsReplaced) {
+  Ring ring(model_.path(), {"--min-workers", "1", "--state", state_});
+  ring.AddWorker("w1");
+  ASSERT_TRUE(ring.Serves(2));
+  ring.worker(0).Kill(SIGKILL);
+  ring.Restart();
+  EXPECT_THAT(FetchStatus(ring.at())->state(), HasSubstr("waits for w1"));
+  // Another one of the same name takes its place.
+  ring.AddWorker("w1");
+  ASSERT_TRUE(ring.Serves(2));
+}
+
+}  // namespace
+}  // namespace gyre
