@@ -18,17 +18,33 @@ Backend::Ffn DenseWeights(const Layer& layer) {
 
 void RowPlaces::Fill(const StepBatch& batch, bool logit_rows_only) {
   rows_.clear();
+  windowed_.clear();
   numbers_.clear();
   classes_.clear();
   runs_.clear();
   sequences_.clear();
   size_t before = 0;  // rows of the sequences before this one
+  constexpr auto kSlots = static_cast<size_t>(kSlotGroup), kWindows = static_cast<size_t>(kWindowGroup);
+  if (tables_of_windows_.size() < batch.seqs.size()) tables_of_windows_.resize(batch.seqs.size());
+  auto table_of_window = tables_of_windows_.begin();
   for (const SeqRows& s : batch.seqs) {
+    // Kernels look a position's block up by its number.
+    const BlockId* windowed = nullptr;
+    const bool has_window = s.blocks.size() > kWindows && s.blocks[kWindows].size() > 1;
+    // On a stage without such layers nothing of the table was checked, and nothing reads it.
+    if (has_window && s.blocks[kWindows][0] <= s.first_position) {
+      const std::vector<BlockId>& entries = s.blocks[kWindows];
+      table_of_window->assign(entries[0], kNoBlock);
+      table_of_window->insert(table_of_window->end(), entries.begin() + 1, entries.end());
+      windowed = table_of_window->data();
+      ++table_of_window;
+    }
     auto add = [&](uint32_t first, uint32_t count) {
       AddRows(s.row_class, count, &runs_);
       classes_.insert(classes_.end(), count, s.row_class);
       for (uint32_t i = first; i < first + count; ++i) {
         rows_.push_back({.table = s.blocks[0].data(), .position = s.first_position + i});
+        if (windowed != nullptr) windowed_.push_back({.table = windowed, .position = s.first_position + i});
         numbers_.push_back(before + i);
       }
     };
@@ -36,7 +52,8 @@ void RowPlaces::Fill(const StepBatch& batch, bool logit_rows_only) {
       add(0, s.row_count);
     else
       for (const RowRequest& r : s.requests) add(r.first, r.count);
-    sequences_.push_back({before, s.row_count, s.blocks.size() > 1 ? s.blocks[1][0] : kNoBlock});
+    sequences_.push_back(
+        {before, s.row_count, s.blocks.size() > kSlots && !s.blocks[kSlots].empty() ? s.blocks[kSlots][0] : kNoBlock});
     before += s.row_count;
   }
   for (auto& table : tables_) table->fresh = false;
@@ -108,7 +125,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     Norm(layer, Slot::kMixerNorm, x, places.rows().size());
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
     project(mixed);
-  } else if (spec.kv_group == 1) {
+  } else if (spec.kv_group == kSlotGroup) {
     Norm(layer, Slot::kMixerNorm, x, places.rows().size());
     const float* mixed = ApplyState(layer, places, logit_rows, x);
     project(mixed);
@@ -184,7 +201,7 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, Data(layer.vector(Slot::kVBias)));
   if (spec.value_norm)
     backend_.RmsNorm(v, rows * static_cast<size_t>(spec.kv_heads), head_dim, nullptr, layer.spec.norm_eps, v);
-  backend_.StoreKv(k, v, places.rows(), kv);
+  backend_.StoreKv(k, v, places.rows(layer.spec), kv);
 }
 
 void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
@@ -196,7 +213,8 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), kv, params, attended + row * q_dim);
+    backend_.Attention(q_.data() + row * q_dim, places.rows(layer.spec).subspan(row, count), kv, params,
+                       attended + row * q_dim);
     row += count;
   });
   if (spec.output_gate) {

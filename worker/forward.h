@@ -31,6 +31,10 @@ class RowPlaces {
   // outlives the places.
   void Fill(const StepBatch& batch, bool logit_rows_only);
   std::span<const KvRow> rows() const { return rows_; }
+  // The same rows with the tables of a layer's KV group.
+  std::span<const KvRow> rows(const LayerSpec& layer) const {
+    return layer.kv_group == kWindowGroup ? windowed_ : rows_;
+  }
   std::span<const size_t> numbers() const { return numbers_; }    // each row's index among the step's
   std::span<const RowClass> classes() const { return classes_; }  // each row's class
   std::span<const ClassRun> runs() const { return runs_; }
@@ -54,7 +58,8 @@ class RowPlaces {
     std::vector<float> cos, sin;
     bool fresh = false;
   };
-  std::vector<KvRow> rows_;
+  std::vector<KvRow> rows_, windowed_;
+  std::vector<std::vector<BlockId>> tables_of_windows_;  // by sequence, from position 0 on
   std::vector<size_t> numbers_;
   std::vector<RowClass> classes_;
   std::vector<ClassRun> runs_;

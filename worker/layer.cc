@@ -33,7 +33,9 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim
   if (const size_t floats = ModelSpec::StateOf(spec, dim).floats(); floats > 0)
     return MakeSlots(floats, size.num_slots);
   if (ModelSpec::KvElems(spec) == 0) return std::unique_ptr<PagePool>();
-  return Make(spec, size.num_blocks, size.block_size, size.type);
+  if (size.PagesOf(spec) == 0)
+    return InvalidArgument("a layer with a window of {} needs blocks, got none", spec.attention()->window);
+  return Make(spec, size.PagesOf(spec), size.block_size, size.type);
 }
 
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
@@ -81,9 +83,9 @@ Status PagePool::Map(uint32_t pages, size_t page_k, size_t page_v) {
   return absl::OkStatus();
 }
 
-bool PagePool::Fits(const CacheSize& size) const {
+bool PagePool::Fits(const LayerSpec& spec, const CacheSize& size) const {
   if (has_slots()) return num_blocks_ == size.num_slots;
-  return num_blocks_ == size.num_blocks && view_.block_size == size.block_size && view_.type == size.type;
+  return num_blocks_ == size.PagesOf(spec) && view_.block_size == size.block_size && view_.type == size.type;
 }
 
 SlotHeader PagePool::Header(BlockId slot) const {
