@@ -33,7 +33,8 @@ class PackedWeight {
   size_t n = 0;  // outputs
   size_t k = 0;  // inputs
   DType type = DType::kF32;
-  size_t bytes = 0;  // that one product reads: what decoding streams from memory per token
+  size_t bytes = 0;      // that one product reads: what decoding streams from memory per token
+  bool in_place = true;  // products read the source bytes
 };
 
 enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)

@@ -61,6 +61,14 @@ void HintRead(std::span<const std::byte> range, ReadHint hint) {
                 hint == ReadHint::kSequential ? MADV_SEQUENTIAL : MADV_WILLNEED);
 }
 
+void MappedFile::Drop(std::span<const std::byte> range) const {
+  if (range.data() < bytes_.data() || range.data() + range.size() > bytes_.data() + bytes_.size()) return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(range.data());
+  const uintptr_t begin = (first + page - 1) / page * page, end = (first + range.size()) / page * page;
+  if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 bool MappedFile::SameAs(const std::string& path) const {
   struct stat own {
   }, other{};

@@ -6,7 +6,7 @@ if(GYRE_TESTS)
     DEPS gyre_runtime Boost::json)
   gyre_tests(golden_tests engine
     FILES engine_families_test engine_stories_test model_hf_test worker_golden_state_test worker_golden_test
-          worker_scalar_forward_test
+          worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime Boost::json)
   gyre_tests(cli_tests engine
     FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test

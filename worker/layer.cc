@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "model/mapped_file.h"
+
 namespace gyre {
 namespace {
 
@@ -150,13 +152,23 @@ size_t Layer::weight_bytes() const {
   return sum;
 }
 
+// What was packed is not read from its file again, and would count twice in memory.
+static std::shared_ptr<const PackedWeight> PackFrom(const std::vector<std::shared_ptr<const MappedFile>>& files,
+                                                    const WeightView& w, Backend& backend, const BytesDone& done) {
+  std::shared_ptr<const PackedWeight> packed = backend.Pack(w, done);
+  if (packed->in_place) return packed;
+  for (const auto& file : files) file->Drop({w.data, w.bytes()});
+  return packed;
+}
+
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec = model.spec().layers[static_cast<size_t>(index)];
   GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
   const LayerWeights& w = layer->weights;
-  auto pack = [&](const WeightView& v) { return v.n > 0 ? backend.Pack(v, done) : nullptr; };
+  const auto files = model.files();
+  auto pack = [&](const WeightView& v) { return v.n > 0 ? PackFrom(files, v, backend, done) : nullptr; };
   auto pack_ffn = [&](const FfnWeights& f) { return PackedFfn{pack(f.gate), pack(f.up), pack(f.down)}; };
   const auto* latent = std::get_if<LatentAttentionSpec>(&layer->spec.mixer);
   const auto of_heads = [](size_t slot) { return slot == Index(Slot::kKeyHeads) || slot == Index(Slot::kValueHeads); };

@@ -84,6 +84,7 @@ const IsaOps* Avx2Ops() {
                                   Softcap<V8>,
                                   RmsNorm<V8>,
                                   ToHalf<V8>,
+                                  ExpandFp8,
                                   ShortConv<V8>,
                                   ScanState<V8>,
                                   Gemm<V8>::kOps,

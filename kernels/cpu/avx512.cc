@@ -87,6 +87,7 @@ const IsaOps* Avx512Ops() {
                               Softcap<V16>,
                               RmsNorm<V16>,
                               ToHalf<V16>,
+                              ExpandFp8,
                               ShortConv<V16>,
                               ScanState<V16>,
                               Gemm<V16>::kOps,

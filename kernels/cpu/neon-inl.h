@@ -263,6 +263,7 @@ constexpr IsaOps kOps = {Dot<V4>,
                          Softcap<V4>,
                          RmsNorm<V4>,
                          ToHalf<V4>,
+                         ExpandFp8,
                          ShortConv<V4>,
                          ScanState<V4>,
                          Gemm<V4>::kOps};
