@@ -38,8 +38,11 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, {.num_blocks = 1, .num_slots = 1, .window_blocks = 1}, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
-  // A state and a snapshot of it at least.
-  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context + 2 * model.spec().StateBytes();
+  // A state and a snapshot of it at least; of layers with a window what one chunk beside it takes.
+  const ModelSpec& spec = model.spec();
+  const uint64_t seen = std::min<uint64_t>(context, static_cast<uint64_t>(spec.window) + o.chunk);
+  uint64_t needed = sizes->both + spec.KvBytesPerToken(type, kPageGroup) * context +
+                    spec.KvBytesPerToken(type, kWindowGroup) * seen + 2 * spec.StateBytes();
   for (uint64_t bytes : sizes->layers) needed += bytes;
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
