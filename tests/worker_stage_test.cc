@@ -83,7 +83,7 @@ std::vector<float> Question(OneStage& stage, const LogitsQuestion& question) {
 // Rows at 30 with a window of 8 read from 23 on, in block 1.
 TEST(StageWindows, ATableHasWhatItsRowsRead) {
   OneStage stage(Tiny({.arch = "mistral", .layers = 2, .vocab = kVocab}), Isa::kRef);
-  const auto said = [&stage, step = uint64_t{0}](std::vector<BlockId> table) mutable {
+  auto said = [&stage, step = uint64_t{0}](std::vector<BlockId> table) mutable {
     StepBatch batch;
     batch.seqs.push_back({.seq = SeqId{7}, .first_position = 30, .row_count = 1, .blocks = {{}, {}, std::move(table)}});
     const std::vector<TokenId> ids{1};
