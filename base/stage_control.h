@@ -37,7 +37,8 @@ struct PrepareRequest {
   int stage = 0;  // -1: it has layers in the running plan but none in this one
   int block_size = 16;
   uint32_t num_blocks = 0;
-  uint32_t num_slots = 0;  // of recurrent state, where the model has any
+  uint32_t num_slots = 0;      // of recurrent state, where the model has any
+  uint32_t window_blocks = 0;  // of layers with a window
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
   std::vector<WeightSource> weight_sources;
@@ -98,9 +99,9 @@ class StageControl {
   // Loads weights, allocates pages, connects the plan's links and starts to copy KV pages, all beside the running
   // stage. A new Prepare replaces a prepared stage. Ends with StageReady or StageFault.
   virtual void Prepare(const PrepareRequest& request) = 0;
-  // After the drain: copies the pages that were written since the last round. `blocks`: those in use or cached, rising,
-  // then the slots of recurrent state in use or kept, slot s as num_blocks + s; each of them must have its last value
-  // here afterwards. Ends with StageMoved or StageFault.
+  // After the drain: copies the pages that were written since the last round. `blocks`: the units of memory in use or
+  // cached, rising, numbered as MemoryCounts says; each of them must have its last value here afterwards. Ends with
+  // StageMoved or StageFault.
   virtual void Move(Epoch epoch, const std::vector<BlockId>& blocks) = 0;
   // Makes the prepared stage the running one, between two steps; keeps the previous one until Release. Ends with
   // StageCommitted or StageFault.

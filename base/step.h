@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/memory_counts.h"
 
 namespace gyre {
 
@@ -49,6 +50,19 @@ struct SlotTable {
   bool operator==(const SlotTable&) const = default;
 };
 
+// The table of a sequence in the KV group of layers with a window: blocks from number `first` of the sequence on, up to
+// the last row of the step. Blocks before it came back, as no row reads them.
+struct WindowTable {
+  uint32_t first = 0;
+  std::vector<BlockId> blocks;
+  std::vector<BlockId> Entries() const {
+    std::vector<BlockId> entries{first};
+    entries.insert(entries.end(), blocks.begin(), blocks.end());
+    return entries;
+  }
+  bool operator==(const WindowTable&) const = default;
+};
+
 // The rows of one sequence in a step. A sequence stands in a step at most once.
 struct SeqRows {
   SeqId seq{};
@@ -58,8 +72,8 @@ struct SeqRows {
   RowClass row_class = RowClass::kPrompt;
   uint32_t first_position = 0;
   uint32_t row_count = 0;
-  // [KV group][position / block size]: the whole table up to the last row of this step. Every entry is a page of the
-  // pool, also where a window has passed it: a stage refuses kNoBlock. The group of recurrent state has a SlotTable.
+  // One table for each KV group. That of pages is the whole table up to the last row of this step, by position / block
+  // size. The group of recurrent state has a SlotTable, that of layers with a window a WindowTable.
   std::vector<std::vector<BlockId>> blocks;
   std::vector<RowRequest> requests;  // rising by first, not overlapping
   bool operator==(const SeqRows&) const = default;

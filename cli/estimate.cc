@@ -13,6 +13,7 @@
 #include "coordinator/planner.h"
 #include "fmt/core.h"
 #include "model/weights.h"
+#include "runtime/kv_choice.h"
 #include "runtime/runtime.h"
 #include "worker/layer.h"
 
@@ -99,13 +100,19 @@ Status EstimateCommand(const EstimateOptions& options) {
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
   // A single node without a memory is this machine.
   if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
+  KvWish wish{.ctx = static_cast<uint32_t>(context),
+              .model_context = static_cast<uint32_t>(spec.context),
+              .parallel = options.parallel,
+              .window = static_cast<uint32_t>(spec.window)};
+  GYRE_ASSIGN_OR_RETURN(const KvChoice cache, ChooseKv(wish));
+  const uint64_t in_windows = uint64_t{cache.window_blocks} * wish.block_size;
   std::vector<uint64_t> pages;
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
     GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
     // A state for each sequence, and as many snapshots.
     const uint64_t states = ModelSpec::StateOf(l, spec.dim).floats() * sizeof(float) * 2 * options.parallel;
-    pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * tokens) + states);
+    pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * (l.kv_group == kWindowGroup ? in_windows : tokens)) + states);
     all_pages += pages.back();
     // A row of scratch holds the outputs of each matrix, those of attention twice, and those of one expert at a time.
     uint64_t wide = ModelSpec::KvElems(l);
@@ -119,8 +126,7 @@ Status EstimateCommand(const EstimateOptions& options) {
   const uint64_t rows = options.max_rows;
   const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.dim) + widest);
   const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);
-  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>((tokens + 15) / 16, UINT32_MAX - 1));
-  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, std::max(1u, blocks), 16, kv));
+  GYRE_ASSIGN_OR_RETURN(const ModelSizes sizes, SizesOf(*model, cache.counts(), static_cast<int>(wish.block_size), kv));
   if (nodes.size() > sizes.layers.size()) {
     return InvalidArgument("{} nodes for {} layers", nodes.size(), sizes.layers.size());
   }
@@ -134,6 +140,8 @@ Status EstimateCommand(const EstimateOptions& options) {
     fmt::print("weights        {}\n", DescribeBytes(weights));
     fmt::print("KV cache       {} for {} tokens ({} x {}, {})\n", DescribeBytes(all_pages), tokens, options.parallel,
                context, options.kv_type);
+    if (in_windows > 0)
+      fmt::print("               {} of them in layers with a window of {}\n", in_windows, spec.window);
     fmt::print("buffers        {} a node for steps of {} rows, {} more for the last\n\n", DescribeBytes(buffers), rows,
                DescribeBytes(head_buffers));
     fmt::print("{:<12} {:>8} {:>12} {:>12} {:>12} {:>12}  {}\n", "node", "layers", "weights", "KV cache", "buffers",

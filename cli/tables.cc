@@ -67,7 +67,10 @@ std::string FormatStatus(const v1::StatusReply& s) {
   out += s.has_epoch() ? fmt::format("plan {}: {}; {}\n", s.epoch().number(), s.ranges(), s.state()) : s.state() + "\n";
   out += fmt::format("requests: {} running, {} finished, {} failed, {} cancelled; {} tokens generated\n",
                      s.sequences_size(), s.finished(), s.failed(), s.cancelled(), s.tokens_generated());
-  out += fmt::format("KV blocks: {} of {} free\n", s.blocks_available(), s.blocks());
+  out += fmt::format("KV blocks: {} of {} free", s.blocks_available(), s.blocks());
+  if (s.window_blocks() > 0)
+    out += fmt::format("; {} of {} in layers with a window", s.window_blocks_available(), s.window_blocks());
+  out += '\n';
   uint64_t rows = 0, bytes = 0;
   for (const v1::MemberStatus& m : s.members()) {
     rows += m.rows_sent();

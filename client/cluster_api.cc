@@ -60,6 +60,8 @@ void ReadEngine(const json::value& e, v1::StatusReply* out) {
   out->set_tokens_generated(CountOf(e, "tokens_generated"));
   out->set_blocks(CountOf(e, "blocks"));
   out->set_blocks_available(CountOf(e, "blocks_available"));
+  out->set_window_blocks(CountOf(e, "window_blocks"));
+  out->set_window_blocks_available(CountOf(e, "window_blocks_available"));
   out->set_pauses(CountOf(e, "pauses"));
   out->set_last_pause_ms(NumberOf(e, "last_pause_ms", 0));
   out->set_longest_pause_ms(NumberOf(e, "longest_pause_ms", 0));

@@ -42,9 +42,9 @@ class RingSearch {
 
   const Balance& b_;
   const int layers_;
-  std::vector<double> read_, products_;  // of the layers before
-  std::vector<uint64_t> weights_;
-  std::vector<double> bounds_;  // every time that a stage or a hop can take, rising
+  std::vector<double> read_, products_;     // of the layers before
+  std::vector<uint64_t> weights_, memory_;  // likewise
+  std::vector<double> bounds_;              // every time that a stage or a hop can take, rising
 };
 
 RingSearch::RingSearch(const Balance& balance) : b_(balance), layers_(balance.sizes.num_layers()) {
@@ -53,11 +53,13 @@ RingSearch::RingSearch(const Balance& balance) : b_(balance), layers_(balance.si
   read_.assign(count + 1, 0);
   products_.assign(count + 1, 0);
   weights_.assign(count + 1, 0);
+  memory_.assign(count + 1, 0);
   for (size_t i = 0; i < count; ++i) {
     const uint64_t products = sizes.products.empty() ? sizes.layers[i] : sizes.products[i];
     read_[i + 1] = read_[i] + static_cast<double>(sizes.layers[i]);
     products_[i + 1] = products_[i] + static_cast<double>(products);
     weights_[i + 1] = weights_[i] + sizes.layers[i];
+    memory_[i + 1] = memory_[i] + (sizes.memory.empty() ? 0 : sizes.MemoryOf(static_cast<int>(i)));
   }
 }
 
@@ -92,16 +94,17 @@ bool RingSearch::Fits(size_t member, LayerRange layers) const {
   const PlanMember& m = b_.members[member].member;
   if (m.disk != 0 && RangeBytes(b_.sizes, layers) > m.disk) return false;
   if (m.memory == 0) return true;
-  const auto sum = [this](LayerRange r) -> uint64_t {
-    return r.size() <= 0 ? 0 : weights_[static_cast<size_t>(r.end)] - weights_[static_cast<size_t>(r.begin)];
-  };
   const LayerRange both{std::max(layers.begin, m.holds.begin), std::min(layers.end, m.holds.end)};
+  const auto sum = [](const std::vector<uint64_t>& ends, LayerRange r) -> uint64_t {
+    return r.size() <= 0 ? 0 : ends[static_cast<size_t>(r.end)] - ends[static_cast<size_t>(r.begin)];
+  };
+  const auto needed = [&](const std::vector<uint64_t>& ends) {
+    return sum(ends, layers) + sum(ends, m.holds) - sum(ends, both);
+  };
   const bool holds = m.holds.size() > 0;
-  const auto count = static_cast<uint64_t>(layers.size() + m.holds.size() - std::max(both.size(), 0));
   const uint64_t ends = EndBytes(b_.sizes, layers.begin == 0 || (holds && m.holds.begin == 0),
                                  layers.end == layers_ || (holds && m.holds.end == layers_));
-  const uint64_t pages = count * (b_.sizes.kv_per_layer + b_.sizes.state_per_layer);
-  return sum(layers) + sum(m.holds) - sum(both) + ends + pages <= m.memory;
+  return needed(weights_) + needed(memory_) + ends <= m.memory;
 }
 
 double RingSearch::Transfer(size_t from, size_t to) const {

@@ -308,7 +308,10 @@ void Cluster::Impl::Ask(Done done, const std::function<Event(uint64_t ask)>& eve
 AskMode Cluster::Impl::Mode(bool dry_run) const {
   if (engine_ == nullptr) return {.dry_run = dry_run};  // nothing was started
   const SchedulerStats cache = engine_->stats().scheduler;
-  return {.dry_run = dry_run, .live_blocks = cache.num_blocks - cache.blocks_available + cache.blocks_cached};
+  return {.dry_run = dry_run,
+          .live = {.num_blocks = cache.num_blocks - cache.blocks_available + cache.blocks_cached,
+                   .num_slots = cache.num_slots - cache.slots_available,
+                   .window_blocks = cache.window_blocks - cache.window_blocks_available + cache.window_blocks_cached}};
 }
 
 void Cluster::Impl::AskForTraces() {

@@ -128,7 +128,7 @@ ChangeReport ClusterState::Preview(const Plan& next, const AskMode& mode) const 
           .ranges = FormatRanges(next),
           .named_ranges = FormatNamedRanges(next),
           .dry_run = mode.dry_run,
-          .moves = MovesBetween(sizes_, runs, members, next, {num_blocks_, mode.live_blocks}),
+          .moves = MovesBetween(sizes_, runs, members, next, mode.live),
           .members = SharesOf(sizes_, runs, members, next)};
 }
 

@@ -39,10 +39,9 @@ void ClusterState::Serve() {
   trouble_ = absl::OkStatus();
   refusal_told_.clear();
   retry_pause_ = policy_.retry;
-  if (change_->num_blocks < num_blocks_) {
-    sizes_.kv_per_layer = sizes_.kv_per_layer / num_blocks_ * change_->num_blocks;
-    num_blocks_ = change_->num_blocks;
-    Do(ShrinkCache{num_blocks_});
+  if (change_->num_blocks < num_blocks()) {
+    sizes_.counts = sizes_.counts.Shrunk(change_->num_blocks);
+    Do(ShrinkCache{num_blocks()});
   }
   for (const Participant& p : change_->transaction.participants()) {
     // One that did not say so may still hold what it had.
@@ -64,7 +63,7 @@ void ClusterState::Serve() {
     any_local |= m.info.local;
   }
   on_workers_ |= !all_local;
-  record_ = {.stages = {}, .num_blocks = num_blocks_, .on_workers = on_workers_, .drained = {}};
+  record_ = {.stages = {}, .num_blocks = num_blocks(), .on_workers = on_workers_, .drained = {}};
   for (const StagePlan& s : plan_->stages) record_.stages.push_back({s.worker(), s.layers});
   record_changed_ = true;
   Do(ResumeNewRing{.epoch = plan_->epoch,

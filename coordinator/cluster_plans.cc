@@ -67,7 +67,7 @@ bool ClusterState::Adopt(Deadline now) {
   }
   StatusOr<Draft> draft = MakeDraft(same, false);
   Status refusal = draft.status();
-  if (draft.ok() && record.num_blocks > 0) draft->num_blocks = std::min(num_blocks_, record.num_blocks);
+  if (draft.ok() && record.num_blocks > 0) draft->num_blocks = std::min(num_blocks(), record.num_blocks);
   if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
   if (!refusal.ok()) {
     Log(LogLevel::kWarn, fmt::format("the plan of before the restart can't be made again: {}", Message(refusal)));
@@ -135,7 +135,7 @@ StatusOr<ClusterState::Draft> ClusterState::DraftFor(std::vector<PlanMember> mem
     return MakeDraft(assignments, true);
   };
   StatusOr<Draft> draft = draft_of(members);
-  if (!draft.ok() || draft->num_blocks == num_blocks_ || !members.back().local) return draft;
+  if (!draft.ok() || draft->num_blocks == num_blocks() || !members.back().local) return draft;
   members.pop_back();
   StatusOr<Draft> without = draft_of(members);
   const bool better = without.ok() && without->shortages.empty() && without->num_blocks > draft->num_blocks;
@@ -237,7 +237,7 @@ void ClusterState::Repair(Deadline now) {
 
 StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignment>& assignments,
                                                       bool automatic) const {
-  Draft draft{.plan = EmptyPlan({.term = policy_.term, .number = next_number_}), .num_blocks = num_blocks_};
+  Draft draft{.plan = EmptyPlan({.term = policy_.term, .number = next_number_}), .num_blocks = num_blocks()};
   Plan& plan = draft.plan;
   plan.stages = MakeStages(assignments);
   GYRE_RETURN_IF_ERROR(plan.Validate());
@@ -251,10 +251,10 @@ StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignme
   if (automatic && (first || recovers)) {
     // The first plan over workers decides how large the KV cache is: all that follow must hold it. Where not even one
     // block fits, the refusal has the numbers of the whole cache.
-    uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_, true);
-    if (fit == 0 && recovers) fit = FitBlocks(sizes_, PlanMembers(false), plan, num_blocks_, false);
+    uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, true);
+    if (fit == 0 && recovers) fit = FitBlocks(sizes_, PlanMembers(false), plan, false);
     if (fit != 0) draft.num_blocks = fit;
-    sizes.kv_per_layer = sizes.kv_per_layer / num_blocks_ * draft.num_blocks;
+    sizes.counts = sizes.counts.Shrunk(draft.num_blocks);
   }
   draft.shortages = FindShortages(sizes, PlanMembers(false), plan);
   // What a member holds of a lost plan has pages of the old number.
@@ -280,11 +280,11 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
   Plan plan = draft.plan;
   plan.epoch = NextEpoch();
   if (policy_.new_key) plan.key = policy_.new_key();
-  if (draft.num_blocks < num_blocks_) {
+  if (draft.num_blocks < num_blocks()) {
     const auto block_size = static_cast<uint64_t>(policy_.block_size);
     Log(LogLevel::kWarn,
         fmt::format("the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
-                    uint64_t{num_blocks_} * block_size, uint64_t{draft.num_blocks} * block_size));
+                    uint64_t{num_blocks()} * block_size, uint64_t{draft.num_blocks} * block_size));
   }
   std::map<std::string, Participant> participants;
   if (plan_) {
@@ -324,11 +324,13 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
 
 PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
   const Plan& plan = change_->plan;
+  const MemoryCounts counts = sizes_.counts.Shrunk(change_->num_blocks);
   PrepareRequest request{.plan = plan,
                          .stage = plan.StageOf(worker),
                          .block_size = policy_.block_size,
-                         .num_blocks = change_->num_blocks,
-                         .num_slots = policy_.num_slots,
+                         .num_blocks = counts.num_blocks,
+                         .num_slots = counts.num_slots,
+                         .window_blocks = counts.window_blocks,
                          .kv_type = policy_.kv_type,
                          .sources = {}};
   if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
@@ -364,8 +366,9 @@ void ClusterState::StartDrop(Member& m, Deadline now) {
                    {.plan = EmptyPlan(epoch),
                     .stage = -1,
                     .block_size = policy_.block_size,
-                    .num_blocks = num_blocks_,
-                    .num_slots = policy_.num_slots,
+                    .num_blocks = num_blocks(),
+                    .num_slots = sizes_.counts.num_slots,
+                    .window_blocks = sizes_.counts.window_blocks,
                     .kv_type = policy_.kv_type,
                     .sources = {}}});
 }

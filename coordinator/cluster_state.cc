@@ -20,7 +20,6 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
     : policy_(std::move(policy)),
       ring_address_(std::move(ring_address)),
       sizes_(policy_.sizes),
-      num_blocks_(policy_.num_blocks),
       retry_pause_(policy_.retry),
       rebalance_(policy_.rebalance) {
   counts_.rebalance = policy_.rebalance.mode;
@@ -277,7 +276,7 @@ ClusterState::Actions ClusterState::Wired(Epoch epoch, const Status& to_first, c
 ClusterState::Actions ClusterState::Drained(Epoch epoch, std::vector<BlockId> live, Deadline now) {
   if (change_ != nullptr && change_->plan.epoch == epoch) {
     // A smaller cache forgets everything, so that nothing needs to move.
-    if (change_->num_blocks < num_blocks_) live.clear();
+    if (change_->num_blocks < num_blocks()) live.clear();
     Apply(change_->transaction.OnDrained(std::move(live), now), now);
   }
   return Settle(now);
@@ -407,7 +406,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
     // A member that was not told to drop them holds the layers of a lost plan.
     if (m->holds.size() > 0) {
       member.weight_bytes = RangeBytes(sizes_, m->holds);
-      member.kv_bytes = (sizes_.kv_per_layer + sizes_.state_per_layer) * static_cast<uint64_t>(m->holds.size());
+      member.kv_bytes = sizes_.MemoryOf(m->holds);
     }
     s.members.push_back(std::move(member));
   }

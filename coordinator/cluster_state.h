@@ -288,8 +288,9 @@ class ClusterState {
 
   const ClusterPolicy policy_;
   const std::string ring_address_;
-  ModelSizes sizes_;                 // its pages are those of num_blocks_
-  uint32_t num_blocks_;              // shrinks once, with the first plan over workers
+  // Its memory shrinks once, with the first plan over workers, or after a loss.
+  ModelSizes sizes_;
+  uint32_t num_blocks() const { return sizes_.counts.num_blocks; }
   bool on_workers_ = false;          // a plan over workers has served: min_workers counts no more where none does
   std::set<std::string> seen_isas_;  // instruction sets that blocks of the cache may have been computed with
 

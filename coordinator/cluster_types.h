@@ -74,8 +74,6 @@ struct ClusterPolicy {
   uint64_t model_hash = 0;
   ModelSizes sizes;
   int block_size = 16;
-  uint32_t num_blocks = 0;
-  uint32_t num_slots = 0;  // of recurrent state
   KvType kv_type = KvType::kF16;
   int min_workers = 1;             // members that are not local, for the first plan over workers
   std::string isa;                 // not empty: members of another instruction set are refused (--bit-equal)
@@ -131,8 +129,8 @@ struct MemberStatus {
 
 // How a change is asked for.
 struct AskMode {
-  bool dry_run = false;      // say what it would do, or why it is refused, and do nothing
-  uint32_t live_blocks = 0;  // KV blocks in use or cached
+  bool dry_run = false;  // say what it would do, or why it is refused, and do nothing
+  MemoryCounts live;     // units of memory in use or cached
 };
 
 // What a change did, or would do.

@@ -166,6 +166,11 @@ StatusOr<std::unique_ptr<Engine>> Engine::Start(EngineOptions options) {
     return InvalidArgument("the engine needs a vocabulary and a context, got {} and {}", options.vocab,
                            options.context);
   }
+  const SchedulerOptions& o = options.scheduler;
+  if (o.window_blocks > 0 && (o.window == 0 || o.window_blocks < std::min(o.num_blocks, o.window / o.block_size + 2))) {
+    return InvalidArgument("a window of {} positions can't go on with {} blocks of {}", o.window, o.window_blocks,
+                           o.block_size);
+  }
   if (options.scheduler.num_blocks == 0 || options.scheduler.block_size == 0) {
     return InvalidArgument("the engine needs KV blocks, got {} of {} positions", options.scheduler.num_blocks,
                            options.scheduler.block_size);

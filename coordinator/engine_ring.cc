@@ -198,7 +198,9 @@ void Engine::Impl::OnLose(const Status& why) {
   awaited_.reset();
   EndAll(Failed{why});
   SchedulerOptions options = options_.scheduler;
-  options.num_blocks = num_blocks_;
+  const MemoryCounts counts = options.counts().Shrunk(num_blocks_);
+  options.num_blocks = counts.num_blocks;
+  options.window_blocks = counts.window_blocks;
   scheduler_ = std::make_unique<Scheduler>(options);
 }
 

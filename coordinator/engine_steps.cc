@@ -38,6 +38,10 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                  .blocks = {item.blocks},
                  .requests = {}};
     if (options_.scheduler.num_slots > 0) rows.blocks.push_back(item.slots.Entries());
+    if (options_.scheduler.window_blocks > 0) {
+      rows.blocks.resize(kWindowGroup);
+      rows.blocks.push_back(item.window.Entries());
+    }
     if (!s->cached) {
       s->cached = item.first_position;
       Trace(TraceKind::kRequestBegan, static_cast<uint64_t>(item.seq));

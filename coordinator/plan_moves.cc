@@ -49,9 +49,8 @@ class Loading {
 }  // namespace
 
 std::vector<LayerMove> MovesBetween(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,
-                                    const Plan& next, const CacheFill& cache) {
+                                    const Plan& next, const MemoryCounts& live) {
   std::vector<LayerMove> out;
-  const uint64_t live = cache.num_blocks == 0 ? 0 : sizes.kv_per_layer / cache.num_blocks * cache.live_blocks;
   for (const StagePlan& stage : next.stages) {
     const std::string& to = stage.worker();
     const PlanMember* member = FindMember(members, to);
@@ -61,7 +60,7 @@ std::vector<LayerMove> MovesBetween(const ModelSizes& sizes, const Plan* runs, c
       for (end = begin + 1; end < stage.layers.end && OwnerOf(runs, end) == from;) ++end;
       if (from == to) continue;
       LayerMove move{.layers = {begin, end}, .from = from, .to = to, .weight_bytes = loading.Take({begin, end})};
-      if (!from.empty()) move.kv_bytes = live * static_cast<uint64_t>(end - begin);
+      for (int i = begin; i < end && !from.empty(); ++i) move.kv_bytes += sizes.MemoryOf(i, live);
       out.push_back(std::move(move));
     }
   }
@@ -75,7 +74,7 @@ std::vector<MemberShare> SharesOf(const ModelSizes& sizes, const Plan* runs, con
     MemberShare share{.name = name, .layers = layers};
     if (layers) {
       share.weight_bytes = RangeBytes(sizes, *layers);
-      share.kv_bytes = (sizes.kv_per_layer + sizes.state_per_layer) * static_cast<uint64_t>(layers->size());
+      share.kv_bytes = sizes.MemoryOf(*layers);
     }
     if (const PlanMember* m = FindMember(members, name)) {
       share.peak_bytes = PeakBytes(sizes, *m, next);

@@ -30,15 +30,10 @@ struct MemberShare {
   bool fits() const { return memory_bytes == 0 || peak_bytes <= memory_bytes; }
 };
 
-// How much of the KV cache there is: its blocks, and those in use or cached, whose pages are copied.
-struct CacheFill {
-  uint32_t num_blocks = 0, live_blocks = 0;
-};
-
-// In the order of the layers. `runs`: the plan that serves, or null. `members`: with what they hold now. Weights that a
-// member holds already are not loaded again.
+// In the order of the layers. `live`: the units of memory in use or cached, which are copied. `runs`: the plan that
+// serves, or null. `members`: with what they hold now. Weights that a member holds already are not loaded again.
 std::vector<LayerMove> MovesBetween(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,
-                                    const Plan& next, const CacheFill& cache);
+                                    const Plan& next, const MemoryCounts& live);
 
 // Those with layers in `next`, in ring order, then those that lose all that they have in `runs`.
 std::vector<MemberShare> SharesOf(const ModelSizes& sizes, const Plan* runs, const std::vector<PlanMember>& members,

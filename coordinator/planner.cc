@@ -66,34 +66,31 @@ StatusOr<uint64_t> ProductsOf(const Model& model, int layer) {
 
 }  // namespace
 
-StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type,
-                             uint32_t num_slots) {
+StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int block_size, KvType kv_type) {
   ModelSizes sizes;
-  uint64_t widest = 0;
-  for (size_t i = 0; i < model.spec().layers.size(); ++i) {
+  sizes.counts = counts;
+  const ModelSpec& spec = model.spec();
+  const std::vector<LayerSpec>& layers = spec.layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
     GYRE_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(model, static_cast<int>(i)));
     sizes.layers.push_back(bytes);
     GYRE_ASSIGN_OR_RETURN(const uint64_t products, ProductsOf(model, static_cast<int>(i)));
     sizes.products.push_back(products);
-    widest = std::max<uint64_t>(widest, ModelSpec::KvElems(model.spec().layers[i]));
+    const int group = layers[i].kv_group;
+    const uint64_t page = KvBytes(kv_type, ModelSpec::KvElems(layers[i]) * static_cast<uint64_t>(block_size));
+    const uint64_t slot = ModelSpec::StateOf(layers[i], spec.dim).floats() * sizeof(float);
+    sizes.memory.push_back({group, group == kSlotGroup ? slot : page});
   }
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));
   GYRE_ASSIGN_OR_RETURN(sizes.both, EndBytes(model, true, true));
   sizes.last_products = static_cast<uint64_t>(model.spec().vocab) * static_cast<uint64_t>(model.spec().dim);
-  const std::vector<LayerSpec>& layers = model.spec().layers;
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionSpec* a = layers[i].attention();
     if (a == nullptr || a->kv_layer < 0) continue;
     sizes.joined.resize(layers.size());
     std::fill(sizes.joined.begin() + a->kv_layer + 1, sizes.joined.begin() + static_cast<std::ptrdiff_t>(i) + 1, true);
   }
-  const uint64_t count = sizes.layers.size(), state = model.spec().StateBytes();
-  sizes.kv_per_layer = KvBytes(kv_type, widest * static_cast<uint64_t>(block_size)) * num_blocks;
-  if (state == 0) return sizes;
-  const uint64_t block = model.spec().KvBytesPerToken(kv_type) * static_cast<uint64_t>(block_size);
-  sizes.kv_per_layer = (block + count - 1) / count * num_blocks;
-  sizes.state_per_layer = (state + count - 1) / count * num_slots;
   return sizes;
 }
 
@@ -330,8 +327,13 @@ namespace {
 // What a member has to hold while `next` takes the place of what it holds.
 struct Need {
   LayerRange next;
-  uint64_t weights = 0;  // bytes
-  uint64_t layers = 0;   // with pages
+  uint64_t weights = 0;     // bytes
+  std::vector<int> layers;  // with their memory
+  uint64_t Memory(const ModelSizes& sizes, const MemoryCounts& counts) const {
+    uint64_t sum = 0;
+    for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
+    return sum;
+  }
 };
 Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   Need need;
@@ -342,7 +344,7 @@ Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next)
   for (int i = 0; i < layers; ++i) {
     if (!(i >= need.next.begin && i < need.next.end) && !(i >= held.begin && i < held.end)) continue;
     need.weights += sizes.layers[static_cast<size_t>(i)];
-    ++need.layers;
+    need.layers.push_back(i);
   }
   auto is_first = [](LayerRange r) { return r.size() > 0 && r.begin == 0; };
   auto is_last = [layers](LayerRange r) { return r.size() > 0 && r.end == layers; };
@@ -353,24 +355,39 @@ Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next)
 
 }  // namespace
 
-uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
-                   uint32_t num_blocks, bool reserve) {
-  const uint64_t page = std::max<uint64_t>(1, sizes.kv_per_layer / num_blocks);  // of a layer
-  uint64_t fit = num_blocks;
+uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next, bool reserve) {
+  const auto layers = static_cast<uint64_t>(sizes.num_layers());
+  // Bytes that a member has too few of, with so many blocks. What more it might get are layers of the largest weights
+  // and of the mean memory.
+  const auto fits = [&](const PlanMember& m, const Need& need, uint32_t blocks) {
+    const MemoryCounts counts = sizes.counts.Shrunk(blocks);
+    const uint64_t more = reserve ? (static_cast<uint64_t>(need.next.size()) + 3) / 4 : 0;
+    uint64_t bytes = need.weights + need.Memory(sizes, counts);
+    if (more > 0) {
+      uint64_t all = 0;
+      for (int i = 0; i < sizes.num_layers(); ++i) all += sizes.MemoryOf(i, counts);
+      bytes += more * (*std::max_element(sizes.layers.begin(), sizes.layers.end()) + (all + layers - 1) / layers);
+    }
+    return bytes <= m.memory;
+  };
+  uint32_t fit = sizes.counts.num_blocks;
   for (const PlanMember& m : members) {
     if (m.memory == 0 || next.StageOf(m.name) < 0) continue;
     const Need need = NeedOf(sizes, m, next);
-    const uint64_t more = reserve ? (static_cast<uint64_t>(need.next.size()) + 3) / 4 : 0;
-    const uint64_t weights = need.weights + more * *std::max_element(sizes.layers.begin(), sizes.layers.end());
-    const uint64_t fixed = weights + (need.layers + more) * sizes.state_per_layer;
-    fit = std::min(fit, fixed >= m.memory ? 0 : (m.memory - fixed) / (page * (need.layers + more)));
+    if (fits(m, need, fit)) continue;
+    uint32_t low = 0, high = fit;  // `low` fits, or is 0
+    while (high - low > 1) {
+      const uint32_t middle = low + (high - low) / 2;
+      (fits(m, need, middle) ? low : high) = middle;
+    }
+    fit = low;
   }
-  return static_cast<uint32_t>(fit);
+  return fit;
 }
 
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   const Need need = NeedOf(sizes, member, next);
-  return need.weights + need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
+  return need.weights + need.Memory(sizes, sizes.counts);
 }
 
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next) {
@@ -385,7 +402,7 @@ std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<P
       continue;
     }
     if (m.memory == 0) continue;
-    const uint64_t pages = need.layers * (sizes.kv_per_layer + sizes.state_per_layer);
+    const uint64_t pages = need.Memory(sizes, sizes.counts);
     if (need.weights + pages <= m.memory) continue;
     out.push_back(
         {m.name, m.memory,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_counts.h"
 #include "base/plan.h"
 #include "base/stage_control.h"
 #include "base/status.h"
@@ -23,18 +24,34 @@ struct ModelSizes {
   // for each byte.
   std::vector<uint64_t> products;
   uint64_t last_products = 0;
-  uint64_t kv_per_layer = 0;     // all its pages; the mean where layers with recurrent state are among them
-  uint64_t state_per_layer = 0;  // all slots of recurrent state, the mean of all layers
+  // The memory of sequences (docs/memory.md): each layer's KV group and the bytes of a unit, 0 where it keeps nothing;
+  // and the number of units.
+  struct LayerMemory {
+    int group = kPageGroup;
+    uint64_t unit = 0;
+  };
+  std::vector<LayerMemory> memory;
+  MemoryCounts counts;
   // [layer]: whether it must be on the stage of the layer before it, as layers from it on read the keys and values of
   // layers before it. Empty: none must.
   std::vector<bool> joined;
   int num_layers() const { return static_cast<int>(layers.size()); }
   bool CanBegin(int layer) const { return joined.empty() || !joined[static_cast<size_t>(layer)]; }
+  // Bytes of the memory of a layer, of a range, and of the units of one group that are said to be in use.
+  uint64_t MemoryOf(int layer) const { return MemoryOf(layer, counts); }
+  uint64_t MemoryOf(int layer, const MemoryCounts& of) const {
+    const LayerMemory& m = memory[static_cast<size_t>(layer)];
+    return m.unit * of.Of(m.group);
+  }
+  uint64_t MemoryOf(LayerRange range) const {
+    uint64_t sum = 0;
+    for (int i = range.begin; i < range.end; ++i) sum += MemoryOf(i);
+    return sum;
+  }
 };
 
-// The sizes of a model's matrices as they lie in the file, those of the pages of `num_blocks` blocks, and of slots.
-StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type,
-                             uint32_t num_slots = 0);
+// The sizes of a model's matrices as they lie in the file, and of the memory of sequences.
+StatusOr<ModelSizes> SizesOf(const Model& model, const MemoryCounts& counts, int block_size, KvType kv_type);
 
 struct PlanMember {
   std::string name;
@@ -69,11 +86,10 @@ StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const s
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
                                               const std::vector<PlanMember>& members);
 
-// The largest number of KV blocks, up to `num_blocks` (which sizes.kv_per_layer is for), that every member holds beside
-// what it holds already and gets in `next`, and, with `reserve`, beside room for a quarter more layers, without which
-// no resize would fit. 0: not one.
-uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next,
-                   uint32_t num_blocks, bool reserve);
+// The largest number of KV blocks, up to sizes.counts.num_blocks, that every member holds, with what belongs to them in
+// other groups (MemoryCounts::Shrunk), beside the weights that it holds already and gets in `next`, and, with
+// `reserve`, beside room for a quarter more layers, without which no resize would fit. 0: not one.
+uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next, bool reserve);
 
 // Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both.
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next);

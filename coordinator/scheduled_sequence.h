@@ -34,7 +34,7 @@ struct ScheduledSequence {
   uint32_t overtaken = 0;  // by admissions of younger ones, while it was the oldest without its whole prompt
   bool aged = false;       // overtaken too often: goes before all others from then on
   uint64_t ready_at = 0;   // value of Rep::shared when it could first have got its decode row; 0: it can't now
-  uint64_t tried_in = 0;   // the last step in which its prompt was tried
+  uint64_t tried_in = 0;   // value of Rep::tries when its prompt was last tried
   Stage stage = Stage::kWaiting;
   uint32_t incarnation = 1;
   bool held = false;      // gets no rows
@@ -60,16 +60,21 @@ struct ScheduledSequence {
   uint32_t published = 0;    // blocks
   ChainId chain = kNoChain;  // of the last published block
   std::vector<BlockId> blocks;
+  // In layers with a window: its blocks from number window_first on; those that only it may take.
+  uint32_t window_first = 0, window_reserved = 0;
+  std::deque<BlockId> window;
+  // What others begin with too: the position up to which their blocks served, and up to which one waits for it.
+  uint32_t branch = 0, shared = 0;
   // With recurrent state: its slot, the snapshot that it begins with until the step that copies it has landed, and the
-  // slots that steps copy it to, with the positions, rising; the position up to which the blocks of others serve.
+  // slots that steps copy it to, with the positions, rising.
   BlockId slot = kNoBlock, begins_with = kNoBlock;
-  uint32_t branch = 0;
   struct Snapshot {
     uint32_t position = 0;
     BlockId slot = kNoBlock;
   };
   std::deque<Snapshot> snapshots;
 
+  uint32_t WindowEnd() const { return window_first + static_cast<uint32_t>(window.size()); }  // in blocks
   bool running() const { return stage == Stage::kRunning; }
   uint32_t size() const { return static_cast<uint32_t>(params.tokens.size()); }
   // At most the row of the last generated token is left to launch.

@@ -26,7 +26,8 @@ SchedulerOptions Sane(SchedulerOptions o) {
 Scheduler::Rep::Rep(const SchedulerOptions& o)
     : options(Sane(o)),
       blocks(options.num_blocks, options.block_size, options.prefix_cache),
-      slots(options.num_slots) {}
+      slots(options.num_slots),
+      window(options.window_blocks) {}
 
 Scheduler::Rep::Sequence* Scheduler::Rep::Find(SeqId id) const {
   const auto it = sequences.find(id);
@@ -50,6 +51,8 @@ void Scheduler::Rep::PublishLanded(Sequence* s) {
     s->chain = blocks.Publish(s->salt, s->chain, s->blocks[s->published],
                               std::span(s->params.tokens).subspan(begin, options.block_size),
                               std::span(s->classes).subspan(begin, options.block_size));
+    if (has_window() && s->published >= s->window_first)
+      window.Publish(s->chain, s->window[s->published - s->window_first]);
     ++s->published;
     KeepSnapshot(s);
     ++changes;
@@ -60,6 +63,7 @@ void Scheduler::Rep::PublishLanded(Sequence* s) {
 void Scheduler::Rep::Leave(Sequence* s, Stage stage) {
   if (s->running()) {
     running.erase(std::lower_bound(running.begin(), running.end(), s, ByRank()));
+    DropReserve(s);
     ++s->incarnation;
     if (s->in_flight > 0) ++draining;
   } else if (s->stage == Stage::kWaiting) {
@@ -88,8 +92,9 @@ void Scheduler::Rep::Settle(Sequence* s) {
   }
   ReleaseTable(&s->blocks);
   ReleaseSlots(s);
+  ReleaseWindow(s);
   ++changes;
-  s->launched = s->landed = s->cached = s->published = 0;
+  s->launched = s->landed = s->cached = s->published = s->shared = 0;
   s->chain = kNoChain;
   s->poisoned = false;
   if (s->stage != Stage::kRemoved) return;
@@ -106,6 +111,7 @@ void Scheduler::Rep::LandItem(Sequence* s, StepItem item, bool ok, bool alone, L
     s->landed = item.first_position + item.count;
     if (s->begins_with != kNoBlock) slots.Release(std::exchange(s->begins_with, kNoBlock));
     PublishLanded(s);
+    ReleaseBehind(s);
     if (!left) {
       s->proven = std::max(s->proven, s->landed);
       if (s->landed >= s->lost_end) s->losses = 0;
@@ -148,9 +154,11 @@ Status Scheduler::Add(SeqId id, SequenceParams params, Deadline now) {
     return InvalidArgument("sequence {} has {} tokens, of at most {} positions", static_cast<uint64_t>(id),
                            params.tokens.size(), params.max_positions);
   }
-  if (params.max_positions > uint64_t{o.num_blocks} * o.block_size) {
-    return OutOfRange("{} positions can never fit into {} blocks of {}", params.max_positions, o.num_blocks,
-                      o.block_size);
+  // Without chunks a prompt's rows are all in one step, so that no block of it comes back meanwhile.
+  const bool whole = o.window_blocks > 0 && !o.chunked_prefill;
+  const uint32_t most = whole ? std::min(o.num_blocks, o.window_blocks) : o.num_blocks;
+  if (params.max_positions > uint64_t{most} * o.block_size) {
+    return OutOfRange("{} positions can never fit into {} blocks of {}", params.max_positions, most, o.block_size);
   }
   auto s = std::make_unique<ScheduledSequence>();
   s->id = id;
@@ -254,9 +262,12 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
     ++r.counts.preemptions;
     r.Leave(r.running.back(), Rep::Stage::kWaiting);
   }
-  r.blocks.Shrink(num_blocks);
-  r.slots.Forget();
-  r.options.num_blocks = num_blocks;
+  const MemoryCounts counts = r.options.counts().Shrunk(num_blocks);
+  r.blocks.Shrink(counts.num_blocks);
+  r.slots.Forget(counts.num_slots);
+  r.window.Forget(counts.window_blocks);
+  r.options.num_blocks = counts.num_blocks;
+  r.options.window_blocks = counts.window_blocks;
   r.unfit = nullptr;
   ++r.changes;
   const auto capacity =
@@ -274,7 +285,9 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
 
 std::vector<BlockId> Scheduler::LiveBlocks() const {
   std::vector<BlockId> live = rep_->blocks.Live();
-  for (BlockId slot : rep_->slots.Live()) live.push_back(rep_->blocks.num_blocks() + slot);
+  const uint32_t slots = rep_->blocks.num_blocks(), window = slots + rep_->slots.units();
+  for (BlockId slot : rep_->slots.Live()) live.push_back(slots + slot);
+  for (BlockId block : rep_->window.Live()) live.push_back(window + block);
   return live;
 }
 
@@ -290,6 +303,7 @@ Status Scheduler::Append(SeqId id, TokenId token) {
   s->params.tokens.push_back(token);
   s->classes.push_back(rep_->options.prefill_matches_decode ? RowClass::kPrompt : RowClass::kGenerated);
   rep_->PublishLanded(s);
+  rep_->ReleaseBehind(s);
   return absl::OkStatus();
 }
 
@@ -380,8 +394,11 @@ SchedulerStats Scheduler::stats() const {
   stats.max_sequences = rep_->options.max_sequences;
   stats.num_blocks = rep_->blocks.num_blocks();
   stats.slots_available = rep_->slots.available();
-  stats.snapshots = rep_->slots.snapshots();
-  stats.num_slots = rep_->slots.num_slots();
+  stats.snapshots = rep_->slots.published();
+  stats.num_slots = rep_->slots.units();
+  stats.window_blocks_available = rep_->window.available();
+  stats.window_blocks_cached = rep_->window.kept();
+  stats.window_blocks = rep_->window.units();
   stats.tenants = static_cast<uint32_t>(rep_->tenants.size());
   stats.step_tokens = rep_->PromptLimit(0);
   stats.most_in_flight = rep_->MostInFlight();

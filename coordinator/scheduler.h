@@ -61,8 +61,8 @@ class Scheduler {
   // caller must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= the present number.
   std::vector<SeqId> Shrink(uint32_t num_blocks);
 
-  // The blocks that are in use or cached, rising: the pages that a layer's new owner needs. Then the slots of recurrent
-  // state, slot s as num_blocks + s.
+  // The units of memory that are in use or cached, rising, numbered as MemoryCounts says: what a layer's new owner
+  // needs.
   std::vector<BlockId> LiveBlocks() const;
   // The sequences that are suspected of having cost two rings (LoseFlights).
   std::vector<SeqId> Suspects() const;

@@ -88,7 +88,7 @@ bool Scheduler::Rep::GoesFirst(const Sequence& a, const Sequence& b) const {
 Scheduler::Rep::Sequence* Scheduler::Rep::NextPrompt() const {
   Sequence* best = nullptr;
   for (Sequence* s : running) {
-    if (!s->wants_prompt_rows() || s->planned_in == next_step || s->tried_in == next_step) continue;
+    if (!s->wants_prompt_rows() || s->planned_in == next_step || s->tried_in == tries) continue;
     if (best == nullptr || GoesFirst(*s, *best)) best = s;
   }
   return best;
@@ -98,7 +98,7 @@ Scheduler::Rep::Sequence* Scheduler::Rep::NextPrompt() const {
 // it twice.
 bool Scheduler::Rep::Follows(const Sequence& s) const {
   if (!options.prefix_cache || !options.continuous_batching || s.params.needs_all_rows || s.aged) return false;
-  for (const Sequence* r : running) {
+  for (Sequence* r : running) {
     if (r->held || r->needs_step() || r->launched >= r->prompt || r->ring_salts != ring_salts) continue;
     if (r->params.salt != s.params.salt || r->params.tenant_salt != s.params.tenant_salt) continue;
     if (r->params.priority < s.params.priority) continue;
@@ -112,7 +112,12 @@ bool Scheduler::Rep::Follows(const Sequence& s) const {
       return true;
     }
     const auto begin = r->params.tokens.begin();
-    if (std::equal(begin, begin + done + kWorthWaiting, s.params.tokens.begin())) return true;
+    if (!std::equal(begin, begin + done + kWorthWaiting, s.params.tokens.begin())) continue;
+    if (has_window()) {  // what it reads before the place where they part is kept for this one
+      const auto parts = std::mismatch(begin, begin + most, s.params.tokens.begin()).first - begin;
+      r->shared = static_cast<uint32_t>(parts) / options.block_size * options.block_size;
+    }
+    return true;
   }
   return false;
 }
@@ -137,24 +142,29 @@ uint32_t Scheduler::Rep::Reserved(const Sequence& s) const {
 
 // Blocks beyond its tokens that the sequence is going to need, as far as one can tell: those that run have half of
 // their answers before them in the mean.
-uint32_t Scheduler::Rep::Growth(const Sequence& s) const {
+Scheduler::Rep::Need Scheduler::Rep::Growth(const Sequence& s) const {
   const uint64_t expected = uint64_t{s.size()} + static_cast<uint64_t>(answer / 2);
   const uint64_t end = std::min<uint64_t>(expected, s.params.max_positions);
-  return BlocksFor(end) - BlocksFor(s.size());
+  Need need{.pages = BlocksFor(end) - BlocksFor(s.size())};
+  if (has_window()) need.window = WindowNeed(end) - WindowNeed(s.size());
+  return need;
 }
 
 // Blocks that must stay free when `s` comes in, so that those that run need not throw it out again.
-uint32_t Scheduler::Rep::Margin(const Sequence& s) const {
-  if (options.reserve_positions > 0) return 0;
-  uint32_t growth = 0;
+Scheduler::Rep::Need Scheduler::Rep::Margin(const Sequence& s) const {
+  if (options.reserve_positions > 0) return {};
+  Need margin = Growth(s);
   bool runs = false;
   for (const Sequence* r : running) {
     if (r->held) continue;
-    growth += Growth(*r);
+    const Need growth = Growth(*r);
+    margin.pages += growth.pages;
+    margin.window += growth.window;
     runs = true;
   }
+  if (!runs) return {};
   // More would leave a small cache half empty.
-  return runs ? std::min(growth + Growth(s), options.num_blocks / 3) : 0;
+  return {std::min(margin.pages, options.num_blocks / 3), std::min(margin.window, options.window_blocks / 3)};
 }
 
 bool Scheduler::Rep::TryAdmit(Sequence* s) {
@@ -164,15 +174,28 @@ bool Scheduler::Rep::TryAdmit(Sequence* s) {
     // At least the last row is computed, so that a shared block gets no new rows and there is something to sample.
     prefix = blocks.TakePrefix(salt, s->params.tokens, s->classes, s->size() - 1);
   }
-  if (has_state() && !TakeSlot(s, &prefix)) return false;
+  // Where texts part, what the groups but that of pages keep is worth most: the next text that begins so finds it.
+  s->branch = static_cast<uint32_t>(prefix.blocks.size()) * options.block_size;
+  for (size_t common = CommonPrefix(prefix.blocks); prefix.blocks.size() > common; prefix.blocks.pop_back())
+    blocks.Release(prefix.blocks.back());
+  prefix.chain = prefix.blocks.empty() ? kNoChain : blocks.chain(prefix.blocks.back());
+  bool fits = !has_state() || TakeSlot(s, prefix);
+  if (has_window()) TakeWindow(s, prefix.blocks);
   const uint32_t taken = static_cast<uint32_t>(prefix.blocks.size());
   // All that its tokens need: else it might be thrown out in the middle of its prompt, its rows lost.
   const uint32_t needed = std::max(BlocksFor(s->size()), Reserved(*s)) - taken;
-  if (uint64_t{needed} + Margin(*s) > blocks.available()) {
+  const uint32_t reserve = has_window() ? std::min(needed, WindowQuota() - static_cast<uint32_t>(s->window.size())) : 0;
+  const Need margin = Margin(*s);
+  fits = fits && uint64_t{needed} + margin.pages <= blocks.available() &&
+         uint64_t{window_reserved} + reserve + margin.window <= window.available();
+  if (!fits) {
     ReleaseTable(&prefix.blocks);
     ReleaseSlots(s);
+    ReleaseWindow(s, true);
     return false;
   }
+  s->window_reserved = reserve;
+  window_reserved += reserve;
   waiting.erase(s);
   running.insert(std::upper_bound(running.begin(), running.end(), s, ByRank()), s);
   s->stage = Stage::kRunning;

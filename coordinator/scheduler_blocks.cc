@@ -48,21 +48,42 @@ bool Scheduler::Rep::PreemptBelow(const Sequence* needy) {
 // positions up to `want` that it holds.
 uint32_t Scheduler::Rep::Grow(Sequence* s, uint32_t must, uint32_t want) {
   const bool barred = starved != nullptr && ByRank()(starved, s);
-  while (s->blocks.size() < BlocksFor(want)) {
-    std::optional<BlockId> block;
-    if (!barred) block = blocks.Allocate();
-    if (block) {
-      s->blocks.push_back(*block);
-      continue;
-    }
-    if (s->blocks.size() >= BlocksFor(must) || barred) break;
+  // What is in flight may use up the quota: then the next rows wait for it, not for blocks.
+  if (has_window()) {
+    want = static_cast<uint32_t>(
+        std::min<uint64_t>(want, (s->window_first + uint64_t{WindowQuota()}) * options.block_size));
+  }
+  const auto held = [&] {
+    uint64_t in_blocks = s->blocks.size();
+    if (has_window()) in_blocks = std::min<uint64_t>(in_blocks, s->WindowEnd());
+    return static_cast<uint32_t>(std::min<uint64_t>(in_blocks * options.block_size, want));
+  };
+  while (held() < want) {
+    if (TakeBlock(s, want, barred)) continue;
+    if (held() >= must || barred) break;
     if (PreemptBelow(s)) continue;
     if (starved == nullptr || ByRank()(s, starved)) starved = s;
     break;
   }
-  const auto held = static_cast<uint32_t>(std::min<uint64_t>(s->blocks.size() * uint64_t{options.block_size}, want));
-  if (held >= must && starved == s) starved = nullptr;
-  return held;
+  if (held() >= must && starved == s) starved = nullptr;
+  return held();
+}
+
+// A block more in a table that does not hold `want` positions. Barred sequences get only what is reserved for them.
+bool Scheduler::Rep::TakeBlock(Sequence* s, uint32_t want, bool barred) {
+  if (s->blocks.size() >= BlocksFor(want)) return TakeWindowBlock(s, barred);
+  const std::optional<BlockId> block = barred ? std::nullopt : blocks.Allocate();
+  if (block) s->blocks.push_back(*block);
+  return block.has_value();
+}
+
+// Whether the starved sequence still finds no block for its next row.
+bool Scheduler::Rep::Starves() const {
+  if (starved == nullptr) return false;
+  const uint32_t needed = BlocksFor(uint64_t{starved->launched} + 1);
+  if (starved->blocks.size() < needed && blocks.available() == 0) return true;
+  return has_window() && starved->WindowEnd() < needed && starved->window_reserved == 0 &&
+         window.available() <= window_reserved;
 }
 
 // The references that each block should have.
@@ -77,7 +98,7 @@ std::vector<uint32_t> Scheduler::Rep::Owners() const {
 }
 
 uint32_t Scheduler::Reclaim() {
-  const uint32_t blocks = rep_->blocks.Reclaim(rep_->Owners());
+  const uint32_t blocks = rep_->blocks.Reclaim(rep_->Owners()) + rep_->window.Reclaim(rep_->WindowOwners());
   rep_->counts.leaked_blocks += blocks;
   if (blocks > 0) ++rep_->changes;
   return blocks;

@@ -36,6 +36,7 @@ Status Scheduler::Rep::CheckSequence(const Sequence& s) const {
   if (has_state() && (s.running() || s.in_flight > 0) != (s.slot != kNoBlock)) {
     return Internal("sequence {} has slot {} and {} steps in flight, running {}", id, s.slot, s.in_flight, s.running());
   }
+  GYRE_RETURN_IF_ERROR(CheckWindow(s));
   // What is still to be written, or written again, is the sequence's own.
   for (size_t i = s.published; i < s.blocks.size(); ++i) {
     if (blocks.references(s.blocks[i]) != 1) {
@@ -97,6 +98,12 @@ Status Scheduler::Rep::CheckFlights() const {
           !std::equal(item.blocks.begin(), item.blocks.end(), s->blocks.begin())) {
         return Internal("sequence {}: a step in flight has another table", id);
       }
+      for (size_t i = 0; i < item.window.blocks.size(); ++i) {
+        const size_t block = item.window.first + i;
+        if (block >= s->window_first &&
+            (block >= s->WindowEnd() || s->window[block - s->window_first] != item.window.blocks[i]))
+          return Internal("sequence {}: a step in flight has another windowed table", id);
+      }
       Seen& of = seen[s];
       const uint32_t expected = of.steps > 0 ? of.end : s->poisoned ? item.first_position : s->landed;
       if (item.first_position != expected) {
@@ -126,7 +133,9 @@ Status Scheduler::CheckIntegrity() const {
   }
   GYRE_RETURN_IF_ERROR(rep_->CheckLists());
   GYRE_RETURN_IF_ERROR(rep_->CheckFlights());
-  GYRE_RETURN_IF_ERROR(rep_->slots.CheckIntegrity(rep_->SlotOwners()));
+  GYRE_RETURN_IF_ERROR(rep_->CheckReserve());
+  GYRE_RETURN_IF_ERROR(rep_->slots.CheckIntegrity("slot", rep_->SlotOwners()));
+  GYRE_RETURN_IF_ERROR(rep_->window.CheckIntegrity("windowed block", rep_->WindowOwners()));
   return rep_->blocks.CheckIntegrity(rep_->Owners());
 }
 

@@ -22,7 +22,12 @@ void Scheduler::Rep::Launch(Sequence* s, uint32_t count, Draft* draft) {
                 .count = count,
                 .sample_last = end == s->size(),
                 .blocks = {s->blocks.begin(), s->blocks.begin() + BlocksFor(end)},
-                .slots = SlotsOf(s, end)};
+                .slots = SlotsOf(s, end),
+                .window = {}};
+  if (has_window()) {
+    const auto blocks_end = s->window.begin() + (BlocksFor(end) - s->window_first);
+    item.window = {.first = s->window_first, .blocks = {s->window.begin(), blocks_end}};
+  }
   counts.computed_rows += count;
   counts.replayed_rows += std::min(s->high_water, end) - std::min(s->high_water, s->launched);
   s->high_water = std::max(s->high_water, end);
@@ -188,7 +193,7 @@ bool Scheduler::Rep::PlanPrompt(Draft* draft) {
     return draft->admits || next != nullptr;
   }
   if (next == nullptr) return false;
-  next->tried_in = next_step;
+  next->tried_in = tries;
   LaunchPrefill(next, draft);
   return true;
 }
@@ -220,8 +225,9 @@ std::optional<StepPlan> Scheduler::Next(Deadline now) {
   }
   if (r.flights.size() >= r.MostInFlight()) return std::nullopt;
   r.now = now;
+  ++r.tries;
   Rep::Draft draft;
-  if (r.starved != nullptr && r.blocks.available() == 0) r.PreemptBelow(r.starved);
+  if (r.Starves()) r.PreemptBelow(r.starved);
   r.MarkReady();
   if (!r.PlanAlone(&draft)) return std::nullopt;
   if (!draft.alone) r.PlanTogether(&draft);

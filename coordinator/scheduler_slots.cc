@@ -6,27 +6,13 @@
 
 namespace gyre {
 
-// Gives the sequence a slot, and cuts the prefix to the longest one that a snapshot belongs to. False: there is no
-// slot; then the prefix is released.
-bool Scheduler::Rep::TakeSlot(Sequence* s, BlockManager::Prefix* prefix) {
-  auto& found = prefix->blocks;
-  // Where texts part, a snapshot is worth most: the next one that begins so finds it.
-  s->branch = static_cast<uint32_t>(found.size()) * options.block_size;
-  while (!found.empty() && !slots.Has(blocks.chain(found.back()))) {
-    blocks.Release(found.back());
-    found.pop_back();
-  }
-  prefix->chain = found.empty() ? kNoChain : blocks.chain(found.back());
+// Gives the sequence a slot, and the snapshot that belongs to the prefix. False: there is no slot.
+bool Scheduler::Rep::TakeSlot(Sequence* s, const BlockManager::Prefix& prefix) {
   // What it begins with is taken first, so that its own slot is another one.
-  if (!found.empty()) s->begins_with = slots.Take(prefix->chain);
+  if (!prefix.blocks.empty()) s->begins_with = slots.Take(prefix.chain);
   const std::optional<BlockId> slot = slots.Allocate();
-  if (slot) {
-    s->slot = *slot;
-    return true;
-  }
-  ReleaseSlots(s);
-  ReleaseTable(&found);
-  return false;
+  if (slot) s->slot = *slot;
+  return slot.has_value();
 }
 
 // The next position at which a snapshot of the sequence is wanted: where its next chunk ends at the latest. UINT32_MAX:
@@ -80,7 +66,7 @@ void Scheduler::Rep::ReleaseSlots(Sequence* s) {
 
 // The owners that each slot should have.
 std::vector<uint32_t> Scheduler::Rep::SlotOwners() const {
-  std::vector<uint32_t> owners(slots.num_slots(), 0);
+  std::vector<uint32_t> owners(slots.units(), 0);
   for (const auto& [id, s] : sequences) {
     for (BlockId slot : {s->slot, s->begins_with}) {
       if (slot < owners.size()) ++owners[slot];

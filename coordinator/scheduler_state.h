@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "coordinator/block_manager.h"
+#include "coordinator/chain_pool.h"
 #include "coordinator/scheduled_sequence.h"
 #include "coordinator/scheduler.h"
-#include "coordinator/state_slots.h"
 #include "coordinator/step_budget.h"
 #include "coordinator/steps_in_flight.h"
 
@@ -80,12 +80,17 @@ struct Scheduler::Rep {
   bool Admit(Sequence* s, Draft* draft);
   void AdmitRest(Draft* draft);
   bool TryAdmit(Sequence* s);
-  uint32_t Growth(const Sequence& s) const;
-  uint32_t Margin(const Sequence& s) const;
+  struct Need {  // blocks, by group
+    uint32_t pages = 0, window = 0;
+  };
+  Need Growth(const Sequence& s) const;
+  Need Margin(const Sequence& s) const;
   uint32_t Reserved(const Sequence& s) const;
 
   // Blocks, and who gives them up (scheduler_blocks.cc).
   uint32_t Grow(Sequence* s, uint32_t must, uint32_t want);
+  bool TakeBlock(Sequence* s, uint32_t want, bool barred);
+  bool Starves() const;
   Sequence* HeldVictim() const;
   bool PreemptHeld();
   bool PreemptBelow(const Sequence* needy);
@@ -93,12 +98,29 @@ struct Scheduler::Rep {
 
   // Recurrent state (scheduler_slots.cc).
   bool has_state() const { return options.num_slots > 0; }
-  bool TakeSlot(Sequence* s, BlockManager::Prefix* prefix);
+  bool TakeSlot(Sequence* s, const BlockManager::Prefix& prefix);
   uint32_t NextSnapshot(const Sequence& s) const;
   SlotTable SlotsOf(Sequence* s, uint32_t end);
   void KeepSnapshot(Sequence* s);
   void ReleaseSlots(Sequence* s);
   std::vector<uint32_t> SlotOwners() const;
+
+  // Layers with a window (scheduler_window.cc).
+  bool has_window() const { return options.window_blocks > 0; }
+  uint32_t FirstRead(uint32_t position) const;
+  uint32_t WindowQuota() const;
+  uint32_t WindowNeed(uint64_t positions) const;
+  uint32_t WindowAhead(const Sequence& s) const;
+  bool TakeWindowBlock(Sequence* s, bool barred);
+  size_t CommonPrefix(const std::vector<BlockId>& found) const;
+  void TakeWindow(Sequence* s, const std::vector<BlockId>& prefix);
+  bool WorthKeeping(const Sequence& s, uint32_t block) const;
+  void ReleaseBehind(Sequence* s);
+  void ReleaseWindow(Sequence* s, bool unused = false);
+  void DropReserve(Sequence* s);
+  std::vector<uint32_t> WindowOwners() const;
+  Status CheckWindow(const Sequence& s) const;
+  Status CheckReserve() const;
 
   // What becomes of sequences (scheduler.cc).
   void LandItem(Sequence* s, StepItem item, bool ok, bool alone, LandedStep* landed);
@@ -120,7 +142,9 @@ struct Scheduler::Rep {
 
   SchedulerOptions options;
   BlockManager blocks;
-  StateSlots slots;
+  ChainPool slots;
+  ChainPool window;              // blocks of layers with a window
+  uint32_t window_reserved = 0;  // of them, for running sequences
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences;
   std::vector<Sequence*> running;  // by rank
   std::set<Sequence*, ByRank> waiting;
@@ -136,6 +160,7 @@ struct Scheduler::Rep {
   uint64_t ring_salts = 0;  // counts the changes of ring_salt
   uint64_t next_age = 0;
   uint64_t next_step = 1;
+  uint64_t tries = 0;   // to make a step
   uint64_t shared = 1;  // number of the next step that is not of one sequence alone
   std::unordered_map<uint64_t, Tenant> tenants;
   StepBudget budget;

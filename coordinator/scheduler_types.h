@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "base/ids.h"
+#include "base/memory_counts.h"
 #include "base/step.h"
 
 namespace gyre {
@@ -33,6 +34,9 @@ struct SchedulerOptions {
   uint32_t block_size = 16;
   // Slots of recurrent state (docs/memory.md); 0: the model has none. Each running sequence has one.
   uint32_t num_slots = 0;
+  // Blocks of layers with a window, and how many one sequence needs at least; the positions that their rows read. 0:
+  // the model has none. At least what a window touches, or num_blocks.
+  uint32_t window_blocks = 0, least_window_blocks = 0, window = 0;
   uint32_t snapshot_every = 1024;  // positions from one snapshot of a sequence to the next, in whole blocks
   // Steps in flight at most; at least the number of stages.
   uint32_t max_in_flight = 1;
@@ -51,6 +55,12 @@ struct SchedulerOptions {
   uint32_t step_tokens = 0;
   // Not 0: each sequence gets blocks for so many positions (all that there are, if fewer) when it is admitted.
   uint32_t reserve_positions = 0;
+  MemoryCounts counts() const {
+    return {.num_blocks = num_blocks,
+            .num_slots = num_slots,
+            .window_blocks = window_blocks,
+            .least_window_blocks = least_window_blocks};
+  }
   uint32_t leaks_for_test = 0;  // blocks that are taken and forgotten with the first sequence
   bool prefix_cache = true;
   bool chunked_prefill = true;      // off: a prompt runs in one step, whatever max_rows says
@@ -80,6 +90,7 @@ struct StepItem {
   bool sample_last = false;     // the last row decides the next token
   std::vector<BlockId> blocks;  // the whole table up to the last row
   SlotTable slots;              // with recurrent state
+  WindowTable window;           // of layers with a window
   bool operator==(const StepItem&) const = default;
 };
 
@@ -102,6 +113,7 @@ struct SchedulerStats {
   uint32_t max_sequences = 0;  // that may run at once
   uint32_t blocks_available = 0, blocks_cached = 0, num_blocks = 0;
   uint32_t slots_available = 0, snapshots = 0, num_slots = 0;
+  uint32_t window_blocks_available = 0, window_blocks_cached = 0, window_blocks = 0;  // of layers with a window
   uint32_t step_tokens = 0;  // prompt rows that a step may have beside the sequences that decode now
   uint32_t most_in_flight = 0, decode_groups = 0;  // that are allowed now
   uint64_t preemptions = 0, cached_positions = 0, computed_rows = 0, replayed_rows = 0, steps = 0;

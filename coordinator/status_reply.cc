@@ -105,6 +105,8 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
   reply->set_rows_replayed(e.scheduler.replayed_rows);
   reply->set_blocks(e.scheduler.num_blocks);
   reply->set_blocks_available(e.scheduler.blocks_available);
+  reply->set_window_blocks(e.scheduler.window_blocks);
+  reply->set_window_blocks_available(e.scheduler.window_blocks_available);
   reply->set_pauses(e.pauses);
   reply->set_last_pause_ms(Millis(e.last_pause));
   reply->set_longest_pause_ms(Millis(e.longest_pause));

@@ -38,7 +38,8 @@ class PackedWeight {
   size_t n = 0;  // outputs
   size_t k = 0;  // inputs
   DType type = DType::kF32;
-  size_t bytes = 0;  // that one product reads: what decoding streams from memory per token
+  size_t bytes = 0;      // that one product reads: what decoding streams from memory per token
+  bool in_place = true;  // products read the source bytes
 };
 
 // The KV cache of one layer: pools of pages of block_size positions. Page p has its keys at k + p * PageBytes() and its

@@ -113,7 +113,10 @@ const DTypeInfo* FindDType(std::string_view name) {
   return nullptr;
 }
 
-const DTypeInfo& Info(DType type) { return *FindDType(static_cast<uint32_t>(type)); }
+const DTypeInfo& Info(DType type) {
+  static constexpr DTypeInfo kFp8 = {DType::kF8E4M3, "F8_E4M3", 1, 1, false};
+  return type == DType::kF8E4M3 ? kFp8 : *FindDType(static_cast<uint32_t>(type));
+}
 
 void Dequantize(DType type, const std::byte* src, float* dst, size_t elems) {
   switch (type) {
@@ -133,11 +136,24 @@ void Dequantize(DType type, const std::byte* src, float* dst, size_t elems) {
 void DequantizeRow(const WeightView& w, size_t row, float* out) {
   const std::byte* data = w.data + row * w.row_bytes();
   if (w.scales == nullptr) return Dequantize(w.type, data, out, w.k);
+  if (w.type == DType::kF8E4M3) {
+    for (size_t i = 0; i < w.k; ++i) out[i] = Fp8ToFloat(static_cast<uint8_t>(data[i])) * BlockScale(w, row, i);
+    return;
+  }
   for (size_t i = 0; i < w.k; ++i) {
     float scale = 0;
     std::memcpy(&scale, w.scales + (row * w.k + i) / w.group * sizeof scale, sizeof scale);
     out[i] = static_cast<float>(static_cast<int8_t>(data[i])) * scale;
   }
+}
+
+float Fp8ToFloat(uint8_t b) {
+  const int exponent = b >> 3 & 15, mantissa = b & 7;
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                          : exponent == 15 && mantissa == 7
+                              ? std::nanf("")
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (b & 0x80) != 0 ? -magnitude : magnitude;
 }
 
 bool Quantize(DType type, const float* src, std::byte* dst, size_t elems) {

@@ -5,12 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 
 namespace gyre {
 
-// The values are GGUF's type numbers, so a number from a file is checked and cast.
+// The values are GGUF's type numbers, but for the last, so a number from a file is checked and cast.
 enum class DType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -44,6 +45,7 @@ enum class DType : uint32_t {
   kTQ1_0 = 34,
   kTQ2_0 = 35,
   kMXFP4 = 39,
+  kF8E4M3 = 0x10000,  // no number of GGUF's: of safetensors
 };
 
 struct DTypeInfo {
@@ -59,7 +61,6 @@ std::span<const DTypeInfo> DTypes();
 // nullptr if GGUF does not define such a number or name.
 const DTypeInfo* FindDType(uint32_t gguf_type);
 const DTypeInfo* FindDType(std::string_view name);
-// REQUIRES: GGUF defines the type.
 const DTypeInfo& Info(DType type);
 
 // Writes `elems` elements to dst as f32. REQUIRES: elems is a multiple of the type's block, src has elems / block_elems
@@ -77,9 +78,11 @@ struct WeightView {
   size_t n = 0;  // outputs
   size_t k = 0;  // inputs; a multiple of the type's block
   const std::byte* data = nullptr;
-  // Only for kI8 (llama2.c version 2): one f32 scale, unaligned, for each `group` elements of the flattened matrix.
+  // kI8 (llama2.c version 2): one f32 scale, unaligned, for each `group` elements of the flattened matrix. kF8E4M3: one
+  // for each block of `group` x `group` elements [n / group][k / group], rounded up.
   const std::byte* scales = nullptr;
   size_t group = 0;
+  size_t first_row = 0;  // kF8E4M3: of this view, in the matrix that the scales belong to
 
   size_t row_bytes() const { return k / Info(type).block_elems * Info(type).block_bytes; }
   size_t bytes() const { return n * row_bytes(); }  // without scales
@@ -89,12 +92,26 @@ inline WeightView RowsOf(const WeightView& w, size_t begin, size_t n) {
   WeightView part = w;
   part.n = n;
   part.data = w.data + begin * w.row_bytes();
-  if (w.scales != nullptr) part.scales = w.scales + begin * w.k / w.group * sizeof(float);
+  if (w.type == DType::kF8E4M3) {
+    part.first_row += begin;
+  } else if (w.scales != nullptr) {
+    part.scales = w.scales + begin * w.k / w.group * sizeof(float);
+  }
   return part;
 }
-// Writes row `row` as k floats. REQUIRES: Info(type).dequantizes, or kI8 with scales.
+// The factor of an element of kF8E4M3 with scales.
+inline float BlockScale(const WeightView& w, size_t row, size_t column) {
+  const size_t across = (w.k + w.group - 1) / w.group;
+  float scale = 0;
+  std::memcpy(&scale, w.scales + ((w.first_row + row) / w.group * across + column / w.group) * sizeof scale,
+              sizeof scale);
+  return scale;
+}
+// Writes row `row` as k floats. REQUIRES: Info(type).dequantizes, or kI8 or kF8E4M3 with scales.
 void DequantizeRow(const WeightView& w, size_t row, float* out);
 
+// An 8-bit floating-point number E4M3 of the OCP's: exponent bias 7, no infinities.
+float Fp8ToFloat(uint8_t b);
 float HalfToFloat(uint16_t h);
 uint16_t FloatToHalf(float f);  // round to nearest even
 float Bf16ToFloat(uint16_t b);

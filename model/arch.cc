@@ -231,8 +231,25 @@ StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int wanted_context) {
                         .blocks = static_cast<size_t>(layers),
                         .context = wanted_context > 0 ? wanted_context : spec.context};
   GYRE_RETURN_IF_ERROR(ReadLayers(from, from.blocks - static_cast<size_t>(spec.draft_layers), &spec));
+  spec.AssignKvGroups();
   GYRE_RETURN_IF_ERROR(RefuseUnknownValues(gguf, keys, *arch));
   return spec;
+}
+
+void ModelSpec::AssignKvGroups() {
+  kv_groups = 1;
+  has_slots = false;
+  window = 0;
+  for (LayerSpec& layer : layers) {
+    // What a layer reads of an earlier one lies where that one has it.
+    const AttentionSpec* a = layer.attention();
+    const bool windowed = a != nullptr && a->window > 0;
+    layer.kv_group = StateOf(layer, dim).floats() > 0 ? kSlotGroup : windowed ? kWindowGroup : kPageGroup;
+    if (a != nullptr && a->kv_layer >= 0) layer.kv_group = layers[static_cast<size_t>(a->kv_layer)].kv_group;
+    kv_groups = std::max(kv_groups, layer.kv_group + 1);
+    has_slots = has_slots || layer.kv_group == kSlotGroup;
+    if (layer.kv_group == kWindowGroup) window = std::max(window, windowed ? a->window : INT32_MAX);
+  }
 }
 
 }  // namespace gyre

@@ -194,10 +194,6 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
                                      .activation = arch.activation,
                                      .gated = arch.activation != Activation::kReluSquared};
     }
-    if (ModelSpec::StateOf(layer, spec->dim).floats() > 0) {
-      layer.kv_group = 1;
-      spec->kv_groups = 2;
-    }
     spec->layers.push_back(std::move(layer));
   }
   return absl::OkStatus();

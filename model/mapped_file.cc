@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <system_error>
@@ -59,6 +60,17 @@ void HintRead(std::span<const std::byte> range, ReadHint hint) {
   const auto first = reinterpret_cast<uintptr_t>(range.data()), begin = first / page * page;
   (void)madvise(reinterpret_cast<void*>(begin), first + range.size() - begin,
                 hint == ReadHint::kSequential ? MADV_SEQUENTIAL : MADV_WILLNEED);
+}
+
+void MappedFile::Drop(std::span<const std::byte> range) const {
+  if (range.data() < bytes_.data() || range.data() + range.size() > bytes_.data() + bytes_.size()) return;
+  // A read maps all of a folio of the page cache, which has up to 2 MiB and begins at a multiple of its size in the
+  // file.
+  constexpr size_t kFolio = size_t{2} << 20;
+  const auto first = static_cast<size_t>(range.data() - bytes_.data());
+  const size_t begin = first / kFolio * kFolio,
+               end = std::min(bytes_.size(), (first + range.size() + kFolio - 1) / kFolio * kFolio);
+  if (begin < end) (void)madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
 }
 
 bool MappedFile::SameAs(const std::string& path) const {

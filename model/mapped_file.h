@@ -25,6 +25,9 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
   // Does `path`, by whatever name or link, lead to this very file?
   bool SameAs(const std::string& path) const;
+  // This range, and what the system maps around it, takes no memory of this process until it is read again. Ranges
+  // elsewhere are ignored.
+  void Drop(std::span<const std::byte> range) const;
   // kDataLoss where the file no longer has the size that was mapped.
   Status CheckSize() const;
 

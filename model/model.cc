@@ -270,6 +270,12 @@ std::string HfFolderOf(const std::string& path) {
   return p.has_parent_path() ? p.parent_path().string() : ".";
 }
 
+// The hash reads some of each tensor, and the system maps more beside it: all of that would stay in memory, also of
+// layers that other nodes have.
+void DropSamples(const Model& model) {
+  for (const auto& file : model.files()) file->Drop(file->bytes());
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options) {
@@ -279,6 +285,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
     auto model = std::make_shared<OpenedModel>();
     model->Keep({}, path);
     GYRE_RETURN_IF_ERROR(Annotate(model->Open(std::move(hf), options), path));
+    DropSamples(*model);
     return std::shared_ptr<const Model>(std::move(model));
   }
   GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> names, PartsOf(path));
@@ -302,6 +309,7 @@ StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const 
       parts.empty() ? std::span<const Gguf>() : std::span<const Gguf>(parts).subspan(1);
   GYRE_RETURN_IF_ERROR(Annotate(model->Open(files[0]->bytes(), options, further), path));
   if (!options.known_hash) GYRE_RETURN_IF_ERROR(Annotate(OpenTokenizerFor(*model, path, options), path));
+  DropSamples(*model);
   return std::shared_ptr<const Model>(std::move(model));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/kv_type.h"
+#include "base/memory_counts.h"
 #include "kernels/op_types.h"
 
 namespace gyre {
@@ -157,7 +158,7 @@ struct LayerSpec {
   float residual_scale = 1;                            // on what mixer and feed-forward block add to the row
   SideInputSpec side;                                  // it is added to the row behind the feed-forward block
   bool output_scale = false;                           // a number of the file, on the row after the layer
-  int kv_group = 0;                                    // layers of a group share a block table
+  int kv_group = kPageGroup;                           // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
 
   // Null where the layer has another kind.
@@ -180,7 +181,10 @@ struct ModelSpec {
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
   int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
-  int kv_groups = 1;        // 2 with recurrent state (docs/memory.md), whose group is 1
+  // Tables of a sequence (docs/memory.md): 1, up to the slots of recurrent state 2, up to layers with a window 3.
+  int kv_groups = 1;
+  bool has_slots = false;
+  int window = 0;  // the largest of the layers in kWindowGroup; 0: there are none
   std::string_view final_norm_name = "output_norm.weight";  // in the file
   int side_width = 0;  // of all layers' side inputs together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
@@ -222,12 +226,17 @@ struct ModelSpec {
     for (const LayerSpec& layer : layers) floats += StateOf(layer, dim).floats();
     return floats * sizeof(float);
   }
-  // Bytes of KV cache that one position takes in all layers.
+  // Bytes of KV cache that one position takes in all layers, or in those of one group.
   uint64_t KvBytesPerToken(KvType type) const {
+    return KvBytesPerToken(type, kPageGroup) + KvBytesPerToken(type, kWindowGroup);
+  }
+  uint64_t KvBytesPerToken(KvType type, int group) const {
     uint64_t elems = 0;
-    for (const LayerSpec& layer : layers) elems += KvElems(layer);
+    for (const LayerSpec& layer : layers) elems += layer.kv_group == group ? KvElems(layer) : 0;
     return KvBytes(type, elems);
   }
+  // Puts each layer into its KV group. REQUIRES: the layers have their mixers.
+  void AssignKvGroups();
 };
 
 }  // namespace gyre

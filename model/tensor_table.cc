@@ -67,6 +67,9 @@ StatusOr<WeightView> TensorTable::Matrices(const std::string& name, uint64_t cou
 
 StatusOr<std::vector<float>> TensorTable::Vector(const std::string& name, const std::vector<uint64_t>& dims) const {
   GYRE_ASSIGN_OR_RETURN(const TensorView* t, Checked(name, dims));
+  if (t->scales != nullptr) {
+    return Unimplemented("tensor {} has the type {} with scales, which is for matrices", name, Info(t->type).name);
+  }
   uint64_t n = 1;
   for (uint64_t d : dims) n *= d;
   std::vector<float> values(n);

@@ -7,18 +7,55 @@
 
 namespace gyre {
 
+namespace {
+
+// Blocks that a window and so many rows beside it touch.
+uint64_t WindowedFor(const KvWish& wish, uint64_t rows) {
+  const uint64_t block = std::max(wish.block_size, 1u);
+  return (wish.window - 1 + rows + block - 1) / block + 1;
+}
+
+// The blocks of layers with a window that belong to `blocks` blocks of the others, as docs/memory.md says.
+uint64_t WindowBlocks(const KvWish& wish, uint32_t max_sequences, uint64_t context, uint64_t blocks) {
+  if (wish.window == 0) return 0;
+  if (wish.chunk == 0) return blocks;
+  constexpr uint64_t kShare = 8;
+  const uint64_t block = std::max(wish.block_size, 1u);
+  const uint64_t whole = std::max<uint64_t>(1, blocks * block / std::max<uint64_t>(context, 1));
+  const uint64_t each = WindowedFor(wish, uint64_t{2} * wish.chunk);
+  const uint64_t all = each * std::max(max_sequences, 1u);
+  return std::min(blocks, std::max(each * whole, std::min(all, (blocks + kShare - 1) / kShare)));
+}
+
+}  // namespace
+
 StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
   KvChoice choice;
   const uint64_t block = std::max(wish.block_size, 1u);
   choice.context = wish.ctx != 0 ? wish.ctx : wish.model_context;
   uint64_t tokens = wish.tokens != 0 ? wish.tokens : uint64_t{std::max(wish.parallel, 1u)} * choice.context;
-  const uint64_t room = wish.memory / 2 / std::max<uint64_t>(wish.bytes_per_token, 1);
+  choice.max_sequences = wish.max_sequences != 0 ? wish.max_sequences : std::max(wish.parallel, 64u);
+  const auto bytes_of = [&](uint64_t n) {
+    const uint64_t context = wish.ctx != 0 ? choice.context : std::min<uint64_t>(choice.context, n * block);
+    return n * block * wish.bytes_per_token +
+           WindowBlocks(wish, choice.max_sequences, context, n) * block * wish.window_bytes_per_token;
+  };
+  // The most blocks that half of the memory holds.
+  uint64_t room = 0;
+  if (wish.memory > 0) {
+    uint64_t high = std::min<uint64_t>((tokens + block - 1) / block, kNoBlock) + 1;
+    while (high - room > 1) {
+      const uint64_t middle = room + (high - room) / 2;
+      (bytes_of(middle) <= wish.memory / 2 ? room : high) = middle;
+    }
+    room *= block;
+  }
   std::string why = wish.tokens != 0
                         ? "as asked for"
                         : fmt::format("{} times the context of {}", std::max(wish.parallel, 1u), choice.context);
-  if (wish.tokens == 0 && room > 0 && tokens > room) {
+  if (wish.tokens == 0 && wish.memory > 0 && tokens > room) {
     why = fmt::format("half of the free memory, where {} would be {}; --kv-tokens says more", why, tokens);
-    tokens = std::max(room / block * block, block);
+    tokens = std::max(room, block);
     choice.cut = true;
   }
   const uint64_t blocks = (tokens + block - 1) / block;
@@ -29,7 +66,6 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
   tokens = blocks * block;
   // A context that nobody asked for is no longer than the cache.
   if (wish.ctx == 0) choice.context = static_cast<uint32_t>(std::min<uint64_t>(choice.context, tokens));
-  choice.max_sequences = wish.max_sequences != 0 ? wish.max_sequences : std::max(wish.parallel, 64u);
   if (wish.state_bytes > 0) {
     // Memory that is never written costs nothing, but a worker must hold what may be.
     constexpr uint64_t kMost = 1 << 16;
@@ -39,12 +75,21 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
     choice.num_slots = static_cast<uint32_t>(slots);
     choice.max_sequences = std::min(choice.max_sequences, (choice.num_slots + 1) / 2);
   }
+  if (wish.window > 0) {
+    choice.window_blocks = static_cast<uint32_t>(WindowBlocks(wish, choice.max_sequences, choice.context, blocks));
+    const uint64_t least = wish.chunk == 0 ? blocks : WindowedFor(wish, wish.chunk);
+    choice.least_window_blocks = static_cast<uint32_t>(std::min<uint64_t>(least, choice.window_blocks));
+  }
   const uint64_t whole = tokens / std::max(choice.context, 1u);
-  choice.sentence = fmt::format("KV cache: {} tokens, {:.2f} GiB ({}); context {}, {} sequences at once, {}", tokens,
-                                static_cast<double>(tokens * wish.bytes_per_token) / (1 << 30), why, choice.context,
-                                choice.max_sequences,
-                                wish.reserve ? fmt::format("of which {} fit, a whole context reserved for each", whole)
-                                             : fmt::format("{} of them with the whole context", whole));
+  choice.sentence =
+      fmt::format("KV cache: {} tokens, {:.2f} GiB ({}); context {}, {} sequences at once, {}", tokens,
+                  static_cast<double>(bytes_of(blocks)) / (1 << 30), why, choice.context, choice.max_sequences,
+                  wish.reserve ? fmt::format("of which {} fit, a whole context reserved for each", whole)
+                               : fmt::format("{} of them with the whole context", whole));
+  if (wish.window > 0) {
+    choice.sentence +=
+        fmt::format("; layers with a window of {} have {} tokens", wish.window, choice.window_blocks * block);
+  }
   if (choice.num_slots > 0) {
     choice.sentence += fmt::format("; {} recurrent states of {:.1f} MiB", choice.num_slots,
                                    static_cast<double>(wish.state_bytes) / (1 << 20));

@@ -26,7 +26,10 @@ KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvT
               .max_sequences = o.max_sequences,
               .block_size = o.block_size,
               .reserve = o.kv_reserve,
-              .bytes_per_token = spec.KvBytesPerToken(type),
+              .bytes_per_token = spec.KvBytesPerToken(type, kPageGroup),
+              .window = static_cast<uint32_t>(spec.window),
+              .window_bytes_per_token = spec.KvBytesPerToken(type, kWindowGroup),
+              .chunk = o.no_chunked_prefill ? 0 : o.chunk,
               .state_bytes = spec.StateBytes(),
               .memory = AvailableMemory()};
   // The same cache as before a restart, so that workers keep their pages: what is free now depends on who runs.
@@ -41,10 +44,13 @@ KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvT
 // workers. Otherwise it says so, and has a share of the layers beside workers only.
 bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
-  const auto sizes = SizesOf(model, 1, 1, type);
+  const auto sizes = SizesOf(model, {.num_blocks = 1, .num_slots = 1, .window_blocks = 1}, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
-  // A state and a snapshot of it at least.
-  uint64_t needed = sizes->both + model.spec().KvBytesPerToken(type) * context + 2 * model.spec().StateBytes();
+  // A state and a snapshot of it at least; of layers with a window what one chunk beside it takes.
+  const ModelSpec& spec = model.spec();
+  const uint64_t seen = std::min<uint64_t>(context, static_cast<uint64_t>(spec.window) + o.chunk);
+  uint64_t needed = sizes->both + spec.KvBytesPerToken(type, kPageGroup) * context +
+                    spec.KvBytesPerToken(type, kWindowGroup) * seen + 2 * spec.StateBytes();
   for (uint64_t bytes : sizes->layers) needed += bytes;
   if (needed <= memory) return true;
   constexpr double kGib = 1 << 30;
@@ -118,15 +124,12 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
 }
 
 Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv) {
-  const uint32_t num_blocks = cache.num_blocks;
   ClusterOptions c;
   c.term = term_;
   c.new_key = RandomRingKey;
   c.model_hash = model_->content_hash();
-  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, num_blocks, static_cast<int>(o.block_size), kv, cache.num_slots));
+  GYRE_ASSIGN_OR_RETURN(c.sizes, SizesOf(*model_, cache.counts(), static_cast<int>(o.block_size), kv));
   c.block_size = static_cast<int>(o.block_size);
-  c.num_blocks = num_blocks;
-  c.num_slots = cache.num_slots;
   c.kv_type = kv;
   c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
@@ -156,8 +159,11 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   cluster_ = std::make_unique<Cluster>(std::move(c));
 
   EngineOptions e;
-  e.scheduler.num_blocks = num_blocks;
+  e.scheduler.num_blocks = cache.num_blocks;
   e.scheduler.num_slots = cache.num_slots;
+  e.scheduler.window_blocks = cache.window_blocks;
+  e.scheduler.least_window_blocks = cache.least_window_blocks;
+  e.scheduler.window = static_cast<uint32_t>(model_->spec().window);
   e.scheduler.block_size = o.block_size;
   e.scheduler.max_rows = o.max_rows;
   e.scheduler.chunk = o.chunk;

@@ -110,8 +110,8 @@ class ClusterTest : public ::testing::Test {
     ClusterOptions o;
     o.term = 7;
     o.sizes.layers.assign(4, 100);
-    o.sizes.kv_per_layer = 10;
-    o.num_blocks = 10;
+    o.sizes.memory.assign(4, {kPageGroup, 1});
+    o.sizes.counts.num_blocks = 10;
     o.repair_grace = milliseconds(1);
     if (change) change(&o);
     EngineOptions e;

@@ -15,7 +15,8 @@ ModelSizes Sizes(int layers) {
   s.first = 400;
   s.last = 400;
   s.both = 400;
-  s.kv_per_layer = 10;
+  s.memory.assign(static_cast<size_t>(layers), {kPageGroup, 1});
+  s.counts.num_blocks = 10;
   return s;
 }
 
@@ -131,7 +132,7 @@ TEST(PlannerTest, TheCacheShrinksToWhatTheTightestMemberHolds) {
   const ModelSizes sizes = Sizes(8);  // layers of 100, pages of 10 each for 10 blocks
   const Plan next{.num_layers = 8, .stages = MakeStages({{"a", "", {0, 4}}, {"b", "", {4, 8}}})};
   auto fit = [&](uint64_t memory) {
-    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, 10, true);
+    return FitBlocks(sizes, {{.name = "a", .memory = memory}, {.name = "b"}}, next, true);
   };
   const uint64_t weights = 4 * 100 + sizes.first + 100;  // and a layer more
   EXPECT_EQ(fit(weights + 5 * 10), 10u);

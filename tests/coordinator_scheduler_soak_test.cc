@@ -141,12 +141,54 @@ TEST(SchedulerSoak, RecurrentStateTakesEachRowOnce) {
   EXPECT_GE(snapshots, 5u);
 }
 
+// Blocks behind a window come back, and no row reads one that did. Every other seed has recurrent state too.
+TEST(SchedulerSoak, WindowsGiveTheirBlocksBack) {
+  SchedulerStats sum;
+  uint64_t lost = 0, failed = 0, smaller = 0, moved_on = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    WorldOptions options = RandomOptions(seed);
+    std::mt19937_64 random(seed + 2000);
+    const auto pick = [&random](uint32_t low, uint32_t high) {
+      return std::uniform_int_distribution<uint32_t>(low, high)(random);
+    };
+    SchedulerOptions& o = options.scheduler;
+    o.window = pick(1, 12);
+    o.least_window_blocks = std::min(o.num_blocks, (o.window + o.block_size - 1) / o.block_size + 1);
+    o.window_blocks = o.chunked_prefill ? pick(o.least_window_blocks, o.num_blocks) : o.num_blocks;
+    if (seed % 2 == 0) o.num_slots = pick(1, 2 * o.max_sequences + 2);
+    SchedulerWorld world(options);
+    for (int i = 0; i < 500; ++i) world.RandomEvent();
+    world.RunDry();
+    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    lost += world.lost();
+    failed += world.failed();
+    smaller += o.window_blocks < o.num_blocks ? 1 : 0;
+    const SchedulerStats stats = world.stats();
+    if (o.chunked_prefill) EXPECT_LE(stats.longest_decode_gap, LongestWait(o)) << seed;
+    if (o.window_blocks < o.num_blocks) moved_on += stats.computed_rows > 0 ? 1 : 0;
+    sum.preemptions += stats.preemptions;
+    sum.cached_positions += stats.cached_positions;
+    sum.cache_hits += stats.cache_hits;
+    sum.replayed_rows += stats.replayed_rows;
+  }
+  EXPECT_GE(smaller, 100u);
+  EXPECT_GE(moved_on, 100u);
+  EXPECT_GE(sum.preemptions, 1000u);
+  EXPECT_GE(sum.cached_positions, 5000u);
+  EXPECT_GE(sum.cache_hits, 500u);
+  EXPECT_GE(sum.replayed_rows, 10000u);
+  EXPECT_GE(lost, 5u);
+  EXPECT_GE(failed, 20u);
+}
+
 // The checker itself: a bug planted between scheduler and stages must be found.
-std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slots = 0) {
+std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slots = 0, uint32_t window_blocks = 0) {
   WorldOptions options = RandomOptions(3);
   options.scheduler = {.num_blocks = 16,
                        .block_size = 2,
                        .num_slots = num_slots,
+                       .window_blocks = window_blocks,
+                       .window = 5,
                        .max_in_flight = 3,
                        .decode_groups = 3,
                        .max_rows = 8,
@@ -161,6 +203,7 @@ std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slo
 TEST(SchedulerSoak, FindsNothingWherePlansAreLeftAlone) {
   EXPECT_EQ(ProblemWith([](StepPlan*) {}), "");
   EXPECT_EQ(ProblemWith([](StepPlan*) {}, 8), "");
+  EXPECT_EQ(ProblemWith([](StepPlan*) {}, 8, 10), "");
 }
 
 TEST(SchedulerSoak, FindsATableThatNamesAnothersBlock) {
@@ -181,6 +224,17 @@ TEST(SchedulerSoak, FindsSwappedBlocks) {
                 if (item.first_position >= 4) std::swap(item.blocks[0], item.blocks[1]);
               }
             }),
+            "");
+}
+
+TEST(SchedulerSoak, FindsSwappedWindowedBlocks) {
+  EXPECT_NE(ProblemWith(
+                [](StepPlan* plan) {
+                  for (StepItem& item : plan->items) {
+                    if (item.window.blocks.size() > 2) std::swap(item.window.blocks[0], item.window.blocks[1]);
+                  }
+                },
+                0, 12),
             "");
 }
 

@@ -2,12 +2,12 @@ if(GYRE_TESTS)
   gyre_tests(engine_tests "engine;asan"
     FILES engine_faults_test engine_requests_test engine_soak_test engine_state_test engine_ring_test engine_resize_test
           engine_survive_test engine_classes_test engine_switches_test engine_context_shift_test engine_wire_test
-          runtime_kv_choice_test engine_prompts_test engine_take_up_test
+          runtime_kv_choice_test engine_prompts_test engine_take_up_test engine_window_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(engine_tests PRIVATE testing/far_kind.cc)
   gyre_tests(golden_tests engine
     FILES engine_families_test engine_stories_test model_hf_test worker_golden_state_test worker_golden_test
-          worker_scalar_forward_test
+          worker_scalar_forward_test worker_scalar_state_test
     DEPS gyre_runtime far_device Boost::json)
   target_sources(golden_tests PRIVATE testing/far_kind.cc)
   gyre_tests(cli_tests engine

@@ -292,6 +292,60 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
                .group = 32});
 }
 
+// 8-bit floats with a scale for each block of 128 x 128, from their bytes: n and k that no block and no register
+// divides, views that begin within a block, and each byte that there is.
+TEST_P(Products, Fp8WithBlockScales) {
+  for (const auto& [n, k] : {std::pair<size_t, size_t>{256, 256}, {200, 300}, {48, 96}, {17, 130}}) {
+    SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k));
+    std::mt19937 random(static_cast<uint32_t>(k));
+    std::vector<std::byte> bytes(n * k);
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const auto b = n == 256 ? static_cast<uint8_t>(i + i / 256) : static_cast<uint8_t>(random());
+      bytes[i] = static_cast<std::byte>((b & 0x7F) == 0x7F ? 0 : b);
+    }
+    const size_t down = (n + 127) / 128, across = (k + 127) / 128, most = 40;
+    const std::vector<float> scales = Random(down * across, 6, 0.01f), x = Random(most * k, 7);
+    const WeightView whole{.type = DType::kF8E4M3,
+                           .n = n,
+                           .k = k,
+                           .data = bytes.data(),
+                           .scales = reinterpret_cast<const std::byte*>(scales.data()),
+                           .group = 128};
+    for (const WeightView& w : {whole, RowsOf(whole, n / 3, n - n / 3)}) {
+      const auto packed = fast_->Pack(w), right = ref_->Pack(w);
+      std::vector<float> expected(most * w.n), got(most * w.n);
+      ref_->MatMul(x.data(), most, *right, expected.data());
+      // The scales of the first rows, against a sum of our own.
+      double own = 0;
+      for (size_t i = 0; i < k; ++i) {
+        const size_t row = n - w.n;
+        own += static_cast<double>(x[i]) *
+               static_cast<double>(Fp8ToFloat(std::to_integer<uint8_t>(bytes[row * k + i]))) *
+               static_cast<double>(scales[row / 128 * across + i / 128]);
+      }
+      EXPECT_NEAR(expected[0], own, 1e-4 * (1 + std::fabs(own)));
+      for (const size_t rows : {size_t{1}, size_t{5}, most}) {
+        fast_->MatMul(x.data(), rows, *packed, got.data());
+        for (size_t i = 0; i < rows * w.n; ++i)
+          ASSERT_NEAR(got[i], expected[i], 2e-4f * (1 + std::fabs(expected[i]))) << rows << " rows, at " << i;
+        std::vector<float> alone(w.n);
+        fast_->MatMul(x.data(), 1, *packed, alone.data());
+        for (size_t c = 0; c < w.n; ++c) ASSERT_EQ(alone[c], got[c]) << rows << " rows";
+      }
+      if (fast_->prefill_matches_decode()) continue;
+      // Tiles round x to the 8 bits of a bf16.
+      fast_->MatMul(x.data(), most, *packed, got.data(), Arithmetic::kPrefill);
+      for (size_t i = 0; i < got.size(); ++i) {
+        double magnitude = 0;
+        std::vector<float> row(k);
+        DequantizeRow(w, i % w.n, row.data());
+        for (size_t j = 0; j < k; ++j) magnitude += std::fabs(static_cast<double>(x[i / w.n * k + j] * row[j]));
+        ASSERT_NEAR(got[i], expected[i], magnitude / 100) << "at " << i;
+      }
+    }
+  }
+}
+
 // llama2.c's int8 with one f32 scale per group: packed into panels if each 32 positions share a scale, else expanded.
 TEST_P(Products, Int8WithGroupsOfAnySize) {
   for (const auto& [group, k] :

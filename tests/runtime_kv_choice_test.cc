@@ -99,5 +99,51 @@ TEST(KvChoice, SlotsOfRecurrentState) {
   EXPECT_EQ(Chosen(wish).max_sequences, 1u);
 }
 
+// Layers with a window: an eighth of the blocks, and enough for each whole context.
+TEST(KvChoice, BlocksOfLayersWithAWindow) {
+  KvWish wish{.model_context = 32768, .parallel = 1, .bytes_per_token = 4 << 10};
+  EXPECT_EQ(Chosen(wish).window_blocks, 0u);
+  wish.window = 512;
+  wish.window_bytes_per_token = 22 << 10;
+  EXPECT_EQ(Chosen(wish).num_blocks, 2048u);
+  EXPECT_EQ(Chosen(wish).window_blocks, 256u);
+  EXPECT_EQ(Chosen(wish).least_window_blocks, (511u + 256 + 15) / 16 + 1);
+  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("32768 tokens, 0.21 GiB (1 times the context of 32768)"));
+  EXPECT_THAT(Chosen(wish).sentence, HasSubstr("; layers with a window of 512 have 4096 tokens"));
+  wish.parallel = 8;
+  EXPECT_EQ(Chosen(wish).window_blocks, 2048u);
+  // More sequences of shorter contexts: each has its window and two chunks.
+  wish.ctx = 2048;
+  wish.parallel = 16;
+  EXPECT_EQ(Chosen(wish).window_blocks, 16 * ((511u + 512 + 15) / 16 + 1));
+  wish.parallel = 1;
+  EXPECT_EQ(Chosen(wish).window_blocks, 65u);
+  wish.ctx = 512;
+  EXPECT_EQ(Chosen(wish).window_blocks, Chosen(wish).num_blocks) << "no window ever moves on";
+  wish.ctx = 32768;
+  wish.chunk = 0;
+  EXPECT_EQ(Chosen(wish).window_blocks, 2048u) << "whole prompts";
+  wish.chunk = 256;
+  wish.max_sequences = 2;
+  EXPECT_EQ(Chosen(wish).window_blocks, 130u) << "no more than two sequences can use";
+}
+
+// Half of the memory holds both kinds of layers.
+TEST(KvChoice, WindowsAndTheMemory) {
+  KvWish wish{.model_context = 32768, .parallel = 8, .bytes_per_token = 4 << 10};
+  wish.window = 512;
+  wish.window_bytes_per_token = 22 << 10;
+  wish.memory = uint64_t{1} << 30;
+  const KvChoice c = Chosen(wish);
+  EXPECT_TRUE(c.cut);
+  EXPECT_EQ(c.window_blocks, (c.num_blocks + 7) / 8);
+  EXPECT_LE(uint64_t{16} * (c.num_blocks * wish.bytes_per_token + c.window_blocks * wish.window_bytes_per_token),
+            wish.memory / 2);
+  EXPECT_GT(c.num_blocks, 4800u);
+  // Where all layers have a window, the others' blocks take nothing.
+  wish.bytes_per_token = 0;
+  EXPECT_GT(Chosen(wish).num_blocks, 2 * c.num_blocks);
+}
+
 }  // namespace
 }  // namespace gyre

@@ -115,8 +115,8 @@ class PagePullerTest : public ::testing::Test {
   PagePullerTest() {
     auto [here, there] = MakeInprocLinkPair({});
     source_ = std::move(there);
-    puller_ =
-        std::make_unique<PagePuller>(std::move(here), "w2", Queue(), std::vector{layer_}, layer_->pages->num_blocks());
+    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", Queue(), std::vector{layer_},
+                                           MemoryCounts{.num_blocks = layer_->pages->num_blocks()});
   }
   Pages Some(std::vector<BlockId> ids, uint64_t stamp) const {
     Pages p{.layer = 3, .step = 20, .page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes()), .ids = ids};
@@ -282,7 +282,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
       if (from_stage().Recv(After(milliseconds(100))).ok()) SendStep(1, ++step, one);
     }
   });
-  PagePuller puller(BulkLink(), "w", Queue(), {layer}, kBlocks);
+  PagePuller puller(BulkLink(), "w", Queue(), {layer}, MemoryCounts{.num_blocks = kBlocks});
   const uint64_t before = worker_->stats().steps;
   const auto count = puller.Round(E(1), nullptr, kPatience, [] { return false; });
   const uint64_t steps = worker_->stats().steps - before;

@@ -4,37 +4,27 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <numbers>
 #include <optional>
 #include <random>
-#include <stdexcept>
 
 #include "model/gguf.h"
 #include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/scalar_math.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {
 namespace {
 
-using Vector = std::vector<double>;
-using Rows = std::vector<Vector>;
-
-struct Matrix {
-  size_t rows = 0, columns = 0;
-  Vector values;
-  Vector Times(const Vector& x) const {
-    Vector out(rows);
-    for (size_t r = 0; r < rows; ++r) {
-      for (size_t c = 0; c < columns; ++c) out[r] += values[r * columns + c] * x[c];
-    }
-    return out;
-  }
-};
+using testing::Matrix;
+using testing::RmsNorm;
+using testing::Rows;
+using testing::Vector;
+using testing::WorstRow;
 
 // What is tested; everything else is the same in all of these models.
 struct ForwardVariant {
@@ -77,8 +67,8 @@ class ScalarModel {
       for (Vector& row : x) {
         const Vector h = RmsNorm(row, norm.values), g = gate.Times(h), u = up.Times(h);
         Vector swiglu(g.size());
-        for (size_t i = 0; i < g.size(); ++i) swiglu[i] = g[i] / (1 + std::exp(-g[i])) * u[i];
-        Add(down.Times(swiglu), &row);
+        for (size_t i = 0; i < g.size(); ++i) swiglu[i] = testing::Silu(g[i]) * u[i];
+        testing::AddTo(down.Times(swiglu), &row);
       }
     }
     const Matrix norm = Tensor("output_norm.weight");
@@ -87,28 +77,7 @@ class ScalarModel {
   }
 
  private:
-  Matrix Tensor(const std::string& name) const {
-    const TensorView* t = gguf_->tensors().Find(name);
-    if (t == nullptr || t->type != DType::kF32) throw std::runtime_error(name);
-    Matrix m{t->dims.size() > 1 ? t->dims[1] : 1, t->dims[0], {}};
-    for (size_t i = 0; i < m.rows * m.columns; ++i) {
-      float v = 0;
-      std::memcpy(&v, t->data + 4 * i, 4);
-      m.values.push_back(static_cast<double>(v));
-    }
-    return m;
-  }
-  static void Add(const Vector& v, Vector* x) {
-    for (size_t i = 0; i < x->size(); ++i) (*x)[i] += v[i];
-  }
-  static Vector RmsNorm(const Vector& x, const Vector& weight) {
-    double squares = 0;
-    for (double v : x) squares += v * v;
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(x.size()) + static_cast<double>(1e-5f));
-    Vector out(x.size());
-    for (size_t i = 0; i < x.size(); ++i) out[i] = x[i] * scale * weight[i];
-    return out;
-  }
+  Matrix Tensor(const std::string& name) const { return testing::ScalarTensor(*gguf_, name); }
 
   size_t head_dim() const { return o_.dim / o_.heads; }
 
@@ -171,7 +140,7 @@ class ScalarModel {
           for (size_t i = 0; i < n; ++i) all[head * n + i] += weights[s - first] / sum * v[s][kv * n + i];
         }
       }
-      Add(wo.Times(all), &(*x)[p]);
+      testing::AddTo(wo.Times(all), &(*x)[p]);
     }
   }
 
@@ -180,21 +149,6 @@ class ScalarModel {
   std::string file_;
   std::optional<Gguf> gguf_;
 };
-
-// The largest error of a row, relative to that row's length.
-double WorstRow(const std::vector<std::vector<float>>& got, const Rows& expected) {
-  double worst = 0;
-  for (size_t p = 0; p < expected.size(); ++p) {
-    double error = 0, norm = 0;
-    for (size_t i = 0; i < expected[p].size(); ++i) {
-      const double e = static_cast<double>(got[p][i]) - expected[p][i];
-      error += e * e;
-      norm += expected[p][i] * expected[p][i];
-    }
-    worst = std::max(worst, std::sqrt(error / norm));
-  }
-  return worst;
-}
 
 constexpr size_t kPrompt = 80;
 

@@ -79,6 +79,58 @@ std::vector<float> Question(OneStage& stage, const LogitsQuestion& question) {
 }
 
 // A question about a row is answered as if its full logits had been asked for at once.
+// Rows at 30 with a window of 8 read from 23 on, in block 1.
+TEST(StageWindows, ATableHasWhatItsRowsRead) {
+  OneStage stage(Tiny({.arch = "mistral", .layers = 2, .vocab = kVocab}), Isa::kRef);
+  auto said = [&stage, step = uint64_t{0}](std::vector<BlockId> table) mutable {
+    StepBatch batch;
+    batch.seqs.push_back({.seq = SeqId{7}, .first_position = 30, .row_count = 1, .blocks = {{}, {}, std::move(table)}});
+    const std::vector<TokenId> ids{1};
+    StepAnswer answer;
+    return Message(stage.stage().Run(batch, std::as_bytes(std::span(ids)), ++step, &answer));
+  };
+  EXPECT_EQ(said({1, 23}), "");
+  EXPECT_EQ(said({0, 9, 23}), "");
+  EXPECT_THAT(said({2}), HasSubstr("windowed blocks from number 2 on, position 23 is read"));
+  EXPECT_THAT(said({1}), HasSubstr("0 blocks for 31 positions, expected 1"));
+  EXPECT_THAT(said({1, 24}), HasSubstr("block 24, this stage has 0-23"));
+  EXPECT_THAT(said({1, kNoBlock}), HasSubstr("this stage has 0-23"));
+  EXPECT_THAT(said({}), HasSubstr("has no windowed blocks"));
+}
+
+// What lies behind a window may be another sequence's by now: no bit depends on it, whatever it is.
+TEST(StageWindows, BlocksBehindTheWindowAreNotRead) {
+  for (const Isa isa : BuiltIsas()) {
+    if (!IsaMissing(isa).empty()) continue;
+    SCOPED_TRACE(IsaName(isa));
+    std::vector<std::vector<std::vector<float>>> got;
+    for (const bool spoiled : {false, true}) {
+      OneStage stage(Tiny({.arch = "gemma3", .dim = 64, .layers = 6, .vocab = kVocab}), isa);
+      std::vector<TokenId> ids;
+      for (TokenId i = 0; i < 40; ++i) ids.push_back(i * 7 % 90);
+      stage.Run({{.seq = 0, .first = 0, .row_class = RowClass::kPrompt, .ids = ids}});
+      // The row at 40 reads from 33 on: blocks 0 and 1 may go.
+      for (size_t i = 0; spoiled && i < 6; ++i) {
+        PagePool& pool = *stage.layer(i).pages;
+        if (stage.layer(i).spec.kv_group != kWindowGroup) continue;
+        const std::vector<std::byte> nans(pool.page_bytes(), std::byte{0xFF});
+        for (BlockId b = 0; b < 2; ++b) pool.Write(testing::kPages - 1 - 2 * b, nans.data());
+      }
+      std::vector<std::vector<float>> logits;
+      for (const auto& [first, row_class, count] :
+           {std::tuple{40u, RowClass::kPrompt, 17u}, {57u, RowClass::kGenerated, 1u}}) {
+        OneStage::Part part{.seq = 0, .first = first, .row_class = row_class};
+        for (uint32_t i = 0; i < count; ++i) part.ids.push_back(static_cast<TokenId>(first + i));
+        part.requests.push_back({.first = 0, .count = count, .mode = RowMode::kFullLogits});
+        for (auto& row : stage.Run({part})) logits.push_back(std::move(row));
+      }
+      EXPECT_EQ(logits.size(), 18u);
+      got.push_back(std::move(logits));
+    }
+    EXPECT_EQ(got[0], got[1]);
+  }
+}
+
 TEST(StageAnswers, AKeptRowHasTheLogitsThatItHad) {
   for (const char* arch : {"llama", "gemma2"}) {  // one caps its logits
     SCOPED_TRACE(arch);

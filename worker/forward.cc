@@ -16,7 +16,9 @@ Backend::Ffn DenseWeights(const Layer& layer) {
 
 void RowPlaces::Clear() {
   tables_.clear();
+  window_tables_.clear();
   host_rows_.clear();
+  host_windowed_.clear();
   host_numbers_.clear();
   end_ = 0;
   runs_.clear();
@@ -25,27 +27,47 @@ void RowPlaces::Clear() {
   for (auto& t : temperatures_) t->on_device = {};
 }
 
-void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, const BlockId* table, size_t before) {
+void RowPlaces::Add(const SeqRows& s, uint32_t first, uint32_t count, size_t sequence, const RowPlaces& all,
+                    size_t before) {
+  const BlockId *table = all.tables_[sequence], *windowed = all.window_tables_[sequence];
   AddRows(s.row_class, count, &runs_);
   end_ = std::max(end_, s.first_position + first + count);
   for (uint32_t i = first; i < first + count; ++i) {
     host_rows_.push_back({.table = table, .position = s.first_position + i});
+    if (windowed != nullptr) host_windowed_.push_back({.table = windowed, .position = s.first_position + i});
     host_numbers_.push_back(static_cast<uint32_t>(before + i));
   }
 }
 
 void RowPlaces::Upload(Backend& queue) {
   rows_ = queue.Upload(std::span<const KvRow>(host_rows_));
+  windowed_ = queue.Upload(std::span<const KvRow>(host_windowed_));
   numbers_ = queue.Upload(std::span<const uint32_t>(host_numbers_));
 }
 
 void RowPlaces::Fill(const StepBatch& batch, Backend& queue) {
   Clear();
   size_t before = 0;  // rows of the sequences before this one
+  constexpr auto kSlots = static_cast<size_t>(kSlotGroup), kWindows = static_cast<size_t>(kWindowGroup);
+  if (tables_of_windows_.size() < batch.seqs.size()) tables_of_windows_.resize(batch.seqs.size());
+  auto table_of_window = tables_of_windows_.begin();
   for (const SeqRows& s : batch.seqs) {
+    // Kernels look a position's block up by its number.
+    const BlockId* windowed = nullptr;
+    const bool has_window = s.blocks.size() > kWindows && s.blocks[kWindows].size() > 1;
+    // On a stage without such layers nothing of the table was checked, and nothing reads it.
+    if (has_window && s.blocks[kWindows][0] <= s.first_position) {
+      const std::vector<BlockId>& entries = s.blocks[kWindows];
+      table_of_window->assign(entries[0], kNoBlock);
+      table_of_window->insert(table_of_window->end(), entries.begin() + 1, entries.end());
+      windowed = queue.Upload(std::span<const BlockId>(*table_of_window)).data();
+      ++table_of_window;
+    }
     tables_.push_back(queue.Upload(std::span<const BlockId>(s.blocks[0])).data());
-    Add(s, 0, s.row_count, tables_.back(), before);
-    sequences_.push_back({before, s.row_count, s.blocks.size() > 1 ? s.blocks[1][0] : kNoBlock});
+    window_tables_.push_back(windowed);
+    Add(s, 0, s.row_count, tables_.size() - 1, *this, before);
+    sequences_.push_back(
+        {before, s.row_count, s.blocks.size() > kSlots && !s.blocks[kSlots].empty() ? s.blocks[kSlots][0] : kNoBlock});
     before += s.row_count;
   }
   Upload(queue);
@@ -55,7 +77,7 @@ void RowPlaces::FillLogitRows(const StepBatch& batch, const RowPlaces& all, Back
   Clear();
   for (size_t i = 0; i < batch.seqs.size(); ++i) {
     for (const RowRequest& r : batch.seqs[i].requests)
-      Add(batch.seqs[i], r.first, r.count, all.tables_[i], all.sequences_[i].first);
+      Add(batch.seqs[i], r.first, r.count, i, all, all.sequences_[i].first);
   }
   Upload(queue);
 }
@@ -144,7 +166,7 @@ void Forward::RunLayer(const Layer& layer, const PagePool* kv, RowPlaces& places
     Norm(layer, Slot::kMixerNorm, x, places.count());
     const float* mixed = AttendLatent(layer, *latent, places, logit_rows, x);
     project(mixed);
-  } else if (spec.kv_group == 1) {
+  } else if (spec.kv_group == kSlotGroup) {
     Norm(layer, Slot::kMixerNorm, x, places.count());
     const float* mixed = ApplyState(layer, places, logit_rows, x);
     project(mixed);
@@ -213,7 +235,7 @@ void Forward::Project(const Layer& layer, const AttentionSpec& spec, const KvVie
   if (spec.qkv_bias) backend_.AddBias(v, rows, kv_dim, layer.vector(Slot::kVBias));
   if (spec.value_norm)
     backend_.RmsNorm(v, rows * static_cast<size_t>(spec.kv_heads), head_dim, nullptr, layer.spec.norm_eps, v);
-  backend_.StoreKv(k, v, places.rows(), kv);
+  backend_.StoreKv(k, v, places.rows(layer.spec), kv);
 }
 
 void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView& kv, const RowPlaces& places,
@@ -226,7 +248,8 @@ void Forward::Attend(const Layer& layer, const AttentionSpec& spec, const KvView
   size_t row = 0;
   ForEachClass(places.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
-    backend_.Attention(q_.data() + row * q_dim, places.rows().subspan(row, count), kv, params, attended + row * q_dim);
+    backend_.Attention(q_.data() + row * q_dim, places.rows(layer.spec).subspan(row, count), kv, params,
+                       attended + row * q_dim);
     row += count;
   });
   if (spec.output_gate) {

@@ -31,8 +31,12 @@ class RowPlaces {
   // Of the logit rows only: those that a request asks an answer of.
   void FillLogitRows(const StepBatch& batch, const RowPlaces& all, Backend& queue);
   size_t count() const { return host_rows_.size(); }
-  uint32_t end() const { return end_; }                           // above all positions
-  std::span<const KvRow> rows() const { return rows_; }           // on the device
+  uint32_t end() const { return end_; }                  // above all positions
+  std::span<const KvRow> rows() const { return rows_; }  // on the device
+  // The same rows with the tables of a layer's KV group.
+  std::span<const KvRow> rows(const LayerSpec& layer) const {
+    return layer.kv_group == kWindowGroup ? windowed_ : rows_;
+  }
   std::span<const uint32_t> numbers() const { return numbers_; }  // on the device: each row's index among the step's
   std::span<const ClassRun> runs() const { return runs_; }
   // Each sequence's rows, with its slot of recurrent state (kNoBlock: the model has none).
@@ -65,14 +69,17 @@ class RowPlaces {
     std::span<const float> on_device;  // of this step, or empty
   };
   void Clear();
-  void Add(const SeqRows& s, uint32_t first, uint32_t count, const BlockId* table, size_t before);
+  // Rows of the step's sequence with this number, whose tables are among those of `all`.
+  void Add(const SeqRows& s, uint32_t first, uint32_t count, size_t sequence, const RowPlaces& all, size_t before);
   void Upload(Backend& queue);
 
   uint32_t end_ = 0;
-  std::vector<const BlockId*> tables_;  // of each sequence, on the device
-  std::vector<KvRow> host_rows_;
+  // Of each sequence, on the device; null: the sequence has no windowed blocks.
+  std::vector<const BlockId*> tables_, window_tables_;
+  std::vector<std::vector<BlockId>> tables_of_windows_;  // by sequence, from position 0 on
+  std::vector<KvRow> host_rows_, host_windowed_;
   std::vector<uint32_t> host_numbers_;
-  std::span<const KvRow> rows_;
+  std::span<const KvRow> rows_, windowed_;
   std::span<const uint32_t> numbers_;
   std::vector<ClassRun> runs_;
   std::vector<SequenceRows> sequences_;

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "model/mapped_file.h"
+
 namespace gyre {
 namespace {
 
@@ -31,7 +33,9 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim
   if (const size_t floats = ModelSpec::StateOf(spec, dim).floats(); floats > 0)
     return MakeSlots(floats, size.num_slots, device);
   if (ModelSpec::KvElems(spec) == 0) return std::unique_ptr<PagePool>();
-  return Make(spec, size.num_blocks, size.block_size, size.type, device);
+  if (size.PagesOf(spec) == 0)
+    return InvalidArgument("a layer with a window of {} needs blocks, got none", spec.attention()->window);
+  return Make(spec, size.PagesOf(spec), size.block_size, size.type, device);
 }
 
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
@@ -78,9 +82,9 @@ Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& 
   return absl::OkStatus();
 }
 
-bool PagePool::Fits(const CacheSize& size) const {
+bool PagePool::Fits(const LayerSpec& spec, const CacheSize& size) const {
   if (has_slots()) return num_blocks_ == size.num_slots;
-  return num_blocks_ == size.num_blocks && view_.block_size == size.block_size && view_.type == size.type;
+  return num_blocks_ == size.PagesOf(spec) && view_.block_size == size.block_size && view_.type == size.type;
 }
 
 PagePool::~PagePool() {
@@ -157,13 +161,23 @@ size_t Layer::weight_bytes() const {
   return sum;
 }
 
+// What was packed is not read from its file again, and would count twice in memory.
+static std::shared_ptr<const PackedWeight> PackFrom(const std::vector<std::shared_ptr<const MappedFile>>& files,
+                                                    const WeightView& w, Backend& queue, const BytesDone& done) {
+  std::shared_ptr<const PackedWeight> packed = queue.Pack(w, done);
+  if (packed->in_place) return packed;
+  for (const auto& file : files) file->Drop({w.data, w.bytes()});
+  return packed;
+}
+
 StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec = model.spec().layers[static_cast<size_t>(index)];
   GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
   const LayerWeights& w = layer->weights;
-  auto pack = [&](const WeightView& v) { return v.n > 0 ? queue.Pack(v, done) : nullptr; };
+  const auto files = model.files();
+  auto pack = [&](const WeightView& v) { return v.n > 0 ? PackFrom(files, v, queue, done) : nullptr; };
   auto pack_ffn = [&](const FfnWeights& f) { return PackedFfn{pack(f.gate), pack(f.up), pack(f.down)}; };
   const auto* latent = std::get_if<LatentAttentionSpec>(&layer->spec.mixer);
   const auto of_heads = [](size_t slot) { return slot == Index(Slot::kKeyHeads) || slot == Index(Slot::kValueHeads); };

@@ -23,7 +23,9 @@ struct CacheSize {
   uint32_t num_blocks = 0;
   int block_size = 16;
   KvType type = KvType::kF16;
-  uint32_t num_slots = 0;  // of recurrent state
+  uint32_t num_slots = 0;      // of recurrent state
+  uint32_t window_blocks = 0;  // of layers with a window
+  uint32_t PagesOf(const LayerSpec& spec) const { return spec.kv_group == kWindowGroup ? window_blocks : num_blocks; }
 };
 
 // What stands before a slot's state: whose it is, and which position comes next (docs/memory.md).
@@ -58,8 +60,8 @@ class PagePool {
   size_t page_bytes() const { return (has_slots() ? kHeaderBytes : 0) + page_k_ + page_v_; }
   // Whether the pages are slots; then there is no view of keys and values.
   bool has_slots() const { return floats_ > 0; }
-  // Whether it is what For would make.
-  bool Fits(const CacheSize& size) const;
+  // Whether it is what For would make for the same layer.
+  bool Fits(const LayerSpec& spec, const CacheSize& size) const;
 
   // Slots: the header, and the state [floats].
   const SlotHeader& Header(BlockId slot) const { return headers_[slot]; }

@@ -42,12 +42,8 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 }
 
 PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue,
-                       std::vector<std::shared_ptr<Layer>> layers, uint32_t num_blocks, uint32_t num_slots)
-    : link_(std::move(link)),
-      source_(std::move(source)),
-      queue_(queue),
-      num_blocks_(num_blocks),
-      num_slots_(num_slots) {
+                       std::vector<std::shared_ptr<Layer>> layers, const MemoryCounts& counts)
+    : link_(std::move(link)), source_(std::move(source)), queue_(queue), counts_(counts) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -60,15 +56,21 @@ Status PagePuller::FindLive(const std::vector<BlockId>* blocks) {
   for (auto& [index, c] : layers_) c.live.clear();
   if (blocks == nullptr) return absl::OkStatus();
   for (BlockId b : *blocks) {
-    if (b >= num_blocks_ && b - num_blocks_ >= num_slots_) {
-      return InvalidArgument("block {}, there are {} and {} slots", b, num_blocks_, num_slots_);
+    int group = kPageGroup;
+    BlockId page = b;
+    for (const int next : {kSlotGroup, kWindowGroup}) {
+      if (page < counts_.Of(group)) break;
+      page -= counts_.Of(group);
+      group = next;
     }
-    const bool slot = b >= num_blocks_;
-    const BlockId page = slot ? b - num_blocks_ : b;
+    if (page >= counts_.Of(group)) {
+      return InvalidArgument("block {}, there are {}, {} slots and {} windowed blocks", b, counts_.num_blocks,
+                             counts_.num_slots, counts_.window_blocks);
+    }
     for (auto& [index, c] : layers_) {
-      if (c.layer->pages->has_slots() != slot) continue;
+      if (c.layer->spec.kv_group != group) continue;
       if (page >= c.written.size()) {
-        return InvalidArgument("{} {} of layer {}, there are {}", slot ? "slot" : "block", page, index,
+        return InvalidArgument("{} {} of layer {}, there are {}", group == kSlotGroup ? "slot" : "block", page, index,
                                c.written.size());
       }
       c.live.push_back(page);

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/memory_counts.h"
 #include "base/stage_control.h"
 #include "base/status.h"
 #include "transport/link.h"
@@ -35,10 +36,10 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 // The receiver's side of one source. Not thread-safe; the pools are not running yet.
 class PagePuller {
  public:
-  // `source`: the worker's name, for messages. `queue`: brings the pages to the device; outlives it. In lists of blocks
-  // the `num_slots` slots have the numbers from `num_blocks` on.
+  // `source`: the worker's name, for messages. `queue`: brings the pages to the device; outlives it. Lists of blocks
+  // are numbered as MemoryCounts says.
   PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue, std::vector<std::shared_ptr<Layer>> layers,
-             uint32_t num_blocks, uint32_t num_slots = 0);
+             const MemoryCounts& counts);
 
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
   // their last value now. `silence`: how long nothing may come; there is no limit to the round as a whole. Returns the
@@ -71,7 +72,7 @@ class PagePuller {
   const std::unique_ptr<Link> link_;
   const std::string source_;
   Backend& queue_;
-  const uint32_t num_blocks_, num_slots_;
+  const MemoryCounts counts_;
   std::map<uint32_t, Copied> layers_;
   uint64_t pages_ = 0, bytes_ = 0;
 };

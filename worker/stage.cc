@@ -37,24 +37,47 @@ Status Stage::CheckSequence(const SeqRows& s) const {
   if (s.blocks.size() != groups) {
     return InvalidArgument("sequence {}: {} block tables, expected {}", seq, s.blocks.size(), groups);
   }
-  const auto keeps = std::find_if(parts_.layers.begin(), parts_.layers.end(), [](const std::shared_ptr<Layer>& l) {
-    return l->pages != nullptr && !l->pages->has_slots();
-  });
-  if (keeps == parts_.layers.end()) return CheckRequests(s);
-  const PagePool& pool = *(*keeps)->pages;
-  const size_t end = size_t{s.first_position} + s.row_count;
-  const auto block_size = static_cast<size_t>(pool.view().block_size);
-  const std::vector<BlockId>& table = s.blocks[0];
-  const size_t needed = (end + block_size - 1) / block_size;
-  if (table.size() < needed) {
-    return InvalidArgument("sequence {}: {} blocks for {} positions, expected {}", seq, table.size(), end, needed);
+  GYRE_RETURN_IF_ERROR(CheckPages(s));
+  return CheckRequests(s);
+}
+
+// A pool of this group on this stage; null: it has none.
+const PagePool* Stage::PoolOf(int group) const {
+  for (const auto& layer : parts_.layers) {
+    if (layer->pages != nullptr && layer->spec.kv_group == group) return layer->pages.get();
   }
-  for (size_t i = 0; i < needed; ++i) {
-    if (table[i] >= pool.num_blocks()) {
-      return InvalidArgument("sequence {}: block {}, this stage has 0-{}", seq, table[i], pool.num_blocks() - 1);
+  return nullptr;
+}
+
+Status Stage::CheckPages(const SeqRows& s) const {
+  const auto seq = static_cast<uint64_t>(s.seq);
+  const size_t end = size_t{s.first_position} + s.row_count;
+  for (const int group : {kPageGroup, kWindowGroup}) {
+    const PagePool* pool = PoolOf(group);
+    if (pool == nullptr) continue;
+    std::span<const BlockId> table = s.blocks[static_cast<size_t>(group)];
+    const auto block_size = static_cast<size_t>(pool->view().block_size);
+    size_t first = 0;
+    if (group == kWindowGroup) {
+      if (table.empty()) return InvalidArgument("sequence {} has no windowed blocks", seq);
+      first = table.front();
+      table = table.subspan(1);
+      const auto window = static_cast<size_t>(parts_.model->spec().window);
+      const size_t read = s.first_position + 1 > window ? s.first_position + 1 - window : 0;
+      if (first > read / block_size) {
+        return InvalidArgument("sequence {}: windowed blocks from number {} on, position {} is read", seq, first, read);
+      }
+    }
+    const size_t needed = (end + block_size - 1) / block_size - first;
+    if (table.size() < needed) {
+      return InvalidArgument("sequence {}: {} blocks for {} positions, expected {}", seq, table.size(), end, needed);
+    }
+    for (const BlockId block : table.first(needed)) {
+      if (block < pool->num_blocks()) continue;
+      return InvalidArgument("sequence {}: block {}, this stage has 0-{}", seq, block, pool->num_blocks() - 1);
     }
   }
-  return CheckRequests(s);
+  return absl::OkStatus();
 }
 
 Status Stage::CheckRequests(const SeqRows& s) const {
@@ -100,8 +123,11 @@ void Stage::StampPages(const StepBatch& batch, uint64_t step) {
     const auto block = static_cast<uint32_t>(layer->pages->view().block_size);
     for (const SeqRows& s : batch.seqs) {
       const auto& table = s.blocks[static_cast<size_t>(layer->spec.kv_group)];
+      // In front of a windowed table stands the number of its first block.
+      const uint32_t skipped = layer->spec.kv_group == kWindowGroup ? table[0] : 0;
+      const BlockId* pages = table.data() + (layer->spec.kv_group == kWindowGroup ? 1 : 0);
       const uint32_t end = (s.first_position + s.row_count + block - 1) / block;
-      for (uint32_t b = s.first_position / block; b < end; ++b) layer->pages->Stamp(table[b], step);
+      for (uint32_t b = s.first_position / block; b < end; ++b) layer->pages->Stamp(pages[b - skipped], step);
     }
   }
 }

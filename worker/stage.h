@@ -65,6 +65,8 @@ class Stage {
 
   Status Check(const StepBatch& batch, std::span<const std::byte> rows) const;
   Status CheckSequence(const SeqRows& s) const;
+  Status CheckPages(const SeqRows& s) const;
+  const PagePool* PoolOf(int group) const;
   Status CheckRequests(const SeqRows& s) const;
   // The pages that a layer's attention reads.
   const PagePool* KvOf(const Layer& layer) const;

@@ -6,14 +6,14 @@
 namespace gyre {
 namespace {
 
-constexpr size_t kGroup = 1;  // of recurrent state
+constexpr auto kGroup = static_cast<size_t>(kSlotGroup);
 
 bool HasSlots(const std::shared_ptr<Layer>& layer) { return layer->pages != nullptr && layer->pages->has_slots(); }
 
 }  // namespace
 
 Status Stage::CheckSlots(const StepBatch& batch) const {
-  if (parts_.model->spec().kv_groups <= static_cast<int>(kGroup)) return absl::OkStatus();
+  if (!parts_.model->spec().has_slots) return absl::OkStatus();
   const Layer* first = nullptr;
   for (const auto& layer : parts_.layers) {
     if (first == nullptr && HasSlots(layer)) first = layer.get();

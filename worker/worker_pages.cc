@@ -34,8 +34,10 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
       const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
       if (layer->pages != nullptr) layers.push_back(layer);
     }
-    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue,
-                                                            std::move(layers), request.num_blocks, request.num_slots));
+    const MemoryCounts counts{
+        .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
+    copying_.pullers.push_back(
+        std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue, std::move(layers), counts));
   }
   // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {

@@ -272,7 +272,8 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
   const CacheSize size{.num_blocks = request.num_blocks,
                        .block_size = request.block_size,
                        .type = request.kv_type,
-                       .num_slots = request.num_slots};
+                       .num_slots = request.num_slots,
+                       .window_blocks = request.window_blocks};
   StageParts parts{.model = options_.model,
                    .model_id = request.plan.model,
                    .range = plan.layers,
@@ -306,7 +307,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
     if (layer != nullptr && layer->pages != nullptr) {
-      const bool same = layer->pages->Fits(size);
+      const bool same = layer->pages->Fits(layer->spec, size);
       if (!same) layer = layer->Weights();
     } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();

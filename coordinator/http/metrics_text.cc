@@ -107,6 +107,13 @@ void AddScheduler(const EngineStats& e, Families* f) {
       .Sample(s.num_blocks - std::min(s.blocks_available, s.num_blocks), {{"state", "used"}})
       .Sample(std::min(s.blocks_cached, s.blocks_available), {{"state", "cached"}})
       .Sample(free, {{"state", "free"}});
+  if (s.window_blocks > 0) {
+    const uint32_t kept = std::min(s.window_blocks_cached, s.window_blocks_available);
+    f->Begin(MetricType::Gauge, "gyre_kv_window_blocks", "KV blocks of layers with a window by their state.")
+        .Sample(s.window_blocks - std::min(s.window_blocks_available, s.window_blocks), {{"state", "used"}})
+        .Sample(kept, {{"state", "cached"}})
+        .Sample(s.window_blocks_available - kept, {{"state", "free"}});
+  }
   f->Counter("gyre_preemptions_total", "Sequences that lost their KV blocks to others and began again.",
              Number(s.preemptions));
   f->Counter("gyre_context_shifts_total", "Full contexts that lost their older tokens, with --context-shift.",

@@ -323,11 +323,15 @@ class CpuBackend : public HostBackend {
         each * Size(threads()) * sizeof(float)));  // here, as nothing may throw in a parallel region
     float* scratch = many ? GemmScratch() : nullptr;
     if (many) PackRows(x, rows, w.k);
-    team_.For(w.n, columns, ns * 8, [&](size_t begin, size_t end, size_t thread) {
+    const double expand = w.type == DType::kF8E4M3 ? static_cast<double>(w.n * w.k) / kExpandedPerNs : ns * 7;
+    team_.For(w.n, columns, ns + expand, [&](size_t begin, size_t end, size_t thread) {
       float* expanded = expanded_all + each * thread;
       for (size_t c = begin; c < end; c += columns) {
         const size_t n = std::min(columns, end - c);
-        for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
+        if (w.type == DType::kF8E4M3)
+          ExpandFp8Rows(ops_, w.source, c, n, 0, w.k, expanded);
+        else
+          for (size_t i = 0; i < n; ++i) DequantizeRow(w.source, c + i, expanded + i * w.k);
         if (many)
           ops_.float_gemm.dot(row_panels(), rows, expanded, FloatType::kF32, n, w.k,
                               scratch + ops_.float_gemm.scratch * thread, out + c, w.n);

@@ -22,7 +22,7 @@ void Permute(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_by
   }
 }
 
-// Int8 rows, each with its own scale, as bf16.
+// 8-bit numbers with scales beside them, as bf16: GGUF has no such type.
 std::vector<std::byte> AsBf16(const TensorView& t) {
   const uint64_t k = t.dims[0], n = t.bytes / k;
   const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
@@ -97,7 +97,7 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const Conve
   for (const Item& item : items) {
     std::vector<uint64_t> dims = item.parts[0]->dims;
     if (item.experts) dims.push_back(item.parts.size());
-    const DType type = item.parts[0]->type == DType::kI8 ? DType::kBF16 : item.parts[0]->type;
+    const DType type = item.parts[0]->scales != nullptr ? DType::kBF16 : item.parts[0]->type;
     writer.AddTensor(item.name, type, dims);
   }
   GYRE_RETURN_IF_ERROR(writer.Begin());
@@ -107,7 +107,7 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const Conve
     for (const TensorView* t : item.parts) {
       HintRead({t->data, t->bytes}, ReadHint::kSoon);
       std::vector<std::byte> bytes;
-      if (t->type == DType::kI8) bytes = AsBf16(*t);
+      if (t->scales != nullptr) bytes = AsBf16(*t);
       const std::byte* data = bytes.empty() ? t->data : bytes.data();
       const size_t size = bytes.empty() ? t->bytes : bytes.size();
       const bool q = item.name.find(".attn_q.") != std::string::npos,

@@ -37,16 +37,6 @@ StatusOr<json::object> ReadJson(const fs::path& path) {
   return ParseJson(text, path);
 }
 
-// OCP 8-bit floating point, E4M3: no infinities, exponent bias 7.
-float Fp8(uint8_t b) {
-  const int exponent = b >> 3 & 15, mantissa = b & 7;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                          : exponent == 15 && mantissa == 7
-                              ? NAN
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return (b & 0x80) != 0 ? -magnitude : magnitude;
-}
-
 StatusOr<std::vector<float>> ToFloats(const SafeTensor& t) {
   const DType type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
   if (t.dtype != Info(type).name) return Unimplemented("the type {}, expected floats", Printable(t.dtype));
@@ -218,7 +208,7 @@ class Loader {
     v->bytes = 4 * f_.owned_floats.back().size();
   }
 
-  // weight_scale_inv has a factor for each block of 128 x 128. The product is kept as bf16.
+  // weight_scale_inv has a factor for each block of 128 x 128. The bytes stay in the file.
   Status BlockFp8(const std::string& name, const SafeTensor& t, TensorView* v) {
     constexpr uint64_t kSide = 128;
     const auto it = all_.find(name + "_scale_inv");
@@ -226,20 +216,11 @@ class Loader {
     const uint64_t n = t.shape[0], k = t.shape[1], down = (n + kSide - 1) / kSide, across = (k + kSide - 1) / kSide;
     if (it->second.shape != std::vector<uint64_t>{down, across})
       return DataLoss("its scales are no {} x {}", down, across);
-    GYRE_ASSIGN_OR_RETURN(const std::vector<float> scales, ToFloats(it->second));
-    float table[256];
-    for (unsigned b = 0; b < 256; ++b) table[b] = Fp8(static_cast<uint8_t>(b));
-    std::vector<uint16_t> out(n * k);
-    for (uint64_t r = 0; r < n; ++r) {
-      for (uint64_t c = 0; c < k; ++c) {
-        const float scale = scales[r / kSide * across + c / kSide];
-        out[r * k + c] = FloatToBf16(table[static_cast<uint8_t>(t.bytes[r * k + c])] * scale);
-      }
-    }
-    f_.owned_halves.push_back(std::move(out));
-    v->type = DType::kBF16;
-    v->data = reinterpret_cast<const std::byte*>(f_.owned_halves.back().data());
-    v->bytes = 2 * n * k;
+    GYRE_ASSIGN_OR_RETURN(std::vector<float> scales, ToFloats(it->second));
+    f_.owned_floats.push_back(std::move(scales));
+    v->type = DType::kF8E4M3;
+    v->scales = reinterpret_cast<const std::byte*>(f_.owned_floats.back().data());
+    v->group = kSide;
     return absl::OkStatus();
   }
 

@@ -29,7 +29,6 @@ struct HfFolder {
 
   std::vector<std::shared_ptr<const MappedFile>> files;  // all that it was read from
   std::deque<std::vector<float>> owned_floats;
-  std::deque<std::vector<uint16_t>> owned_halves;
   std::deque<std::vector<std::byte>> owned_bytes;
 };
 

@@ -45,8 +45,8 @@ class ClusterWorld {
     ClusterPolicy p;
     p.term = 7;
     p.sizes.layers.assign(static_cast<size_t>(layers), 100);
-    p.sizes.kv_per_layer = 10;
-    p.num_blocks = 10;
+    p.sizes.memory.assign(static_cast<size_t>(layers), {kPageGroup, 1});
+    p.sizes.counts.num_blocks = 10;
     p.min_workers = min_workers;
     return p;
   }
@@ -126,7 +126,7 @@ class ClusterWorld {
   // What a resize would do. It must do nothing itself.
   StatusOr<ChangeReport> DryRun(const std::string& text, uint32_t live_blocks = 0) {
     const uint64_t ask = Asked();
-    Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live_blocks = live_blocks}));
+    Dry(state_.AskedToResize(ask, text, now_, {.dry_run = true, .live = {.num_blocks = live_blocks}}));
     return answer(ask);
   }
   StatusOr<ChangeReport> DryDrain(const std::string& name) {
@@ -260,7 +260,7 @@ class ClusterWorld {
     for (LayerRange r : {gets, m->runs}) {
       for (int i = r.begin; i < r.end; ++i) union_of.insert(i);
     }
-    const uint64_t page = policy_.sizes.kv_per_layer / policy_.num_blocks * a.request.num_blocks;
+    const uint64_t page = policy_.sizes.memory[0].unit * a.request.num_blocks;
     const uint64_t needs = union_of.size() * (policy_.sizes.layers[0] + page);
     if (m->info.memory != 0 && needs > m->info.memory) Wrong("a member is asked for more than it holds");
     if (m->silent) return;

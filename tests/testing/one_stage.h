@@ -27,7 +27,8 @@ class OneStage {
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
       auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {});
-      layer->pages = *PagePool::For(layer->spec, model->spec().dim, {kPages, kPageSize, kv, kSlotCount}, *device_);
+      layer->pages =
+          *PagePool::For(layer->spec, model->spec().dim, {kPages, kPageSize, kv, kSlotCount, kPages}, *device_);
       parts.layers.push_back(std::move(layer));
     }
     parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});
@@ -71,7 +72,18 @@ class OneStage {
                             .requests = p.requests});
       SlotTable slots = p.slots;
       if (slots.slot == kNoBlock) slots.slot = static_cast<BlockId>(p.seq);
-      if (groups_ > 1) batch.seqs.back().blocks.push_back(slots.Entries());
+      auto& tables = batch.seqs.back().blocks;
+      tables.resize(groups_);
+      const ModelSpec& spec = stage_->parts().model->spec();
+      if (spec.has_slots) tables[kSlotGroup] = slots.Entries();
+      // Of layers with a window a stage needs what the first row reads, and has other pages than the other layers.
+      if (spec.window > 0) {
+        const uint32_t read =
+            p.first + 1 > static_cast<uint32_t>(spec.window) ? p.first + 1 - static_cast<uint32_t>(spec.window) : 0;
+        WindowTable window{.first = read / kPageSize};
+        for (uint32_t b = window.first; b < kPages / 2; ++b) window.blocks.push_back(kPages - 1 - table[b]);
+        tables[kWindowGroup] = window.Entries();
+      }
       ids.insert(ids.end(), p.ids.begin(), p.ids.end());
     }
     GYRE_RETURN_IF_ERROR(stage_->Run(batch, std::as_bytes(std::span(ids)), ++step_, answer));

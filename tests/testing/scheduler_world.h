@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,7 @@ class SchedulerWorld {
   explicit SchedulerWorld(WorldOptions options)
       : options_(std::move(options)), o_(options_.scheduler), scheduler_(o_), random_(options_.seed) {
     cells_.resize(size_t{o_.num_blocks} * o_.block_size);
+    windowed_.resize(size_t{o_.window_blocks} * o_.block_size);
     slots_.resize(o_.num_slots);
   }
 
@@ -84,6 +86,8 @@ class SchedulerWorld {
     if (!scheduler_.idle()) Fail("nothing is left, but the scheduler is not idle");
     if (stats.blocks_available != o_.num_blocks) Fail("{} blocks come back", stats.blocks_available);
     if (stats.slots_available != o_.num_slots) Fail("{} slots come back", stats.slots_available);
+    if (stats.window_blocks_available != o_.window_blocks)
+      Fail("{} windowed blocks come back", stats.window_blocks_available);
   }
 
   // Answers are sampled and appended; false: none is owed.
@@ -137,6 +141,8 @@ class SchedulerWorld {
     TakePreemptions();
   }
   uint64_t shifts() const { return shifts_; }
+  // The most windowed blocks that a step had of one sequence.
+  uint64_t most_windowed() const { return most_windowed_; }
 
   void Add() {
     if (live_.size() >= 12) return;
@@ -442,11 +448,40 @@ class SchedulerWorld {
     }
     if ((item.slots.slot < o_.num_slots) != (o_.num_slots > 0))
       return Fail("sequence {}: {} slots", id, item.slots.slot);
+    CheckWindow(item);
     s.launched = end;
     s.ring_salts.resize(item.first_position);
     s.ring_salts.resize(end, ring_salt_);
     ++s.in_flight;
     CheckExclusive(item);
+  }
+
+  // The windowed table has what the rows read, and no more blocks than a window and the rows in flight need.
+  void CheckWindow(const StepItem& item) {
+    if (o_.window_blocks == 0) {
+      if (!item.window.blocks.empty()) Fail("sequence {} has windowed blocks", Num(item.seq));
+      return;
+    }
+    const uint32_t end = item.first_position + item.count, last = (end + o_.block_size - 1) / o_.block_size;
+    if (item.window.first > FirstRead(item.first_position) / o_.block_size ||
+        item.window.first + item.window.blocks.size() != last) {
+      Fail("sequence {}: windowed blocks {}+{} for rows {}+{}", Num(item.seq), item.window.first,
+           item.window.blocks.size(), item.first_position, item.count);
+    }
+    for (BlockId block : item.window.blocks) {
+      if (block >= o_.window_blocks) Fail("sequence {} has windowed block {}", Num(item.seq), block);
+    }
+    most_windowed_ = std::max<uint64_t>(most_windowed_, item.window.blocks.size());
+  }
+  uint32_t FirstRead(uint32_t position) const { return position + 1 > o_.window ? position + 1 - o_.window : 0; }
+  uint64_t& Windowed(const StepItem& item, uint32_t p) {
+    const BlockId block = item.window.blocks[p / o_.block_size - item.window.first];
+    return windowed_[size_t{block} * o_.block_size + p % o_.block_size];
+  }
+  // Blocks that the item's rows read or write in the windowed group, from the one with `position` on.
+  std::span<const BlockId> WindowFrom(const StepItem& item, uint32_t position) const {
+    if (o_.window_blocks == 0) return {};
+    return std::span(item.window.blocks).subspan(position / o_.block_size - item.window.first);
   }
 
   // No other step in flight reads or writes a block that this one writes, and none writes what this one reads.
@@ -461,6 +496,13 @@ class SchedulerWorld {
         if (other.seq == item.seq && other.incarnation == item.incarnation) continue;
         for (BlockId block : other.blocks) {
           if (writes(item, block)) return Fail("block {} of sequence {} is in use", block, Num(item.seq));
+        }
+        const auto share = [](std::span<const BlockId> a, std::span<const BlockId> b) {
+          return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
+        };
+        if (share(WindowFrom(item, item.first_position), WindowFrom(other, FirstRead(other.first_position))) ||
+            share(WindowFrom(other, other.first_position), WindowFrom(item, FirstRead(item.first_position)))) {
+          return Fail("a windowed block of sequences {} and {} is in use", Num(item.seq), Num(other.seq));
         }
         for (BlockId block : item.blocks) {
           if (writes(other, block)) return Fail("block {} of sequence {} is being written", block, Num(item.seq));
@@ -494,7 +536,10 @@ class SchedulerWorld {
       WriteRows(&rows);
       if (o_.num_slots > 0) Apply(&rows);
       if (!flight.fails || Chance(0.3)) continue;
-      for (uint32_t i = 0; i < rows.item.count; ++i) Cell(rows.item, rows.item.first_position + i) = random_();
+      for (uint32_t i = 0; i < rows.item.count; ++i) {
+        Cell(rows.item, rows.item.first_position + i) = random_();
+        if (o_.window_blocks > 0) Windowed(rows.item, rows.item.first_position + i) = random_();
+      }
     }
   }
 
@@ -530,7 +575,16 @@ class SchedulerWorld {
 
   void WriteRows(Rows* rows) {
     uint64_t read = 0, own = 0;
+    std::vector<uint64_t> of_rows;  // what each row's windowed cell should hold
     for (uint32_t p = 0; p < rows->item.first_position + rows->item.count; ++p) {
+      if (o_.window_blocks > 0) {
+        of_rows.push_back(RowOf(rows->content, p, own));
+        if (p >= rows->item.first_position) {
+          for (uint32_t q = FirstRead(p); q < p; ++q)
+            rows->right = rows->right && Windowed(rows->item, q) == of_rows[q];
+          Windowed(rows->item, p) = of_rows[p];
+        }
+      }
       if (p >= rows->item.first_position) Cell(rows->item, p) = RowOf(rows->content, p, read);
       own = Mix(own, RowOf(rows->content, p, own));
       read = Mix(read, Cell(rows->item, p));
@@ -575,7 +629,7 @@ class SchedulerWorld {
   const SchedulerOptions o_;
   Scheduler scheduler_;
   RandomBits random_;
-  std::vector<uint64_t> cells_;
+  std::vector<uint64_t> cells_, windowed_;
   std::vector<Slot> slots_;
   std::map<SeqId, Live> live_;
   std::deque<Flight> flights_;
@@ -584,6 +638,7 @@ class SchedulerWorld {
   uint64_t next_id_ = 1;
   uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
   uint64_t ring_salt_ = 0;
+  uint64_t most_windowed_ = 0;
   std::string problem_;
 };
 

@@ -83,6 +83,7 @@ const IsaOps* Avx2Ops() {
                                   .softcap = Softcap<V8>,
                                   .rms_norm = RmsNorm<V8>,
                                   .to_half = ToHalf<V8>,
+                                  .expand_fp8 = ExpandFp8,
                                   .short_conv = ShortConv<V8>,
                                   .scan_state = ScanState<V8>,
                                   .float_gemm = Gemm<V8>::kOps,

@@ -86,6 +86,7 @@ const IsaOps* Avx512Ops() {
                               .softcap = Softcap<V16>,
                               .rms_norm = RmsNorm<V16>,
                               .to_half = ToHalf<V16>,
+                              .expand_fp8 = ExpandFp8,
                               .short_conv = ShortConv<V16>,
                               .scan_state = ScanState<V16>,
                               .float_gemm = Gemm<V16>::kOps,

@@ -328,5 +328,31 @@ void ToHalf(const float* x, size_t n, uint16_t* out) {
   __builtin_memcpy(out + i, tail, (n - i) * sizeof(uint16_t));
 }
 
+// Exponent and mantissa of E4M3 are moved to their places in f32, whose exponent bias is larger by 120; so the numbers
+// below 2^-6 are right too, as f32 has such numbers itself.
+inline void ExpandFp8(const std::byte* from, size_t n, float scale, float* out) {
+  constexpr size_t kLanes = 8;
+  using Bytes [[gnu::vector_size(8)]] = uint8_t;
+  using Bits [[gnu::vector_size(32)]] = uint32_t;
+  using Floats [[gnu::vector_size(32)]] = float;
+  for (size_t i = 0; i < n; i += kLanes) {
+    const size_t count = n - i < kLanes ? n - i : kLanes;
+    Bytes bytes = {};
+    if (count == kLanes)
+      __builtin_memcpy(&bytes, from + i, kLanes);
+    else
+      __builtin_memcpy(&bytes, from + i, count);
+    const Bits b = __builtin_convertvector(bytes, Bits), magnitude = b & 0x7F;
+    const Bits nan = (magnitude == 0x7F) & 0x7FC00000u;
+    const Bits bits = (b & 0x80) << 24 | magnitude << 20 | nan;
+    Floats values;
+    __builtin_memcpy(&values, &bits, sizeof values);
+    values = values * 0x1p120f * scale;
+    if (count == kLanes)
+      __builtin_memcpy(out + i, &values, sizeof values);
+    else
+      __builtin_memcpy(out + i, &values, count * sizeof(float));
+  }
+}
 }  // namespace
 }  // namespace gyre::cpu

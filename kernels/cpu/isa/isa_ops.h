@@ -120,6 +120,8 @@ struct IsaOps {
   void (*rms_norm)(const float* x, size_t n, const float* w, float eps, float* out);
   // Converts to f16, rounded to nearest even.
   void (*to_half)(const float* x, size_t n, uint16_t* out);
+  // out = Fp8ToFloat of n bytes, times scale.
+  void (*expand_fp8)(const std::byte* from, size_t n, float scale, float* out);
   // Backend::ShortConv of n channels from params' pointers on, for `count` rows of one sequence.
   void (*short_conv)(const float* x, size_t stride, size_t count, size_t n, const ShortConvParams& params, float* state,
                      float* out);

@@ -177,6 +177,7 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
     if (progress) progress(packed->bytes);
     return packed;
   }
+  packed->in_place = false;
   WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), team, progress); });
   return packed;
 }
@@ -225,6 +226,18 @@ std::byte* Buffer::EnsureCapacity(size_t bytes) {
     capacity_ = bytes;
   }
   return bytes_.get();
+}
+
+void ExpandFp8Rows(const IsaOps& ops, const WeightView& w, size_t row, size_t count, size_t begin, size_t end,
+                   float* out) {
+  for (size_t r = row; r < row + count; ++r) {
+    for (size_t at = begin; at < end;) {
+      const size_t n = std::min(end, (at / w.group + 1) * w.group) - at;
+      ops.expand_fp8(w.data + r * w.k + at, n, BlockScale(w, r, at), out);
+      out += n;
+      at += n;
+    }
+  }
 }
 
 std::optional<FloatType> FloatTypeOf(const CpuWeight& w) {

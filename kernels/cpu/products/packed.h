@@ -49,6 +49,9 @@ class Buffer {
   std::unique_ptr<std::byte[], FreeDelete> bytes_;
   size_t capacity_ = 0;
 };
+// Expands rows [row, row + count) of kF8E4M3 over positions [begin, end): out [count][end - begin].
+void ExpandFp8Rows(const IsaOps& ops, const WeightView& w, size_t row, size_t count, size_t begin, size_t end,
+                   float* out);
 // The float type of weights that kernels read directly; nullopt for all others.
 std::optional<FloatType> FloatTypeOf(const CpuWeight& w);
 

@@ -18,11 +18,13 @@ constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerN
 
 // True for codebook types: their panels are expanded from the file's bytes in each product.
 bool ExpandedPerCall(const CpuWeight& w) { return w.panels == nullptr && IsLowBit(w.type); }
+// A panel's part becomes f32, then tiles.
+bool IsFp8(const CpuWeight& w) { return w.type == DType::kF8E4M3; }
 
 }  // namespace
 
 bool TileProduct::Supports(const CpuWeight& w) {
-  return w.panels != nullptr || IsLowBit(w.type) || FloatTypeOf(w).has_value();
+  return w.panels != nullptr || IsLowBit(w.type) || IsFp8(w) || FloatTypeOf(w).has_value();
 }
 
 void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
@@ -45,7 +47,8 @@ size_t TileProduct::Segment(const CpuWeight& w) const {
 }
 
 size_t TileProduct::ScratchBytes(const CpuWeight& w) const {
-  return kSlice * Segment(w) * kTileBytes + (ExpandedPerCall(w) ? 2 * w.panel_bytes : 0);
+  return kSlice * Segment(w) * kTileBytes + (ExpandedPerCall(w) ? 2 * w.panel_bytes : 0) +
+         (IsFp8(w) ? kPanel * Segment(w) * kTileDepth * sizeof(float) : 0);
 }
 
 TileProduct::Scratch TileProduct::Carve(const CpuWeight& w, std::byte* memory) const {
@@ -162,6 +165,13 @@ bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
       const size_t column = panel * kPanel;
       residual |= tiles_.expand_floats(w.source.data + column * w.source.row_bytes(), *plain, part.residual,
                                        std::min(kPanel, w.n - column), k_, part.begin, part.end, tiles);
+    } else if (IsFp8(w)) {
+      const size_t column = panel * kPanel, columns = std::min(kPanel, w.n - std::min(w.n, column)),
+                   from = part.begin * kTileDepth, to = std::min(k_, part.end * kTileDepth);
+      auto* floats = reinterpret_cast<float*>(scratch.panels);
+      ExpandFp8Rows(ops_, w.source, column, columns, from, to, floats);
+      residual |= tiles_.expand_floats(floats, FloatType::kF32, part.residual, columns, to - from, 0,
+                                       part.end - part.begin, tiles);
     } else {
       if (i % 2 == 0) ExpandPanels(w, panel, scratch.panels);
       tiles_.expand_panel(w.panel_type, scratch.panels + i % 2 * w.panel_bytes, part.begin, part.end, tiles);

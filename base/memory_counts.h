@@ -1,0 +1,37 @@
+// How many units the memory of sequences has, by KV group (docs/memory.md).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace gyre {
+
+// The KV groups, as indices into SeqRows::blocks: layers that keep all positions in pages, recurrent state, and layers
+// that keep the positions of a window in pages.
+inline constexpr int kPageGroup = 0, kSlotGroup = 1, kWindowGroup = 2;
+
+// The same on every stage. In lists of live units (StageControl::Move) slot s is num_blocks + s, and block b of the
+// windowed group num_blocks + num_slots + b.
+struct MemoryCounts {
+  uint32_t num_blocks = 0;           // pages of a layer that keeps all positions
+  uint32_t num_slots = 0;            // of recurrent state; 0: the model has none
+  uint32_t window_blocks = 0;        // pages of a layer with a window; 0: the model has none
+  uint32_t least_window_blocks = 0;  // that one sequence needs
+
+  uint32_t Of(int group) const {
+    return group == kSlotGroup ? num_slots : group == kWindowGroup ? window_blocks : num_blocks;
+  }
+  // What is left where only the first `blocks` pages fit, of num_blocks: both groups of pages are cut alike, as far as
+  // one sequence can go on.
+  MemoryCounts Shrunk(uint32_t blocks) const {
+    MemoryCounts out = *this;
+    out.num_blocks = blocks;
+    if (num_blocks == 0 || window_blocks == 0) return out;
+    const auto alike = static_cast<uint32_t>(uint64_t{window_blocks} * blocks / num_blocks);
+    out.window_blocks = std::min({window_blocks, blocks, std::max({alike, least_window_blocks, 1u})});
+    return out;
+  }
+  bool operator==(const MemoryCounts&) const = default;
+};
+
+}  // namespace gyre

@@ -1,0 +1,120 @@
+#include "coordinator/chain_pool.h"
+
+#include <cassert>
+
+namespace gyre {
+
+std::vector<BlockId> ChainPool::Live() const {
+  std::vector<BlockId> live;
+  for (BlockId id = 0; id < units(); ++id) {
+    if (units_[id].owners > 0 || units_[id].chain != kNoChain) live.push_back(id);
+  }
+  return live;
+}
+
+std::optional<BlockId> ChainPool::Allocate(bool snapshot) {
+  BlockId id = 0;
+  if (!free_.empty()) {
+    id = free_.back();
+    free_.pop_back();
+  } else if (kept() > 0) {
+    std::list<BlockId>& from = passing_.empty() ? kept_ : passing_;
+    id = from.front();
+    from.pop_front();
+    by_chain_.erase(units_[id].chain);
+    units_[id].chain = kNoChain;
+  } else {
+    return std::nullopt;
+  }
+  units_[id].owners = 1;
+  units_[id].passing = false;
+  if (snapshot && ++last_number_ == 0) ++last_number_;
+  units_[id].number = snapshot ? last_number_ : 0;
+  return id;
+}
+
+BlockId ChainPool::Take(ChainId chain) {
+  const BlockId id = by_chain_.at(chain);
+  Unit& unit = units_[id];
+  if (unit.owners++ == 0) (unit.passing ? passing_ : kept_).erase(unit.place);
+  return id;
+}
+
+bool ChainPool::Release(BlockId id, bool passing) {
+  Unit& unit = units_[id];
+  assert(unit.owners > 0);
+  if (--unit.owners > 0) return false;
+  if (unit.chain == kNoChain) {
+    free_.push_back(id);
+  } else {
+    std::list<BlockId>& to = passing ? passing_ : kept_;
+    unit.passing = passing;
+    unit.place = to.insert(to.end(), id);
+  }
+  return true;
+}
+
+void ChainPool::Publish(ChainId chain, BlockId id) {
+  assert(units_[id].owners > 0 && units_[id].chain == kNoChain);
+  if (chain != kNoChain && by_chain_.emplace(chain, id).second) units_[id].chain = chain;
+}
+
+void ChainPool::Forget(uint32_t n) {
+  by_chain_.clear();
+  passing_.clear();
+  kept_.clear();
+  free_.clear();
+  units_.assign(n, {});
+  for (BlockId id = n; id > 0; --id) free_.push_back(id - 1);  // the lowest goes first
+}
+
+uint32_t ChainPool::Reclaim(std::span<const uint32_t> owners) {
+  uint32_t reclaimed = 0;
+  for (BlockId id = 0; id < units(); ++id) {
+    Unit& unit = units_[id];
+    if (unit.owners <= owners[id]) continue;
+    unit.owners = owners[id] + 1;
+    Release(id);
+    ++reclaimed;
+  }
+  return reclaimed;
+}
+
+Status ChainPool::CheckIntegrity(std::string_view what, std::span<const uint32_t> owners) const {
+  std::vector<uint32_t> listed(units_.size(), 0);
+  for (BlockId id : free_) {
+    if (id >= units()) return Internal("{} {} is free, there are {}", what, id, units());
+    if (units_[id].chain != kNoChain) return Internal("{} {} is free and published", what, id);
+    ++listed[id];
+  }
+  for (const std::list<BlockId>* list : {&passing_, &kept_}) {
+    for (auto it = list->begin(); it != list->end(); ++it) {
+      if (*it >= units()) return Internal("{} {} is kept, there are {}", what, *it, units());
+      const Unit& unit = units_[*it];
+      if (unit.chain == kNoChain) return Internal("{} {} is kept and has no content", what, *it);
+      if (unit.place != it || unit.passing != (list == &passing_))
+        return Internal("{} {} does not know its place among those kept", what, *it);
+      ++listed[*it];
+    }
+  }
+  size_t published = 0;
+  for (BlockId id = 0; id < units(); ++id) {
+    const Unit& unit = units_[id];
+    if (!owners.empty() && unit.owners != owners[id]) {
+      return Internal("{} {} has {} owners, counted are {}", what, id, unit.owners, owners[id]);
+    }
+    if (listed[id] != (unit.owners == 0 ? 1u : 0u)) {
+      return Internal("{} {} has {} owners and stands {} times among free and kept ones", what, id, unit.owners,
+                      listed[id]);
+    }
+    if (unit.chain == kNoChain) continue;
+    ++published;
+    const auto found = by_chain_.find(unit.chain);
+    if (found == by_chain_.end() || found->second != id) return Internal("{} {} is not found by its content", what, id);
+  }
+  if (published != by_chain_.size())
+    return Internal("{} of {} published, {} are found", published, what, by_chain_.size());
+  return absl::OkStatus();
+}
+
+}  // namespace gyre
