@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "base/kv_type.h"
+#include "base/measured.h"
 #include "base/plan.h"
 #include "base/status.h"
 #include "base/trace.h"
@@ -74,10 +75,16 @@ struct StageTrace {
 };
 inline constexpr size_t kMaxTraceSpans = 4096;  // of an answer; what is more is not recorded
 
+// The answer to StageControl::Probe: a link for each peer that was asked for, in their order.
+struct StageProbed {
+  std::vector<LinkSpeed> links;
+};
+
 struct StageEvent {
   std::string worker;
   Epoch epoch;
-  std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault, StageTrace> what;
+  std::variant<StageProgress, StageReady, StageMoved, StageCommitted, StageAborted, StageFault, StageTrace, StageProbed>
+      what;
 };
 
 // Calls return at once; their results arrive as events on a thread of the implementation. Thread-safe.
@@ -105,6 +112,9 @@ class StageControl {
   // Says with StageTrace what was computed since the last call, and records for some seconds more. `asked` is a moment
   // of the caller's clock, which comes back with the answer.
   virtual void Trace(Deadline asked) { static_cast<void>(asked); }
+  // Measures the links to these members, one after the other, with few bytes and for a short time. Ends with
+  // StageProbed; a member that can't do that does not answer.
+  virtual void Probe(const std::vector<WeightSource>& peers) { static_cast<void>(peers); }
   // Nothing more is asked of it: a worker's process ends.
   virtual void Dismiss() {}
 };

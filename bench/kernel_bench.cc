@@ -83,10 +83,10 @@ struct LayerCache {
   std::unique_ptr<PagePool> pool;
   std::vector<BlockId> table;
 };
-LayerCache MakeCache(KvType type, uint32_t positions) {
+LayerCache MakeCache(KvType type, uint32_t positions, Device& device) {
   const LayerSpec spec{.mixer = AttentionSpec{.heads = 8, .kv_heads = 8, .head_dim = 64}};
   LayerCache cache{.pool = nullptr, .table = std::vector<BlockId>((positions + 15) / 16)};
-  auto pool = PagePool::Make(spec, static_cast<uint32_t>(cache.table.size()), 16, type);
+  auto pool = PagePool::Make(spec, static_cast<uint32_t>(cache.table.size()), 16, type, device);
   if (!pool.ok()) {
     fmt::print(stderr, "kernel_bench: {}\n", Message(pool.status()));
     std::exit(1);
@@ -112,8 +112,10 @@ int Attention(const Flags& flags, const std::vector<Isa>& levels) {
     }
     for (uint32_t depth : flags.depths) {
       for (const size_t rows : flags.rows) {
+        const auto device = MakeCpuDevice(levels.front(), flags.threads);
         std::vector<LayerCache> layers;
-        for (size_t i = 0; i < kLayers; ++i) layers.push_back(MakeCache(*type, depth + static_cast<uint32_t>(rows)));
+        for (size_t i = 0; i < kLayers; ++i)
+          layers.push_back(MakeCache(*type, depth + static_cast<uint32_t>(rows), *device));
         const KvView& view = layers.front().pool->view();
         AlignedVector<float> q(rows * kHeads * 64), out(q.size());
         for (size_t i = 0; i < q.size(); ++i) q[i] = std::sin(static_cast<float>(i));

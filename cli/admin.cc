@@ -32,6 +32,7 @@ Status LayersCommand(const AdminOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const v1::StatusReply reply, FetchStatus(cluster));
   if (options.json) return PrintJson(reply);
   fmt::print("{}", FormatLayers(reply));
+  if (options.why) fmt::print("{}", FormatReasons(reply));
   if (!reply.has_epoch()) fmt::print("{}\n", reply.state());
   return absl::OkStatus();
 }
@@ -49,7 +50,8 @@ Status PrintChange(const AdminOptions& options, const StatusOr<v1::ChangeReply>&
 
 Status ResizeCommand(const AdminOptions& options) {
   GYRE_ASSIGN_OR_RETURN(const ClusterAddress cluster, ClusterOf(options.cluster, options.identity));
-  return PrintChange(options, AskResize(cluster, options.what, options.dry_run));
+  return PrintChange(options, options.proposed ? AskProposed(cluster, options.dry_run)
+                                               : AskResize(cluster, options.what, options.dry_run));
 }
 
 Status DrainCommand(const AdminOptions& options) {

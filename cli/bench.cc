@@ -15,6 +15,7 @@
 #include "fmt/core.h"
 #include "limits/machine_limits.h"
 #include "model/tensor_table.h"
+#include "runtime/devices.h"
 #include "runtime/measure.h"
 #include "runtime/runtime.h"
 

@@ -9,7 +9,7 @@
 #include "cli/flag_checks.h"
 #include "coordinator/scheduler_types.h"
 #include "fmt/core.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 
 namespace gyre {
 namespace {
@@ -103,7 +103,8 @@ void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows) {
       ->type_name("N");
 }
 
-void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa) {
+void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::string* cpus, std::string* isa) {
+  app->add_option("--device", *device, "what computes: cpu (default: the best that there is)")->type_name("NAME");
   app->add_option("-t,--threads", *threads, "threads that compute, over all stages (default: one per core)")
       ->check(Whole(1, 4096))
       ->type_name("N");
@@ -138,7 +139,7 @@ void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_fil
 }
 
 void AddEngineFlags(CLI::App* app, RuntimeOptions* o) {
-  AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
+  AddDeviceFlags(app, &o->device, &o->threads, &o->cpus, &o->isa);
   AddContextFlag(app, &o->ctx);
   app->add_option("--kv-tokens", o->kv_tokens,
                   fmt::format("tokens that the KV cache holds (default: {}, in at most half of the free memory)",

@@ -14,7 +14,7 @@
 #include "cli/exit_code.h"
 #include "cli/flag_checks.h"
 #include "identity/join_token.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "model/quantize.h"
 
 namespace gyre {
@@ -380,6 +380,10 @@ Action AddServe(CLI::App* app) {
   app->add_option("--memory", o->memory, "memory for layers in this process, as 8G (default: what is free)")
       ->needs(cluster)
       ->type_name("SIZE");
+  app->add_option("--rebalance", o->serve.rebalance,
+                  "a plan that would be faster by what was measured of the machines is made (auto), proposed by `gyre "
+                  "status` and the page (ask), or not looked for (off)")
+      ->check(CLI::IsMember({"auto", "ask", "off"}));
   app->add_flag("--no-local", o->serve.no_local, "run no layers in this process: the workers have them all")
       ->needs(cluster);
   app->add_flag("--bit-equal", o->serve.bit_equal,
@@ -447,7 +451,7 @@ Action AddWorker(CLI::App* app) {
   app->add_option("--layers", o->layers, "layers that it wants in the first plan, as 0-7")->type_name("A-B");
   app->add_option("--memory", o->memory, "memory for weights and KV cache, as 8G (default: what is free)")
       ->type_name("SIZE");
-  AddCpuFlags(app, &o->threads, &o->cpus, &o->isa);
+  AddDeviceFlags(app, &o->device, &o->threads, &o->cpus, &o->isa);
   app->add_option("--wire", o->wire,
                   "join only where activations travel in this format (default: as the coordinator asks)")
       ->check(CLI::IsMember({"f32", "f16", "q8"}));
@@ -500,7 +504,9 @@ Action AddStatus(CLI::App* app) {
 }
 
 Action AddLayers(CLI::App* app) {
-  return [o = AddAdminFlags(app)] { return LayersCommand(*o); };
+  auto o = AddAdminFlags(app);
+  app->add_flag("--why", o->why, "say for each member why it has the layers that it has, or none, with the numbers");
+  return [o] { return LayersCommand(*o); };
 }
 
 void AddDryRunFlag(CLI::App* app, bool* dry_run) {
@@ -511,10 +517,11 @@ Action AddResize(CLI::App* app) {
   auto o = AddAdminFlags(app);
   auto ranges = std::make_shared<std::vector<std::string>>();
   app->add_option("RANGES", *ranges,
-                  "[NAME=]A-B,... with both ends included, NAME=- for none; or the boundaries alone: 8 12")
-      ->required();
+                  "[NAME=]A-B,... with both ends included, NAME=- for none; or the boundaries alone: 8 12");
+  app->add_flag("--proposed", o->proposed, "the plan that `gyre status` proposes");
   AddDryRunFlag(app, &o->dry_run);
   return [o, ranges] {
+    if (ranges->empty() != o->proposed) return UsageError("RANGES or --proposed: expected one of the two");
     for (const std::string& word : *ranges) o->what += (o->what.empty() ? "" : " ") + word;
     return ResizeCommand(*o);
   };

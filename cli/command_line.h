@@ -42,7 +42,7 @@ void AddBinFlags(CLI::App* app, OpenOptions* options);
 void AddContextFlag(CLI::App* app, uint32_t* ctx);
 void AddKvTypeFlag(CLI::App* app, std::string* kv_type);
 void AddMaxRowsFlag(CLI::App* app, uint32_t* max_rows);
-void AddCpuFlags(CLI::App* app, int* threads, std::string* cpus, std::string* isa);
+void AddDeviceFlags(CLI::App* app, std::string* device, int* threads, std::string* cpus, std::string* isa);
 void AddEngineFlags(CLI::App* app, RuntimeOptions* options);
 CLI::Option* AddTransportFlag(CLI::App* app, std::string* transport);
 void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);

@@ -181,7 +181,7 @@ Status ServeCommand(const ServeCommandOptions& options);
 
 struct WorkerCommandOptions {
   SourceOptions source;
-  std::string join, model, name, listen, layers, memory, isa, wire, transport = "auto", cpus;
+  std::string join, model, name, listen, layers, memory, device, isa, wire, transport = "auto", cpus;
   std::string identity, token, insecure;
   OpenOptions open;
   int threads = 0;
@@ -208,7 +208,9 @@ struct AdminOptions {
   std::string cluster, identity;
   std::string what;  // ranges, or a worker
   bool json = false;
-  bool dry_run = false;  // of resize and drain
+  bool dry_run = false;   // of resize and drain
+  bool proposed = false;  // of resize: the plan that is proposed
+  bool why = false;       // of layers
 };
 Status StatusCommand(const AdminOptions& options);
 Status LayersCommand(const AdminOptions& options);

@@ -9,7 +9,7 @@
 
 #include "cli/exit_code.h"
 #include "cli/nearest.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 
 namespace gyre {
 namespace {

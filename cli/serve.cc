@@ -27,6 +27,8 @@
 #include "fmt/core.h"
 #include "identity/authority.h"
 #include "identity/join_token.h"
+#include "limits/machine_speed.h"
+#include "runtime/devices.h"
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
 #include "transport/tcp_link.h"
@@ -157,6 +159,12 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   return std::shared_ptr<IdentityFolder>();
 }
 
+// Beside the models with a name, as what else is worth keeping.
+std::string KeptSpeeds(const SourceOptions& source) {
+  const std::string folder = CacheFolder(source);
+  return folder.empty() ? "" : folder + "/machine-speeds";
+}
+
 // Until a signal comes.
 void ServeUntilStopped(Runtime* runtime, HttpFront* http, IdentityFolder* identity) {
   Deadline report = Clock::now();
@@ -277,6 +285,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(serve.identity, OpenIdentity(options.identity, Role::kCoordinator, revoked));
     GYRE_RETURN_IF_ERROR(CheckCluster(options, insecure, &serve));
     ring_options.serve = &serve;
+    if (serve.rebalance != "off") {
+      serve.measure = [kept = KeptSpeeds(options.source)](const MeasuredWith& with) {
+        return MeasureMachine({.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept});
+      };
+    }
   }
   const StatusOr<std::string> path = LocateModel(ring_options.model, [&] {
     SourceOptions source = options.source;
@@ -343,8 +356,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   InterruptGuard guard(0);
   InterruptGuard::Begin(2);
   TellMore();
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
+  GYRE_ASSIGN_OR_RETURN(
+      const auto device,
+      OpenDevice({.name = options.device, .isa = options.isa, .threads = team.threads, .cpus = team.cpus}));
   GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
   std::string join = options.join;
   GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
@@ -360,10 +375,9 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
                    .name = options.name,
                    .listen = options.listen,
                    .wish = std::nullopt,
+                   .device = device,
                    .threads = team.threads,
-                   .cpus = team.cpus,
                    .memory = 0,
-                   .isa = isa,
                    .wire_types = kAllActivations,
                    .insecure = insecure.ring,
                    .identity = identity,
@@ -387,6 +401,10 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
   node.cache = CacheFolder(options.source);
   GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
   GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
+  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source)](const std::string& file) {
+    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept});
+  };
   node.other_models = [source = options.source] { return CachedModelPaths(source); };
   const bool logged = !options.log.file.empty() || options.log.format != "text";
   if (!options.quiet) {

@@ -39,6 +39,29 @@ std::string FormatLayers(const v1::StatusReply& status) {
   return out;
 }
 
+std::string FormatReasons(const v1::StatusReply& status) {
+  const auto rate = [](double per_second, const char* unit = "GB/s") {
+    return per_second > 0 ? fmt::format("{:.1f} {}", per_second / 1e9, unit) : std::string("unknown");
+  };
+  std::string out;
+  for (const v1::MemberStatus& m : status.members()) {
+    std::string why = m.left_out().empty() ? m.why() : m.left_out();
+    if (m.drained()) why = "it is drained, and gets no layers before an undrain";
+    if (why.empty())
+      why = status.rebalance() == "off" ? "nothing is measured (--rebalance off)" : "it is not known yet";
+    out += fmt::format("\n{}: {}\n", m.name(), why);
+    out += fmt::format("  memory {}, operations {}, disk {}\n", rate(m.memory_bytes_per_second()),
+                       rate(m.operations_per_second(), "G operations/s"), rate(m.disk_bytes_per_second()));
+    for (const v1::MeasuredLink& l : m.links()) {
+      out += l.failure().empty() ? fmt::format("  to {}: {:.3f} ms, {}\n", l.to(),
+                                               static_cast<double>(l.round_trip_us()) / 1e3, rate(l.bytes_per_second()))
+                                 : fmt::format("  to {}: not reached: {}\n", l.to(), l.failure());
+    }
+  }
+  if (status.step_ms() > 0) out += fmt::format("\na step is expected every {:.3g} ms\n", status.step_ms());
+  return out;
+}
+
 std::string FormatStatus(const v1::StatusReply& s) {
   std::string out = fmt::format("{} ({} layers, context {})\n", s.model(), s.num_layers(), s.context());
   out += s.has_epoch() ? fmt::format("plan {}: {}; {}\n", s.epoch().number(), s.ranges(), s.state()) : s.state() + "\n";
@@ -63,6 +86,10 @@ std::string FormatStatus(const v1::StatusReply& s) {
                        s.rings_lost(), s.last_wait_ms(), s.longest_wait_ms());
   }
   if (!s.replay_note().empty()) out += s.replay_note() + "\n";
+  if (s.has_proposal()) {
+    out += fmt::format("proposed: {}, {:.2f} times as fast: {}; `gyre resize --proposed` takes it\n",
+                       s.proposal().ranges(), s.proposal().gain(), s.proposal().why());
+  }
   return out + FormatLayers(s);
 }
 

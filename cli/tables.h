@@ -8,6 +8,8 @@
 namespace gyre {
 
 // A line for each worker, with its layers.
+// Why each member has the layers that it has, and what was measured.
+std::string FormatReasons(const v1::StatusReply& status);
 std::string FormatLayers(const v1::StatusReply& status);
 std::string FormatStatus(const v1::StatusReply& status);
 std::string FormatChange(const v1::ChangeReply& change);

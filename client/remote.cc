@@ -312,6 +312,13 @@ StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::st
   return AskChange(cluster, request, &v1::Admin::Stub::Resize);
 }
 
+StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run) {
+  v1::ResizeRequest request;
+  request.set_proposed(true);
+  request.set_dry_run(dry_run);
+  return AskChange(cluster, request, &v1::Admin::Stub::Resize);
+}
+
 StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run) {
   return AskChange(cluster, DrainOf(worker, dry_run), &v1::Admin::Stub::Drain);
 }

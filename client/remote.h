@@ -30,6 +30,8 @@ StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);
 StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster);
 // dry_run: what it would do, or why it is refused.
 StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run = false);
+// A resize to the plan that is proposed.
+StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::string& worker);
 StatusOr<v1::ChangeReply> AskRemove(const ClusterAddress& cluster, const std::string& worker);

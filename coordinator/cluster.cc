@@ -69,6 +69,7 @@ class Cluster::Impl {
   }
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
   void Do(ShowProgress& a);
+  void Do(ProbeLinks& a) { controls_.at(a.member)->Probe(a.peers); }
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
 
   ClusterOptions options_;
@@ -180,6 +181,8 @@ void Cluster::Impl::Do(DrainEngine& a) {
 }
 
 void Cluster::Impl::Do(ResumeNewRing& a) {
+  // No more links of the plans before are made.
+  if (a.epoch.number > 1) wiring_->Cancel({.term = a.epoch.term, .number = a.epoch.number - 1});
   first_link_ = ends_.to_first;
   engine_->Resume(Ring{.epoch = a.epoch,
                        .stages = a.stages,
@@ -352,6 +355,11 @@ void Cluster::OnRingBroken(Epoch epoch, const Status& why) {
 void Cluster::Resize(const std::string& text, Done done, bool dry_run) {
   impl_->Ask(std::move(done), [&text, mode = impl_->Mode(dry_run)](uint64_t ask) {
     return [text, ask, mode](ClusterState& state, Deadline now) { return state.AskedToResize(ask, text, now, mode); };
+  });
+}
+void Cluster::TakeProposed(Done done, bool dry_run) {
+  impl_->Ask(std::move(done), [mode = impl_->Mode(dry_run)](uint64_t ask) {
+    return [ask, mode](ClusterState& state, Deadline now) { return state.AskedForProposed(ask, now, mode); };
   });
 }
 void Cluster::Drain(const std::string& name, Done done, bool dry_run) {

@@ -64,6 +64,8 @@ class Cluster {
   // stops. dry_run: only what it would do, or why it is refused.
   void Resize(const std::string& text, Done done, bool dry_run = false);
   void DryRun(const std::string& text, Done done) { Resize(text, std::move(done), true); }
+  // A resize to the plan that is proposed (ClusterStatus::proposal). kFailedPrecondition: there is none.
+  void TakeProposed(Done done, bool dry_run = false);
   // Moves all layers of a member to the others that have some. From then on the member gets none, until Undrain.
   void Drain(const std::string& name, Done done, bool dry_run = false);
   // Moves nothing. kNotFound: there is no such member, and none with that name was drained.

@@ -12,6 +12,16 @@ ClusterState::Actions ClusterState::AskedToResize(uint64_t ask, const std::strin
   return Settle(now);
 }
 
+ClusterState::Actions ClusterState::AskedForProposed(uint64_t ask, Deadline now, const AskMode& mode) {
+  if (!rebalance_.proposal()) {
+    Answer(ask, policy_.rebalance.mode == Rebalance::kOff
+                    ? FailedPrecondition("no plan is proposed: the coordinator was started with --rebalance off")
+                    : FailedPrecondition("no plan is proposed: none is known that would be faster"));
+    return Settle(now);
+  }
+  return AskedToResize(ask, rebalance_.proposal()->ranges, now, mode);
+}
+
 ClusterState::Actions ClusterState::AskedToDrain(uint64_t ask, const std::string& name, Deadline now,
                                                  const AskMode& mode) {
   const auto it = members_.find(name);
@@ -84,7 +94,7 @@ StatusOr<std::vector<Assignment>> ClusterState::WithoutMembers(const std::set<st
     }
   }
   if (rest.empty()) return FailedPrecondition("{} is the only worker: nobody can take its layers", *names.begin());
-  return BalanceLayers(sizes_, rest);
+  return ShareLayers(rest);
 }
 
 // A dry run ends where the change would begin, so that both are decided by the same rules.

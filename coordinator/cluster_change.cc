@@ -32,6 +32,7 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
 // The new plan is the one that runs from here on.
 void ClusterState::Serve() {
   plan_ = change_->plan;
+  ForgetObserved();
   served_ = true;
   broken_ = false;
   repair_at_ = kNoDeadline;
@@ -96,7 +97,8 @@ void ClusterState::MaybeFinish(Deadline now) {
   if (t.state() != ChangeState::kDone) return Failed(*change, now);
   ++counts_.plans;
   const Member& only = members_.at(plan_->stages[0].worker());
-  const bool asked = change->why == Why::kAsked || change->why == Why::kLeaving;
+  const bool asked = change->why != Why::kAutomatic && change->why != Why::kRepair;
+  if (change->why == Why::kRebalance) rebalance_.Served();
   // A repair of the fallback is the fallback.
   fallback_ = plan_->stages.size() == 1 && only.info.local && !asked && (change->why != Why::kRepair || fallback_);
   if (!change->drains.empty()) drained_.insert(change->drains);
@@ -130,6 +132,7 @@ void ClusterState::Failed(const Change& change, Deadline now) {
   if (const auto it = change.ids.find(t.culprit()); it != change.ids.end()) culprit = Find(it->second);
   const bool faulted = t.state() == ChangeState::kFaulted;
   if (change.why == Why::kLeaving) leave_retry_at_ = now + retry_pause_;
+  if (change.why == Why::kRebalance) rebalance_.Failed(now);
   if (change.why != Why::kAsked || faulted) {
     if (culprit != nullptr) {
       LeaveOut(*culprit, t.status(), now);
@@ -187,6 +190,7 @@ void ClusterState::LosePlan(const Status& why, const std::string& because_of, Du
   trouble_ = why;
   trouble_with_ = because_of;
   plan_.reset();
+  ForgetObserved();
   broken_ = false;
   fallback_ = false;
   repair_at_ = kNoDeadline;

@@ -131,7 +131,7 @@ bool ClusterState::PlanWorkers(Deadline now, bool with_local) {
 StatusOr<ClusterState::Draft> ClusterState::DraftFor(std::vector<PlanMember> members) const {
   members.resize(std::min(members.size(), sizes_.layers.size()));
   auto draft_of = [this](const std::vector<PlanMember>& chosen) -> StatusOr<Draft> {
-    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, BalanceLayers(sizes_, chosen));
+    GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, ShareLayers(chosen));
     return MakeDraft(assignments, true);
   };
   StatusOr<Draft> draft = draft_of(members);

@@ -21,7 +21,9 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
       ring_address_(std::move(ring_address)),
       sizes_(policy_.sizes),
       num_blocks_(policy_.num_blocks),
-      retry_pause_(policy_.retry) {
+      retry_pause_(policy_.retry),
+      rebalance_(policy_.rebalance) {
+  counts_.rebalance = policy_.rebalance.mode;
   counts_.wire = policy_.wire;
   counts_.transport = policy_.transport;
   counts_.kv_type = policy_.kv_type;
@@ -86,6 +88,7 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
     record_.drained = drained_;
     Do(KeepRecord{record_});
   }
+  Reconsider(now);
   // Those that ask meanwhile are to read what is the case now.
   if (!plan_) {
     const Status refusal = Refusal();
@@ -248,6 +251,7 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   // Whatever name the worker uses, here it has this one.
   event.worker = m->info.name;
   OnDropEvent(*m, event);
+  if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(*m, *probed, now);
   if (m->late_commit && m->late_commit->epoch == event.epoch && std::holds_alternative<StageCommitted>(event.what)) {
     m->holds = m->late_commit->layers;
     m->late_commit.reset();
@@ -371,10 +375,11 @@ std::string ClusterState::ReplayNote() const {
 bool SameCluster(const ClusterStatus& a, const ClusterStatus& b) {
   auto same = [](const MemberStatus& x, const MemberStatus& y) {
     return x.info.name == y.info.name && x.info.address == y.info.address && x.info.instance == y.info.instance &&
-           x.layers == y.layers && x.weight_bytes == y.weight_bytes && x.kv_bytes == y.kv_bytes &&
+           x.layers == y.layers && x.weight_bytes == y.weight_bytes && x.kv_bytes == y.kv_bytes && x.why == y.why &&
            x.drained == y.drained && x.leaving == y.leaving && x.detached == y.detached && x.left_out == y.left_out;
   };
   return a.plan == b.plan && a.state == b.state && a.plans == b.plans && a.aborted == b.aborted && a.lost == b.lost &&
+         a.proposal == b.proposal &&
          std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), same);
 }
 
@@ -383,6 +388,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
   s.plan = plan_;
   s.state = Describe();
   s.replay_note = ReplayNote();
+  s.proposal = rebalance_.proposal();
   for (const Member* m : ByOrder()) {
     MemberStatus member{.info = m->info,
                         .load = m->load,
@@ -390,7 +396,11 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .drained = drained_.count(m->info.name) > 0,
                         .leaving = m->leaving,
                         .detached = !m->detached.ok(),
-                        .left_out = Message(m->left_out)};
+                        .left_out = Message(m->left_out),
+                        .slowness = m->slowness,
+                        .stage_seconds = m->stage_seconds,
+                        .why = m->why};
+    for (const auto& [to, link] : m->links) member.links.push_back(link);
     if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/stage_control.h"
+#include "coordinator/balance.h"
 #include "coordinator/cluster_types.h"
 #include "coordinator/plan_change.h"
 
@@ -85,13 +86,18 @@ struct WriteLog {
 struct KeepRecord {
   ClusterRecord record;
 };
+// The member's links to these are to be measured.
+struct ProbeLinks {
+  uint64_t member = 0;
+  std::vector<WeightSource> peers;
+};
 // Weights that are loaded for the plan that is being made.
 struct ShowProgress {
   StageProgress loaded;
 };
 using ClusterAction = std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring,
                                    DrainEngine, ResumeOldRing, ResumeNewRing, ShrinkCache, RefuseRequests, AwaitRing,
-                                   AnswerCaller, RecordPlan, KeepRecord, WriteLog, ShowProgress>;
+                                   AnswerCaller, RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks>;
 
 // Not thread-safe.
 class ClusterState {
@@ -119,6 +125,8 @@ class ClusterState {
   Actions RingBroken(Epoch epoch, const Status& why, Deadline now);
   // Each ends in one AnswerCaller{ask}. `ask` is not 0.
   Actions AskedToResize(uint64_t ask, const std::string& text, Deadline now, const AskMode& mode = {});
+  // The plan that is proposed.
+  Actions AskedForProposed(uint64_t ask, Deadline now, const AskMode& mode = {});
   // All layers of a member go to others; it gets none again before AskedToUndrain, also if it leaves and joins again.
   Actions AskedToDrain(uint64_t ask, const std::string& name, Deadline now, const AskMode& mode = {});
   Actions AskedToUndrain(uint64_t ask, const std::string& name, Deadline now);
@@ -165,8 +173,16 @@ class ClusterState {
     Status left_out;   // a plan failed because of it, or it has too little memory
     Deadline left_out_until{};
     Duration pause{};
+    // Links to others, by their names; when they were asked for.
+    std::map<std::string, LinkSpeed> links;
+    std::map<std::string, Deadline> probed;
+    Deadline probing_until{};  // an answer is waited for
+    double slowness = 0;       // its steps take so many times what was measured for; 0 = not known
+    MemberLoad observed_from;  // when its steps began to be looked at
+    std::string why;           // it has the layers that it has
+    double stage_seconds = 0;
   };
-  enum class Why : uint8_t { kAsked, kAutomatic, kRepair, kLeaving };
+  enum class Why : uint8_t { kAsked, kAutomatic, kRepair, kLeaving, kRebalance };
   // The plan change that is under way.
   struct Change {
     Plan plan;
@@ -239,6 +255,19 @@ class ClusterState {
   std::vector<PlanMember> PlanMembers(bool with_stale = true) const;
   bool IsStale(const Member& m) const;
 
+  // Measured speeds, and better plans (cluster_rebalance.cc).
+  void Reconsider(Deadline now);
+  void ProbeNext(Deadline now);
+  void OnProbed(Member& m, const StageProbed& probed, Deadline now);
+  void Observe(Deadline now);
+  void ForgetObserved();
+  std::vector<PlanMember> Candidates(Deadline now) const;
+  Balance BalanceOf(const std::vector<PlanMember>& members) const;
+  HopSpeed HopBetween(const Member* from, const Member* to) const;
+  std::optional<Proposal> Weigh(const Balance& balance, const std::vector<RingStage>& ring, double now_seconds) const;
+  void Explain(const Balance& balance, const std::vector<RingStage>& now, const std::vector<RingStage>& best);
+  StatusOr<std::vector<Assignment>> ShareLayers(const std::vector<PlanMember>& members) const;
+
   // A plan change from its actions to its end (cluster_change.cc).
   void Apply(const PlanChange::Actions& actions, Deadline now);
   void Serve();
@@ -288,6 +317,11 @@ class ClusterState {
   uint64_t failures_ = 0;
   Status failure_;
   ClusterStatus counts_;
+  RebalancePolicy rebalance_;
+  Deadline reconsider_at_{};
+  std::string considered_;        // what the last plans were weighed by
+  std::optional<Proposal> best_;  // likewise
+  Deadline observed_since_ = kNoDeadline;
   Actions actions_;  // of the event that is being handled
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/kv_type.h"
+#include "base/measured.h"
 #include "base/member_load.h"
 #include "base/plan.h"
 #include "base/status.h"
@@ -19,6 +20,7 @@
 #include "coordinator/plan_change.h"
 #include "coordinator/plan_moves.h"
 #include "coordinator/planner.h"
+#include "coordinator/rebalance_policy.h"
 
 namespace gyre {
 
@@ -39,6 +41,7 @@ struct MemberInfo {
   bool fetches = false;                    // it has no model file: what it lacks of its layers' weights is fetched
   uint64_t disk = 0;                       // bytes that fetched weights may take there; 0 = not limited
   LayerRange holds;                        // layers that it has from the coordinator before (docs/restart.md)
+  MachineSpeed speed;                      // as it was measured
   bool certified = false;                  // its name stands in its certificate, so it has this one or none
 };
 
@@ -98,6 +101,15 @@ struct ClusterPolicy {
   // over those that are there.
   std::optional<ClusterRecord> record;
   Duration adopt_wait = std::chrono::seconds(10);
+  // Plans by measured speeds.
+  RebalanceRules rebalance;
+  double row_bytes = 0;  // of a row's activations between two stages
+  double rows = 16;      // of the step that plans are compared by
+  // So long an answer with the speeds of links is waited for; after a longer time a link that failed is tried again.
+  Duration probe_answer = std::chrono::seconds(20);
+  Duration probe_again = std::chrono::seconds(60);
+  // So long the steps of a plan are looked at to say how fast its members are.
+  Duration observe = std::chrono::seconds(10);
 };
 
 struct MemberStatus {
@@ -106,11 +118,15 @@ struct MemberStatus {
   MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
-  bool drained = false;   // it gets no layers before an undrain
-  bool leaving = false;   // its layers go to others, then it leaves
-  bool detached = false;  // its control connection is cut, and may come back
-  std::string left_out;   // why automatic plans do without it; "" if they don't
-  StageProgress loading;  // of the stage that it prepares; all 0 if it prepares none
+  bool drained = false;          // it gets no layers before an undrain
+  bool leaving = false;          // its layers go to others, then it leaves
+  bool detached = false;         // its control connection is cut, and may come back
+  std::string left_out;          // why automatic plans do without it; "" if they don't
+  std::vector<LinkSpeed> links;  // from it to others, as it measured them
+  double slowness = 0;           // its steps take so many times what was measured for; 0 = not known
+  double stage_seconds = 0;      // of its part of a step, by that; 0: it has none
+  std::string why;               // why it has the layers that it has; "" where nothing was measured
+  StageProgress loading;         // of the stage that it prepares; all 0 if it prepares none
 };
 
 // How a change is asked for.
@@ -149,6 +165,9 @@ struct ClusterStatus {
   uint64_t plans = 0, aborted = 0, lost = 0;
   std::string replay_note;  // why texts may change where a member is lost; "" if they don't
   std::optional<ChangeReport> last_change;
+  Rebalance rebalance = Rebalance::kOff;
+  std::optional<Proposal> proposal;
+  double step_seconds = 0;  // that a step of the plan is expected to take; 0 = not known
   WireType wire = WireType::kF32;
   Transport transport = Transport::kAuto;  // the wish
   KvType kv_type = KvType::kF16;

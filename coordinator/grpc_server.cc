@@ -62,7 +62,13 @@ class AdminService : public v1::Admin::CallbackService {
                                    v1::ChangeReply* reply) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const Cluster::Done done = Answer(reactor, reply);
-    if (const gyre::Status status = CheckText("the ranges", request->ranges(), kMaxRanges); !status.ok()) {
+    if (request->proposed()) {
+      if (request->ranges().empty()) {
+        cluster_.TakeProposed(done, request->dry_run());
+      } else {
+        done(InvalidArgument("ranges, or the proposed plan: expected one of the two"));
+      }
+    } else if (const gyre::Status status = CheckText("the ranges", request->ranges(), kMaxRanges); !status.ok()) {
       done(status);
     } else {
       cluster_.Resize(request->ranges(), done, request->dry_run());

@@ -41,7 +41,8 @@ MemberInfo InfoFrom(const WorkerHello& h, const std::string& peer) {
           .transport = h.transport,
           .fetches = h.fetches,
           .disk = h.fetches ? h.disk : 0,
-          .holds = h.holds.value_or(LayerRange{})};
+          .holds = h.holds.value_or(LayerRange{}),
+          .speed = h.speed};
 }
 
 // With TLS a worker is the one that its certificate names.

@@ -52,6 +52,18 @@ std::vector<const PlanMember*> Unnamed(const std::vector<PlanMember>& members, c
 
 std::string Gib(uint64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30)); }
 
+// Multiplications that a row costs on the layer.
+StatusOr<uint64_t> ProductsOf(const Model& model, int layer) {
+  GYRE_ASSIGN_OR_RETURN(const LayerWeights weights, model.Layer(layer));
+  uint64_t dense = 0, experts = 0;
+  const auto count = [](const WeightView& v) { return uint64_t{v.n} * v.k; };
+  for (const WeightView& v : weights.matrices) dense += count(v);
+  for (const FfnWeights& e : weights.experts) experts += count(e.gate) + count(e.up) + count(e.down);
+  const ExpertSpec* spec = model.spec().layers[static_cast<size_t>(layer)].experts();
+  if (spec == nullptr || spec->count <= 0) return dense + experts;
+  return dense + experts * static_cast<uint64_t>(spec->used) / static_cast<uint64_t>(spec->count);
+}
+
 }  // namespace
 
 StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_size, KvType kv_type,
@@ -61,11 +73,14 @@ StatusOr<ModelSizes> SizesOf(const Model& model, uint32_t num_blocks, int block_
   for (size_t i = 0; i < model.spec().layers.size(); ++i) {
     GYRE_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(model, static_cast<int>(i)));
     sizes.layers.push_back(bytes);
+    GYRE_ASSIGN_OR_RETURN(const uint64_t products, ProductsOf(model, static_cast<int>(i)));
+    sizes.products.push_back(products);
     widest = std::max<uint64_t>(widest, ModelSpec::KvElems(model.spec().layers[i]));
   }
   GYRE_ASSIGN_OR_RETURN(sizes.first, EndBytes(model, true, false));
   GYRE_ASSIGN_OR_RETURN(sizes.last, EndBytes(model, false, true));
   GYRE_ASSIGN_OR_RETURN(sizes.both, EndBytes(model, true, true));
+  sizes.last_products = static_cast<uint64_t>(model.spec().vocab) * static_cast<uint64_t>(model.spec().dim);
   const std::vector<LayerSpec>& layers = model.spec().layers;
   for (size_t i = 0; i < layers.size(); ++i) {
     const AttentionSpec* a = layers[i].attention();

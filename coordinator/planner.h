@@ -19,6 +19,10 @@ struct ModelSizes {
   uint64_t first = 0;            // the embedding
   uint64_t last = 0;             // the output matrix
   uint64_t both = 0;             // both on one stage: a tied one counts once
+  // Multiplications that a row costs on each layer, with the experts that it uses, and in the output matrix. Empty: one
+  // for each byte.
+  std::vector<uint64_t> products;
+  uint64_t last_products = 0;
   uint64_t kv_per_layer = 0;     // all its pages; the mean where layers with recurrent state are among them
   uint64_t state_per_layer = 0;  // all slots of recurrent state, the mean of all layers
   // [layer]: whether it must be on the stage of the layer before it, as layers from it on read the keys and values of

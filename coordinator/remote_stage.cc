@@ -26,6 +26,7 @@ void RemoteStage::Commit(Epoch epoch) { Send({epoch, CommitCommand{}}); }
 void RemoteStage::Release(Epoch epoch) { Send({epoch, ReleaseCommand{}}); }
 void RemoteStage::Abort(Epoch epoch) { Send({epoch, AbortCommand{}}); }
 void RemoteStage::Trace(Deadline asked) { Send({{}, TraceCommand{asked}}); }
+void RemoteStage::Probe(const std::vector<WeightSource>& peers) { Send({{}, ProbeCommand{peers}}); }
 void RemoteStage::Dismiss() { Send({{}, DismissCommand{}}); }
 
 void RemoteStage::SendRevoked(const std::string& crl) { Send({{}, RevokedCommand{crl}}); }

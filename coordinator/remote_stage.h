@@ -30,6 +30,7 @@ class RemoteStage : public StageControl {
   void Trace(Deadline asked) override;
   void SendRevoked(const std::string& crl);  // PEM
   void Dismiss() override;
+  void Probe(const std::vector<WeightSource>& peers) override;
 
   // From the stream's side.
   struct Stream {

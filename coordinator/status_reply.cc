@@ -48,6 +48,19 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_to_pack(m.loading.total);
   out->set_fetched(m.loading.fetched);
   out->set_to_fetch(m.loading.to_fetch);
+  out->set_memory_bytes_per_second(m.info.speed.memory_bytes_per_second);
+  out->set_operations_per_second(m.info.speed.operations_per_second);
+  out->set_disk_bytes_per_second(m.info.speed.disk_bytes_per_second);
+  for (const gyre::LinkSpeed& l : m.links) {
+    v1::MeasuredLink* link = out->add_links();
+    link->set_to(l.to);
+    link->set_failure(PrintableSentence(l.failure));
+    link->set_round_trip_us(l.round_trip_us);
+    link->set_bytes_per_second(l.bytes_per_second);
+  }
+  out->set_slowness(m.slowness);
+  out->set_stage_ms(m.stage_seconds * 1e3);
+  out->set_why(PrintableSentence(m.why));
 }
 
 void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {
@@ -103,6 +116,15 @@ void FillStatusReply(const ServedModel& of, const ClusterStatus& c, const Engine
   reply->set_longest_wait_ms(Millis(e.longest_wait));
   reply->set_blamed(e.blamed);
   reply->set_replay_note(c.replay_note);
+  reply->set_rebalance(RebalanceName(c.rebalance));
+  reply->set_step_ms(c.step_seconds * 1e3);
+  if (c.proposal) {
+    reply->mutable_proposal()->set_ranges(c.proposal->ranges);
+    reply->mutable_proposal()->set_gain(c.proposal->gain);
+    reply->mutable_proposal()->set_step_ms(c.proposal->step_seconds * 1e3);
+    reply->mutable_proposal()->set_step_ms_now(c.proposal->step_seconds_now * 1e3);
+    reply->mutable_proposal()->set_why(PrintableSentence(c.proposal->why));
+  }
   for (const SequenceStats& s : e.sequences) {
     v1::SequenceStatus* out = reply->add_sequences();
     out->set_id(static_cast<uint64_t>(s.id));

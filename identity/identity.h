@@ -49,6 +49,7 @@ class Identity {
   // The newest list of each CA, in PEM; "" = none.
   const std::string& revoked_pem() const { return lists_; }
   size_t revocations() const { return revoked_.size(); }  // certificates
+  bool IsRevoked(const std::string& serial) const { return revoked_.count(serial) > 0; }
 
   // Returns the owner of the certificate. Its signature and purpose are the handshake's to check. kFailedPrecondition:
   // it is revoked, of another cluster, or has ended; kInvalidArgument: it is no certificate of ours.

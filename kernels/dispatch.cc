@@ -9,6 +9,7 @@
 #endif
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/x86_support.h"
 #include "kernels/ref/ref_backend.h"
 
@@ -95,9 +96,16 @@ Isa DetectIsa() {
   return best;
 }
 
-std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus) {
+std::shared_ptr<Device> MakeCpuDevice(Isa isa, int threads, std::vector<int> cpus) {
   const cpu::IsaOps* ops = OpsOf(isa);
-  return ops != nullptr ? cpu::MakeCpuBackend(isa, *ops, threads, std::move(cpus)) : MakeRefBackend();
+  return std::make_shared<cpu::CpuDevice>(isa, [ops, threads, cpus = std::move(cpus)](std::shared_ptr<Device> device) {
+    return ops != nullptr ? cpu::MakeCpuBackend(std::move(device), *ops, threads, cpus)
+                          : MakeRefBackend(std::move(device));
+  });
+}
+
+std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus) {
+  return MakeCpuDevice(isa, threads, std::move(cpus))->NewBackend();
 }
 
 void EndTeamThreads() {

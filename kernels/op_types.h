@@ -7,6 +7,17 @@
 
 namespace gyre {
 
+enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)
+
+// How a mixture of experts chooses: Shazeer et al. 2017, with the variants of Mixtral, Qwen and DeepSeek-V3.
+struct RouterParams {
+  size_t count = 0, used = 0;          // experts, and those of each row
+  bool sigmoid = false;                // of a score, as an expert's worth; otherwise softmax
+  bool normalize = false;              // the weights of those used add up to `scale`
+  float scale = 1;                     // on the weights
+  size_t groups = 1, used_groups = 1;  // only experts of the best groups can be chosen
+};
+
 // All exact, without tables. kClampedSwiglu is gpt-oss's, of a gated block only: with g = min(gate, 7) and u = up
 // within -7 and 7 it is g * sigmoid(1.702 g) * (u + 1). kReluSquared: max(x, 0)^2 (So et al. 2021, Primer).
 enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu, kSigmoid, kReluSquared };

@@ -1,13 +1,17 @@
 // The ops of a forward pass, each declared once. A Backend is one implementation of all of them: ref/ is the scalar
 // reference, cpu/ has the fast kernels.
 //
+// A Backend is a queue on its device: ops and copies run in the order of the calls, and a call may return before its op
+// is done (docs/device.md). Tensors lie in the device's memory, also those that structs point to; arrays of structs
+// (products, runs) lie on the host and are read before the call returns.
+//
 // Every op is batch-invariant (docs/structure.md): the result of a row depends on that row's inputs only, never on the
 // other rows, on the number of threads or on how a prompt was chunked. Tensors are dense, row-major f32 unless said
 // otherwise. Outputs must not alias inputs unless said otherwise.
 //
-// Errors: shapes and ids are preconditions, which the callers guarantee; ops report no errors. Only memory allocation
-// throws (std::bad_alloc), before an op starts its threads. Threads: one thread at a time drives a Backend, which
-// spreads the work over its own team; a PackedWeight may be shared by all threads.
+// Errors: shapes and ids are preconditions, which the callers guarantee. Any call may throw std::bad_alloc (before an
+// op starts its threads), DeviceFailed or DeviceLost; on a CPU only the first. Threads: one thread at a time drives a
+// Backend, which spreads the work over its own team; a PackedWeight may be shared by all threads.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +19,12 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/kv_type.h"
+#include "kernels/device.h"
 #include "kernels/op_types.h"
 #include "kernels/quant.h"
 
@@ -35,8 +40,6 @@ class PackedWeight {
   DType type = DType::kF32;
   size_t bytes = 0;  // that one product reads: what decoding streams from memory per token
 };
-
-enum class RopePairing : uint8_t { kInterleaved, kHalves };  // rotated pairs: (2i, 2i + 1) | (i, i + half)
 
 // The KV cache of one layer: pools of pages of block_size positions. Page p has its keys at k + p * PageBytes() and its
 // values at v + p * ValuePageBytes(). In a page the heads are contiguous, keys as [head_dim][block_size], as scores are
@@ -66,7 +69,8 @@ struct KvView {
   }
 };
 
-// The place of one row: its position in a sequence, and the block table of that sequence.
+// The place of one row: its position in a sequence, and the block table of that sequence. Ops take arrays of these that
+// lie on the device.
 struct KvRow {
   const BlockId* table = nullptr;  // [position / block_size]; entries of kNoBlock are never read
   uint32_t position = 0;
@@ -91,45 +95,76 @@ struct AttentionParams {
   // [heads], or null: a score that takes part in each head's softmax and has no value (attention sinks: Xiao et al.
   // 2023, learned as in gpt-oss). It is not scaled.
   const float* sinks = nullptr;
+  // No row has a position from here on: for a backend that shares out work before it can read the rows. 0 = not known.
+  uint32_t end = 0;
   // kPrefill uses tiles if the backend has them and block_size is a multiple of 16.
   Arithmetic arithmetic = Arithmetic::kDecode;
 };
 
-// Instruction set levels. kAmxEmulated computes the same as kAmx on any processor with AVX-512, slowly: it is for tests
-// and is never chosen automatically.
-enum class Isa : uint8_t {
-  kRef = 0,
-  kAvx2 = 1,
-  kAvx512 = 2,
-  kAvx512Vnni = 3,
-  kNeon = 4,
-  kNeonDot = 5,
-  kAmx = 6,
-  kAmxEmulated = 7,
-  kAvxVnni = 8
+// Where a row of logits [vocab] leaves its best ids: up to k of those that `mask` allows (bit id % 64 of word id / 64;
+// empty = all) and that are not in `skip` (strictly rising).
+struct TopKRow {
+  const float* logits = nullptr;
+  uint32_t k = 0;
+  std::span<const TokenId> skip;
+  std::span<const uint64_t> mask;
+  TokenId* ids = nullptr;  // [k], by falling logit, then by rising id, NaN last; -1 where fewer remain
+  float* best = nullptr;   // [k]: their logits
 };
-const char* IsaName(Isa isa);
-// Whether Arithmetic::kPrefill and kDecode give the same bits.
-constexpr bool PrefillMatchesDecode(Isa isa) { return isa != Isa::kAmx && isa != Isa::kAmxEmulated; }
-// The levels in this build: kRef first, each better than the one before it.
-std::span<const Isa> BuiltIsas();
-// The best built level that this CPU supports. The environment variable GYRE_ISA (a name) limits it.
-Isa DetectIsa();
-// "" if this CPU can run `isa`, otherwise the reason why it can't.
-std::string IsaMissing(Isa isa);
+// log(sum(exp(logit * inv_temperature))) over the ids that TopKRow says; -inf if none remains.
+struct LogSumExpRow {
+  const float* logits = nullptr;
+  double inv_temperature = 1;
+  std::span<const TokenId> skip;
+  std::span<const uint64_t> mask;
+  double* out = nullptr;
+};
+// out[i] = logits[ids[i]]
+struct PickRow {
+  const float* logits = nullptr;
+  std::span<const TokenId> ids;
+  float* out = nullptr;
+};
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual Isa isa() const = 0;
-  virtual int threads() const = 0;
+  virtual Device& device() = 0;
+  virtual int threads() const { return 1; }  // of the CPU
+  bool prefill_matches_decode() { return device().prefill_matches_decode(); }
 
-  // Packs W [n][k], spread over the team. Slow: it reads all of W. Calls progress(bytes), if given, with the number of
+  // Order and copies: docs/device.md. Sizes in bytes; nothing happens for 0.
+  //
+  // Returns when everything is done that was called before. What failed on the way is thrown here at the latest.
+  virtual void Finish() = 0;
+  // Begins a step: what Upload and Download returned before is no longer used.
+  virtual void Recycle() = 0;
+  // The address of these elements on the device. The host leaves its own as they are until Finish.
+  template <typename T>
+  std::span<const T> Upload(std::span<const T> host) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return {static_cast<const T*>(UploadBytes(host.data(), host.size_bytes())), host.size()};
+  }
+  // Where the host finds n elements after Finish, until they are overwritten by a later op.
+  template <typename T>
+  std::span<const T> Download(const T* device, size_t n) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return {static_cast<const T*>(DownloadBytes(device, n * sizeof(T))), n};
+  }
+  // The host leaves its bytes as they are until Finish.
+  virtual void CopyIn(const void* host, void* device, size_t bytes) = 0;
+  // The bytes are there after Finish.
+  virtual void CopyOut(const void* device, void* host, size_t bytes) = 0;
+  // Within the device; the two do not overlap.
+  virtual void Copy(const void* from, void* to, size_t bytes) = 0;
+  virtual void Zero(void* device, size_t bytes) = 0;
+
+  // Packs W [n][k], spread over the team. The bytes of `w` lie on the host; the packed weight may go on reading them
+  // there. Slow: it reads all of W, and is done when it returns. Calls progress(bytes), if given, with the number of
   // source bytes done since the last call, on the calling thread. Throws std::bad_alloc.
   virtual std::shared_ptr<const PackedWeight> Pack(const WeightView& w,
                                                    const std::function<void(size_t)>& progress = {}) = 0;
 
-  bool prefill_matches_decode() const { return PrefillMatchesDecode(isa()); }
   struct Product {
     const PackedWeight& w;
     float* out;
@@ -143,19 +178,45 @@ class Backend {
     const Product one[] = {{w, out}};
     MatMul(x, rows, one, arithmetic);
   }
+  // A feed-forward block's weights; one without gate has its up matrix in that place. Biases are null where it has
+  // none.
   struct Ffn {
     const PackedWeight &gate, &up, &down;
+    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
+    bool gated() const { return &gate != &up; }
   };
-  // out[r] (+)= down(act(gate x[r]) * (up x[r])): x [rows][gate.k], out [rows][down.n]; gate.n = up.n = down.k. Gives
-  // the bits of the separate products.
+  // out[r] (+)= down(act(gate x[r]) * (up x[r])), or down(act(up x[r])): x [rows][gate.k], out [rows][down.n]; gate.n =
+  // up.n = down.k. Gives the bits of the separate products.
   virtual void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
                            bool add = false) = 0;
+  // The experts that each row goes through, and their weights: scores [rows][params.count] are the router's products,
+  // experts and weights [rows][params.used], by rising number of the expert. choice_bias [count], or null.
+  virtual void ChooseExperts(const float* scores, size_t rows, const RouterParams& params, const float* choice_bias,
+                             uint32_t* experts, float* weights) = 0;
+  struct RowRun {  // consecutive rows
+    size_t rows;
+    Arithmetic arithmetic;
+  };
+  struct Mixture {
+    std::span<const Ffn> experts;
+    const float* scales = nullptr;  // [expert]: factors of the weights; null = 1
+    Activation activation = Activation::kSilu;
+    const uint32_t* chosen = nullptr;  // [rows][used], each row's rising
+    const float* weights = nullptr;    // [rows][used]
+    size_t used = 0;
+  };
+  // out[r] = sum over the chosen experts, in the order of their numbers, of weight * FeedForward of x[r].
+  virtual void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) = 0;
   // out[r] = row ids[r] of W as f32, out [rows][k]. REQUIRES: 0 <= id < n.
   virtual void Embed(const TokenId* ids, size_t rows, const PackedWeight& w, float* out) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * w for `rows` vectors of `dim` elements. w may be null, which means all ones. May
   // be in place.
   virtual void RmsNorm(const float* x, size_t rows, size_t dim, const float* w, float eps, float* out) = 0;
+  // cos and sin [rows][half] of each row's position times the frequencies [half] (radians a position, f64), times
+  // magnitude. Angles and functions in double.
+  virtual void RotaryTable(std::span<const KvRow> rows, const double* frequencies, size_t half, float magnitude,
+                           float* cos, float* sin) = 0;
   // Rotates the first 2 * half elements of each head of x [rows][heads][head_dim] in place, by the angles with cos, sin
   // [rows][half].
   virtual void Rope(float* x, size_t rows, int heads, int head_dim, const float* cos, const float* sin, int half,
@@ -190,21 +251,34 @@ class Backend {
   // out[i] = act(gate[i]) * up[i] for n elements, or what `act` says of both. out may be gate.
   virtual void GatedActivation(const float* gate, const float* up, size_t n, Activation act, float* out) = 0;
   virtual void AddInPlace(float* x, const float* y, size_t n) = 0;                 // x += y
+  virtual void AddScaled(float* x, const float* y, size_t n, float by) = 0;        // x += by * y
   virtual void AddBias(float* x, size_t rows, size_t dim, const float* bias) = 0;  // x[r] += bias
   virtual void Scale(float* x, size_t n, float by) = 0;                            // x *= by
+  virtual void ScaleRows(float* x, size_t rows, size_t dim, const float* by) = 0;  // x[r] *= by[r]
   virtual void SoftcapInPlace(float* x, size_t n, float cap) = 0;                  // cap * tanh(x / cap)
-  // Writes the k best ids of logits [vocab] that `mask` allows (bit id % 64 of word id / 64; empty = all) and that are
-  // not in `skip` (strictly rising) to *ids: by falling logit, then by rising id. Fewer if fewer remain. NaN ranks
-  // last.
-  virtual void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,
-                    std::span<const uint64_t> mask, std::vector<TokenId>* ids) = 0;
-  // log(sum(exp(logit * inv_temperature))) over the same ids, in double, in a fixed order; -inf if none remains.
-  virtual double LogSumExp(const float* logits, size_t vocab, double inv_temperature, std::span<const TokenId> skip,
-                           std::span<const uint64_t> mask) = 0;
+  // out[r] = sigmoid(x[r] . w), for x [rows][dim]. In double.
+  virtual void SigmoidDot(const float* x, size_t rows, size_t dim, const float* w, float* out) = 0;
+  // out[i] = x[numbers[i]], for rows of `width` elements that are `stride` apart in x; out is dense. out may be x if
+  // the stride is the width and numbers rise strictly.
+  virtual void GatherRows(const float* x, size_t stride, std::span<const uint32_t> numbers, size_t width,
+                          float* out) = 0;
+  // The first `width` elements of `rows` rows, from rows of from_stride elements to rows of to_stride.
+  virtual void CopyColumns(const float* from, size_t rows, size_t from_stride, size_t width, float* to,
+                           size_t to_stride) = 0;
+  // Rows as they travel: wire_rows.h. Adds the number of values that were cut to *cut.
+  virtual void EncodeRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out, uint64_t* cut) = 0;
+  virtual void DecodeRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) = 0;
+  virtual void TopK(std::span<const TopKRow> rows, size_t vocab) = 0;
+  // In double, in a fixed order.
+  virtual void LogSumExp(std::span<const LogSumExpRow> rows, size_t vocab) = 0;
+  virtual void Pick(std::span<const PickRow> rows) = 0;
+
+ protected:
+  virtual const void* UploadBytes(const void* host, size_t bytes) = 0;
+  virtual const void* DownloadBytes(const void* device, size_t bytes) = 0;
 };
 
-// A backend that uses `threads` threads. `cpus`: the processor of each thread; empty = the system schedules them.
-// REQUIRES: IsaMissing(isa) is empty, threads >= 1.
+// A queue on a CPU device of its own: MakeCpuDevice.
 std::unique_ptr<Backend> MakeBackend(Isa isa, int threads, std::vector<int> cpus = {});
 
 // Ends the OpenMP threads that backends have started from the calling thread; the next op starts them again. Call after

@@ -82,10 +82,10 @@ uint64_t ReadStreams(const uint64_t* data, size_t words) {
 
 }  // namespace
 
-double ReadBandwidth(int threads) {
-  static std::vector<uint64_t> buffer(size_t{1} << 26, 1);  // 512 MiB
+double ReadBandwidth(int threads, size_t bytes, int passes) {
+  const std::vector<uint64_t> buffer(bytes / sizeof(uint64_t), 1);
   double best = 0;
-  for (int pass = 0; pass < 5; ++pass) {
+  for (int pass = 0; pass < passes; ++pass) {
     const auto start = std::chrono::steady_clock::now();
     uint64_t sum = 0;
     const size_t part = buffer.size() / static_cast<size_t>(threads);

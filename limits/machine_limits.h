@@ -1,6 +1,7 @@
 // Describes the machine of a measurement and measures the limits that results are compared with.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "kernels/ops.h"
@@ -10,9 +11,9 @@ namespace gyre::bench {
 // A JSON object: processor, cores, ISA level, compiler.
 std::string DescribeMachine();
 
-// Bytes per second that `threads` threads read from memory, several streams each: the best of a few passes over a
-// buffer far larger than the caches. Takes about a second.
-double ReadBandwidth(int threads);
+// Bytes per second that `threads` threads read from memory, several streams each: the best of `passes` passes over a
+// buffer of so many bytes, which is to be far larger than the caches. Takes about a second with the defaults.
+double ReadBandwidth(int threads, size_t bytes = size_t{512} << 20, int passes = 5);
 
 // The hardware that multiplies: f32 FMAs, int8 dots (dpbusd, or maddubs and madd), or bf16 tiles.
 enum class Unit { kFloat, kInteger, kTiles };

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/kv_type.h"
-#include "kernels/ops.h"
+#include "kernels/op_types.h"
 
 namespace gyre {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/ops.h"
+#include "kernels/quant.h"
 
 namespace gyre {
 

@@ -12,7 +12,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "kernels/ops.h"
+#include "kernels/quant.h"
 #include "model/layer_tensors.h"
 #include "model/spec.h"
 

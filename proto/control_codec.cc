@@ -61,6 +61,24 @@ Status CheckRange(const v1::LayerRange& range) {
   return InvalidArgument("layers [{}, {}): expected 0 <= begin <= end <= {}", range.begin(), range.end(), kMaxLayers);
 }
 
+MachineSpeed GetSpeed(const v1::MachineSpeed& speed) {
+  return {.memory_bytes_per_second = Rate(speed.memory_bytes_per_second()),
+          .operations_per_second = Rate(speed.operations_per_second()),
+          .disk_bytes_per_second = Rate(speed.disk_bytes_per_second())};
+}
+
+// Both in Prepare and in Probe.
+StatusOr<WeightSource> GetSource(const v1::WeightSource& s) {
+  GYRE_RETURN_IF_ERROR(CheckMemberName(s.name()));
+  GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+  return WeightSource{s.name(), s.address()};
+}
+
+void Set(v1::WeightSource* out, const WeightSource& source) {
+  out->set_name(source.name);
+  out->set_address(source.address);
+}
+
 StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
   if (h.protocol() != kControlProtocol) {
     return FailedPrecondition("it speaks control protocol {}, expected {}", h.protocol(), kControlProtocol);
@@ -93,7 +111,8 @@ StatusOr<WorkerHello> DecodeHello(const v1::WorkerHello& h) {
                      .received = h.received(),
                      .fetches = h.fetches(),
                      .disk = h.disk_bytes(),
-                     .holds = h.has_holds() ? std::optional(Get(h.holds())) : std::nullopt};
+                     .holds = h.has_holds() ? std::optional(Get(h.holds())) : std::nullopt,
+                     .speed = GetSpeed(h.speed())};
 }
 
 StatusOr<Welcome> DecodeWelcome(const v1::Welcome& w) {
@@ -173,11 +192,22 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     return InvalidArgument("a plan of {} sources of weights, at most {}", p.weight_sources_size(), kMaxStages);
   }
   for (const v1::WeightSource& s : p.weight_sources()) {
-    GYRE_RETURN_IF_ERROR(CheckMemberName(s.name()));
-    GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
-    r.weight_sources.push_back({s.name(), s.address()});
+    GYRE_ASSIGN_OR_RETURN(WeightSource source, GetSource(s));
+    r.weight_sources.push_back(std::move(source));
   }
   return r;
+}
+
+StatusOr<ProbeCommand> DecodeProbe(const v1::Probe& p) {
+  if (p.peers_size() > static_cast<int>(kMaxLinkSpeeds)) {
+    return InvalidArgument("links to {} members are to be measured, at most {}", p.peers_size(), kMaxLinkSpeeds);
+  }
+  ProbeCommand out;
+  for (const v1::WeightSource& peer : p.peers()) {
+    GYRE_ASSIGN_OR_RETURN(WeightSource source, GetSource(peer));
+    out.peers.push_back(std::move(source));
+  }
+  return out;
 }
 
 void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
@@ -207,11 +237,7 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
     source->set_worker(s.worker);
     source->set_address(s.address);
   }
-  for (const WeightSource& s : request.weight_sources) {
-    v1::WeightSource* source = p->add_weight_sources();
-    source->set_name(s.name);
-    source->set_address(s.address);
-  }
+  for (const WeightSource& s : request.weight_sources) Set(p->add_weight_sources(), s);
 }
 
 struct EncodeCommand {
@@ -234,6 +260,10 @@ struct EncodeCommand {
   void operator()(const TraceCommand& t) const { out->mutable_trace()->set_asked_ns(NanosOf(t.asked)); }
   void operator()(const RevokedCommand& r) const { out->mutable_revoked()->set_crl(r.crl); }
   void operator()(const DismissCommand&) const { out->mutable_dismiss(); }
+  void operator()(const ProbeCommand& p) const {
+    for (const WeightSource& peer : p.peers) Set(out->mutable_probe()->add_peers(), peer);
+    out->mutable_probe();
+  }
 };
 
 struct EncodeStageEvent {
@@ -257,6 +287,7 @@ struct EncodeStageEvent {
     out->mutable_fault()->set_message(CutUtf8(Message(f.status), kMaxFault - 3));
   }
   void operator()(const StageTrace& t) const { EncodeTrace(t, out->mutable_traced()); }
+  void operator()(const StageProbed& p) const { EncodeProbed(p, out->mutable_probed()); }
 };
 
 }  // namespace
@@ -373,6 +404,9 @@ v1::WorkerEvent Encode(const WorkerHello& hello) {
   h->set_fetches(hello.fetches);
   h->set_disk_bytes(hello.disk);
   if (hello.holds) Set(h->mutable_holds(), *hello.holds);
+  h->mutable_speed()->set_memory_bytes_per_second(hello.speed.memory_bytes_per_second);
+  h->mutable_speed()->set_operations_per_second(hello.speed.operations_per_second);
+  h->mutable_speed()->set_disk_bytes_per_second(hello.speed.disk_bytes_per_second);
   return out;
 }
 
@@ -419,6 +453,10 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       GYRE_ASSIGN_OR_RETURN(out.what, DecodeTrace(event.traced()));
       break;
     }
+    case v1::WorkerEvent::kProbed: {
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeProbed(event.probed()));
+      break;
+    }
     default: return WorkerMessage();
   }
   return WorkerMessage(std::move(out));
@@ -455,6 +493,10 @@ StatusOr<WorkerCommand> Decode(const v1::Command& command) {
     case v1::Command::kAbort: out.what = AbortCommand{}; break;
     case v1::Command::kRevoked: out.what = RevokedCommand{command.revoked().crl()}; break;
     case v1::Command::kDismiss: out.what = DismissCommand{}; break;
+    case v1::Command::kProbe: {
+      GYRE_ASSIGN_OR_RETURN(out.what, DecodeProbe(command.probe()));
+      break;
+    }
     case v1::Command::kTrace: out.what = TraceCommand{MomentOf(command.trace().asked_ns())}; break;
     default: break;
   }

@@ -55,6 +55,7 @@ struct WorkerHello {
   bool fetches = false;                    // it has no model file
   uint64_t disk = 0;                       // bytes that fetched weights may take; 0 = unknown
   std::optional<LayerRange> holds;         // layers that it keeps from the coordinator before this one
+  MachineSpeed speed;
 };
 
 struct Welcome {
@@ -77,6 +78,9 @@ struct RevokedCommand {
   std::string crl;  // PEM
 };
 struct DismissCommand {};
+struct ProbeCommand {
+  std::vector<WeightSource> peers;
+};
 // A command that this version does not know: what must be answered times out at the coordinator.
 struct UnknownCommand {};
 
@@ -84,7 +88,7 @@ struct UnknownCommand {};
 struct WorkerCommand {
   Epoch epoch;
   std::variant<UnknownCommand, Welcome, PrepareRequest, MoveCommand, CommitCommand, ReleaseCommand, AbortCommand,
-               TraceCommand, RevokedCommand, DismissCommand>
+               TraceCommand, RevokedCommand, DismissCommand, ProbeCommand>
       what;
   uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/transport.h"
+#include "proto/control_codec.h"
+#include "proto/convert.h"
 
 namespace gyre {
 namespace {
@@ -39,6 +41,7 @@ void EncodeStepTimes(const LatencyHistogram& times, v1::Heartbeat* out) {
 
 }  // namespace
 
+constexpr size_t kMaxFailure = 500;
 constexpr uint64_t kMaxMicros = uint64_t{1} << 46;  // years: a longer time would not fit a Duration
 
 uint64_t NanosOf(Deadline at) { return NanosOf(at.time_since_epoch()); }
@@ -107,6 +110,36 @@ StatusOr<StageTrace> DecodeTrace(const v1::Traced& t) {
                          .began = out.answered - time(s.began_ns()),
                          .computed = time(s.computed_ns()),
                          .sent = time(s.sent_ns())});
+  }
+  return out;
+}
+
+double Rate(double per_second) {
+  constexpr double kMost = 1e18;
+  return per_second > 0 && per_second <= kMost ? per_second : 0;
+}
+
+void EncodeProbed(const StageProbed& probed, v1::Probed* out) {
+  for (const LinkSpeed& l : probed.links) {
+    v1::LinkSpeed* link = out->add_links();
+    link->set_to(l.to);
+    link->set_failure(CutUtf8(l.failure, kMaxFailure - 3));
+    link->set_round_trip_us(l.round_trip_us);
+    link->set_bytes_per_second(l.bytes_per_second);
+  }
+}
+
+StatusOr<StageProbed> DecodeProbed(const v1::Probed& probed) {
+  if (probed.links_size() > static_cast<int>(kMaxLinkSpeeds)) {
+    return InvalidArgument("the speeds of {} links, at most {} are taken", probed.links_size(), kMaxLinkSpeeds);
+  }
+  StageProbed out;
+  for (const v1::LinkSpeed& l : probed.links()) {
+    GYRE_RETURN_IF_ERROR(CheckMemberName(l.to()));
+    out.links.push_back({.to = l.to(),
+                         .failure = CutUtf8(l.failure(), kMaxFailure),
+                         .round_trip_us = std::min(l.round_trip_us(), kMaxMicros),
+                         .bytes_per_second = Rate(l.bytes_per_second())});
   }
   return out;
 }

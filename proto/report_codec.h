@@ -24,4 +24,10 @@ void EncodeTrace(const StageTrace& trace, v1::Traced* out);
 // kInvalidArgument: more than kMaxTraceSpans.
 StatusOr<StageTrace> DecodeTrace(const v1::Traced& traced);
 
+// A rate from outside: not a number, less than 0 and absurdly much count as unknown.
+double Rate(double per_second);
+void EncodeProbed(const StageProbed& probed, v1::Probed* out);
+// kInvalidArgument: more than kMaxLinkSpeeds, or a name that is none. Numbers are brought into bounds.
+StatusOr<StageProbed> DecodeProbed(const v1::Probed& probed);
+
 }  // namespace gyre

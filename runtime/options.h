@@ -9,6 +9,8 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/measured.h"
+#include "kernels/ops.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -17,6 +19,13 @@ struct ChangeTimeouts;
 class IdentityFolder;
 class StateKeeper;
 class Tracer;
+
+// What a machine is measured for.
+struct MeasuredWith {
+  Isa isa = Isa::kRef;
+  int threads = 1;
+  std::string file;
+};
 
 // The model, and how its file is read.
 struct ModelOptions {
@@ -37,6 +46,7 @@ struct ComputeOptions {
   int stages = 1;
   int threads = 0;           // over all stages; 0 = one for each physical core
   std::string cpus;          // processors that the threads stay on, as 0-3; "" = see ChooseCpus
+  std::string device;        // as DeviceRequest::name
   std::string isa;           // "" = the best that this processor has
   bool exact = false;        // f32 activations with quantized weights too
   std::string wire = "f32";  // activation format between stages
@@ -68,7 +78,10 @@ struct ServeOptions {
   bool no_local = false;           // no layers in this process
   std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;
-  std::string transport = "auto";            // the cluster's wish for links to workers
+  std::string transport = "auto";  // the cluster's wish for links to workers
+  std::string rebalance = "ask";   // what becomes of better plans: auto, ask, off
+  // Measures this machine for its own layers, with the file that weights are read from. Empty: it is not measured.
+  std::function<MachineSpeed(const MeasuredWith& with)> measure;
   std::shared_ptr<IdentityFolder> identity;  // for TLS on the ring port; null = without
 };
 

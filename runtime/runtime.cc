@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "coordinator/state_keeper.h"
+#include "runtime/devices.h"
 #include "runtime/kv_choice.h"
 #include "worker/layer.h"
 
@@ -54,27 +55,15 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   return false;
 }
 
+// Of activations on the wire, the scales of q8's blocks included.
+double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
+
 }  // namespace
 
 uint64_t TermNow() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
-}
-
-StatusOr<Isa> ParseIsa(const std::string& name) {
-  if (name.empty()) return DetectIsa();
-  std::string known;
-  for (Isa isa : BuiltIsas()) {
-    known += (known.empty() ? "" : ", ") + std::string(IsaName(isa));
-    if (name != IsaName(isa)) continue;
-    const std::string missing = IsaMissing(isa);
-    if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
-    return isa;
-  }
-  if (name == IsaName(Isa::kAmxEmulated) && IsaMissing(Isa::kAmxEmulated).empty())
-    return Isa::kAmxEmulated;  // for tests
-  return InvalidArgument("--isa {}: expected one of {}", name, known);
 }
 
 StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) {
@@ -142,13 +131,15 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.exact = o.exact;
   c.min_workers = o.serve != nullptr ? o.serve->min_workers : o.stages;
   if (o.serve != nullptr && o.serve->bit_equal) {
-    GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(o.isa));
-    c.isa = IsaName(isa);
+    GYRE_ASSIGN_OR_RETURN(const auto device, OpenDevice({.name = o.device, .isa = o.isa}));
+    c.isa = device->isa();
   }
   GYRE_ASSIGN_OR_RETURN(c.wire, ParseWireType(o.wire));
   if (o.serve != nullptr) {
     GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
+    GYRE_ASSIGN_OR_RETURN(c.rebalance.mode, ParseRebalance(o.serve->rebalance));
   }
+  c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
   // over it starts it again.
@@ -197,7 +188,6 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
 }
 
 Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t memory) {
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
   const bool serves = options.serve != nullptr;
   GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
   if (!options.cpus.empty() && team.threads < members) {
@@ -208,10 +198,12 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
     WorkerOptions w;
     w.name = members == 1 ? "local" : fmt::format("local-{}", i + 1);
     w.model = model_;
-    w.isa = isa;
     w.threads = std::max(1, team.threads / members + (i < team.threads % members ? 1 : 0));
     const auto last_cpu = next_cpu + std::min<std::ptrdiff_t>(w.threads, team.cpus.end() - next_cpu);
-    w.cpus.assign(next_cpu, last_cpu);
+    GYRE_ASSIGN_OR_RETURN(w.device, OpenDevice({.name = options.device,
+                                                .isa = options.isa,
+                                                .threads = w.threads,
+                                                .cpus = std::vector<int>(next_cpu, last_cpu)}));
     next_cpu = last_cpu;
     w.exact = options.exact;
     RingPort* port = port_.get();
@@ -226,10 +218,14 @@ Status Runtime::AddWorkers(const RuntimeOptions& options, int members, uint64_t 
                     .local = serves,
                     .memory = memory,
                     .threads = w.threads,
-                    .isa = IsaName(isa),
-                    .prefill_matches_decode = PrefillMatchesDecode(isa),
+                    .isa = w.device->isa(),
+                    .prefill_matches_decode = w.device->prefill_matches_decode(),
                     .model_hash = model_->content_hash()};
     if (serves) info.wish = options.serve->wish;
+    if (serves && options.serve->measure) {
+      GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+      info.speed = options.serve->measure({.isa = isa, .threads = w.threads, .file = model_->path()});
+    }
     auto worker = std::make_shared<Worker>(std::move(w));
     port->SetBulkHandler(info.name, [weak = std::weak_ptr<Worker>(worker)](std::unique_ptr<Link> link) {
       if (const auto alive = weak.lock()) alive->ServeBulk(std::move(link));

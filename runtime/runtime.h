@@ -11,7 +11,6 @@
 #include "coordinator/cluster.h"
 #include "coordinator/engine.h"
 #include "coordinator/service.h"
-#include "kernels/ops.h"
 #include "model/weights.h"
 #include "runtime/options.h"
 #include "transport/ring_port.h"
@@ -62,7 +61,5 @@ class Runtime {
 
 // The term of a coordinator without a state: milliseconds since 1970.
 uint64_t TermNow();
-// By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
-StatusOr<Isa> ParseIsa(const std::string& name);
 
 }  // namespace gyre

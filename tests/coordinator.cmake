@@ -8,6 +8,9 @@ if(GYRE_TESTS)
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_state_slots_test
           coordinator_cluster_adopt_test coordinator_request_book_test
     DEPS gyre_coordinator)
+  gyre_tests(coordinator_rebalance_tests "unit;pure;asan"
+    FILES coordinator_balance_test coordinator_cluster_rebalance_test coordinator_rebalance_policy_test
+    DEPS gyre_coordinator)
   gyre_tests(coordinator_threaded_tests "unit;asan" FILES coordinator_cluster_test DEPS gyre_coordinator)
   gyre_tests(service_tests "unit;asan" FILES coordinator_service_test coordinator_state_test DEPS gyre_coordinator Boost::json)
   gyre_tests(grpc_tests "unit;process"

@@ -108,7 +108,7 @@ TEST(SchedulerLoad, FewSequencesAreThrownOutForLackOfBlocks) {
                         {150, 1000, 0.45, 0.25},
                         {400, 256, 0, 0},
                         {400, 1000, 0.15, 0.1},
-                        {1000, 1000, 0.06, 0.05}}) {
+                        {1000, 1000, 0.08, 0.05}}) {
     Load load(Serving(c.blocks), 7);
     for (int i = 0; i < 300; ++i) {
       load.Add({.prompt = static_cast<uint32_t>(load.Draw(10, 300)),

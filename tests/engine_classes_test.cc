@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "runtime/runtime.h"
 #include "tests/testing/llama2c_writer.h"
 #include "tests/testing/logits_distance.h"

@@ -10,7 +10,7 @@
 
 #include "coordinator/context_window.h"
 #include "coordinator/sampler.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "tests/testing/engine_rig.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "coordinator/plan_change.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "runtime/runtime.h"
 #include "tests/testing/ring_runner.h"
 #include "tests/testing/tiny_model.h"

@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)gyre::DecodeLogitsQuestion(bytes);
   (void)gyre::DecodeLogitsAnswer(bytes);
   (void)gyre::DecodeHello(bytes);
-  (void)gyre::DecodeHelloReply(bytes);
+  (void)gyre::DecodeHelloReply(bytes, {}, {});
+  (void)gyre::DecodeChallenge(bytes);
   (void)gyre::DecodePullPages(bytes);
   (void)gyre::DecodePages(bytes);
   (void)gyre::DecodePullPiece(bytes);

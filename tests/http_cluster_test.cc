@@ -160,6 +160,8 @@ TEST_F(HttpClusterTest, WhatIsWrongIsRefusedInTheApisOwnWords) {
   EXPECT_EQ(At(Post(resize, R"({"ranges":"0-5","force":true})", 422), "/error/param"), "force");
   EXPECT_THAT(At(Post(resize, R"({"ranges":"0-1,3-5"})", 422), "/error/message"), HasSubstr("nobody has layers 2"));
   EXPECT_EQ(At(Post(resize, R"({"ranges":"bob=0-5"})", 404), "/error/type"), "invalid_request_error");
+  EXPECT_EQ(At(Post(resize, R"({"ranges":"0-5","proposed":true})", 422), "/error/param"), "ranges");
+  EXPECT_THAT(At(Post(resize, R"({"proposed":true})", 409), "/error/message"), HasSubstr("no plan is proposed"));
   Post("/v1/cluster/drain", R"({"worker":"bob"})", 404);
   Post("/v1/cluster/drain", "{}", 400);
   Post("/v1/cluster/undrain", R"({"worker":"bob"})", 404);
@@ -243,6 +245,29 @@ TEST(ClusterJsonTest, WhoIsLeftOutSaysWhy) {
   EXPECT_EQ(At(s, "/plan"), "null");
   EXPECT_EQ(At(s, "/members/0/state"), "left_out");
   EXPECT_EQ(At(s, "/members/0/why"), "w1 needs 2.00 GiB for layers 0-7");
+}
+
+TEST(ClusterJsonTest, WhatWasMeasuredAndABetterPlan) {
+  ClusterStatus status;
+  status.rebalance = Rebalance::kAsk;
+  status.step_seconds = 0.004;
+  MemberStatus w1{.info = {.name = "w1", .speed = {.memory_bytes_per_second = 2e9}}, .why = "it is fast"};
+  w1.links = {{.to = "w2", .failure = "", .round_trip_us = 500, .bytes_per_second = 1e8},
+              {.to = "w3", .failure = "Connection refused"}};
+  w1.stage_seconds = 0.002;
+  status.members.push_back(std::move(w1));
+  EXPECT_EQ(At(StatusJson({}, status, {}), "/proposal"), "null");
+  status.proposal =
+      Proposal{.ranges = "w1=0-7", .gain = 2, .step_seconds = 0.002, .step_seconds_now = 0.004, .why = "x"};
+  const boost::json::value s = StatusJson({}, status, {});
+  EXPECT_EQ(At(s, "/rebalance"), "ask");
+  EXPECT_EQ(At(s, "/step_ms"), "4E0");
+  EXPECT_EQ(At(s, "/proposal/ranges"), "w1=0-7");
+  EXPECT_EQ(At(s, "/proposal/gain"), "2E0");
+  EXPECT_EQ(At(s, "/members/0/measured/memory_bytes_per_second"), "2E9");
+  EXPECT_EQ(At(s, "/members/0/measured/why"), "it is fast");
+  EXPECT_EQ(At(s, "/members/0/measured/links/0/round_trip_ms"), "5E-1");
+  EXPECT_EQ(At(s, "/members/0/measured/links/1/failure"), "Connection refused");
 }
 
 }  // namespace

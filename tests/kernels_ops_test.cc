@@ -163,14 +163,24 @@ TEST_P(Ops, TopKAndLogSumExpMatchTheReference) {
       }
       for (const bool masked : {false, true}) {
         const std::span<const uint64_t> m = masked ? std::span<const uint64_t>(mask) : std::span<const uint64_t>();
-        std::vector<TokenId> a, b;
-        ref_->TopK(logits.data(), vocab, k, skip, m, &a);
-        fast_->TopK(logits.data(), vocab, k, skip, m, &b);
-        EXPECT_EQ(a, b) << vocab << " " << k;
+        const auto top = [&](Backend& backend) {
+          std::vector<TokenId> ids(k, 99999);
+          std::vector<float> best(k, 99999);
+          const TopKRow row{logits.data(), k, skip, m, ids.data(), best.data()};
+          backend.TopK({&row, 1}, vocab);
+          for (size_t i = 0; i < k; ++i) {
+            if (ids[i] >= 0) EXPECT_EQ(std::memcmp(&best[i], &logits[static_cast<size_t>(ids[i])], 4), 0);
+          }
+          return ids;
+        };
+        EXPECT_EQ(top(*ref_), top(*fast_)) << vocab << " " << k;
         if (vocab > 100) continue;  // these have NaN, with which sums mean nothing
         for (double t : {1.0, 0.5, 3.0}) {
-          const double x = ref_->LogSumExp(logits.data(), vocab, t, skip, m);
-          const double y = fast_->LogSumExp(logits.data(), vocab, t, skip, m);
+          double x = 0, y = 0;
+          LogSumExpRow row{logits.data(), t, skip, m, &x};
+          ref_->LogSumExp({&row, 1}, vocab);
+          row.out = &y;
+          fast_->LogSumExp({&row, 1}, vocab);
           if (std::isinf(x))
             EXPECT_EQ(x, y);
           else
@@ -178,6 +188,18 @@ TEST_P(Ops, TopKAndLogSumExpMatchTheReference) {
         }
       }
     }
+  }
+}
+
+TEST_P(Ops, ASharedExpertsGateIsASigmoid) {
+  const float x[] = {1, -2, 0.5f, 1, -2, 0.5f}, w[] = {0.5f, 0.25f, 1}, low[] = {-100, 0, 0};
+  for (Backend* backend : {fast_.get(), ref_.get()}) {
+    float out[2];
+    backend->SigmoidDot(x, 2, 3, w, out);
+    EXPECT_FLOAT_EQ(out[0], static_cast<float>(1 / (1 + std::exp(-0.5))));
+    EXPECT_EQ(out[0], out[1]);
+    backend->SigmoidDot(x, 1, 3, low, out);
+    EXPECT_FLOAT_EQ(out[0], static_cast<float>(std::exp(-100.0)));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "fmt/format.h"
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "runtime/local_target.h"
 #include "runtime/runtime.h"
 #include "tests/testing/process_ring.h"

@@ -234,6 +234,40 @@ TEST_F(LocksTest, ARevokedWorkerIsOut) {
   EXPECT_TRUE(ring->worker(0).WaitFor("certificates that the CA revoked").has_value()) << ring->worker(0).output();
 }
 
+// The ring is whole again in much less time than a worker may be silent or a step may take.
+TEST_F(LocksTest, LinksOfARevokedWorkerEndAtOnce) {
+  auto ring = Serve({"--cluster-ca", authority_.path(), "--no-local", "--min-workers", "1"});
+  AddWorkers(*ring, {"w1", "w2"});
+  ASSERT_TRUE(ring->AsksFor("w1=0-2,w2=3-5"));
+  Clients clients(ring->at(), 96, 100);
+  while (clients.tokens() < 50) std::this_thread::sleep_for(milliseconds(1));
+  // A process that takes no word from the coordinator, as one whose owner changed it.
+  ring->worker(1).Kill(SIGSTOP);
+  Authority ca = authority_.Open();
+  ASSERT_TRUE(ca.Revoke("w2", std::nullopt).ok());
+  // The coordinator's own ends go with the plan that lost a worker.
+  EXPECT_TRUE(ring->worker(0).WaitFor("a link to w2 ends: its certificate was revoked").has_value())
+      << ring->worker(0).output();
+  EXPECT_TRUE(ring->Serves(1)) << "the other one has its layers";
+  ring->worker(1).Kill(SIGCONT);
+  for (const auto& text : clients.Stop()) EXPECT_TRUE(text.status.ok()) << text.status;
+}
+
+TEST_F(LocksTest, WorkersLeaveARevokedCoordinator) {
+  auto ring = Serve();
+  AddWorkers(*ring, {"w1"});
+  ASSERT_TRUE(ring->AsksFor("w1=0-2,local=3-5"));
+  Authority ca = authority_.Open();
+  ASSERT_TRUE(ca.Revoke("head", std::nullopt).ok());
+  // The coordinator itself does not know; an operator copies the list to the worker.
+  ASSERT_TRUE(ReplaceFile(authority_.path() + "/../worker-w1/crl.pem", *ca.RevokedPem(), 0644).ok());
+  Process& worker = ring->worker(0);
+  EXPECT_TRUE(worker.WaitFor("is left: the certificate of coordinator head was revoked").has_value())
+      << worker.output();
+  EXPECT_TRUE(worker.WaitFor("a link to coordinator ends: its certificate was revoked").has_value()) << worker.output();
+  EXPECT_TRUE(worker.WaitFor("waiting for the coordinator").has_value()) << worker.output();
+}
+
 TEST_F(LocksTest, ARenewedIdentityIsTakenWithoutARestart) {
   auto ring = Serve({"--no-local", "--min-workers", "1"});
   AddWorkers(*ring, {"w1"});

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "kernels/ops.h"
+#include "kernels/isa.h"
 #include "runtime/runtime.h"
 #include "tests/testing/logits_distance.h"
 #include "tests/testing/process_ring.h"

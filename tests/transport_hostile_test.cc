@@ -37,12 +37,15 @@ Hello OfUnknownTerm() {
   return hello;
 }
 
-// Whether the port closed it.
+// Whether the port closed it. What came before is read and forgotten.
 bool Closed(int fd, milliseconds patience) {
-  pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
-  if (poll(&p, 1, static_cast<int>(patience.count())) != 1) return false;
-  char byte;
-  return recv(fd, &byte, 1, MSG_DONTWAIT) <= 0;
+  for (const Deadline end = After(patience);;) {
+    pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
+    const auto left = std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(0));
+    if (poll(&p, 1, static_cast<int>(left.count())) != 1) return false;
+    char bytes[256];
+    if (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) <= 0) return true;
+  }
 }
 
 void ExpectARingLink(RingPort& port) {
@@ -216,7 +219,7 @@ TEST(HostileTest, AHugeHelloIsRefusedByItsHeader) {
   std::vector<std::byte> payload = EncodeHello(SampleHello());
   payload.resize(kMaxHello);
   testing::Put(fd, testing::HelloFrame(payload));
-  EXPECT_TRUE(Eventually([&] { return port->stats().waiting == 1; }));
+  EXPECT_TRUE(Eventually([&] { return port->stats().refused == 4; })) << "its proof is not for what stands there";
   close(fd);
 }
 
@@ -225,12 +228,12 @@ TEST(HostileTest, ChangedHellosAreRefusedOrNeverClaimed) {
   options.hello_timeout = milliseconds(500);
   auto port = OpenPort(options);
   std::mt19937 random(4);
-  const auto hello = EncodeHello(SampleHello());
   uint64_t whole = 0;
   constexpr uint64_t kCalls = 300;
   for (uint64_t i = 0; i < kCalls; ++i) {
     const int fd = Call(*port);
     ASSERT_GE(fd, 0);
+    const auto hello = EncodeHello(SampleHello(), testing::ReadChallenge(fd));
     // With a right checksum, so that the change reaches the hello's reader; every third is damaged on its way instead.
     auto payload = hello;
     const bool on_its_way = i % 3 == 0;
@@ -245,7 +248,8 @@ TEST(HostileTest, ChangedHellosAreRefusedOrNeverClaimed) {
   }
   auto all = [&] { return port->stats().refused + port->stats().accepted >= kCalls; };
   EXPECT_TRUE(Eventually(all)) << port->stats().refused << " " << port->stats().accepted;
-  EXPECT_LT(port->stats().accepted, whole) << "names, hops and numbers may change, keys and lengths not";
+  // A changed hello of a later or unknown plan waits for its key, as nobody can check it yet.
+  EXPECT_LT(port->stats().accepted, whole / 2);
   EXPECT_GT(port->stats().refused, kCalls / 3);
   EXPECT_TRUE(absl::IsDeadlineExceeded(
       port->Accept({.epoch = {.term = 5, .number = 77}, .hop = 9}, After(milliseconds(10))).status()));

@@ -3,13 +3,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <thread>
 
+#include "tests/testing/recording_relay.h"
 #include "tests/testing/ring_ports.h"
 #include "tests/testing/tcp_pair.h"
+#include "transport/plan_key.h"
 
 namespace gyre {
 namespace {
@@ -25,7 +30,12 @@ TEST(HelloTest, RoundTripsAndRefusesEveryCut) {
   Hello hello = SampleHello();
   hello.to = "w2";
   const auto bytes = EncodeHello(hello);
-  EXPECT_EQ(*DecodeHello(bytes), hello);
+  Hello back = *DecodeHello(bytes);
+  EXPECT_TRUE(Proves(back, hello.key));
+  back.key = hello.key;
+  back.proof = {};
+  back.said = {};
+  EXPECT_EQ(back, hello);
   for (size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(DecodeHello(std::span(bytes).first(n)).ok()) << n;
   auto longer = bytes;
   longer.resize(longer.size() + 5);
@@ -36,9 +46,52 @@ TEST(HelloTest, RoundTripsAndRefusesEveryCut) {
   role[2] = std::byte{9};
   EXPECT_FALSE(DecodeHello(role).ok());
   const HelloReply reply{.refusal = "no"};
-  EXPECT_EQ(*DecodeHelloReply(EncodeHelloReply(reply)), reply);
-  const auto answer = EncodeHelloReply(reply);
-  for (size_t n = 0; n < answer.size(); ++n) EXPECT_FALSE(DecodeHelloReply(std::span(answer).first(n)).ok());
+  const auto answer = EncodeHelloReply(reply, hello);
+  EXPECT_EQ(*DecodeHelloReply(answer, hello.key, hello.said), reply);
+  for (size_t n = 0; n < answer.size(); ++n) {
+    EXPECT_FALSE(DecodeHelloReply(std::span(answer).first(n), hello.key, hello.said).ok());
+  }
+  const auto challenge = EncodeChallenge({std::byte{7}});
+  EXPECT_EQ(*DecodeChallenge(challenge), HelloChallenge{std::byte{7}});
+  for (size_t n = 0; n < challenge.size(); ++n) EXPECT_FALSE(DecodeChallenge(std::span(challenge).first(n)).ok());
+}
+
+bool Contains(std::span<const std::byte> bytes, const RingKey& key) {
+  const auto needle = std::as_bytes(std::span(key));
+  return std::search(bytes.begin(), bytes.end(), needle.begin(), needle.end()) != bytes.end();
+}
+
+TEST(HelloTest, AProofIsForOneHelloOneConnectionAndOneKey) {
+  Hello hello = SampleHello();
+  hello.to = "w2";
+  const HelloChallenge asked{std::byte{1}, std::byte{2}};
+  Hash256 said;
+  const auto bytes = EncodeHello(hello, asked, &said);
+  EXPECT_FALSE(Contains(bytes, hello.key));
+  EXPECT_TRUE(Proves(*DecodeHello(bytes, asked), hello.key));
+  EXPECT_FALSE(Proves(*DecodeHello(bytes, {std::byte{1}, std::byte{3}}), hello.key)) << "another connection";
+  RingKey other = hello.key;
+  other[15] ^= 1;
+  EXPECT_FALSE(Proves(*DecodeHello(bytes, asked), other));
+  for (size_t i = 0; i < 8 * bytes.size(); ++i) {
+    auto changed = bytes;
+    changed[i / 8] ^= std::byte{1} << (i % 8);
+    const auto decoded = DecodeHello(changed, asked);
+    EXPECT_FALSE(decoded.ok() && Proves(*decoded, hello.key)) << "bit " << i;
+  }
+  // And the answer is for this hello.
+  Hello taken = *DecodeHello(bytes, asked);
+  EXPECT_EQ(taken.said, said);
+  EXPECT_FALSE(DecodeHelloReply(EncodeHelloReply({}, taken), hello.key, said)->proven) << "the key is not known there";
+  taken.key = hello.key;
+  const auto welcome = EncodeHelloReply({}, taken);
+  EXPECT_FALSE(Contains(welcome, hello.key));
+  EXPECT_TRUE(DecodeHelloReply(welcome, hello.key, said)->proven);
+  EXPECT_FALSE(DecodeHelloReply(welcome, other, said)->proven);
+  EXPECT_FALSE(DecodeHelloReply(welcome, hello.key, Hash256{})->proven) << "another hello";
+  HelloReply refused{.refusal = "no"};
+  EXPECT_FALSE(DecodeHelloReply(EncodeHelloReply(refused, taken), hello.key, said)->proven);
+  EXPECT_NE(HelloKey(hello.key), UdpKey(hello.key));
 }
 
 TEST(HelloTest, TheTypeOfActivationsIsAByteThatOlderVersionsLeaveZero) {
@@ -178,6 +231,91 @@ TEST(RingPortTest, BulkLinksReachTheWorkerTheyName) {
   hello.epoch.term = 4;
   EXPECT_FALSE(a->Dial(b->address(), hello, After(seconds(5))).ok()) << "an old term";
   b->SetBulkHandler("w2", {});
+}
+
+TEST(RingPortTest, AKeyGoesWithItsPlan) {
+  auto port = testing::OpenPortWithoutKey();
+  EXPECT_EQ(port->stats().keys, 0u);
+  const auto at = [](uint64_t number) { return Epoch{.term = 5, .number = number}; };
+  port->SetKey(at(3), {1});
+  port->SetKey(at(4), {2});
+  EXPECT_EQ(port->stats().keys, 2u) << "of the running plan, and of the prepared one";
+  port->SetKey(at(5), {3});
+  EXPECT_EQ(port->stats().keys, 2u);
+  port->Cancel(at(4));
+  EXPECT_EQ(port->stats().keys, 1u);
+  port->Cancel(at(5));
+  EXPECT_EQ(port->stats().keys, 0u);
+  // One of a plan that is gone is refused, one of a plan that may come waits.
+  const auto refused = port->stats().refused;
+  Hello gone = SampleHello(), comes = SampleHello();
+  gone.key = {3};
+  gone.epoch = at(5);
+  comes.epoch = at(6);
+  auto other = OpenPort();
+  EXPECT_FALSE(other->Dial(port->address(), gone, After(seconds(5))).ok());
+  EXPECT_GE(port->stats().refused + port->stats().waiting, refused);
+  auto dialed = std::async(std::launch::async, [&] { return other->Dial(port->address(), comes, After(seconds(20))); });
+  while (port->stats().waiting == 0) std::this_thread::sleep_for(milliseconds(1));
+  port->SetKey(at(6), comes.key);
+  EXPECT_TRUE(port->Accept(comes, After(seconds(20))).ok());
+  EXPECT_TRUE(dialed.get().ok());
+  port->SetKey({.term = 6, .number = 1}, {9});
+  EXPECT_EQ(port->stats().keys, 1u) << "those of another term go";
+}
+
+// What it hears of one link opens no other one.
+TEST(RingPortTest, AListenerCanNotUseWhatItHears) {
+  auto a = OpenPort(), b = OpenPort();
+  testing::RecordingRelay relay(b->address());
+  auto accepted = std::async(std::launch::async, [&] { return b->Accept(SampleHello(), After(seconds(20))); });
+  auto out = a->Dial(relay.address(), SampleHello(), After(seconds(20)));
+  ASSERT_TRUE(out.ok()) << out.status();
+  ASSERT_TRUE(accepted.get().ok());
+  const std::string heard = relay.Recorded();
+  EXPECT_GT(heard.size(), 200u);
+  EXPECT_FALSE(Contains(std::as_bytes(std::span(heard)), SampleHello().key));
+  const Hash256 hello_key = HelloKey(SampleHello().key);
+  EXPECT_EQ(heard.find(std::string(reinterpret_cast<const char*>(hello_key.data()), 16)), std::string::npos);
+  // Its hello, which comes after the challenge of another connection.
+  const size_t begin = heard.find("GYRE", 1);
+  ASSERT_NE(begin, std::string::npos);
+  const int fd = testing::Call(*b);
+  testing::ReadChallenge(fd);
+  const auto refused = b->stats().refused;
+  testing::Put(fd, std::as_bytes(std::span(heard)).subspan(begin));
+  for (const Deadline end = After(seconds(20)); b->stats().refused == refused && Clock::now() < end;) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(b->stats().refused, refused + 1);
+  EXPECT_EQ(b->stats().waiting, 0u);
+  close(fd);
+}
+
+// Who took the address of a worker that has gone gets no activations.
+TEST(RingPortTest, AnAcceptorWithoutTheKeyGetsNoFrames) {
+  auto a = OpenPort();
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(listen(listener, 4), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  std::thread impostor([&] {
+    const int fd = accept(listener, nullptr, nullptr);
+    testing::Put(fd, HelloFrame(EncodeChallenge({std::byte{5}})));
+    std::byte bytes[256];
+    (void)!recv(fd, bytes, sizeof bytes, 0);
+    testing::Put(fd, HelloFrame(EncodeHelloReply({}, SampleHello())));  // for another hello, as the key alone would be
+    (void)!recv(fd, bytes, sizeof bytes, 0);
+    close(fd);
+  });
+  const auto out = a->Dial(fmt::format("127.0.0.1:{}", ntohs(at.sin_port)), SampleHello(), After(seconds(20)));
+  EXPECT_THAT(Message(out.status()), HasSubstr("welcomes hop 1 of plan 3, but does not know its key"));
+  impostor.join();
+  close(listener);
 }
 
 TEST(HostPortTest, ParsesAndRefuses) {

@@ -398,7 +398,10 @@ TEST(ShmPortTest, StrangeAnswersAreErrors) {
     shutdown(there.get(), SHUT_WR);
     return SayHelloForMemory(std::move(here), SampleHello(), After(seconds(20)), {}).status();
   };
-  const auto welcome = HelloFrame(EncodeHelloReply({}));
+  Hello said = SampleHello();
+  EncodeHello(said, {}, &said.said);
+  const auto welcome = HelloFrame(EncodeHelloReply({}, said));
+  EXPECT_NE(welcome, HelloFrame(EncodeHelloReply({}, SampleHello())));
   const auto open_files = [] {
     const std::filesystem::directory_iterator all("/proc/self/fd");
     return std::distance(begin(all), end(all));

@@ -63,12 +63,13 @@ class TlsPortTest : public ::testing::Test {
     auto session = AnyClient(context);
     if (const Status s = DoHandshake(*stream, *session, After(seconds(20))); !s.ok()) return Message(s);
     auto link = *MakeFramedLink(MakeTlsStream(std::move(stream), std::move(session)), "port");
-    const auto payload = EncodeHello(hello);
+    Hash256 said;
+    const auto payload = EncodeHello(hello, {}, &said);
     const ByteSpan parts[] = {payload};
     if (const Status s = link->Send({.kind = FrameKind::kHello}, parts, After(seconds(20))); !s.ok()) return Message(s);
     const auto frame = link->Recv(After(seconds(2)));
     if (absl::IsDeadlineExceeded(frame.status())) return "waits";
-    return frame.ok() ? DecodeHelloReply(frame->payload)->refusal : Message(frame.status());
+    return frame.ok() ? DecodeHelloReply(frame->payload, hello.key, said)->refusal : Message(frame.status());
   }
   TestAuthority authority_;
 };
@@ -170,7 +171,8 @@ TEST_F(TlsPortTest, StrangersAreRefused) {
   EXPECT_THAT(refusal(authority_.Forge("URI:gyre://other/worker/w2")), ended) << "another cluster";
   EXPECT_THAT(refusal(authority_.Forge("DNS:w2")), ended) << "no name of ours";
   // Without TLS, and with TLS for another purpose.
-  const int plain = testing::CallWith(*w1, hello);
+  const int plain = testing::Call(*w1);
+  testing::Put(plain, HelloFrame(EncodeHello(hello)));
   char byte = 0;
   EXPECT_LE(recv(plain, &byte, 1, 0), 0);
   close(plain);
@@ -192,6 +194,39 @@ TEST_F(TlsPortTest, ARevokedWorkerIsRefusedFromTheNextHandshakeOn) {
   ASSERT_TRUE(identity->TakeRevoked(*ca.RevokedPem()).ok());
   EXPECT_FALSE(w2->Dial(w1->address(), Between("w2", "w1"), After(seconds(20))).ok());
   EXPECT_GE(w1->stats().refused, 1u);
+}
+
+// Over each carrier that a hello over TLS may choose, whoever of the two dialed; others' links go on.
+TEST_F(TlsPortTest, OpenLinksOfARevokedWorkerEndAtOnce) {
+  for (const Transport transport : {Transport::kTcp, Transport::kUdp}) {
+    RingPortOptions options{.transport = transport};
+    const auto identity = authority_.IssueOpen(Role::kWorker, fmt::format("a{}", TransportName(transport)));
+    const std::string own = identity->current()->self().name;
+    const std::string bad = fmt::format("b{}", TransportName(transport));
+    const std::string good = fmt::format("c{}", TransportName(transport));
+    options.identity = identity;
+    auto a = testing::OpenPort(options);
+    options.identity = authority_.IssueOpen(Role::kWorker, bad);
+    auto b = testing::OpenPort(options);
+    options.identity = authority_.IssueOpen(Role::kWorker, good);
+    auto c = testing::OpenPort(options);
+    auto [to_a, from_b] = testing::Connect(*b, *a, Between(bad, own), Between(bad, own));
+    auto [to_b, from_a] = testing::Connect(*a, *b, Between(own, bad), Between(own, bad));
+    auto [to_c, from_a2] = testing::Connect(*a, *c, Between(own, good), Between(own, good));
+    ASSERT_TRUE(to_a.ok() && from_b.ok() && to_b.ok() && from_a.ok() && to_c.ok() && from_a2.ok());
+    Authority ca = authority_.Open();
+    ASSERT_TRUE(ca.Revoke(bad, std::nullopt).ok());
+    ASSERT_TRUE(identity->TakeRevoked(*ca.RevokedPem()).ok());
+    // Its own ends first, then what the revoked one notices.
+    const Deadline soon = After(seconds(10));
+    for (Link* link : {from_b->get(), to_b->get(), to_a->get(), from_a->get()}) {
+      const Status end = link->Recv(soon).status();
+      EXPECT_TRUE(absl::IsUnavailable(end)) << TransportName(transport) << " " << end;
+    }
+    const ByteSpan nothing[] = {ByteSpan()};
+    EXPECT_TRUE((*to_c)->Send({.kind = FrameKind::kHidden}, nothing, After(seconds(10))).ok());
+    EXPECT_TRUE((*from_a2)->Recv(After(seconds(10))).ok());
+  }
 }
 
 // Bytes of a session that one end sends and the other reads, with one of them changed.

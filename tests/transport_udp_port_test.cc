@@ -126,6 +126,80 @@ TEST(UdpPortTest, APortThatEndsEndsItsLinks) {
   EXPECT_TRUE(absl::IsUnavailable((*ends.dialed)->Recv(After(seconds(10))).status()));
 }
 
+// The connection that hello and answer went over, when it is one of TLS: its bytes mean nothing, its end does.
+TEST(UdpPortTest, APeersDeathIsNoticedByTheEndOfItsConnectionAndNotByItsBytes) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  Fd peers(ends[1]);
+  auto host = *UdpHost::Open("127.0.0.1:0"), other = *UdpHost::Open("127.0.0.1:0");
+  auto [there, here] = testing::UdpStreams(*other, *host, 0, Fd(ends[0]));
+  auto out = *MakeFramedLink(std::move(there), "here"), in = *MakeFramedLink(std::move(here), "there");
+  FramesPass(*out, *in);
+  // As the peer's TLS does when it is taken down, or where it sends a new session.
+  const std::byte goodbye[24] = {std::byte{0x17}, std::byte{3}, std::byte{3}, std::byte{0}, std::byte{19}};
+  ASSERT_EQ(send(peers.get(), goodbye, sizeof goodbye, MSG_NOSIGNAL), ssize_t{sizeof goodbye});
+  std::this_thread::sleep_for(milliseconds(1100));  // longer than an end takes to be believed
+  FramesPass(*out, *in);
+  // Its process is killed: the kernel ends the connection, and no datagram says anything.
+  peers = Fd();
+  const Deadline began = Clock::now();
+  EXPECT_TRUE(absl::IsUnavailable(in->Recv(After(seconds(10))).status()));
+  EXPECT_LT(Clock::now() - began, seconds(5)) << "silence alone is believed after 35 s";
+}
+
+// On a host with several addresses, as 127.0.0.0/8 are: a dialer hears from no other one.
+TEST(UdpPortTest, AnswersComeFromTheAddressThatWasAsked) {
+  RingPortOptions any;
+  any.listen = "0.0.0.0:0";
+  any.transport = Transport::kUdp;
+  auto b = *RingPort::Open(any);
+  b->SetKey({.term = 5, .number = 1}, RingKey{1, 2, 3});
+  auto a = Open(Transport::kUdp);
+  RingAddress to = *ParseRingAddress(b->address());
+  to.tcp = "127.0.0.5" + to.tcp;
+  Ends ends = Connect(*a, *b, FormatRingAddress(to), Transport::kUdp);
+  ASSERT_TRUE(ends.dialed.ok() && ends.accepted.ok()) << ends.dialed.status();
+  FramesPass(**ends.dialed, **ends.accepted);
+  FramesPass(**ends.accepted, **ends.dialed);
+}
+
+// A reader that is there reads its link's datagrams itself; while it computes, the port's thread does.
+TEST(UdpPortTest, LinksGoOnWhileTheirReadersComputeAndWait) {
+  auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
+  Ends ends = Connect(*a, *b, b->address(), Transport::kUdp);
+  ASSERT_TRUE(ends.dialed.ok() && ends.accepted.ok());
+  Link &out = **ends.dialed, &in = **ends.accepted;
+  const std::vector<std::byte> payload(3 << 20, std::byte{7});
+  const ByteSpan parts[] = {payload};
+  std::thread sender([&] {
+    for (int i = 0; i < 22; ++i) EXPECT_TRUE(out.Send({.kind = FrameKind::kHidden}, parts, After(seconds(30))).ok());
+  });
+  for (int i = 0; i < 22; ++i) {
+    const auto frame = in.Recv(After(seconds(30)));
+    ASSERT_TRUE(frame.ok()) << frame.status();
+    EXPECT_EQ(frame->payload.size(), payload.size());
+    if (i % 6 == 3) std::this_thread::sleep_for(milliseconds(60));
+  }
+  sender.join();
+  // Two frames fit into the buffers of both ends, and into one end's not: somebody takes in the first one.
+  for (int i : {0, 1}) EXPECT_TRUE(out.Send({.kind = FrameKind::kHidden}, parts, After(seconds(5))).ok()) << i;
+  for (int i : {0, 1}) EXPECT_TRUE(in.Recv(After(seconds(5))).ok()) << i;
+  // Both ends wait, and one of them is woken by another thread.
+  std::thread waker([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    in.Wake();
+  });
+  EXPECT_TRUE(absl::IsCancelled(in.Recv(After(seconds(20))).status()));
+  waker.join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(in.Recv(After(milliseconds(20))).status()));
+  std::thread closer([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    out.Close();
+  });
+  EXPECT_TRUE(absl::IsUnavailable(in.Recv(After(seconds(20))).status()));
+  closer.join();
+}
+
 TEST(UdpPortTest, StrangersDatagramsChangeNothing) {
   auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
   Ends ends = Connect(*a, *b, b->address(), Transport::kUdp);

@@ -128,7 +128,7 @@ TEST(GoldenStates, RecurrentState) {
     stage.Answers({{1, done, RowClass::kPrompt, {ids.begin() + done, ids.begin() + end}, {}}});
     done = end;
     for (const size_t layer : {0, 1, 2, 4, 5, 6}) {
-      const float* state = stage.layer(layer).pages->State(1);
+      const std::vector<float> state = stage.State(layer, 1, each);
       double error = 0, norm = 0;
       for (size_t i = 0; i < each; ++i, ++at) {
         const float got = i < channels * taps ? state[i % taps * channels + i / taps] : state[i];

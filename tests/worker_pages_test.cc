@@ -22,15 +22,36 @@ using ::testing::HasSubstr;
 
 constexpr auto kPatience = seconds(30);
 
+std::shared_ptr<Device> ThisDevice() {
+  static const auto device = testing::TestDevice(Isa::kRef, 1);
+  return device;
+}
+Backend& Queue() {
+  static const auto queue = ThisDevice()->NewBackend();
+  return *queue;
+}
+std::vector<std::byte> PageOf(const Layer& layer, BlockId page) {
+  std::vector<std::byte> out(layer.pages->page_bytes());
+  layer.pages->Read(page, out.data(), Queue());
+  Queue().Finish();
+  return out;
+}
+StatusOr<Pages> Exported(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data) {
+  StatusOr<Pages> pages = ExportPages(layer, request, step, data, Queue());
+  Queue().Finish();
+  return pages;
+}
+
 // A layer with eight pages of `page_bytes`, each filled with its number.
 std::shared_ptr<Layer> PagesOnly(int index = 3, uint32_t positions = 4) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec.mixer = AttentionSpec{.heads = 2, .kv_heads = 2, .head_dim = 8};
-  layer->pages = *PagePool::Make(layer->spec, 8, static_cast<int>(positions), KvType::kF32);
+  layer->pages = *PagePool::Make(layer->spec, 8, static_cast<int>(positions), KvType::kF32, *ThisDevice());
   for (BlockId b = 0; b < 8; ++b) {
     const std::vector<std::byte> bytes(layer->pages->page_bytes(), static_cast<std::byte>(b + 1));
-    layer->pages->Write(b, bytes.data());
+    layer->pages->Write(b, bytes.data(), Queue());
+    Queue().Finish();
   }
   return layer;
 }
@@ -40,7 +61,7 @@ TEST(ExportPagesTest, GivesWhatWasWrittenSinceInFramesOfABoundedSize) {
   const size_t page = layer->pages->page_bytes();
   for (BlockId b : {1u, 2u, 6u}) layer->pages->Stamp(b, 10 + b);
   std::vector<std::byte> data;
-  auto all = *ExportPages(*layer, {.layer = 3, .max_bytes = kPullBytes, .check = {6, 0}}, 77, &data);
+  auto all = *Exported(*layer, {.layer = 3, .max_bytes = kPullBytes, .check = {6, 0}}, 77, &data);
   EXPECT_THAT(all.ids, ElementsAre(1, 2, 6));
   EXPECT_THAT(all.written, ElementsAre(11, 12, 16));
   EXPECT_THAT(all.checked, ElementsAre(16, 0));
@@ -49,25 +70,25 @@ TEST(ExportPagesTest, GivesWhatWasWrittenSinceInFramesOfABoundedSize) {
   ASSERT_EQ(data.size(), 3 * page);
   EXPECT_EQ(data[page], std::byte{3});
   data.clear();
-  const auto since = *ExportPages(*layer, {.layer = 3, .since = 11, .max_bytes = kPullBytes}, 77, &data);
+  const auto since = *Exported(*layer, {.layer = 3, .since = 11, .max_bytes = kPullBytes}, 77, &data);
   EXPECT_THAT(since.ids, ElementsAre(2, 6)) << "after step 11, not of it";
   data.clear();
-  const auto two = *ExportPages(*layer, {.layer = 3, .max_bytes = static_cast<uint32_t>(2 * page)}, 77, &data);
+  const auto two = *Exported(*layer, {.layer = 3, .max_bytes = static_cast<uint32_t>(2 * page)}, 77, &data);
   EXPECT_THAT(two.ids, ElementsAre(1, 2));
   EXPECT_EQ(two.next, 6u);
   data.clear();
-  const auto rest = *ExportPages(*layer, {.layer = 3, .from = two.next, .max_bytes = 1}, 77, &data);
+  const auto rest = *Exported(*layer, {.layer = 3, .from = two.next, .max_bytes = 1}, 77, &data);
   EXPECT_THAT(rest.ids, ElementsAre(6)) << "a page travels, however small the credit";
 }
 
 TEST(ExportPagesTest, RefusesStampsOfPagesThatThereAreNot) {
   const auto layer = PagesOnly();
   std::vector<std::byte> data;
-  EXPECT_THAT(Message(ExportPages(*layer, {.layer = 3, .check = {7, 8}}, 1, &data).status()),
+  EXPECT_THAT(Message(Exported(*layer, {.layer = 3, .check = {7, 8}}, 1, &data).status()),
               HasSubstr("page 8 of layer 3, there are 8"));
-  EXPECT_THAT(Message(ExportPages(*layer, {.layer = 3, .check = std::vector<BlockId>(9, 0)}, 1, &data).status()),
+  EXPECT_THAT(Message(Exported(*layer, {.layer = 3, .check = std::vector<BlockId>(9, 0)}, 1, &data).status()),
               HasSubstr("stamps of 9 pages of layer 3 are asked for, there are 8"));
-  EXPECT_TRUE(ExportPages(*layer, {.layer = 3, .check = std::vector<BlockId>(8, 0)}, 1, &data).ok());
+  EXPECT_TRUE(Exported(*layer, {.layer = 3, .check = std::vector<BlockId>(8, 0)}, 1, &data).ok());
 }
 
 TEST(PagesCodecTest, StampsAndBytesMustFitTheirPages) {
@@ -94,7 +115,8 @@ class PagePullerTest : public ::testing::Test {
   PagePullerTest() {
     auto [here, there] = MakeInprocLinkPair({});
     source_ = std::move(there);
-    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", std::vector{layer_}, layer_->pages->num_blocks());
+    puller_ =
+        std::make_unique<PagePuller>(std::move(here), "w2", Queue(), std::vector{layer_}, layer_->pages->num_blocks());
   }
   Pages Some(std::vector<BlockId> ids, uint64_t stamp) const {
     Pages p{.layer = 3, .step = 20, .page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes()), .ids = ids};
@@ -134,11 +156,8 @@ TEST_F(PagePullerTest, AnAnswerMayHaveSeveralFramesAndGoOnWithAnotherRequest) {
   EXPECT_EQ(Asked().from, 0u);
   EXPECT_EQ(Asked().from, 4u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(source_->Recv(Clock::now()).status())) << "one request for the first two frames";
-  std::vector<std::byte> page(layer_->pages->page_bytes());
-  layer_->pages->Read(5, page.data());
-  EXPECT_EQ(page[0], std::byte{0x55});
-  layer_->pages->Read(4, page.data());
-  EXPECT_EQ(page[0], std::byte{5}) << "it did not come";
+  EXPECT_EQ(PageOf(*layer_, 5)[0], std::byte{0x55});
+  EXPECT_EQ(PageOf(*layer_, 4)[0], std::byte{5}) << "it did not come";
   ASSERT_TRUE(Round({Some({}, 0)}).ok());
   EXPECT_EQ(Asked().since, 20u) << "the next round begins where this one began";
 }
@@ -245,7 +264,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
   Run(1, kBlocks, kPositions);
   WritePages(kBlocks);
   auto layer = std::make_shared<Layer>();
-  layer->pages = *PagePool::Make(model_->spec().layers[0], kBlocks, kPositions, KvType::kF32);
+  layer->pages = *PagePool::Make(model_->spec().layers[0], kBlocks, kPositions, KvType::kF32, *ThisDevice());
   const size_t bytes = kBlocks * layer->pages->page_bytes();
   ASSERT_EQ(bytes, size_t{32} << 20);
   // Two steps wait at every time, each of which takes a while.
@@ -263,7 +282,7 @@ TEST_F(WorkerPages, ABusyStageGivesSeveralFramesBetweenTwoSteps) {
       if (from_stage().Recv(After(milliseconds(100))).ok()) SendStep(1, ++step, one);
     }
   });
-  PagePuller puller(BulkLink(), "w", {layer}, kBlocks);
+  PagePuller puller(BulkLink(), "w", Queue(), {layer}, kBlocks);
   const uint64_t before = worker_->stats().steps;
   const auto count = puller.Round(E(1), nullptr, kPatience, [] { return false; });
   const uint64_t steps = worker_->stats().steps - before;

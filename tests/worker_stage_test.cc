@@ -7,7 +7,6 @@
 
 #include "tests/testing/gguf_writer.h"
 #include "tests/testing/one_stage.h"
-#include "worker/experts.h"
 
 namespace gyre {
 namespace {
@@ -175,14 +174,6 @@ TEST(StageAnswers, LogprobsAreOfAllIds) {
   const RowAnswer none = answer({.mode = RowMode::kTopK, .k = 20});
   EXPECT_TRUE(none.best.empty());
   EXPECT_EQ(none.log_sum_exp_all, 0);
-}
-
-TEST(ExpertsTest, TheSharedExpertsGateIsASigmoid) {
-  const float x[] = {1, -2, 0.5f};
-  EXPECT_FLOAT_EQ(SharedWeight(x, {0.5f, 0.25f, 1}), static_cast<float>(1 / (1 + std::exp(-0.5))));
-  EXPECT_FLOAT_EQ(SharedWeight(x, {0, 0, 0}), 0.5f);
-  EXPECT_FLOAT_EQ(SharedWeight(x, {-100, 0, 0}), static_cast<float>(std::exp(-100.0)));
-  EXPECT_FLOAT_EQ(SharedWeight(x, {100, 0, 0}), 1);
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "base/step_codec.h"
+#include "tests/testing/wire_rows.h"
 #include "tests/testing/worker_fixture.h"
 #include "worker/layer.h"
-#include "worker/wire_rows.h"
 
 namespace gyre {
 namespace {
@@ -184,7 +184,7 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     EncodeStepPrefix(batch, &prefix);
     std::vector<float> hidden(3 * dim, 0.5f);
     std::vector<std::byte> rows;
-    EncodeRows(type, hidden, dim, &rows);
+    testing::EncodeRows(type, hidden, dim, &rows);
     // What comes back: the sentence of a step error, or "" for an answer.
     auto send = [&](WireType dtype, ByteSpan bytes) -> std::string {
       const ByteSpan parts[] = {prefix.bytes(), bytes};
@@ -210,7 +210,7 @@ TEST_F(WorkerStates, RowsOfAnotherTypeOrLengthBecomeAStepError) {
     longer.resize(longer.size() + WireRowBytes(type, dim));
     EXPECT_THAT(send(type, longer), HasSubstr(expected));
     for (WireType other : {WireType::kF32, WireType::kF16, WireType::kQ8}) {  // right header, another type's bytes
-      EncodeRows(other, hidden, dim, &longer);
+      testing::EncodeRows(other, hidden, dim, &longer);
       if (other != type) EXPECT_THAT(send(type, longer), HasSubstr(expected));
     }
     EXPECT_EQ(send(type, rows), "") << "the stage goes on";

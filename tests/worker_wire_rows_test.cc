@@ -1,5 +1,4 @@
 // Activations as they travel: their bytes, and how far from what was sent they arrive.
-#include "worker/wire_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +11,13 @@
 
 #include "fmt/core.h"
 #include "tests/testing/tcp_pair.h"
+#include "tests/testing/wire_rows.h"
 
 namespace gyre {
 namespace {
+
+using testing::DecodeRows;
+using testing::EncodeRows;
 
 constexpr WireType kTypes[] = {WireType::kF32, WireType::kF16, WireType::kQ8};
 constexpr size_t kDims[] = {1, 31, 32, 33, 40, 64, 1000, 4096};

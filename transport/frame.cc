@@ -60,7 +60,7 @@ StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> bytes, uint64_t ma
   h.step = in.Get<StepId>();
   h.length = in.Get<uint64_t>();
   h.payload_crc = in.Get<uint32_t>();
-  if (h.kind < FrameKind::kHello || h.kind > FrameKind::kNoPiece) {
+  if (h.kind < FrameKind::kHello || h.kind > FrameKind::kProbed) {
     return DataLoss("frame header: kind {} is unknown", static_cast<int>(h.kind));
   }
   if (h.dtype > WireType::kQ8) return DataLoss("frame header: type {} is unknown", static_cast<int>(h.dtype));

@@ -28,6 +28,8 @@ enum class FrameKind : uint16_t {
   kPullPiece = 11,      // payload: PullPiece (transport/pieces.h)
   kPiece = 12,          // payload: u32 piece, then its bytes
   kNoPiece = 13,        // payload: u32 piece, then text
+  kProbe = 14,          // payload: u32 bytes that the answer shall have (transport/probe.h)
+  kProbed = 15,         // payload: so many bytes
 };
 
 inline constexpr uint32_t kFrameMagic = 0x45525947;  // "GYRE" in memory

@@ -1,4 +1,5 @@
-// The first frame on a link between processes: who dials, for what, and whether both ends belong together.
+// The first frames on a link between processes: who dials, for what, and whether both ends belong together. Both prove
+// that they know the plan's key, which is not sent (docs/wire.md, "Hello").
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/sha256.h"
 #include "base/status.h"
 #include "base/transport.h"
 #include "identity/principal.h"
@@ -26,8 +28,14 @@ enum FeatureBits : uint32_t {
   kFeatureUdp = 1,  // a UdpOffer stands behind the rest
 };
 
-inline constexpr uint16_t kLinkProtocol = 2;
+inline constexpr uint16_t kLinkProtocol = 3;
 inline constexpr size_t kMaxHello = 1024;
+
+// What an acceptor asks a dialer to answer for, so that nobody can use a recorded hello: random, new for each
+// connection. Zeros where nobody can listen: over TLS and within a host.
+using HelloChallenge = std::array<std::byte, 16>;
+// An HMAC, cut to 16 bytes.
+using HelloProof = std::array<std::byte, 16>;
 
 // For a link that goes on over UDP.
 struct UdpOffer {
@@ -44,6 +52,7 @@ struct Hello {
   Epoch epoch;
   uint32_t hop = 0;  // kRing: 0 = coordinator to the first stage, i = stage i-1 to i, n = the last to the coordinator
   uint64_t model_hash = 0;
+  // The plan's. It is not sent: an acceptor sets it once it has checked the proof.
   RingKey key{};
   std::string from;                // the member that dials; "coordinator" for the coordinator's own ends
   std::string to;                  // the member that is dialed
@@ -51,6 +60,9 @@ struct Hello {
   std::optional<UdpOffer> udp;     // the link is to go over UDP
   // What the plan wishes. Both ends know it from the plan: it is not sent.
   Transport transport = Transport::kAuto;
+  // Of a hello that came in.
+  HelloProof proof{};
+  Hash256 said{};  // what both proofs are about: the challenge and the rest of the hello
   bool operator==(const Hello&) const = default;
 };
 
@@ -60,23 +72,33 @@ struct HelloReply {
   uint32_t features = kFeatureNone;
   std::string refusal;  // empty: welcome
   std::optional<UdpOffer> udp;
+  bool proven = false;  // of one that came in: its sender knows the key and has read the hello
   bool operator==(const HelloReply&) const = default;
 };
 
-std::vector<std::byte> EncodeHello(const Hello& hello);
-// kDataLoss. Names are cut to printable ASCII.
-StatusOr<Hello> DecodeHello(std::span<const std::byte> payload);
-std::vector<std::byte> EncodeHelloReply(const HelloReply& reply);
-StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload);
+// What an acceptor says first where it has a challenge.
+std::vector<std::byte> EncodeChallenge(const HelloChallenge& challenge);
+// kDataLoss; kFailedPrecondition: the acceptor speaks another protocol.
+StatusOr<HelloChallenge> DecodeChallenge(std::span<const std::byte> payload);
 
-// The whole frame that carries a hello or an answer.
+// With the proof that hello.key makes. `said`, if not null, becomes what the answer's proof is about.
+std::vector<std::byte> EncodeHello(const Hello& hello, const HelloChallenge& challenge = {}, Hash256* said = nullptr);
+// Its proof is not checked yet. kDataLoss. Names are cut to printable ASCII.
+StatusOr<Hello> DecodeHello(std::span<const std::byte> payload, const HelloChallenge& challenge = {});
+// Whether a hello that came in was made by somebody who knows this key, for this connection.
+bool Proves(const Hello& hello, const RingKey& key);
+
+// `hello` is the one that is answered: its proof has been checked and its key set, or else the answer refuses it and
+// proves nothing.
+std::vector<std::byte> EncodeHelloReply(const HelloReply& reply, const Hello& hello);
+// The answer to a hello with this key. kDataLoss.
+StatusOr<HelloReply> DecodeHelloReply(std::span<const std::byte> payload, const RingKey& key, const Hash256& said);
+
+// The whole frame that carries a challenge, a hello or an answer.
 std::vector<std::byte> HelloFrame(std::span<const std::byte> payload, Epoch epoch = {});
 
 // Whether a certificate's owner may be the member of this name: a worker of that name, or the coordinator for its own
 // ends ("coordinator", "local"). kFailedPrecondition.
 Status CheckMember(const Principal& who, const std::string& member);
-
-// Compares in constant time.
-bool SameKey(const RingKey& a, const RingKey& b);
 
 }  // namespace gyre

@@ -13,6 +13,7 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "transport/hkdf.h"
 #include "transport/local_socket.h"
 #include "transport/tcp_link.h"
 
@@ -20,12 +21,12 @@ namespace gyre {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr auto kBackOff = milliseconds(100);  // where no descriptor is left
 constexpr size_t kAcceptsATurn = 64;
 // Before its hello is whole: two flights of TLS with a certificate, and the hello.
 constexpr size_t kMaxReceived = 32 << 10;
+constexpr auto kTick = milliseconds(250);
 constexpr auto kTurn = milliseconds(10);  // between two looks whether a handshake that waits may begin
 
 Caller CallerOf(const sockaddr_storage& from) {
@@ -144,7 +145,7 @@ void HelloReader::Turn() {
     if (fds[1 + l].revents != 0) AcceptSome(listeners[l]);
   }
   if (Clock::now() >= next_tick_) {
-    next_tick_ = After(seconds(1));
+    next_tick_ = After(kTick);
     options_.on_tick();
   }
 }
@@ -191,7 +192,16 @@ void HelloReader::OnConnection(Fd fd, Caller caller) {
   c.fd = std::move(fd);
   c.caller = std::move(caller);
   c.until = After(options_.hello_timeout);
-  // Its hello is often here already: then it never stands among those that may give way.
+  // Where others may listen, what they hear shall open nothing.
+  if (!c.caller.local && options_.identity == nullptr) {
+    RandomBytes(c.challenge);
+    const Status asked = SendWithFds(c.fd.get(), HelloFrame(EncodeChallenge(c.challenge)), {});
+    if (!asked.ok()) {
+      Refuse(c, Message(asked));
+      return pending_.pop_back();
+    }
+  }
+  // A hello that needs no challenge is often here already: then it never stands among those that may give way.
   if (Read(c)) pending_.pop_back();
 }
 
@@ -208,7 +218,7 @@ bool HelloReader::Read(PendingConnection& c) {
 
 StatusOr<std::optional<size_t>> HelloReader::Receive(PendingConnection& c) {
   const std::span<std::byte> into = std::span(c.bytes).subspan(c.have, c.need - c.have);
-  if (options_.identity != nullptr && !c.caller.local) return ReceiveTls(c, into);
+  if (SpeaksTls(c.caller)) return ReceiveTls(c, into);
   const ssize_t n = ::recv(c.fd.get(), into.data(), into.size(), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<size_t>();
   if (n <= 0) return Unavailable("it ended before its hello was whole");
@@ -248,7 +258,7 @@ bool HelloReader::OnHeader(PendingConnection& c) {
 bool HelloReader::OnPayload(PendingConnection& c) {
   const auto payload = std::span(c.bytes).subspan(kFrameHeaderBytes, c.header.length);
   if (Crc32c(payload) != c.header.payload_crc) return Refuse(c, "the checksum of its hello is wrong");
-  const StatusOr<Hello> hello = DecodeHello(payload);
+  StatusOr<Hello> hello = DecodeHello(payload, c.challenge);
   if (!hello.ok()) return Refuse(c, Message(hello.status()));
   if (hello->protocol != kLinkProtocol) {
     return Refuse(c, fmt::format("it speaks link protocol {}, expected {}", hello->protocol, kLinkProtocol));
@@ -256,7 +266,7 @@ bool HelloReader::OnPayload(PendingConnection& c) {
   if (c.caller.who) handshakes_.Trust(c.caller.address);
   options_.on_hello(
       {.socket = std::move(c.fd), .caller = c.caller, .tls = c.tls != nullptr ? c.tls->TakeSession() : nullptr},
-      *hello);
+      *std::move(hello));
   return true;
 }
 

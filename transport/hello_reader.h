@@ -49,9 +49,9 @@ struct HelloReaderOptions {
   std::shared_ptr<IdentityFolder> identity;  // for TLS on TCP connections; null: without
   HandshakeLimits handshakes;
   // All of these are called on the reader's thread and must not block.
-  std::function<void(Connection, const Hello&)> on_hello;
+  std::function<void(Connection, Hello)> on_hello;
   std::function<void(const Caller&, const std::string& why)> on_refused;
-  std::function<void()> on_tick;  // at least once a second
+  std::function<void()> on_tick;  // at least every quarter of a second
 };
 
 class HelloReader {
@@ -76,6 +76,7 @@ class HelloReader {
     Caller caller;
     Deadline until;
     std::unique_ptr<TlsReceiver> tls;
+    HelloChallenge challenge{};
     bool waits = false;  // for its turn to begin the handshake
     FrameHeader header;
     std::array<std::byte, kFrameHeaderBytes + kMaxHello> bytes{};
@@ -89,6 +90,7 @@ class HelloReader {
   void Turn();
   void AcceptSome(int listener);
   void OnConnection(Fd fd, Caller caller);
+  bool SpeaksTls(const Caller& caller) const { return options_.identity != nullptr && !caller.local; }
   // True: it is done with, one way or the other.
   bool Read(PendingConnection& c);
   // Bytes of the hello into its place: how many; nullopt: none are there. kUnavailable: it ended.

@@ -37,6 +37,7 @@ struct RingPortStats {
   uint64_t accepted = 0;  // hellos that may be claimed
   uint64_t refused = 0;   // garbage, silence, wrong key, displaced by others
   size_t waiting = 0;     // unclaimed now
+  size_t keys = 0;        // of plans, known now
 };
 
 // Thread-safe. Throws nothing: where descriptors, threads or memory run out, kResourceExhausted.
@@ -66,11 +67,11 @@ class RingPort {
   virtual void SetWeightsHandler(const RingKey& key, BulkHandler handler) {
     static_cast<void>(key), static_cast<void>(handler);
   }
-  // The key of a plan's ring and bulk links, which its hellos must have; those of the plan before stay welcome, older
-  // ones do not. Links that wait with another key are dropped, and so are those that were verified by the key of
-  // another term.
+  // The key of a plan's ring and bulk links, which its hellos must prove. It is known until a Cancel of its plan, or
+  // the second plan after it. Links that wait with another key are dropped, and so are those that were verified by the
+  // key of another term.
   virtual void SetKey(Epoch epoch, const RingKey& key) = 0;
-  // Ends waits for a hop of this epoch or an older one of the term, and drops its unclaimed links.
+  // Ends waits for a hop of this epoch or an older one of the term, and drops its unclaimed links and its key.
   virtual void Cancel(Epoch epoch) = 0;
   virtual RingPortStats stats() const = 0;
 };

@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket) {
+StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket, const Hello& hello) {
   GYRE_ASSIGN_OR_RETURN(const Fd memory, MakeShmMemory());
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -26,15 +26,17 @@ StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket) {
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream,
                         MakeShmStream(ShmSide::kAcceptor, memory.get(), std::move(bells)));
   const int fds[] = {memory.get(), theirs.get()};
-  GYRE_RETURN_IF_ERROR(SendWithFds(connection, HelloFrame(EncodeHelloReply({})), fds));
+  GYRE_RETURN_IF_ERROR(SendWithFds(connection, HelloFrame(EncodeHelloReply({}, hello)), fds));
   return stream;
 }
 
+namespace {
+
+// The dialer's hello and its answer, with up to `most` descriptors that come beside it.
 StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline, const std::function<bool()>& stopped,
                               std::vector<Fd>* fds, size_t most) {
-  GYRE_RETURN_IF_ERROR(SendWithFds(socket, HelloFrame(EncodeHello(hello), hello.epoch), {}));
-  std::vector<Fd> none;
-  if (fds == nullptr) fds = &none;
+  Hash256 said;
+  GYRE_RETURN_IF_ERROR(SendWithFds(socket, HelloFrame(EncodeHello(hello, {}, &said), hello.epoch), {}));
   std::array<std::byte, kFrameHeaderBytes> head{};
   GYRE_RETURN_IF_ERROR(ReceiveWithFds(socket, head, fds, most, deadline, stopped));
   GYRE_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(head, kMaxHello));
@@ -42,14 +44,17 @@ StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline,
   std::vector<std::byte> payload(header.length);
   GYRE_RETURN_IF_ERROR(ReceiveWithFds(socket, payload, fds, most, deadline, stopped));
   if (Crc32c(payload) != header.payload_crc) return DataLoss("the checksum of its answer is wrong");
-  return DecodeHelloReply(payload);
+  return DecodeHelloReply(payload, hello.key, said);
 }
+
+}  // namespace
 
 StatusOr<ShmAnswer> SayHelloForMemory(Fd socket, const Hello& hello, Deadline deadline,
                                       const std::function<bool()>& stopped) {
   std::vector<Fd> fds;
   GYRE_ASSIGN_OR_RETURN(const HelloReply reply, SayHello(socket.get(), hello, deadline, stopped, &fds, 2));
   if (!reply.refusal.empty()) return ShmAnswer{.stream = nullptr, .refusal = reply.refusal};
+  if (!reply.proven) return FailedPrecondition("it welcomes this process, but does not know the ring's key");
   if (fds.size() != 2) return DataLoss("its welcome came with {} descriptors, expected 2", fds.size());
   ShmBells bells{.data = std::move(socket), .room = std::move(fds[1])};
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream,

@@ -3,7 +3,7 @@
 
 #include <functional>
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -13,20 +13,17 @@
 
 namespace gyre {
 
-// The dialer's hello over a fresh socket and its answer, with up to `most` descriptors that come beside it.
-// kUnavailable: there was none; kDataLoss, kCancelled, kDeadlineExceeded.
-StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline, const std::function<bool()>& stopped,
-                              std::vector<Fd>* fds = nullptr, size_t most = 0);
-
-// The acceptor's answer to a hello that it takes. An error: the dialer was told nothing, and its socket is closed.
-StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket);
+// The acceptor's answer to a hello that it takes, with the proof of its key. An error: the dialer was told nothing, and
+// its socket is closed.
+StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket, const Hello& hello);
 
 struct ShmAnswer {
   std::unique_ptr<ByteStream> stream;  // null: refused
   std::string refusal;
 };
 // The dialer's side, as long as the acceptor takes to claim the hop. kUnavailable: there was no answer, another carrier
-// may have one; kDataLoss, kResourceExhausted: what came with the welcome can't be used; kCancelled, kDeadlineExceeded.
+// may have one; kDataLoss, kResourceExhausted: what came with the welcome can't be used; kFailedPrecondition: it proves
+// nothing; kCancelled, kDeadlineExceeded.
 StatusOr<ShmAnswer> SayHelloForMemory(Fd socket, const Hello& hello, Deadline deadline,
                                       const std::function<bool()>& stopped);
 

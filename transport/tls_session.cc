@@ -90,6 +90,7 @@ Status TlsSession::CheckPeerNow() {
   if (!check_) return absl::OkStatus();
   if (certificate == nullptr) return FailedPrecondition("TLS: it has no certificate");
   GYRE_ASSIGN_OR_RETURN(peer_, check_(certificate.get()));
+  peer_serial_ = SerialOf(certificate.get());
   return absl::OkStatus();
 }
 

@@ -44,6 +44,7 @@ class TlsSession {
   StatusOr<bool> Handshake();
   // Once the handshake is done. Its name is empty where the peer has no certificate.
   const Principal& peer() const { return peer_; }
+  const std::string& peer_serial() const { return peer_serial_; }  // of the peer's certificate; "" where it has none
 
   // Takes bytes that came from the peer.
   Status Feed(std::span<const std::byte> bytes);
@@ -67,6 +68,7 @@ class TlsSession {
   std::string protocol_;
   CheckPeer check_;
   Principal peer_;
+  std::string peer_serial_;
   Mutex mutex_;  // OpenSSL's state is one for both directions
   SslPtr ssl_ GYRE_GUARDED_BY(mutex_);
   uint64_t records_ GYRE_GUARDED_BY(mutex_) = 0;

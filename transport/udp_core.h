@@ -27,6 +27,10 @@ namespace gyre {
 
 // How long a closed link goes on to send what it has, after the last progress.
 inline constexpr auto kUdpLinger = std::chrono::seconds(30);
+// A link whose peer says nothing for so long is broken.
+inline constexpr auto kUdpSilence = std::chrono::seconds(35);
+// An acknowledgement may wait so long for others.
+inline constexpr auto kUdpAckDelay = std::chrono::milliseconds(5);
 
 // What both ends of a link have agreed on.
 struct UdpKeys {

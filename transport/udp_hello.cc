@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include "base/coding.h"
+#include "transport/plan_key.h"
 
 namespace gyre {
 
@@ -40,7 +41,7 @@ StatusOr<UdpKeys> UdpGreeting::Keys(const RingKey& key, const UdpOffer& peer, bo
     both.Put(offer->link);
     both.PutBytes(offer->share.data(), offer->share.size());
   }
-  const Hash256 root = HmacSha256(std::as_bytes(std::span("gyre udp 1", 10)), {shared, std::as_bytes(std::span(key))});
+  const Hash256 root = HkdfExtract("gyre udp 1", {shared, UdpKey(key)});
   const Hash256 context_hash = Sha256(both.bytes());
   const Hash256 to_acceptor = HkdfExpand(root, "to acceptor", context_hash);
   const Hash256 to_dialer = HkdfExpand(root, "to dialer", context_hash);

@@ -22,6 +22,7 @@ struct UdpLinkFacts {
   // The connection that hello and answer went over: it stays open and carries nothing, and its end says that the peer's
   // process has ended. May be none.
   Fd connection;
+  UdpAddress local;  // this end's of that connection, from which datagrams leave too; without a size: any
   std::unique_ptr<Link>
       keeps_open;  // the link that hello and answer went over, if `connection` is a copy of its socket
 };
@@ -35,7 +36,7 @@ class UdpHost {
   virtual ~UdpHost() = default;
 
   virtual uint16_t port() const = 0;
-  // The acceptor's end. The dialer's first datagram says where it is.
+  // The acceptor's end. The dialer's first datagram says where it is; answers come from the address that it asked.
   virtual StatusOr<std::unique_ptr<ByteStream>> Accept(UdpLinkFacts facts) = 0;
   // The dialer's end, once the acceptor has answered. `stopped` is asked every 50 ms. kUnavailable: nothing came over
   // UDP for 5 s; kDeadlineExceeded, kCancelled.

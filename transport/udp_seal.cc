@@ -1,52 +1,21 @@
 #include "transport/udp_seal.h"
 
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
 
 #include <cstring>
 #include <new>
-#include <vector>
 
 namespace gyre {
 namespace {
 
-const unsigned char* Raw(const std::byte* p) { return reinterpret_cast<const unsigned char*>(p); }
 unsigned char* Raw(std::byte* p) { return reinterpret_cast<unsigned char*>(p); }
-ByteSpan BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-std::vector<std::byte> Join(std::initializer_list<ByteSpan> parts) {
-  std::vector<std::byte> all;
-  for (ByteSpan part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
+const unsigned char* Raw(const std::byte* p) { return reinterpret_cast<const unsigned char*>(p); }
 
 void Must(bool ok) {
   if (!ok) throw std::bad_alloc();
 }
 
 }  // namespace
-
-Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts) {
-  const auto all = Join(parts);
-  Hash256 out;
-  unsigned size = out.size();
-  Must(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), Raw(all.data()), all.size(), Raw(out.data()),
-            &size) != nullptr);
-  return out;
-}
-
-Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan context) {
-  const std::byte one[] = {std::byte{1}};
-  return HmacSha256(secret, {BytesOf(label), context, one});
-}
-
-bool SameBytes(ByteSpan a, ByteSpan b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
-void RandomBytes(std::span<std::byte> out) { Must(RAND_bytes(Raw(out.data()), static_cast<int>(out.size())) == 1); }
 
 void PacketCipher::Free::operator()(evp_cipher_ctx_st* context) const { EVP_CIPHER_CTX_free(context); }
 

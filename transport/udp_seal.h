@@ -1,31 +1,21 @@
-// The cryptography of UDP links (docs/wire.md, "UDP"): HMAC and HKDF with SHA-256 (RFC 2104, 5869), packets sealed by
-// AES-256-GCM whose keys are renewed as the link goes on. OpenSSL's, under names of our own.
+// The seal of UDP links (docs/wire.md, "UDP"): packets sealed by AES-256-GCM, whose keys are renewed as the link goes
+// on. All functions here throw std::bad_alloc where OpenSSL has no memory.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 
-#include "base/sha256.h"
-#include "transport/link.h"
+#include "transport/hkdf.h"
 
 struct evp_cipher_ctx_st;
 
 namespace gyre {
 
 inline constexpr size_t kSealTag = 16;
-
-// HMAC of the parts, one after the other. All functions here throw std::bad_alloc where OpenSSL has no memory.
-Hash256 HmacSha256(ByteSpan key, std::initializer_list<ByteSpan> parts);
-// HKDF-Expand to 32 bytes with the info `label` followed by `context`.
-Hash256 HkdfExpand(const Hash256& secret, std::string_view label, ByteSpan context = {});
-bool SameBytes(ByteSpan a, ByteSpan b);  // in constant time
-void RandomBytes(std::span<std::byte> out);
 
 // One key, in one direction. Not thread-safe.
 class PacketCipher {

@@ -69,6 +69,15 @@ UdpAddress ToUdpAddress(const sockaddr* address, socklen_t size) {
   return out;
 }
 
+StatusOr<UdpAddress> LocalAddressOf(int socket) {
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) {
+    return Unavailable("{}", std::strerror(errno));
+  }
+  return ToUdpAddress(reinterpret_cast<const sockaddr*>(&own), size);
+}
+
 std::string FormatUdpAddress(const UdpAddress& address) {
   const SocketAddress a = ToSocket(address, 0);
   char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "0";
@@ -108,54 +117,60 @@ void UdpBatch::Clear() {
   groups_.clear();
 }
 
+StatusOr<UdpSocket> UdpSocket::Make(int family) {
+  UdpSocket s;
+  s.family_ = family;
+  s.fd_ = Fd(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!s.fd_.ok()) return ResourceExhausted("no UDP socket: {}", std::strerror(errno));
+  const auto set = [&s](int level, int name, int value) {
+    ::setsockopt(s.fd_.get(), level, name, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_RCVBUF, kSocketBuffer);
+  set(SOL_SOCKET, SO_SNDBUF, kSocketBuffer);
+  set(SOL_UDP, UDP_GRO, 1);
+  set(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+  if (family == AF_INET6) set(IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+  return s;
+}
+
 StatusOr<UdpSocket> UdpSocket::Open(const std::string& listen) {
-  HostPort at;
-  if (!listen.empty()) {
-    GYRE_ASSIGN_OR_RETURN(at, ParseHostPort(listen));
-  }
+  GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(listen));
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  const auto open = [&](const sockaddr* address, socklen_t size, UdpSocket* s) -> Status {
-    s->family_ = address->sa_family;
-    s->fd_ = Fd(::socket(s->family_, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!s->fd_.ok()) return ResourceExhausted("no UDP socket: {}", std::strerror(errno));
-    const auto set = [s](int level, int name, int value) {
-      ::setsockopt(s->fd_.get(), level, name, &value, sizeof value);
-    };
-    set(SOL_SOCKET, SO_RCVBUF, kSocketBuffer);
-    set(SOL_SOCKET, SO_SNDBUF, kSocketBuffer);
-    set(SOL_UDP, UDP_GRO, 1);
-    set(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-    if (s->family_ == AF_INET6) {
-      set(IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
-      if (listen.empty()) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    }
-    sockaddr_storage bound{};
-    socklen_t bound_size = sizeof bound;
-    if (::bind(s->fd_.get(), address, size) != 0 ||
-        ::getsockname(s->fd_.get(), reinterpret_cast<sockaddr*>(&bound), &bound_size) != 0) {
-      return Unavailable("cannot take datagrams at {}: {}", listen, std::strerror(errno));
-    }
-    s->port_ = ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
-    return absl::OkStatus();
-  };
-  UdpSocket socket;
-  if (listen.empty()) {
-    sockaddr_in6 v6{};
-    v6.sin6_family = AF_INET6;
-    sockaddr_in v4{};
-    v4.sin_family = AF_INET;
-    if (open(reinterpret_cast<const sockaddr*>(&v6), sizeof v6, &socket).ok()) return socket;
-    GYRE_RETURN_IF_ERROR(open(reinterpret_cast<const sockaddr*>(&v4), sizeof v4, &socket));
-    return socket;
-  }
   addrinfo* list = nullptr;
   if (const int e = getaddrinfo(at.host.c_str(), std::to_string(at.port).c_str(), &hints, &list); e != 0) {
     return Unavailable("{}: {}", listen, gai_strerror(e));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> free(list, freeaddrinfo);
-  GYRE_RETURN_IF_ERROR(open(list->ai_addr, list->ai_addrlen, &socket));
+  GYRE_ASSIGN_OR_RETURN(UdpSocket socket, Make(list->ai_family));
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (::bind(socket.fd_.get(), list->ai_addr, list->ai_addrlen) != 0 ||
+      ::getsockname(socket.fd_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    return Unavailable("cannot take datagrams at {}: {}", listen, std::strerror(errno));
+  }
+  socket.port_ = ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
+  // Only now, so that a port that is taken is found: connected sockets of this process share it.
+  const int on = 1;
+  ::setsockopt(socket.fd_.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+  return socket;
+}
+
+StatusOr<UdpSocket> UdpSocket::Connect(const UdpAddress& from, const UdpAddress& to) {
+  const SocketAddress peer = ToSocket(to, 0);
+  GYRE_ASSIGN_OR_RETURN(UdpSocket socket, Make(peer.at.ss_family));
+  const SocketAddress own = ToSocket(from, 0);
+  const int on = 1;
+  ::setsockopt(socket.fd_.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+  if (own.at.ss_family == peer.at.ss_family &&
+      ::bind(socket.fd_.get(), reinterpret_cast<const sockaddr*>(&own.at), own.size) != 0) {
+    return Unavailable("cannot take datagrams at {}: {}", FormatUdpAddress(from), std::strerror(errno));
+  }
+  if (::connect(socket.fd_.get(), reinterpret_cast<const sockaddr*>(&peer.at), peer.size) != 0) {
+    return Unavailable("{}: {}", FormatUdpAddress(to), std::strerror(errno));
+  }
+  socket.peer_ = to;
   return socket;
 }
 
@@ -167,8 +182,10 @@ bool UdpSocket::SendGroup(const UdpBatch& batch, const UdpBatch::Group& group, b
     iovec part{.iov_base = batch.bytes_.get() + group.offset + at, .iov_len = std::min(step, group.bytes - at)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
     msghdr message{};
-    message.msg_name = &to.at;
-    message.msg_namelen = to.size;
+    if (group.to != peer_) {
+      message.msg_name = &to.at;
+      message.msg_namelen = to.size;
+    }
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     if (whole && group.count > 1) {

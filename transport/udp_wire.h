@@ -18,6 +18,8 @@ namespace gyre {
 
 // sockaddr_in and sockaddr_in6 only.
 UdpAddress ToUdpAddress(const sockaddr* address, socklen_t size);
+// This end's address of a connected socket. kUnavailable.
+StatusOr<UdpAddress> LocalAddressOf(int socket);
 // "HOST:PORT".
 std::string FormatUdpAddress(const UdpAddress& address);
 // The same host, another port.
@@ -48,9 +50,11 @@ class UdpBatch {
 
 class UdpSocket {
  public:
-  // "HOST:PORT"; an empty host: all addresses, of both families where the system has both. Where the port is taken:
-  // kUnavailable. Datagrams are never cut into fragments.
+  // At "HOST:PORT". Where the port is taken: kUnavailable. Datagrams are never cut into fragments.
   static StatusOr<UdpSocket> Open(const std::string& listen);
+  // Takes and sends datagrams of one peer only. `from` may be where another socket of this user listens, which gets
+  // what others send; without a size or port: any.
+  static StatusOr<UdpSocket> Connect(const UdpAddress& from, const UdpAddress& to);
   int fd() const { return fd_.get(); }
   uint16_t port() const { return port_; }
 
@@ -59,11 +63,13 @@ class UdpSocket {
   void Send(const UdpBatch& batch, const std::function<void(size_t)>& too_large) const;
 
  private:
+  static StatusOr<UdpSocket> Make(int family);
   bool SendGroup(const UdpBatch& batch, const UdpBatch::Group& group, bool whole, int* error) const;
 
   Fd fd_;
   uint16_t port_ = 0;
   int family_ = 0;
+  UdpAddress peer_;  // of a connected one
 };
 
 // Takes datagrams in, many with one call. One thread.

@@ -14,16 +14,18 @@ bool StillWaits(int socket) {
   return ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-KeyCheck UnclaimedLinks::Check(const Hello& hello) const {
+KeyCheck UnclaimedLinks::Check(Hello* hello) const {
   MutexLock lock(&mutex_);
   return CheckLocked(hello);
 }
 
-KeyCheck UnclaimedLinks::CheckLocked(const Hello& hello) const {
-  if (keys_.empty() || hello.epoch.term != term_) return KeyCheck::kUnknownTerm;
-  const auto it = keys_.find(hello.epoch.number);
-  if (it != keys_.end()) return SameKey(hello.key, it->second) ? KeyCheck::kRight : KeyCheck::kWrong;
-  return hello.epoch.number > keys_.rbegin()->first ? KeyCheck::kUnknownPlan : KeyCheck::kWrong;
+KeyCheck UnclaimedLinks::CheckLocked(Hello* hello) const {
+  if (newest_ == 0 || hello->epoch.term != term_) return KeyCheck::kUnknownTerm;
+  if (hello->epoch.number > newest_) return KeyCheck::kUnknownPlan;
+  const auto it = keys_.find(hello->epoch.number);
+  if (it == keys_.end() || !Proves(*hello, it->second)) return KeyCheck::kWrong;
+  hello->key = it->second;
+  return KeyCheck::kRight;
 }
 
 bool UnclaimedLinks::Add(UnclaimedLink link) {
@@ -34,9 +36,9 @@ bool UnclaimedLinks::Add(UnclaimedLink link) {
   {
     MutexLock lock(&mutex_);
     if (CancelledLocked(link.hello.epoch)) return false;
-    const KeyCheck check = CheckLocked(link.hello);
-    link.verified = link.link != nullptr || check == KeyCheck::kRight;
-    wrong = !link.verified && check == KeyCheck::kWrong;
+    const KeyCheck check = link.link != nullptr ? KeyCheck::kRight : CheckLocked(&link.hello);
+    link.verified = check == KeyCheck::kRight;
+    wrong = check == KeyCheck::kWrong;
     if (!wrong && link.link == nullptr) {
       displaced = MakeRoom(link);
       const auto verified = std::count_if(links_.begin(), links_.end(), [](const auto& l) { return l.verified; });
@@ -111,15 +113,25 @@ std::vector<UnclaimedLink> UnclaimedLinks::SetKey(Epoch epoch, const RingKey& ke
   Links wrong, bulk;
   {
     MutexLock lock(&mutex_);
-    if (term_ != epoch.term) keys_.clear();
+    if (CancelledLocked(epoch)) return {};
+    if (term_ != epoch.term) {
+      keys_.clear();
+      newest_ = 0;
+    }
     term_ = epoch.term;
+    newest_ = std::max(newest_, epoch.number);
     keys_[epoch.number] = key;
     while (keys_.size() > kKeys) keys_.erase(keys_.begin());
-    wrong = Take([&](const UnclaimedLink& l) GYRE_NO_ANALYSIS {
-      if (l.link != nullptr) return false;
-      return l.hello.epoch.term == term_ ? CheckLocked(l.hello) == KeyCheck::kWrong : l.verified;
-    });
-    for (UnclaimedLink& l : links_) l.verified = l.link != nullptr || CheckLocked(l.hello) == KeyCheck::kRight;
+    std::set<uint64_t> refused;
+    for (UnclaimedLink& l : links_) {
+      if (l.link != nullptr) continue;
+      const KeyCheck check = CheckLocked(&l.hello);
+      if (check == KeyCheck::kWrong || (check != KeyCheck::kRight && l.hello.epoch.term != term_ && l.verified)) {
+        refused.insert(l.id);
+      }
+      l.verified = check == KeyCheck::kRight;
+    }
+    wrong = Take([&refused](const UnclaimedLink& l) { return refused.count(l.id) > 0; });
     bulk = Take([](const UnclaimedLink& l) { return l.hello.role == LinkRole::kBulk && l.verified; });
   }
   Refuse(wrong, "its hello has a wrong key");
@@ -147,6 +159,7 @@ void UnclaimedLinks::Cancel(Epoch epoch) {
   Links dropped;  // they close without the lock
   MutexLock lock(&mutex_);
   if (cancelled_.term != epoch.term || cancelled_.number < epoch.number) cancelled_ = epoch;
+  if (epoch.term == term_) keys_.erase(keys_.begin(), keys_.upper_bound(epoch.number));
   dropped = Take([&](const UnclaimedLink& l) GYRE_NO_ANALYSIS { return CancelledLocked(l.hello.epoch); });
   changed_.SignalAll();
 }
@@ -159,6 +172,11 @@ bool UnclaimedLinks::Cancelled(Epoch epoch) const {
 size_t UnclaimedLinks::size() const {
   MutexLock lock(&mutex_);
   return links_.size();
+}
+
+size_t UnclaimedLinks::keys() const {
+  MutexLock lock(&mutex_);
+  return keys_.size();
 }
 
 }  // namespace gyre

@@ -35,7 +35,8 @@ struct UnclaimedLink {
 // A dialer that waits to be claimed sends nothing: what can be read is its end, or garbage.
 bool StillWaits(int socket);
 
-// kUnknownPlan: of the term that is known, and newer than all plans that are. kWrong: also of a plan that is gone.
+// kUnknownPlan: of the term that is known, and newer than all plans that are or were. kWrong: also of a plan that is
+// gone.
 enum class KeyCheck { kUnknownTerm, kUnknownPlan, kWrong, kRight };
 
 // Thread-safe. `on_refused` is called without a lock, by the thread that found the reason.
@@ -49,7 +50,8 @@ class UnclaimedLinks {
   };
   explicit UnclaimedLinks(Options options) : options_(std::move(options)) {}
 
-  KeyCheck Check(const Hello& hello) const;
+  // kRight: hello->key is the plan's from now on.
+  KeyCheck Check(Hello* hello) const;
   // False: its plan was given up, its key is wrong, or too many wait.
   bool Add(UnclaimedLink link);
   // Waits for the hop that `expected` names. kDeadlineExceeded, kCancelled.
@@ -57,19 +59,20 @@ class UnclaimedLinks {
   // Drops those with another key of this plan, and those that were verified by another term's. What comes back are the
   // bulk links that waited for this key.
   std::vector<UnclaimedLink> SetKey(Epoch epoch, const RingKey& key);
-  // Ends waits for a hop of this epoch or an older one of the term, and drops its links.
+  // Ends waits for a hop of this epoch or an older one of the term, and drops its links and keys.
   void Cancel(Epoch epoch);
   bool Cancelled(Epoch epoch) const;
   // Drops those whose dialer has gone, and those that waited too long for the key of their term.
   void DropDead();
   size_t size() const;
+  size_t keys() const;  // that are known now
 
  private:
   using Links = std::list<UnclaimedLink>;
-  // A plan may be prepared while links of the one before are still being made.
+  // Those of the running plan and of one that is being prepared.
   static constexpr size_t kKeys = 2;
 
-  KeyCheck CheckLocked(const Hello& hello) const GYRE_REQUIRES(mutex_);
+  KeyCheck CheckLocked(Hello* hello) const GYRE_REQUIRES(mutex_);
   bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
     return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
   }
@@ -84,7 +87,8 @@ class UnclaimedLinks {
   Links links_ GYRE_GUARDED_BY(mutex_);  // the oldest first
   uint64_t next_id_ GYRE_GUARDED_BY(mutex_) = 1;
   Epoch cancelled_ GYRE_GUARDED_BY(mutex_);
-  uint64_t term_ GYRE_GUARDED_BY(mutex_) = 0;
+  uint64_t term_ GYRE_GUARDED_BY(mutex_) = 0;    // of the keys
+  uint64_t newest_ GYRE_GUARDED_BY(mutex_) = 0;  // plan of the term whose key was known; 0 = no term is known
   std::map<uint64_t, RingKey> keys_ GYRE_GUARDED_BY(mutex_);  // of the term, by the plan's number
 };
 

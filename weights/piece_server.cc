@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "transport/pieces.h"
+#include "transport/probe.h"
 
 namespace gyre {
 namespace {
@@ -103,6 +104,7 @@ void PieceServer::WaitForTurn(uint64_t bytes) {
 }
 
 Status PieceServer::Answer(Link& link, const Frame& frame, std::vector<std::byte>* buffer) {
+  if (frame.header.kind == FrameKind::kProbe) return AnswerProbe(link, frame, After(kPatience));
   if (frame.header.kind != FrameKind::kPullPiece) {
     return DataLoss("a frame of kind {} came, expected a request for a piece", static_cast<int>(frame.header.kind));
   }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "model/quoted.h"
+#include "transport/probe.h"
 
 namespace gyre {
 
@@ -62,6 +63,16 @@ void WeightStock::SetKey(const RingKey& key) {
   server_.SetKey(key);
   MutexLock lock(&mutex_);
   key_ = key;
+}
+
+LinkSpeed WeightStock::Probe(const WeightSource& peer, const std::string& name, Transport transport) {
+  Hello hello{
+      .role = LinkRole::kWeights, .epoch = kWeightsEpoch, .from = name, .to = peer.name, .transport = transport};
+  {
+    MutexLock lock(&mutex_);
+    hello.key = key_;
+  }
+  return ProbeLink(*port_, peer.address, hello);
 }
 
 void WeightStock::SetStore(std::shared_ptr<PieceStore> store) {

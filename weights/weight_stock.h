@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/measured.h"
 #include "base/mutex.h"
 #include "base/stage_control.h"
 #include "base/status.h"
@@ -64,6 +65,8 @@ class WeightStock {
   PieceServer& server() { return server_; }
   // The key of links for weights, to others and from them.
   void SetKey(const RingKey& key);
+  // How fast the link to another process of the cluster is. Blocks for some seconds at most.
+  LinkSpeed Probe(const WeightSource& peer, const std::string& name, Transport transport);
   // What this process has; null: nothing is known of its model's pieces.
   void SetStore(std::shared_ptr<PieceStore> store);
   std::shared_ptr<PieceStore> store();

@@ -6,10 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned.h"
 #include "base/step.h"
 #include "kernels/ops.h"
-#include "worker/experts.h"
 #include "worker/layer.h"
 
 namespace gyre {
@@ -27,12 +25,15 @@ inline void AddRows(RowClass row_class, size_t rows, std::vector<ClassRun>* runs
 // Positions, classes and tables of a step's rows, the same for every layer. Rows of one sequence lie together.
 class RowPlaces {
  public:
-  // Takes in all rows, or the logit rows only: those that a request asks an answer of. REQUIRES: a checked batch; it
+  // Brings the tables of a step's sequences to the device: places of all rows. REQUIRES: a checked batch, which
   // outlives the places.
-  void Fill(const StepBatch& batch, bool logit_rows_only);
-  std::span<const KvRow> rows() const { return rows_; }
-  std::span<const size_t> numbers() const { return numbers_; }    // each row's index among the step's
-  std::span<const RowClass> classes() const { return classes_; }  // each row's class
+  void Fill(const StepBatch& batch, Backend& queue);
+  // Of the logit rows only: those that a request asks an answer of.
+  void FillLogitRows(const StepBatch& batch, const RowPlaces& all, Backend& queue);
+  size_t count() const { return host_rows_.size(); }
+  uint32_t end() const { return end_; }                           // above all positions
+  std::span<const KvRow> rows() const { return rows_; }           // on the device
+  std::span<const uint32_t> numbers() const { return numbers_; }  // on the device: each row's index among the step's
   std::span<const ClassRun> runs() const { return runs_; }
   // Each sequence's rows, with its slot of recurrent state (kNoBlock: the model has none).
   struct SequenceRows {
@@ -40,29 +41,47 @@ class RowPlaces {
     BlockId slot = kNoBlock;
   };
   std::span<const SequenceRows> sequences() const { return sequences_; }
-  // cos and sin [rows][dims/2] of a rotary embedding, computed once a step.
+  // cos and sin [rows][dims/2] of a rotary embedding, computed once a step; on the device.
   struct Rotation {
     const float* cos;
     const float* sin;
   };
-  Rotation RotationFor(const RopeSpec& rope);
+  Rotation RotationFor(const RopeSpec& rope, Backend& queue);
+  // AttentionSpec::temperature as a factor of each row; on the device.
+  const float* TemperaturesFor(const AttentionSpec& spec, Backend& queue);
 
  private:
   struct Table {
     RopeSpec rope;
     std::vector<double> frequencies;  // radians a position
-    std::vector<float> cos, sin;
+    DeviceBuffer<double> on_device;
+    DeviceBuffer<float> cos, sin;
     bool fresh = false;
   };
-  std::vector<KvRow> rows_;
-  std::vector<size_t> numbers_;
-  std::vector<RowClass> classes_;
+  struct Temperatures {
+    float temperature;
+    int length;
+    std::vector<float> factors;
+    std::span<const float> on_device;  // of this step, or empty
+  };
+  void Clear();
+  void Add(const SeqRows& s, uint32_t first, uint32_t count, const BlockId* table, size_t before);
+  void Upload(Backend& queue);
+
+  uint32_t end_ = 0;
+  std::vector<const BlockId*> tables_;  // of each sequence, on the device
+  std::vector<KvRow> host_rows_;
+  std::vector<uint32_t> host_numbers_;
+  std::span<const KvRow> rows_;
+  std::span<const uint32_t> numbers_;
   std::vector<ClassRun> runs_;
   std::vector<SequenceRows> sequences_;
-  std::vector<std::unique_ptr<Table>> tables_;
+  std::vector<std::unique_ptr<Table>> rotations_;
+  std::vector<std::unique_ptr<Temperatures>> temperatures_;
 };
 
-// Scratch of one stage; grows to the largest step and stays. Not thread-safe.
+// Calls ops on the queue of a stage, with scratch that grows to the largest step and stays. All rows lie on the device.
+// Not thread-safe.
 class Forward {
  public:
   // exact: quantized weights are multiplied by f32 activations.
@@ -70,8 +89,8 @@ class Forward {
 
   // out [rows][dim] = embedding rows times `scale`.
   void Embed(std::span<const TokenId> ids, const PackedWeight& embedding, float scale, float* out);
-  // What layers with side inputs take them from, of a step's rows: their tokens, and the model's tables, of which rows
-  // are read as they lie in the file.
+  // What layers with side inputs take them from, of a step's rows: their tokens, on the host, and the model's tables,
+  // of which rows are read as they lie in the file.
   void SetTokens(std::span<const TokenId> ids, const WeightView& embedding, float scale, const WeightView& side_tokens);
   // Runs x [rows][dim] through one layer, in place, and stores the keys and values of all rows. The model's last layer
   // then compacts x to `logit_rows` and computes only these; in other layers `logit_rows` is `places` itself.
@@ -114,42 +133,44 @@ class Forward {
   void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
                      std::span<const ClassRun> runs, size_t rows, float* out, size_t out_stride);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
-  // Fills routes_ from what the router sees, [rows][dim].
+  // The experts of each row, from what the router sees, [rows][dim].
   void Route(const Layer& layer, const ExpertSpec& spec, const float* x, size_t rows);
-  // out [rows][dim] = for each row of normed_ the weighted sum of the experts that routes_ has for it.
+  // out [rows][dim] = for each row of normed_ the weighted sum of the experts that Route chose.
   void MixExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out);
   void AddShared(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, float* out);
   // out [rows][dim] = a dense block and experts, each of its own norm of x and under a norm of its own.
   void DenseBesideExperts(const Layer& layer, const ExpertSpec& spec, const RowPlaces& places, const float* x,
                           float* out);
-  // A gated block: its weights, and biases on its three products, null where it has none.
-  struct Block {
-    Backend::Ffn w;
-    const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
-  };
-  void Ffn(const Block& block, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
-  // Calls f for the rows of each run, or once for all rows where the class makes no difference.
+  void Ffn(const Backend::Ffn& w, const float* x, std::span<const ClassRun> runs, Activation activation, Result result);
   // x [rows of places][dim] += the layer's piece of the side input, gated by x.
   void AddSide(const Layer& layer, const RowPlaces& places, float* x);
+  float* Room(DeviceBuffer<float>& buffer, size_t n) { return buffer.EnsureCapacity(backend_.device(), n); }
+  // Leaves the logit rows of x [rows][width] at its front.
+  void Compact(const RowPlaces& logit_rows, size_t width, float* x) {
+    backend_.GatherRows(x, width, logit_rows.numbers(), width, x);
+  }
+  // Calls f for the rows of each run, or once for all rows where the class makes no difference.
   template <typename Fn>  // void(size_t rows, Arithmetic)
   void ForEachClass(std::span<const ClassRun> runs, const Fn& f) const;
   // Multiplies each run's rows of x by each matrix, with the arithmetic of the run's class.
   void Multiply(const float* x, std::span<const ClassRun> runs, std::initializer_list<Backend::Product> products);
   void Multiply(const float* x, std::span<const ClassRun> runs);  // by products_
-  void AddScaled(float* x, float by, float* sum);                 // sum [dim] += by * x; scales x in place
 
   Backend& backend_;
   const size_t dim_;
   const bool exact_;
-  AlignedVector<float> normed_, q_, k_, v_, attended_, result_, mixed_;
-  AlignedVector<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, head_in_, head_out_;
+  DeviceBuffer<float> normed_, q_, k_, v_, attended_, result_, mixed_;
+  DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, head_in_, head_out_;
   std::vector<StateRun> states_;  // of the layer that is computed
-  AlignedVector<float> scores_, gathered_, expert_out_, routed_, gates_, dense_;
-  ExpertRoutes routes_;
+  DeviceBuffer<float> scores_, expert_weights_, expert_out_, shared_weights_, routed_, dense_;
+  DeviceBuffer<uint32_t> experts_;
   // Of SetTokens: embeddings [row][dim], and the tokens' parts of all side inputs [row][side width].
-  AlignedVector<float> embedded_, side_tokens_, side_, side_gate_;
+  std::vector<float> host_embedded_, host_side_tokens_;
+  std::span<const float> embedded_, side_tokens_;  // on the device
+  DeviceBuffer<float> gathered_, side_token_, side_, side_gate_;
   size_t side_width_ = 0;
-  std::vector<ClassRun> expert_runs_;
+  std::vector<Backend::Ffn> mixture_;
+  std::vector<Backend::RowRun> mixture_runs_;
   std::vector<Backend::Product> products_;  // scratch of Multiply
 };
 

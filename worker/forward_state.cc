@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "worker/forward.h"
-#include "worker/forward_scratch.h"
 
 namespace gyre {
 namespace {
@@ -15,56 +14,56 @@ void Forward::MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>>
                             size_t in_stride, std::span<const ClassRun> runs, size_t rows, float* out,
                             size_t out_stride) {
   const size_t k = heads[0]->k, n = heads[0]->n;
-  float *one = EnsureCapacity(head_in_, rows * k), *made = EnsureCapacity(head_out_, rows * n);
+  float *one = Room(head_in_, rows * k), *made = Room(head_out_, rows * n);
   for (size_t h = 0; h < heads.size(); ++h) {
-    CopyColumns(in + h * in_stride, rows, heads.size() * in_stride, k, one, k);
+    backend_.CopyColumns(in + h * in_stride, rows, heads.size() * in_stride, k, one, k);
     Multiply(one, runs, {{*heads[h], made}});
-    CopyColumns(made, rows, n, n, out + h * out_stride, heads.size() * out_stride);
+    backend_.CopyColumns(made, rows, n, n, out + h * out_stride, heads.size() * out_stride);
   }
 }
 
 // Keys and values are never made: a query is brought into the space of what is kept, and a result out of it.
 const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec& spec, RowPlaces& places,
                                    RowPlaces& logit_rows, float* x) {
-  const size_t rows = places.rows().size(), kept = logit_rows.rows().size(), heads = Size(spec.heads),
-               rank = Size(spec.kv_rank), shared = Size(spec.rope.dims), key = Size(spec.key_dim),
-               width = rank + shared, q_dim = key + shared, value = Size(spec.value_dim);
+  const size_t rows = places.count(), kept = logit_rows.count(), heads = Size(spec.heads), rank = Size(spec.kv_rank),
+               shared = Size(spec.rope.dims), key = Size(spec.key_dim), width = rank + shared, q_dim = key + shared,
+               value = Size(spec.value_dim);
   const float eps = layer.spec.norm_eps;
   auto rotate = [&](float* to, RowPlaces& of, int count, size_t stride) {
-    const RowPlaces::Rotation rotation = of.RotationFor(spec.rope);
-    backend_.Rope(to, of.rows().size(), count, static_cast<int>(stride), rotation.cos, rotation.sin, spec.rope.dims / 2,
+    const RowPlaces::Rotation rotation = of.RotationFor(spec.rope, backend_);
+    backend_.Rope(to, of.count(), count, static_cast<int>(stride), rotation.cos, rotation.sin, spec.rope.dims / 2,
                   spec.rope.pairing);
   };
-  float *latent = EnsureCapacity(latent_, rows * rank), *tail = EnsureCapacity(v_, rows * shared);
+  float *latent = Room(latent_, rows * rank), *tail = Room(v_, rows * shared);
   Multiply(normed_.data(), places.runs(),
            {{layer.matrix(Slot::kLatent), latent}, {layer.matrix(Slot::kSharedKey), tail}});
-  backend_.RmsNorm(latent, rows, rank, Data(layer.vector(Slot::kLatentNorm)), eps, latent);
+  backend_.RmsNorm(latent, rows, rank, layer.vector(Slot::kLatentNorm), eps, latent);
   rotate(tail, places, 1, shared);
-  float* k = EnsureCapacity(k_, rows * width);
-  CopyColumns(latent, rows, rank, rank, k, width);
-  CopyColumns(tail, rows, shared, shared, k + rank, width);
+  float* k = Room(k_, rows * width);
+  backend_.CopyColumns(latent, rows, rank, rank, k, width);
+  backend_.CopyColumns(tail, rows, shared, shared, k + rank, width);
   backend_.StoreKv(k, nullptr, places.rows(), layer.pages->view());
   if (kept < rows) {
-    for (float* all : {normed_.data(), x}) Gather(logit_rows.numbers(), dim_, all);
+    for (float* all : {normed_.data(), x}) Compact(logit_rows, dim_, all);
   }
   if (kept == 0) return nullptr;
 
-  float* q = EnsureCapacity(q_, kept * heads * q_dim);
+  float* q = Room(q_, kept * heads * q_dim);
   const float* from = normed_.data();
   if (spec.q_rank > 0) {
-    float* low = EnsureCapacity(in_, kept * Size(spec.q_rank));
+    float* low = Room(in_, kept * Size(spec.q_rank));
     Multiply(normed_.data(), logit_rows.runs(), {{layer.matrix(Slot::kQueryLatent), low}});
-    backend_.RmsNorm(low, kept, Size(spec.q_rank), Data(layer.vector(Slot::kQueryLatentNorm)), eps, low);
+    backend_.RmsNorm(low, kept, Size(spec.q_rank), layer.vector(Slot::kQueryLatentNorm), eps, low);
     from = low;
   }
   Multiply(from, logit_rows.runs(), {{layer.matrix(Slot::kQ), q}});
   rotate(q + key, logit_rows, spec.heads, q_dim);
-  float* wide = EnsureCapacity(convolved_, kept * heads * width);
+  float* wide = Room(convolved_, kept * heads * width);
   MultiplyHeads(layer.key_heads, q, q_dim, logit_rows.runs(), kept, wide, width);
-  CopyColumns(q + key, kept * heads, q_dim, shared, wide + rank, width);
+  backend_.CopyColumns(q + key, kept * heads, q_dim, shared, wide + rank, width);
 
-  float* attended = EnsureCapacity(attended_, kept * heads * rank);
-  AttentionParams params{.heads = spec.heads, .scale = spec.scale};
+  float* attended = Room(attended_, kept * heads * rank);
+  AttentionParams params{.heads = spec.heads, .scale = spec.scale, .end = logit_rows.end()};
   size_t row = 0;
   ForEachClass(logit_rows.runs(), [&](size_t count, Arithmetic arithmetic) {
     params.arithmetic = arithmetic;
@@ -72,17 +71,17 @@ const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec
                        attended + row * heads * rank);
     row += count;
   });
-  float* values = EnsureCapacity(gate_, kept * heads * value);
+  float* values = Room(gate_, kept * heads * value);
   MultiplyHeads(layer.value_heads, attended, rank, logit_rows.runs(), kept, values, value);
   return values;
 }
 
 const float* Forward::ApplyState(const Layer& layer, RowPlaces& places, RowPlaces& logit_rows, float* x) {
-  const size_t rows = places.rows().size(), kept = logit_rows.rows().size(), width = layer.matrix(Slot::kO).k;
+  const size_t rows = places.count(), kept = logit_rows.count(), width = layer.matrix(Slot::kO).k;
   states_.clear();
   for (const RowPlaces::SequenceRows& s : places.sequences())
     states_.push_back({layer.pages->State(s.slot), s.first, s.count});
-  float* out = EnsureCapacity(attended_, rows * width);
+  float* out = Room(attended_, rows * width);
   if (const auto* delta = std::get_if<DeltaNetSpec>(&layer.spec.mixer))
     Mix(layer, *delta, places, out);
   else if (const auto* mamba = std::get_if<Mamba2Spec>(&layer.spec.mixer))
@@ -90,39 +89,37 @@ const float* Forward::ApplyState(const Layer& layer, RowPlaces& places, RowPlace
   else
     Mix(layer, std::get<ShortConvolutionSpec>(layer.spec.mixer), places, out);
   if (kept < rows) {
-    Gather(logit_rows.numbers(), dim_, x);
-    Gather(logit_rows.numbers(), width, out);
+    Compact(logit_rows, dim_, x);
+    Compact(logit_rows, width, out);
   }
   return out;
 }
 
 void Forward::Convolve(const Layer& layer, const float* in, bool silu, float* out) {
-  const std::vector<float>& bias = layer.vector(Slot::kConvBias);
   const ModelSpec::StateSize size = ModelSpec::StateOf(layer.spec, static_cast<int>(dim_));
   backend_.ShortConv(in, size.channels, states_,
                      {.channels = size.channels,
                       .taps = size.taps,
-                      .w = Data(layer.vector(Slot::kConv)),
-                      .bias = bias.empty() ? nullptr : Data(bias),
+                      .w = layer.vector(Slot::kConv),
+                      .bias = layer.vector(Slot::kConvBias),
                       .silu = silu,
                       .state_at = 0},
                      out);
 }
 
 void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces& places, float* out) {
-  const size_t rows = places.rows().size(), head = Size(spec.head_dim), heads = Size(spec.value_heads),
+  const size_t rows = places.count(), head = Size(spec.head_dim), heads = Size(spec.value_heads),
                keys = Size(spec.key_heads) * head, values = heads * head, channels = 2 * keys + values;
-  float *in = EnsureCapacity(in_, rows * channels), *z = EnsureCapacity(gate_, rows * values),
-        *alpha = EnsureCapacity(steps_, rows * heads), *beta = EnsureCapacity(betas_, rows * heads),
-        *decay = EnsureCapacity(decays_, rows * heads);
+  float *in = Room(in_, rows * channels), *z = Room(gate_, rows * values), *alpha = Room(steps_, rows * heads),
+        *beta = Room(betas_, rows * heads), *decay = Room(decays_, rows * heads);
   if (spec.joint_gates) {
-    float* both = EnsureCapacity(latent_, rows * 2 * heads);
+    float* both = Room(latent_, rows * 2 * heads);
     Multiply(
         normed_.data(), places.runs(),
         {{layer.matrix(Slot::kStateIn), in}, {layer.matrix(Slot::kOutGate), z}, {layer.matrix(Slot::kStepBeta), both}});
     const size_t each = heads / Size(spec.key_heads);
-    CopyColumns(both, rows * Size(spec.key_heads), 2 * each, each, beta, each);
-    CopyColumns(both + each, rows * Size(spec.key_heads), 2 * each, each, alpha, each);
+    backend_.CopyColumns(both, rows * Size(spec.key_heads), 2 * each, each, beta, each);
+    backend_.CopyColumns(both + each, rows * Size(spec.key_heads), 2 * each, each, alpha, each);
   } else {
     Multiply(normed_.data(), places.runs(),
              {{layer.matrix(Slot::kStateIn), in},
@@ -130,10 +127,9 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
               {layer.matrix(Slot::kStep), alpha},
               {layer.matrix(Slot::kBeta), beta}});
   }
-  float* u = EnsureCapacity(convolved_, rows * channels);
+  float* u = Room(convolved_, rows * channels);
   Convolve(layer, in, true, u);
-  backend_.DecayGates(alpha, rows, heads, Data(layer.vector(Slot::kStepBias)), Data(layer.vector(Slot::kDecay)),
-                      nullptr, decay);
+  backend_.DecayGates(alpha, rows, heads, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), nullptr, decay);
   backend_.Activate(beta, rows * heads, Activation::kSigmoid, beta);
   backend_.ScanState({.q = u, .k = u + keys, .v = u + 2 * keys, .stride = channels, .decay = decay, .beta = beta},
                      states_,
@@ -147,40 +143,38 @@ void Forward::Mix(const Layer& layer, const DeltaNetSpec& spec, const RowPlaces&
                       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head))),
                       .state_at = channels * (Size(spec.kernel) - 1)},
                      out);
-  backend_.RmsNorm(out, rows * heads, head, Data(layer.vector(Slot::kStateNorm)), layer.spec.norm_eps, out);
+  backend_.RmsNorm(out, rows * heads, head, layer.vector(Slot::kStateNorm), layer.spec.norm_eps, out);
   backend_.Activate(z, rows * values, Activation::kSilu, z);
   backend_.MultiplyInPlace(out, z, rows * values);
 }
 
 void Forward::Mix(const Layer& layer, const Mamba2Spec& spec, const RowPlaces& places, float* out) {
-  const size_t rows = places.rows().size(), inner = Size(spec.inner), heads = Size(spec.heads),
-               groups = Size(spec.groups), keys = groups * Size(spec.state), channels = inner + 2 * keys;
-  float *in = EnsureCapacity(in_, rows * channels), *z = EnsureCapacity(gate_, rows * inner),
-        *step = EnsureCapacity(steps_, rows * heads), *decay = EnsureCapacity(decays_, rows * heads);
+  const size_t rows = places.count(), inner = Size(spec.inner), heads = Size(spec.heads), groups = Size(spec.groups),
+               keys = groups * Size(spec.state), channels = inner + 2 * keys;
+  float *in = Room(in_, rows * channels), *z = Room(gate_, rows * inner), *step = Room(steps_, rows * heads),
+        *decay = Room(decays_, rows * heads);
   Multiply(normed_.data(), places.runs(),
            {{layer.matrix(Slot::kStateIn), in}, {layer.matrix(Slot::kOutGate), z}, {layer.matrix(Slot::kStep), step}});
-  float* u = EnsureCapacity(convolved_, rows * channels);
+  float* u = Room(convolved_, rows * channels);
   Convolve(layer, in, true, u);
-  backend_.DecayGates(step, rows, heads, Data(layer.vector(Slot::kStepBias)), Data(layer.vector(Slot::kDecay)), step,
-                      decay);
+  backend_.DecayGates(step, rows, heads, layer.vector(Slot::kStepBias), layer.vector(Slot::kDecay), step, decay);
   backend_.ScanState({.q = u + inner + keys, .k = u + inner, .v = u, .stride = channels, .decay = decay, .beta = step},
                      states_,
                      {.key_heads = groups,
                       .value_heads = heads,
                       .key_dim = Size(spec.state),
                       .value_dim = inner / heads,
-                      .skip = Data(layer.vector(Slot::kSkip)),
+                      .skip = layer.vector(Slot::kSkip),
                       .state_at = channels * (Size(spec.kernel) - 1)},
                      out);
   backend_.Activate(z, rows * inner, Activation::kSilu, z);
   backend_.MultiplyInPlace(out, z, rows * inner);
-  backend_.GroupRmsNorm(out, rows, groups, inner / groups, Data(layer.vector(Slot::kStateNorm)), layer.spec.norm_eps,
-                        out);
+  backend_.GroupRmsNorm(out, rows, groups, inner / groups, layer.vector(Slot::kStateNorm), layer.spec.norm_eps, out);
 }
 
 void Forward::Mix(const Layer& layer, const ShortConvolutionSpec&, const RowPlaces& places, float* out) {
-  const size_t rows = places.rows().size(), n = rows * dim_;
-  float *in = EnsureCapacity(in_, n), *before = EnsureCapacity(convolved_, n), *after = EnsureCapacity(gate_, n);
+  const size_t rows = places.count(), n = rows * dim_;
+  float *in = Room(in_, n), *before = Room(convolved_, n), *after = Room(gate_, n);
   Multiply(normed_.data(), places.runs(),
            {{layer.matrix(Slot::kStateIn), in},
             {layer.matrix(Slot::kInGate), before},

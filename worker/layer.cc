@@ -1,10 +1,7 @@
 #include "worker/layer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 
 namespace gyre {
@@ -29,50 +26,50 @@ KvView WidthsOf(const LayerSpec& spec) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim, const CacheSize& size) {
+StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim, const CacheSize& size,
+                                                  Device& device) {
   if (const size_t floats = ModelSpec::StateOf(spec, dim).floats(); floats > 0)
-    return MakeSlots(floats, size.num_slots);
+    return MakeSlots(floats, size.num_slots, device);
   if (ModelSpec::KvElems(spec) == 0) return std::unique_ptr<PagePool>();
-  return Make(spec, size.num_blocks, size.block_size, size.type);
+  return Make(spec, size.num_blocks, size.block_size, size.type, device);
 }
 
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
-                                                   KvType type) {
+                                                   KvType type, Device& device) {
   GYRE_RETURN_IF_ERROR(CheckKvType(type, spec));
   std::unique_ptr<PagePool> pool(new PagePool);
   KvView& v = pool->view_;
   v = WidthsOf(spec);
   v.type = type;
   v.block_size = block_size;
-  GYRE_RETURN_IF_ERROR(Annotate(pool->Map(num_blocks, v.PageBytes(), v.ValuePageBytes()),
+  GYRE_RETURN_IF_ERROR(Annotate(pool->Allocate(num_blocks, v.PageBytes(), v.ValuePageBytes(), device),
                                 fmt::format("KV blocks of {} positions", block_size)));
-  v.k = static_cast<std::byte*>(pool->memory_);
+  v.k = pool->memory_.data();
   if (!v.values_in_keys) v.v = v.k + num_blocks * pool->page_k_;
   return pool;
 }
 
-StatusOr<std::unique_ptr<PagePool>> PagePool::MakeSlots(size_t floats, uint32_t num_slots) {
+StatusOr<std::unique_ptr<PagePool>> PagePool::MakeSlots(size_t floats, uint32_t num_slots, Device& device) {
   if (num_slots == 0) return InvalidArgument("a model with recurrent state needs slots for it, got none");
   std::unique_ptr<PagePool> pool(new PagePool);
   pool->floats_ = floats;
-  const size_t bytes = (kHeaderBytes + floats * sizeof(float) + 63) / 64 * 64;
-  GYRE_RETURN_IF_ERROR(Annotate(pool->Map(num_slots, bytes, 0), "slots of recurrent state"));
-  pool->view_.k = static_cast<std::byte*>(pool->memory_);
+  const size_t bytes = (floats * sizeof(float) + 63) / 64 * 64;
+  GYRE_RETURN_IF_ERROR(Annotate(pool->Allocate(num_slots, bytes, 0, device), "slots of recurrent state"));
+  pool->view_.k = pool->memory_.data();
+  pool->headers_.resize(num_slots);
   return pool;
 }
 
-Status PagePool::Map(uint32_t pages, size_t page_k, size_t page_v) {
-  if (__builtin_mul_overflow(page_k + page_v, size_t{pages}, &bytes_)) {
+Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& device) {
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(page_k + page_v, size_t{pages}, &bytes)) {
     return ResourceExhausted("{} of {} bytes are too many", pages, page_k + page_v);
   }
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    return ResourceExhausted("no memory for {}, {} MiB a layer: {}", pages, bytes_ >> 20, std::strerror(errno));
+  try {
+    memory_ = device.Allocate(bytes);
+  } catch (const OutOfDeviceMemory& e) {
+    return ResourceExhausted("no memory for {}, {} MiB a layer: {}", pages, bytes >> 20, e.what());
   }
-  // Huge pages save walks of the page table where a context is long; a small pool would only waste memory with them.
-  constexpr size_t kLarge = size_t{16} << 20;
-  if (bytes_ >= kLarge) madvise(memory, bytes_, MADV_HUGEPAGE);
-  memory_ = memory;
   ++live_pools;
   num_blocks_ = pages;
   page_k_ = page_k;
@@ -86,35 +83,30 @@ bool PagePool::Fits(const CacheSize& size) const {
   return num_blocks_ == size.num_blocks && view_.block_size == size.block_size && view_.type == size.type;
 }
 
-SlotHeader PagePool::Header(BlockId slot) const {
-  SlotHeader header;
-  std::memcpy(&header, view_.k + slot * page_k_, sizeof header);
-  return header;
-}
-void PagePool::SetHeader(BlockId slot, const SlotHeader& header) {
-  static_assert(sizeof header <= kHeaderBytes);
-  std::memcpy(view_.k + slot * page_k_, &header, sizeof header);
-}
-float* PagePool::State(BlockId slot) const { return reinterpret_cast<float*>(view_.k + slot * page_k_ + kHeaderBytes); }
-void PagePool::Clear(BlockId slot) { std::fill_n(State(slot), floats_, 0.0f); }
-void PagePool::CopyState(BlockId from, BlockId to) { std::memcpy(State(to), State(from), floats_ * sizeof(float)); }
-
 PagePool::~PagePool() {
-  if (memory_ == nullptr) return;
-  munmap(memory_, bytes_);
-  --live_pools;
+  if (memory_.data() != nullptr) --live_pools;
 }
 
 size_t PagePool::Live() { return live_pools; }
 
-void PagePool::Read(BlockId page, std::byte* out) const {
-  std::memcpy(out, view_.k + page * page_k_, page_k_);
-  if (page_v_ > 0) std::memcpy(out + page_k_, view_.v + page * page_v_, page_v_);
+void PagePool::Read(BlockId page, std::byte* out, Backend& queue) const {
+  static_assert(sizeof(SlotHeader) <= kHeaderBytes);
+  if (has_slots()) {
+    std::memset(out, 0, kHeaderBytes);
+    std::memcpy(out, &headers_[page], sizeof(SlotHeader));
+    out += kHeaderBytes;
+  }
+  queue.CopyOut(view_.k + page * page_k_, out, page_k_);
+  if (page_v_ > 0) queue.CopyOut(view_.v + page * page_v_, out + page_k_, page_v_);
 }
 
-void PagePool::Write(BlockId page, const std::byte* from) {
-  std::memcpy(view_.k + page * page_k_, from, page_k_);
-  if (page_v_ > 0) std::memcpy(view_.v + page * page_v_, from + page_k_, page_v_);
+void PagePool::Write(BlockId page, const std::byte* from, Backend& queue) {
+  if (has_slots()) {
+    std::memcpy(&headers_[page], from, sizeof(SlotHeader));
+    from += kHeaderBytes;
+  }
+  queue.CopyIn(from, view_.k + page * page_k_, page_k_);
+  if (page_v_ > 0) queue.CopyIn(from + page_k_, view_.v + page * page_v_, page_v_);
 }
 
 Status CheckKvType(KvType type, const LayerSpec& spec) {
@@ -126,6 +118,23 @@ Status CheckKvType(KvType type, const LayerSpec& spec) {
                            KvTypeName(type), kKvBlock, width);
   }
   return absl::OkStatus();
+}
+
+DeviceVectors DeviceVectors::Upload(std::span<const std::vector<float>> host, Backend& queue) {
+  constexpr size_t kAlignment = 64 / sizeof(float);
+  const auto room = [](const std::vector<float>& v) { return (v.size() + kAlignment - 1) / kAlignment * kAlignment; };
+  size_t floats = 0;
+  for (const auto& v : host) floats += room(v);
+  const auto memory = std::make_shared<DeviceMemory>(queue.device().Allocate(floats * sizeof(float)));
+  DeviceVectors out;
+  auto* at = reinterpret_cast<float*>(memory->data());
+  for (const auto& v : host) {
+    out.places_.push_back(v.empty() ? nullptr : at);
+    queue.CopyIn(v.data(), at, v.size() * sizeof(float));
+    at += room(v);
+  }
+  out.memory_ = memory;
+  return out;
 }
 
 std::shared_ptr<Layer> Layer::Weights() const {
@@ -148,13 +157,13 @@ size_t Layer::weight_bytes() const {
   return sum;
 }
 
-StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done) {
+StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done) {
   auto layer = std::make_shared<Layer>();
   layer->index = index;
   layer->spec = model.spec().layers[static_cast<size_t>(index)];
   GYRE_ASSIGN_OR_RETURN(layer->weights, model.Layer(index));
   const LayerWeights& w = layer->weights;
-  auto pack = [&](const WeightView& v) { return v.n > 0 ? backend.Pack(v, done) : nullptr; };
+  auto pack = [&](const WeightView& v) { return v.n > 0 ? queue.Pack(v, done) : nullptr; };
   auto pack_ffn = [&](const FfnWeights& f) { return PackedFfn{pack(f.gate), pack(f.up), pack(f.down)}; };
   const auto* latent = std::get_if<LatentAttentionSpec>(&layer->spec.mixer);
   const auto of_heads = [](size_t slot) { return slot == Index(Slot::kKeyHeads) || slot == Index(Slot::kValueHeads); };
@@ -175,19 +184,22 @@ StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backen
     }
   }
   for (const FfnWeights& e : w.experts) layer->experts.push_back(pack_ffn(e));
+  layer->vectors = DeviceVectors::Upload(layer->weights.vectors, queue);
+  queue.Finish();
   return layer;
 }
 
-StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done) {
+StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queue, const BytesDone& done) {
   Ends ends;
   if (first) {
     GYRE_ASSIGN_OR_RETURN(const WeightView embedding, model.Embedding());
-    ends.embedding = backend.Pack(embedding, done);
+    ends.embedding = queue.Pack(embedding, done);
   }
   if (last) {
     GYRE_ASSIGN_OR_RETURN(HeadWeights head, model.Head());
-    ends.final_norm = std::move(head.final_norm);
-    ends.output = first && model.spec().tied_head ? ends.embedding : backend.Pack(head.output, done);
+    ends.vectors = DeviceVectors::Upload(std::span(&head.final_norm, 1), queue);
+    ends.output = first && model.spec().tied_head ? ends.embedding : queue.Pack(head.output, done);
+    queue.Finish();
   }
   return ends;
 }

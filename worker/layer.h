@@ -4,10 +4,12 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/stage_control.h"
 #include "base/status.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/weights.h"
 
@@ -33,39 +35,40 @@ struct SlotHeader {
   static constexpr uint32_t kNoPosition = 0xFFFFFFFFu;
 };
 
-// The memory of one layer, by pages: those of keys and values, or the slots of recurrent state. Anonymous memory that
-// is touched only when used.
+// The memory of one layer, by pages: those of keys and values, or the slots of recurrent state. It lies on the device;
+// stamps and headers of slots lie on the host.
 class PagePool {
  public:
   // Null where the layer keeps nothing. kInvalidArgument: a type that can't hold its heads; kResourceExhausted with the
   // numbers.
-  static StatusOr<std::unique_ptr<PagePool>> For(const LayerSpec& spec, int dim, const CacheSize& size);
+  static StatusOr<std::unique_ptr<PagePool>> For(const LayerSpec& spec, int dim, const CacheSize& size, Device& device);
   // Pages of keys and values. REQUIRES: ModelSpec::KvElems(spec) > 0.
   static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
-                                                  KvType type);
+                                                  KvType type, Device& device);
   // Slots of so many floats.
-  static StatusOr<std::unique_ptr<PagePool>> MakeSlots(size_t floats, uint32_t num_slots);
+  static StatusOr<std::unique_ptr<PagePool>> MakeSlots(size_t floats, uint32_t num_slots, Device& device);
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
   const KvView& view() const { return view_; }
   uint32_t num_blocks() const { return num_blocks_; }
-  size_t bytes() const { return bytes_; }
-  size_t page_bytes() const { return page_k_ + page_v_; }  // K and V, or a slot
+  size_t bytes() const { return memory_.bytes(); }
+  // A page as it travels: K and V, or a slot's header and state.
+  size_t page_bytes() const { return (has_slots() ? kHeaderBytes : 0) + page_k_ + page_v_; }
   // Whether the pages are slots; then there is no view of keys and values.
   bool has_slots() const { return floats_ > 0; }
   // Whether it is what For would make.
   bool Fits(const CacheSize& size) const;
 
   // Slots: the header, and the state [floats].
-  SlotHeader Header(BlockId slot) const;
-  void SetHeader(BlockId slot, const SlotHeader& header);
-  float* State(BlockId slot) const;
+  const SlotHeader& Header(BlockId slot) const { return headers_[slot]; }
+  void SetHeader(BlockId slot, const SlotHeader& header) { headers_[slot] = header; }
+  float* State(BlockId slot) const { return reinterpret_cast<float*>(view_.k + slot * page_k_); }
   // Zeros in place of the state.
-  void Clear(BlockId slot);
+  void Clear(BlockId slot, Backend& queue) { queue.Zero(State(slot), page_k_); }
   // Copies the state, not the header.
-  void CopyState(BlockId from, BlockId to);
+  void CopyState(BlockId from, BlockId to, Backend& queue) { queue.Copy(State(from), State(to), page_k_); }
 
   // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
@@ -73,41 +76,55 @@ class PagePool {
   // The number of pools that exist in this process.
   static size_t Live();
 
-  // A page as it travels: K, then V, or header and state; page_bytes().
-  void Read(BlockId page, std::byte* out) const;
-  void Write(BlockId page, const std::byte* from);
+  // A page as it travels: page_bytes(). What is read is there, and what is written may go, after queue.Finish.
+  void Read(BlockId page, std::byte* out, Backend& queue) const;
+  void Write(BlockId page, const std::byte* from, Backend& queue);
 
  private:
   static constexpr size_t kHeaderBytes = 64;
   PagePool() = default;
-  Status Map(uint32_t pages, size_t page_k, size_t page_v);
+  Status Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& device);
 
   KvView view_;
-  size_t page_k_ = 0, page_v_ = 0;  // bytes
+  size_t page_k_ = 0, page_v_ = 0;  // bytes on the device
   size_t floats_ = 0;               // of a slot
   uint32_t num_blocks_ = 0;
-  void* memory_ = nullptr;
-  size_t bytes_ = 0;
+  DeviceMemory memory_;
   std::vector<uint64_t> written_;
+  std::vector<SlotHeader> headers_;
 };
 
 struct PackedFfn {
   std::shared_ptr<const PackedWeight> gate, up, down;
 };
 
+// Vectors of a layer on its device, together in one piece of memory.
+class DeviceVectors {
+ public:
+  // The k-th of them is `host[k]`, which may be empty and stays as it is until queue.Finish. Throws OutOfDeviceMemory.
+  static DeviceVectors Upload(std::span<const std::vector<float>> host, Backend& queue);
+  // Null where it is empty.
+  const float* operator[](size_t k) const { return places_[k]; }
+
+ private:
+  std::shared_ptr<const DeviceMemory> memory_;
+  std::vector<const float*> places_;
+};
+
 // Immutable except for the pages, which the stage's thread writes.
 struct Layer {
   int index = 0;
   LayerSpec spec;
-  LayerWeights weights;                                            // its matrices' views are packed here:
+  LayerWeights weights;                                            // as the host has them, and for ops:
   std::array<std::shared_ptr<const PackedWeight>, kSlots> packed;  // null where the spec has none
+  DeviceVectors vectors;
   std::vector<PackedFfn> experts;
   std::vector<std::shared_ptr<const PackedWeight>> key_heads, value_heads;  // of latent attention, one a head
   std::shared_ptr<PagePool> pages;  // null where the layer keeps nothing of its own
 
   bool Has(Slot slot) const { return packed[Index(slot)] != nullptr; }
   const PackedWeight& matrix(Slot slot) const { return *packed[Index(slot)]; }
-  const std::vector<float>& vector(Slot slot) const { return weights.vector(slot); }
+  const float* vector(Slot slot) const { return vectors[Index(slot)]; }  // on the device; null where there is none
 
   size_t weight_bytes() const;
   // The same weights, no pages.
@@ -118,13 +135,15 @@ struct Layer {
 struct Ends {
   std::shared_ptr<const PackedWeight> embedding;  // first stage
   std::shared_ptr<const PackedWeight> output;     // last stage
-  std::vector<float> final_norm;
+  DeviceVectors vectors;                          // last stage: the final norm
+  const float* final_norm() const { return vectors[0]; }
 };
 
 using BytesDone = std::function<void(size_t)>;
 
-// Returns the errors of the lookups. Calls `done` with the number of source bytes that were packed.
-StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& backend, const BytesDone& done);
-StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& backend, const BytesDone& done);
+// Return the errors of the lookups. Call `done` with the number of source bytes that were packed. Everything is on the
+// device when they return.
+StatusOr<std::shared_ptr<Layer>> LoadLayer(const Model& model, int index, Backend& queue, const BytesDone& done);
+StatusOr<Ends> LoadEnds(const Model& model, bool first, bool last, Backend& queue, const BytesDone& done);
 
 }  // namespace gyre

@@ -4,9 +4,11 @@
 #include <cstring>
 
 #include "base/coding.h"
+#include "worker/settle.h"
 
 namespace gyre {
-StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data) {
+StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data,
+                            Backend& queue) {
   const PagePool& pool = *layer.pages;
   const size_t page = pool.page_bytes();
   Pages out;
@@ -22,23 +24,30 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
       return InvalidArgument("page {} of layer {}, there are {}", b, request.layer, pool.num_blocks());
     out.checked.push_back(pool.written(b));
   }
+  const size_t before = data->size();
+  size_t end = before;
   for (BlockId b = request.from; b < pool.num_blocks(); ++b) {
     if (pool.written(b) <= request.since) continue;
-    if (!out.ids.empty() && data->size() + page > std::min(request.max_bytes, kPageFrameBytes)) {
+    if (!out.ids.empty() && end + page > std::min(request.max_bytes, kPageFrameBytes)) {
       out.next = b;
       break;
     }
     out.ids.push_back(b);
     out.written.push_back(pool.written(b));
-    data->resize(data->size() + page);
-    pool.Read(b, data->data() + data->size() - page);
+    end += page;
   }
+  data->resize(end);
+  for (size_t i = 0; i < out.ids.size(); ++i) pool.Read(out.ids[i], data->data() + before + i * page, queue);
   return out;
 }
 
-PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers,
-                       uint32_t num_blocks, uint32_t num_slots)
-    : link_(std::move(link)), source_(std::move(source)), num_blocks_(num_blocks), num_slots_(num_slots) {
+PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue,
+                       std::vector<std::shared_ptr<Layer>> layers, uint32_t num_blocks, uint32_t num_slots)
+    : link_(std::move(link)),
+      source_(std::move(source)),
+      queue_(queue),
+      num_blocks_(num_blocks),
+      num_slots_(num_slots) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -94,13 +103,15 @@ Status PagePuller::Take(const Pages& p, uint64_t* count) {
     c.next_since = p.step;
     c.expected = p.checked;
   }
+  const SettleOnError settle(queue_);
   for (size_t i = 0; i < p.ids.size(); ++i) {
     const BlockId b = p.ids[i];
     if (b >= pool.num_blocks()) continue;  // of a larger cache, which is forgotten when the plan commits
-    pool.Write(b, p.data.data() + i * p.page_bytes);
+    pool.Write(b, p.data.data() + i * p.page_bytes, queue_);
     pool.Stamp(b, 1);
     c.written[b] = p.written[i];
   }
+  queue_.Finish();
   *count += p.ids.size();
   pages_ += p.ids.size();
   bytes_ += p.data.size();

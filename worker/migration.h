@@ -27,16 +27,17 @@ inline constexpr uint32_t kPullBytes = 8 << 20;
 // Requests on the way at once, to one source.
 inline constexpr size_t kPullsAtOnce = 4;
 
-// The source's side, one frame; on the thread that writes the pages. Appends the data. kInvalidArgument: stamps of
-// pages that there are not.
-StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data);
+// The source's side, one frame; on the thread that writes the pages, and over its queue. Appends the data, which is
+// there after queue.Finish; `data` stays as it is until then. kInvalidArgument: stamps of pages that there are not.
+StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data,
+                            Backend& queue);
 
 // The receiver's side of one source. Not thread-safe; the pools are not running yet.
 class PagePuller {
  public:
-  // `source`: the worker's name, for messages. In lists of blocks the `num_slots` slots have the numbers from
-  // `num_blocks` on.
-  PagePuller(std::unique_ptr<Link> link, std::string source, std::vector<std::shared_ptr<Layer>> layers,
+  // `source`: the worker's name, for messages. `queue`: brings the pages to the device; outlives it. In lists of blocks
+  // the `num_slots` slots have the numbers from `num_blocks` on.
+  PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue, std::vector<std::shared_ptr<Layer>> layers,
              uint32_t num_blocks, uint32_t num_slots = 0);
 
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
@@ -69,6 +70,7 @@ class PagePuller {
 
   const std::unique_ptr<Link> link_;
   const std::string source_;
+  Backend& queue_;
   const uint32_t num_blocks_, num_slots_;
   std::map<uint32_t, Copied> layers_;
   uint64_t pages_ = 0, bytes_ = 0;

@@ -22,10 +22,12 @@
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "proto/credentials.h"
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
 #include "weights/weight_stock.h"
 #include "worker/event_outbox.h"
+#include "worker/link_prober.h"
 #include "worker/node_identity.h"
 #include "worker/node_model.h"
 #include "worker/worker.h"
@@ -65,17 +67,20 @@ StatusOr<std::string> LocalAddressTo(const HostPort& to) {
 }
 
 // The coordinator may listen at all its addresses and then writes ":PORT": its host is where it was joined.
+void FillInHost(const std::string& coordinator_host, std::string* address) {
+  if (address->empty() || (*address)[0] != ':') return;
+  const bool v6 = coordinator_host.find(':') != std::string::npos;
+  *address = (v6 ? "[" + coordinator_host + "]" : coordinator_host) + *address;
+}
+
 void FillInHost(const std::string& coordinator_host, PrepareRequest* request) {
-  auto fill = [&coordinator_host](std::string* address) {
-    if (address->empty() || (*address)[0] != ':') return;
-    const bool v6 = coordinator_host.find(':') != std::string::npos;
-    *address = (v6 ? "[" + coordinator_host + "]" : coordinator_host) + *address;
-  };
+  const auto fill = [&](std::string* address) { FillInHost(coordinator_host, address); };
   fill(&request->plan.coordinator_address);
   for (StagePlan& stage : request->plan.stages) {
     for (StageMember& member : stage.members) fill(&member.address);
   }
   for (LayerSource& source : request->sources) fill(&source.address);
+  for (WeightSource& source : request->weight_sources) fill(&source.address);
 }
 
 // Tells this process from others of the same name, and from itself once it was started again.
@@ -137,6 +142,8 @@ class Node {
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<WeightStock> stock_;  // its server uses the port
+  std::unique_ptr<LinkProber> prober_;  // uses the stock
+  MachineSpeed speed_;
   NodeModel model_;
   NodeIdentity identity_;
   std::shared_ptr<Worker> worker_;
@@ -235,6 +242,9 @@ Status Node::Listen() {
   GYRE_ASSIGN_OR_RETURN(port_, RingPort::Open(port));
   stock_ = std::make_unique<WeightStock>(WeightCache(options_.cache, options_.cache_limit), port_.get());
   stock_->server().SetRate(options_.weights_rate);
+  prober_ = std::make_unique<LinkProber>(stock_.get(), [events = events_](StageProbed probed) {
+    events->Push({.worker = "", .epoch = {}, .what = std::move(probed)});
+  });
   return absl::OkStatus();
 }
 
@@ -290,6 +300,10 @@ Status Node::Run() {
         continue;
       }
     }
+    if (end.ok() && options_.measure && worker_ == nullptr && speed_ == MachineSpeed{}) {
+      // Before it has layers, so that no step is slowed.
+      speed_ = options_.measure(model_.store() == nullptr ? model_.model()->path() : "");
+    }
     if (end.ok() && !session_) end = WaitForStage();
     if (end.ok() && !Ends()) end = Attached(*stub);
     if (!end.ok()) break;
@@ -324,6 +338,9 @@ void Node::OnCommand(const v1::Command& message) {
     control.Trace(trace->asked);
   } else if (const auto* revoked = std::get_if<RevokedCommand>(&command->what)) {
     identity_.TakeRevoked(revoked->crl);
+  } else if (auto* probe = std::get_if<ProbeCommand>(&command->what)) {
+    for (WeightSource& peer : probe->peers) FillInHost(coordinator_.host, &peer.address);
+    prober_->Ask(std::move(probe->peers), control.name(), options_.transport);
   } else if (std::holds_alternative<DismissCommand>(command->what)) {
     Say("dismissed by the coordinator");
     dismissed_ = true;
@@ -350,20 +367,21 @@ WorkerHello Node::MakeHello() {
   return {.name = keeps ? worker_->control().name() : name_,
           .ring_address = port_->address(),
           .model_hash = model_.model()->content_hash(),
-          .isa = IsaName(options_.isa),
+          .isa = options_.device->isa(),
           .threads = static_cast<uint32_t>(options_.threads),
           .memory = Memory(),
           .wish = options_.wish,
           .version = options_.version,
           .wire_types = options_.wire_types,
-          .prefill_matches_decode = PrefillMatchesDecode(options_.isa),
+          .prefill_matches_decode = options_.device->prefill_matches_decode(),
           .instance = instance_,
           .transport = options_.transport,
           .resumes_term = resumes ? session_->term : 0,
           .received = resumes ? session_->received : 0,
           .fetches = store != nullptr,
           .disk = store != nullptr ? std::max<uint64_t>(1, stock_->cache().Capacity(store->manifest().root)) : 0,
-          .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt};
+          .holds = keeps ? std::optional(worker_->running_layers()) : std::nullopt,
+          .speed = speed_};
 }
 
 Status Node::Attached(v1::Cluster::Stub& stub) {
@@ -372,9 +390,18 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
   // From the hello on, as the coordinator may be there and say nothing.
   std::atomic<bool> ended{false};
   std::thread watcher([&] {
+    std::shared_ptr<const Identity> checked = identity_.current();
     while (!ended && !Ends()) {
       std::this_thread::sleep_for(milliseconds(50));
       identity_.RenewIfDue(stub);
+      // Only then is the caller's certificate known for sure.
+      const std::shared_ptr<const Identity> now = identity_.current();
+      if (!attached_ || now == checked) continue;
+      checked = now;
+      const Status accepted = CheckCaller(*context.auth_context(), *now).status();
+      if (accepted.ok()) continue;
+      Say(fmt::format("{} is left: {}", options_.join, Message(accepted)));
+      break;
     }
     if (!ended) context.TryCancel();
   });
@@ -410,9 +437,8 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     if (worker_ != nullptr) worker_->Stop();
     WorkerOptions w{.name = name,
                     .model = model_.model(),
-                    .isa = options_.isa,
+                    .device = options_.device,
                     .threads = options_.threads,
-                    .cpus = options_.cpus,
                     .exact = model_.exact(),
                     .port = port_.get(),
                     .weights = stock_.get()};

@@ -8,11 +8,12 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/measured.h"
 #include "base/status.h"
 #include "base/transport.h"
 #include "base/wire_type.h"
 #include "identity/identity.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 #include "model/weights.h"
 
 namespace gyre {
@@ -33,10 +34,9 @@ struct NodeOptions {
   std::string name;    // "" = its identity's, or the host's
   std::string listen;  // HOST:PORT of the ring port; "" = the address that reaches the coordinator, any port
   std::optional<LayerRange> wish;
-  int threads = 1;
-  std::vector<int> cpus;  // of each thread; empty = the system moves them
-  uint64_t memory = 0;    // 0 = what the machine has free without this process
-  Isa isa = Isa::kRef;
+  std::shared_ptr<Device> device = MakeCpuDevice(Isa::kRef, 1);
+  int threads = 1;                           // WorkerOptions::threads
+  uint64_t memory = 0;                       // 0 = what the machine has free without this process
   WireTypes wire_types = kAllActivations;    // that it takes part with
   Transport transport = Transport::kAuto;    // its wish for links
   bool insecure = false;                     // may listen at an address that is not loopback
@@ -46,9 +46,12 @@ struct NodeOptions {
   // is not here. May be empty.
   std::function<std::vector<std::string>()> other_models;
   WeightsFrom weights = WeightsFrom::kAuto;
-  std::string cache;                            // folder for weights that are fetched; "" = none are
-  uint64_t cache_limit = 0;                     // bytes of all of them, 0 = what the disk holds
-  uint64_t weights_rate = 0;                    // bytes a second to other workers, 0 = no limit
+  std::string cache;          // folder for weights that are fetched; "" = none are
+  uint64_t cache_limit = 0;   // bytes of all of them, 0 = what the disk holds
+  uint64_t weights_rate = 0;  // bytes a second to other workers, 0 = no limit
+  // Measures this machine before it joins, with the file that it reads weights from ("": it fetches them). Empty: it is
+  // not measured.
+  std::function<MachineSpeed(const std::string& file)> measure;
   std::function<void(const std::string&)> say;  // lines for people: joined, lost, waiting
   // The worker shall give its layers to others and then end, within drain_timeout. Empty: never. Any thread.
   std::function<bool()> leaves;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "worker/settle.h"
 #include "worker/wire_rows.h"
 
 namespace gyre {
@@ -109,137 +110,61 @@ Status Stage::Run(const StepBatch& batch, std::span<const std::byte> rows, uint6
                   LayerClock* clock) {
   GYRE_RETURN_IF_ERROR(Check(batch, rows));
   StampPages(batch, step);
-  BeginStates(batch, step);
-  x_rows_ = batch.TotalRows();
-  if (x_.size() < x_rows_ * dim_) x_.resize(x_rows_ * dim_);
-  const ModelSpec& spec = parts_.model->spec();
-  if (parts_.first || side_width_ > 0) {
-    ids_.resize(x_rows_);
-    std::memcpy(ids_.data(), rows.data() + (rows.size() - x_rows_ * sizeof(TokenId)), x_rows_ * sizeof(TokenId));
-  }
-  if (parts_.first) {
-    forward_.Embed(ids_, *parts_.ends.embedding, spec.embedding_scale, x_.data());
-  } else {
-    DecodeRows(wire_, rows.first(x_rows_ * WireRowBytes(wire_, dim_)), dim_, x_.data());
-  }
-  if (side_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, side_tokens_);
-  places_.Fill(batch, false);
-  for (const auto& layer : parts_.layers) {
-    const bool ends = parts_.last && layer == parts_.layers.back();
-    if (ends) logit_rows_.Fill(batch, true);
-    // In a step of generated rows every row is a logit row, and one set of places serves.
-    const bool some_rows = ends && logit_rows_.rows().size() < x_rows_;
-    const TimedLayer timed(clock, x_rows_);
-    forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x_.data());
+  {
+    const SettleOnError settle(backend_);
+    Compute(batch, rows, step, answer, clock);
   }
   EndStates(batch, step);
-  if (parts_.last) Answers(batch, answer);
   return absl::OkStatus();
 }
 
-void Stage::Answers(const StepBatch& batch, StepAnswer* answer) {
-  const size_t rows = logit_rows_.rows().size();
-  if (rows == 0) return;
+void Stage::Compute(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
+                    LayerClock* clock) {
+  backend_.Recycle();
+  BeginStates(batch, step);
+  const size_t count = batch.TotalRows();
+  float* x = x_.EnsureCapacity(backend_.device(), count * dim_);
   const ModelSpec& spec = parts_.model->spec();
-  if (normed_.size() < rows * dim_) normed_.resize(rows * dim_);
-  forward_.FinalNorm(x_.data(), rows, parts_.ends, spec.final_norm_eps, normed_.data());
-  // Rows whose hidden state is the answer need no head; the others are moved to the front.
-  headed_.clear();
-  const float* hidden = normed_.data();
-  for (const SeqRows& s : batch.seqs) {
-    for (const RowRequest& r : s.requests) {
-      for (uint32_t i = 0; i < r.count; ++i, hidden += dim_) {
-        RowAnswer& out = answer->rows.emplace_back();
-        out.seq = s.seq;
-        out.incarnation = s.incarnation;
-        out.position = s.first_position + r.first + i;
-        out.mode = r.mode;
-        if (r.mode == RowMode::kHidden) {
-          out.values.assign(hidden, hidden + dim_);
-          continue;
-        }
-        float* front = normed_.data() + headed_.size() * dim_;
-        if (front != hidden) std::copy_n(hidden, dim_, front);
-        headed_.push_back({.request = &r, .answer = answer->rows.size() - 1, .model = s.model});
-      }
-    }
+  if (parts_.first || side_width_ > 0) {
+    ids_.resize(count);
+    std::memcpy(ids_.data(), rows.data() + (rows.size() - count * sizeof(TokenId)), count * sizeof(TokenId));
   }
-  // The head runs on slices of rows, so that a prompt of which all logits are asked takes no rows x vocabulary at once.
-  constexpr size_t kSlice = 64;
-  for (size_t first = 0; first < headed_.size(); first += kSlice) {
-    const size_t count = std::min(kSlice, headed_.size() - first);
-    if (logits_.size() < count * vocab_) logits_.resize(count * vocab_);
-    forward_.Head(normed_.data() + first * dim_, count, parts_.ends, spec.logit_scale, spec.final_softcap,
-                  logits_.data());
-    for (size_t i = 0; i < count; ++i) {
-      const HeadedRow& row = headed_[first + i];
-      RowAnswer& out = answer->rows[row.answer];
-      AnswerRow(*row.request, logits_.data() + i * vocab_, &out);
-      if (out.mode == RowMode::kTopK) Keep(out, row.model, normed_.data() + (first + i) * dim_);
-    }
+  if (parts_.first) {
+    forward_.Embed(backend_.Upload(std::span<const TokenId>(ids_)), *parts_.ends.embedding, spec.embedding_scale, x);
+  } else {
+    const auto in = backend_.Upload(rows.first(count * WireRowBytes(wire_, dim_)));
+    backend_.DecodeRows(RowType(wire_), in.data(), count, dim_, x);
   }
-}
-
-void Stage::AnswerRow(const RowRequest& request, const float* logits, RowAnswer* row) {
-  auto take = [logits](std::span<const TokenId> ids, std::vector<TokenLogit>* out) {
-    for (TokenId id : ids) out->push_back({.id = id, .logit = logits[static_cast<size_t>(id)]});
-  };
-  switch (request.mode) {
-    case RowMode::kArgmax:
-      backend_.TopK(logits, vocab_, 1, {}, request.mask, &top_);
-      take(top_, &row->top);
-      break;
-    case RowMode::kTopK:
-      take(request.touched, &row->touched);
-      backend_.TopK(logits, vocab_, request.k, request.touched, request.mask, &top_);
-      take(top_, &row->top);
-      row->log_sum_exp = backend_.LogSumExp(logits, vocab_, 1.0, request.touched, request.mask);
-      if (request.temperature > 0) {
-        row->log_sum_exp_t = backend_.LogSumExp(logits, vocab_, 1.0 / static_cast<double>(request.temperature),
-                                                request.touched, request.mask);
-      }
-      break;
-    case RowMode::kTargets:
-      take(request.touched, &row->touched);
-      row->log_sum_exp = backend_.LogSumExp(logits, vocab_, 1.0, {}, {});
-      break;
-    case RowMode::kFullLogits: row->values.assign(logits, logits + vocab_); break;
-    case RowMode::kHidden: break;  // answered without logits
+  if (side_width_ > 0) forward_.SetTokens(ids_, embedding_, spec.embedding_scale, side_tokens_);
+  places_.Fill(batch, backend_);
+  for (const auto& layer : parts_.layers) {
+    const bool ends = parts_.last && layer == parts_.layers.back();
+    if (ends) logit_rows_.FillLogitRows(batch, places_, backend_);
+    // In a step of generated rows every row is a logit row, and one set of places serves.
+    const bool some_rows = ends && logit_rows_.count() < count;
+    const TimedLayer timed(clock, count);
+    forward_.RunLayer(*layer, KvOf(*layer), places_, some_rows ? logit_rows_ : places_, x);
   }
-  if (request.logprobs) AnswerLogprobs(request, logits, row);
-}
-
-// From the same calls with the same arguments in every mode, so that the bits do not depend on how a row is sampled.
-void Stage::AnswerLogprobs(const RowRequest& request, const float* logits, RowAnswer* row) {
-  const bool targets = request.mode == RowMode::kTargets;
-  const bool top = request.mode == RowMode::kTopK && request.touched.empty() && request.mask.empty();
-  row->log_sum_exp_all = targets || top ? row->log_sum_exp : backend_.LogSumExp(logits, vocab_, 1.0, {}, {});
-  if (top && request.k >= *request.logprobs) {
-    row->best.assign(row->top.begin(), row->top.begin() + std::min<size_t>(*request.logprobs, row->top.size()));
-    return;
+  CopyStates(batch);
+  if (parts_.last) {
+    // What is left to wait for counts as a layer: a device may be in the first one still.
+    const TimedLayer timed(clock, count);
+    Answers(batch, answer);
+    return backend_.Finish();
   }
-  backend_.TopK(logits, vocab_, *request.logprobs, {}, {}, &top_);
-  for (TokenId id : top_) row->best.push_back({.id = id, .logit = logits[static_cast<size_t>(id)]});
-}
-
-void Stage::Keep(const RowAnswer& row, uint32_t model, const float* hidden) {
-  if (kept_.size() < kKeptRows) kept_.emplace_back();
-  Kept& slot = kept_[next_kept_];
-  next_kept_ = (next_kept_ + 1) % kKeptRows;
-  slot.key = {.seq = row.seq, .incarnation = row.incarnation, .model = model, .position = row.position};
-  slot.hidden.assign(hidden, hidden + dim_);
-}
-
-LogitsAnswer Stage::Answer(const LogitsQuestion& question) {
-  LogitsAnswer answer{.question = question, .logits = {}};
-  for (const Kept& kept : kept_) {
-    if (kept.key != question) continue;
-    answer.logits.resize(vocab_);
-    const ModelSpec& spec = parts_.model->spec();
-    forward_.Head(kept.hidden.data(), 1, parts_.ends, spec.logit_scale, spec.final_softcap, answer.logits.data());
-    break;
+  cut_ = 0;
+  if (wire_ == WireType::kF32) {
+    sent_ = backend_.Download(reinterpret_cast<const std::byte*>(x), count * dim_ * sizeof(float));
+  } else {
+    uint64_t* cut = cut_count_.EnsureCapacity(backend_.device(), 1);
+    std::byte* out = encoded_.EnsureCapacity(backend_.device(), count * WireRowBytes(wire_, dim_));
+    backend_.Zero(cut, sizeof *cut);
+    backend_.EncodeRows(RowType(wire_), x, count, dim_, out, cut);
+    sent_ = backend_.Download(out, count * WireRowBytes(wire_, dim_));
+    backend_.CopyOut(cut, &cut_, sizeof cut_);
   }
-  return answer;
+  const TimedLayer timed(clock, count);
+  backend_.Finish();
 }
 
 }  // namespace gyre

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned.h"
 #include "base/ids.h"
 #include "base/plan.h"
 #include "base/status.h"
@@ -14,6 +13,7 @@
 #include "worker/forward.h"
 #include "worker/layer.h"
 #include "worker/layer_clock.h"
+#include "worker/selected_logits.h"
 
 namespace gyre {
 
@@ -31,21 +31,23 @@ struct StageParts {
 // Not thread-safe: the worker's stage thread runs it.
 class Stage {
  public:
-  // `wire`: the type of the activations that come in.
+  // `backend`: its queue. `wire`: the type of the activations that come in and go out.
   Stage(StageParts parts, Backend& backend, bool exact, WireType wire);
 
   // Bytes a row of input: an id at the first stage, else dim values of `wire`, and an id if the model has side inputs.
   // The ids lie behind all rows' values.
   size_t input_width() const;
-  // Computes a step. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every stage but the last
-  // leaves [rows][dim], f32, in hidden(), the last fills `answer`. Everything in the batch is checked before it is
-  // used: kInvalidArgument with the sentence, and nothing was computed. `step`: stamps the pages that are written
-  // (PagePool::Stamp).
-  // `clock`: is told of each layer; may be null.
+  // Computes a step, and waits for it. `rows`: TotalRows() * input_width() bytes, in the order of the batch. Every
+  // stage but the last leaves rows(), the last fills `answer`. Everything in the batch is checked before it is used:
+  // kInvalidArgument with the sentence, and nothing was computed. `step`: stamps the pages that are written
+  // (PagePool::Stamp). `clock`: is told of each layer; may be null. Throws what ops throw (docs/device.md).
   Status Run(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
              LayerClock* clock = nullptr);
-  std::span<const float> hidden() const { return {x_.data(), x_rows_ * dim_}; }
-  // The ids of the rows, if the next stage needs them beside hidden().
+  // The step's hidden states as they travel, in the type `wire`, until the next step; and how many of their values were
+  // cut to what the type holds.
+  std::span<const std::byte> rows() const { return sent_; }
+  uint64_t cut() const { return cut_; }
+  // The ids of the rows, if the next stage needs them beside rows().
   std::span<const TokenId> tokens() const { return side_width_ > 0 ? std::span(ids_) : std::span<const TokenId>(); }
   // REQUIRES: the last stage. Empty logits where the row's hidden state is no longer kept.
   LogitsAnswer Answer(const LogitsQuestion& question);
@@ -53,11 +55,6 @@ class Stage {
   const StageParts& parts() const { return parts_; }
 
  private:
-  // Normalized hidden states of the last sampled rows.
-  struct Kept {
-    LogitsQuestion key;
-    std::vector<float> hidden;
-  };
   static constexpr size_t kKeptRows = 256;
   // A row of the step whose answer needs logits.
   struct HeadedRow {
@@ -77,10 +74,14 @@ class Stage {
   Status CheckSlots(const StepBatch& batch) const;
   Status CheckState(const SeqRows& s, const Layer& layer) const;
   void BeginStates(const StepBatch& batch, uint64_t step);
-  void EndStates(const StepBatch& batch, uint64_t step);
+  void CopyStates(const StepBatch& batch);
+  void EndStates(const StepBatch& batch, uint64_t step);  // when they are computed
+  void Compute(const StepBatch& batch, std::span<const std::byte> rows, uint64_t step, StepAnswer* answer,
+               LayerClock* clock);
+  // The last stage's answers (stage_answers.cc).
   void Answers(const StepBatch& batch, StepAnswer* answer);
-  void AnswerRow(const RowRequest& request, const float* logits, RowAnswer* row);
-  void AnswerLogprobs(const RowRequest& request, const float* logits, RowAnswer* row);
+  void AnswerHidden(StepAnswer* answer);
+  void AnswerSlice(std::span<const HeadedRow> rows, const float* hidden, StepAnswer* answer);
   void Keep(const RowAnswer& row, uint32_t model, const float* hidden);
 
   const StageParts parts_;
@@ -91,11 +92,18 @@ class Stage {
   WeightView embedding_, side_tokens_;  // of a model with side inputs, as they lie in the file
   std::vector<TokenId> ids_;            // of the step's rows, where they came
   RowPlaces places_, logit_rows_;
-  AlignedVector<float> x_, normed_, logits_;
+  DeviceBuffer<float> x_, normed_, logits_, hidden_;
+  DeviceBuffer<std::byte> encoded_;
+  DeviceBuffer<uint64_t> cut_count_;
+  std::span<const std::byte> sent_;
+  uint64_t cut_ = 0;
   std::vector<HeadedRow> headed_;
-  size_t x_rows_ = 0;
-  std::vector<TokenId> top_;
-  std::vector<Kept> kept_;
+  std::vector<uint32_t> headed_numbers_, hidden_numbers_;  // among the logit rows
+  std::vector<size_t> hidden_answers_;
+  SelectedLogits selected_;
+  // Normalized hidden states [kKeptRows][dim] of the last sampled rows, and whose they are.
+  DeviceBuffer<float> kept_;
+  std::vector<LogitsQuestion> kept_keys_;
   size_t next_kept_ = 0;
 };
 

@@ -78,8 +78,18 @@ void Stage::BeginStates(const StepBatch& batch, uint64_t step) {
       // Until all rows are applied the state is of no use: a step may end in the middle.
       pool.SetHeader(table.slot, {.seq = s.seq, .incarnation = s.incarnation, .position = SlotHeader::kNoPosition});
       pool.Stamp(table.slot, step);
-      if (s.first_position == 0) pool.Clear(table.slot);
-      if (table.begin != kNoBlock) pool.CopyState(table.begin, table.slot);
+      if (s.first_position == 0) pool.Clear(table.slot, backend_);
+      if (table.begin != kNoBlock) pool.CopyState(table.begin, table.slot, backend_);
+    }
+  }
+}
+
+void Stage::CopyStates(const StepBatch& batch) {
+  for (const auto& layer : parts_.layers) {
+    if (!HasSlots(layer)) continue;
+    for (const SeqRows& s : batch.seqs) {
+      const SlotTable table = SlotTable::From(s.blocks[kGroup]);
+      if (table.copy != kNoBlock) layer->pages->CopyState(table.slot, table.copy, backend_);
     }
   }
 }
@@ -94,7 +104,6 @@ void Stage::EndStates(const StepBatch& batch, uint64_t step) {
       pool.SetHeader(table.slot, header);
       if (table.copy == kNoBlock) continue;
       header.snapshot = table.copy_number;
-      pool.CopyState(table.slot, table.copy);
       pool.SetHeader(table.copy, header);
       pool.Stamp(table.copy, step);
     }

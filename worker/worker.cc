@@ -98,10 +98,12 @@ Status Worker::Impl::TryStep(const Frame& frame) {
   ByteSpan rows;
   try {
     GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_, &layer_clock_));
-    if (!last) rows = RowsToSend(stage);
+  } catch (const OutOfDeviceMemory& e) {
+    return ResourceExhausted("no memory for a step of {} rows: {}", step.batch.TotalRows(), e.what());
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
   }
+  if (!last) rows = RowsToSend(stage);
   last_step_ = Clock::now() - start;
   busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
   ++steps_;
@@ -185,16 +187,13 @@ Status Worker::Impl::CheckFrameSizes(const Stage& stage, const StepBatch& batch,
 
 // The stage's hidden states as they travel; good until the next step.
 ByteSpan Worker::Impl::RowsToSend(const Stage& stage) {
-  if (running_->wire == WireType::kF32) return std::as_bytes(stage.hidden());
-  const auto dim = static_cast<size_t>(stage.parts().model->spec().dim);
-  const size_t cut = EncodeRows(running_->wire, stage.hidden(), dim, &sent_rows_);
-  if (cut > 0 && !running_->told_cut) {
+  if (stage.cut() > 0 && !running_->told_cut) {
     running_->told_cut = true;
     Log(LogLevel::kWarn,
         "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
-        options_.name, running_->epoch.number, WireTypeName(running_->wire), cut);
+        options_.name, running_->epoch.number, WireTypeName(running_->wire), stage.cut());
   }
-  return sent_rows_;
+  return stage.rows();
 }
 
 void Worker::Impl::OnQuestion(const Frame& frame) {

@@ -10,7 +10,7 @@
 #include "base/member_load.h"
 #include "base/stage_control.h"
 #include "base/status.h"
-#include "kernels/ops.h"
+#include "kernels/device.h"
 #include "model/weights.h"
 #include "transport/ring_port.h"
 
@@ -21,9 +21,8 @@ class WeightStock;
 struct WorkerOptions {
   std::string name;
   std::shared_ptr<const Model> model;
-  Isa isa = Isa::kRef;
-  int threads = 1;
-  std::vector<int> cpus;  // of each thread; empty = the system moves them
+  std::shared_ptr<Device> device = MakeCpuDevice(Isa::kRef, 1);  // all its stages share it
+  int threads = 1;                                               // of a CPU; the loader has as many
   bool exact = false;
   RingPort* port = nullptr;        // of this process; outlives the worker
   WeightStock* weights = nullptr;  // outlives it; null: the model's files are whole and nothing is compared

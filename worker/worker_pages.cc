@@ -3,6 +3,7 @@
 #include <future>
 
 #include "base/log.h"
+#include "worker/settle.h"
 #include "worker/worker_state.h"
 
 namespace gyre {
@@ -10,7 +11,7 @@ namespace gyre {
 using std::chrono::milliseconds;
 
 Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared& prepared) {
-  copying_ = {.epoch = request.plan.epoch, .pullers = {}};
+  copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}};
   next_word_ = After(std::chrono::seconds(1));
   const StageParts& parts = prepared.stage->parts();
   for (const LayerSource& source : request.sources) {
@@ -33,8 +34,8 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
       const auto& layer = parts.layers[static_cast<size_t>(i - parts.range.begin)];
       if (layer->pages != nullptr) layers.push_back(layer);
     }
-    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, std::move(layers),
-                                                            request.num_blocks, request.num_slots));
+    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue,
+                                                            std::move(layers), request.num_blocks, request.num_slots));
   }
   // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {
@@ -200,7 +201,9 @@ Status Worker::Impl::RunExport(Export& e) {
   uint64_t bytes = 0;
   for (PullPages request = e.request;;) {
     Export::Answer answer;
-    GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data));
+    const SettleOnError settle(*running_->queue);
+    GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data, *running_->queue));
+    running_->queue->Finish();
     bytes += answer.data.size();
     const BlockId next = answer.pages.next;
     const bool more = next != kNoBlock && bytes < most && Clock::now() < slice_end_;

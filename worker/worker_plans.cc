@@ -50,6 +50,7 @@ void Worker::Impl::Commit(Epoch epoch) {
 }
 
 void Worker::Impl::Release(Epoch epoch) {
+  options_.port->Cancel(epoch);
   Post([this, epoch] {
     if (running_ == nullptr || running_->epoch == epoch) Retire();
   });
@@ -178,9 +179,15 @@ void Worker::Impl::OnPrepare(const PrepareRequest& request) {
       if (status.ok()) status = Wire(request, prepared.get());
       if (status.ok()) status = StartCopying(request, *prepared);
     }
+  } catch (const OutOfDeviceMemory& e) {
+    EndTeamThreads();
+    status = ResourceExhausted("no memory for its layers of plan {}: {}", epoch.number, e.what());
   } catch (const std::bad_alloc&) {
     EndTeamThreads();
     status = ResourceExhausted("no memory for its layers of plan {}", epoch.number);
+  } catch (const DeviceFailed& e) {
+    EndTeamThreads();
+    status = Internal("its layers of plan {}: {}", epoch.number, e.what());
   } catch (const std::system_error& e) {
     EndTeamThreads();
     status = ResourceExhausted("no thread for plan {}: {}", epoch.number, e.what());
@@ -227,7 +234,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     return InvalidArgument("layer {} reads the keys and values of layer {}, which is in an earlier stage", i,
                            a->kv_layer);
   }
-  prepared->backend = MakeBackend(options_.isa, options_.threads, options_.cpus);
+  prepared->queue = options_.device->NewBackend();
   GYRE_ASSIGN_OR_RETURN(size_t total, EndBytes(model, plan.first, plan.last));
   for (int i = plan.layers.begin; i < plan.layers.end; ++i) {
     GYRE_ASSIGN_OR_RETURN(const size_t bytes, LayerBytes(model, i));
@@ -305,11 +312,11 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
       layer = layer->Weights();
     } else if (layer == nullptr) {
       if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, cancelled));
-      GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->backend, progress));
+      GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, *prepared->queue, progress));
       ++loaded;
     }
     if (layer->pages == nullptr) {
-      GYRE_ASSIGN_OR_RETURN(layer->pages, PagePool::For(layer->spec, model.spec().dim, size));
+      GYRE_ASSIGN_OR_RETURN(layer->pages, PagePool::For(layer->spec, model.spec().dim, size, *options_.device));
     }
     parts.layers.push_back(std::move(layer));
   }
@@ -319,9 +326,9 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     parts.ends = before->ends;
   } else {
     if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForEnds(cancelled));
-    GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->backend, progress));
+    GYRE_ASSIGN_OR_RETURN(parts.ends, LoadEnds(model, plan.first, plan.last, *prepared->queue, progress));
   }
-  prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->backend, options_.exact, request.plan.wire);
+  prepared->stage = std::make_unique<Stage>(std::move(parts), *prepared->queue, options_.exact, request.plan.wire);
   progress_ = {.done = total, .total = total};
   Say(request.plan.epoch, progress_);
   return absl::OkStatus();

@@ -24,13 +24,18 @@
 
 namespace gyre {
 
-// Memory or threads that run out are an error of what was asked for. Any other exception ends the process.
+// Memory or threads that run out, and ops that fail, are an error of what was asked for. Any other exception, such as a
+// device that is lost, ends the worker.
 template <typename Fn>
 auto CatchExhausted(const Fn& fn) -> decltype(fn()) {
   try {
     return fn();
+  } catch (const OutOfDeviceMemory& e) {
+    return ResourceExhausted("{}", e.what());
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory is left");
+  } catch (const DeviceFailed& e) {
+    return Internal("{}", e.what());
   } catch (const std::system_error& e) {
     return ResourceExhausted("{}", e.what());
   }
@@ -70,19 +75,20 @@ class Worker::Impl : public StageControl {
   void Post(LinkInbox::Command job) { jobs_.Push(std::move(job)); }
 
  private:
-  // A stage of one plan, its backend and its links.
+  // A stage of one plan, its queue on the device and its links.
   struct Prepared {
     Epoch epoch;
     int stage_index = -1;  // -1: no layers in this plan
     WireType wire = WireType::kF32;
-    bool told_cut = false;  // it was logged that values are cut to what the type holds
-    std::unique_ptr<Backend> backend;
+    bool told_cut = false;           // it was logged that values are cut to what the type holds
+    std::unique_ptr<Backend> queue;  // the stage's
     std::unique_ptr<Stage> stage;
     std::shared_ptr<Link> in, out;
   };
   // The copying of pages for the prepared stage; used by the loader's thread.
   struct Copying {
     Epoch epoch;
+    std::unique_ptr<Backend> queue;
     std::vector<std::unique_ptr<PagePuller>> pullers;
   };
   struct Export;
@@ -172,7 +178,6 @@ class Worker::Impl : public StageControl {
   Duration last_step_{};              // computing time of the last step; exports have a share of it
   Deadline slice_end_ = kNoDeadline;  // of the jobs between two steps
   Encoder encoder_;
-  std::vector<std::byte> sent_rows_;
   StepAnswer answer_;
 
   Copying copying_;                         // the loader's

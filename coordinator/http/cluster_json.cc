@@ -54,6 +54,35 @@ json::value FirstHopJson(const ClusterStatus& c) {
   return out;
 }
 
+double MillisOf(double seconds) { return seconds * 1e3; }
+
+json::object MeasuredJson(const MemberStatus& m) {
+  json::array links;
+  for (const LinkSpeed& l : m.links) {
+    links.push_back(json::object{{"to", l.to},
+                                 {"failure", PrintableSentence(l.failure)},
+                                 {"round_trip_ms", static_cast<double>(l.round_trip_us) / 1e3},
+                                 {"bytes_per_second", l.bytes_per_second}});
+  }
+  return {{"memory_bytes_per_second", m.info.speed.memory_bytes_per_second},
+          {"operations_per_second", m.info.speed.operations_per_second},
+          {"disk_bytes_per_second", m.info.speed.disk_bytes_per_second},
+          {"slowness", m.slowness},
+          {"stage_ms", MillisOf(m.stage_seconds)},
+          {"why", PrintableSentence(m.why)},
+          {"links", std::move(links)}};
+}
+
+// A better plan; null where none is known.
+json::value ProposalJson(const std::optional<Proposal>& p) {
+  if (!p) return nullptr;
+  return json::object{{"ranges", p->ranges},
+                      {"gain", p->gain},
+                      {"step_ms", MillisOf(p->step_seconds)},
+                      {"step_ms_now", MillisOf(p->step_seconds_now)},
+                      {"why", PrintableSentence(p->why)}};
+}
+
 bool LeftOut(const MemberStatus& m) { return !m.layers && !m.drained && !m.left_out.empty(); }
 
 json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) {
@@ -77,7 +106,8 @@ json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) 
           {"busy", m.load.busy},
           {"steps", m.load.steps},
           {"step_ms", m.rates.step_ms},
-          {"sent", SentJson(m, plan)}};
+          {"sent", SentJson(m, plan)},
+          {"measured", MeasuredJson(m)}};
 }
 
 json::object EngineJson(const ClusterStatus& c, const EngineStats& e) {
@@ -133,6 +163,9 @@ json::object StatusJson(const ServedFacts& of, const ClusterStatus& c, const Eng
           {"version", of.version},
           {"state", PrintableSentence(c.state)},
           {"plan", PlanJson(c.plan)},
+          {"rebalance", RebalanceName(c.rebalance)},
+          {"step_ms", MillisOf(c.step_seconds)},
+          {"proposal", ProposalJson(c.proposal)},
           {"transport", TransportName(c.transport)},
           {"first_hop", FirstHopJson(c)},
           {"model", json::object{{"id", ValidUtf8(of.model)},

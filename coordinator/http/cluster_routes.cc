@@ -135,10 +135,15 @@ using ReadAsking = std::optional<ApiError> (*)(const json::object& body, Asking*
 
 std::optional<ApiError> ReadResize(const json::object& body, Asking* asking) {
   JsonFields fields(body);
-  fields.Require("ranges");
-  const std::string ranges = fields.String("ranges").value_or("");
+  const bool proposed = fields.Bool("proposed").value_or(false);
+  if (!proposed) fields.Require("ranges");
+  const std::optional<std::string> ranges = fields.String("ranges");
   const bool dry_run = fields.Bool("dry_run").value_or(false);
-  *asking = [ranges, dry_run](Cluster& cluster, Cluster::Done done) {
+  if (proposed && ranges) {
+    return Unprocessable("ranges, or the proposed plan: expected one of the two", "ranges");
+  }
+  *asking = [proposed, ranges = ranges.value_or(""), dry_run](Cluster& cluster, Cluster::Done done) {
+    if (proposed) return cluster.TakeProposed(std::move(done), dry_run);
     cluster.Resize(ranges, std::move(done), dry_run);
   };
   return fields.Finish();

@@ -14,6 +14,7 @@
 #include "kernels/cpu/top_k.h"
 #include "kernels/cpu/team.h"
 #include "kernels/cpu/tile_product.h"
+#include "kernels/host_backend.h"
 #include "kernels/quant_lowbit.h"
 
 namespace gyre::cpu {
@@ -22,14 +23,17 @@ namespace {
 // Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
 constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3, kExpandedPerNs = 3;
 
-class CpuBackend : public Backend {
+class CpuBackend : public HostBackend {
  public:
-  CpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus)
-      : isa_(isa), ops_(ops), team_(threads, std::move(cpus)), attention_(ops, team_), recurrence_(ops, team_) {
+  CpuBackend(std::shared_ptr<Device> device, const IsaOps& ops, int threads, std::vector<int> cpus)
+      : HostBackend(std::move(device)),
+        ops_(ops),
+        team_(threads, std::move(cpus)),
+        attention_(ops, team_),
+        recurrence_(ops, team_) {
     if (ops.tiles != nullptr) tile_product_.emplace(ops, team_);
   }
 
-  Isa isa() const override { return isa_; }
   int threads() const override { return team_.threads(); }
 
   std::shared_ptr<const PackedWeight> Pack(const WeightView& w, const std::function<void(size_t)>& progress) override {
@@ -54,8 +58,8 @@ class CpuBackend : public Backend {
     }
   }
 
-  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
-                   bool add) override {
+  void GatedFeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
+                        bool add) override {
     const auto &gate = static_cast<const CpuWeight&>(w.gate), &up = static_cast<const CpuWeight&>(w.up),
                &down = static_cast<const CpuWeight&>(w.down);
     if (ByTiles(gate, arithmetic) && ByTiles(up, arithmetic) && ByTiles(down, arithmetic)) {
@@ -179,13 +183,15 @@ class CpuBackend : public Backend {
     team_.For(n, 1024, Elems(n), [=, this](size_t begin, size_t end) { ops_.softcap(x + begin, end - begin, 1, cap); });
   }
 
-  void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,
-            std::span<const uint64_t> mask, std::vector<TokenId>* ids) override {
-    SelectTop(logits, vocab, k, skip, mask, ids);
+  void TopK(std::span<const TopKRow> rows, size_t vocab) override {
+    for (const TopKRow& row : rows) {
+      SelectTop(row.logits, vocab, row.k, row.skip, row.mask, &top_);
+      SaveTop(row, top_);
+    }
   }
-  double LogSumExp(const float* logits, size_t vocab, double inv_temperature, std::span<const TokenId> skip,
-                   std::span<const uint64_t> mask) override {
-    return SumExp(logits, vocab, inv_temperature, skip, mask, team_);
+  void LogSumExp(std::span<const LogSumExpRow> rows, size_t vocab) override {
+    for (const LogSumExpRow& row : rows)
+      *row.out = SumExp(row.logits, vocab, row.inv_temperature, row.skip, row.mask, team_);
   }
 
  private:
@@ -361,7 +367,6 @@ class CpuBackend : public Backend {
         gemm_scratch_.EnsureCapacity(ops_.float_gemm.scratch * Size(threads()) * sizeof(float)));
   }
 
-  const Isa isa_;
   const IsaOps& ops_;
   const Team team_;
   // Quantized activations. The alignment keeps a block from crossing cache lines.
@@ -381,6 +386,7 @@ class CpuBackend : public Backend {
   Buffer expanded_;                   // dequantized columns, per thread
   Buffer row_panels_, gemm_scratch_;  // x packed for FloatGemm; scratch per thread
   bool rows_packed_ = false;          // in this MatMul
+  std::vector<TokenId> top_;
   std::optional<TileProduct> tile_product_;
   PagedAttention attention_;
   Recurrence recurrence_;
@@ -388,8 +394,9 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus) {
-  return std::make_unique<CpuBackend>(isa, ops, threads, std::move(cpus));
+std::unique_ptr<Backend> MakeCpuBackend(std::shared_ptr<Device> device, const IsaOps& ops, int threads,
+                                        std::vector<int> cpus) {
+  return std::make_unique<CpuBackend>(std::move(device), ops, threads, std::move(cpus));
 }
 
 }  // namespace gyre::cpu

@@ -8,6 +8,7 @@
 
 namespace gyre::cpu {
 
-std::unique_ptr<Backend> MakeCpuBackend(Isa isa, const IsaOps& ops, int threads, std::vector<int> cpus);
+std::unique_ptr<Backend> MakeCpuBackend(std::shared_ptr<Device> device, const IsaOps& ops, int threads,
+                                        std::vector<int> cpus);
 
 }  // namespace gyre::cpu

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/host_backend.h"
 #include "kernels/ref/ref_backend.h"
 
 namespace gyre {
@@ -95,10 +96,9 @@ void SaveKv(const KvView& kv, const float* from, size_t dim, const Where& where)
   }
 }
 
-class RefBackend : public Backend {
+class RefBackend : public HostBackend {
  public:
-  Isa isa() const override { return Isa::kRef; }
-  int threads() const override { return 1; }
+  using HostBackend::HostBackend;
 
   std::shared_ptr<const PackedWeight> Pack(const WeightView& w, const std::function<void(size_t)>& progress) override {
     auto packed = std::make_shared<RefWeight>();
@@ -128,8 +128,8 @@ class RefBackend : public Backend {
     }
   }
 
-  void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
-                   bool add) override {
+  void GatedFeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
+                        bool add) override {
     std::vector<float> gate(rows * w.gate.n), up(gate.size());
     const Product products[] = {{w.gate, gate.data()}, {w.up, up.data()}};
     MatMul(x, rows, products, arithmetic);
@@ -272,35 +272,44 @@ class RefBackend : public Backend {
     for (size_t i = 0; i < n; ++i) x[i] = static_cast<float>(c * std::tanh(static_cast<double>(x[i]) / c));
   }
 
-  void TopK(const float* logits, size_t vocab, uint32_t k, std::span<const TokenId> skip,
-            std::span<const uint64_t> mask, std::vector<TokenId>* ids) override {
-    ids->clear();
-    ForEachOther(vocab, skip, mask, [&](size_t id) { ids->push_back(static_cast<TokenId>(id)); });
+  void TopK(std::span<const TopKRow> rows, size_t vocab) override {
+    for (const TopKRow& row : rows) SaveTop(row, Best(row, vocab));
+  }
+  void LogSumExp(std::span<const LogSumExpRow> rows, size_t vocab) override {
+    for (const LogSumExpRow& row : rows) *row.out = SumExp(row, vocab);
+  }
+
+ private:
+  static std::vector<TokenId> Best(const TopKRow& row, size_t vocab) {
+    const float* logits = row.logits;
+    std::vector<TokenId> ids;
+    ForEachOther(vocab, row.skip, row.mask, [&](size_t id) { ids.push_back(static_cast<TokenId>(id)); });
     auto value = [logits](TokenId id) {
       const float v = logits[static_cast<size_t>(id)];
       return std::isnan(v) ? -std::numeric_limits<float>::infinity() : v;
     };
     // NaN ranks below everything, including -inf, so it is compared first.
     auto is_nan = [logits](TokenId id) { return std::isnan(logits[static_cast<size_t>(id)]); };
-    std::sort(ids->begin(), ids->end(), [&](TokenId a, TokenId b) {
+    std::sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) {
       if (is_nan(a) != is_nan(b)) return is_nan(b);
       return value(a) != value(b) ? value(a) > value(b) : a < b;
     });
-    if (ids->size() > k) ids->resize(k);
+    if (ids.size() > row.k) ids.resize(row.k);
+    return ids;
   }
 
-  double LogSumExp(const float* logits, size_t vocab, double inv_temperature, std::span<const TokenId> skip,
-                   std::span<const uint64_t> mask) override {
+  static double SumExp(const LogSumExpRow& row, size_t vocab) {
+    const float* logits = row.logits;
+    const double inv_temperature = row.inv_temperature;
     double max = -std::numeric_limits<double>::infinity();
-    ForEachOther(vocab, skip, mask, [&](size_t id) { max = std::max(max, static_cast<double>(logits[id])); });
+    ForEachOther(vocab, row.skip, row.mask, [&](size_t id) { max = std::max(max, static_cast<double>(logits[id])); });
     if (std::isinf(max)) return max;
     double sum = 0;
-    ForEachOther(vocab, skip, mask,
+    ForEachOther(vocab, row.skip, row.mask,
                  [&](size_t id) { sum += std::exp((static_cast<double>(logits[id]) - max) * inv_temperature); });
     return max * inv_temperature + std::log(sum);
   }
 
- private:
   static double Gated(double g, double u, Activation act) {
     if (act != Activation::kClampedSwiglu) return Activated(g, act) * u;
     const double low = std::min(7.0, g);
@@ -380,6 +389,8 @@ class RefBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeRefBackend() { return std::make_unique<RefBackend>(); }
+std::unique_ptr<Backend> MakeRefBackend(std::shared_ptr<Device> device) {
+  return std::make_unique<RefBackend>(std::move(device));
+}
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// The scalar reference behind MakeBackend(Isa::kRef, ...).
+// The scalar reference: Isa::kRef.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,6 @@
 
 namespace gyre {
 
-std::unique_ptr<Backend> MakeRefBackend();
+std::unique_ptr<Backend> MakeRefBackend(std::shared_ptr<Device> device);
 
 }  // namespace gyre

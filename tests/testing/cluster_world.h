@@ -28,8 +28,10 @@ struct SimMember {
   std::map<Epoch, PrepareRequest> prepared;        // at most one
   std::optional<Epoch> loaded;                     // it waits for its links
   LayerRange runs, retired;
-  uint64_t stream = 1;     // of its control connection
-  bool dismissed = false;  // its process ends
+  uint64_t stream = 1;                     // of its control connection
+  bool dismissed = false;                  // its process ends
+  std::map<std::string, LinkSpeed> links;  // what it says of its links; others are fast
+  bool probes = true;                      // it measures them when it is asked
 };
 
 class ClusterWorld {
@@ -116,6 +118,11 @@ class ClusterWorld {
     Do(state_.AskedToUndrain(ask, name, now_));
     return ask;
   }
+  uint64_t TakeProposed() {
+    const uint64_t ask = Asked();
+    Do(state_.AskedForProposed(ask, now_));
+    return ask;
+  }
   // What a resize would do. It must do nothing itself.
   StatusOr<ChangeReport> DryRun(const std::string& text, uint32_t live_blocks = 0) {
     const uint64_t ask = Asked();
@@ -184,10 +191,11 @@ class ClusterWorld {
   std::vector<Status> losses;
   std::vector<Plan> begun;  // plans that were wired
   std::vector<Epoch> cancelled;
-  uint64_t salt = 0;        // of the last ring
-  bool own_member = false;  // likewise
-  bool crashed = false;     // of the last loss
-  uint32_t num_blocks = 0;  // of the last Prepare that gave layers
+  uint64_t salt = 0;                // of the last ring
+  bool own_member = false;          // likewise
+  bool crashed = false;             // of the last loss
+  uint32_t num_blocks = 0;          // of the last Prepare that gave layers
+  std::vector<std::string> probes;  // members that were asked to measure links
   int commands_to_strangers = 0;
   bool may_forget = false;             // members that did not come back, or are stuck
   std::vector<std::string> forgotten;  // those that this happened to
@@ -396,6 +404,18 @@ class ClusterWorld {
     log_.push_back(fmt::format("{:.3f} {}", std::chrono::duration<double>(now_.time_since_epoch()).count(), a.line));
   }
   void Play(ShowProgress&) {}
+  void Play(ProbeLinks& a) {
+    const auto m = Find(a.member);
+    if (m->info.local) Wrong("the local member is to measure links");
+    probes.push_back(m->info.name);
+    if (!m->probes) return;
+    StageProbed probed;
+    for (const WeightSource& peer : a.peers) {
+      const auto it = m->links.find(peer.name);
+      probed.links.push_back(it != m->links.end() ? it->second : LinkSpeed{.to = peer.name, .failure = ""});
+    }
+    Say(m, {}, std::move(probed));
+  }
 
   // An engine that is stopped has something that will let it go on.
   void CheckEngine() {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/wire_type.h"
-#include "worker/wire_rows.h"
+#include "tests/testing/wire_rows.h"
 
 namespace gyre::testing {
 

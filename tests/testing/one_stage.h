@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/step_codec.h"
+#include "tests/testing/test_device.h"
 #include "worker/stage.h"
 
 namespace gyre::testing {
@@ -18,12 +19,15 @@ class OneStage {
  public:
   // `head`: with the output head; a step that needs logits without one crashes.
   OneStage(std::shared_ptr<const Model> model, Isa isa, bool head = true, KvType kv = KvType::kF16)
-      : backend_(MakeBackend(isa, 2)) {
+      : OneStage(std::move(model), TestDevice(isa, 2), head, kv) {}
+  OneStage(std::shared_ptr<const Model> model, std::shared_ptr<Device> device, bool head = true,
+           KvType kv = KvType::kF16)
+      : device_(std::move(device)), backend_(device_->NewBackend()) {
     StageParts parts{
         .model = model, .range = {0, static_cast<int>(model->spec().layers.size())}, .first = true, .last = true};
     for (int i = 0; i < parts.range.end; ++i) {
       auto layer = *LoadLayer(*model, i, *backend_, [](size_t) {});
-      layer->pages = *PagePool::For(layer->spec, model->spec().dim, {kPages, kPageSize, kv, kSlotCount});
+      layer->pages = *PagePool::For(layer->spec, model->spec().dim, {kPages, kPageSize, kv, kSlotCount}, *device_);
       parts.layers.push_back(std::move(layer));
     }
     parts.ends = *LoadEnds(*model, true, true, *backend_, [](size_t) {});
@@ -79,9 +83,16 @@ class OneStage {
   }
 
   Stage& stage() { return *stage_; }
+  // A slot's state, of a layer that has slots.
+  std::vector<float> State(size_t layer_number, BlockId slot, size_t floats) {
+    const auto state = backend_->Download<float>(layer(layer_number).pages->State(slot), floats);
+    backend_->Finish();
+    return {state.begin(), state.end()};
+  }
   const Layer& layer(size_t i) const { return *stage_->parts().layers[i]; }
 
  private:
+  std::shared_ptr<Device> device_;
   std::unique_ptr<Backend> backend_;
   size_t groups_ = 1;
   std::unique_ptr<Stage> stage_;

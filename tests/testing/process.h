@@ -39,6 +39,12 @@ class Process {
     posix_spawn_file_actions_adddup2(&actions, fd, 2);
     posix_spawn_file_actions_addclose(&actions, fd);
     std::vector<char*> argv;
+    // GYRE_TEST_PROGRAM takes the place of the program `gyre`: the same with a device for tests (test_device.h).
+    if (const char* program = getenv("GYRE_TEST_PROGRAM")) {
+      for (std::string& word : command) {
+        if (word.ends_with("/gyre")) word = program;
+      }
+    }
     for (std::string& word : command) argv.push_back(word.data());
     argv.push_back(nullptr);
     if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;

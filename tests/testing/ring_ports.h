@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -60,9 +61,22 @@ inline void Put(int fd, std::span<const std::byte> bytes) {
   (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may be closed meanwhile
 }
 
+// What the port says first over plain TCP; zeros if it says nothing.
+inline HelloChallenge ReadChallenge(int fd) {
+  std::vector<std::byte> bytes(kFrameHeaderBytes + EncodeChallenge({}).size());
+  for (size_t have = 0; have < bytes.size();) {
+    pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&p, 1, 20000) != 1) return {};
+    const ssize_t n = recv(fd, bytes.data() + have, bytes.size() - have, 0);
+    if (n <= 0) return {};
+    have += static_cast<size_t>(n);
+  }
+  return DecodeChallenge(std::span(bytes).subspan(kFrameHeaderBytes)).value_or(HelloChallenge{});
+}
+
 inline int CallWith(const RingPort& port, const Hello& hello) {
   const int fd = Call(port);
-  Put(fd, HelloFrame(EncodeHello(hello)));
+  Put(fd, HelloFrame(EncodeHello(hello, ReadChallenge(fd))));
   return fd;
 }
 

@@ -23,11 +23,14 @@ inline UdpAddress LoopbackUdp(uint16_t port) {
 
 using StreamPair = std::pair<std::unique_ptr<ByteStream>, std::unique_ptr<ByteStream>>;
 
-// The dialer's end and the acceptor's, which it reaches at `port` (0: directly).
-inline StreamPair UdpStreams(UdpHost& dialer, UdpHost& acceptor, uint16_t port = 0) {
+// The dialer's end and the acceptor's, which it reaches at `port` (0: directly). `connection`: the acceptor's end of
+// what hello and answer went over.
+inline StreamPair UdpStreams(UdpHost& dialer, UdpHost& acceptor, uint16_t port = 0, Fd connection = {}) {
   const UdpGreeting a = *UdpGreeting::Make(), b = *UdpGreeting::Make();
   const RingKey key{1, 2, 3};
   UdpLinkFacts there{.link = b.offer().link, .peer_link = a.offer().link, .keys = *b.Keys(key, a.offer(), false)};
+  there.local = LoopbackUdp(0);
+  there.connection = std::move(connection);
   UdpLinkFacts here{.link = a.offer().link, .peer_link = b.offer().link, .keys = *a.Keys(key, b.offer(), true)};
   auto accepted = *acceptor.Accept(std::move(there));
   auto dialed = dialer.Dial(std::move(here), LoopbackUdp(port != 0 ? port : acceptor.port()), kNoDeadline, {});

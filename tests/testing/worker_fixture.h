@@ -11,6 +11,7 @@
 
 #include "base/inbox.h"
 #include "base/step_codec.h"
+#include "tests/testing/test_device.h"
 #include "tests/testing/tiny_model.h"
 #include "worker/worker.h"
 
@@ -34,6 +35,7 @@ class WorkerStates : public ::testing::Test {
     options.name = "w";
     options.model = model_;
     options.port = port_.get();
+    options.device = TestDevice(Isa::kRef, 1);
     worker_ = std::make_unique<Worker>(std::move(options));
     worker_->control().SetEventSink([this](StageEvent e) { events_.Push(std::move(e)); });
   }

@@ -13,6 +13,26 @@ export interface Sent {
   latency_ms: number | null;
 }
 
+// What was measured of a member's machine; 0: unknown.
+export interface Measured {
+  memory_bytes_per_second: number;
+  operations_per_second: number;
+  disk_bytes_per_second: number;
+  slowness: number; // its steps take so many times what was measured for
+  stage_ms: number; // that its part of a step is expected to take
+  why: string; // it has the layers that it has
+  links: { to: string; failure: string; round_trip_ms: number; bytes_per_second: number }[];
+}
+
+// A plan that is expected to be faster than the one that serves.
+export interface Proposal {
+  ranges: string;
+  gain: number;
+  step_ms: number;
+  step_ms_now: number;
+  why: string;
+}
+
 export interface Member {
   name: string;
   local: boolean;
@@ -30,6 +50,7 @@ export interface Member {
   steps: number;
   step_ms: number; // the mean since the last news; 0 if there was none
   sent: Sent | null;
+  measured: Measured;
 }
 
 export interface HistoryEntry {
@@ -45,6 +66,9 @@ export interface ClusterStatus {
   version: string;
   state: string;
   plan: { number: number; ranges: string } | null;
+  rebalance: 'auto' | 'ask' | 'off';
+  step_ms: number; // between two steps of the plan, as they are expected; 0: unknown
+  proposal: Proposal | null;
   model: { id: string; architecture: string; layers: number; context: number; kv_type: string; wire: string } | null;
   members: Member[];
   engine: {
@@ -131,3 +155,5 @@ export function stateInWords(member: Member): string {
       return member.state;
   }
 }
+
+export const gainInWords = (gain: number): string => `${Math.round((gain - 1) * 100)}% more steps`;

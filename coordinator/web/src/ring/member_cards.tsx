@@ -62,6 +62,33 @@ function Buttons({ member, locked, onChange, onAdd }: Omit<Props, 'status' | 'ro
   );
 }
 
+// Why it has its layers, or none, and what was measured.
+function Reason({ member }: { member: Member }) {
+  const { measured } = member;
+  if (!measured.why && measured.memory_bytes_per_second === 0) return null;
+  return (
+    <details class="reason">
+      <summary>{member.layers ? 'Why these layers' : 'Why no layers'}</summary>
+      {measured.why && <p>{measured.why}.</p>}
+      <dl class="facts">
+        <Fact name="Memory" value={rate(measured.memory_bytes_per_second)} />
+        <Fact name="Operations" value={`${perSecond(measured.operations_per_second / 1e9)} G/s`} />
+        <Fact name="Disk" value={rate(measured.disk_bytes_per_second)} />
+      </dl>
+      <ul class="measured-links">
+        {measured.links.map((link) => (
+          <li key={link.to}>
+            to <strong>{link.to}</strong>:{' '}
+            {link.failure
+              ? `not reached: ${link.failure}`
+              : `${milliseconds(link.round_trip_ms)}, ${rate(link.bytes_per_second)}`}
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
 function Card({
   member,
   number,
@@ -99,6 +126,7 @@ function Card({
           {member.sent.latency_ms !== null && `, latency ${milliseconds(member.sent.latency_ms)}`}
         </p>
       )}
+      <Reason member={member} />
       <div class="row">
         <Buttons member={member} {...rest} />
       </div>

@@ -6,8 +6,9 @@ import type { ClusterFeed, Feed } from './feed';
 import { Graphs } from './graphs';
 import { History } from './history';
 import { MemberCards } from './member_cards';
+import { ProposalCard } from './proposal_card';
 import { RingSvg } from './ring_svg';
-import { addMember, evenShares, moveBoundary, sameShares, sharesOf } from './shares';
+import { addMember, evenShares, moveBoundary, parseRanges, sameShares, sharesOf } from './shares';
 import { TimelineCard } from './timeline';
 import { type Planned, useChange } from './use_change';
 
@@ -61,6 +62,17 @@ function Live({ status, feed }: { status: ClusterStatus; feed: Feed }) {
         </p>
       </div>
       <div class="ring-side">
+        {status.proposal && !planned.change && (
+          <ProposalCard
+            proposal={status.proposal}
+            automatic={status.rebalance === 'auto'}
+            locked={planned.applying}
+            onLook={(ranges) => {
+              const parsed = parseRanges(ranges, names, layers);
+              if (typeof parsed !== 'string') sketch(parsed);
+            }}
+          />
+        )}
         {shares.length > 0 && (
           <ChangePanel
             planned={planned}

@@ -1,11 +1,10 @@
-#include "worker/wire_rows.h"
+#include "kernels/wire_rows.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
-
-#include "kernels/quant.h"
+#include <vector>
 
 namespace gyre {
 namespace {
@@ -38,41 +37,41 @@ void MarkBroken(const float* x, size_t blocks, std::byte* out) {
 
 }  // namespace
 
-size_t WireRowBytes(WireType type, size_t dim) {
-  if (type == WireType::kF16) return 2 * dim;
-  if (type == WireType::kQ8) return (dim + kBlock - 1) / kBlock * kQ8BlockBytes;
-  return sizeof(float) * dim;
+size_t WireRowBytes(DType type, size_t dim) {
+  const DTypeInfo& info = Info(type);
+  return (dim + info.block_elems - 1) / info.block_elems * info.block_bytes;
 }
 
-size_t EncodeRows(WireType type, std::span<const float> x, size_t dim, std::vector<std::byte>* out) {
-  const size_t rows = x.size() / dim, width = WireRowBytes(type, dim);
-  out->resize(rows * width);
-  if (type == WireType::kF32) {
-    if (rows > 0) std::memcpy(out->data(), x.data(), x.size_bytes());
+size_t EncodeWireRows(DType type, const float* x, size_t rows, size_t dim, std::byte* out) {
+  const size_t width = WireRowBytes(type, dim);
+  if (type == DType::kF32) {
+    if (rows > 0) std::memcpy(out, x, rows * width);
     return 0;
   }
-  const bool half = type == WireType::kF16;
+  const bool half = type == DType::kF16;
   const size_t blocks = (dim + kBlock - 1) / kBlock;
   std::vector<float> row(blocks * kBlock);  // zeros after the first dim values
   size_t cut = 0;
   for (size_t r = 0; r < rows; ++r) {
-    std::byte* to = out->data() + r * width;
-    cut += Cut(x.data() + r * dim, dim, half ? kLargestHalf : 127 * kLargestHalf, row.data());
-    Quantize(half ? DType::kF16 : DType::kQ8_0, row.data(), to, half ? dim : row.size());
+    std::byte* to = out + r * width;
+    cut += Cut(x + r * dim, dim, half ? kLargestHalf : 127 * kLargestHalf, row.data());
+    Quantize(type, row.data(), to, half ? dim : row.size());
     if (!half) MarkBroken(row.data(), blocks, to);
   }
   return cut;
 }
 
-void DecodeRows(WireType type, std::span<const std::byte> bytes, size_t dim, float* x) {
-  if (type == WireType::kF32) {
-    if (!bytes.empty()) std::memcpy(x, bytes.data(), bytes.size());
+void DecodeWireRows(DType type, const std::byte* in, size_t rows, size_t dim, float* x) {
+  if (rows == 0) return;
+  const size_t width = WireRowBytes(type, dim);
+  if (type == DType::kF32) {
+    std::memcpy(x, in, rows * width);
     return;
   }
-  if (type == WireType::kF16) return Dequantize(DType::kF16, bytes.data(), x, bytes.size() / 2);
-  const size_t whole = dim / kBlock * kBlock, width = WireRowBytes(type, dim);
-  for (size_t at = 0; at < bytes.size(); at += width, x += dim) {
-    const std::byte* row = bytes.data() + at;
+  if (type == DType::kF16) return Dequantize(DType::kF16, in, x, rows * dim);
+  const size_t whole = dim / kBlock * kBlock;
+  for (size_t r = 0; r < rows; ++r, x += dim) {
+    const std::byte* row = in + r * width;
     Dequantize(DType::kQ8_0, row, x, whole);
     if (whole == dim) continue;
     std::array<float, kBlock> last;

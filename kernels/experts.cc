@@ -1,10 +1,11 @@
-#include "worker/experts.h"
+#include "kernels/experts.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 namespace gyre {
 
@@ -27,8 +28,8 @@ void Sort(const std::vector<double>& rank, size_t used, std::vector<size_t>* ord
 }
 
 // Experts of all but the best groups get the lowest rank.
-void KeepBestGroups(const ExpertSpec& spec, std::vector<double>* rank) {
-  const auto groups = static_cast<size_t>(spec.groups), size = rank->size() / groups;
+void KeepBestGroups(const RouterParams& params, std::vector<double>* rank) {
+  const size_t groups = params.groups, size = rank->size() / groups;
   constexpr double kLowest = -std::numeric_limits<double>::infinity();
   std::vector<double> worth(groups);
   for (size_t g = 0; g < groups; ++g) {
@@ -44,21 +45,19 @@ void KeepBestGroups(const ExpertSpec& spec, std::vector<double>* rank) {
   }
   std::vector<size_t> order;
   Sort(worth, groups, &order);
-  for (size_t g = static_cast<size_t>(spec.used_groups); g < groups; ++g) {
+  for (size_t g = params.used_groups; g < groups; ++g) {
     std::fill_n(rank->begin() + static_cast<std::ptrdiff_t>(order[g] * size), size, kLowest);
   }
 }
 
 }  // namespace
 
-void ChooseExperts(const float* scores, size_t rows, const ExpertSpec& spec, const std::vector<float>& choice_bias,
-                   ExpertRoutes* routes) {
-  const auto count = static_cast<size_t>(spec.count), used = static_cast<size_t>(spec.used);
-  routes->resize(count);
-  for (auto& r : *routes) r.clear();
+void ChooseExpertsOfRows(const float* scores, size_t rows, const RouterParams& params, const float* choice_bias,
+                         uint32_t* experts, float* weights) {
+  const size_t count = params.count, used = params.used;
+  const bool sigmoid = params.sigmoid, biased = choice_bias != nullptr;
   std::vector<size_t> order;
   std::vector<double> rank(count);
-  const bool sigmoid = spec.score == RouterScore::kSigmoid;
   for (size_t row = 0; row < rows; ++row) {
     const float* s = scores + row * count;
     double top = -std::numeric_limits<double>::infinity();
@@ -69,37 +68,26 @@ void ChooseExperts(const float* scores, size_t rows, const ExpertSpec& spec, con
       const auto score = static_cast<double>(s[e]);
       return sigmoid ? 1 / (1 + std::exp(-score)) : std::exp(score - top) / all;
     };
-    const bool by_score = !sigmoid && choice_bias.empty();
-    if (!sigmoid && (!by_score || !spec.normalize)) {
+    const bool by_score = !sigmoid && !biased;
+    if (!sigmoid && (!by_score || !params.normalize)) {
       for (size_t e = 0; e < count; ++e) all += std::exp(static_cast<double>(s[e]) - top);
     }
-    for (size_t e = 0; e < count; ++e) {
-      rank[e] = by_score ? static_cast<double>(s[e])
-                         : worth(e) + (choice_bias.empty() ? 0 : static_cast<double>(choice_bias[e]));
-    }
-    if (spec.groups > 1) KeepBestGroups(spec, &rank);
+    for (size_t e = 0; e < count; ++e)
+      rank[e] = by_score ? static_cast<double>(s[e]) : worth(e) + (biased ? static_cast<double>(choice_bias[e]) : 0);
+    if (params.groups > 1) KeepBestGroups(params, &rank);
     Sort(rank, used, &order);
-    if (spec.normalize) {
-      double sum = 0;
+    double sum = 1;
+    if (params.normalize) {
       if (!sigmoid) all = 1;
+      sum = 0;
       for (size_t i = 0; i < used; ++i) sum += worth(order[i]);
-      for (size_t i = 0; i < used; ++i) {
-        (*routes)[order[i]].push_back(
-            {.row = row, .weight = static_cast<float>(worth(order[i]) / sum * static_cast<double>(spec.scale))});
-      }
-      continue;
     }
+    std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(used));
     for (size_t i = 0; i < used; ++i) {
-      (*routes)[order[i]].push_back(
-          {.row = row, .weight = static_cast<float>(worth(order[i]) * static_cast<double>(spec.scale))});
+      experts[row * used + i] = static_cast<uint32_t>(order[i]);
+      weights[row * used + i] = static_cast<float>(worth(order[i]) / sum * static_cast<double>(params.scale));
     }
   }
-}
-
-float SharedWeight(const float* x, const std::vector<float>& gate) {
-  double sum = 0;
-  for (size_t i = 0; i < gate.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(gate[i]);
-  return static_cast<float>(1 / (1 + std::exp(-sum)));
 }
 
 }  // namespace gyre

@@ -1,0 +1,29 @@
+// What was measured of a machine and of the links between machines: the numbers that plans are balanced by.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gyre {
+
+// Of one member, with all the threads that it computes with. 0 = unknown.
+struct MachineSpeed {
+  double memory_bytes_per_second = 0;  // read from memory
+  double operations_per_second = 0;    // multiplications and additions of quantized products
+  double disk_bytes_per_second = 0;    // read from where the weights lie, past the page cache
+  bool operator==(const MachineSpeed&) const = default;
+};
+
+// What a member found when it dialed another one and pulled some bytes from it.
+struct LinkSpeed {
+  std::string to;       // the member that was dialed; kCoordinatorName for the coordinator
+  std::string failure;  // why it can't be reached; "" = it can
+  uint64_t round_trip_us = 0;
+  double bytes_per_second = 0;  // towards the member that dialed; 0 = unknown
+  bool operator==(const LinkSpeed&) const = default;
+};
+
+// So many links are measured and told of at once.
+inline constexpr size_t kMaxLinkSpeeds = 64;
+
+}  // namespace gyre

@@ -1,0 +1,52 @@
+#include "runtime/devices.h"
+
+#include <algorithm>
+
+namespace gyre {
+namespace {
+
+std::vector<DeviceKind>& Kinds() {
+  static std::vector<DeviceKind> kinds{
+      {.name = "cpu",
+       .available = [] { return true; },
+       .open = [](const DeviceRequest& request) -> StatusOr<std::shared_ptr<Device>> {
+         if (request.name.find(':') != std::string::npos)
+           return InvalidArgument("--device {}: there is one cpu; --cpus says which processors", request.name);
+         GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(request.isa));
+         return MakeCpuDevice(isa, request.threads, request.cpus);
+       }}};
+  return kinds;
+}
+
+}  // namespace
+
+void AddDeviceKind(DeviceKind kind) { Kinds().push_back(std::move(kind)); }
+
+StatusOr<std::shared_ptr<Device>> OpenDevice(const DeviceRequest& request) {
+  const std::vector<DeviceKind>& kinds = Kinds();
+  const std::string kind = request.name.substr(0, request.name.find(':'));
+  const auto found = std::find_if(kinds.rbegin(), kinds.rend(),
+                                  [&](const DeviceKind& k) { return kind.empty() ? k.available() : k.name == kind; });
+  if (found != kinds.rend()) return found->open(request);
+  if (kind == "cuda") return InvalidArgument("--device {}: this build has no CUDA", request.name);
+  std::string known;
+  for (const DeviceKind& k : kinds) known += (known.empty() ? "" : ", ") + k.name;
+  return InvalidArgument("--device {}: this build has {}", request.name, known);
+}
+
+StatusOr<Isa> ParseIsa(const std::string& name) {
+  if (name.empty()) return DetectIsa();
+  std::string known;
+  for (Isa isa : BuiltIsas()) {
+    known += (known.empty() ? "" : ", ") + std::string(IsaName(isa));
+    if (name != IsaName(isa)) continue;
+    const std::string missing = IsaMissing(isa);
+    if (!missing.empty()) return FailedPrecondition("--isa {}: {}", name, missing);
+    return isa;
+  }
+  if (name == IsaName(Isa::kAmxEmulated) && IsaMissing(Isa::kAmxEmulated).empty())
+    return Isa::kAmxEmulated;  // for tests
+  return InvalidArgument("--isa {}: expected one of {}", name, known);
+}
+
+}  // namespace gyre

@@ -1,0 +1,36 @@
+// The kinds of devices that this program can compute on, and the choice of one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/device.h"
+
+namespace gyre {
+
+// What a command says about the device of a worker.
+struct DeviceRequest {
+  std::string name;  // "cpu", "cuda:0"; "" = the best that there is
+  std::string isa;   // of a CPU: "" = the best that this processor has
+  int threads = 1;   // of a CPU
+  std::vector<int> cpus;
+};
+
+struct DeviceKind {
+  std::string name;                 // "cpu": devices of this kind are called so, or so and a number ("cuda:0")
+  std::function<bool()> available;  // whether this machine has one
+  std::function<StatusOr<std::shared_ptr<Device>>(const DeviceRequest& request)> open;
+};
+// Adds a kind, which is better than those before it. Before other threads begin.
+void AddDeviceKind(DeviceKind kind);
+
+// kInvalidArgument: a name that no kind of this build has; otherwise what the kind says.
+StatusOr<std::shared_ptr<Device>> OpenDevice(const DeviceRequest& request);
+
+// By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
+StatusOr<Isa> ParseIsa(const std::string& name);
+
+}  // namespace gyre

@@ -1,0 +1,24 @@
+// The device that tests of workers compute on: this machine's processors, or with GYRE_TEST_DEVICE=far in the
+// environment a FarDevice around them.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "kernels/device.h"
+#include "tests/testing/far_device.h"
+
+namespace gyre::testing {
+
+inline bool TestsFar() {
+  const char* name = std::getenv("GYRE_TEST_DEVICE");
+  return name != nullptr && std::string_view(name) == "far";
+}
+
+inline std::shared_ptr<Device> TestDevice(Isa isa, int threads) {
+  std::shared_ptr<Device> device = MakeCpuDevice(isa, threads);
+  return TestsFar() ? std::make_shared<FarDevice>(std::move(device)) : device;
+}
+
+}  // namespace gyre::testing

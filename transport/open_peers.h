@@ -1,0 +1,32 @@
+// The links that are open to holders of certificates: they end when the certificate is revoked, and not only with their
+// plan.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "identity/identity.h"
+#include "transport/link.h"
+
+namespace gyre {
+
+// Thread-safe.
+class OpenPeers {
+ public:
+  // The same link, which EndRevoked may close. `member` and `serial` are those of the peer's certificate.
+  std::unique_ptr<Link> Watch(std::unique_ptr<Link> link, std::string member, std::string serial);
+  // Closes the links to those whose certificate `now` calls revoked, and says so in the log.
+  void EndRevoked(const Identity& now);
+
+ private:
+  struct Peer {
+    std::weak_ptr<Link> link;
+    std::string member, serial;
+  };
+  Mutex mutex_;
+  std::list<Peer> peers_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gyre

@@ -1,0 +1,78 @@
+// The dialing side of a ring port: over which carrier, and what both ends say before it carries frames.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/ring_address.h"
+#include "base/status.h"
+#include "transport/byte_stream.h"
+#include "transport/hello.h"
+#include "transport/link.h"
+#include "transport/open_peers.h"
+#include "transport/ring_port.h"
+#include "transport/tls_session.h"
+#include "transport/udp_host.h"
+
+namespace gyre {
+
+// "hop 1 of plan 3", for messages.
+std::string Describe(const Hello& hello);
+// The limits of a link of this role.
+TcpOptions LimitsOf(const RingPortOptions& options, LinkRole role);
+// A TCP connection, as this end wishes to read and write it.
+StatusOr<std::unique_ptr<ByteStream>> StreamOf(Fd socket, Transport transport, const TcpOptions& options);
+// kFailedPrecondition: this process can't use the carrier.
+Status CheckCarrier(Transport transport);
+
+// Thread-safe.
+class RingDialer {
+ public:
+  // All outlive it. `host_id` is this host's. `cancelled`: whether links of this plan are not wanted any more.
+  RingDialer(const RingPortOptions& options, const std::string& host_id, OpenPeers& peers,
+             std::function<bool(Epoch)> cancelled)
+      : options_(options), host_id_(host_id), peers_(peers), cancelled_(std::move(cancelled)) {}
+  // Before anything is dialed; null: no datagrams.
+  void UseUdp(UdpHost* udp) { udp_ = udp; }
+
+  // As RingPort::Dial, to another process.
+  StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline);
+
+ private:
+  // `transport`: kTcp, or kKernel for this end.
+  StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, Transport transport, const Hello& hello,
+                                          Deadline deadline);
+  // kUnavailable: this dialer and `to` share no memory, and the message says why.
+  StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
+  StatusOr<std::unique_ptr<Link>> DialUdp(const RingAddress& to, Hello hello, Deadline deadline);
+
+  // A connection, with TLS if this end has an identity: both ends are who they should be then.
+  struct Dialed {
+    std::unique_ptr<Link> link;
+    int socket;  // the link's
+    HelloChallenge challenge{};
+    std::string serial;  // of the peer's certificate; "" without TLS
+  };
+  // `reached`: there was a connection, whatever became of it.
+  StatusOr<Dialed> DialOnce(const std::string& to, Transport transport, const Hello& hello, Deadline deadline,
+                            bool* reached);
+  // A link whose hello was answered, and not refused.
+  struct Greeted {
+    Dialed dialed;
+    HelloReply reply;
+  };
+  StatusOr<Greeted> Greet(const std::string& to, Transport transport, const Hello& hello, Deadline deadline);
+  // The payload of the next frame, which has to be one of a hello.
+  StatusOr<std::vector<std::byte>> ReceiveHello(Link& link, const Hello& hello, Deadline deadline);
+  std::unique_ptr<Link> Watched(std::unique_ptr<Link> link, const Hello& hello, const std::string& serial);
+
+  const RingPortOptions& options_;
+  const std::string& host_id_;
+  OpenPeers& peers_;
+  const std::function<bool(Epoch)> cancelled_;
+  UdpHost* udp_ = nullptr;
+};
+
+}  // namespace gyre
