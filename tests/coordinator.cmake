@@ -2,7 +2,8 @@ if(GYRE_TESTS)
   gyre_tests(coordinator_tests "unit;pure;asan"
     FILES coordinator_plan_change_test coordinator_planner_test coordinator_cluster_state_test
           coordinator_cluster_soak_test coordinator_cluster_loss_test coordinator_cluster_detach_test
-          coordinator_scheduler_soak_test coordinator_scheduler_window_test coordinator_sampler_test coordinator_sampler_paths_test
+          coordinator_scheduler_soak_test coordinator_scheduler_window_test coordinator_sampler_test
+          coordinator_sampler_paths_test
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_steps_in_flight_test
           coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test
