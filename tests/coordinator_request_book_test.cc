@@ -247,8 +247,8 @@ TEST(RequestCodecTest, EverySettingComesBack) {
 }
 
 TEST(RequestCodecTest, TokensComeBackAndCutOnesAreRefused) {
-  const std::vector<TokenEvent> tokens{
-      {.token = 1, .probability = 0.5f, .logprob = -2, .top = {{3, -1}, {1, -2}}}, {.token = 7, .probability = 1}};
+  const std::vector<TokenEvent> tokens{{.token = 1, .probability = 0.5f, .logprob = -2, .top = {{3, -1}, {1, -2}}},
+                                       {.token = 7, .probability = 1}};
   const std::string bytes = EncodeTokens(tokens, 0);
   std::vector<TokenEvent> back;
   ASSERT_TRUE(DecodeTokens(bytes, &back).ok());

@@ -22,8 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::FakeEngine;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 class StateTest : public ::testing::Test {
@@ -202,10 +202,8 @@ TEST_F(StateTest, ATornLogLosesItsEndOnly) {
 }
 
 TEST_F(StateTest, APlanARequestAndItsIdsComeBack) {
-  const ClusterRecord plan{.stages = {{"w1", {0, 3}}, {"local", {3, 6}}},
-                           .num_blocks = 77,
-                           .on_workers = true,
-                           .drained = {"w2", "w9"}};
+  const ClusterRecord plan{
+      .stages = {{"w1", {0, 3}}, {"local", {3, 6}}}, .num_blocks = 77, .on_workers = true, .drained = {"w2", "w9"}};
   const ServingRecord serving{.model_hash = 0xfeedfacecafebeef, .context = 512, .num_blocks = 80, .block_size = 16};
   {
     auto keeper = Keep("s");

@@ -42,8 +42,8 @@ std::string Body(const Request& r) {
   std::string ids;
   for (TokenId id : r.prompt) ids += (ids.empty() ? "" : ",") + std::to_string(id);
   return fmt::format(
-      R"({{"prompt":[{}],"max_tokens":{},"temperature":0,"stream":true,"ignore_eos":true,"return_token_ids":true}})", ids,
-      r.max_new_tokens);
+      R"({{"prompt":[{}],"max_tokens":{},"temperature":0,"stream":true,"ignore_eos":true,"return_token_ids":true}})",
+      ids, r.max_new_tokens);
 }
 
 // A stream as a client without any library reads it: the events that came as a whole.

@@ -114,7 +114,8 @@ TEST(StageWindows, BlocksBehindTheWindowAreNotRead) {
         PagePool& pool = *stage.layer(i).pages;
         if (stage.layer(i).spec.kv_group != kWindowGroup) continue;
         const std::vector<std::byte> nans(pool.page_bytes(), std::byte{0xFF});
-        for (BlockId b = 0; b < 2; ++b) pool.Write(testing::kPages - 1 - 2 * b, nans.data());
+        for (BlockId b = 0; b < 2; ++b) pool.Write(testing::kPages - 1 - 2 * b, nans.data(), stage.queue());
+        stage.queue().Finish();
       }
       std::vector<std::vector<float>> logits;
       for (const auto& [first, row_class, count] :

@@ -102,6 +102,7 @@ class OneStage {
     return {state.begin(), state.end()};
   }
   const Layer& layer(size_t i) const { return *stage_->parts().layers[i]; }
+  Backend& queue() { return *backend_; }
 
  private:
   std::shared_ptr<Device> device_;
