@@ -240,7 +240,11 @@ class RemoteTarget : public Target {
                           .stop_id = f.has_stop_id() ? f.stop_id() : -1});
       }
     }
-    return reader->Finish();
+    grpc::Status status = reader->Finish();
+    // The coordinator itself refuses: there is nothing to take up.
+    if (progress->seen.empty() && context->GetServerTrailingMetadata().count("x-request-id") > 0)
+      progress->accepted = false;
+    return status;
   }
 
   grpc::Status Score(grpc::ClientContext* context, const Request& r,

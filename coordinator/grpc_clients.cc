@@ -134,6 +134,8 @@ class StreamCall : public grpc::ServerWriteReactor<Message> {
              const Open& open)
       : context_(context), record_(std::move(record)), seen_(seen) {
     context->AddInitialMetadata("x-request-id", id);
+    // Tells an end that the coordinator gives from a connection that broke.
+    context->AddTrailingMetadata("x-request-id", id);
     StatusOr<std::unique_ptr<EventStream>> stream = open({.ready = [this] { Pump(); }});
     MutexLock lock(&mutex_);
     if (!stream.ok()) {

@@ -85,17 +85,17 @@ TEST_F(RestartTest, EveryStreamGoesOnAndNoWorkerLoadsAgain) {
   ClusterAddress address = ring.at();
   address.reconnect = seconds(30);
   Clients clients(address, kVocab, kTokens);
-  // Longer, so that it runs whenever the process is killed.
+  // Longer, so that it still runs when the process is killed.
   Request asked = Ask(2, kVocab, 4000);
   asked.sampling.temperature = 0;
   const std::string body = Body(asked);
   HttpStream http;
   std::unique_ptr<testing::HttpClient> client;
   for (int restart = 0; restart < (testing::kSanitized ? 1 : 2); ++restart) {
+    clients.WaitForTokens(100);
     ASSERT_TRUE(http.Begin(ring.http(), body, &client));
     const size_t before = http.tokens.size();
     while (http.tokens.size() < before + 50) ASSERT_TRUE(http.Read(client.get())) << ring.serve().output();
-    clients.WaitForTokens(100);
     ring.Restart();
     while (http.Read(client.get())) {
     }
