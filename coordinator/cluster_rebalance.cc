@@ -123,7 +123,8 @@ void ClusterState::ProbeNext(Deadline now) {
   for (const auto& [name, m] : members_) {
     if (m.probing_until > now) return;
   }
-  for (auto& [name, m] : members_) {
+  for (auto& [name, member] : members_) {
+    Member& m = member;
     if (m.info.local || m.info.address.empty() || !m.detached.ok() || m.leaving) continue;
     std::vector<WeightSource> peers;
     const auto want = [&](const std::string& to, const std::string& address) {
