@@ -23,7 +23,7 @@ StatusOr<std::string> ReadSmallFile(const std::string& path);
 Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode);
 // kFailedPrecondition: there is one already.
 Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode);
-// With those that it lies in; fine if it is there.
+// Makes the folder and those that it lies in. A folder that exists already is no error.
 Status MakeFolder(const std::string& path);
 // The same, for this user's eyes only: mode 0700.
 Status MakePrivateFolder(const std::string& path);

@@ -6,7 +6,7 @@
 
 namespace gyre {
 
-// Of one member, with all the threads that it computes with. 0 = unknown.
+// The speed of one member's machine, with all the threads that the member computes with. 0 = unknown.
 struct MachineSpeed {
   double memory_bytes_per_second = 0;  // read from memory
   double operations_per_second = 0;    // multiplications and additions of quantized products
@@ -23,7 +23,7 @@ struct LinkSpeed {
   bool operator==(const LinkSpeed&) const = default;
 };
 
-// So many links are measured and told of at once.
+// The most links that one message tells of, and that are measured at once.
 inline constexpr size_t kMaxLinkSpeeds = 64;
 
 }  // namespace gyre

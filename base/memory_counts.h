@@ -21,8 +21,8 @@ struct MemoryCounts {
   uint32_t Of(int group) const {
     return group == kSlotGroup ? num_slots : group == kWindowGroup ? window_blocks : num_blocks;
   }
-  // What is left where only the first `blocks` pages fit, of num_blocks: both groups of pages are cut alike, as far as
-  // one sequence can go on.
+  // The counts after the paged group is cut to its first `blocks` pages. The windowed group is cut in the same
+  // proportion, but keeps what one sequence needs.
   MemoryCounts Shrunk(uint32_t blocks) const {
     MemoryCounts out = *this;
     out.num_blocks = blocks;

@@ -17,7 +17,7 @@
 
 namespace gyre {
 
-// What is known of the way from one member to another. 0 = it takes no time.
+// The measured link from one member to another. 0 = it takes no time.
 struct HopSpeed {
   bool reached = true;
   double latency = 0;  // seconds, one way
@@ -31,7 +31,7 @@ struct RatedMember {
   bool must = false;    // a ring without it doesn't count
 };
 
-// What is to be balanced. Times are seconds.
+// The input of a search for the fastest ring. Times are in seconds.
 struct Balance {
   ModelSizes sizes;
   double rows = 16;      // of the step that is estimated

@@ -1,4 +1,4 @@
-// What is known of machines and links, and plans that are better by it: proposed, made, explained.
+// The part of ClusterState that measures machines and links, and proposes, makes and explains faster plans.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -149,7 +149,7 @@ void ClusterState::ProbeNext(Deadline now) {
 void ClusterState::OnProbed(Member& m, const StageProbed& probed, Deadline now) {
   m.probing_until = now;
   for (const LinkSpeed& l : probed.links) {
-    // Of those that were asked for, so that a member can't fill the memory with names.
+    // A link that was not asked for is ignored, so that a member can't fill the memory with names.
     if (m.probed.count(l.to) == 0) continue;
     if (!l.failure.empty()) {
       Log(LogLevel::kWarn, fmt::format("{} does not reach {}: {}", m.info.name, l.to, l.failure));

@@ -95,8 +95,8 @@ struct ClusterPolicy {
   // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
   Duration leave_out = std::chrono::seconds(5);
   Duration longest_pause = std::chrono::seconds(60);
-  // Of the coordinator before: its plan is made again when all its members are back, or else, after `adopt_wait`, one
-  // over those that are there.
+  // The cluster's record from before a restart. Its plan is made again when all its members are back. If one is missing
+  // after `adopt_wait`, a plan is made over those that are there.
   std::optional<ClusterRecord> record;
   Duration adopt_wait = std::chrono::seconds(10);
   // Plans by measured speeds.

@@ -124,7 +124,7 @@ class SqliteStore : public StateStore {
     // Nobody else has the database, so its index of the WAL needs no shared memory.
     GYRE_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
     GYRE_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
-    // Of the term only: an epoch must never come twice.
+    // Only the term needs fsync, as an epoch must never come twice.
     GYRE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
     GYRE_RETURN_IF_ERROR(InTransaction([&] { return Begin(schema == 0, first_term, found); }));
     GYRE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=NORMAL"));

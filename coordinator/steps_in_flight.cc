@@ -9,14 +9,15 @@ namespace {
 
 // Other groups are worth a change where a turn takes this much less time by them.
 constexpr double kWorthIt = 0.06;
-// Of all that are about as fast, the least groups: larger steps cost less.
+// Choices within this share of the fastest count as equal; the one with the fewest groups wins, as larger steps cost
+// less.
 constexpr double kAboutAsFast = 0.03;
 // A shorter way is none: the wake-ups of threads take as long.
 constexpr double kShortWay = 1e-3;
 constexpr uint32_t kLandedAChoice = 8;
 // The least of so many is believed: on a busy machine the first ones are late.
 constexpr uint32_t kLatencySamples = 64, kFirstSamples = 8;
-// Of a step without rows, in seconds: what it costs the coordinator.
+// The coordinator's own time for a step, in seconds.
 constexpr double kStepCost = 50e-6;
 // Where only one size of steps is known, this share of its time is taken not to get less with fewer rows. If it is
 // more, this shows with the first steps of another size.

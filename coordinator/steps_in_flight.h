@@ -40,7 +40,7 @@ class StepsInFlight {
 
  private:
   static constexpr size_t kSizes = 12;  // powers of two
-  // Of decode steps whose rows fit into a power of two.
+  // The means over decode steps whose number of rows fits into one power of two.
   struct Size {
     double rows = 0, computed = 0, slowest = 0;  // means; seconds; 0: unknown
   };

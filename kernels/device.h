@@ -69,7 +69,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual std::string name() const = 0;  // "cpu", "cuda:0"
   // Devices with the same word here compute the same bits.
   virtual std::string isa() const = 0;
-  // Of the ops for rows of prompts and for generated rows: Arithmetic.
+  // Whether rows of prompts and generated rows get the same bits (Arithmetic::kPrefill, kDecode).
   virtual bool prefill_matches_decode() const = 0;
   // A queue of its own. Throws std::bad_alloc.
   virtual std::unique_ptr<Backend> NewBackend() = 0;

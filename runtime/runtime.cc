@@ -61,7 +61,7 @@ bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32
   return false;
 }
 
-// Of activations on the wire, the scales of q8's blocks included.
+// Bytes that one activation takes on the wire; q8 includes its share of a block's scale.
 double BytesPerValue(WireType wire) { return wire == WireType::kF16 ? 2 : wire == WireType::kQ8 ? 1.0625 : 4; }
 
 }  // namespace

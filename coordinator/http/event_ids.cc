@@ -43,7 +43,7 @@ void EventIds::Append(size_t part, std::string_view events, std::string* out) {
     if (++sent_[part] > seen_[part]) {
       *out += "id: ";
       *out += stream_;
-      // What is left out has been seen.
+      // The client has seen the events that are left out, so they count.
       for (size_t i = 0; i < sent_.size(); ++i) {
         fmt::format_to(std::back_inserter(*out), "{}{}", i == 0 ? ':' : '.', std::max(sent_[i], seen_[i]));
       }

@@ -23,7 +23,7 @@ class QuantizedRows {
   void Add(const IsaOps& ops, const CpuWeight& w, size_t rows);
   // Throws std::bad_alloc.
   void Allocate();
-  // Of the matrix with this number.
+  // The rows as they are quantized for the matrix with this number.
   Quantized View(size_t number) const;
   // Quantizes row `row` of a matrix from x [w.k]. Different rows at once, on any threads.
   void Quantize(const IsaOps& ops, size_t number, size_t row, const float* x);
