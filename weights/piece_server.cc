@@ -1,7 +1,7 @@
 #include "weights/piece_server.h"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 
 #include "base/log.h"
 #include "transport/pieces.h"
@@ -10,7 +10,6 @@
 namespace gyre {
 namespace {
 
-constexpr size_t kMaxServers = 256;  // links at a time
 constexpr auto kIdle = std::chrono::minutes(2);
 constexpr auto kPatience = std::chrono::seconds(60);
 
@@ -23,16 +22,8 @@ void PieceServer::SetKey(const RingKey& key) {
 PieceServer::~PieceServer() {
   port_->SetWeightsHandler({}, {});
   stopping_ = true;
-  // No link is added any more. The threads take the lock when they end.
-  std::list<std::thread> threads;
-  {
-    MutexLock lock(&mutex_);
-    for (Server& s : servers_) {
-      s.link->Close();
-      threads.push_back(std::move(s.thread));
-    }
-  }
-  for (std::thread& t : threads) t.join();
+  threads_.Close();
+  threads_.Join();
 }
 
 void PieceServer::SetStore(std::shared_ptr<PieceStore> store) {
@@ -41,39 +32,16 @@ void PieceServer::SetStore(std::shared_ptr<PieceStore> store) {
 }
 
 void PieceServer::OnLink(std::unique_ptr<Link> link) {
-  std::list<Server> finished;
-  {
-    MutexLock lock(&mutex_);
-    for (auto it = servers_.begin(); it != servers_.end();) {
-      const auto next = std::next(it);
-      if (it->done) finished.splice(finished.end(), servers_, it);
-      it = next;
+  const Status started = threads_.Add(std::move(link), [this](Link& served) {
+    Status status;
+    try {
+      status = Serve(served);
+    } catch (const std::exception& e) {
+      status = ResourceExhausted("{}", e.what());
     }
-    if (stopping_ || servers_.size() >= kMaxServers) {
-      link->Close();
-    } else {
-      Server& server = servers_.emplace_back();
-      server.link = std::move(link);
-      try {
-        server.thread = std::thread([this, &server] {
-          Status status;
-          try {
-            status = Serve(*server.link);
-          } catch (const std::exception& e) {
-            status = ResourceExhausted("{}", e.what());
-          }
-          if (!status.ok()) Log(LogLevel::kWarn, "a link for weights ends: {}", Message(status));
-          server.link->Close();
-          MutexLock done(&mutex_);
-          server.done = true;
-        });
-      } catch (const std::system_error& e) {
-        Log(LogLevel::kWarn, "no thread for a link for weights: {}", e.what());
-        servers_.pop_back();
-      }
-    }
-  }
-  for (Server& s : finished) s.thread.join();
+    if (!status.ok()) Log(LogLevel::kWarn, "a link for weights ends: {}", Message(status));
+  });
+  if (!started.ok()) Log(LogLevel::kWarn, "no thread for a link for weights: {}", Message(started));
 }
 
 Status PieceServer::Serve(Link& link) {

@@ -3,13 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
-#include <thread>
 
 #include "base/mutex.h"
 #include "base/status.h"
 #include "transport/link.h"
+#include "transport/link_threads.h"
 #include "transport/ring_port.h"
 #include "weights/piece_store.h"
 
@@ -32,11 +31,6 @@ class PieceServer {
   void FlipBitsForTest(bool flip) { flip_ = flip; }
 
  private:
-  struct Server {
-    std::shared_ptr<Link> link;
-    std::thread thread;
-    bool done = false;
-  };
   void OnLink(std::unique_ptr<Link> link);
   Status Serve(Link& link);
   // Waits until the rate allows so many bytes.
@@ -48,8 +42,8 @@ class PieceServer {
   std::atomic<uint64_t> bytes_sent_{0}, rate_{0};
   Mutex mutex_;
   std::shared_ptr<PieceStore> store_ GYRE_GUARDED_BY(mutex_);
-  std::list<Server> servers_ GYRE_GUARDED_BY(mutex_);
   Deadline free_at_ GYRE_GUARDED_BY(mutex_) = Deadline::min();  // when the rate allows the next piece
+  LinkThreads threads_{256};
 };
 
 }  // namespace gyre

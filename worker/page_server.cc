@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <deque>
-#include <system_error>
 #include <utility>
 
 #include "base/coding.h"
@@ -15,37 +14,13 @@ namespace gyre {
 using std::chrono::milliseconds;
 
 void PageServer::Serve(std::unique_ptr<Link> link) {
-  constexpr size_t kMaxServers = 32;
-  std::list<Server> finished;
-  {
-    MutexLock lock(&mutex_);
-    for (auto it = servers_.begin(); it != servers_.end();) {
-      const auto next = std::next(it);
-      if (it->done) finished.splice(finished.end(), servers_, it);
-      it = next;
-    }
-    if (closed_ || servers_.size() >= kMaxServers) {
-      link->Close();
-    } else {
-      Server& server = servers_.emplace_back();
-      server.link = std::move(link);
-      try {
-        server.thread = std::thread([this, &server] {
-          calls_.guard([&] {
-            const Status status = CatchExhausted([&] { return ServePulls(*server.link); });
-            if (!status.ok()) Log(LogLevel::kWarn, "{}: a bulk link ends: {}", options_.name, Message(status));
-          });
-          server.link->Close();
-          MutexLock done(&mutex_);
-          server.done = true;
-        });
-      } catch (const std::system_error& e) {
-        Log(LogLevel::kWarn, "{}: no thread for a bulk link: {}", options_.name, e.what());
-        servers_.pop_back();
-      }
-    }
-  }
-  for (Server& b : finished) b.thread.join();
+  const Status started = threads_.Add(std::move(link), [this](Link& served) {
+    calls_.guard([&] {
+      const Status status = CatchExhausted([&] { return ServePulls(served); });
+      if (!status.ok()) Log(LogLevel::kWarn, "{}: a bulk link ends: {}", options_.name, Message(status));
+    });
+  });
+  if (!started.ok()) Log(LogLevel::kWarn, "{}: no thread for a bulk link: {}", options_.name, Message(started));
 }
 
 // Several requests at a time, so that the stage's thread finds more than one between two long steps. An error is the
@@ -110,17 +85,7 @@ Status PageServer::Send(Link& link, PageExport& e) {
 
 void PageServer::Close() {
   closed_ = true;
-  MutexLock lock(&mutex_);
-  for (Server& server : servers_) server.link->Close();
-}
-
-void PageServer::Join() {
-  std::list<Server> servers;
-  {
-    MutexLock lock(&mutex_);
-    servers.swap(servers_);
-  }
-  for (Server& server : servers) server.thread.join();
+  threads_.Close();
 }
 
 }  // namespace gyre

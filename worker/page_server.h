@@ -4,16 +4,14 @@
 #include <atomic>
 #include <functional>
 #include <future>
-#include <list>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/ids.h"
-#include "base/mutex.h"
 #include "base/status.h"
 #include "transport/link.h"
+#include "transport/link_threads.h"
 #include "transport/pages.h"
 #include "worker/worker.h"
 
@@ -55,14 +53,9 @@ class PageServer {
   // Closes the links; no more are taken.
   void Close();
   // After Close, and after the stage's thread has ended.
-  void Join();
+  void Join() { threads_.Join(); }
 
  private:
-  struct Server {
-    std::shared_ptr<Link> link;
-    std::thread thread;
-    bool done = false;
-  };
   Status ServePulls(Link& link);
   StatusOr<std::shared_ptr<PageExport>> Post(const Frame& frame, const std::string& peer);
   Status Send(Link& link, PageExport& e);
@@ -71,8 +64,7 @@ class PageServer {
   const PageServerCalls calls_;
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> pages_sent_{0};
-  Mutex mutex_;
-  std::list<Server> servers_ GYRE_GUARDED_BY(mutex_);
+  LinkThreads threads_{32};
 };
 
 }  // namespace gyre

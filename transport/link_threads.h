@@ -1,0 +1,41 @@
+// A thread for each link that others opened to this process.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/link.h"
+
+namespace gyre {
+
+// Thread-safe. Close and Join come before the end.
+class LinkThreads {
+ public:
+  explicit LinkThreads(size_t most) : most_(most) {}
+  // Runs serve(link), which lets no exception out, on a thread of its own, and closes the link then. A link beyond the
+  // most is closed at once, and so is one that comes after Close. kResourceExhausted: the system gives no thread.
+  Status Add(std::unique_ptr<Link> link, std::function<void(Link&)> serve);
+  // Closes the links; no more are taken.
+  void Close();
+  // Waits for the threads. After Close.
+  void Join();
+
+ private:
+  struct Server {
+    std::shared_ptr<Link> link;
+    std::thread thread;
+    bool done = false;
+  };
+
+  const size_t most_;
+  Mutex mutex_;
+  bool closed_ GYRE_GUARDED_BY(mutex_) = false;
+  std::list<Server> servers_ GYRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace gyre
