@@ -40,7 +40,7 @@ class CpuBackend : public HostBackend {
   int threads() const override { return team_.threads(); }
 
   std::shared_ptr<const PackedWeight> Pack(const WeightView& w, const std::function<void(size_t)>& progress) override {
-    return PackWeight(w, team_, progress);
+    return PackWeight(w, device(), team_, progress);
   }
 
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
@@ -280,7 +280,7 @@ class CpuBackend : public HostBackend {
     const size_t panels = PanelCount(w.n);
     team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
-      ops_.dot_panels(quantized, rows, w.panel_type, w.panels.get() + begin * w.panel_bytes, end - begin, columns,
+      ops_.dot_panels(quantized, rows, w.panel_type, w.panels.data() + begin * w.panel_bytes, end - begin, columns,
                       out + begin * kPanel, w.n);
     });
   }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -14,8 +15,9 @@ namespace {
 
 // From here on memory is mapped: the system gives zeros, and a page when it is first touched.
 constexpr size_t kMapped = size_t{256} << 10;
-// Huge pages save walks of the page table; small memory would only be wasted with them.
+// Huge pages save walks of the page table. Here only large memory has them, as small memory may never be touched.
 constexpr size_t kHuge = size_t{16} << 20;
+constexpr size_t kHugePage = size_t{2} << 20, kPage = 4096;
 constexpr size_t kAlignment = 64;
 
 }  // namespace
@@ -33,10 +35,20 @@ std::byte* CpuDevice::Take(size_t bytes) {
     std::memset(memory, 0, bytes);
     return static_cast<std::byte*>(memory);
   }
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw fail();
+  // From the size of a huge page on memory begins at one: what is mapped beyond it is given back at both ends.
+  const size_t whole = (bytes + kPage - 1) / kPage * kPage, slack = bytes >= kHugePage ? kHugePage : 0;
+  void* mapped =
+      mmap(nullptr, whole + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw fail();
+  auto* memory = static_cast<std::byte*>(mapped);
+  if (slack > 0) {
+    const size_t before = -reinterpret_cast<uintptr_t>(memory) % kHugePage;
+    if (before > 0) munmap(memory, before);
+    memory += before;
+    munmap(memory + whole, slack - before);
+  }
   if (bytes >= kHuge) madvise(memory, bytes, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(memory);
+  return memory;
 }
 
 void CpuDevice::GiveBack(std::byte* data, size_t bytes) noexcept {

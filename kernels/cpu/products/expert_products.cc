@@ -23,7 +23,7 @@ bool ExpertProducts::Supports(const IsaOps& ops, std::span<const Backend::RowRun
     if (run.arithmetic == Arithmetic::kPrefill && ops.tiles != nullptr) return false;
   }
   return std::all_of(mixture.experts.begin(), mixture.experts.end(), [](const Backend::Ffn& w) {
-    return w.gated() && Of(w.gate).panels != nullptr && Of(w.up).panels != nullptr && Of(w.down).panels != nullptr &&
+    return w.gated() && Of(w.gate).panels.data() != nullptr && Of(w.up).panels.data() != nullptr && Of(w.down).panels.data() != nullptr &&
            Of(w.gate).panel_type == Of(w.up).panel_type;
   });
 }
@@ -68,7 +68,7 @@ void ExpertProducts::Multiply() {
       const Product& p = products_[i];
       // Both ends are even, as the numbers of panels are.
       const size_t from = begin - panels_before_[i], to = std::min(end, panels_before_[i + 1]) - panels_before_[i];
-      ops_.dot_panels(*p.x, p.rows, p.w->panel_type, p.w->panels.get() + from * p.w->panel_bytes, to - from,
+      ops_.dot_panels(*p.x, p.rows, p.w->panel_type, p.w->panels.data() + from * p.w->panel_bytes, to - from,
                       std::min(p.w->n - from * kPanel, (to - from) * kPanel), p.out + from * kPanel, p.w->n);
       begin = panels_before_[i] + to;
     }

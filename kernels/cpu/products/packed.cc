@@ -122,26 +122,27 @@ void SetShape(CpuWeight* packed) {
 }
 
 template <PanelType type>
-void PackPanels(CpuWeight* packed, const Team& team, const std::function<void(size_t)>& progress) {
+void PackPanels(CpuWeight* packed, Device& device, const Team& team, const std::function<void(size_t)>& progress) {
   const WeightView& w = packed->source;
   const size_t panels = PanelCount(w.n);
   SetShape<type>(packed);
   packed->bytes = panels * packed->panel_bytes;
-  packed->panels = AlignedBytes(packed->bytes);
+  packed->panels = device.Allocate(packed->bytes);
+  std::byte* const memory = packed->panels.data();
+  if (packed->bytes >= kHugePage) madvise(memory, packed->bytes, MADV_HUGEPAGE);
   // First touch: on a machine with several NUMA nodes the panels are placed in the memory of the thread that will read
   // them.
   team.ForStatic(panels, kPanelGrain, static_cast<double>(packed->bytes), [&](size_t begin, size_t end) {
     constexpr size_t kPage = 4096;
     for (size_t at = begin * packed->panel_bytes; at < end * packed->panel_bytes; at += kPage)
-      packed->panels[at] = std::byte{0};
+      memory[at] = std::byte{0};
   });
   // In slices, so that `progress` is called several times for a large matrix.
   const size_t slice = std::max<size_t>(1, (size_t{32} << 20) / std::max<size_t>(packed->panel_bytes, 1));
   for (size_t at = 0; at < panels; at += slice) {
     const size_t n = std::min(slice, panels - at);
     team.For(n, 1, static_cast<double>(n * packed->panel_bytes), [&](size_t begin, size_t end) {
-      for (size_t p = begin; p < end; ++p)
-        PackPanel<type>(w, at + p, packed->panels.get() + (at + p) * packed->panel_bytes);
+      for (size_t p = begin; p < end; ++p) PackPanel<type>(w, at + p, memory + (at + p) * packed->panel_bytes);
     });
     if (progress) progress((std::min((at + n) * kPanel, w.n) - std::min(at * kPanel, w.n)) * w.row_bytes());
   }
@@ -163,7 +164,7 @@ void PutWords(const LowBitBlock (&blocks)[kPanel], size_t i, std::byte* to) {
 
 }  // namespace
 
-std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
+std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device, const Team& team,
                                             const std::function<void(size_t)>& progress) {
   auto packed = std::make_shared<CpuWeight>();
   packed->n = w.n;
@@ -178,7 +179,7 @@ std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& tea
     return packed;
   }
   packed->in_place = false;
-  WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), team, progress); });
+  WithPanelType(*type, [&]<PanelType t>() { PackPanels<t>(packed.get(), device, team, progress); });
   return packed;
 }
 

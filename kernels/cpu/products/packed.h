@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/isa/isa_ops.h"
 #include "kernels/cpu/team.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 
 namespace gyre::cpu {
@@ -19,8 +20,8 @@ struct FreeDelete {
 
 struct CpuWeight : PackedWeight {
   WeightView source;  // in the file
-  // Consecutive panels, or null. For codebook types the fields below describe the panels that ExpandPanels writes.
-  std::unique_ptr<std::byte[], FreeDelete> panels;
+  // Consecutive panels, or none. For codebook types the fields below describe the panels that ExpandPanels writes.
+  DeviceMemory panels;
   PanelType panel_type = PanelType::kQ8;
   size_t blocks = 0;       // per panel, padded to whole units
   size_t panel_bytes = 0;  // distance between panels
@@ -31,7 +32,8 @@ inline constexpr size_t kPanelGrain = 4;
 // Panels for n columns: an even number, so that kernels for two panels need no special case.
 inline size_t PanelCount(size_t n) { return (n + 2 * kPanel - 1) / (2 * kPanel) * 2; }
 
-std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, const Team& team,
+// Throws OutOfDeviceMemory.
+std::shared_ptr<const CpuWeight> PackWeight(const WeightView& w, Device& device, const Team& team,
                                             const std::function<void(size_t)>& progress);
 // Expands panels first and first + 1 of a codebook type to 2 * panel_bytes bytes. REQUIRES: IsLowBit(w.type).
 void ExpandPanels(const CpuWeight& w, size_t first, std::byte* out);
