@@ -3,9 +3,11 @@
 //
 //   cluster_bench overhead MODEL      3 workers, one stream
 //   cluster_bench pair MODEL          2 workers with one core each, against one process on one core and on both
-//   cluster_bench tls MODEL           3 workers over TLS, and over sealed UDP, against 3 over plain TCP
+//   cluster_bench tls MODEL           3 workers over plain TCP against 3 over UDP, over TLS, and over UDP with an
+//                                     identity each; with identities the client comes over TLS too
 //   cluster_bench resize MODEL        8 sequences of 1,000 tokens, a quarter of the layers moved back and forth
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -201,16 +203,19 @@ std::string Pair(const Flags& flags) {
 std::string Tls(const Flags& flags) {
   const std::vector<std::pair<std::string, int>> workers{{"", 1}, {"", 1}, {"", 1}};
   testing::TestAuthority of_tls, of_udp;
-  Ring plain(flags, workers, nullptr, {"--transport", "tcp"}), tls(flags, workers, &of_tls, {"--transport", "tcp"}),
-      udp(flags, workers, &of_udp, {"--transport", "udp"});
+  const std::vector<std::string> tcp{"--transport", "tcp"}, udp{"--transport", "udp"};
+  Ring plain(flags, workers, nullptr, tcp), plain_udp(flags, workers, nullptr, udp),
+      locked(flags, workers, &of_tls, tcp), locked_udp(flags, workers, &of_udp, udp);
   struct Result {
     std::vector<double> one, many, prefill;
-  } results[3];
-  Ring* const rings[3] = {&plain, &tls, &udp};
+  };
+  constexpr size_t kRings = 4;
+  std::array<Result, kRings> results;
+  const std::array<Ring*, kRings> rings{&plain, &plain_udp, &locked, &locked_udp};
   for (Ring* ring : rings) Stream(ring->address(), 4, 64, 50);
   for (int run = 0; run < flags.runs; ++run) {
-    for (int i = 0; i < 3; ++i) {
-      const int which = (run + i) % 3;
+    for (size_t i = 0; i < kRings; ++i) {
+      const size_t which = (static_cast<size_t>(run) + i) % kRings;
       Ring& ring = *rings[which];
       Result& r = results[which];
       r.one.push_back(Stream(ring.address(), 1, 8, 60).decode);
@@ -226,7 +231,8 @@ std::string Tls(const Flags& flags) {
         name, Median(r.one), against(&Result::one), Median(r.many), against(&Result::many), Median(r.prefill),
         against(&Result::prefill));
   };
-  return fmt::format("{}, {}, {}", show("plain", results[0]), show("tls", results[1]), show("udp", results[2]));
+  return fmt::format("{}, {}, {}, {}", show("tcp", results[0]), show("udp", results[1]), show("tls", results[2]),
+                     show("udp_identities", results[3]));
 }
 
 std::string Resize(const Flags& flags) {
