@@ -42,7 +42,9 @@ void Worker::Impl::Loop() {
     StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
     if (frame.ok()) {
       queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
+      in_step_ = true;
       OnFrame(*frame);
+      in_step_ = false;
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
       BreakLinks(frame.status());
     }
@@ -64,11 +66,14 @@ bool Worker::Impl::RunJobs() {
 }
 
 void Worker::Impl::OnFrame(Frame& frame) {
+  if (frame_hook_) frame_hook_(frame);
   // A link carries the frames of one plan; the next plan has links of its own.
   if (frame.header.epoch != running_->epoch) {
     ++dropped_;
     return;
   }
+  // A question belongs to no step; an error stands in a step's place.
+  if (frame.header.kind != FrameKind::kLogitsQuestion) step_taken_ = static_cast<uint64_t>(frame.header.step);
   switch (frame.header.kind) {
     case FrameKind::kTokens:
     case FrameKind::kHidden: return RunStep(frame);
@@ -339,6 +344,16 @@ std::shared_ptr<Link> Worker::Impl::RunningOut() {
   return running_out_;
 }
 
+void Worker::Impl::FillPlanLoad(MemberLoad* load) {
+  MutexLock lock(&mutex_);
+  if (running_in_ == nullptr) return;
+  load->plan = running_plan_;
+  load->step_taken = step_taken_;
+  load->bytes_received = running_in_->received();
+  load->in_step = in_step_;
+  load->sending = sending_;
+}
+
 void Worker::Impl::SetFaultHook(std::function<Status()> hook) {
   MutexLock lock(&mutex_);
   hook_ = std::move(hook);
@@ -370,7 +385,7 @@ MemberLoad Worker::TakeLoad() {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
   };
   const Duration round_trip = out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
-  return {
+  MemberLoad load{
       .busy = impl_->TakeBusyShare(),
       .steps = stats.steps,
       .resident_bytes = ResidentBytes(),
@@ -383,9 +398,12 @@ MemberLoad Worker::TakeLoad() {
       .transport = out == nullptr ? Transport::kAuto : out->transport(),
       .in_layer_us = micros(layer.in_layer),
       .layer_estimate_us = micros(layer.estimate)};
+  impl_->FillPlanLoad(&load);
+  return load;
 }
 size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
+void Worker::SetFrameHookForTest(std::function<void(const Frame&)> hook) { impl_->SetFrameHook(std::move(hook)); }
 void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }
 void Worker::OnStageThread(std::function<void()> fn) { impl_->Post(std::move(fn)); }
 void Worker::BreakLinksForTest() { impl_->BreakRunning(); }

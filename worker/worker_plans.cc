@@ -76,7 +76,7 @@ void Worker::Impl::Reset() {
     if (running_parts_ != nullptr) Keep(*running_parts_);
     running_parts_ = nullptr;
     if (running_out_ != nullptr) running_out_->Close();
-    running_out_ = nullptr;
+    running_out_ = running_in_ = nullptr;
     // The stage that is being prepared may wait for a neighbour that nobody will send.
     asked = aborted_ = asked_;
   }
@@ -307,7 +307,7 @@ Status Worker::Impl::LoadStage(const PrepareRequest& request, Prepared* prepared
     if (Aborted(request.plan.epoch)) return absl::CancelledError("the plan was given up");
     std::shared_ptr<Layer> layer = find(running, i);
     if (layer != nullptr && layer->pages != nullptr) {
-      const bool same = layer->pages->Fits(layer->spec, size);
+      const bool same = layer->pages->Fits(layer->spec, size) && !request.fresh;
       if (!same) layer = layer->Weights();
     } else if (layer == nullptr && (layer = find(kept, i)) != nullptr) {
       layer = layer->Weights();
@@ -389,6 +389,9 @@ void Worker::Impl::OnCommit(Epoch epoch, uint64_t reset) {
       kept_weights_ = nullptr;
       running_parts_ = prepared->stage ? std::make_shared<StageParts>(prepared->stage->parts()) : nullptr;
       running_out_ = prepared->out;
+      running_in_ = prepared->in;
+      running_plan_ = epoch.number;
+      step_taken_ = 0;
     }
   }
   if (prepared == nullptr) {

@@ -49,10 +49,13 @@ class Worker::Impl : public StageControl {
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
   std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
+  // The part of a load that is about the running plan.
+  void FillPlanLoad(MemberLoad* load);
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
   LatencyHistogram step_times();
   const LayerClock& layer_clock() const { return layer_clock_; }
   void SetFaultHook(std::function<Status()> hook);
+  void SetFrameHook(std::function<void(const Frame&)> hook) { frame_hook_ = std::move(hook); }
   void SkipCopying() { skip_copying_ = true; }
   void BreakRunning();
   // Runs `job` on the stage's thread, between steps.
@@ -125,8 +128,10 @@ class Worker::Impl : public StageControl {
   Mutex mutex_;
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
-  bool sending_ GYRE_GUARDED_BY(mutex_) = false;               // the stage's thread is in a Send over it
-  uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;                // what was asked before a Reset is void
+  std::shared_ptr<Link> running_in_ GYRE_GUARDED_BY(mutex_);
+  uint64_t running_plan_ GYRE_GUARDED_BY(mutex_) = 0;
+  bool sending_ GYRE_GUARDED_BY(mutex_) = false;  // the stage's thread is in a Send over it
+  uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;   // what was asked before a Reset is void
   std::shared_ptr<Prepared> prepared_ GYRE_GUARDED_BY(mutex_);
   std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);           // of the last Prepare
   std::vector<StagePlan> asked_stages_ GYRE_GUARDED_BY(mutex_);  // likewise
@@ -139,6 +144,7 @@ class Worker::Impl : public StageControl {
   std::vector<StageSpan> spans_ GYRE_GUARDED_BY(mutex_);  // since the last Trace
   Deadline trace_until_ GYRE_GUARDED_BY(mutex_) = Deadline::min();
   std::atomic<bool> hooked_{false};
+  std::function<void(const Frame&)> frame_hook_;  // set before any frame comes
   std::atomic<bool> skip_copying_{false};
   Duration shown_busy_ GYRE_GUARDED_BY(mutex_){};
   Deadline shown_at_ GYRE_GUARDED_BY(mutex_) = Clock::now();
@@ -162,6 +168,8 @@ class Worker::Impl : public StageControl {
   std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, rows_sent_{0}, row_bytes_sent_{0},
       answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
+  std::atomic<uint64_t> step_taken_{0};  // of the running plan
+  std::atomic<bool> in_step_{false};
   LayerClock layer_clock_;
   PageServer page_server_;
   std::thread stage_thread_, loader_thread_;
