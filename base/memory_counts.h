@@ -11,7 +11,7 @@ namespace gyre {
 inline constexpr int kPageGroup = 0, kSlotGroup = 1, kWindowGroup = 2;
 
 // The same on every stage. In lists of live units (StageControl::Move) slot s is num_blocks + s, and block b of the
-// windowed group num_blocks + num_slots + b.
+// windowed group num_blocks + num_slots + b, with the counts of the whole cache, however much of it is in use.
 struct MemoryCounts {
   uint32_t num_blocks = 0;           // pages of a layer that keeps all positions
   uint32_t num_slots = 0;            // of recurrent state; 0: the model has none

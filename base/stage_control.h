@@ -36,9 +36,12 @@ struct PrepareRequest {
   Plan plan;
   int stage = 0;  // -1: it has layers in the running plan but none in this one
   int block_size = 16;
+  // What the cache has at most: pools have room for all of it, as pages that are not used take no memory. How much of
+  // it is in use is the scheduler's affair.
   uint32_t num_blocks = 0;
   uint32_t num_slots = 0;      // of recurrent state, where the model has any
   uint32_t window_blocks = 0;  // of layers with a window
+  bool fresh = false;          // what is in the cache is forgotten: pools begin anew, and their memory is given back
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
   std::vector<WeightSource> weight_sources;

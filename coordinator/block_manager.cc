@@ -129,6 +129,13 @@ uint32_t BlockManager::Reclaim(std::span<const uint32_t> owners) {
   return reclaimed;
 }
 
+void BlockManager::Grow(uint32_t n) {
+  std::vector<BlockId> more;
+  for (uint32_t i = n; i > num_blocks(); --i) more.push_back(i - 1);
+  free_.insert(free_.begin(), more.begin(), more.end());  // the lowest ids are still given first
+  blocks_.resize(n);
+}
+
 void BlockManager::Shrink(uint32_t n) {
   cached_.clear();
   published_.clear();

@@ -67,6 +67,8 @@ class BlockManager {
   // owners.
   uint32_t Reclaim(std::span<const uint32_t> owners);
 
+  // n blocks, of which those that there were keep what they have. REQUIRES: n >= num_blocks().
+  void Grow(uint32_t n);
   // Forgets all content and keeps only the first n blocks. REQUIRES: no block has an owner, 1 <= n <= num_blocks().
   void Shrink(uint32_t n);
 

@@ -68,6 +68,13 @@ void ChainPool::Forget(uint32_t n) {
   for (BlockId id = n; id > 0; --id) free_.push_back(id - 1);  // the lowest goes first
 }
 
+void ChainPool::Grow(uint32_t n) {
+  std::vector<BlockId> more;
+  for (BlockId id = n; id > units(); --id) more.push_back(id - 1);
+  free_.insert(free_.begin(), more.begin(), more.end());  // the lowest still goes first
+  units_.resize(n);
+}
+
 uint32_t ChainPool::Reclaim(std::span<const uint32_t> owners) {
   uint32_t reclaimed = 0;
   for (BlockId id = 0; id < units(); ++id) {

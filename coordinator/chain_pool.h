@@ -57,6 +57,8 @@ class ChainPool {
     Publish(chain, unit);
     Release(unit);
   }
+  // Adds free units until there are n. REQUIRES: n >= units().
+  void Grow(uint32_t n);
   // Forgets all contents and owners; from now on there are so many units.
   void Forget(uint32_t units);
   // Gives back what nobody owns of what is said to be owned; `owners` = how many each unit should have. Returns the

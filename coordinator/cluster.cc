@@ -60,6 +60,8 @@ class Cluster::Impl {
   void Do(ResumeOldRing&) { engine_->Resume(std::nullopt); }
   void Do(ResumeNewRing& a);
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks); }
+  void Do(EndRing& a) { engine_->BreakRing(a.epoch, a.why); }
+  void Do(GrowCache& a) { engine_->Grow(a.num_blocks); }
   void Do(RefuseRequests& a) { engine_->Lose(a.why); }
   void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed); }
   void Do(AnswerCaller&) {}  // when all the others are done

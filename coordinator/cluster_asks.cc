@@ -105,8 +105,9 @@ void ClusterState::Asked(const Wanted& wanted, Deadline now) {
                   FailedPrecondition("plan {} is being made ({}); try again when it is done",
                                      change_->plan.epoch.number, ChangeStateName(change_->transaction.state())));
   }
-  const StatusOr<Draft> draft =
-      wanted.assignments.ok() ? MakeDraft(*wanted.assignments, false) : wanted.assignments.status();
+  const StatusOr<Draft> draft = wanted.assignments.ok()
+                                    ? MakeDraft(*wanted.assignments, {.gives_away = !wanted.drains.empty()})
+                                    : wanted.assignments.status();
   if (!draft.ok()) return Answer(wanted.ask, draft.status());
   if (!draft->shortages.empty()) return Answer(wanted.ask, draft->shortages[0].why);
   if (!draft->held.empty()) {

@@ -40,7 +40,8 @@ void ClusterState::Serve() {
   refusal_told_.clear();
   retry_pause_ = policy_.retry;
   if (change_->num_blocks < num_blocks()) {
-    sizes_.counts = sizes_.counts.Shrunk(change_->num_blocks);
+    SetBlocks(change_->num_blocks);
+    least_blocks_ = std::min(least_blocks_, num_blocks());
     Do(ShrinkCache{num_blocks()});
   }
   for (const Participant& p : change_->transaction.participants()) {
@@ -71,6 +72,21 @@ void ClusterState::Serve() {
                    .prefill_matches_decode = policy_.exact || prefill_matches_decode,
                    .salt = SaltOf(*plan_),
                    .own_member = any_local});
+}
+
+void ClusterState::SetBlocks(uint32_t num_blocks) { sizes_.counts = policy_.sizes.counts.Shrunk(num_blocks); }
+
+// After a plan: the cache was cut for members that have fewer layers now, or are gone. Pages lie where they lie, as the
+// pools have room for all from the beginning.
+void ClusterState::MaybeGrow() {
+  if (num_blocks() == policy_.sizes.counts.num_blocks || fallback_) return;
+  const uint32_t fit = FitBlocks(policy_.sizes, PlanMembers(), *plan_, true);
+  if (fit <= num_blocks()) return;
+  const auto block_size = static_cast<uint64_t>(policy_.block_size);
+  Log(LogLevel::kInfo, fmt::format("the KV cache grows from {} to {} tokens, as the members of plan {} hold it",
+                                   num_blocks() * block_size, fit * block_size, plan_->epoch.number));
+  SetBlocks(fit);
+  Do(GrowCache{fit});
 }
 
 // What a block holds depends on the instruction set that its layers were computed with, and with rounded activations on
@@ -111,6 +127,7 @@ void ClusterState::MaybeFinish(Deadline now) {
   Log(LogLevel::kInfo, fmt::format("plan {} serves: {}; {} pages moved, {} in the pause", plan_->epoch.number,
                                    report.ranges, report.pages_moved, report.last_pages));
   Answer(change->ask, report);
+  MaybeGrow();
   if (fallback_) return;
   // The workers that ran a lost plan and have no part in this one are not needed as they are.
   for (auto& [name, m] : members_) {

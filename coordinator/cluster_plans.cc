@@ -65,9 +65,10 @@ bool ClusterState::Adopt(Deadline now) {
   for (const ClusterRecord::Stage& s : record.stages) {
     same.push_back({s.worker, members_.at(s.worker).info.address, s.layers});
   }
-  StatusOr<Draft> draft = MakeDraft(same, false);
+  DraftRules rules;
+  if (record.num_blocks > 0) rules.num_blocks = record.num_blocks;
+  const StatusOr<Draft> draft = MakeDraft(same, rules);
   Status refusal = draft.status();
-  if (draft.ok() && record.num_blocks > 0) draft->num_blocks = std::min(num_blocks(), record.num_blocks);
   if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
   if (!refusal.ok()) {
     Log(LogLevel::kWarn, fmt::format("the plan of before the restart can't be made again: {}", Message(refusal)));
@@ -132,7 +133,7 @@ StatusOr<ClusterState::Draft> ClusterState::DraftFor(std::vector<PlanMember> mem
   members.resize(std::min(members.size(), sizes_.layers.size()));
   auto draft_of = [this](const std::vector<PlanMember>& chosen) -> StatusOr<Draft> {
     GYRE_ASSIGN_OR_RETURN(const std::vector<Assignment> assignments, ShareLayers(chosen));
-    return MakeDraft(assignments, true);
+    return MakeDraft(assignments, {.automatic = true});
   };
   StatusOr<Draft> draft = draft_of(members);
   if (!draft.ok() || draft->num_blocks == num_blocks() || !members.back().local) return draft;
@@ -171,7 +172,8 @@ void ClusterState::PlanLocal(Deadline now) {
     if (!m.local || m.drained || member.left_out_until > now) continue;
     m.wish.reset();  // it is for plans with others
     const StatusOr<std::vector<Assignment>> assignments = BalanceLayers(sizes_, {m});
-    const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, true) : assignments.status();
+    const StatusOr<Draft> draft =
+        assignments.ok() ? MakeDraft(*assignments, {.automatic = true}) : assignments.status();
     const Status status = !draft.ok() ? draft.status() : draft->shortages.empty() ? Status() : draft->shortages[0].why;
     if (status.ok()) return Begin(*draft, Why::kAutomatic, now);
     member.left_out = status;
@@ -203,7 +205,7 @@ void ClusterState::LetLeave(Deadline now) {
   }
   if (!holds_layers || now < leave_retry_at_) return;
   const StatusOr<std::vector<Assignment>> assignments = WithoutLeaving();
-  const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, false) : assignments.status();
+  const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, {.gives_away = true}) : assignments.status();
   Status refusal = draft.status();
   if (draft.ok() && !draft->shortages.empty()) refusal = draft->shortages[0].why;
   if (draft.ok() && !draft->held.empty()) refusal = draft->held[0].why;
@@ -227,7 +229,7 @@ void ClusterState::Repair(Deadline now) {
   std::vector<Assignment> same;
   for (const StagePlan& s : plan_->stages) same.push_back({s.worker(), s.members[0].address, s.layers});
   Log(LogLevel::kWarn, fmt::format("repairing the ring of plan {}", plan_->epoch.number));
-  const StatusOr<Draft> draft = MakeDraft(same, false);
+  const StatusOr<Draft> draft = MakeDraft(same, {});
   if (!draft.ok()) {
     retry_at_ = now;
     return LosePlan(Annotate(draft.status(), "the ring could not be repaired"), "");
@@ -235,9 +237,15 @@ void ClusterState::Repair(Deadline now) {
   Begin(*draft, Why::kRepair, now);
 }
 
+// Of those that there are now.
+uint32_t ClusterState::BlocksThatFit(const Plan& plan, const std::vector<PlanMember>& members, bool reserve) const {
+  return std::min(num_blocks(), FitBlocks(policy_.sizes, members, plan, reserve));
+}
+
 StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignment>& assignments,
-                                                      bool automatic) const {
-  Draft draft{.plan = EmptyPlan({.term = policy_.term, .number = next_number_}), .num_blocks = num_blocks()};
+                                                      const DraftRules& rules) const {
+  Draft draft{.plan = EmptyPlan({.term = policy_.term, .number = next_number_}),
+              .num_blocks = std::min(num_blocks(), rules.num_blocks)};
   Plan& plan = draft.plan;
   plan.stages = MakeStages(assignments);
   GYRE_RETURN_IF_ERROR(plan.Validate());
@@ -248,14 +256,19 @@ StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignme
   const bool first = !on_workers_ && !OnlyLocal(plan);
   // After a loss nothing is in the cache, so it may be cut to what the survivors hold.
   const bool recovers = served_ && !plan_ && !FindShortages(sizes_, PlanMembers(false), plan).empty();
-  if (automatic && (first || recovers)) {
+  if (rules.automatic && (first || recovers)) {
     // The first plan over workers decides how large the KV cache is: all that follow must hold it. Where not even one
     // block fits, the refusal has the numbers of the whole cache.
-    uint32_t fit = FitBlocks(sizes_, PlanMembers(false), plan, true);
-    if (fit == 0 && recovers) fit = FitBlocks(sizes_, PlanMembers(false), plan, false);
+    uint32_t fit = BlocksThatFit(plan, PlanMembers(false), true);
+    if (fit == 0 && recovers) fit = BlocksThatFit(plan, PlanMembers(false), false);
     if (fit != 0) draft.num_blocks = fit;
-    sizes.counts = sizes.counts.Shrunk(draft.num_blocks);
   }
+  // What the cache has grown by for a member is given back where that one leaves.
+  if (rules.gives_away && num_blocks() > least_blocks_ && !FindShortages(sizes_, PlanMembers(), plan).empty()) {
+    const uint32_t fit = BlocksThatFit(plan, PlanMembers(), false);
+    if (fit >= least_blocks_) draft.num_blocks = fit;
+  }
+  sizes.counts = policy_.sizes.counts.Shrunk(draft.num_blocks);
   draft.shortages = FindShortages(sizes, PlanMembers(false), plan);
   // What a member holds of a lost plan has pages of the old number.
   for (Shortage& s : FindShortages(sizes_, PlanMembers(true), plan)) {
@@ -324,17 +337,18 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
 
 PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
   const Plan& plan = change_->plan;
-  const MemoryCounts counts = sizes_.counts.Shrunk(change_->num_blocks);
+  const MemoryCounts& counts = policy_.sizes.counts;
   PrepareRequest request{.plan = plan,
                          .stage = plan.StageOf(worker),
                          .block_size = policy_.block_size,
                          .num_blocks = counts.num_blocks,
                          .num_slots = counts.num_slots,
                          .window_blocks = counts.window_blocks,
+                         .fresh = change_->num_blocks < num_blocks(),
                          .kv_type = policy_.kv_type,
                          .sources = {}};
   if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
-  if (request.stage < 0 || !plan_) return request;
+  if (request.stage < 0 || !plan_ || request.fresh) return request;
   // Where the pages of its new layers are now.
   const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;
   for (const StagePlan& s : plan_->stages) {
@@ -361,14 +375,15 @@ std::vector<WeightSource> ClusterState::WeightSourcesFor(const std::string& work
 void ClusterState::StartDrop(Member& m, Deadline now) {
   if (m.drop && !m.drop->failed) return;
   const Epoch epoch = NextEpoch();
+  const MemoryCounts& counts = policy_.sizes.counts;
   m.drop = Drop{.epoch = epoch, .until = now + policy_.timeouts.commit};
   Do(PrepareMember{m.id,
                    {.plan = EmptyPlan(epoch),
                     .stage = -1,
                     .block_size = policy_.block_size,
-                    .num_blocks = num_blocks(),
-                    .num_slots = sizes_.counts.num_slots,
-                    .window_blocks = sizes_.counts.window_blocks,
+                    .num_blocks = counts.num_blocks,
+                    .num_slots = counts.num_slots,
+                    .window_blocks = counts.window_blocks,
                     .kv_type = policy_.kv_type,
                     .sources = {}}});
 }

@@ -164,6 +164,7 @@ void ClusterState::ForgetObserved() {
   best_.reset();
   considered_.clear();
   counts_.step_seconds = 0;
+  owing_.clear();
   for (auto& [name, m] : members_) m.why.clear(), m.stage_seconds = 0;
 }
 
@@ -215,7 +216,7 @@ std::optional<Proposal> ClusterState::Weigh(const Balance& balance, const std::v
                                             double now_seconds) const {
   const RingTime time = TimeOf(balance, ring);
   if (time.seconds == kNever) return std::nullopt;
-  const StatusOr<Draft> draft = MakeDraft(AssignmentsOf(balance, ring), false);
+  const StatusOr<Draft> draft = MakeDraft(AssignmentsOf(balance, ring), {});
   if (!draft.ok() || !draft->shortages.empty() || !draft->held.empty()) return std::nullopt;
   std::string more, less;
   for (const StagePlan& s : draft->plan.stages) {
@@ -356,7 +357,7 @@ void ClusterState::Reconsider(Deadline now) {
   }
   if (!rebalance_.MakeNow(now)) return;
   const StatusOr<std::vector<Assignment>> assignments = ParseResize(offer->ranges, sizes_, PlanMembers());
-  const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, false) : assignments.status();
+  const StatusOr<Draft> draft = assignments.ok() ? MakeDraft(*assignments, {}) : assignments.status();
   if (!draft.ok()) return;
   rebalance_.Begun(FormatNamedRanges(*plan_), now);
   Begin(*draft, Why::kRebalance, now);

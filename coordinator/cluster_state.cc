@@ -20,6 +20,7 @@ ClusterState::ClusterState(ClusterPolicy policy, std::string ring_address)
     : policy_(std::move(policy)),
       ring_address_(std::move(ring_address)),
       sizes_(policy_.sizes),
+      least_blocks_(policy_.sizes.counts.num_blocks),
       retry_pause_(policy_.retry),
       rebalance_(policy_.rebalance) {
   counts_.rebalance = policy_.rebalance.mode;
@@ -235,11 +236,42 @@ void ClusterState::CheckStuck(const Member& m, Deadline now) {
   retry_pause_ = policy_.retry;
 }
 
+// A step that one stage has, the next one doesn't get, and no byte of it comes: a link that swallows everything while
+// both its ends live.
+void ClusterState::CheckLinks(Deadline now) {
+  if (!plan_ || broken_) return owing_.clear();
+  for (size_t i = 1; i < plan_->stages.size(); ++i) {
+    const auto from = members_.find(plan_->stages[i - 1].worker()), to = members_.find(plan_->stages[i].worker());
+    if (from == members_.end() || to == members_.end()) continue;
+    const MemberLoad &sends = from->second.load, &gets = to->second.load;
+    const uint64_t plan = plan_->epoch.number;
+    // One that computes, or can't hand on what it has, takes nothing in.
+    const bool owes = sends.plan == plan && gets.plan == plan && sends.step_taken > gets.step_taken &&
+                      (!sends.in_step || sends.sending) && !gets.in_step;
+    const auto before = owing_.find(i);
+    const bool same = before != owing_.end() && before->second.step_taken == gets.step_taken &&
+                      before->second.bytes_received == gets.bytes_received;
+    if (!owes) {
+      owing_.erase(i);
+    } else if (!same) {
+      owing_[i] = {.step_taken = gets.step_taken, .bytes_received = gets.bytes_received, .since = now};
+    } else if (now - before->second.since >= policy_.silent_link) {
+      const Status why =
+          Unavailable("the link from {} to {} is silent: it owes a step, and for {:.1f} s nothing came", from->first,
+                      to->first, std::chrono::duration<double>(now - before->second.since).count());
+      before->second.since = now;
+      Log(LogLevel::kWarn, Message(why));
+      return Do(EndRing{plan_->epoch, why});
+    }
+  }
+}
+
 ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) {
     it->second.load = load;
     it->second.loads.Add(now, load);
     CheckStuck(it->second, now);
+    CheckLinks(now);
   }
   return Settle(now);
 }
@@ -386,6 +418,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
   ClusterStatus s = counts_;
   s.plan = plan_;
   s.state = Describe();
+  s.num_blocks = change_ != nullptr ? change_->num_blocks : num_blocks();
   s.replay_note = ReplayNote();
   s.proposal = rebalance_.proposal();
   for (const Member* m : ByOrder()) {

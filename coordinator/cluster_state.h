@@ -61,6 +61,15 @@ struct ResumeNewRing {
 struct ShrinkCache {
   uint32_t num_blocks = 0;
 };
+// Engine::BreakRing, and report to RingBroken.
+struct EndRing {
+  Epoch epoch;
+  Status why;
+};
+// Engine::Grow.
+struct GrowCache {
+  uint32_t num_blocks = 0;
+};
 // Engine::Lose: there is no plan yet, so requests are refused with `why`.
 struct RefuseRequests {
   Status why;
@@ -95,9 +104,10 @@ struct ProbeLinks {
 struct ShowProgress {
   StageProgress loaded;
 };
-using ClusterAction = std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring,
-                                   DrainEngine, ResumeOldRing, ResumeNewRing, ShrinkCache, RefuseRequests, AwaitRing,
-                                   AnswerCaller, RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks>;
+using ClusterAction =
+    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
+                 ResumeOldRing, ResumeNewRing, ShrinkCache, GrowCache, EndRing, RefuseRequests, AwaitRing, AnswerCaller,
+                 RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks>;
 
 // Not thread-safe.
 class ClusterState {
@@ -217,6 +227,7 @@ class ClusterState {
   bool TakesPart(const std::string& name, uint64_t id) const;
   void DropDetached(Deadline now);
   void CheckStuck(const Member& m, Deadline now);
+  void CheckLinks(Deadline now);
   void Log(LogLevel level, std::string line);
   template <typename T>
   void Do(T action) {
@@ -243,7 +254,13 @@ class ClusterState {
   void Repair(Deadline now);
   void LetLeave(Deadline now);
   void DismissMember(Member& m);
-  StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, bool automatic) const;
+  uint32_t BlocksThatFit(const Plan& plan, const std::vector<PlanMember>& members, bool reserve) const;
+  struct DraftRules {
+    bool automatic = false;   // the cache may be cut where the first plan over workers, or the survivors, don't hold it
+    bool gives_away = false;  // likewise where a member gives its layers away, as far as it was cut before
+    uint32_t num_blocks = UINT32_MAX;  // of the cache, at most
+  };
+  StatusOr<Draft> MakeDraft(const std::vector<Assignment>& assignments, const DraftRules& rules) const;
   void Begin(const Draft& draft, Why why, Deadline now, const Wanted* wanted = nullptr);
   PrepareRequest RequestFor(const std::string& worker) const;
   std::vector<WeightSource> WeightSourcesFor(const std::string& worker) const;
@@ -271,6 +288,8 @@ class ClusterState {
   // A plan change from its actions to its end (cluster_change.cc).
   void Apply(const PlanChange::Actions& actions, Deadline now);
   void Serve();
+  void SetBlocks(uint32_t num_blocks);
+  void MaybeGrow();
   void MaybeFinish(Deadline now);
   void Failed(const Change& change, Deadline now);
   void LosePlan(const Status& why, const std::string& because_of, Duration took = {}, bool crashed = false);
@@ -288,9 +307,10 @@ class ClusterState {
 
   const ClusterPolicy policy_;
   const std::string ring_address_;
-  // Its memory shrinks once, with the first plan over workers, or after a loss.
+  // Its memory shrinks where members don't hold all of policy_.sizes, and grows again.
   ModelSizes sizes_;
   uint32_t num_blocks() const { return sizes_.counts.num_blocks; }
+  uint32_t least_blocks_;            // that it was cut to: to this it may be cut again
   bool on_workers_ = false;          // a plan over workers has served: min_workers counts no more where none does
   std::set<std::string> seen_isas_;  // instruction sets that blocks of the cache may have been computed with
 
@@ -304,6 +324,12 @@ class ClusterState {
   bool record_changed_ = false;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more
+  // Of the plan's links between two workers, by the stage at the receiving end: what was seen of one that owes a step.
+  struct OwingLink {
+    uint64_t step_taken = 0, bytes_received = 0;
+    Deadline since{};
+  };
+  std::map<size_t, OwingLink> owing_;
   Deadline repair_at_ = kNoDeadline;
   Deadline leave_retry_at_{};
   Deadline retry_at_{};

@@ -90,6 +90,8 @@ struct ClusterPolicy {
   int stuck_factor = 8;
   // The same where nothing was measured yet, as after the weights were loaded.
   Duration stuck_unmeasured = std::chrono::minutes(10);
+  // So long a link between two stages may owe a step of which no byte comes, while neither end computes.
+  Duration silent_link = std::chrono::seconds(5);
   // After an automatic plan that failed; doubles with each one more, up to `longest_pause`.
   Duration retry = std::chrono::seconds(2);
   // So long a member that a plan failed because of is left out of automatic plans; doubles likewise.
@@ -169,7 +171,8 @@ struct ClusterStatus {
   WireType wire = WireType::kF32;
   Transport transport = Transport::kAuto;  // the wish
   KvType kv_type = KvType::kF16;
-  int block_size = 16;  // positions of a KV block
+  int block_size = 16;      // positions of a KV block
+  uint32_t num_blocks = 0;  // of the plan that is being made; where there is none, of the one that runs
   // What the cluster's thread adds to the state machine's own.
   uint64_t revision = 0;            // rises with every change of plan, state or members; not with loads
   std::vector<PlanRecord> history;  // the last kPlanHistory, the newest last

@@ -114,6 +114,10 @@ class Engine {
   // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES:
   // drained, or without a ring; Resume with a ring follows.
   void Shrink(uint32_t num_blocks);
+  // The ring of this plan is broken, as somebody else has seen: on_broken follows.
+  void BreakRing(Epoch epoch, const Status& why);
+  // The KV cache gets more blocks, whatever runs meanwhile. REQUIRES: num_blocks >= the present number.
+  void Grow(uint32_t num_blocks);
   // Goes on over the same ring as before, or over `ring`: then whatever was in flight in the old one is sent again.
   void Resume(std::optional<Ring> ring);
   // A member of the ring is lost, and with it the ring and the KV cache. Requests wait, new ones too, and get a Waiting

@@ -54,6 +54,17 @@ void Engine::Impl::Shrink(uint32_t num_blocks) {
   Post([this, num_blocks] { OnShrink(num_blocks); });
 }
 
+void Engine::Impl::Grow(uint32_t num_blocks) {
+  num_blocks_ = num_blocks;
+  Post([this, num_blocks] { scheduler_->Grow(num_blocks); });
+}
+
+void Engine::Impl::BreakRing(Epoch epoch, const Status& why) {
+  Post([this, epoch, why] {
+    if (ring_.epoch == epoch) Break(why);
+  });
+}
+
 void Engine::Impl::OnShrink(uint32_t num_blocks) {
   LoseFlights(absl::OkStatus());
   ForgetCache(num_blocks);
@@ -197,11 +208,8 @@ void Engine::Impl::OnLose(const Status& why) {
   DropRing();
   awaited_.reset();
   EndAll(Failed{why});
-  SchedulerOptions options = options_.scheduler;
-  const MemoryCounts counts = options.counts().Shrunk(num_blocks_);
-  options.num_blocks = counts.num_blocks;
-  options.window_blocks = counts.window_blocks;
-  scheduler_ = std::make_unique<Scheduler>(options);
+  scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
+  scheduler_->Shrink(num_blocks_);
 }
 
 // REQUIRES: the caller does not go on with a sequence or the ring: without on_broken all sequences end here.

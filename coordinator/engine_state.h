@@ -35,6 +35,8 @@ class Engine::Impl {
   void Unhold(SeqId seq);
   void Drain(std::function<void(std::vector<BlockId>)> drained);
   void Shrink(uint32_t num_blocks);
+  void Grow(uint32_t num_blocks);
+  void BreakRing(Epoch epoch, const Status& why);
   void Resume(std::optional<Ring> ring);
   void Await(const Status& why, bool crashed);
   void Lose(const Status& why);

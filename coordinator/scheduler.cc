@@ -25,6 +25,7 @@ SchedulerOptions Sane(SchedulerOptions o) {
 
 Scheduler::Rep::Rep(const SchedulerOptions& o)
     : options(Sane(o)),
+      whole(options.counts()),
       blocks(options.num_blocks, options.block_size, options.prefix_cache),
       slots(options.num_slots),
       window(options.window_blocks) {}
@@ -262,7 +263,7 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
     ++r.counts.preemptions;
     r.Leave(r.running.back(), Rep::Stage::kWaiting);
   }
-  const MemoryCounts counts = r.options.counts().Shrunk(num_blocks);
+  const MemoryCounts counts = r.whole.Shrunk(num_blocks);
   r.blocks.Shrink(counts.num_blocks);
   r.slots.Forget(counts.num_slots);
   r.window.Forget(counts.window_blocks);
@@ -283,9 +284,21 @@ std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   return too_large;
 }
 
+void Scheduler::Grow(uint32_t num_blocks) {
+  Rep& r = *rep_;
+  const MemoryCounts counts = r.whole.Shrunk(num_blocks);
+  r.blocks.Grow(counts.num_blocks);
+  r.window.Grow(std::max(r.window.units(), counts.window_blocks));
+  r.options.num_blocks = counts.num_blocks;
+  r.options.window_blocks = r.window.units();
+  r.RaiseReserves();
+  r.unfit = nullptr;  // whoever waits for blocks may have them now
+  ++r.changes;
+}
+
 std::vector<BlockId> Scheduler::LiveBlocks() const {
   std::vector<BlockId> live = rep_->blocks.Live();
-  const uint32_t slots = rep_->blocks.num_blocks(), window = slots + rep_->slots.units();
+  const uint32_t slots = rep_->whole.num_blocks, window = slots + rep_->whole.num_slots;
   for (BlockId slot : rep_->slots.Live()) live.push_back(slots + slot);
   for (BlockId block : rep_->window.Live()) live.push_back(window + block);
   return live;

@@ -60,6 +60,8 @@ class Scheduler {
   // sequence that wants more positions than there are now ends at them. Returns those whose tokens no longer fit: the
   // caller must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= the present number.
   std::vector<SeqId> Shrink(uint32_t num_blocks);
+  // More blocks. REQUIRES: num_blocks >= the present number.
+  void Grow(uint32_t num_blocks);
 
   // The units of memory that are in use or cached, rising, numbered as MemoryCounts says: what a layer's new owner
   // needs.

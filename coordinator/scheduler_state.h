@@ -86,6 +86,7 @@ struct Scheduler::Rep {
   Need Growth(const Sequence& s) const;
   Need Margin(const Sequence& s) const;
   uint32_t Reserved(const Sequence& s) const;
+  void RaiseReserves();
 
   // Blocks, and who gives them up (scheduler_blocks.cc).
   uint32_t Grow(Sequence* s, uint32_t must, uint32_t want);
@@ -141,6 +142,7 @@ struct Scheduler::Rep {
   Status CheckFlights() const;
 
   SchedulerOptions options;
+  const MemoryCounts whole;  // what the pools have room for: the cache may be cut, and grows again
   BlockManager blocks;
   ChainPool slots;
   ChainPool window;              // blocks of layers with a window

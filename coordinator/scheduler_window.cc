@@ -94,6 +94,20 @@ void Scheduler::Rep::ReleaseWindow(Sequence* s, bool unused) {
   s->window_first = 0;
 }
 
+// After the group has grown: a prompt that was admitted with a smaller quota may have more in flight now.
+void Scheduler::Rep::RaiseReserves() {
+  if (!has_window()) return;
+  for (Sequence* s : running) {
+    if (s->launched >= s->prompt) continue;
+    const auto had = static_cast<uint32_t>(s->window.size()) + s->window_reserved;
+    const uint32_t quota = WindowQuota() - std::min(WindowQuota(), had);
+    const uint32_t ahead = WindowAhead(*s) - std::min(WindowAhead(*s), s->window_reserved);
+    const uint32_t more = std::min({quota, ahead, window.available() - window_reserved});
+    s->window_reserved += more;
+    window_reserved += more;
+  }
+}
+
 void Scheduler::Rep::DropReserve(Sequence* s) {
   window_reserved -= s->window_reserved;
   s->window_reserved = 0;

@@ -178,6 +178,7 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
   r.num_blocks = p.num_blocks();
   r.num_slots = p.num_slots();
   r.window_blocks = p.window_blocks();
+  r.fresh = p.fresh();
   if (p.kv_type() >= kKvTypeNames.size()) return InvalidArgument("KV type {} is unknown", p.kv_type());
   r.kv_type = static_cast<KvType>(p.kv_type());
   if (p.sources_size() > kMaxStages) {
@@ -232,6 +233,7 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   p->set_num_blocks(request.num_blocks);
   p->set_num_slots(request.num_slots);
   p->set_window_blocks(request.window_blocks);
+  p->set_fresh(request.fresh);
   p->set_kv_type(static_cast<uint32_t>(request.kv_type));
   for (const LayerSource& s : request.sources) {
     v1::LayerSource* source = p->add_sources();

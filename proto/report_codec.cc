@@ -59,6 +59,11 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_answer_bytes_sent(load.answer_bytes_sent);
   out->set_in_layer_us(load.in_layer_us);
   out->set_layer_estimate_us(load.layer_estimate_us);
+  out->set_plan(load.plan);
+  out->set_step_taken(load.step_taken);
+  out->set_bytes_received(load.bytes_received);
+  out->set_in_step(load.in_step);
+  out->set_sending(load.sending);
   EncodeStepTimes(load.step_times, out);
 }
 
@@ -76,7 +81,12 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
                            ? static_cast<Transport>(h.transport())
                            : Transport::kAuto,
           .in_layer_us = std::min<uint64_t>(h.in_layer_us(), kMaxMicros),
-          .layer_estimate_us = std::min<uint64_t>(h.layer_estimate_us(), kMaxMicros)};
+          .layer_estimate_us = std::min<uint64_t>(h.layer_estimate_us(), kMaxMicros),
+          .plan = h.plan(),
+          .step_taken = h.step_taken(),
+          .bytes_received = h.bytes_received(),
+          .in_step = h.in_step(),
+          .sending = h.sending()};
 }
 
 void EncodeTrace(const StageTrace& t, v1::Traced* out) {

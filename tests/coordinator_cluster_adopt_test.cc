@@ -115,6 +115,32 @@ TEST_F(ClusterAdoptTest, AWorkerThatHoldsOthersLayersDropsThemFirst) {
   EXPECT_EQ(w.text(), "serving");
 }
 
+// The workers never held the whole cache.
+TEST_F(ClusterAdoptTest, ThePlanOfBeforeServesAgainWithTheCacheThatItHad) {
+  ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+  for (auto& memory : policy.sizes.memory) memory.unit = 10;
+  const uint64_t memory = 5 * (100 + 5 * 10);  // a layer more than four, each with half of its pages
+  ClusterWorld& before = New(policy);
+  for (const char* name : {"w1", "w2"}) before.Join(name, {.memory = memory});
+  before.Advance(seconds(1));
+  ASSERT_EQ(before.num_blocks, 5u);
+  ASSERT_EQ(before.ranges(), "w1=0-3,w2=4-7");
+  policy.term = 8;
+  policy.record = before.record;
+  ClusterWorld& w = New(policy);
+  MemberInfo first = Holding(0, 4), second = Holding(4, 8);
+  first.memory = second.memory = memory;
+  w.Join("w1", first);
+  w.Join("w2", second);
+  w.Advance(milliseconds(100));
+  EXPECT_EQ(w.text(), "serving");
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_EQ(w.num_blocks, 5u);
+  EXPECT_FALSE(w.logged("can't be made again"));
+  EXPECT_THAT(w.engine_calls, Contains("shrink 5"));
+  EXPECT_EQ(w.problem(), "");
+}
+
 TEST_F(ClusterAdoptTest, LayersThatTheModelLacksAreRefused) {
   const ClusterPolicy policy = ClusterWorld::Policy(8, 1);
   EXPECT_FALSE(ClusterState::CheckMember(policy, {.name = "w", .holds = {0, 9}}).ok());

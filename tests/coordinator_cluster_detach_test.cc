@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "coordinator/cluster_state.h"
 #include "tests/testing/serving_cluster.h"
 
@@ -211,6 +213,77 @@ TEST_F(ClusterDetachTest, OneThatIsStuckInALayerIsLost) {
     w.Advance(seconds(1));
     EXPECT_EQ(w.ranges(), "w1=0-7");
   }
+}
+
+bool Broke(const ClusterWorld& w) {
+  return std::find(w.engine_calls.begin(), w.engine_calls.end(), "break") != w.engine_calls.end();
+}
+
+// A link swallows a step: the stage before it has the step, the next one doesn't, and both wait.
+TEST_F(ClusterDetachTest, ASilentLinkBetweenTwoWorkersIsBroken) {
+  struct Case {
+    const char* what;
+    uint64_t taken;         // by the second stage, while the first has step 9
+    uint64_t more_bytes;    // that come between two reports
+    bool in_step = false;   // the second stage is
+    bool computes = false;  // the first one, still
+    bool sends = false;     // it can't hand it over
+    uint64_t plan = 1;
+    bool broken = false;
+  };
+  for (const Case& c :
+       {Case{.what = "silent", .taken = 8, .more_bytes = 0, .broken = true},
+        Case{.what = "nothing is owed", .taken = 9, .more_bytes = 0},
+        Case{.what = "a slow link", .taken = 8, .more_bytes = 10},
+        Case{.what = "a part of it is there", .taken = 8, .more_bytes = 0, .sends = true, .broken = true},
+        Case{.what = "the second computes, or waits for a third", .taken = 8, .more_bytes = 0, .in_step = true},
+        Case{.what = "the first computes", .taken = 8, .more_bytes = 0, .computes = true},
+        Case{.what = "numbers of another plan", .taken = 8, .more_bytes = 0, .plan = 7}}) {
+    ClusterWorld& w = Serving(2);
+    const uint64_t plan = w.status().plan->epoch.number;
+    ASSERT_EQ(plan, 1u);
+    const auto report = [&](Duration time, uint64_t taken) {
+      uint64_t bytes = 0;
+      for (Duration at{}; at < time && !Broke(w); at += milliseconds(250)) {
+        w.Advance(milliseconds(250));
+        MemberLoad load;
+        load.plan = c.plan;
+        load.step_taken = 9;
+        load.in_step = c.computes || c.sends;
+        load.sending = c.sends;
+        w.Report("w1", load);
+        load.sending = false;
+        load.step_taken = taken;
+        load.bytes_received = bytes += c.more_bytes;
+        load.in_step = c.in_step;
+        w.Report("w2", load);
+      }
+    };
+    report(milliseconds(4750), c.taken);
+    EXPECT_FALSE(Broke(w)) << c.what;
+    report(seconds(2), c.taken);
+    EXPECT_EQ(Broke(w), c.broken) << c.what;
+    if (!c.broken) continue;
+    EXPECT_TRUE(w.logged("the link from w1 to w2 is silent")) << c.what;
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.status().plans, 2u) << "it was repaired";
+    EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+    EXPECT_EQ(w.problem(), "");
+  }
+}
+
+// A link that can't be made again costs its receiver the layers.
+TEST_F(ClusterDetachTest, ASilentLinkThatCantBeRepairedIsDoneWithout) {
+  ClusterWorld& w = Serving(2);
+  w.member("w2").reachable = false;
+  for (int i = 0; i < 30 && !Broke(w); ++i) {
+    w.Advance(milliseconds(250));
+    w.Report("w1", {.plan = 1, .step_taken = 9});
+    w.Report("w2", {.plan = 1, .step_taken = 8});
+  }
+  w.Advance(seconds(3));
+  EXPECT_EQ(w.ranges(), "w1=0-7");
+  EXPECT_EQ(w.problem(), "");
 }
 
 }  // namespace

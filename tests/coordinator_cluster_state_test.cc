@@ -471,7 +471,7 @@ TEST_F(ClusterStateTest, AMembershipThatIsReplacedCountsNoMore) {
   EXPECT_EQ(w.status().plan, std::nullopt);
 }
 
-TEST_F(ClusterStateTest, TheCacheIsCutOnceByTheFirstPlanOverWorkers) {
+TEST_F(ClusterStateTest, TheCacheIsCutByTheFirstPlanOverWorkersAndGrowsAgain) {
   ClusterPolicy policy = ClusterWorld::Policy(8, 1);
   ClusterWorld& w = New(policy);
   w.JoinLocal();
@@ -483,9 +483,40 @@ TEST_F(ClusterStateTest, TheCacheIsCutOnceByTheFirstPlanOverWorkers) {
   EXPECT_EQ(w.num_blocks, 5u);
   EXPECT_THAT(w.engine_calls, ::testing::IsSupersetOf({"shrink 5", "new 2"}));
   w.Join("w2");
-  w.Resize("w2=0-7");
+  w.Resize("w2=0-3,local=4-7");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.num_blocks, 5u) << "while the small one holds layers";
+  EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 10"));
+  EXPECT_TRUE(w.logged("the KV cache grows from 80 to 160 tokens"));
+  // It holds its four layers with the whole cache, if not one more beside them.
+  const uint64_t resize = w.Resize("w1=0-3,local=4-7");
+  w.Advance(seconds(1));
+  EXPECT_TRUE(w.answer(resize).ok()) << w.answer(resize).status();
+}
+
+// What the cache grew by for a worker goes when that one leaves.
+TEST_F(ClusterStateTest, ADrainMayCutACacheThatHasGrown) {
+  ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+  for (auto& memory : policy.sizes.memory) memory.unit = 10;
+  ClusterWorld& w = New(policy);
+  const MemberInfo small{.memory = 5 * (100 + 5 * 10)};  // a layer more than four, each with half of its pages
+  for (const char* name : {"w1", "w2"}) w.Join(name, small);
   w.Advance(seconds(1));
   EXPECT_EQ(w.num_blocks, 5u);
+  for (const char* name : {"w3", "w4"}) w.Join(name, small);
+  w.Resize("w1=0-1,w3=2-3,w4=4-5,w2=6-7");
+  w.Advance(seconds(1));
+  EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 10"));
+  ASSERT_EQ(w.ranges(), "w1=0-1,w3=2-3,w4=4-5,w2=6-7");
+  for (const char* name : {"w3", "w4"}) {
+    const uint64_t drain = w.Drain(name);
+    w.Advance(seconds(1));
+    EXPECT_TRUE(w.answer(drain).ok()) << name << w.answer(drain).status();
+  }
+  EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
+  EXPECT_EQ(w.num_blocks, 8u) << "what four layers leave, of what is had and what comes";
+  EXPECT_THAT(w.engine_calls, ::testing::Contains("shrink 8"));
+  EXPECT_EQ(w.problem(), "");
 }
 
 TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {

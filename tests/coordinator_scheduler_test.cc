@@ -254,6 +254,32 @@ TEST(BlockManagerTest, EvictsTheLongestUnusedAndComparesTokens) {
   EXPECT_FALSE(m.CheckIntegrity(std::vector<uint32_t>{1, 2, 1}).ok());
 }
 
+TEST(SchedulerTest, ALargerCacheKeepsWhatRunsAndAdmitsWhoWaits) {
+  SchedulerOptions o = Small();
+  o.num_blocks = 16;
+  Rig r(o);
+  for (int i = 0; i < 6; ++i) r.Add(static_cast<uint64_t>(i + 1), Tokens(14, 100 * i));
+  for (int i = 0; i < 8; ++i) {
+    r.Next();
+    r.LandAndAppend();
+  }
+  const SchedulerStats before = r.scheduler.stats();
+  ASSERT_GT(before.waiting, 0u) << "each of them takes four blocks of four";
+  const std::vector<BlockId> live = r.scheduler.LiveBlocks();
+  ASSERT_FALSE(live.empty());
+  r.scheduler.Grow(64);
+  EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+  EXPECT_EQ(r.scheduler.stats().num_blocks, 64u);
+  EXPECT_EQ(r.scheduler.stats().preemptions, before.preemptions);
+  EXPECT_EQ(r.scheduler.LiveBlocks(), live) << "what is computed stays where it is";
+  for (int i = 0; i < 8; ++i) {
+    r.Next();
+    r.LandAndAppend();
+  }
+  EXPECT_EQ(r.scheduler.stats().waiting, 0u);
+  EXPECT_TRUE(r.scheduler.CheckIntegrity().ok()) << r.scheduler.CheckIntegrity();
+}
+
 TEST(SchedulerTest, ASmallerCachePreemptsAllAndForgets) {
   SchedulerOptions o = Small();
   o.num_blocks = 16;

@@ -182,6 +182,32 @@ TEST(SchedulerWindowTest, ASmallerCacheHasFewerWindowedBlocks) {
   EXPECT_EQ((MemoryCounts{.num_blocks = 15, .window_blocks = 4, .least_window_blocks = 4}).Shrunk(2).window_blocks, 2u);
 }
 
+// A cache that was cut grows: both groups do, what is computed stays, and units keep their numbers in lists of moves.
+TEST(SchedulerWindowTest, ALargerCacheHasMoreWindowedBlocks) {
+  SchedulerOptions o = Windowed(16);
+  o.max_in_flight = 4;
+  o.num_slots = 6;
+  Rig r(o);
+  EXPECT_TRUE(r.scheduler.Shrink(15).empty());
+  ASSERT_EQ(r.scheduler.stats().window_blocks, 4u);
+  r.Add(1, Tokens(40), 60);
+  r.Add(2, Tokens(40, 100), 60);
+  for (int i = 0; i < 3; ++i) r.Next();
+  r.Check();
+  ASSERT_EQ(r.scheduler.stats().waiting, 1u) << "one sequence's window is all that there is";
+  const std::vector<BlockId> live = r.scheduler.LiveBlocks();
+  r.scheduler.Grow(64);
+  r.Check();
+  EXPECT_EQ(r.scheduler.stats().window_blocks, 16u);
+  EXPECT_EQ(r.scheduler.LiveBlocks(), live);
+  for (int i = 0; i < 30; ++i) {
+    r.Next();
+    if (!r.flights.empty()) r.LandAndAppend();
+  }
+  EXPECT_EQ(r.scheduler.stats().waiting, 0u);
+  EXPECT_EQ(r.scheduler.stats().preemptions, 0u);
+}
+
 // Slots, then windowed blocks stand behind the pages in what a move copies.
 TEST(SchedulerWindowTest, LiveBlocksOfAllGroups) {
   SchedulerOptions o = Windowed(8);

@@ -156,6 +156,20 @@ TEST_F(NamespacesTest, WorkersFindTheirCoordinator) {
   EXPECT_TRUE(open.WaitFor("joined 10.77.0.1:7070 as open")) << open.output();
 }
 
+// Both workers live and reach the coordinator, which sees that a step doesn't arrive.
+TEST_F(NamespacesTest, ATextGoesOnWhereTwoWorkersDontReachEachOtherAnyMore) {
+  const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "3000", "--temp", "0", "--ignore-eos", "-q",
+                                 "--kv-type", "f32", "--ctx", "16384"});
+  Process run(On(1, Run(3000)));
+  std::this_thread::sleep_for(milliseconds(300));
+  ASSERT_TRUE(net_.Part(2, 3)) << net_.why_not();
+  ASSERT_EQ(run.Wait(seconds(60)), 0) << run.output() << serve_->output();
+  EXPECT_TRUE(run.output() == alone) << "the text changed";
+  EXPECT_THAT(serve_->output(), ::testing::ContainsRegex("the link from host[23] to host[23] is silent"));
+  const std::string layers = Ask({"layers", "--cluster", kCoordinator});
+  EXPECT_THAT(layers, HasSubstr("0-5")) << "one has them all";
+}
+
 TEST_F(NamespacesTest, ATextGoesOnWithoutAHostWhoseCableIsPulledAndTheHostComesBack) {
   const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "6000", "--temp", "0", "--ignore-eos", "-q",
                                  "--kv-type", "f32", "--ctx", "16384"});

@@ -137,6 +137,42 @@ TEST_F(RebalanceTest, WhoJoinsIsMeasuredAndProposedAndTaken) {
   ASSERT_TRUE(ring.Serves(3));
 }
 
+// Two small workers hold a part of the KV cache only; with a third one there is more, and then less again.
+TEST_F(RebalanceTest, TheCacheGrowsWithMemoryWhileTextsAreWritten) {
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 150);
+  uint64_t weights = 0, cache = 0;
+  {
+    Ring whole(model_.path(), {"--no-local"});
+    whole.AddWorker("w");
+    ASSERT_TRUE(whole.Serves(1));
+    weights = FetchStatus(whole.at())->members(0).weight_bytes();
+    cache = FetchStatus(whole.at())->members(0).kv_bytes();
+  }
+  const std::vector<std::string> memory{"--memory", fmt::format("{}k", (weights * 8 / 10 + cache / 2) / 1024)};
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
+  for (const char* name : {"w1", "w2"}) ring.AddWorker(name, memory);
+  ASSERT_TRUE(ring.Serves(2));
+  const uint64_t few = FetchStatus(ring.at())->blocks();
+  Clients clients(ring.address(), kVocab, 150);
+  clients.WaitForTokens(200);
+  ring.AddWorker("w3", memory);
+  ASSERT_TRUE(ring.AsksFor("w1=0-3,w3=4-7,w2=8-11"));
+  const v1::StatusReply three = WaitFor(ring, [&](const auto& s) { return s.blocks() > few; });
+  EXPECT_THAT(ring.serve().output(), HasSubstr("the KV cache grows"));
+  clients.WaitForTokens(200);
+  const auto drained = AskDrain(ring.at(), "w3");
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  const v1::StatusReply two = WaitFor(ring, [&](const auto& s) { return s.blocks() < three.blocks(); });
+  EXPECT_GE(two.blocks(), few);
+  clients.WaitForTokens(200);
+  const auto texts = clients.Stop();
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.status.ok()) << text.status;
+    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed;
+  }
+  EXPECT_EQ(FetchStatus(ring.at())->failed(), 0u);
+}
+
 // Without known numbers: a real measurement, kept for the next process.
 TEST_F(RebalanceTest, AMachineIsMeasuredOnceAStart) {
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("gyre-measured-{}", getpid());

@@ -19,6 +19,8 @@
 namespace gyre {
 namespace {
 
+// A machine that lives answers at once, whatever its process does.
+constexpr auto kConnect = std::chrono::seconds(10);
 constexpr auto kDialAgain = std::chrono::seconds(10);
 // So that a plan that was given up ends a wait.
 constexpr auto kAnswerTurn = std::chrono::milliseconds(100);
@@ -131,7 +133,7 @@ std::unique_ptr<Link> RingDialer::Watched(std::unique_ptr<Link> link, const Hell
 StatusOr<RingDialer::Dialed> RingDialer::DialOnce(const std::string& to, Transport transport, const Hello& hello,
                                                   Deadline deadline, bool* reached) {
   const auto stopped = [this, &hello] { return cancelled_(hello.epoch); };
-  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to, deadline, stopped));
+  GYRE_ASSIGN_OR_RETURN(const int fd, ConnectTcp(to, std::min(deadline, After(kConnect)), stopped));
   *reached = true;
   const TcpOptions limits = LimitsOf(options_, hello.role);
   GYRE_ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream, StreamOf(Fd(fd), transport, limits));

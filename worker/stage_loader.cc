@@ -336,7 +336,7 @@ StatusOr<std::vector<std::shared_ptr<Layer>>> StageLoader::LoadLayers(const Prep
       if (loading_ != nullptr) GYRE_RETURN_IF_ERROR(loading_->WaitForLayer(i, [&] { return Cancelled(epoch); }));
       GYRE_ASSIGN_OR_RETURN(layer, LoadLayer(model, i, queue, Loaded(epoch)));
       ++loaded;
-    } else if (layer->pages != nullptr && !layer->pages->Fits(layer->spec, size)) {
+    } else if (layer->pages != nullptr && (request.fresh || !layer->pages->Fits(layer->spec, size))) {
       layer = layer->Weights();
     }
     if (layer->pages == nullptr) {

@@ -57,7 +57,9 @@ void StageRunner::Loop() {
     StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
     if (frame.ok()) {
       queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
+      in_step_ = true;
       OnFrame(*frame);
+      in_step_ = false;
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
       BreakLinks(frame.status());
     }
@@ -79,11 +81,14 @@ bool StageRunner::RunJobs() {
 }
 
 void StageRunner::OnFrame(Frame& frame) {
+  if (frame_hook_) frame_hook_(frame);
   // A link carries the frames of one plan; the next plan has links of its own.
   if (frame.header.epoch != running_->epoch) {
     ++dropped_;
     return;
   }
+  // A question belongs to no step; an error stands in a step's place.
+  if (frame.header.kind != FrameKind::kLogitsQuestion) step_taken_ = static_cast<uint64_t>(frame.header.step);
   switch (frame.header.kind) {
     case FrameKind::kTokens:
     case FrameKind::kHidden: return RunStep(frame);
@@ -291,6 +296,16 @@ std::shared_ptr<Link> StageRunner::RunningOut() {
   return running_out_;
 }
 
+void StageRunner::FillPlanLoad(MemberLoad* load) {
+  MutexLock lock(&mutex_);
+  if (running_in_ == nullptr) return;
+  load->plan = running_plan_;
+  load->step_taken = step_taken_;
+  load->bytes_received = running_in_->received();
+  load->in_step = in_step_;
+  load->sending = sending_;
+}
+
 void StageRunner::SetFaultHook(std::function<Status()> hook) {
   MutexLock lock(&mutex_);
   hook_ = std::move(hook);
@@ -319,7 +334,7 @@ void StageRunner::Reset() {
     MutexLock lock(&mutex_);
     ++resets_;
     if (running_out_ != nullptr) running_out_->Close();
-    running_out_ = nullptr;
+    running_out_ = running_in_ = nullptr;
   }
   Post([this] {
     Retire();
@@ -343,7 +358,12 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   {
     MutexLock lock(&mutex_);
     lost = own_reset != resets_;
-    if (!lost && prepared != nullptr) running_out_ = prepared->out;
+    if (!lost && prepared != nullptr) {
+      running_out_ = prepared->out;
+      running_in_ = prepared->in;
+      running_plan_ = epoch.number;
+      step_taken_ = 0;
+    }
   }
   if (lost) return loader_.dispose(std::move(prepared));
   if (prepared == nullptr) {

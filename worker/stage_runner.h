@@ -12,6 +12,7 @@
 
 #include "base/coding.h"
 #include "base/histogram.h"
+#include "base/member_load.h"
 #include "base/mutex.h"
 #include "base/step_codec.h"
 #include "base/trace.h"
@@ -53,6 +54,8 @@ class StageRunner {
   // Ends a Send that waits, and with it the ring.
   void CloseOut();
   std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
+  // Fills in the part of a load that is about the running plan.
+  void FillPlanLoad(MemberLoad* load);
 
   // Reads pages of the running stage for another member; on the stage's thread.
   Status ReadPages(PageExport& e);
@@ -67,6 +70,7 @@ class StageRunner {
 
   // For tests, as Worker says.
   void SetFaultHook(std::function<Status()> hook);
+  void SetFrameHook(std::function<void(const Frame&)> hook) { frame_hook_ = std::move(hook); }
   void BreakRunning();
 
  private:
@@ -93,10 +97,13 @@ class StageRunner {
 
   Mutex mutex_;
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
-  bool sending_ GYRE_GUARDED_BY(mutex_) = false;               // the stage's thread is in a Send over it
+  std::shared_ptr<Link> running_in_ GYRE_GUARDED_BY(mutex_);
+  uint64_t running_plan_ GYRE_GUARDED_BY(mutex_) = 0;
+  bool sending_ GYRE_GUARDED_BY(mutex_) = false;  // the stage's thread is in a Send over it
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;
   std::function<Status()> hook_ GYRE_GUARDED_BY(mutex_);
   std::atomic<bool> hooked_{false};
+  std::function<void(const Frame&)> frame_hook_;  // set before any frame comes
   LatencyHistogram step_times_ GYRE_GUARDED_BY(mutex_);
   std::vector<StageSpan> spans_ GYRE_GUARDED_BY(mutex_);  // since the last Trace
   Deadline trace_until_ GYRE_GUARDED_BY(mutex_) = Deadline::min();
@@ -117,6 +124,8 @@ class StageRunner {
   std::atomic<uint64_t> steps_{0}, step_errors_{0}, dropped_{0}, busy_ns_{0}, rows_sent_{0}, row_bytes_sent_{0},
       answer_bytes_sent_{0};
   std::atomic<size_t> weight_bytes_{0};
+  std::atomic<uint64_t> step_taken_{0};  // the last step of the running plan that came
+  std::atomic<bool> in_step_{false};
   LayerClock layer_clock_;
   std::thread thread_;
 };

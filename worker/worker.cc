@@ -138,7 +138,7 @@ MemberLoad Worker::TakeLoad() {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
   };
   const Duration round_trip = out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
-  return {
+  MemberLoad load{
       .busy = impl_->runner().TakeBusyShare(),
       .steps = stats.steps,
       .resident_bytes = ResidentBytes(),
@@ -151,9 +151,14 @@ MemberLoad Worker::TakeLoad() {
       .transport = out == nullptr ? Transport::kAuto : out->transport(),
       .in_layer_us = micros(layer.in_layer),
       .layer_estimate_us = micros(layer.estimate)};
+  impl_->runner().FillPlanLoad(&load);
+  return load;
 }
 size_t Worker::weight_bytes() const { return impl_->runner().weight_bytes(); }
 void Worker::SetFaultHook(std::function<Status()> hook) { impl_->runner().SetFaultHook(std::move(hook)); }
+void Worker::SetFrameHookForTest(std::function<void(const Frame&)> hook) {
+  impl_->runner().SetFrameHook(std::move(hook));
+}
 void Worker::SkipCopyingForTest() { impl_->loader().SkipCopying(); }
 void Worker::OnStageThread(std::function<void()> fn) { impl_->runner().Post(std::move(fn)); }
 void Worker::BreakLinksForTest() { impl_->runner().BreakRunning(); }

@@ -71,6 +71,8 @@ class Worker {
   size_t weight_bytes() const;  // that a decode step streams: packed weights but the embedding's rows
   // Called before each step on the stage's thread; an error takes the place of the step (tests). {} removes it.
   void SetFaultHook(std::function<Status()> hook);
+  // Tests: called with each frame of the ring before it is looked at, on the stage's thread. Before the first Prepare.
+  void SetFrameHookForTest(std::function<void(const Frame&)> hook);
   // Tests: from now on pages are not copied; the running stage's links end.
   void SkipCopyingForTest();
   void BreakLinksForTest();

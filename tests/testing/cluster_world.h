@@ -254,13 +254,13 @@ class ClusterWorld {
     m->loaded.reset();
     m->prepared[epoch] = a.request;
     if (a.request.stage < 0) return Say(m, epoch, StageReady{});
-    num_blocks = a.request.num_blocks;
+    num_blocks = state_.status(now_).num_blocks;
     const LayerRange gets = a.request.plan.stages[static_cast<size_t>(a.request.stage)].layers;
     std::set<int> union_of;
     for (LayerRange r : {gets, m->runs}) {
       for (int i = r.begin; i < r.end; ++i) union_of.insert(i);
     }
-    const uint64_t page = policy_.sizes.memory[0].unit * a.request.num_blocks;
+    const uint64_t page = policy_.sizes.memory[0].unit * num_blocks;
     const uint64_t needs = union_of.size() * (policy_.sizes.layers[0] + page);
     if (m->info.memory != 0 && needs > m->info.memory) Wrong("a member is asked for more than it holds");
     if (m->silent) return;
@@ -379,6 +379,13 @@ class ClusterWorld {
     own_member = a.own_member;
     draining_ = ring_broken_ = false;
   }
+  void Play(EndRing& a) {
+    engine_calls.push_back("break");
+    After(std::chrono::milliseconds(1), [this, epoch = a.epoch] {
+      if (ring_ == epoch) BreakRing();
+    });
+  }
+  void Play(GrowCache& a) { engine_calls.push_back(fmt::format("grow {}", a.num_blocks)); }
   void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
   void Play(RefuseRequests& a) {
     if (served_) Wrong("requests are refused after a plan has served");

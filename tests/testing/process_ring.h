@@ -59,6 +59,10 @@ class Ring {
     command.insert(command.end(), flags.begin(), flags.end());
     return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
   }
+  // Another program that joins.
+  Process& AddProgram(std::vector<std::string> command) {
+    return *workers_.emplace_back(std::make_unique<Process>(std::move(command)));
+  }
   // A worker whose name its identity says.
   Process& AddNamelessWorker(const std::vector<std::string>& flags) {
     std::vector<std::string> command{GYRE_BINARY, "worker", "--join", address_, "-t", "1"};

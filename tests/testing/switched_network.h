@@ -47,6 +47,11 @@ class SwitchedNetwork {
     out.insert(out.end(), command.begin(), command.end());
     return out;
   }
+  // From now on two hosts don't reach each other, and all others reach both.
+  bool Part(int one, int other) {
+    return Ip(fmt::format("-n {} route add blackhole {}", Host(one), Address(other))) &&
+           Ip(fmt::format("-n {} route add blackhole {}", Host(other), Address(one)));
+  }
   // Pulls the cable of a host, or puts it back.
   bool Cable(int host, bool plugged) {
     return Ip(fmt::format("-n {} link set port{} {}", Switch(), host, plugged ? "up" : "down"));
