@@ -31,6 +31,20 @@ StatusOr<HostPort> ParseHostPort(const std::string& text) {
   return out;
 }
 
+StatusOr<std::vector<std::string>> ParseAddresses(const std::string& text) {
+  constexpr size_t kMost = 64;
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    out.push_back(text.substr(begin, end - begin));
+    GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(out.back()));
+    if (at.port == 0) return InvalidArgument("'{}': the port is 0, expected 1 to 65535", out.back());
+    if (out.size() > kMost) return InvalidArgument("more than {} addresses", kMost);
+    begin = end + 1;
+  }
+  return out;
+}
+
 std::string FormatHostPort(const std::string& host, uint16_t port) {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -16,6 +17,8 @@ struct HostPort {
 // kInvalidArgument: no host, no port, a port beyond 65535, an IPv6 address without brackets, or a character that no
 // address has.
 StatusOr<HostPort> ParseHostPort(const std::string& text);
+// "HOST:PORT[,HOST:PORT...]": at least one, each as ParseHostPort takes it with a port of 1 or more.
+StatusOr<std::vector<std::string>> ParseAddresses(const std::string& text);
 std::string FormatHostPort(const std::string& host, uint16_t port);
 
 // This machine's host name (gethostname).

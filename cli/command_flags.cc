@@ -218,10 +218,11 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
       ->type_name("N");
   AddEngineFlags(app, o);
   if (generates) AddContextShiftFlags(app, o);
-  auto* cluster =
-      app->add_option("--cluster", o->cluster, "ask the coordinator at HOST:PORT instead of running a MODEL here")
-          ->check(Address())
-          ->type_name("HOST:PORT");
+  auto* cluster = app->add_option("--cluster", o->cluster,
+                                  "ask the coordinator at HOST:PORT instead of running a MODEL here; of several, the "
+                                  "one that leads")
+                      ->check(Addresses())
+                      ->type_name("HOST:PORT,...");
   // They say how a model runs here; a coordinator has its own.
   for (CLI::Option* option : app->get_options()) {
     if (option != cluster && option != app->get_help_ptr()) cluster->excludes(option);

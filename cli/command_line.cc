@@ -395,9 +395,24 @@ Action AddServe(CLI::App* app) {
              "--state", o->state,
              "keep what a restart must not lose in this folder: requests go on, and workers keep their weights")
           ->type_name("FOLDER");
+  CLI::Option* const standby =
+      app->add_option("--standby", o->standby,
+                      "lead, or stand by for the coordinator that leads; the state is in this etcd, below NAME "
+                      "(default: gyre)")
+          ->needs(cluster)
+          ->excludes(state)
+          ->type_name("etcd://HOST:PORT[,...][/NAME]");
+  app->add_option("--lease", o->lease_seconds, "seconds after which a leader that is gone may be replaced")
+      ->needs(standby)
+      ->check(Whole(2, 3600))
+      ->type_name("S");
+  app->add_option("--etcd-ca", o->etcd_ca, "certificates that etcd's is checked against, with etcds://")
+      ->needs(standby)
+      ->type_name("FILE");
+  app->add_option("--etcd-cert", o->etcd_cert, "the certificate that etcd is shown")->needs(standby)->type_name("FILE");
+  app->add_option("--etcd-key", o->etcd_key, "its key")->needs(standby)->type_name("FILE");
   app->add_option("--resume-timeout", o->resume_seconds,
-                  "seconds for which a request whose client is gone can be taken up again")
-      ->needs(state)
+                  "seconds for which a request whose client is gone can be taken up again, with --state or --standby")
       ->check(Whole(1, 86400))
       ->type_name("S");
   AddWeightsRateFlag(app, &o->weights_rate)->needs(cluster);
@@ -430,11 +445,12 @@ Action AddServe(CLI::App* app) {
 Action AddWorker(CLI::App* app) {
   auto o = std::make_shared<WorkerCommandOptions>();
   o->version = GYRE_VERSION;
-  app->add_option("--join", o->join,
-                  "the coordinator's address: its --cluster (default: found on the local network, with --token, "
-                  "--identity or --insecure)")
-      ->check(Address())
-      ->type_name("HOST:PORT");
+  app->add_option(
+         "--join", o->join,
+         "the coordinator's address: its --cluster, or those of all that may lead (default: found on the local "
+         "network, with --token, --identity or --insecure)")
+      ->check(Addresses())
+      ->type_name("HOST:PORT,...");
   app->add_option(
          "-m,--model", o->model,
          "the model on this machine, a path or a name (default: the coordinator's path, else the same model in the "
@@ -490,10 +506,10 @@ Action AddWorker(CLI::App* app) {
 
 std::shared_ptr<AdminOptions> AddAdminFlags(CLI::App* app) {
   auto o = std::make_shared<AdminOptions>();
-  app->add_option("--cluster", o->cluster, "the coordinator's address")
+  app->add_option("--cluster", o->cluster, "the coordinator's address, or those of all that may lead")
       ->required()
-      ->check(Address())
-      ->type_name("HOST:PORT");
+      ->check(Addresses())
+      ->type_name("HOST:PORT,...");
   AddIdentityFlag(app, &o->identity);
   AddJsonFlag(app, &o->json);
   return o;

@@ -161,7 +161,10 @@ struct LogOptions {
 
 struct ServeCommandOptions {
   std::string identity, cluster_ca;  // folders; "" = none
-  std::string state;                 // folder; "" = nothing outlives the process
+  std::string state;                 // folder; "" = nothing outlives the process, or --standby is given
+  std::string standby;               // etcd://...; "" = this coordinator is alone
+  std::string etcd_ca, etcd_cert, etcd_key;
+  uint32_t lease_seconds = 3;
   uint32_t resume_seconds = 60;
   std::string insecure;  // as ParseInsecure
   bool no_discovery = false;

@@ -42,12 +42,12 @@ inline CLI::Validator Number(double low, double high, bool low_excluded = false)
       "");
 }
 
-// HOST:PORT of somebody to connect to.
-inline CLI::Validator Address() {
+// HOST:PORT[,HOST:PORT...] of somebody to connect to.
+inline CLI::Validator Addresses() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        const StatusOr<HostPort> at = ParseHostPort(text);
-        return at.ok() ? "" : Message(at.status());
+        const auto all = ParseAddresses(text);
+        return all.ok() ? "" : Message(all.status());
       },
       "");
 }

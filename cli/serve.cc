@@ -19,6 +19,7 @@
 #include "cli/model_source.h"
 #include "cli/progress.h"
 #include "cli/serve_http.h"
+#include "cli/serve_standby.h"
 #include "cli/session.h"
 #include "coordinator/grpc_server.h"
 #include "coordinator/sqlite_store.h"
@@ -127,6 +128,18 @@ std::string DefaultIdentity(const std::string& name) {
   return (path / "gyre" / name).string();
 }
 
+// A coordinator that stands by gives out no identities, so each is asked.
+StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses, const JoinToken& token,
+                                      const std::string& name) {
+  StatusOr<Identity::Files> files = Unavailable("no coordinator is named");
+  for (const std::string& at : addresses) {
+    const auto patience = std::chrono::seconds(addresses.size() > 1 ? 3 : 10);
+    files = JoinWithToken(at, token, name, After(patience), InterruptGuard::Interrupted);
+    if (!absl::IsUnavailable(files.status()) && !absl::IsDeadlineExceeded(files.status())) break;
+  }
+  return files;
+}
+
 // A worker's identity, got with a token where its folder has none. null: it has none, or was stopped meanwhile.
 StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOptions& options, std::string* join) {
   if (options.token.empty()) return OpenIdentity(options.identity, Role::kWorker, "");
@@ -140,9 +153,10 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   GYRE_RETURN_IF_ERROR(CheckWritable(folder));
   GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
+  GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ParseAddresses(*join));
   bool told = false;
   while (!InterruptGuard::Interrupted()) {
-    const auto files = JoinWithToken(*join, token, name, After(std::chrono::seconds(10)), InterruptGuard::Interrupted);
+    const auto files = JoinAtOneOf(addresses, token, name);
     if (files.ok()) {
       GYRE_RETURN_IF_ERROR(WriteIdentity(folder, *files, false));
       if (!options.quiet) fmt::print(stderr, "{}: the identity of worker {}, by the token\n", folder, name);
@@ -223,14 +237,18 @@ StatusOr<std::unique_ptr<GrpcServer>> OpenGrpc(const ServeCommandOptions& option
   return GrpcServer::Open(grpc_options, ring->model(), ring->engine(), ring->cluster(), ring->service());
 }
 
-StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& options) {
+// standby null: the state is in the folder of --state.
+StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& options, Standby* standby) {
   StoredState found;
-  auto store = OpenSqliteStore(options.state, TermNow(), &found);
-  if (!store.ok()) return Annotate(store.status(), "--state");
+  auto store = standby != nullptr ? standby->OpenState(&found) : OpenSqliteStore(options.state, TermNow(), &found);
+  const std::string where = standby != nullptr ? "--standby" : "--state";
+  if (!store.ok()) return Annotate(store.status(), where);
   KeeperOptions keeper;
   keeper.requests.resume_timeout = std::chrono::seconds(options.resume_seconds);
+  // Etcd keeps every version of a key for some time, and what is missing is drawn again.
+  if (standby != nullptr) keeper.write_interval = std::chrono::seconds(1);
   auto state = StateKeeper::Start(*std::move(store), found, keeper);
-  if (!state.ok()) return Annotate(state.status(), fmt::format("--state {}", options.state));
+  if (!state.ok()) return Annotate(state.status(), where);
   if (const size_t open = (*state)->open_requests(); open > 0) {
     Log(LogLevel::kInfo, "term {}: {} requests of before the restart can be taken up", found.term, open);
   }
@@ -285,6 +303,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(serve.identity, OpenIdentity(options.identity, Role::kCoordinator, revoked));
     GYRE_RETURN_IF_ERROR(CheckCluster(options, insecure, &serve));
     ring_options.serve = &serve;
+    if (!options.standby.empty()) GYRE_RETURN_IF_ERROR(Standby::Check(options));
     if (serve.rebalance != "off") {
       serve.measure = [kept = KeptSpeeds(options.source)](const MeasuredWith& with) {
         return MeasureMachine({.isa = with.isa, .threads = with.threads, .file = with.file, .kept = kept});
@@ -309,9 +328,21 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (!http.address.empty()) {
     GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at));
   }
+  // Gives the lease back when all else has ended.
+  std::unique_ptr<Standby> standby;
+  std::shared_ptr<const Model> opened_before;
+  if (!options.standby.empty()) {
+    // What is wrong with the file is said now, and not when it is needed.
+    GYRE_ASSIGN_OR_RETURN(opened_before, OpenModel(ring_options.model, ring_options.ForOpening()));
+    GYRE_ASSIGN_OR_RETURN(standby, Standby::Open(options, serve, front.get()));
+    serve.cluster = standby->address();
+    fmt::print("standing by at {}\n", serve.cluster);
+    std::fflush(stdout);
+  }
   std::unique_ptr<StateKeeper> state;
-  if (!options.state.empty()) {
-    GYRE_ASSIGN_OR_RETURN(state, OpenState(options));
+  if (standby != nullptr) GYRE_RETURN_IF_ERROR(standby->WaitToLead());
+  if (standby != nullptr || !options.state.empty()) {
+    GYRE_ASSIGN_OR_RETURN(state, OpenState(options, standby.get()));
     ring_options.state = state.get();
   }
   LoadingBar bar(ring_options.quiet);
@@ -326,6 +357,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
         std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
     GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
     weights->server().SetRate(rate);
+    if (standby != nullptr) standby->StopRefusing();
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);

@@ -28,6 +28,8 @@ class HttpFront {
  public:
   // Opens the port. Until Serve, /health answers, and everything else says that the model is loading.
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
+  // Until Serve, everything but /health says why nothing is served.
+  void StandBy(const std::string& why);
   // From now on all routes are there; called once. Runtime and tracer outlive the server's run: Stop it before they go.
   // tracer null: no /v1/cluster/trace.
   void Serve(const std::string& model, const std::string& version, Runtime& runtime, Tracer* tracer);

@@ -51,6 +51,15 @@ class Client : public HttpClient {
         if (error)
           return InvalidArgument("{}: {}, expected certificates in PEM form", options_.ca_file, error.message());
       }
+      if (!options_.cert_file.empty()) {
+        tls_.use_certificate_chain_file(options_.cert_file, error);
+        if (error)
+          return InvalidArgument("{}: {}, expected a certificate in PEM form", options_.cert_file, error.message());
+        tls_.use_private_key_file(options_.key_file, asio::ssl::context::pem, error);
+        if (error)
+          return InvalidArgument("{}: {}, expected the certificate's key in PEM form", options_.key_file,
+                                 error.message());
+      }
       tls_.set_verify_mode(asio::ssl::verify_peer);
     }
     return absl::OkStatus();

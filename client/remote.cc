@@ -11,6 +11,7 @@
 #include "gyre/v1/admin.grpc.pb.h"
 #include "gyre/v1/inference.grpc.pb.h"
 #include "proto/channel.h"
+#include "proto/coordinators.h"
 
 namespace gyre {
 namespace {
@@ -31,16 +32,57 @@ std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::T
   return out;
 }
 
+// How a call to one coordinator went.
+struct CallEnd {
+  Status status;
+  bool stands_by = false;  // it is not the one that leads
+  bool absent = false;     // it could not be reached
+  std::string leader;      // whom it named
+};
+
+// After the end of a call at `address`.
+CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address) {
+  CallEnd end{.status = FromGrpcAt(status, address), .leader = {}};
+  if (!absl::IsUnavailable(end.status)) return end;
+  LeaderAnswer answer = ReadLeader(context);
+  end.stands_by = answer.stands_by;
+  end.leader = std::move(answer.leader);
+  end.absent = status.error_message().rfind("failed to connect", 0) == 0;
+  return end;
+}
+
+// Makes a call to the coordinator that leads: each is asked until one neither stands by nor is absent. `call` gets a
+// channel and a context, and returns the call's grpc::Status. `coordinators` ends at the one that answered.
+template <typename Call>
+Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, const Call& call) {
+  for (;;) {
+    const std::string at = coordinators->current();
+    GYRE_ASSIGN_OR_RETURN(const auto channel,
+                          MakeChannel(at, {.impatient = coordinators->several(), .identity = cluster.identity}));
+    grpc::ClientContext context;
+    const grpc::Status answer = call(channel, &context);
+    const CallEnd end = EndOf(answer, context, at);
+    if (!end.stands_by && !end.absent) {
+      coordinators->Found();
+      return end.status;
+    }
+    if (coordinators->Next(end.leader)) continue;
+    return coordinators->several() ? Annotate(end.status, "no coordinator leads at " + cluster.address) : end.status;
+  }
+}
+
 class RemoteTarget : public Target {
  public:
-  RemoteTarget(ClusterAddress cluster, std::shared_ptr<grpc::Channel> channel)
-      : cluster_(std::move(cluster)), stub_(v1::Inference::NewStub(channel)) {}
+  RemoteTarget(ClusterAddress cluster, Coordinators coordinators)
+      : cluster_(std::move(cluster)), coordinators_(std::move(coordinators)) {}
 
   Status FetchFacts() {
-    grpc::ClientContext context;
-    SetDeadline(&context, seconds(5));
     v1::ModelReply reply;
-    GYRE_RETURN_IF_ERROR(FromGrpcAt(stub_->Model(&context, {}, &reply), cluster_.address));
+    GYRE_RETURN_IF_ERROR(AskLeader(&coordinators_, cluster_, [&](const auto& channel, grpc::ClientContext* context) {
+      SetDeadline(context, seconds(5));
+      stub_ = v1::Inference::NewStub(channel);
+      return stub_->Model(context, {}, &reply);
+    }));
     facts_ = {.model = reply.path(),
               .architecture = reply.architecture(),
               .kv_type = reply.kv_type(),
@@ -84,13 +126,15 @@ class RemoteTarget : public Target {
       const size_t before = progress.seen.size();
       const Status status = Call(request, &progress, on_event, interrupted);
       const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
+      // One that never led this request may be asked again for anything.
+      const bool unasked = last_.stands_by || (last_.absent && coordinators_.several());
       if (absl::IsNotFound(status) && progress.by_id) {
         // It was forgotten, or never kept: what came of it is brought along.
         progress.by_id = false;
         progress.id.clear();
         continue;
       }
-      if (!absl::IsUnavailable(status) || !text || !progress.accepted) return status;
+      if (!absl::IsUnavailable(status) || (!unasked && (!text || !progress.accepted))) return status;
       if (progress.seen.size() > before) outage.Over();
       if (outage.Began()) on_event(Waiting{status});
       if (!outage.Wait(interrupted)) {
@@ -139,10 +183,13 @@ class RemoteTarget : public Target {
     Deadline since_ = kNoDeadline;
   };
 
-  // A channel to an address that was lost waits longer and longer before it tries again; a new one tries at once.
+  // To the next coordinator, or the same again. A channel to an address that was lost waits longer and longer before it
+  // tries again; a new one tries at once.
   Status Connect() {
-    GYRE_ASSIGN_OR_RETURN(auto channel,
-                          MakeChannel(cluster_.address, {.own_connection = true, .identity = cluster_.identity}));
+    if (last_.stands_by || last_.absent) coordinators_.Next(last_.leader);
+    GYRE_ASSIGN_OR_RETURN(auto channel, MakeChannel(coordinators_.current(), {.own_connection = true,
+                                                                              .impatient = coordinators_.several(),
+                                                                              .identity = cluster_.identity}));
     stub_ = v1::Inference::NewStub(channel);
     return absl::OkStatus();
   }
@@ -156,10 +203,11 @@ class RemoteTarget : public Target {
     for (;;) {
       grpc::ClientContext context;
       SetDeadline(&context, seconds(30));
-      const Status status = FromGrpcAt(((*stub_).*call)(&context, ask, reply), cluster_.address);
-      if (!absl::IsUnavailable(status)) return status;
+      const grpc::Status answer = ((*stub_).*call)(&context, ask, reply);
+      last_ = EndOf(answer, context, coordinators_.current());
+      if (!absl::IsUnavailable(last_.status)) return last_.status;
       outage.Began();
-      if (!outage.Wait([] { return false; })) return status;
+      if (!outage.Wait([] { return false; })) return last_.status;
       GYRE_RETURN_IF_ERROR(Connect());
     }
   }
@@ -184,7 +232,9 @@ class RemoteTarget : public Target {
       on_event(Cancelled{});
       return absl::OkStatus();
     }
-    return FromGrpcAt(status, cluster_.address);
+    last_ = EndOf(status, context, coordinators_.current());
+    if (last_.status.ok()) coordinators_.Found();
+    return last_.status;
   }
 
   static v1::GenerateRequest Encode(const Request& r, const Progress& progress) {
@@ -262,6 +312,8 @@ class RemoteTarget : public Target {
   }
 
   const ClusterAddress cluster_;
+  Coordinators coordinators_;
+  CallEnd last_;  // of the last call that failed or came to its end
   std::unique_ptr<v1::Inference::Stub> stub_;
   TargetFacts facts_;
 };
@@ -269,19 +321,19 @@ class RemoteTarget : public Target {
 }  // namespace
 
 StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster) {
-  GYRE_ASSIGN_OR_RETURN(auto channel, MakeChannel(cluster.address, {.identity = cluster.identity}));
-  auto target = std::make_unique<RemoteTarget>(cluster, std::move(channel));
+  GYRE_ASSIGN_OR_RETURN(Coordinators coordinators, Coordinators::Parse(cluster.address));
+  auto target = std::make_unique<RemoteTarget>(cluster, std::move(coordinators));
   GYRE_RETURN_IF_ERROR(target->FetchFacts());
   return std::unique_ptr<Target>(std::move(target));
 }
 
 StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster) {
-  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster.address, {.identity = cluster.identity}));
-  const auto stub = v1::Admin::NewStub(channel);
-  grpc::ClientContext context;
-  SetDeadline(&context, seconds(5));
+  GYRE_ASSIGN_OR_RETURN(Coordinators coordinators, Coordinators::Parse(cluster.address));
   v1::StatusReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(stub->Status(&context, {}, &reply), cluster.address));
+  GYRE_RETURN_IF_ERROR(AskLeader(&coordinators, cluster, [&](const auto& channel, grpc::ClientContext* context) {
+    SetDeadline(context, seconds(5));
+    return v1::Admin::NewStub(channel)->Status(context, {}, &reply);
+  }));
   return reply;
 }
 
@@ -292,11 +344,12 @@ template <typename Request>
 StatusOr<v1::ChangeReply> AskChange(const ClusterAddress& cluster, const Request& request,
                                     grpc::Status (v1::Admin::Stub::*call)(grpc::ClientContext*, const Request&,
                                                                           v1::ChangeReply*)) {
-  GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(cluster.address, {.identity = cluster.identity}));
-  const auto stub = v1::Admin::NewStub(channel);
-  grpc::ClientContext context;
+  GYRE_ASSIGN_OR_RETURN(Coordinators coordinators, Coordinators::Parse(cluster.address));
   v1::ChangeReply reply;
-  GYRE_RETURN_IF_ERROR(FromGrpcAt(((*stub).*call)(&context, request, &reply), cluster.address));
+  GYRE_RETURN_IF_ERROR(AskLeader(&coordinators, cluster, [&](const auto& channel, grpc::ClientContext* context) {
+    const auto stub = v1::Admin::NewStub(channel);
+    return ((*stub).*call)(context, request, &reply);
+  }));
   return reply;
 }
 

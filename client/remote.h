@@ -19,7 +19,7 @@ struct ClusterAddress {
   ClusterAddress() = default;
   ClusterAddress(std::string host_port, std::shared_ptr<const Identity> self = nullptr)
       : address(std::move(host_port)), identity(std::move(self)) {}
-  std::string address;                       // HOST:PORT
+  std::string address;                       // HOST:PORT; or of all coordinators that may lead, with commas
   std::shared_ptr<const Identity> identity;  // for TLS; null = without
   // So long a target that has lost its coordinator looks for it, and goes on with its request where it was
   // (docs/restart.md). 0: it fails at once.

@@ -1,20 +1,17 @@
 #include "coordinator/grpc_server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/resource_quota.h>
 
 #include <atomic>
 #include <thread>
 
+#include "coordinator/grpc_port.h"
 #include "coordinator/grpc_services.h"
-#include "coordinator/join_server.h"
-#include "coordinator/listener.h"
 #include "coordinator/status_reply.h"
 #include "gyre/v1/admin.grpc.pb.h"
 #include "model/quoted.h"
 #include "model/utf8.h"
 #include "proto/convert.h"
-#include "proto/credentials.h"
 
 namespace gyre {
 namespace {
@@ -133,61 +130,27 @@ class CallbackServer : public GrpcServer {
   ~CallbackServer() override { CallbackServer::Stop(); }
 
   Status Listen() {
-    ListenerOptions listener{.address = options_.address, .hello_timeout = options_.hello_timeout};
-    std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
-    if (options_.identity != nullptr) {
-      GYRE_ASSIGN_OR_RETURN(identity_, ServerIdentity::Make(options_.identity));
-      credentials = identity_->credentials();
-      listener.tls = true;
-      if (!options_.cluster_ca.empty()) {
-        GYRE_ASSIGN_OR_RETURN(join_,
-                              JoinServer::Start({.identity = options_.identity, .authority = options_.cluster_ca}));
-        listener.take_join = [this](int fd, const std::string& host, const std::string& peer) {
-          join_->Take(fd, host, peer);
-        };
-      }
-    }
-    GYRE_ASSIGN_OR_RETURN(listener_, Listener::Open(listener));
-    grpc::ServerBuilder builder;
-    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
-    // From the preface to HTTP/2's settings, which every client sends at once.
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, MillisOf(options_.hello_timeout));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(options_.idle_timeout));
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1000);
-    builder.SetMaxReceiveMessageSize(16 << 20);
-    grpc::ResourceQuota quota("gyre");
-    quota.Resize(size_t{512} << 20);
-    builder.SetResourceQuota(quota);
-    builder.RegisterService(inference_.get());
-    builder.RegisterService(&admin_);
-    builder.RegisterService(cluster_.get());
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return Unavailable("cannot serve gRPC at {}", options_.address);
-    listener_->Start([acceptor = std::shared_ptr(std::move(acceptor))](int fd) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-      connection.fd = fd;
-      acceptor->HandleNewConnection(&connection);
-    });
+    GYRE_ASSIGN_OR_RETURN(port_, GrpcPort::Open({.address = options_.address,
+                                                 .hello_timeout = options_.hello_timeout,
+                                                 .idle_timeout = options_.idle_timeout,
+                                                 .identity = options_.identity,
+                                                 .cluster_ca = options_.cluster_ca},
+                                                [this](grpc::ServerBuilder& builder) {
+                                                  builder.RegisterService(inference_.get());
+                                                  builder.RegisterService(&admin_);
+                                                  builder.RegisterService(cluster_.get());
+                                                }));
     watch_ = std::thread([this] { Watch(); });
     return absl::OkStatus();
   }
-  const std::string& address() const override { return listener_->address(); }
+  const std::string& address() const override { return port_->address(); }
   void Stop() override {
-    if (server_ == nullptr || stopping_.exchange(true)) return;
-    listener_->Stop();
-    attached_.CancelAll();
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-    server_->Wait();
-    watch_.join();
+    if (port_ == nullptr || stopping_.exchange(true)) return;
+    port_->Stop([this] { attached_.CancelAll(); });
+    if (watch_.joinable()) watch_.join();
   }
 
  private:
-  static int MillisOf(Duration d) {
-    return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
-  }
   // Finds workers that fell silent.
   void Watch() {
     constexpr Duration kTick = std::chrono::milliseconds(100);
@@ -197,20 +160,17 @@ class CallbackServer : public GrpcServer {
       // Woken late, the process itself was held up, by a suspended or crowded machine: others' silence means nothing
       // then.
       const Duration late = Clock::now() - wake;
-      if (identity_ != nullptr && identity_->Update()) attached_.CheckCallers(*options_.identity->current());
+      if (port_->UpdateIdentity()) attached_.CheckCallers(*options_.identity->current());
       attached_.Check(options_.heartbeat_timeout, late > kTick / 2 ? late : Duration::zero());
     }
   }
 
   const GrpcServerOptions options_;
-  std::unique_ptr<ServerIdentity> identity_;
   const std::unique_ptr<grpc::Service> inference_;
   AdminService admin_;
   AttachedWorkers attached_;
   const std::unique_ptr<grpc::Service> cluster_;
-  std::unique_ptr<JoinServer> join_;
-  std::unique_ptr<Listener> listener_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcPort> port_;
   std::atomic<bool> stopping_{false};
   std::thread watch_;
 };

@@ -17,6 +17,7 @@ struct ChannelOptions {
   // backoff.
   bool own_connection = false;
   bool keepalive = false;                    // pings find a dead host while a stream is silent
+  bool impatient = false;                    // an address without an answer is given up after 2 s: there are others
   std::shared_ptr<const Identity> identity;  // for TLS; null = without
 };
 

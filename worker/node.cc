@@ -22,6 +22,7 @@
 #include "proto/channel.h"
 #include "proto/control_codec.h"
 #include "proto/convert.h"
+#include "proto/coordinators.h"
 #include "proto/credentials.h"
 #include "transport/ring_port.h"
 #include "transport/tcp_link.h"
@@ -139,6 +140,8 @@ class Node {
   Mutex fatal_mutex_;
   Status fatal_ GYRE_GUARDED_BY(fatal_mutex_);
   const uint64_t instance_ = RandomInstance();
+  Coordinators coordinators_;
+  std::string at_;  // the one that is asked, or that it is attached to
   HostPort coordinator_;
   std::unique_ptr<RingPort> port_;
   std::unique_ptr<WeightStock> stock_;  // its server uses the port
@@ -191,8 +194,8 @@ bool Node::MayJoin(const ClusterFacts& facts) {
   }
   if (facts.term < session_->term) {
     if (!std::exchange(told_older_, true)) {
-      Say(fmt::format("waiting for another coordinator: {} has term {}, and has been replaced by one with term {}",
-                      options_.join, facts.term, session_->term));
+      Say(fmt::format("waiting for another coordinator: {} has term {}, and has been replaced by one with term {}", at_,
+                      facts.term, session_->term));
     }
     return false;
   }
@@ -249,7 +252,7 @@ Status Node::Listen() {
 }
 
 Status Node::Run() {
-  GYRE_ASSIGN_OR_RETURN(coordinator_, ParseHostPort(options_.join));
+  GYRE_ASSIGN_OR_RETURN(coordinators_, Coordinators::Parse(options_.join));
   name_ = options_.name;
   if (options_.identity != nullptr) {
     const Principal self = options_.identity->current()->self();
@@ -268,19 +271,28 @@ Status Node::Run() {
   Status end;
   while (!Ends()) {
     if (session_ && Clock::now() - detached_at_ > KeepsStageFor()) EndSession();
-    GYRE_ASSIGN_OR_RETURN(
-        const auto channel,
-        MakeChannel(options_.join, {.own_connection = true, .keepalive = true, .identity = identity_.current()}));
+    at_ = coordinators_.current();
+    GYRE_ASSIGN_OR_RETURN(coordinator_, ParseHostPort(at_));
+    GYRE_ASSIGN_OR_RETURN(const auto channel, MakeChannel(at_, {.own_connection = true,
+                                                                .keepalive = true,
+                                                                .impatient = coordinators_.several(),
+                                                                .identity = identity_.current()}));
     const auto stub = v1::Cluster::NewStub(channel);
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(coordinators_.several() ? 1 : 2));
     v1::InfoRequest request;
     request.set_protocol(kControlProtocol);
     v1::ClusterInfo info;
     const grpc::Status status = stub->Info(&context, request, &info);
     if (!status.ok()) {
-      if (!waiting) Say(fmt::format("waiting for the coordinator at {}: {}", options_.join, Cause(status)));
-      waiting = true;
+      const LeaderAnswer answer = ReadLeader(context);
+      if (coordinators_.Next(answer.leader)) continue;
+      if (!std::exchange(waiting, true)) {
+        const bool several = coordinators_.several();
+        Say(several
+                ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_, Cause(status))
+                : fmt::format("waiting for the coordinator at {}: {}", at_, Cause(status)));
+      }
       Sleep(milliseconds(500));
       continue;
     }
@@ -288,9 +300,10 @@ Status Node::Run() {
     const StatusOr<ClusterFacts> facts = Decode(info);
     end = facts.status();
     if (end.ok() && !MayJoin(*facts)) {
-      Sleep(milliseconds(500));
+      if (!coordinators_.Next("")) Sleep(milliseconds(500));
       continue;
     }
+    coordinators_.Found();
     if (end.ok() && port_ == nullptr) end = Listen();
     if (end.ok()) {
       end = model_.OpenFor(*facts, *stub, *stock_, worker_ != nullptr);
@@ -400,7 +413,7 @@ Status Node::Attached(v1::Cluster::Stub& stub) {
       checked = now;
       const Status accepted = CheckCaller(*context.auth_context(), *now).status();
       if (accepted.ok()) continue;
-      Say(fmt::format("{} is left: {}", options_.join, Message(accepted)));
+      Say(fmt::format("{} is left: {}", at_, Message(accepted)));
       break;
     }
     if (!ended) context.TryCancel();
@@ -424,7 +437,7 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
     const bool refused = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) ||
                          status.code() == absl::StatusCode::kPermissionDenied;
     if (refused) return Annotate(status, "the coordinator refuses this worker");
-    if (!waits_to_attach_ && !status.ok()) Say(fmt::format("waiting to join {}: {}", options_.join, Message(status)));
+    if (!waits_to_attach_ && !status.ok()) Say(fmt::format("waiting to join {}: {}", at_, Message(status)));
     waits_to_attach_ = true;
     return absl::OkStatus();
   }
@@ -454,12 +467,12 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   }
   if (welcome->resumed) {
     events_->SendAgain(welcome->received);
-    Say(fmt::format("joined {} again as {}, as nothing had been lost", options_.join, name));
+    Say(fmt::format("joined {} again as {}, as nothing had been lost", at_, name));
   } else {
     events_->Clear();
     const LayerRange kept = session_ ? worker_->running_layers() : LayerRange{};
     session_ = Session{.term = welcome->term, .cluster = cluster_};
-    Say(fmt::format("joined {} as {}, ring at {}", options_.join, name, TcpPart(port_->address())));
+    Say(fmt::format("joined {} as {}, ring at {}", at_, name, TcpPart(port_->address())));
     if (kept.size() > 0) Say(fmt::format("layers {} are still here", FormatRange(kept)));
   }
   worker_->control().SetEventSink([events = events_](StageEvent e) { events->Push(std::move(e)); });
@@ -490,7 +503,7 @@ Status Node::Stay(grpc::ClientContext& context, Stream& stream) {
   attached_ = false;
   events_->Wake();
   writer.join();
-  Status status = FromGrpcAt(stream.Finish(), options_.join);
+  Status status = FromGrpcAt(stream.Finish(), at_);
   if (absl::IsCancelled(status)) status = Unavailable("it stopped, or heard nothing of this worker for too long");
   detached_at_ = Clock::now();
   GYRE_RETURN_IF_ERROR(Fatal());

@@ -28,7 +28,7 @@ enum class WeightsFrom {
 };
 
 struct NodeOptions {
-  std::string join;   // HOST:PORT of the coordinator
+  std::string join;   // HOST:PORT of the coordinator, or of all that may lead, with commas
   std::string model;  // "" = the path that the coordinator names
   OpenOptions open;
   std::string name;    // "" = its identity's, or the host's

@@ -32,8 +32,8 @@ Awaitable<void> RespondReadiness(Exchange& exchange, Status status) {
   co_await exchange.Respond(std::move(answer));
 }
 
-Awaitable<void> RespondLoading(Exchange& exchange, ApiStyle style) {
-  ApiError error{.status = 503, .message = "the model is loading; try again later", .retry_after = 1};
+Awaitable<void> RespondLoading(Exchange& exchange, ApiStyle style, std::string why) {
+  ApiError error{.status = 503, .message = std::move(why), .retry_after = 1};
   co_await RespondError(exchange, std::move(error), style);
 }
 
@@ -56,14 +56,14 @@ void AddHealthRoutes(Router& router, ApiContext& context) {
   AddReady(router, [&context] { return context.ready ? context.ready() : absl::OkStatus(); });
 }
 
-void AddLoadingRoutes(Router& router) {
+void AddLoadingRoutes(Router& router, const std::string& why) {
   AddHealth(router);
-  AddReady(router, [] { return Unavailable("loading"); });
+  AddReady(router, [why] { return Unavailable("{}", why); });
   for (const char* method : {"GET", "POST"}) {
     for (const bool anthropic : {true, false}) {
       const ApiStyle style = anthropic ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
       Route route{.method = method, .path = anthropic ? "/v1/messages*" : "/*", .role = Role::kAnyone, .style = style};
-      route.handler = [style](Exchange& exchange) { return RespondLoading(exchange, style); };
+      route.handler = [style, why](Exchange& exchange) { return RespondLoading(exchange, style, why); };
       router.Add(std::move(route));
     }
   }

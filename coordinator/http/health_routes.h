@@ -1,6 +1,8 @@
 // GET /health: the process is alive. GET /ready: it serves requests.
 #pragma once
 
+#include <string>
+
 #include "coordinator/http/api_context.h"
 #include "coordinator/http/router.h"
 
@@ -9,7 +11,7 @@ namespace gyre::http {
 // The context outlives the router.
 void AddHealthRoutes(Router& router, ApiContext& context);
 
-// While the model loads: /health answers, and everything else is 503.
-void AddLoadingRoutes(Router& router);
+// While the model loads or the coordinator stands by: /health answers, and everything else is 503 with `why`.
+void AddLoadingRoutes(Router& router, const std::string& why);
 
 }  // namespace gyre::http

@@ -1,0 +1,123 @@
+#include "cli/serve_standby.h"
+
+#include <linux/close_range.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <vector>
+
+#include "base/host_port.h"
+#include "base/log.h"
+#include "cli/exit_code.h"
+#include "cli/serve_http.h"
+#include "coordinator/standby/etcd_store.h"
+#include "fmt/core.h"
+#include "runtime/runtime.h"
+#include "transport/tcp_link.h"
+
+namespace gyre {
+namespace {
+
+// The process becomes a new one with the same command line: nothing of what led goes on.
+[[noreturn]] void BeginAnew() {
+  LogLine(LogLevel::kError,
+          "the lease is lost, so another coordinator may lead: this process begins anew and stands by");
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string words((std::istreambuf_iterator<char>(in)), {});
+  std::vector<char*> argv;
+  for (size_t at = 0; at < words.size(); at += std::string_view(words.data() + at).size() + 1) {
+    argv.push_back(words.data() + at);
+  }
+  argv.push_back(nullptr);
+  // Sockets among others.
+  if (close_range(3, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC) != 0) std::_Exit(1);
+  sigset_t none;
+  sigemptyset(&none);
+  pthread_sigmask(SIG_SETMASK, &none, nullptr);
+  execv("/proc/self/exe", argv.data());
+  std::_Exit(1);  // its supervisor starts it again
+}
+
+StatusOr<EtcdOptions> EtcdOf(const ServeCommandOptions& options) {
+  StatusOr<EtcdOptions> etcd = ParseEtcdUrl(options.standby);
+  if (!etcd.ok()) return AsUsage(Annotate(etcd.status(), "--standby"));
+  etcd->ca = options.etcd_ca;
+  etcd->cert = options.etcd_cert;
+  etcd->key = options.etcd_key;
+  return etcd;
+}
+
+// Where clients and workers ask it: an address at which it listens says nothing to them if it means all.
+std::string AskedAt(const std::string& bound, const std::string& advertise) {
+  const StatusOr<HostPort> at = ParseHostPort(bound);
+  if (!at.ok() || (at->host != "0.0.0.0" && at->host != "::")) return bound;
+  return FormatHostPort(advertise.empty() ? HostName() : advertise, at->port);
+}
+
+}  // namespace
+
+Status Standby::Check(const ServeCommandOptions& options) {
+  GYRE_ASSIGN_OR_RETURN(const EtcdOptions etcd, EtcdOf(options));
+  if (!etcd.tls && (!etcd.ca.empty() || !etcd.cert.empty())) {
+    return UsageError("--etcd-ca and --etcd-cert are for TLS: expected --standby etcds://...");
+  }
+  if (etcd.cert.empty() != etcd.key.empty()) {
+    return UsageError("--etcd-cert and --etcd-key belong together, only one of them is given");
+  }
+  return EtcdClient::Make(etcd).status();
+}
+
+StatusOr<std::unique_ptr<Standby>> Standby::Open(const ServeCommandOptions& options, const ServeOptions& serve,
+                                                 HttpFront* front) {
+  std::unique_ptr<Standby> out(new Standby);
+  GYRE_ASSIGN_OR_RETURN(out->etcd_, EtcdOf(options));
+  out->front_ = front;
+  out->quiet_ = options.ring.quiet;
+  out->identity_ = serve.identity;
+  GYRE_ASSIGN_OR_RETURN(out->server_, StandbyServer::Open({.address = serve.cluster, .identity = serve.identity}));
+  out->own_ = AskedAt(out->server_->address(), serve.advertise);
+  ElectionOptions election{.etcd = out->etcd_, .leadership = {}, .address = out->own_, .first_term = TermNow()};
+  election.leadership.lease = std::chrono::seconds(options.lease_seconds);
+  election.on_leader = [standby = out.get()](const std::string& leader) { standby->Tell(leader); };
+  election.on_lost = BeginAnew;
+  GYRE_ASSIGN_OR_RETURN(out->election_, Election::Start(election));
+  return out;
+}
+
+// On the election's thread. Nothing is told any more once this one leads, so the server is still there.
+void Standby::Tell(const std::string& leader) {
+  server_->SetLeader(leader);
+  if (front_ != nullptr) front_->StandBy(StandbyText(leader));
+  if (leader == own_) return;  // of the process before this one
+  if (!leader.empty()) Log(LogLevel::kInfo, "standing by, the leader is {}", leader);
+}
+
+Status Standby::WaitToLead() {
+  Deadline look = Clock::now();
+  const auto reign = election_->WaitToLead([&] {
+    if (identity_ != nullptr && Clock::now() >= look) {
+      look = After(std::chrono::seconds(1));
+      identity_->Refresh(false);
+      server_->UpdateIdentity();
+    }
+    return false;
+  });
+  GYRE_RETURN_IF_ERROR(reign.status());
+  reign_ = *reign;
+  server_->SetLeader("");
+  if (front_ != nullptr) front_->StandBy("this coordinator begins to lead; try again later");
+  Log(LogLevel::kInfo, "this coordinator leads, in term {}", reign_.term);
+  return absl::OkStatus();
+}
+
+StatusOr<std::unique_ptr<StateStore>> Standby::OpenState(StoredState* found) {
+  EtcdStoreOptions store{.etcd = etcd_, .term = reign_.term, .leads_since = reign_.since, .lost = {}};
+  store.lost = [election = election_.get()] { election->Refused(); };
+  return OpenEtcdStore(store, found);
+}
+
+}  // namespace gyre

@@ -1,0 +1,195 @@
+#include "coordinator/standby/etcd_store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/plan.h"
+
+namespace gyre {
+namespace {
+
+constexpr size_t kMostOps = 100;                // etcd takes 128 (--max-txn-ops)
+constexpr size_t kMostBytes = size_t{1} << 20;  // etcd takes 1.5 MiB (--max-request-bytes)
+constexpr int64_t kPage = 500;
+constexpr size_t kDigits = 10;
+
+// The first key behind all that begin with `prefix`.
+std::string Behind(std::string prefix) {
+  ++prefix.back();
+  return prefix;
+}
+
+class EtcdStore : public StateStore {
+ public:
+  explicit EtcdStore(const EtcdStoreOptions& options) : options_(options), root_(options.etcd.name + "/") {}
+
+  Status Open(StoredState* found) {
+    GYRE_ASSIGN_OR_RETURN(client_, EtcdClient::Make(options_.etcd));
+    GYRE_RETURN_IF_ERROR(LearnLast());
+    found->term = options_.term;
+    GYRE_ASSIGN_OR_RETURN(found->cluster, Text("plan"));
+    GYRE_ASSIGN_OR_RETURN(found->serving, Text("serving"));
+    GYRE_ASSIGN_OR_RETURN(const std::string id, Text("id"));
+    if (id.empty()) {
+      const RingKey random = RandomRingKey();
+      std::memcpy(&found->cluster_id, random.data(), sizeof found->cluster_id);
+      found->cluster_id |= 1;  // 0 means none
+      GYRE_RETURN_IF_ERROR(Send({EtcdOp::Put(root_ + "id", std::to_string(found->cluster_id))}));
+    } else {
+      const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), found->cluster_id);
+      if (error != std::errc() || end != id.data() + id.size() || found->cluster_id == 0) {
+        return DataLoss("etcd: {}id is '{}', expected a number", root_, id);
+      }
+    }
+    return ReadRequests(found);
+  }
+
+  Status Write(const StateBatch& batch) override {
+    if (!knows_last_) GYRE_RETURN_IF_ERROR(LearnLast());
+    std::vector<EtcdOp> ops;
+    // What goes is sent before what comes, as etcd takes no key twice in a transaction.
+    if (batch.afresh) {
+      ops.push_back(EtcdOp::Delete(Requests(), Behind(Requests())));
+      known_.clear();
+    }
+    std::set<std::string> gone(batch.gone.begin(), batch.gone.end());
+    for (const StateBatch::Begun& b : batch.begun) {
+      if (known_.count(b.id) > 0) gone.insert(b.id);
+    }
+    for (const std::string& id : gone) {
+      ops.push_back(EtcdOp::Delete(Place(id), Behind(Place(id))));
+      known_.erase(id);
+    }
+    GYRE_RETURN_IF_ERROR(SendAll(&ops));
+    if (batch.cluster) ops.push_back(EtcdOp::Put(root_ + "plan", *batch.cluster));
+    if (batch.serving) ops.push_back(EtcdOp::Put(root_ + "serving", *batch.serving));
+    for (const StateBatch::Begun& b : batch.begun) {
+      if (b.request.size() > kMostBytes) {
+        Log(LogLevel::kWarn, "{}: a request of {} bytes is not kept in etcd, at most {} are", b.id, b.request.size(),
+            kMostBytes);
+        continue;
+      }
+      known_.insert(b.id);
+      ops.push_back(EtcdOp::Put(Place(b.id), b.request));
+    }
+    for (const StateBatch::Tokens& t : batch.tokens) {
+      if (known_.count(t.id) == 0 || t.tokens.size() > kMostBytes) continue;
+      ops.push_back(EtcdOp::Put(fmt::format("{}{:0{}}", Place(t.id), t.first, kDigits), t.tokens));
+    }
+    return SendAll(&ops);
+  }
+
+ private:
+  std::string Requests() const { return root_ + "request/"; }
+  // The request's own key; its tokens' keys begin with it.
+  std::string Place(const std::string& id) const { return Requests() + id + "/"; }
+
+  StatusOr<std::string> Text(const char* name) {
+    GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + name, After(options_.patience)));
+    return value ? value->value : std::string();
+  }
+
+  // The last transaction that was done: one whose answer was lost may have been.
+  Status LearnLast() {
+    GYRE_ASSIGN_OR_RETURN(const auto value, client_->Get(root_ + "written", After(options_.patience)));
+    last_ = value ? value->modified : 0;
+    knows_last_ = true;
+    return absl::OkStatus();
+  }
+
+  // In transactions of the sizes that etcd takes. `ops` is empty then.
+  Status SendAll(std::vector<EtcdOp>* ops) {
+    std::vector<EtcdOp> part;
+    size_t bytes = 0;
+    for (EtcdOp& op : *ops) {
+      const size_t size = op.key.size() + op.value.size();
+      if (!part.empty() && (part.size() == kMostOps || bytes + size > kMostBytes)) {
+        GYRE_RETURN_IF_ERROR(Send(std::exchange(part, {})));
+        bytes = 0;
+      }
+      bytes += size;
+      part.push_back(std::move(op));
+    }
+    ops->clear();
+    return part.empty() ? absl::OkStatus() : Send(std::move(part));
+  }
+
+  Status Send(std::vector<EtcdOp> ops) {
+    ops.push_back(EtcdOp::Put(root_ + "written", std::to_string(options_.term)));
+    const std::vector<EtcdCompare> conditions{
+        {.key = LeaderKey(options_.etcd), .created = true, .revision = options_.leads_since},
+        {.key = root_ + "written", .created = false, .revision = last_}};
+    const auto done = client_->Do(conditions, ops, After(options_.patience));
+    if (!done.ok()) {
+      knows_last_ = false;
+      return done.status();
+    }
+    if (done->succeeded) {
+      last_ = done->revision;
+      return absl::OkStatus();
+    }
+    knows_last_ = false;
+    GYRE_ASSIGN_OR_RETURN(const auto leader, client_->Get(LeaderKey(options_.etcd), After(options_.patience)));
+    if (leader && leader->created == options_.leads_since) return Unavailable("etcd: a write of before came late");
+    if (options_.lost) options_.lost();
+    return FailedPrecondition("another coordinator leads");
+  }
+
+  Status ReadRequests(StoredState* found) {
+    struct Entry {
+      int64_t created = 0;
+      StoredState::OpenRequest request;
+    };
+    std::vector<Entry> entries;
+    std::string from = Requests();
+    int64_t revision = 0;
+    for (bool more = true; more;) {
+      GYRE_ASSIGN_OR_RETURN(EtcdClient::Page page,
+                            client_->Read(from, Behind(Requests()), kPage, revision, After(options_.patience)));
+      if (revision == 0) revision = page.revision;
+      more = page.more && !page.values.empty();
+      for (EtcdValue& v : page.values) {
+        from = v.key + '\0';
+        const std::string name = v.key.substr(Requests().size());
+        const size_t slash = name.find('/');
+        if (slash == std::string::npos) return DataLoss("etcd: {} is no key of a request", v.key);
+        const std::string id = name.substr(0, slash);
+        if (slash + 1 == name.size()) {
+          entries.push_back({v.created, {.id = id, .request = std::move(v.value), .tokens = {}}});
+          known_.insert(id);
+        } else if (!entries.empty() && entries.back().request.id == id) {  // in the order of their numbers
+          entries.back().request.tokens.push_back(std::move(v.value));
+        }
+      }
+    }
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.created < b.created; });
+    for (Entry& e : entries) found->requests.push_back(std::move(e.request));
+    return absl::OkStatus();
+  }
+
+  const EtcdStoreOptions options_;
+  const std::string root_;
+  std::unique_ptr<EtcdClient> client_;
+  std::set<std::string> known_;  // requests that have a key
+  int64_t last_ = 0;             // the revision of the last transaction
+  bool knows_last_ = false;
+};
+
+}  // namespace
+
+std::string LeaderKey(const EtcdOptions& options) { return options.name + "/leader"; }
+std::string TermKey(const EtcdOptions& options) { return options.name + "/term"; }
+
+StatusOr<std::unique_ptr<StateStore>> OpenEtcdStore(const EtcdStoreOptions& options, StoredState* found) {
+  auto store = std::make_unique<EtcdStore>(options);
+  GYRE_RETURN_IF_ERROR(store->Open(found));
+  return std::unique_ptr<StateStore>(std::move(store));
+}
+
+}  // namespace gyre

@@ -1,0 +1,78 @@
+// Who leads, as a pure state machine over a lease of etcd: answers and clock values in, the next call out.
+// docs/restart.md has the rules, election.h the thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace gyre {
+
+struct LeadershipOptions {
+  Duration lease = std::chrono::seconds(3);         // asked of etcd, which may give more
+  Duration look = std::chrono::milliseconds(200);   // between looks while another one leads
+  Duration retry = std::chrono::milliseconds(100);  // after a call that failed
+};
+
+// Not thread-safe. One call is under way at a time: Next gives it, then the method of its name takes the answer.
+// `asked` is when it was sent, by the same clock.
+class Leadership {
+ public:
+  explicit Leadership(const LeadershipOptions& options) : options_(options) {}
+
+  struct Look {};  // who leads?
+  struct Grant {};
+  struct Campaign {
+    int64_t lease = 0;
+  };
+  struct Renew {
+    int64_t lease = 0;
+  };
+  using Call = std::variant<Look, Grant, Campaign, Renew>;
+  // nullopt: none is due before deadline(), or one is under way, or it is over.
+  std::optional<Call> Next(Deadline now);
+  Deadline deadline() const;
+
+  // Whether somebody leads.
+  void Looked(const StatusOr<bool>& taken, Deadline now);
+  struct Lease {
+    int64_t id = 0;
+    Duration life{};
+  };
+  void Granted(const StatusOr<Lease>& lease, Deadline asked, Deadline now);
+  // True: this one leads.
+  void Campaigned(const StatusOr<bool>& won, Deadline now);
+  // The lease's new life, zero if it has ended.
+  void Renewed(const StatusOr<Duration>& life, Deadline asked, Deadline now);
+  // A write was refused, as another one leads.
+  void Refused() {
+    if (state_ == State::kLeading) state_ = State::kLost;
+  }
+
+  // For sure: etcd gives nobody else the lead before `until`.
+  bool Leads(Deadline now) const { return state_ == State::kLeading && now < until_; }
+  // It has led and does no more; nothing leads out of that.
+  bool Lost(Deadline now) const { return state_ == State::kLost || (state_ == State::kLeading && now >= until_); }
+  // When it has to stop, unless the lease is renewed; of a leader.
+  Deadline until() const { return until_; }
+  int64_t lease() const { return lease_; }
+
+ private:
+  enum class State { kWatching, kFree, kGranted, kLeading, kLost };
+  // By the own clock from when the call was sent, as etcd counts from later on; the clocks may differ by a fifth.
+  static Deadline SureUntil(Deadline asked, Duration life) { return asked + life * 4 / 5; }
+
+  const LeadershipOptions options_;
+  State state_ = State::kWatching;
+  bool under_way_ = false;
+  Deadline next_ = Deadline::min();
+  int64_t lease_ = 0;
+  Duration life_{};
+  Deadline until_ = Deadline::min();
+};
+
+}  // namespace gyre

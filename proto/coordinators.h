@@ -1,0 +1,48 @@
+// A cluster's coordinators, as a worker or a client has them: one of them leads, the others stand by.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace grpc {
+class ClientContext;
+}
+
+namespace gyre {
+
+// The trailer by which a coordinator that stands by names the one that leads; empty: it knows none.
+constexpr char kLeaderTrailer[] = "gyre-leader";
+
+// Who is asked: the one that led last, then the others in turn. Pure; not thread-safe.
+class Coordinators {
+ public:
+  // "HOST:PORT[,HOST:PORT...]". kInvalidArgument: one of them is no address.
+  static StatusOr<Coordinators> Parse(const std::string& text);
+
+  const std::string& current() const { return current_; }
+  bool several() const { return all_.size() > 1; }
+  // The current one leads: the next search begins with it.
+  void Found();
+  // The current one does not lead, or is not there. `leader`: whom it named, "" = nobody; it is asked next, once in a
+  // round, as two of them may name each other. False: all were asked, so the caller waits before the next round.
+  bool Next(const std::string& leader);
+
+ private:
+  std::vector<std::string> all_;
+  std::string current_;
+  size_t at_ = 0;          // of the list, asked last
+  size_t left_ = 0;        // not asked in this round
+  bool followed_ = false;  // a name in this round
+};
+
+// After the call's end.
+struct LeaderAnswer {
+  bool stands_by = false;
+  std::string leader;  // "" = it knows none
+};
+LeaderAnswer ReadLeader(const grpc::ClientContext& context);
+
+}  // namespace gyre
