@@ -17,13 +17,21 @@ Status ConvertCommand(const ConvertOptions& options) {
   Progress progress("converting", options.quiet);
   const InterruptGuard guard(kExitInterrupted);
   InterruptGuard::Begin();
-  const Status status = ConvertToGguf(
+  const StatusOr<ConvertReport> report = ConvertToGguf(
       *folder, options.out, {.overwrite = options.force, .progress = [&](uint64_t done, uint64_t total) {
                                progress.Update(done, total);
                                return InterruptGuard::Interrupted() ? InterruptGuard::Stopped() : absl::OkStatus();
                              }});
   progress.Finish();
-  GYRE_RETURN_IF_ERROR(status);
+  GYRE_RETURN_IF_ERROR(report.status());
+  if (!options.quiet) {
+    if (folder->draft_tensors > 0)
+      fmt::print(stderr, "{} tensors (mtp.*) are for drafts and are left out\n", folder->draft_tensors);
+    for (const auto& [types, count] : report->changed) {
+      fmt::print(stderr, "{} tensors of {} are stored as {}: GGUF has no type for them\n", count,
+                 Info(types.first).name, Info(types.second).name);
+    }
+  }
   // A file that doesn't open as a model would be of no use.
   return OpenModel(options.out).status();
 }

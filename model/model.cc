@@ -100,10 +100,7 @@ class OpenedModel : public Model {
       spec_ = bin_.spec;
     }
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
-    if (spec_.draft_layers > 0) {
-      Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
-          spec_.layers.size());
-    }
+    SayDrafts();
     if (options.known_hash) {
       hash_ = *options.known_hash;
       return absl::OkStatus();
@@ -122,13 +119,11 @@ class OpenedModel : public Model {
   Status Open(std::unique_ptr<HfFolder> folder, const OpenOptions& options) {
     hf_ = std::move(folder);
     gguf_ = Gguf::FromParts(hf_->metadata.values(), hf_->tensors);
-    GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
-    if (hf_->architecture.permuted) {
-      for (LayerSpec& l : spec_.layers) {
-        if (AttentionSpec* a = l.attention()) a->rope.pairing = RopePairing::kHalves;
-      }
-    }
+    GYRE_ASSIGN_OR_RETURN(spec_, SpecOf(*hf_, options.context));
     GYRE_RETURN_IF_ERROR(CheckTensors(tensors(), spec_));
+    SayDrafts();
+    if (hf_->draft_tensors > 0)
+      Log(LogLevel::kInfo, "{} tensors (mtp.*) are for drafts and are not read", hf_->draft_tensors);
     if (options.known_hash) {
       hash_ = *options.known_hash;
       return absl::OkStatus();
@@ -192,6 +187,11 @@ class OpenedModel : public Model {
   }
 
  private:
+  void SayDrafts() const {
+    if (spec_.draft_layers == 0) return;
+    Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
+        spec_.layers.size());
+  }
   // A file may have two sets of factors, and the context that is wanted decides which one is used.
   void MixInRopeFactors() {
     if (!tensors().Has("rope_factors_long.weight")) return;

@@ -250,7 +250,7 @@ TEST_F(HfTest, EveryArchitectureGivesTheLogitsOfItsGguf) {
     EXPECT_LT(Difference(Logits(folder_), expected), 2e-5);
     const auto folder = OpenHfFolder(folder_);
     ASSERT_TRUE(folder.ok()) << folder.status();
-    const Status converted = ConvertToGguf(**folder, Path("converted.gguf"), {.overwrite = true});
+    const Status converted = ConvertToGguf(**folder, Path("converted.gguf"), {.overwrite = true}).status();
     ASSERT_TRUE(converted.ok()) << converted;
     EXPECT_LT(Difference(Logits(Path("converted.gguf")), expected), 2e-5);
     shards = shards == 1 ? 3 : 1;
@@ -368,6 +368,26 @@ TEST_F(HfTest, BlockFp8AndChannelInt8AreTheirProducts) {
     for (size_t c = 0; c < k; ++c)
       EXPECT_FLOAT_EQ(row[c], static_cast<float>(static_cast<int8_t>(int8[r * k + c])) * channel[r]);
   }
+  // GGUF keeps the integers, and has no 8-bit floats.
+  const auto folder = OpenHfFolder(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto report = ConvertToGguf(**folder, Path("converted.gguf"), {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const std::map<std::pair<DType, DType>, int> changed = {{{DType::kI8, DType::kQ8_0}, 1},
+                                                          {{DType::kF8E4M3, DType::kBF16}, 1}};
+  EXPECT_EQ(report->changed, changed);
+  const auto converted = OpenModel(Path("converted.gguf"));
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  const auto stored = (*converted)->Layer(0);
+  ASSERT_TRUE(stored.ok());
+  std::vector<float> kept(k);
+  for (const auto& [slot, error] : {std::pair(Slot::kV, 1.0f / 2048), {Slot::kO, 1.0f / 256}}) {
+    for (size_t r = 0; r < n; ++r) {
+      DequantizeRow(w->matrix(slot), r, row.data());
+      DequantizeRow(stored->matrix(slot), r, kept.data());
+      for (size_t c = 0; c < k; ++c) ASSERT_NEAR(kept[c], row[c], std::fabs(row[c]) * error) << r << " " << c;
+    }
+  }
 }
 
 TEST_F(HfTest, AConversionOverwritesNoFileOfTheFolder) {
@@ -377,11 +397,12 @@ TEST_F(HfTest, AConversionOverwritesNoFileOfTheFolder) {
   fs::create_hard_link(Path("model.safetensors"), Path("link.gguf"));
   for (const char* own : {"model.safetensors", "link.gguf", "config.json"}) {
     const auto size = fs::file_size(Path(own));
-    EXPECT_THAT(Message(ConvertToGguf(**folder, Path(own), {.overwrite = true})), HasSubstr("this is the source"));
+    EXPECT_THAT(Message(ConvertToGguf(**folder, Path(own), {.overwrite = true}).status()),
+                HasSubstr("this is the source"));
     EXPECT_EQ(fs::file_size(Path(own)), size);
   }
   ASSERT_TRUE(ConvertToGguf(**folder, Path("new.gguf"), {}).ok());
-  EXPECT_THAT(Message(ConvertToGguf(**folder, Path("new.gguf"), {})), HasSubstr("--force overwrites it"));
+  EXPECT_THAT(Message(ConvertToGguf(**folder, Path("new.gguf"), {}).status()), HasSubstr("--force overwrites it"));
 }
 
 TEST_F(HfTest, WhatIsWrongIsNamed) {

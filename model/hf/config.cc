@@ -3,9 +3,9 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <optional>
 
+#include "model/hf/config_families.h"
 #include "model/quoted.h"
 #include "model/rope_scaling.h"
 
@@ -17,10 +17,13 @@ namespace json = boost::json;
 struct Row {
   const char* model_type;
   const char* name;
+  HfFamily family = HfFamily::kAttention;
   bool gemma = false, permuted = false;
+  bool added_one = false;  // norm weights are stored minus one
   // post_attention_layernorm is the tensor post_attention_norm in GGUF too.
   bool after_attention = false;
   bool pattern = false;  // layer_types says which layers have a window
+  bool sigmoid = false;  // the router's score, where scoring_func does not say it
 };
 constexpr Row kRows[] = {
     {.model_type = "llama", .name = "llama", .permuted = true},
@@ -30,9 +33,9 @@ constexpr Row kRows[] = {
     {.model_type = "qwen2_moe", .name = "qwen2moe"},
     {.model_type = "qwen3", .name = "qwen3"},
     {.model_type = "qwen3_moe", .name = "qwen3moe"},
-    {.model_type = "gemma2", .name = "gemma2", .gemma = true, .pattern = true},
-    {.model_type = "gemma3_text", .name = "gemma3", .gemma = true, .pattern = true},
-    {.model_type = "gemma3", .name = "gemma3", .gemma = true, .pattern = true},
+    {.model_type = "gemma2", .name = "gemma2", .gemma = true, .added_one = true, .pattern = true},
+    {.model_type = "gemma3_text", .name = "gemma3", .gemma = true, .added_one = true, .pattern = true},
+    {.model_type = "gemma3", .name = "gemma3", .gemma = true, .added_one = true, .pattern = true},
     {.model_type = "phi3", .name = "phi3"},
     {.model_type = "glm4_moe", .name = "glm4moe", .after_attention = true},
     {.model_type = "minimax_m2", .name = "minimax-m2"},
@@ -43,41 +46,37 @@ constexpr Row kRows[] = {
     {.model_type = "olmo3", .name = "olmo2", .after_attention = true, .pattern = true},
     {.model_type = "granite", .name = "granite", .permuted = true},
     {.model_type = "seed_oss", .name = "seed_oss", .after_attention = true},
-};
-
-// Reads values of config.json; null counts as absent.
-class Config {
- public:
-  explicit Config(const json::object& o) : o_(o) {}
-  const json::value* Find(const char* key) const {
-    const json::value* v = o_.if_contains(key);
-    return v != nullptr && !v->is_null() ? v : nullptr;
-  }
-  StatusOr<std::optional<uint32_t>> Uint(const char* key) const {
-    const json::value* v = Find(key);
-    if (v == nullptr) return std::optional<uint32_t>();
-    if (!v->is_int64() || v->get_int64() < 0 || v->get_int64() > std::numeric_limits<int32_t>::max()) {
-      return DataLoss("{} is {}, expected a whole number", key, Printable(json::serialize(*v)));
-    }
-    return std::optional<uint32_t>(static_cast<uint32_t>(v->get_int64()));
-  }
-  StatusOr<std::optional<double>> Number(const char* key) const {
-    const json::value* v = Find(key);
-    if (v == nullptr) return std::optional<double>();
-    if (!v->is_number()) return DataLoss("{} is {}, expected a number", key, Printable(json::serialize(*v)));
-    return std::optional<double>(v->to_number<double>());
-  }
-  std::string Text(const char* key) const {
-    const json::value* v = Find(key);
-    return v != nullptr && v->is_string() ? std::string(v->get_string().data(), v->get_string().size()) : std::string();
-  }
-  std::optional<bool> Bool(const char* key) const {
-    const json::value* v = Find(key);
-    return v != nullptr && v->is_bool() ? std::optional<bool>(v->get_bool()) : std::nullopt;
-  }
-
- private:
-  const json::object& o_;
+    {.model_type = "gemma4", .name = "gemma4", .family = HfFamily::kGemma4, .after_attention = true},
+    {.model_type = "gemma4_text", .name = "gemma4", .family = HfFamily::kGemma4, .after_attention = true},
+    {.model_type = "qwen3_5_text",
+     .name = "qwen35",
+     .family = HfFamily::kDeltaNet,
+     .added_one = true,
+     .after_attention = true},
+    {.model_type = "qwen3_5",
+     .name = "qwen35",
+     .family = HfFamily::kDeltaNet,
+     .added_one = true,
+     .after_attention = true},
+    {.model_type = "qwen3_5_moe_text",
+     .name = "qwen35moe",
+     .family = HfFamily::kDeltaNet,
+     .added_one = true,
+     .after_attention = true},
+    {.model_type = "qwen3_5_moe",
+     .name = "qwen35moe",
+     .family = HfFamily::kDeltaNet,
+     .added_one = true,
+     .after_attention = true},
+    {.model_type = "qwen3_next",
+     .name = "qwen3next",
+     .family = HfFamily::kDeltaNet,
+     .added_one = true,
+     .after_attention = true},
+    {.model_type = "deepseek_v2", .name = "deepseek2", .family = HfFamily::kLatent},
+    {.model_type = "deepseek_v3", .name = "deepseek2", .family = HfFamily::kLatent, .sigmoid = true},
+    {.model_type = "kimi_k2", .name = "deepseek2", .family = HfFamily::kLatent, .sigmoid = true},
+    {.model_type = "glm4_moe_lite", .name = "deepseek2", .family = HfFamily::kLatent, .sigmoid = true},
 };
 
 StatusOr<std::vector<float>> Factors(const json::object& scaling, const char* key) {
@@ -91,9 +90,9 @@ StatusOr<std::vector<float>> Factors(const json::object& scaling, const char* ke
   return out;
 }
 
-Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32_t context, const Config& config,
-                       HfArchitecture* arch, Metadata* out) {
-  const Config s(scaling);
+Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32_t context, const HfConfig& config,
+                       HfFamily family, HfArchitecture* arch, Metadata* out) {
+  const HfConfig s(scaling);
   std::string type = s.Text("rope_type");
   if (type.empty()) type = s.Text("type");
   if (type.empty() || type == "default") return absl::OkStatus();
@@ -121,10 +120,16 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
     out->Set(p + "rope.scaling.type", std::string_view("yarn"));
     GYRE_RETURN_IF_ERROR(copy("beta_fast", "rope.scaling.yarn_beta_fast"));
     GYRE_RETURN_IF_ERROR(copy("beta_slow", "rope.scaling.yarn_beta_slow"));
-    GYRE_RETURN_IF_ERROR(copy("mscale_all_dim", "rope.scaling.yarn_log_multiplier"));
+    GYRE_ASSIGN_OR_RETURN(const auto all, s.Number("mscale_all_dim"));
+    // GGUF's number is that of all logarithms in deepseek2, and relative to yarn's 0.1 in mistral3.
+    if (all) {
+      out->Set(p + "rope.scaling.yarn_log_multiplier",
+               static_cast<float>(family == HfFamily::kLatent ? 0.1 * *all : *all));
+    }
     GYRE_RETURN_IF_ERROR(copy("llama_4_scaling_beta", "attention.temperature_scale"));
     GYRE_ASSIGN_OR_RETURN(const auto scale, s.Number("mscale"));
-    if (scale && *scale != 1) return Unimplemented("rope_scaling.mscale is {}, known is 1", *scale);
+    const double known = family == HfFamily::kLatent ? all.value_or(1) : 1;
+    if (scale && *scale != known) return Unimplemented("rope_scaling.mscale is {}, known is {}", *scale, known);
     GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
     GYRE_ASSIGN_OR_RETURN(const auto factor, s.Number("factor"));
     // GGUF says it relative to what the method would take.
@@ -148,7 +153,8 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
 }
 
 // Says which layers have a window: by layer_types, or by Gemma 3's period.
-Status ReadPattern(const Config& config, const json::object& o, const std::string& p, uint32_t layers, Metadata* out) {
+Status ReadPattern(const HfConfig& config, const json::object& o, const std::string& p, uint32_t layers,
+                   Metadata* out) {
   GYRE_ASSIGN_OR_RETURN(const auto period, config.Uint("sliding_window_pattern"));
   if (period) out->Set(p + "attention.sliding_window_pattern", *period);
   const json::value* types = o.if_contains("layer_types");
@@ -180,7 +186,7 @@ constexpr std::pair<const char*, const char*> kNumbers[] = {
 };
 
 // Values that GGUF has no key for, as they are the same in all models of the family.
-Status RefuseOthers(const Config& config, const json::object& o, uint32_t layers) {
+Status RefuseOthers(const HfConfig& config, const json::object& o, uint32_t layers) {
   GYRE_ASSIGN_OR_RETURN(const auto limit, config.Number("swiglu_limit"));
   if (limit && *limit != 7) return Unimplemented("swiglu_limit is {}, known is 7", *limit);
   const json::value* rotates = o.if_contains("no_rope_layers");  // 1: the layer rotates
@@ -244,13 +250,20 @@ void Metadata::SetBools(const std::string& key, const std::vector<bool>& v) {
                   .bytes = Keep(bytes.data(), bytes.size())};
 }
 
+uint32_t Metadata::Number(const std::string& key) const {
+  const auto it = values_.find(key);
+  uint32_t v = 0;
+  if (it != values_.end() && it->second.type == GgufType::kU32) std::memcpy(&v, it->second.bytes.data(), sizeof v);
+  return v;
+}
+
 StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) {
   // Vision models have the language model's settings one level down.
   const json::value* inner = whole.if_contains("text_config");
   const json::object& o = inner != nullptr && inner->is_object() ? inner->get_object() : whole;
-  const Config config(o);
+  const HfConfig config(o);
   std::string type = config.Text("model_type");
-  if (type.empty()) type = Config(whole).Text("model_type");
+  if (type.empty()) type = HfConfig(whole).Text("model_type");
   const Row* row = nullptr;
   std::string known;
   for (const Row& r : kRows) {
@@ -259,9 +272,11 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
   }
   if (row == nullptr) return Unimplemented("model_type \"{}\" is not known; known are{}", Printable(type), known);
   HfArchitecture arch{.name = row->name,
-                      .gemma = row->gemma,
+                      .gemma = row->gemma || row->family == HfFamily::kGemma4,
+                      .added_one = row->added_one,
                       .permuted = row->permuted,
-                      .after_attention = row->gemma || row->after_attention};
+                      .after_attention = row->gemma || row->after_attention,
+                      .consecutive_heads = row->family == HfFamily::kDeltaNet};
   const std::string p = arch.name + ".";
   out->Set("general.architecture", std::string_view(arch.name));
 
@@ -284,7 +299,10 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
   GYRE_ASSIGN_OR_RETURN(const uint32_t layers, required("num_hidden_layers", "block_count"));
   GYRE_ASSIGN_OR_RETURN(const uint32_t dim, required("hidden_size", "embedding_length"));
   GYRE_ASSIGN_OR_RETURN(const uint32_t heads, required("num_attention_heads", "attention.head_count"));
-  GYRE_RETURN_IF_ERROR(required("intermediate_size", "feed_forward_length").status());
+  // A model whose layers all have experts may say only their width.
+  const bool experts_only = config.Find("intermediate_size") == nullptr && row->family == HfFamily::kDeltaNet;
+  GYRE_RETURN_IF_ERROR(
+      required(experts_only ? "moe_intermediate_size" : "intermediate_size", "feed_forward_length").status());
   GYRE_ASSIGN_OR_RETURN(const uint32_t context, required("max_position_embeddings", "context_length"));
   GYRE_RETURN_IF_ERROR(optional("num_key_value_heads", "attention.head_count_kv"));
   GYRE_RETURN_IF_ERROR(optional("head_dim", "attention.key_length"));
@@ -321,10 +339,16 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
   if (const auto normalize = config.Bool("norm_topk_prob")) out->Set(p + "expert_weights_norm", *normalize);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json::value* scaling = config.Find(key);
-    if (scaling == nullptr || !scaling->is_object()) continue;
-    GYRE_ASSIGN_OR_RETURN(const auto theta, Config(scaling->get_object()).Number("rope_theta"));
+    if (scaling == nullptr || !scaling->is_object() || row->family == HfFamily::kGemma4) continue;
+    GYRE_ASSIGN_OR_RETURN(const auto theta, HfConfig(scaling->get_object()).Number("rope_theta"));
     if (theta) out->Set(p + "rope.freq_base", static_cast<float>(*theta));
-    GYRE_RETURN_IF_ERROR(ReadRopeScaling(scaling->get_object(), p, context, config, &arch, out));
+    GYRE_RETURN_IF_ERROR(ReadRopeScaling(scaling->get_object(), p, context, config, row->family, &arch, out));
+  }
+  switch (row->family) {
+    case HfFamily::kAttention: break;
+    case HfFamily::kGemma4: GYRE_RETURN_IF_ERROR(ReadGemma4Config(config, p, layers, &arch, out)); break;
+    case HfFamily::kDeltaNet: GYRE_RETURN_IF_ERROR(ReadDeltaNetConfig(config, p, layers, out)); break;
+    case HfFamily::kLatent: GYRE_RETURN_IF_ERROR(ReadLatentConfig(config, p, layers, row->sigmoid, out)); break;
   }
   return arch;
 }

@@ -26,6 +26,8 @@ class Metadata {
   void SetFloats(const std::string& key, const std::vector<float>& values);
   void SetBools(const std::string& key, const std::vector<bool>& values);
   const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
+  // A whole number that Set wrote; 0: there is none of this name.
+  uint32_t Number(const std::string& key) const;
 
  private:
   std::span<const std::byte> Keep(const void* data, size_t bytes);
@@ -34,12 +36,16 @@ class Metadata {
 };
 
 struct HfArchitecture {
-  std::string name;       // GGUF's
-  bool gemma = false;     // norm weights are stored minus one, and norms have other places
-  bool permuted = false;  // GGUF stores its queries and keys for the other pairing of rotated elements
+  std::string name;        // GGUF's
+  bool gemma = false;      // norms have other places, and embeddings are tied where nothing else is said
+  bool added_one = false;  // norm weights are stored minus one
+  bool permuted = false;   // GGUF stores its queries and keys for the other pairing of rotated elements
   bool after_attention =
       false;  // post_attention_layernorm is no norm before the feed-forward block, or GGUF calls it so
+  // Value heads of a delta net that share a key head follow each other. GGUF's qwen35 deals them out.
+  bool consecutive_heads = false;
   std::vector<float> rope_long, rope_short;  // divisors of a longrope
+  std::vector<float> rope_factors;           // divisors of the frequencies, of layers without a window
 };
 
 // kUnimplemented: a model_type or a value that is not known; kDataLoss: one that is missing or of the wrong kind.

@@ -1,12 +1,15 @@
 // A folder of Hugging Face's as one GGUF file.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
 #include "kernels/quant.h"
 #include "model/gguf_writer.h"
 #include "model/hf/folder.h"
+#include "model/hf/rearrange.h"
 #include "model/hf/tensor_names.h"
+#include "model/layer_reader.h"
 
 namespace gyre {
 namespace {
@@ -20,19 +23,6 @@ void Permute(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_by
       std::memcpy(to + (h * size + i) * row_bytes, from + source * row_bytes, row_bytes);
     }
   }
-}
-
-// 8-bit numbers with scales beside them, as bf16: GGUF has no such type.
-std::vector<std::byte> AsBf16(const TensorView& t) {
-  const uint64_t k = t.dims[0], n = t.bytes / k;
-  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
-  std::vector<std::byte> out(2 * n * k);
-  std::vector<float> row(k);
-  for (uint64_t r = 0; r < n; ++r) {
-    DequantizeRow(w, r, row.data());
-    Quantize(DType::kBF16, row.data(), out.data() + 2 * r * k, k);
-  }
-  return out;
 }
 
 // A tensor of the file, made of one of the folder's or of all experts of a layer.
@@ -68,17 +58,95 @@ StatusOr<std::vector<Item>> OrderItems(const TensorTable& tensors) {
   return items;
 }
 
-// A whole number of the architecture's metadata; 0: it is not there.
-uint64_t Number(const HfFolder& folder, const char* key) {
-  const auto it = folder.metadata.values().find(folder.architecture.name + "." + key);
-  uint32_t v = 0;
-  if (it != folder.metadata.values().end()) std::memcpy(&v, it->second.bytes.data(), 4);
-  return v;
+// Integers with a scale for each row, as Q8_0, which has a scale in f16 for each 32.
+constexpr uint64_t kBlock = 32;
+bool FitsQ8(const TensorView& t) {
+  if (t.type != DType::kI8 || t.scales == nullptr || t.dims[0] % kBlock != 0 || t.group != t.dims[0]) return false;
+  for (uint64_t r = 0; r < t.bytes / t.group; ++r) {
+    float scale = 0;
+    std::memcpy(&scale, t.scales + r * sizeof scale, sizeof scale);
+    constexpr float kLeast = 6.2e-5f, kMost = 65504;  // between these f16 has all of its bits
+    if (scale != 0 && !(std::fabs(scale) >= kLeast && std::fabs(scale) <= kMost)) return false;
+  }
+  return true;
+}
+std::vector<std::byte> AsQ8(const TensorView& t) {
+  std::vector<std::byte> out;
+  out.reserve(t.bytes / kBlock * (kBlock + 2));
+  for (uint64_t at = 0; at < t.bytes; at += kBlock) {
+    float scale = 0;
+    std::memcpy(&scale, t.scales + at / t.group * sizeof scale, sizeof scale);
+    const uint16_t half = FloatToHalf(scale);
+    const auto* first = reinterpret_cast<const std::byte*>(&half);
+    out.insert(out.end(), first, first + sizeof half);
+    out.insert(out.end(), t.data + at, t.data + at + kBlock);
+  }
+  return out;
+}
+
+// The type in the file: vectors are in f32, as other programs expect them, and numbers with scales beside them have no
+// type of their own in GGUF.
+DType StoredType(const Item& item) {
+  const TensorView& t = *item.parts[0];
+  if (t.scales != nullptr) {
+    const bool fits = std::all_of(item.parts.begin(), item.parts.end(), [](const TensorView* p) { return FitsQ8(*p); });
+    return fits ? DType::kQ8_0 : DType::kBF16;
+  }
+  const bool vector = t.dims.size() == 1 || item.name.ends_with(".ssm_conv1d.weight");
+  return vector && Info(t.type).block_elems == 1 && Info(t.type).dequantizes ? DType::kF32 : t.type;
+}
+
+std::vector<std::byte> Stored(const TensorView& t, DType type) {
+  if (type == t.type) return {t.data, t.data + t.bytes};
+  if (type == DType::kQ8_0) return AsQ8(t);
+  if (type == DType::kBF16) return AsBf16(t);
+  std::vector<std::byte> out(t.bytes / Info(t.type).block_bytes * sizeof(float));
+  Dequantize(t.type, t.data, reinterpret_cast<float*>(out.data()), out.size() / sizeof(float));
+  return out;
+}
+
+// GGUF's order of what a delta net has for each value head.
+std::vector<std::byte> DealHeads(const std::string& name, const DeltaHeads& heads, const std::vector<uint64_t>& dims,
+                                 DType type, std::vector<std::byte> bytes) {
+  const size_t dot = name.find('.', sizeof "blk." - 1);
+  const std::string part = dot == name.npos ? "" : name.substr(dot + 1);
+  const uint64_t keys = 2 * heads.keys * heads.size;
+  uint64_t before = 0, size = 0, rows = dims.size() == 1 ? dims[0] : dims[1], repeats = 1;
+  if (part == "attn_qkv.weight" || part == "ssm_conv1d.weight") {
+    before = keys;
+    size = heads.size;
+  } else if (part == "attn_gate.weight") {
+    size = heads.size;
+  } else if (part == "ssm_beta.weight" || part == "ssm_alpha.weight" || part == "ssm_a" || part == "ssm_dt.bias") {
+    size = 1;
+  } else if (part == "ssm_out.weight") {  // its columns; each row is a list of runs of blocks
+    repeats = rows;
+    size = heads.size / Info(type).block_elems;
+    rows = dims[0] / Info(type).block_elems;
+  } else {
+    return bytes;
+  }
+  const size_t each = bytes.size() / repeats, unit = each / rows;
+  const std::vector<RowRun> runs = DealtRuns(heads, before, size);
+  std::vector<std::byte> out;
+  out.reserve(bytes.size());
+  for (uint64_t r = 0; r < repeats; ++r) {
+    for (const RowRun& run : runs) {
+      const std::byte* from = bytes.data() + r * each + run.first * unit;
+      out.insert(out.end(), from, from + run.count * unit);
+    }
+  }
+  return out;
 }
 
 }  // namespace
 
-Status ConvertToGguf(const HfFolder& folder, const std::string& out, const ConvertToGgufOptions& options) {
+StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string& out,
+                                      const ConvertToGgufOptions& options) {
+  // The tensors' shapes are checked before what follows from them.
+  GYRE_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOf(folder));
+  GYRE_RETURN_IF_ERROR(CheckTensors(folder.tensors, spec));
+  ConvertReport report;
   Metadata tokenizer;
   if (folder.tokenizer) {
     GYRE_RETURN_IF_ERROR(WriteTokenizer(*folder.tokenizer, &tokenizer));
@@ -94,38 +162,44 @@ Status ConvertToGguf(const HfFolder& folder, const std::string& out, const Conve
   GYRE_ASSIGN_OR_RETURN(const std::vector<Item> items, OrderItems(folder.tensors));
   uint64_t total = 0, done = 0;
   for (const auto& [name, t] : folder.tensors.all()) total += t.bytes;
+  std::vector<DType> types;
   for (const Item& item : items) {
     std::vector<uint64_t> dims = item.parts[0]->dims;
     if (item.experts) dims.push_back(item.parts.size());
-    const DType type = item.parts[0]->scales != nullptr ? DType::kBF16 : item.parts[0]->type;
-    writer.AddTensor(item.name, type, dims);
+    types.push_back(StoredType(item));
+    if (item.parts[0]->scales != nullptr)
+      report.changed[{item.parts[0]->type, types.back()}] += static_cast<int>(item.parts.size());
+    writer.AddTensor(item.name, types.back(), dims);
   }
   GYRE_RETURN_IF_ERROR(writer.Begin());
-  const uint64_t heads = Number(folder, "attention.head_count"), stated = Number(folder, "attention.head_count_kv"),
+  const std::string prefix = folder.architecture.name + ".";
+  auto number = [&](const char* key) { return uint64_t{folder.metadata.Number(prefix + key)}; };
+  const uint64_t heads = number("attention.head_count"), stated = number("attention.head_count_kv"),
                  kv_heads = stated == 0 ? heads : stated;
-  for (const Item& item : items) {
+  const DeltaHeads delta{number("ssm.group_count"), number("ssm.time_step_rank"), number("ssm.state_size")};
+  const bool deals = folder.architecture.consecutive_heads && folder.architecture.name != "qwen3next";
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
     for (const TensorView* t : item.parts) {
       HintRead({t->data, t->bytes}, ReadHint::kSoon);
-      std::vector<std::byte> bytes;
-      if (t->scales != nullptr) bytes = AsBf16(*t);
-      const std::byte* data = bytes.empty() ? t->data : bytes.data();
-      const size_t size = bytes.empty() ? t->bytes : bytes.size();
+      std::vector<std::byte> bytes = Stored(*t, types[i]);
       const bool q = item.name.find(".attn_q.") != std::string::npos,
                  k = item.name.find(".attn_k.") != std::string::npos;
-      std::vector<std::byte> turned;
       if (folder.architecture.permuted && (q || k)) {
         const uint64_t rows = t->dims.back(), n = q ? heads : kv_heads;
         if (n == 0 || rows % (2 * n) != 0) return DataLoss("{}: {} rows for {} heads", item.name, rows, n);
-        turned.resize(size);
-        Permute(data, rows, n, size / rows, turned.data());
-        data = turned.data();
+        std::vector<std::byte> turned(bytes.size());
+        Permute(bytes.data(), rows, n, bytes.size() / rows, turned.data());
+        bytes = std::move(turned);
       }
-      GYRE_RETURN_IF_ERROR(writer.Write({data, size}));
+      if (deals) bytes = DealHeads(item.name, delta, t->dims, types[i], std::move(bytes));
+      GYRE_RETURN_IF_ERROR(writer.Write(bytes));
       done += t->bytes;
       if (options.progress) GYRE_RETURN_IF_ERROR(options.progress(done, total));
     }
   }
-  return writer.Finish();
+  GYRE_RETURN_IF_ERROR(writer.Finish());
+  return report;
 }
 
 }  // namespace gyre

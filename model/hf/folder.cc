@@ -9,7 +9,9 @@
 #include <set>
 
 #include "kernels/quant.h"
+#include "model/arch.h"
 #include "model/hf/json.h"
+#include "model/hf/rearrange.h"
 #include "model/hf/safetensors.h"
 #include "model/hf/tensor_names.h"
 #include "model/quoted.h"
@@ -87,8 +89,9 @@ class Loader {
   Status Tensors(bool tied) {
     for (const auto& [name, t] : all_) {
       if (Ends(name, ".weight_scale_inv") || Ends(name, ".weight_scale") || Ends(name, ".input_scale") ||
-          Ends(name, ".weight_shape") || Ends(name, "_scales"))
+          Ends(name, ".activation_scale") || Ends(name, ".weight_shape") || Ends(name, "_scales"))
         continue;
+      f_.draft_tensors += IsDraftName(name) ? 1 : 0;
       if (Ends(name, "_proj_blocks") || Ends(name, "_proj_bias")) {
         GYRE_RETURN_IF_ERROR(Annotate(AddPackedExperts(name, t), "tensor " + Printable(name)));
         continue;
@@ -112,12 +115,17 @@ class Loader {
     v.dims.assign(t.shape.rbegin(), t.shape.rend());
     if (renamed.find("ffn_gate_inp_shexp") != std::string::npos && v.dims.size() == 2 && v.dims[1] == 1)
       v.dims.pop_back();
+    if (Ends(renamed, ".ssm_conv1d.weight") && v.dims.size() == 3 && v.dims[1] == 1) v.dims = {v.dims[0], v.dims[2]};
     v.data = t.bytes.data();
     v.bytes = t.bytes.size();
     if (t.dtype == "F32" || t.dtype == "F16" || t.dtype == "BF16") {
       v.type = t.dtype == "F32" ? DType::kF32 : t.dtype == "F16" ? DType::kF16 : DType::kBF16;
-      if (f_.architecture.gemma && renamed.find("norm.weight") != std::string::npos)
-        GYRE_RETURN_IF_ERROR(AddOne(t, &v));
+      if (f_.architecture.added_one && Ends(renamed, "norm.weight") && !Ends(renamed, ".ssm_norm.weight"))
+        GYRE_RETURN_IF_ERROR(MapFloats(
+            t, [](float w) { return w + 1; }, &v));
+      else if (Ends(renamed, ".ssm_a"))
+        GYRE_RETURN_IF_ERROR(MapFloats(
+            t, [](float log) { return -std::exp(log); }, &v));
     } else if (t.dtype == "F8_E4M3") {
       GYRE_RETURN_IF_ERROR(BlockFp8(name, t, &v));
     } else if (t.dtype == "I8") {
@@ -127,7 +135,50 @@ class Loader {
           "the type {}, known are F32, F16, BF16, F8_E4M3 with weight_scale_inv and I8 with weight_scale",
           Printable(t.dtype));
     }
+    if (Ends(renamed, ".attn_qkvz.weight")) return AddQkvz(renamed, v);
+    if (Ends(renamed, ".attn_kv_b.weight")) return AddLatent(renamed, v);
     return f_.tensors.Add(renamed, std::move(v));
+  }
+
+  uint64_t Number(const char* key) const { return f_.metadata.Number(f_.architecture.name + "." + key); }
+  void Own(std::vector<std::byte> bytes, TensorView* v) {
+    const std::vector<std::byte>& kept = f_.owned_bytes.emplace_back(std::move(bytes));
+    v->data = kept.data();
+    v->bytes = kept.size();
+  }
+
+  // Qwen3-Next's queries, keys, values and gates, one key head after the other.
+  Status AddQkvz(const std::string& renamed, const TensorView& all) {
+    const DeltaHeads heads{Number("ssm.group_count"), Number("ssm.time_step_rank"), Number("ssm.state_size")};
+    const std::string layer = renamed.substr(0, renamed.size() - std::string_view("attn_qkvz.weight").size());
+    const uint64_t rows = 2 * (heads.keys + heads.values) * heads.size;
+    if (heads.keys == 0 || heads.values % heads.keys != 0 || all.dims.size() != 2 || all.dims[1] != rows)
+      return DataLoss("its shape is {}, expected {} rows", DescribeDims(all.dims), rows);
+    for (const auto& [part, runs] : {std::pair("attn_qkv", QkvRuns(heads)), {"attn_gate", GateRuns(heads)}}) {
+      GYRE_ASSIGN_OR_RETURN(GatheredRows gathered, GatherRows(all, runs));
+      TensorView v = all;
+      v.dims[1] = gathered.rows;
+      Own(std::move(gathered.bytes), &v);
+      if (all.scales != nullptr) {
+        f_.owned_floats.push_back(std::move(gathered.scales));
+        v.scales = reinterpret_cast<const std::byte*>(f_.owned_floats.back().data());
+      }
+      GYRE_RETURN_IF_ERROR(f_.tensors.Add(layer + part + ".weight", std::move(v)));
+    }
+    return absl::OkStatus();
+  }
+
+  Status AddLatent(const std::string& renamed, const TensorView& all) {
+    const std::string layer = renamed.substr(0, renamed.size() - std::string_view("attn_kv_b.weight").size());
+    const uint64_t heads = Number("attention.head_count"), rank = Number("attention.kv_lora_rank"),
+                   value = Number("attention.value_length_mla"), rotated = Number("rope.dimension_count"),
+                   key = Number("attention.key_length_mla") - rotated;
+    GYRE_ASSIGN_OR_RETURN(LatentHeads split, SplitLatent(all, heads, key, value, rank));
+    TensorView k{.type = split.type, .dims = {key, rank, heads}}, v{.type = split.type, .dims = {rank, value, heads}};
+    Own(std::move(split.keys), &k);
+    Own(std::move(split.values), &v);
+    GYRE_RETURN_IF_ERROR(f_.tensors.Add(layer + "attn_k_b.weight", std::move(k)));
+    return f_.tensors.Add(layer + "attn_v_b.weight", std::move(v));
   }
 
   // gpt-oss has a layer's experts in two tensors: "mlp.experts.gate_up_proj", whose rows alternate between gate and up,
@@ -194,10 +245,10 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // Gemma stores norm weights minus one.
-  Status AddOne(const SafeTensor& t, TensorView* v) {
+  template <typename Fn>
+  Status MapFloats(const SafeTensor& t, Fn fn, TensorView* v) {
     GYRE_ASSIGN_OR_RETURN(std::vector<float> values, ToFloats(t));
-    for (float& f : values) f += 1;
+    for (float& f : values) f = fn(f);
     Own(std::move(values), v);
     return absl::OkStatus();
   }
@@ -214,9 +265,12 @@ class Loader {
     const auto it = all_.find(name + "_scale_inv");
     if (t.shape.size() != 2 || it == all_.end()) return Unimplemented("8-bit floats without {}_scale_inv", name);
     const uint64_t n = t.shape[0], k = t.shape[1], down = (n + kSide - 1) / kSide, across = (k + kSide - 1) / kSide;
-    if (it->second.shape != std::vector<uint64_t>{down, across})
-      return DataLoss("its scales are no {} x {}", down, across);
     GYRE_ASSIGN_OR_RETURN(std::vector<float> scales, ToFloats(it->second));
+    if (scales.size() == 1) {  // one for the whole tensor, as Ministral 3 has it
+      scales.assign(down * across, scales[0]);
+    } else if (it->second.shape != std::vector<uint64_t>{down, across}) {
+      return DataLoss("its scales are no {} x {}", down, across);
+    }
     f_.owned_floats.push_back(std::move(scales));
     v->type = DType::kF8E4M3;
     v->scales = reinterpret_cast<const std::byte*>(f_.owned_floats.back().data());
@@ -333,8 +387,21 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   }
   AddFactors(f->architecture.rope_long, "rope_factors_long.weight", f.get());
   AddFactors(f->architecture.rope_short, "rope_factors_short.weight", f.get());
+  AddFactors(f->architecture.rope_factors, "rope_freqs.weight", f.get());
   GYRE_RETURN_IF_ERROR(Annotate(ReadTokenizer(dir, config, f.get()), path));
   return f;
+}
+
+StatusOr<ModelSpec> SpecOf(const HfFolder& folder, int context) {
+  const Gguf gguf = Gguf::FromParts(folder.metadata.values(), folder.tensors);
+  GYRE_ASSIGN_OR_RETURN(ModelSpec spec, SpecFromGguf(gguf, context));
+  for (LayerSpec& l : spec.layers) {
+    AttentionSpec* a = l.attention();
+    if (a != nullptr && folder.architecture.permuted) a->rope.pairing = RopePairing::kHalves;
+    auto* d = std::get_if<DeltaNetSpec>(&l.mixer);
+    if (d != nullptr && folder.architecture.consecutive_heads) d->consecutive = true;
+  }
+  return spec;
 }
 
 }  // namespace gyre

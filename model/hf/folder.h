@@ -4,15 +4,18 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "model/hf/config.h"
 #include "model/hf/tokenizer_json.h"
 #include "model/mapped_file.h"
+#include "model/spec.h"
 #include "model/tensor_table.h"
 
 namespace gyre {
@@ -25,7 +28,8 @@ struct HfFolder {
   std::optional<HfTokenizer> tokenizer;
   std::string tokenizer_note;  // why there is none
   std::string chat_template;
-  std::string config;  // its text
+  std::string config;     // its text
+  int draft_tensors = 0;  // that were left out: of a block that predicts further tokens
 
   std::vector<std::shared_ptr<const MappedFile>> files;  // all that it was read from
   std::deque<std::vector<float>> owned_floats;
@@ -36,12 +40,20 @@ struct HfFolder {
 // kDataLoss.
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path);
 
+// What it is. Errors as those of SpecFromGguf (model/arch.h).
+StatusOr<ModelSpec> SpecOf(const HfFolder& folder, int context = 0);
+
 struct ConvertToGgufOptions {
   bool overwrite = false;  // an existing file is replaced; a file of the folder never is
   // Told bytes done and in total, on the calling thread. An error from it ends the work, and nothing is left behind.
   std::function<Status(uint64_t done, uint64_t total)> progress;
 };
-// Writes it as one GGUF file. Errors as those of NewFile (model/new_file.h).
-Status ConvertToGguf(const HfFolder& folder, const std::string& out, const ConvertToGgufOptions& options);
+// What GGUF has no type for: tensors by their type in the folder and in the file.
+struct ConvertReport {
+  std::map<std::pair<DType, DType>, int> changed;
+};
+// Writes it as one GGUF file. Errors as those of NewFile (model/new_file.h), and of OpenModel.
+StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string& out,
+                                      const ConvertToGgufOptions& options);
 
 }  // namespace gyre

@@ -12,7 +12,10 @@ struct Rename {
 };
 constexpr Rename kEnds[] = {{"embed_tokens.weight", "token_embd.weight"},
                             {"norm.weight", "output_norm.weight"},
-                            {"lm_head.weight", "output.weight"}};
+                            {"lm_head.weight", "output.weight"},
+                            {"embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+                            {"per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+                            {"per_layer_projection_norm.weight", "per_layer_proj_norm.weight"}};
 constexpr Rename kLayer[] = {
     {"input_layernorm.weight", "attn_norm.weight"},
     {"post_attention_layernorm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
@@ -53,6 +56,41 @@ constexpr Rename kLayer[] = {
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+    // All experts of a layer in one tensor.
+    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    {"mlp.experts.down_proj", "ffn_down_exps.weight"},
+    {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    {"experts.down_proj", "ffn_down_exps.weight"},
+    // Gemma 4.
+    {"layer_scalar", "layer_output_scale.weight"},
+    {"per_layer_input_gate.weight", "inp_gate.weight"},
+    {"per_layer_projection.weight", "proj.weight"},
+    {"post_per_layer_input_norm.weight", "post_norm.weight"},
+    {"router.proj.weight", "ffn_gate_inp.weight"},
+    {"router.scale", "ffn_gate_inp.scale"},
+    {"router.per_expert_scale", "ffn_down_exps.scale"},
+    {"post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"},
+    {"pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"},
+    {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"},
+    // Gated delta nets.
+    {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
+    {"linear_attn.in_proj_z.weight", "attn_gate.weight"},
+    {"linear_attn.in_proj_b.weight", "ssm_beta.weight"},
+    {"linear_attn.in_proj_a.weight", "ssm_alpha.weight"},
+    {"linear_attn.in_proj_qkvz.weight", "attn_qkvz.weight"},  // becomes attn_qkv and attn_gate
+    {"linear_attn.in_proj_ba.weight", "ssm_ba.weight"},
+    {"linear_attn.conv1d.weight", "ssm_conv1d.weight"},
+    {"linear_attn.dt_bias", "ssm_dt.bias"},
+    {"linear_attn.A_log", "ssm_a"},
+    {"linear_attn.norm.weight", "ssm_norm.weight"},
+    {"linear_attn.out_proj.weight", "ssm_out.weight"},
+    // Latent attention.
+    {"self_attn.q_a_proj.weight", "attn_q_a.weight"},
+    {"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
+    {"self_attn.q_b_proj.weight", "attn_q_b.weight"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
+    {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
+    {"self_attn.kv_b_proj.weight", "attn_kv_b.weight"},  // becomes attn_k_b and attn_v_b
 };
 // An expert's matrices, after "experts.3."; GGUF's older names have one tensor for each expert.
 constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"},
@@ -75,10 +113,18 @@ std::optional<int> EatNumber(std::string_view* s) {
 
 }  // namespace
 
+bool IsDraftName(std::string_view name) {
+  Eat(&name, "model.");
+  return name.substr(0, 4) == "mtp.";
+}
+
 std::optional<std::string> GgufName(std::string_view name, bool after_attention) {
+  if (IsDraftName(name)) return "";
+  std::string_view part = name;
+  Eat(&part, "model.");
   for (std::string_view skip :
-       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}) {
-    if (name.substr(0, skip.size()) == skip) return "";
+       {"vision_tower.", "multi_modal_projector.", "visual.", "embed_vision.", "audio_tower.", "embed_audio."}) {
+    if (part.substr(0, skip.size()) == skip) return "";
   }
   if (name.find("rotary_emb.inv_freq") != std::string_view::npos) return "";
   Eat(&name, "language_model.");

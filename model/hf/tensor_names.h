@@ -11,6 +11,9 @@ namespace gyre {
 // HfArchitecture's.
 std::optional<std::string> GgufName(std::string_view name, bool after_attention);
 
+// A tensor of the block that predicts further tokens, where it has names of its own ("mtp.").
+bool IsDraftName(std::string_view name);
+
 // One expert's matrix by GGUF's older names, as in "blk.3.ffn_up.7.weight".
 struct ExpertTensor {
   std::string all;  // the tensor that holds all of them: "blk.3.ffn_up_exps.weight"
