@@ -27,6 +27,11 @@ class Cluster::Impl {
     if (!options_.now) options_.now = [] { return Clock::now(); };
   }
   void Start(Engine* engine, RingPort* port);
+  void Report(const std::string& name, const MemberLoad& load) {
+    Post([this, name, load](ClusterState& state, Deadline now) {
+      return state.Reported(name, load, engine_->progress(), now);
+    });
+  }
   void Stop();
 
   // Any thread.
@@ -335,9 +340,7 @@ void Cluster::Leave(const Membership& member, const Status& why, bool crashed) {
   impl_->Post(
       [member, why, crashed](ClusterState& state, Deadline now) { return state.Left(member, why, now, crashed); });
 }
-void Cluster::Report(const std::string& name, const MemberLoad& load) {
-  impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });
-}
+void Cluster::Report(const std::string& name, const MemberLoad& load) { impl_->Report(name, load); }
 void Cluster::Detach(const Membership& member, uint64_t stream, const Status& why) {
   impl_->Post(
       [member, stream, why](ClusterState& state, Deadline now) { return state.Detached(member, stream, why, now); });

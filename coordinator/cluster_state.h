@@ -128,7 +128,8 @@ class ClusterState {
   Actions Reattached(const Membership& member, uint64_t stream, Deadline now);
   // All layers of the member go to others, then it is dismissed; without a mark on its name.
   Actions WantsToLeave(const Membership& member, Deadline now);
-  Actions Reported(const std::string& name, const MemberLoad& load, Deadline now);
+  // `ring`: how far the coordinator's ends of the ring are at the same time.
+  Actions Reported(const std::string& name, const MemberLoad& load, const RingProgress& ring, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
   Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);
@@ -227,7 +228,7 @@ class ClusterState {
   bool TakesPart(const std::string& name, uint64_t id) const;
   void DropDetached(Deadline now);
   void CheckStuck(const Member& m, Deadline now);
-  void CheckLinks(Deadline now);
+  void CheckLinks(const RingProgress& ring, Deadline now);
   void Log(LogLevel level, std::string line);
   template <typename T>
   void Do(T action) {
@@ -324,12 +325,13 @@ class ClusterState {
   bool record_changed_ = false;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more
-  // Of the plan's links between two workers, by the stage at the receiving end: what was seen of one that owes a step.
+  // The links of the plan that owe a step, by their hops: what was seen of them.
   struct OwingLink {
     uint64_t step_taken = 0, bytes_received = 0;
     Deadline since{};
   };
   std::map<size_t, OwingLink> owing_;
+  Deadline links_checked_{};
   Deadline repair_at_ = kNoDeadline;
   Deadline leave_retry_at_{};
   Deadline retry_at_{};

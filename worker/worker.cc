@@ -344,6 +344,20 @@ std::shared_ptr<Link> Worker::Impl::RunningOut() {
   return running_out_;
 }
 
+// The thread answers between steps and while it waits for one, as jobs wake it.
+Duration Worker::Impl::Unanswered() {
+  {
+    MutexLock lock(&mutex_);
+    if (called_at_) return in_step_ ? Duration{} : Clock::now() - *called_at_;
+    called_at_ = Clock::now();
+  }
+  Post([this] {
+    MutexLock lock(&mutex_);
+    called_at_.reset();
+  });
+  return {};
+}
+
 void Worker::Impl::FillPlanLoad(MemberLoad* load) {
   MutexLock lock(&mutex_);
   if (running_in_ == nullptr) return;
@@ -398,6 +412,7 @@ MemberLoad Worker::TakeLoad() {
       .transport = out == nullptr ? Transport::kAuto : out->transport(),
       .in_layer_us = micros(layer.in_layer),
       .layer_estimate_us = micros(layer.estimate)};
+  load.unanswered_us = micros(impl_->Unanswered());
   impl_->FillPlanLoad(&load);
   return load;
 }

@@ -49,6 +49,8 @@ class Worker::Impl : public StageControl {
   size_t weight_bytes() const { return weight_bytes_; }
   double TakeBusyShare();
   std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
+  // For so long the stage's thread has not answered a call, though it is at no frame; calls it where none is open.
+  Duration Unanswered();
   // The part of a load that is about the running plan.
   void FillPlanLoad(MemberLoad* load);
   uint64_t answer_bytes() const { return answer_bytes_sent_; }
@@ -129,6 +131,7 @@ class Worker::Impl : public StageControl {
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
   std::shared_ptr<Link> running_in_ GYRE_GUARDED_BY(mutex_);
+  std::optional<Deadline> called_at_ GYRE_GUARDED_BY(mutex_);
   uint64_t running_plan_ GYRE_GUARDED_BY(mutex_) = 0;
   bool sending_ GYRE_GUARDED_BY(mutex_) = false;  // the stage's thread is in a Send over it
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;   // what was asked before a Reset is void

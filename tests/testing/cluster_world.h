@@ -134,7 +134,7 @@ class ClusterWorld {
     Dry(state_.AskedToDrain(ask, name, now_, {.dry_run = true}));
     return answer(ask);
   }
-  void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, now_)); }
+  void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, progress, now_)); }
   // As the engine does it: once a ring.
   void BreakRing() {
     if (!ring_ || ring_broken_) return;
@@ -187,6 +187,7 @@ class ClusterWorld {
   std::vector<PlanRecord> records;
   std::optional<ClusterRecord> record;  // that was kept last
   // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "refuse", "await".
+  RingProgress progress;  // what the engine says beside each report
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
   std::vector<Plan> begun;  // plans that were wired
