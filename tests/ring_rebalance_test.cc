@@ -150,7 +150,9 @@ TEST_F(RebalanceTest, TheCacheGrowsWithMemoryWhileTextsAreWritten) {
   }
   const std::vector<std::string> memory{"--memory", fmt::format("{}k", (weights * 8 / 10 + cache / 2) / 1024)};
   Ring ring(model_.path(), {"--no-local", "--min-workers", "2"});
-  for (const char* name : {"w1", "w2"}) ring.AddWorker(name, memory);
+  ring.AddWorker("w1", memory);
+  WaitFor(ring, [](const auto& s) { return s.members_size() == 1; });  // it gets the first layers
+  ring.AddWorker("w2", memory);
   ASSERT_TRUE(ring.Serves(2));
   const uint64_t few = FetchStatus(ring.at())->blocks();
   Clients clients(ring.address(), kVocab, 150);
