@@ -32,6 +32,7 @@
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
 #include "transport/tcp_link.h"
+#include "weights/link_prober.h"
 #include "weights/weight_offer.h"
 #include "worker/join.h"
 #include "worker/node.h"
@@ -320,12 +321,19 @@ Status ServeCommand(const ServeCommandOptions& options) {
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
   std::unique_ptr<WeightOffer> weights;
+  std::unique_ptr<LinkProber> prober;
   std::unique_ptr<GrpcServer> server;
   if (clustered) {
     weights =
         std::make_unique<WeightOffer>(ring->model_ptr(), WeightCache(CacheFolder(options.source), 0), &ring->port());
     GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
     weights->server().SetRate(rate);
+    GYRE_ASSIGN_OR_RETURN(const Transport transport, ParseTransport(serve.transport));
+    prober = std::make_unique<LinkProber>(
+        weights->stock(), [&cluster = ring->cluster()](StageProbed probed) { cluster.Probed(std::move(probed)); });
+    ring->cluster().SetProber([prober = prober.get(), transport](std::vector<WeightSource> peers) {
+      prober->Ask(std::move(peers), kCoordinatorName, transport);
+    });
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);

@@ -280,6 +280,16 @@ void ClusterState::CheckLinks(const RingProgress& ring, Deadline now) {
   }
 }
 
+ClusterState::Actions ClusterState::CanProbe(Deadline now) {
+  can_probe_ = true;
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Probed(const StageProbed& probed, Deadline now) {
+  OnProbed("the coordinator", &links_, probed, now);
+  return Settle(now);
+}
+
 ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, const RingProgress& ring,
                                              Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) {
@@ -297,7 +307,7 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   // Whatever name the worker uses, here it has this one.
   event.worker = m->info.name;
   OnDropEvent(*m, event);
-  if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(*m, *probed, now);
+  if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(m->info.name, &m->links, *probed, now);
   if (m->late_commit && m->late_commit->epoch == event.epoch && std::holds_alternative<StageCommitted>(event.what)) {
     m->holds = m->late_commit->layers;
     m->late_commit.reset();
@@ -447,7 +457,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .slowness = m->slowness,
                         .stage_seconds = m->stage_seconds,
                         .why = m->why};
-    for (const auto& [to, link] : m->links) member.links.push_back(link);
+    for (const auto& [to, link] : m->links.found) member.links.push_back(link);
     if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;

@@ -100,6 +100,10 @@ struct ProbeLinks {
   uint64_t member = 0;
   std::vector<WeightSource> peers;
 };
+// Likewise this process's, by Cluster::SetProber's; report to Probed.
+struct ProbeFromHere {
+  std::vector<WeightSource> peers;
+};
 // Weights that are loaded for the plan that is being made.
 struct ShowProgress {
   StageProgress loaded;
@@ -107,7 +111,7 @@ struct ShowProgress {
 using ClusterAction =
     std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
                  ResumeOldRing, ResumeNewRing, ShrinkCache, GrowCache, EndRing, RefuseRequests, AwaitRing, AnswerCaller,
-                 RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks>;
+                 RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks, ProbeFromHere>;
 
 // Not thread-safe.
 class ClusterState {
@@ -130,6 +134,9 @@ class ClusterState {
   Actions WantsToLeave(const Membership& member, Deadline now);
   // `ring`: how far the coordinator's ends of the ring are at the same time.
   Actions Reported(const std::string& name, const MemberLoad& load, const RingProgress& ring, Deadline now);
+  // From now on ProbeFromHere is done.
+  Actions CanProbe(Deadline now);
+  Actions Probed(const StageProbed& probed, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
   Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);
@@ -166,6 +173,12 @@ class ClusterState {
     Deadline until{};
     bool failed = false;
   };
+  // The links from a process to others, by their names.
+  struct Links {
+    std::map<std::string, LinkSpeed> found;
+    std::map<std::string, Deadline> asked;  // when
+    Deadline until{};                       // so long an answer is waited for
+  };
   struct Member {
     MemberInfo info;
     uint64_t id = 0;
@@ -184,10 +197,7 @@ class ClusterState {
     Status left_out;   // a plan failed because of it, or it has too little memory
     Deadline left_out_until{};
     Duration pause{};
-    // Links to others, by their names; when they were asked for.
-    std::map<std::string, LinkSpeed> links;
-    std::map<std::string, Deadline> probed;
-    Deadline probing_until{};  // an answer is waited for
+    Links links;
     double slowness = 0;       // its steps take so many times what was measured for; 0 = not known
     MemberLoad observed_from;  // when its steps began to be looked at
     std::string why;           // it has the layers that it has
@@ -276,7 +286,7 @@ class ClusterState {
   // Measured speeds, and better plans (cluster_rebalance.cc).
   void Reconsider(Deadline now);
   void ProbeNext(Deadline now);
-  void OnProbed(Member& m, const StageProbed& probed, Deadline now);
+  void OnProbed(const std::string& name, Links* links, const StageProbed& probed, Deadline now);
   void Observe(Deadline now);
   void ForgetObserved();
   std::vector<PlanMember> Candidates(Deadline now) const;
@@ -331,6 +341,8 @@ class ClusterState {
     Deadline since{};
   };
   std::map<size_t, OwingLink> owing_;
+  bool can_probe_ = false;
+  Links links_;  // from this process
   Deadline links_checked_{};
   Deadline repair_at_ = kNoDeadline;
   Deadline leave_retry_at_{};
