@@ -26,7 +26,16 @@ struct MemberLoad {
   uint64_t plan = 0, step_taken = 0, bytes_received = 0;
   bool in_step = false;  // it is at a frame, from its first byte's use to the end of what it sends on
   bool sending = false;  // the next one has not taken it in yet
+  uint64_t unanswered_us =
+      0;  // for so long its thread has not answered, beside what it computes and sends; 0 = it does
   bool operator==(const MemberLoad&) const = default;
+};
+
+// How far the steps of a plan have come at the coordinator's two ends of its ring.
+struct RingProgress {
+  uint64_t plan = 0;
+  uint64_t step_sent = 0, step_came = 0;  // the last ones; 0 = none
+  uint64_t bytes_received = 0;            // from the last stage
 };
 
 }  // namespace gyre

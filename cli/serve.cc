@@ -33,6 +33,7 @@
 #include "runtime/runtime.h"
 #include "transport/discovery.h"
 #include "transport/tcp_link.h"
+#include "weights/link_prober.h"
 #include "weights/weight_offer.h"
 #include "worker/join.h"
 #include "worker/node.h"
@@ -351,6 +352,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   bar.Finish();
   GYRE_ASSIGN_OR_RETURN(const auto ring, std::move(opened));
   std::unique_ptr<WeightOffer> weights;
+  std::unique_ptr<LinkProber> prober;
   std::unique_ptr<GrpcServer> server;
   if (clustered) {
     weights =
@@ -358,6 +360,12 @@ Status ServeCommand(const ServeCommandOptions& options) {
     GYRE_ASSIGN_OR_RETURN(const uint64_t rate, ParseSizeFlag("--weights-rate", options.weights_rate));
     weights->server().SetRate(rate);
     if (standby != nullptr) standby->StopRefusing();
+    GYRE_ASSIGN_OR_RETURN(const Transport transport, ParseTransport(serve.transport));
+    prober = std::make_unique<LinkProber>(
+        weights->stock(), [&cluster = ring->cluster()](StageProbed probed) { cluster.Probed(std::move(probed)); });
+    ring->cluster().SetProber([prober = prober.get(), transport](std::vector<WeightSource> peers) {
+      prober->Ask(std::move(peers), kCoordinatorName, transport);
+    });
     GYRE_ASSIGN_OR_RETURN(server, OpenGrpc(options, serve, ring_options, ring.get(), weights.get()));
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);

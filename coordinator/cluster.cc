@@ -27,6 +27,17 @@ class Cluster::Impl {
     if (!options_.now) options_.now = [] { return Clock::now(); };
   }
   void Start(Engine* engine, RingPort* port);
+  void SetProber(std::function<void(std::vector<WeightSource>)> prober) {
+    Post([this, prober = std::move(prober)](ClusterState& state, Deadline now) {
+      prober_ = prober;
+      return state.CanProbe(now);
+    });
+  }
+  void Report(const std::string& name, const MemberLoad& load) {
+    Post([this, name, load](ClusterState& state, Deadline now) {
+      return state.Reported(name, load, engine_->progress(), now);
+    });
+  }
   void Stop();
 
   // Any thread.
@@ -72,11 +83,13 @@ class Cluster::Impl {
   void Do(WriteLog& a) { LogLine(a.level, a.line); }
   void Do(ShowProgress& a);
   void Do(ProbeLinks& a) { controls_.at(a.member)->Probe(a.peers); }
+  void Do(ProbeFromHere& a) { prober_(std::move(a.peers)); }
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
 
   ClusterOptions options_;
   const bool own_clock_;
   Engine* engine_ = nullptr;
+  std::function<void(std::vector<WeightSource>)> prober_;  // the cluster's thread
   RingPort* port_ = nullptr;
   std::atomic<bool> stopping_{false};
   Inbox<Event> inbox_;
@@ -335,8 +348,12 @@ void Cluster::Leave(const Membership& member, const Status& why, bool crashed) {
   impl_->Post(
       [member, why, crashed](ClusterState& state, Deadline now) { return state.Left(member, why, now, crashed); });
 }
-void Cluster::Report(const std::string& name, const MemberLoad& load) {
-  impl_->Post([name, load](ClusterState& state, Deadline now) { return state.Reported(name, load, now); });
+void Cluster::Report(const std::string& name, const MemberLoad& load) { impl_->Report(name, load); }
+void Cluster::SetProber(std::function<void(std::vector<WeightSource> peers)> prober) {
+  impl_->SetProber(std::move(prober));
+}
+void Cluster::Probed(StageProbed probed) {
+  impl_->Post([probed = std::move(probed)](ClusterState& state, Deadline now) { return state.Probed(probed, now); });
 }
 void Cluster::Detach(const Membership& member, uint64_t stream, const Status& why) {
   impl_->Post(

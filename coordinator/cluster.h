@@ -35,6 +35,10 @@ class Cluster {
   explicit Cluster(ClusterOptions options);
   ~Cluster();
   void Start(Engine* engine, RingPort* port);
+  // Who measures the links from this process when it is asked to, and says Probed; must not block. At most once, after
+  // Start; it is there until Stop.
+  void SetProber(std::function<void(std::vector<WeightSource> peers)> prober);
+  void Probed(StageProbed probed);
   // No plan change goes on; members are not told, those who asked for something are. Idempotent.
   void Stop();
 

@@ -43,24 +43,14 @@ HopSpeed ClusterState::HopBetween(const Member* from, const Member* to) const {
   const auto there = [](const Member* m) { return m == nullptr || m->info.local; };
   if (there(from) && there(to)) return {};
   const auto known = [&](const Member* by, const Member* of) -> const LinkSpeed* {
-    if (there(by)) return nullptr;
-    const auto it = by->links.find(there(of) ? "coordinator" : of->info.name);
-    return it == by->links.end() ? nullptr : &it->second;
+    const auto& found = there(by) ? links_.found : by->links.found;
+    const auto it = found.find(there(of) ? "coordinator" : of->info.name);
+    return it == found.end() ? nullptr : &it->second;
   };
   const LinkSpeed* const dialed = known(from, to);  // as the ring would dial it
   const LinkSpeed* const pulled = known(to, from);  // where the bytes took this way
   HopSpeed hop;
   hop.reached = dialed == nullptr || dialed->failure.empty();
-  if (there(from)) {
-    // The coordinator measures nothing itself: whom no worker reaches, it does not reach either.
-    bool tried = false, found = false;
-    for (const auto& [name, m] : members_) {
-      const auto it = m.links.find(to->info.name);
-      tried |= it != m.links.end();
-      found |= it != m.links.end() && it->second.failure.empty();
-    }
-    hop.reached = found || !tried;
-  }
   for (const LinkSpeed* l : {pulled, dialed}) {
     if (l == nullptr || !l->failure.empty()) continue;
     if (hop.bytes_per_second == 0) hop.bytes_per_second = l->bytes_per_second;
@@ -120,41 +110,45 @@ StatusOr<std::vector<Assignment>> ClusterState::ShareLayers(const std::vector<Pl
 // One member at a time measures, and none while a plan is made.
 void ClusterState::ProbeNext(Deadline now) {
   if (change_ != nullptr || broken_ || ring_address_.empty()) return;
+  if (links_.until > now) return;
   for (const auto& [name, m] : members_) {
-    if (m.probing_until > now) return;
+    if (m.links.until > now) return;
   }
-  for (auto& [name, member] : members_) {
-    Member& m = member;
-    if (m.info.local || m.info.address.empty() || !m.detached.ok() || m.leaving) continue;
+  const auto is_there = [](const Member& m) { return !m.info.local && !m.info.address.empty() && m.detached.ok(); };
+  // Those whose links from `by` are to be measured now. `name`: by whom; "": by this process.
+  const auto wanted = [&](const std::string& name, Links* by) {
     std::vector<WeightSource> peers;
     const auto want = [&](const std::string& to, const std::string& address) {
-      const auto asked = m.probed.find(to);
-      const auto found = m.links.find(to);
-      const bool failed = found != m.links.end() && !found->second.failure.empty();
-      if (asked != m.probed.end() && !(failed && now - asked->second >= policy_.probe_again)) return;
+      const auto asked = by->asked.find(to);
+      const auto found = by->found.find(to);
+      const bool failed = found != by->found.end() && !found->second.failure.empty();
+      if (asked != by->asked.end() && !(failed && now - asked->second >= policy_.probe_again)) return;
       if (peers.size() >= kMaxLinkSpeeds) return;
       peers.push_back({to, address});
-      m.probed[to] = now;
+      by->asked[to] = now;
     };
-    want("coordinator", ring_address_);
+    if (!name.empty()) want("coordinator", ring_address_);
     for (const auto& [other, o] : members_) {
-      if (other != name && !o.info.local && !o.info.address.empty() && o.detached.ok()) want(other, o.info.address);
+      if (other != name && is_there(o)) want(other, o.info.address);
     }
-    if (peers.empty()) continue;
-    m.probing_until = now + policy_.probe_answer;
-    return Do(ProbeLinks{m.id, std::move(peers)});
+    if (!peers.empty()) by->until = now + policy_.probe_answer;
+    return peers;
+  };
+  for (auto& [name, m] : members_) {
+    if (!is_there(m) || m.leaving) continue;
+    if (auto peers = wanted(name, &m.links); !peers.empty()) return Do(ProbeLinks{m.id, std::move(peers)});
   }
+  if (!can_probe_) return;
+  if (auto peers = wanted("", &links_); !peers.empty()) Do(ProbeFromHere{std::move(peers)});
 }
 
-void ClusterState::OnProbed(Member& m, const StageProbed& probed, Deadline now) {
-  m.probing_until = now;
+void ClusterState::OnProbed(const std::string& name, Links* links, const StageProbed& probed, Deadline now) {
+  links->until = now;
   for (const LinkSpeed& l : probed.links) {
     // A link that was not asked for is ignored, so that a member can't fill the memory with names.
-    if (m.probed.count(l.to) == 0) continue;
-    if (!l.failure.empty()) {
-      Log(LogLevel::kWarn, fmt::format("{} does not reach {}: {}", m.info.name, l.to, l.failure));
-    }
-    m.links[l.to] = l;
+    if (links->asked.count(l.to) == 0) continue;
+    if (!l.failure.empty()) Log(LogLevel::kWarn, fmt::format("{} does not reach {}: {}", name, l.to, l.failure));
+    links->found[l.to] = l;
   }
 }
 
@@ -268,14 +262,16 @@ void ClusterState::Explain(const Balance& balance, const std::vector<RingStage>&
       continue;
     }
     if (++explained > kExplained) continue;
-    for (const auto& [to, link] : m.links) {
+    for (const auto& [to, link] : m.links.found) {
       if (!link.failure.empty()) m.why += fmt::format("it does not reach {}: {}; ", to, link.failure);
     }
-    for (const auto& [other, o] : members_) {
-      const auto link = o.links.find(r.member.name);
-      if (link != o.links.end() && !link->second.failure.empty())
+    const auto unreached_by = [&](const std::string& other, const Links& links) {
+      const auto link = links.found.find(r.member.name);
+      if (link != links.found.end() && !link->second.failure.empty())
         m.why += fmt::format("{} does not reach it: {}; ", other, link->second.failure);
-    }
+    };
+    unreached_by("the coordinator", links_);
+    for (const auto& [other, o] : members_) unreached_by(other, o.links);
     Balance forced = balance;
     forced.members[i].must = true;
     const StatusOr<std::vector<RingStage>> with = BestRing(forced, plan_->stages.size());
@@ -298,8 +294,10 @@ void ClusterState::Reconsider(Deadline now) {
   if (change_ != nullptr || !plan_ || broken_ || fallback_ || now < reconsider_at_) return;
   reconsider_at_ = now + kConsider;
   Observe(now);
+  // Soon more is known.
+  if (links_.until > now) return;
   for (const auto& [name, m] : members_) {
-    if (m.probing_until > now) return;  // soon more is known
+    if (m.links.until > now) return;
   }
   const std::vector<PlanMember> members = Candidates(now);
   std::vector<RingStage> ring;

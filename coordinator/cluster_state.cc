@@ -219,59 +219,84 @@ ClusterState::Actions ClusterState::WantsToLeave(const Membership& member, Deadl
   return Settle(now);
 }
 
-// A worker that heartbeats from a layer that does not end.
+// A worker that heartbeats while its stage is in a layer that does not end, or answers no more.
 void ClusterState::CheckStuck(const Member& m, Deadline now) {
-  if (m.info.local || m.load.in_layer_us == 0 || !TakesPart(m.info.name, m.id)) return;
+  if (m.info.local || !TakesPart(m.info.name, m.id)) return;
+  const Duration silent = std::chrono::microseconds(m.load.unanswered_us);
+  const auto seconds = [](Duration d) { return std::chrono::duration<double>(d).count(); };
+  const auto lose = [&](const Status& why) {
+    Remove(m.info.name, why, now, true);
+    retry_at_ = now;
+    retry_pause_ = policy_.retry;
+  };
+  if (silent > policy_.stuck) return lose(Unavailable("its stage has not answered for {:.1f} s", seconds(silent)));
+  if (m.load.in_layer_us == 0) return;
   const Duration in_layer = std::chrono::microseconds(m.load.in_layer_us);
   const Duration estimate = std::chrono::microseconds(m.load.layer_estimate_us);
   const Duration limit = estimate == Duration{} ? policy_.stuck_unmeasured
                                                 : std::max<Duration>(policy_.stuck, policy_.stuck_factor * estimate);
   if (in_layer <= limit) return;
-  const auto seconds = [](Duration d) { return std::chrono::duration<double>(d).count(); };
-  Remove(m.info.name,
-         Unavailable("it computes one layer for {:.1f} s, at most {:.1f} s are expected", seconds(in_layer),
-                     seconds(limit)),
-         now, true);
-  retry_at_ = now;
-  retry_pause_ = policy_.retry;
+  lose(Unavailable("it computes one layer for {:.1f} s, at most {:.1f} s are expected", seconds(in_layer),
+                   seconds(limit)));
 }
 
-// A step that one stage has, the next one doesn't get, and no byte of it comes: a link that swallows everything while
-// both its ends live.
-void ClusterState::CheckLinks(Deadline now) {
-  if (!plan_ || broken_) return owing_.clear();
-  for (size_t i = 1; i < plan_->stages.size(); ++i) {
-    const auto from = members_.find(plan_->stages[i - 1].worker()), to = members_.find(plan_->stages[i].worker());
-    if (from == members_.end() || to == members_.end()) continue;
-    const MemberLoad &sends = from->second.load, &gets = to->second.load;
-    const uint64_t plan = plan_->epoch.number;
-    // One that computes, or can't hand on what it has, takes nothing in.
-    const bool owes = sends.plan == plan && gets.plan == plan && sends.step_taken > gets.step_taken &&
-                      (!sends.in_step || sends.sending) && !gets.in_step;
-    const auto before = owing_.find(i);
-    const bool same = before != owing_.end() && before->second.step_taken == gets.step_taken &&
-                      before->second.bytes_received == gets.bytes_received;
-    if (!owes) {
-      owing_.erase(i);
-    } else if (!same) {
-      owing_[i] = {.step_taken = gets.step_taken, .bytes_received = gets.bytes_received, .since = now};
-    } else if (now - before->second.since >= policy_.silent_link) {
-      const Status why =
-          Unavailable("the link from {} to {} is silent: it owes a step, and for {:.1f} s nothing came", from->first,
-                      to->first, std::chrono::duration<double>(now - before->second.since).count());
-      before->second.since = now;
-      Log(LogLevel::kWarn, Message(why));
-      return Do(EndRing{plan_->epoch, why});
+// A step that one end of a hop has, the other one doesn't get, and no byte of it comes: a link that swallows everything
+// while both its ends live.
+void ClusterState::CheckLinks(const RingProgress& ring, Deadline now) {
+  constexpr Duration kSlept = std::chrono::seconds(1);  // workers report four times a second
+  constexpr uint64_t kAnswersUs = 1'000'000;
+  const Duration pause = now - std::exchange(links_checked_, now);
+  if (!plan_ || broken_ || ring.plan != plan_->epoch.number) return owing_.clear();
+  // Where this process slept, the others' reports from before say nothing of now.
+  for (auto& [hop, link] : owing_) link.since += pause >= kSlept ? pause : Duration{};
+  const auto load_of = [this](size_t stage) -> const Member* {
+    const auto it = members_.find(plan_->stages[stage].worker());
+    return it != members_.end() && it->second.load.plan == plan_->epoch.number ? &it->second : nullptr;
+  };
+  for (size_t hop = 0; hop <= plan_->stages.size(); ++hop) {
+    const Member* const from = hop > 0 ? load_of(hop - 1) : nullptr;
+    const Member* const to = hop < plan_->stages.size() ? load_of(hop) : nullptr;
+    if ((hop > 0 && from == nullptr) || (hop < plan_->stages.size() && to == nullptr)) continue;
+    // One that computes, or can't hand on what it has, takes nothing in. One that doesn't answer is stuck itself.
+    const bool sent = from == nullptr || !from->load.in_step || from->load.sending;
+    const bool waits = to == nullptr || (!to->load.in_step && to->load.unanswered_us < kAnswersUs);
+    const uint64_t has = from != nullptr ? from->load.step_taken : ring.step_sent;
+    const uint64_t taken = to != nullptr ? to->load.step_taken : ring.step_came;
+    const uint64_t bytes = to != nullptr ? to->load.bytes_received : ring.bytes_received;
+    if (has <= taken || !sent || !waits) {
+      owing_.erase(hop);
+      continue;
     }
+    const auto [link, fresh] = owing_.try_emplace(hop, OwingLink{taken, bytes, now});
+    if (link->second.step_taken != taken || link->second.bytes_received != bytes) link->second = {taken, bytes, now};
+    const Duration silent = now - link->second.since;
+    if (silent < policy_.silent_link) continue;
+    const auto name = [](const Member* m) { return m != nullptr ? m->info.name : "the coordinator"; };
+    const Status why = Unavailable("the link from {} to {} is silent: it owes a step, and for {:.1f} s nothing came",
+                                   name(from), name(to), std::chrono::duration<double>(silent).count());
+    owing_.clear();
+    Log(LogLevel::kWarn, Message(why));
+    return Do(EndRing{plan_->epoch, why});
   }
 }
 
-ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, Deadline now) {
+ClusterState::Actions ClusterState::CanProbe(Deadline now) {
+  can_probe_ = true;
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Probed(const StageProbed& probed, Deadline now) {
+  OnProbed("the coordinator", &links_, probed, now);
+  return Settle(now);
+}
+
+ClusterState::Actions ClusterState::Reported(const std::string& name, const MemberLoad& load, const RingProgress& ring,
+                                             Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) {
     it->second.load = load;
     it->second.loads.Add(now, load);
     CheckStuck(it->second, now);
-    CheckLinks(now);
+    CheckLinks(ring, now);
   }
   return Settle(now);
 }
@@ -282,7 +307,7 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   // Whatever name the worker uses, here it has this one.
   event.worker = m->info.name;
   OnDropEvent(*m, event);
-  if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(*m, *probed, now);
+  if (const auto* probed = std::get_if<StageProbed>(&event.what)) OnProbed(m->info.name, &m->links, *probed, now);
   if (m->late_commit && m->late_commit->epoch == event.epoch && std::holds_alternative<StageCommitted>(event.what)) {
     m->holds = m->late_commit->layers;
     m->late_commit.reset();
@@ -432,7 +457,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .slowness = m->slowness,
                         .stage_seconds = m->stage_seconds,
                         .why = m->why};
-    for (const auto& [to, link] : m->links) member.links.push_back(link);
+    for (const auto& [to, link] : m->links.found) member.links.push_back(link);
     if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;

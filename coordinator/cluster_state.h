@@ -100,6 +100,10 @@ struct ProbeLinks {
   uint64_t member = 0;
   std::vector<WeightSource> peers;
 };
+// Likewise this process's, by Cluster::SetProber's; report to Probed.
+struct ProbeFromHere {
+  std::vector<WeightSource> peers;
+};
 // Weights that are loaded for the plan that is being made.
 struct ShowProgress {
   StageProgress loaded;
@@ -107,7 +111,7 @@ struct ShowProgress {
 using ClusterAction =
     std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
                  ResumeOldRing, ResumeNewRing, ShrinkCache, GrowCache, EndRing, RefuseRequests, AwaitRing, AnswerCaller,
-                 RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks>;
+                 RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks, ProbeFromHere>;
 
 // Not thread-safe.
 class ClusterState {
@@ -128,7 +132,11 @@ class ClusterState {
   Actions Reattached(const Membership& member, uint64_t stream, Deadline now);
   // All layers of the member go to others, then it is dismissed; without a mark on its name.
   Actions WantsToLeave(const Membership& member, Deadline now);
-  Actions Reported(const std::string& name, const MemberLoad& load, Deadline now);
+  // `ring`: how far the coordinator's ends of the ring are at the same time.
+  Actions Reported(const std::string& name, const MemberLoad& load, const RingProgress& ring, Deadline now);
+  // From now on ProbeFromHere is done.
+  Actions CanProbe(Deadline now);
+  Actions Probed(const StageProbed& probed, Deadline now);
   Actions Said(uint64_t member, StageEvent event, Deadline now);
   Actions Wired(Epoch epoch, const Status& to_first, const Status& from_last, Deadline now);
   Actions Drained(Epoch epoch, std::vector<BlockId> live, Deadline now);
@@ -165,6 +173,12 @@ class ClusterState {
     Deadline until{};
     bool failed = false;
   };
+  // The links from a process to others, by their names.
+  struct Links {
+    std::map<std::string, LinkSpeed> found;
+    std::map<std::string, Deadline> asked;  // when
+    Deadline until{};                       // so long an answer is waited for
+  };
   struct Member {
     MemberInfo info;
     uint64_t id = 0;
@@ -183,10 +197,7 @@ class ClusterState {
     Status left_out;   // a plan failed because of it, or it has too little memory
     Deadline left_out_until{};
     Duration pause{};
-    // Links to others, by their names; when they were asked for.
-    std::map<std::string, LinkSpeed> links;
-    std::map<std::string, Deadline> probed;
-    Deadline probing_until{};  // an answer is waited for
+    Links links;
     double slowness = 0;       // its steps take so many times what was measured for; 0 = not known
     MemberLoad observed_from;  // when its steps began to be looked at
     std::string why;           // it has the layers that it has
@@ -227,7 +238,7 @@ class ClusterState {
   bool TakesPart(const std::string& name, uint64_t id) const;
   void DropDetached(Deadline now);
   void CheckStuck(const Member& m, Deadline now);
-  void CheckLinks(Deadline now);
+  void CheckLinks(const RingProgress& ring, Deadline now);
   void Log(LogLevel level, std::string line);
   template <typename T>
   void Do(T action) {
@@ -275,7 +286,7 @@ class ClusterState {
   // Measured speeds, and better plans (cluster_rebalance.cc).
   void Reconsider(Deadline now);
   void ProbeNext(Deadline now);
-  void OnProbed(Member& m, const StageProbed& probed, Deadline now);
+  void OnProbed(const std::string& name, Links* links, const StageProbed& probed, Deadline now);
   void Observe(Deadline now);
   void ForgetObserved();
   std::vector<PlanMember> Candidates(Deadline now) const;
@@ -324,12 +335,15 @@ class ClusterState {
   bool record_changed_ = false;
   bool fallback_ = false;  // the plan is the local member's alone, until enough workers are there
   bool broken_ = false;    // the plan's ring is not to be used any more
-  // Of the plan's links between two workers, by the stage at the receiving end: what was seen of one that owes a step.
+  // The links of the plan that owe a step, by their hops: what was seen of them.
   struct OwingLink {
     uint64_t step_taken = 0, bytes_received = 0;
     Deadline since{};
   };
   std::map<size_t, OwingLink> owing_;
+  bool can_probe_ = false;
+  Links links_;  // from this process
+  Deadline links_checked_{};
   Deadline repair_at_ = kNoDeadline;
   Deadline leave_retry_at_{};
   Deadline retry_at_{};

@@ -191,6 +191,7 @@ void Engine::Hold(SeqId seq) { impl_->Hold(seq); }
 void Engine::Unhold(SeqId seq) { impl_->Unhold(seq); }
 void Engine::Drain(std::function<void(std::vector<BlockId> live)> drained) { impl_->Drain(std::move(drained)); }
 void Engine::Shrink(uint32_t num_blocks) { impl_->Shrink(num_blocks); }
+RingProgress Engine::progress() const { return impl_->progress(); }
 void Engine::BreakRing(Epoch epoch, const Status& why) { impl_->BreakRing(epoch, why); }
 void Engine::Grow(uint32_t num_blocks) { impl_->Grow(num_blocks); }
 void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "base/ids.h"
+#include "base/member_load.h"
 #include "base/status.h"
 #include "coordinator/request.h"
 #include "coordinator/scheduler.h"
@@ -114,6 +115,8 @@ class Engine {
   // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES:
   // drained, or without a ring; Resume with a ring follows.
   void Shrink(uint32_t num_blocks);
+  // Of the ring that it uses. Any thread.
+  RingProgress progress() const;
   // The ring of this plan is broken, as somebody else has seen: on_broken follows.
   void BreakRing(Epoch epoch, const Status& why);
   // The KV cache gets more blocks, whatever runs meanwhile. REQUIRES: num_blocks >= the present number.

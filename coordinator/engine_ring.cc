@@ -59,7 +59,20 @@ void Engine::Impl::Grow(uint32_t num_blocks) {
   Post([this, num_blocks] { scheduler_->Grow(num_blocks); });
 }
 
+RingProgress Engine::Impl::progress() const {
+  MutexLock lock(&mutex_);
+  if (receiving_ == nullptr) return {};
+  return {.plan = linked_epoch_.number,
+          .step_sent = step_sent_,
+          .step_came = step_came_,
+          .bytes_received = receiving_->received()};
+}
+
 void Engine::Impl::BreakRing(Epoch epoch, const Status& why) {
+  {
+    MutexLock lock(&mutex_);
+    if (sending_ != nullptr && linked_epoch_ == epoch) sending_->Close();  // ends a Send that nobody takes in
+  }
   Post([this, epoch, why] {
     if (ring_.epoch == epoch) Break(why);
   });
@@ -93,6 +106,9 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     {
       MutexLock lock(&mutex_);
       sending_ = ring_.to_first;
+      receiving_ = ring_.from_last;
+      linked_epoch_ = ring_.epoch;
+      step_sent_ = step_came_ = 0;
     }
     // Whether the old ring broke or a drain of it was given up: what it still owes will not be heard any more.
     LoseFlights(broke_);
@@ -195,7 +211,7 @@ void Engine::Impl::Lose(const Status& why) {
 void Engine::Impl::DropRing() {
   {
     MutexLock lock(&mutex_);
-    sending_ = nullptr;
+    sending_ = receiving_ = nullptr;
   }
   ring_ = {};
   broke_ = absl::OkStatus();

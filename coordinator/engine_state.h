@@ -37,6 +37,7 @@ class Engine::Impl {
   void Shrink(uint32_t num_blocks);
   void Grow(uint32_t num_blocks);
   void BreakRing(Epoch epoch, const Status& why);
+  RingProgress progress() const;
   void Resume(std::optional<Ring> ring);
   void Await(const Status& why, bool crashed);
   void Lose(const Status& why);
@@ -129,6 +130,7 @@ class Engine::Impl {
   void DropStaleQuestions();
   void StashResults();
   void OnFrame(const Frame& frame);
+  void Came(const FrameHeader& header);  // over from_last
   void OnStepLanded(StepId step, const StepAnswer& answer, const StepTimes& times);
   void OnStepFailed(StepId step, const StepError& error);
   void OnAnswer(Sequence& s, const StepItem& item, const RowAnswer& answer);
@@ -184,7 +186,10 @@ class Engine::Impl {
   // Prompts of requests that were taken to be the cause of lost rings, by their hash, and until when.
   std::deque<std::pair<uint64_t, Deadline>> blamed_prompts_ GYRE_GUARDED_BY(mutex_);
   Status refusing_ GYRE_GUARDED_BY(mutex_) = Unavailable("no plan yet: the layers have no owners");
-  std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);  // ring_.to_first
+  std::shared_ptr<Link> sending_ GYRE_GUARDED_BY(mutex_);    // ring_.to_first
+  std::shared_ptr<Link> receiving_ GYRE_GUARDED_BY(mutex_);  // ring_.from_last
+  Epoch linked_epoch_ GYRE_GUARDED_BY(mutex_);               // of both
+  std::atomic<uint64_t> step_sent_{0}, step_came_{0};        // over them
   EngineStats snapshot_ GYRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };

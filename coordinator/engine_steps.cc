@@ -56,6 +56,7 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
   EncodeStepPrefix(batch_, &encoder_);
   const ByteSpan parts[] = {encoder_.bytes(), std::as_bytes(std::span(ids_))};
   counts_.step_bytes_sent += kFrameHeaderBytes + parts[0].size() + parts[1].size();
+  step_sent_ = static_cast<uint64_t>(plan.step);
   return ring_.to_first->Send({.kind = FrameKind::kTokens,
                                .dtype = WireType::kI32,
                                .epoch = ring_.epoch,
@@ -64,12 +65,18 @@ Status Engine::Impl::SendStep(const StepPlan& plan) {
                               parts, RealTime(SilenceDeadline()), [this] { StashResults(); });
 }
 
+void Engine::Impl::Came(const FrameHeader& h) {
+  if (h.kind != FrameKind::kAnswer && h.kind != FrameKind::kStepError) return;
+  step_came_ = std::max(step_came_.load(), static_cast<uint64_t>(h.step));
+}
+
 // A ring whose hops all wait to send stands still, so results are taken in while a Send waits.
 void Engine::Impl::StashResults() {
   if (stopping_) ring_.to_first->Close();  // ends the Send
   for (;;) {
     StatusOr<Frame> frame = ring_.from_last->Recv(Clock::now());
     if (!frame.ok()) return;  // an end shows again in TakeResults
+    Came(frame->header);
     stash_.push_back(*std::move(frame));
   }
 }
@@ -82,6 +89,7 @@ void Engine::Impl::OnFrame(const Frame& frame) {
   }
   quiet_since_ = Now();
   sequences_stale_ = true;
+  Came(h);
   switch (h.kind) {
     case FrameKind::kAnswer: {
       StatusOr<StepAnswer> answer = DecodeStepAnswer(frame.payload);

@@ -64,6 +64,7 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_bytes_received(load.bytes_received);
   out->set_in_step(load.in_step);
   out->set_sending(load.sending);
+  out->set_unanswered_us(load.unanswered_us);
   EncodeStepTimes(load.step_times, out);
 }
 
@@ -86,7 +87,8 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .step_taken = h.step_taken(),
           .bytes_received = h.bytes_received(),
           .in_step = h.in_step(),
-          .sending = h.sending()};
+          .sending = h.sending(),
+          .unanswered_us = std::min<uint64_t>(h.unanswered_us(), kMaxMicros)};
 }
 
 void EncodeTrace(const StageTrace& t, v1::Traced* out) {

@@ -219,57 +219,99 @@ bool Broke(const ClusterWorld& w) {
   return std::find(w.engine_calls.begin(), w.engine_calls.end(), "break") != w.engine_calls.end();
 }
 
-// A link swallows a step: the stage before it has the step, the next one doesn't, and both wait.
-TEST_F(ClusterDetachTest, ASilentLinkBetweenTwoWorkersIsBroken) {
+// A link swallows a step: the end before it has the step, the next one doesn't, and both wait.
+TEST_F(ClusterDetachTest, ASilentLinkIsBroken) {
   struct Case {
     const char* what;
-    uint64_t taken;         // by the second stage, while the first has step 9
-    uint64_t more_bytes;    // that come between two reports
-    bool in_step = false;   // the second stage is
-    bool computes = false;  // the first one, still
-    bool sends = false;     // it can't hand it over
+    // Of four ends, the coordinator's at first and last: the last step that each has.
+    uint64_t sent, first, second, came;
+    const char* silent = nullptr;  // the link that is found
+    uint64_t more_bytes = 0;       // that come to everybody between two reports
+    bool first_computes = false, first_sends = false, second_computes = false, second_answers = true;
     uint64_t plan = 1;
-    bool broken = false;
   };
   for (const Case& c :
-       {Case{.what = "silent", .taken = 8, .more_bytes = 0, .broken = true},
-        Case{.what = "nothing is owed", .taken = 9, .more_bytes = 0},
-        Case{.what = "a slow link", .taken = 8, .more_bytes = 10},
-        Case{.what = "a part of it is there", .taken = 8, .more_bytes = 0, .sends = true, .broken = true},
-        Case{.what = "the second computes, or waits for a third", .taken = 8, .more_bytes = 0, .in_step = true},
-        Case{.what = "the first computes", .taken = 8, .more_bytes = 0, .computes = true},
-        Case{.what = "numbers of another plan", .taken = 8, .more_bytes = 0, .plan = 7}}) {
+       {Case{"between workers", 9, 9, 8, 8, "from w1 to w2"}, Case{"nothing is owed", 9, 9, 9, 9},
+        Case{"from the coordinator", 9, 8, 8, 8, "from the coordinator to w1"},
+        Case{"to the coordinator", 9, 9, 9, 8, "from w2 to the coordinator"},
+        Case{.what = "slow links", .sent = 9, .first = 8, .second = 7, .came = 6, .more_bytes = 10},
+        Case{.what = "it can't be handed over",
+        .sent = 9,
+        .first = 9,
+        .second = 8,
+        .came = 8,
+        .silent = "from w1 to w2",
+        .first_computes = true,
+        .first_sends = true},
+        Case{.what = "the second computes, or waits",
+        .sent = 9,
+        .first = 9,
+        .second = 8,
+        .came = 8,
+        .second_computes = true},
+        Case{.what = "the second is stuck", .sent = 9, .first = 9, .second = 8, .came = 8, .second_answers = false},
+        Case{.what = "the first computes", .sent = 9, .first = 9, .second = 8, .came = 8, .first_computes = true},
+        Case{.what = "numbers of another plan", .sent = 9, .first = 9, .second = 8, .came = 8, .plan = 7}}) {
     ClusterWorld& w = Serving(2);
-    const uint64_t plan = w.status().plan->epoch.number;
-    ASSERT_EQ(plan, 1u);
-    const auto report = [&](Duration time, uint64_t taken) {
-      uint64_t bytes = 0;
+    ASSERT_EQ(w.status().plan->epoch.number, 1u);
+    uint64_t bytes = 0;
+    const auto report = [&](Duration time) {
       for (Duration at{}; at < time && !Broke(w); at += milliseconds(250)) {
         w.Advance(milliseconds(250));
+        bytes += c.more_bytes;
+        w.progress = {.plan = c.plan, .step_sent = c.sent, .step_came = c.came, .bytes_received = bytes};
         MemberLoad load;
         load.plan = c.plan;
-        load.step_taken = 9;
-        load.in_step = c.computes || c.sends;
-        load.sending = c.sends;
+        load.bytes_received = bytes;
+        load.step_taken = c.first;
+        load.in_step = c.first_computes;
+        load.sending = c.first_sends;
         w.Report("w1", load);
+        load.step_taken = c.second;
+        load.in_step = c.second_computes;
         load.sending = false;
-        load.step_taken = taken;
-        load.bytes_received = bytes += c.more_bytes;
-        load.in_step = c.in_step;
+        load.unanswered_us = c.second_answers ? 0 : 2'000'000;
         w.Report("w2", load);
       }
     };
-    report(milliseconds(4750), c.taken);
+    report(milliseconds(4750));
     EXPECT_FALSE(Broke(w)) << c.what;
-    report(seconds(2), c.taken);
-    EXPECT_EQ(Broke(w), c.broken) << c.what;
-    if (!c.broken) continue;
-    EXPECT_TRUE(w.logged("the link from w1 to w2 is silent")) << c.what;
+    report(seconds(2));
+    EXPECT_EQ(Broke(w), c.silent != nullptr) << c.what;
+    if (c.silent == nullptr) continue;
+    EXPECT_TRUE(w.logged(fmt::format("the link {} is silent", c.silent))) << c.what;
     w.Advance(seconds(1));
     EXPECT_EQ(w.status().plans, 2u) << "it was repaired";
     EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
     EXPECT_EQ(w.problem(), "");
   }
+}
+
+// Reports that waited while the coordinator's process stood still are no silence.
+TEST_F(ClusterDetachTest, ACoordinatorThatSleptFindsNoSilentLink) {
+  ClusterWorld& w = Serving(2);
+  const auto report = [&] {
+    w.progress = {.plan = 1, .step_sent = 9, .step_came = 8};
+    w.Report("w1", {.plan = 1, .step_taken = 9});
+    w.Report("w2", {.plan = 1, .step_taken = 8});
+  };
+  report();
+  w.Advance(seconds(20));
+  for (int i = 0; i < 10; ++i) report();
+  EXPECT_FALSE(Broke(w));
+}
+
+// Its thread does not come back, though it is in no layer.
+TEST_F(ClusterDetachTest, AStageThatDoesNotAnswerIsLost) {
+  ClusterWorld& w = Serving(2);
+  w.Report("w2", {.unanswered_us = 9'900'000});
+  EXPECT_TRUE(w.has("w2"));
+  w.may_forget = true;
+  w.Report("w2", {.unanswered_us = 10'100'000});
+  EXPECT_FALSE(w.has("w2"));
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "w1=0-7");
+  EXPECT_EQ(w.problem(), "");
 }
 
 // A link that can't be made again costs its receiver the layers.
@@ -278,6 +320,7 @@ TEST_F(ClusterDetachTest, ASilentLinkThatCantBeRepairedIsDoneWithout) {
   w.member("w2").reachable = false;
   for (int i = 0; i < 30 && !Broke(w); ++i) {
     w.Advance(milliseconds(250));
+    w.progress = {.plan = 1, .step_sent = 9, .step_came = 8};
     w.Report("w1", {.plan = 1, .step_taken = 9});
     w.Report("w2", {.plan = 1, .step_taken = 8});
   }

@@ -33,6 +33,7 @@ class WeightOffer {
   // The random key that links for weights must have.
   const RingKey& key() const { return key_; }
   PieceServer& server() { return stock_.server(); }
+  WeightStock* stock() { return &stock_; }  // its links measure, too
 
  private:
   struct Made {

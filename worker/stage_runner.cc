@@ -296,6 +296,20 @@ std::shared_ptr<Link> StageRunner::RunningOut() {
   return running_out_;
 }
 
+// The thread answers between steps and while it waits for one, as jobs wake it.
+Duration StageRunner::Unanswered() {
+  {
+    MutexLock lock(&mutex_);
+    if (called_at_) return in_step_ ? Duration{} : Clock::now() - *called_at_;
+    called_at_ = Clock::now();
+  }
+  Post([this] {
+    MutexLock lock(&mutex_);
+    called_at_.reset();
+  });
+  return {};
+}
+
 void StageRunner::FillPlanLoad(MemberLoad* load) {
   MutexLock lock(&mutex_);
   if (running_in_ == nullptr) return;

@@ -54,6 +54,9 @@ class StageRunner {
   // Ends a Send that waits, and with it the ring.
   void CloseOut();
   std::shared_ptr<Link> RunningOut();  // to the next stage; null: there is none
+  // The time for which the stage's thread has not answered a call, though it is at no frame. Calls it where no call is
+  // open.
+  Duration Unanswered();
   // Fills in the part of a load that is about the running plan.
   void FillPlanLoad(MemberLoad* load);
 
@@ -98,6 +101,7 @@ class StageRunner {
   Mutex mutex_;
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
   std::shared_ptr<Link> running_in_ GYRE_GUARDED_BY(mutex_);
+  std::optional<Deadline> called_at_ GYRE_GUARDED_BY(mutex_);
   uint64_t running_plan_ GYRE_GUARDED_BY(mutex_) = 0;
   bool sending_ GYRE_GUARDED_BY(mutex_) = false;  // the stage's thread is in a Send over it
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;

@@ -151,6 +151,7 @@ MemberLoad Worker::TakeLoad() {
       .transport = out == nullptr ? Transport::kAuto : out->transport(),
       .in_layer_us = micros(layer.in_layer),
       .layer_estimate_us = micros(layer.estimate)};
+  load.unanswered_us = micros(impl_->runner().Unanswered());
   impl_->runner().FillPlanLoad(&load);
   return load;
 }

@@ -12,6 +12,6 @@ namespace gyre::http {
 void AddHealthRoutes(Router& router, ApiContext& context);
 
 // While the model loads or the coordinator stands by: /health answers, and everything else is 503 with `why`.
-void AddLoadingRoutes(Router& router, const std::string& why);
+void AddLoadingRoutes(Router& router, const std::string& reason, const std::string& why);
 
 }  // namespace gyre::http

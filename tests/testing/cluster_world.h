@@ -134,7 +134,9 @@ class ClusterWorld {
     Dry(state_.AskedToDrain(ask, name, now_, {.dry_run = true}));
     return answer(ask);
   }
-  void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, now_)); }
+  // From now on this process measures its links, as `links` says.
+  void CanProbe() { Do(state_.CanProbe(now_)); }
+  void Report(const std::string& name, const MemberLoad& load) { Do(state_.Reported(name, load, progress, now_)); }
   // As the engine does it: once a ring.
   void BreakRing() {
     if (!ring_ || ring_broken_) return;
@@ -187,6 +189,8 @@ class ClusterWorld {
   std::vector<PlanRecord> records;
   std::optional<ClusterRecord> record;  // that was kept last
   // Calls of the engine, as "drain", "old", "new 3", "shrink 4", "refuse", "await".
+  std::map<std::string, LinkSpeed> links;  // from this process
+  RingProgress progress;                   // what the engine says beside each report
   std::vector<std::string> engine_calls;
   std::vector<Status> losses;
   std::vector<Plan> begun;  // plans that were wired
@@ -195,7 +199,7 @@ class ClusterWorld {
   bool own_member = false;          // likewise
   bool crashed = false;             // of the last loss
   uint32_t num_blocks = 0;          // of the last Prepare that gave layers
-  std::vector<std::string> probes;  // members that were asked to measure links
+  std::vector<std::string> probes;  // members that were asked to measure links; "": this process
   int commands_to_strangers = 0;
   bool may_forget = false;             // members that did not come back, or are stuck
   std::vector<std::string> forgotten;  // those that this happened to
@@ -422,6 +426,16 @@ class ClusterWorld {
       probed.links.push_back(it != m->links.end() ? it->second : LinkSpeed{.to = peer.name, .failure = ""});
     }
     Say(m, {}, std::move(probed));
+  }
+
+  void Play(ProbeFromHere& a) {
+    probes.push_back("");
+    StageProbed probed;
+    for (const WeightSource& peer : a.peers) {
+      const auto it = links.find(peer.name);
+      probed.links.push_back(it != links.end() ? it->second : LinkSpeed{.to = peer.name, .failure = ""});
+    }
+    After(std::chrono::milliseconds(1), [this, probed] { Do(state_.Probed(probed, now_)); });
   }
 
   // An engine that is stopped has something that will let it go on.

@@ -23,7 +23,7 @@ bool ExpertProducts::Supports(const IsaOps& ops, std::span<const Backend::RowRun
     if (run.arithmetic == Arithmetic::kPrefill && ops.tiles != nullptr) return false;
   }
   return std::all_of(mixture.experts.begin(), mixture.experts.end(), [](const Backend::Ffn& w) {
-    return w.gated() && Of(w.gate).panels.data() != nullptr && Of(w.up).panels.data() != nullptr && Of(w.down).panels.data() != nullptr &&
+    return w.gated() && Of(w.gate).has_panels() && Of(w.up).has_panels() && Of(w.down).has_panels() &&
            Of(w.gate).panel_type == Of(w.up).panel_type;
   });
 }

@@ -22,6 +22,7 @@ struct CpuWeight : PackedWeight {
   WeightView source;  // in the file
   // Consecutive panels, or none. For codebook types the fields below describe the panels that ExpandPanels writes.
   DeviceMemory panels;
+  bool has_panels() const { return panels.data() != nullptr; }
   PanelType panel_type = PanelType::kQ8;
   size_t blocks = 0;       // per panel, padded to whole units
   size_t panel_bytes = 0;  // distance between panels

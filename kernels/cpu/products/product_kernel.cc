@@ -6,7 +6,7 @@
 namespace gyre::cpu {
 
 WeightForm FormOf(const CpuWeight& w) {
-  if (w.panels.data() != nullptr) return WeightForm::kPanels;
+  if (w.has_panels()) return WeightForm::kPanels;
   if (FloatTypeOf(w)) return WeightForm::kFloats;
   return IsLowBit(w.type) ? WeightForm::kCodebook : WeightForm::kOther;
 }

@@ -17,14 +17,14 @@ constexpr size_t kSharesPerThread = 4, kMaxSlices = 4, kGatedPanels = 8;
 constexpr double kTileMacsPerNs = 300, kTileExpandedPerNs = 10, kTileRoundedPerNs = 4;
 
 // True for codebook types: their panels are expanded from the file's bytes in each product.
-bool ExpandedPerCall(const CpuWeight& w) { return w.panels.data() == nullptr && IsLowBit(w.type); }
+bool ExpandedPerCall(const CpuWeight& w) { return !w.has_panels() && IsLowBit(w.type); }
 // A panel's part becomes f32, then tiles.
 bool IsFp8(const CpuWeight& w) { return w.type == DType::kF8E4M3; }
 
 }  // namespace
 
 bool TileProduct::Supports(const CpuWeight& w) {
-  return w.panels.data() != nullptr || IsLowBit(w.type) || IsFp8(w) || FloatTypeOf(w).has_value();
+  return w.has_panels() || IsLowBit(w.type) || IsFp8(w) || FloatTypeOf(w).has_value();
 }
 
 void TileProduct::SetRows(const float* x, size_t rows, size_t k) {
@@ -159,7 +159,7 @@ bool TileProduct::Expand(const CpuWeight& w, const Part& part, const Scratch& sc
   for (size_t i = 0; i < part.count; ++i) {
     const size_t panel = part.panel + i;
     std::byte* tiles = scratch.tiles + i * part.stride;
-    if (w.panels.data() != nullptr) {
+    if (w.has_panels()) {
       tiles_.expand_panel(w.panel_type, w.panels.data() + panel * w.panel_bytes, part.begin, part.end, tiles);
     } else if (plain) {
       const size_t column = panel * kPanel;

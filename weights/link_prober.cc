@@ -1,4 +1,4 @@
-#include "worker/link_prober.h"
+#include "weights/link_prober.h"
 
 #include <pthread.h>
 

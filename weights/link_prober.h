@@ -1,4 +1,4 @@
-// Measures the links from this worker to others when the coordinator asks for it, on a thread of its own.
+// Measures the links from this process to others when the coordinator asks for it, on a thread of its own.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class LinkProber {
   LinkProber(WeightStock* stock, std::function<void(StageProbed)> done) : stock_(stock), done_(std::move(done)) {}
   // Waits for the link that is being measured: a few seconds at most.
   ~LinkProber();
-  // Returns at once; one request after the other. `name`: of this worker.
+  // Returns at once; one request after the other. `name`: of this process.
   void Ask(std::vector<WeightSource> peers, std::string name, Transport transport);
 
  private:
