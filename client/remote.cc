@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/json.hpp>
 #include <cstring>
@@ -53,8 +54,11 @@ CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, co
 
 // Makes a call to the coordinator that leads: each is asked until one neither stands by nor is absent. `call` gets a
 // channel and a context, and returns the call's grpc::Status. `coordinators` ends at the one that answered.
+// Where there are several, one of them may be about to lead: a call that could wait, as it may be made at any time,
+// waits for `patience`.
 template <typename Call>
-Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, const Call& call) {
+Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, const Call& call, Duration patience = {}) {
+  const Deadline give_up = After(coordinators->several() ? patience : Duration{});
   for (;;) {
     const std::string at = coordinators->current();
     GYRE_ASSIGN_OR_RETURN(const auto channel,
@@ -67,6 +71,10 @@ Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, cons
       return end.status;
     }
     if (coordinators->Next(end.leader)) continue;
+    if (Clock::now() < give_up) {
+      std::this_thread::sleep_for(milliseconds(200));
+      continue;
+    }
     return coordinators->several() ? Annotate(end.status, "no coordinator leads at " + cluster.address) : end.status;
   }
 }
@@ -78,11 +86,12 @@ class RemoteTarget : public Target {
 
   Status FetchFacts() {
     v1::ModelReply reply;
-    GYRE_RETURN_IF_ERROR(AskLeader(&coordinators_, cluster_, [&](const auto& channel, grpc::ClientContext* context) {
+    const auto ask = [&](const auto& channel, grpc::ClientContext* context) {
       SetDeadline(context, seconds(5));
       stub_ = v1::Inference::NewStub(channel);
       return stub_->Model(context, {}, &reply);
-    }));
+    };
+    GYRE_RETURN_IF_ERROR(AskLeader(&coordinators_, cluster_, ask, std::min<Duration>(cluster_.reconnect, seconds(10))));
     facts_ = {.model = reply.path(),
               .architecture = reply.architecture(),
               .kv_type = reply.kv_type(),

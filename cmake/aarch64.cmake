@@ -1,7 +1,19 @@
-# Debian's cross compiler and emulator: packages g++-aarch64-linux-gnu, qemu-user.
+# Debian's cross compiler and emulator: packages g++-aarch64-linux-gnu, qemu-user. The whole program also needs Debian's
+# arm64 libraries: scripts/sysroot puts them into a folder, and -DGYRE_SYSROOT=FOLDER says where that is.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES GYRE_SYSROOT)
+if(GYRE_SYSROOT)
+  set(CMAKE_SYSROOT ${GYRE_SYSROOT})
+  set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+  set(ENV{PKG_CONFIG_SYSROOT_DIR} ${GYRE_SYSROOT})
+  set(ENV{PKG_CONFIG_LIBDIR} ${GYRE_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${GYRE_SYSROOT}/usr/share/pkgconfig)
+  set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L ${GYRE_SYSROOT})
+else()
+  set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
+endif()

@@ -168,7 +168,9 @@ class EtcdStore : public StateStore {
         }
       }
     }
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.created < b.created; });
+    // Those of one transaction have one revision.
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const Entry& a, const Entry& b) { return a.created < b.created; });
     for (Entry& e : entries) found->requests.push_back(std::move(e.request));
     return absl::OkStatus();
   }

@@ -66,7 +66,7 @@ class Leadership {
   // By the own clock from when the call was sent, as etcd counts from later on; the clocks may differ by a fifth.
   static Deadline SureUntil(Deadline asked, Duration life) { return asked + life * 4 / 5; }
 
-  const LeadershipOptions options_;
+  LeadershipOptions options_;
   State state_ = State::kWatching;
   bool under_way_ = false;
   Deadline next_ = Deadline::min();

@@ -1,0 +1,202 @@
+// Two coordinators and a real etcd: the one that leads is killed, and the other one goes on with its texts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "coordinator/standby/etcd_client.h"
+#include "coordinator/standby/etcd_store.h"
+#include "tests/testing/etcd.h"
+#include "tests/testing/process_ring.h"
+#include "tests/testing/sanitized.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Ask;
+using testing::Etcd;
+using ::testing::HasSubstr;
+using testing::Process;
+using testing::ProcessesTest;
+
+constexpr int kTinyVocab = 96;
+
+class StandbyTest : public ProcessesTest {
+ protected:
+  StandbyTest() { setenv("GYRE_LOG", "info", 1); }
+  ~StandbyTest() override { unsetenv("GYRE_LOG"); }
+  void SetUp() override {
+    if (!Etcd::Installed()) GTEST_SKIP() << "etcd is not installed (scripts/setup --deploy)";
+    etcd_ = std::make_unique<Etcd>();
+    ASSERT_TRUE(etcd_->Serves()) << etcd_->output();
+  }
+  // Its address is in `at`.
+  std::unique_ptr<Process> Coordinator(std::string* at, const std::string& address = "127.0.0.1:0") {
+    auto out = std::make_unique<Process>(
+        std::vector<std::string>{GYRE_BINARY, "serve", model_.path(), "--cluster", address, "--standby", etcd_->url(),
+                                 "--kv-type", "f32", "--block-size", "4", "--chunk", "8", "-t", "1", "--lease", "2"});
+    *at = out->WaitFor("standing by at ").value_or("");
+    EXPECT_NE(*at, "") << out->output();
+    return out;
+  }
+  std::unique_ptr<Process> Worker(const std::string& join, const std::string& name) {
+    return std::make_unique<Process>(
+        std::vector<std::string>{GYRE_BINARY, "worker", "--join", join, "--name", name, "-t", "1"});
+  }
+  std::unique_ptr<Etcd> etcd_;
+};
+
+TEST_F(StandbyTest, TheOtherOneTakesOverAndEveryTextGoesOn) {
+  constexpr uint32_t kTokens = 600;
+  std::string a, b;
+  const auto first = Coordinator(&a);
+  ASSERT_TRUE(first->WaitFor("listening ").has_value()) << first->output();
+  const auto second = Coordinator(&b);
+  ASSERT_EQ(second->WaitFor("standing by, the leader is "), a) << second->output();
+  const auto w1 = Worker(b + "," + a, "w1"), w2 = Worker(a + "," + b, "w2");
+  ASSERT_TRUE(w1->WaitFor("joined " + a).has_value()) << w1->output();
+  ASSERT_TRUE(w2->WaitFor("joined " + a).has_value()) << w2->output();
+  ClusterAddress both(b + "," + a);
+  both.reconnect = seconds(60);
+  for (int i = 0; i < 2000 && !AskResize(both, "2 4").ok(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(FetchStatus(ClusterAddress(b))->state(), "serving");  // one that stands by names the leader
+
+  struct Text {
+    std::vector<TokenId> tokens;
+    Status status;
+    int finished = 0;
+  };
+  std::vector<Text> texts(4);
+  std::atomic<uint64_t> tokens{0};
+  std::atomic<int64_t> longest{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 4; ++c) {
+    clients.emplace_back([&, c] {
+      auto target = OpenRemote(both);
+      ASSERT_TRUE(target.ok()) << target.status();
+      Deadline last = Clock::now();
+      texts[static_cast<size_t>(c)].status = (*target)->Run(Ask(c, kTinyVocab, kTokens), [&](const Event& event) {
+        Text& text = texts[static_cast<size_t>(c)];
+        if (auto* t = std::get_if<TokenEvent>(&event)) {
+          text.tokens.push_back(t->token);
+          ++tokens;
+          const int64_t gap = std::chrono::duration_cast<milliseconds>(Clock::now() - last).count();
+          if (text.tokens.size() > 1 && gap > longest) longest = gap;
+          last = Clock::now();
+        }
+        text.finished += std::holds_alternative<Finished>(event) ? 1 : 0;
+      });
+    });
+  }
+  while (tokens < 60) std::this_thread::sleep_for(milliseconds(1));
+  first->Kill(SIGKILL);
+  for (auto& c : clients) c.join();
+  EXPECT_THAT(second->output(), HasSubstr("this coordinator leads"));
+  const auto expected = testing::TextsOfOneProcess(model_.path(), kTinyVocab, kTokens);
+  for (size_t c = 0; c < texts.size(); ++c) {
+    EXPECT_TRUE(texts[c].status.ok()) << texts[c].status;
+    EXPECT_EQ(texts[c].finished, 1);
+    EXPECT_EQ(texts[c].tokens, expected[c]) << "text " << c;
+  }
+  EXPECT_THAT(w1->output(), HasSubstr("joined " + b));
+  EXPECT_THAT(w2->output(), HasSubstr("joined " + b));
+  if (!testing::kSanitized) EXPECT_LE(longest, 5000) << "ms without a token";
+  RecordProperty("longest_gap_ms", std::to_string(longest));
+}
+
+TEST_F(StandbyTest, AFrozenLeaderFindsItselfReplacedAndStandsBy) {
+  std::string a, b;
+  const auto first = Coordinator(&a);
+  ASSERT_TRUE(first->WaitFor("listening ").has_value()) << first->output();
+  const auto second = Coordinator(&b);
+  ASSERT_TRUE(second->WaitFor("standing by, the leader is ").has_value()) << second->output();
+  first->Kill(SIGSTOP);
+  ASSERT_TRUE(second->WaitFor("listening ").has_value()) << second->output();
+  first->Kill(SIGCONT);
+  // The same process with the same id, begun anew.
+  EXPECT_EQ(first->WaitFor("standing by, the leader is ", seconds(10)), b) << first->output();
+  EXPECT_THAT(first->output(), HasSubstr("the lease is lost"));
+  // At SIGTERM the lease is given back, so the other one does not wait for its end.
+  const Deadline before = Clock::now();
+  second->Kill(SIGTERM);
+  EXPECT_EQ(second->Wait(seconds(10)), 0) << second->output();
+  EXPECT_TRUE(first->WaitFor("this coordinator leads", seconds(10)).has_value()) << first->output();
+  if (!testing::kSanitized) EXPECT_LT(Clock::now() - before, seconds(3));
+}
+
+TEST_F(StandbyTest, ALeaderWithoutEtcdStopsAndComesBackWithIt) {
+  std::string a;
+  const auto one = Coordinator(&a);
+  ASSERT_TRUE(one->WaitFor("listening ").has_value()) << one->output();
+  etcd_->Kill(SIGSTOP);
+  ASSERT_TRUE(one->WaitFor("the lease is lost", seconds(10)).has_value()) << one->output();
+  etcd_->Kill(SIGCONT);
+  const std::string words = "this coordinator leads, in term ";
+  for (int i = 0; i < 1500 && one->output().find(words) == one->output().rfind(words); ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  const std::string said = one->output();
+  const auto term = [&](size_t at) { return std::stoull(said.substr(at + words.size())); };
+  ASSERT_NE(said.find(words), said.rfind(words)) << said;
+  EXPECT_GT(term(said.rfind(words)), term(said.find(words)));
+}
+
+// The store alone: what is written is there for the next leader, and the one before writes no more.
+TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
+  auto etcd = ParseEtcdUrl(etcd_->url() + "/store");
+  ASSERT_TRUE(etcd.ok());
+  auto client = EtcdClient::Make(*etcd);
+  const Deadline until = After(seconds(20));
+  const auto lead = [&] { return (*client)->Do({}, {EtcdOp::Put(LeaderKey(*etcd), "here")}, until)->revision; };
+  int lost = 0;
+  StoredState found;
+  auto store = OpenEtcdStore({.etcd = *etcd, .term = 3, .leads_since = lead(), .lost = [&] { ++lost; }}, &found);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_TRUE(found.requests.empty());
+  const uint64_t id = found.cluster_id;
+  EXPECT_NE(id, 0u);
+  StateBatch batch{.cluster = "plan", .serving = std::string("s\0\xff", 3)};
+  for (int i = 0; i < 250; ++i) {  // more than fit one transaction
+    const std::string name = "r" + std::to_string(999 - i);
+    batch.begun.push_back({name, "request of " + name});
+    batch.tokens.push_back({name, 0, "first"});
+  }
+  batch.begun.push_back({"long", std::string((1 << 20) + 1, 'x')});
+  batch.tokens.push_back({"long", 0, "first"});
+  ASSERT_TRUE((*store)->Write(batch).ok());
+  ASSERT_TRUE((*store)->Write({.tokens = {{"r999", 100, "third"}, {"r999", 5, "second"}, {"r998", 5, "second"}}}).ok());
+  ASSERT_TRUE((*store)->Write({.gone = {"r998"}, .begun = {{"r997", "anew"}}}).ok());
+
+  StoredState next;
+  auto other = OpenEtcdStore({.etcd = *etcd, .term = 4, .leads_since = lead(), .lost = {}}, &next);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(next.cluster_id, id);
+  EXPECT_EQ(next.cluster, "plan");
+  EXPECT_EQ(next.serving, std::string("s\0\xff", 3));
+  ASSERT_EQ(next.requests.size(), 249u);
+  for (const StoredState::OpenRequest& r : next.requests) {
+    EXPECT_NE(r.id, "r998");
+    if (r.id != "r999") continue;
+    EXPECT_EQ(r.request, "request of r999");
+    EXPECT_EQ(r.tokens, (std::vector<std::string>{"first", "second", "third"}));
+  }
+  EXPECT_EQ(next.requests.back().id, "r997");  // what began last comes last
+  EXPECT_EQ(next.requests.back().request, "anew");
+  EXPECT_TRUE(next.requests.back().tokens.empty());
+
+  // The key was made once: the one before leads by the same revision until it is made again.
+  ASSERT_TRUE((*client)->Do({}, {EtcdOp::Delete(LeaderKey(*etcd))}, until).ok());
+  lead();
+  EXPECT_TRUE(absl::IsFailedPrecondition((*store)->Write({.cluster = "older plan"})));
+  EXPECT_EQ(lost, 1);
+  StoredState last;
+  ASSERT_TRUE(OpenEtcdStore({.etcd = *etcd, .term = 5, .leads_since = 1, .lost = {}}, &last).ok());
+  EXPECT_EQ(last.cluster, "plan");
+}
+
+}  // namespace
+}  // namespace gyre
