@@ -36,6 +36,17 @@ void HostBackend::FeedForward(const float* x, size_t rows, const Ffn& w, Activat
   if (w.down_bias != nullptr) AddBias(out, rows, w.down.n, w.down_bias);
 }
 
+void HostBackend::MatMulHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* x,
+                              size_t x_stride, size_t rows, Arithmetic arithmetic, float* out, size_t out_stride) {
+  const size_t count = heads.size(), k = heads[0]->k, n = heads[0]->n;
+  float *in = gathered_.EnsureCapacity(*device_, rows * k), *made = made_.EnsureCapacity(*device_, rows * n);
+  for (size_t h = 0; h < count; ++h) {
+    CopyColumns(x + h * x_stride, rows, count * x_stride, k, in, k);
+    MatMul(in, rows, *heads[h], made, arithmetic);
+    CopyColumns(made, rows, n, n, out + h * out_stride, count * out_stride);
+  }
+}
+
 void HostBackend::ChooseExperts(const float* scores, size_t rows, const RouterParams& params, const float* choice_bias,
                                 uint32_t* experts, float* weights) {
   ChooseExpertsOfRows(scores, rows, params, choice_bias, experts, weights);

@@ -22,6 +22,8 @@ class HostBackend : public Backend {
 
   void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
                    bool add) override;
+  void MatMulHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* x, size_t x_stride,
+                   size_t rows, Arithmetic arithmetic, float* out, size_t out_stride) override;
   void ChooseExperts(const float* scores, size_t rows, const RouterParams& params, const float* choice_bias,
                      uint32_t* experts, float* weights) override;
   void MixExperts(const float* x, std::span<const RowRun> runs, const Mixture& mixture, float* out) override;
@@ -47,7 +49,7 @@ class HostBackend : public Backend {
  private:
   const std::shared_ptr<Device> device_;
   DeviceBuffer<float> inner_;                   // of a feed-forward block
-  DeviceBuffer<float> gathered_, made_;         // an expert's rows
+  DeviceBuffer<float> gathered_, made_;         // an expert's rows, or a head's
   std::vector<Arithmetic> arithmetics_;         // of each row
   std::vector<std::vector<size_t>> chosen_by_;  // of each expert: indices of [rows][used]
 };

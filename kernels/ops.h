@@ -179,6 +179,11 @@ class Backend {
     const Product one[] = {{w, out}};
     MatMul(x, rows, one, arithmetic);
   }
+  // A product for each head, whose rows lie between those of the others: with H heads, head h takes the k elements from
+  // x + (r * H + h) * x_stride on, and writes its n to out + (r * H + h) * out_stride. The bits of MatMul. REQUIRES:
+  // all heads have the same n, k and type.
+  virtual void MatMulHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* x, size_t x_stride,
+                           size_t rows, Arithmetic arithmetic, float* out, size_t out_stride) = 0;
   // A feed-forward block's weights; one without gate has its up matrix in that place. Biases are null where it has
   // none.
   struct Ffn {

@@ -1,4 +1,5 @@
-// A mixture of experts as one op has the bits of its experts' separate products, whatever the types, rows and threads.
+// Products that are computed together, of a mixture of experts, of heads and of several matrices, have the bits of
+// separate products, whatever the types, rows and threads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -85,6 +86,76 @@ TEST_P(Experts, OneOpHasTheBitsOfSeparateProducts) {
           ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
               << Info(c.gate).name << ", " << rows << " rows, " << threads << " threads";
         }
+      }
+    }
+  }
+}
+
+TEST_P(Experts, HeadsTogetherHaveTheBitsOfSeparateProducts) {
+  constexpr size_t kHeads = 3;
+  struct Shape {
+    DType type;
+    size_t n, k;
+  };
+  for (const Shape& s : {Shape{DType::kQ8_0, 40, 96},
+                         {DType::kQ5_0, 64, 192},
+                         {DType::kQ4_K, 16, 512},
+                         {DType::kF16, 24, 48},
+                         {DType::kBF16, 64, 40},
+                         {DType::kF32, 9, 33}}) {
+    std::vector<testing::Weights> files;
+    std::vector<std::shared_ptr<const PackedWeight>> heads;
+    for (size_t h = 0; h < kHeads; ++h) {
+      files.push_back(testing::MakeWeights(s.type, s.n, s.k, static_cast<uint32_t>(h)));
+      heads.push_back(fast_->Pack(files.back().view));
+    }
+    const size_t x_stride = s.k + 8, out_stride = s.n + 5;
+    for (const size_t rows : {1u, 2u, 7u, 40u}) {
+      const auto x = Random(rows * kHeads * x_stride, static_cast<uint32_t>(rows));
+      for (const Arithmetic arithmetic : {Arithmetic::kDecode, Arithmetic::kPrefill, Arithmetic::kExact}) {
+        std::vector<float> expected(rows * kHeads * out_stride, 3.0f);
+        for (size_t r = 0; r < rows; ++r) {
+          for (size_t h = 0; h < kHeads; ++h)
+            fast_->MatMul(&x[(r * kHeads + h) * x_stride], 1, *heads[h], &expected[(r * kHeads + h) * out_stride],
+                          arithmetic);
+        }
+        for (const int threads : {1, 3}) {
+          std::vector<float> got(expected.size(), 3.0f);
+          MakeBackend(GetParam(), threads)
+              ->MatMulHeads(heads, x.data(), x_stride, rows, arithmetic, got.data(), out_stride);
+          ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+              << Info(s.type).name << ", " << rows << " rows, " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+// Types whose panels need x in different layouts, and sizes that end within a panel.
+TEST_P(Experts, MatricesTogetherHaveTheBitsOfSeparateProducts) {
+  const std::pair<DType, size_t> matrices[] = {
+      {DType::kQ4_K, 80}, {DType::kQ6_K, 33}, {DType::kQ8_0, 16}, {DType::kQ4_K, 1}, {DType::kQ2_K, 50}};
+  constexpr size_t kDim = 512;
+  std::vector<testing::Weights> files;
+  std::vector<std::shared_ptr<const PackedWeight>> packed;
+  for (const auto& [type, n] : matrices) {
+    files.push_back(testing::MakeWeights(type, n, kDim, static_cast<uint32_t>(n)));
+    packed.push_back(fast_->Pack(files.back().view));
+  }
+  for (const size_t rows : {1u, 2u, 7u, 40u}) {
+    const auto x = Random(rows * kDim, static_cast<uint32_t>(rows));
+    for (const int threads : {1, 3}) {
+      const auto backend = MakeBackend(GetParam(), threads);
+      std::vector<std::vector<float>> got;
+      std::vector<Backend::Product> products;
+      for (const auto& w : packed) got.emplace_back(rows * w->n, NAN);
+      for (size_t i = 0; i < packed.size(); ++i) products.push_back({*packed[i], got[i].data()});
+      backend->MatMul(x.data(), rows, products, Arithmetic::kDecode);
+      for (size_t i = 0; i < packed.size(); ++i) {
+        std::vector<float> expected(rows * packed[i]->n);
+        for (size_t r = 0; r < rows; ++r) fast_->MatMul(&x[r * kDim], 1, *packed[i], &expected[r * packed[i]->n]);
+        ASSERT_EQ(std::memcmp(got[i].data(), expected.data(), expected.size() * sizeof(float)), 0)
+            << "matrix " << i << ", " << rows << " rows, " << threads << " threads";
       }
     }
   }

@@ -138,7 +138,7 @@ class Forward {
   void Convolve(const Layer& layer, const float* in, bool silu, float* out);
   // out_h = W_h x_h for each head: in has `heads` vectors of in_stride floats a row, of which the first W_h.k count.
   void MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in, size_t in_stride,
-                     std::span<const ClassRun> runs, size_t rows, float* out, size_t out_stride);
+                     std::span<const ClassRun> runs, float* out, size_t out_stride);
   void FeedForward(const Layer& layer, const RowPlaces& places, const float* x, const Result& result);
   // The experts of each row, from what the router sees, [rows][dim].
   void Route(const Layer& layer, const ExpertSpec& spec, const float* x, size_t rows);
@@ -167,7 +167,7 @@ class Forward {
   const size_t dim_;
   const bool exact_;
   DeviceBuffer<float> normed_, q_, k_, v_, attended_, result_, mixed_;
-  DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_, head_in_, head_out_;
+  DeviceBuffer<float> in_, convolved_, gate_, steps_, betas_, decays_, latent_;
   std::vector<StateRun> states_;  // of the layer that is computed
   DeviceBuffer<float> scores_, expert_weights_, expert_out_, shared_weights_, routed_, dense_;
   DeviceBuffer<uint32_t> experts_;

@@ -11,15 +11,14 @@ size_t Size(int n) { return static_cast<size_t>(n); }
 }  // namespace
 
 void Forward::MultiplyHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* in,
-                            size_t in_stride, std::span<const ClassRun> runs, size_t rows, float* out,
-                            size_t out_stride) {
-  const size_t k = heads[0]->k, n = heads[0]->n;
-  float *one = Room(head_in_, rows * k), *made = Room(head_out_, rows * n);
-  for (size_t h = 0; h < heads.size(); ++h) {
-    backend_.CopyColumns(in + h * in_stride, rows, heads.size() * in_stride, k, one, k);
-    Multiply(one, runs, {{*heads[h], made}});
-    backend_.CopyColumns(made, rows, n, n, out + h * out_stride, heads.size() * out_stride);
-  }
+                            size_t in_stride, std::span<const ClassRun> runs, float* out, size_t out_stride) {
+  size_t row = 0;
+  ForEachClass(runs, [&](size_t count, Arithmetic arithmetic) {
+    const size_t before = row * heads.size();
+    backend_.MatMulHeads(heads, in + before * in_stride, in_stride, count, arithmetic, out + before * out_stride,
+                         out_stride);
+    row += count;
+  });
 }
 
 // Keys and values are never made: a query is brought into the space of what is kept, and a result out of it.
@@ -59,7 +58,7 @@ const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec
   Multiply(from, logit_rows.runs(), {{layer.matrix(Slot::kQ), q}});
   rotate(q + key, logit_rows, spec.heads, q_dim);
   float* wide = Room(convolved_, kept * heads * width);
-  MultiplyHeads(layer.key_heads, q, q_dim, logit_rows.runs(), kept, wide, width);
+  MultiplyHeads(layer.key_heads, q, q_dim, logit_rows.runs(), wide, width);
   backend_.CopyColumns(q + key, kept * heads, q_dim, shared, wide + rank, width);
 
   float* attended = Room(attended_, kept * heads * rank);
@@ -72,7 +71,7 @@ const float* Forward::AttendLatent(const Layer& layer, const LatentAttentionSpec
     row += count;
   });
   float* values = Room(gate_, kept * heads * value);
-  MultiplyHeads(layer.value_heads, attended, rank, logit_rows.runs(), kept, values, value);
+  MultiplyHeads(layer.value_heads, attended, rank, logit_rows.runs(), values, value);
   return values;
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/attention/attention_split.h"
 #include "kernels/cpu/products/expert_products.h"
+#include "kernels/cpu/products/joint_products.h"
 #include "kernels/cpu/products/packed.h"
 #include "kernels/cpu/products/product_kernel.h"
 #include "kernels/cpu/products/quantized_rows.h"
@@ -46,6 +47,7 @@ class CpuBackend : public HostBackend {
   void MatMul(const float* x, size_t rows, std::span<const Product> products, Arithmetic arithmetic) override {
     quantized_.Clear();
     rows_packed_ = false;
+    if (Joins(rows, products, arithmetic)) return MatMulTogether(x, rows, products);
     bool tiled = false;
     for (const Product& p : products) {
       const auto& w = static_cast<const CpuWeight&>(p.w);
@@ -60,6 +62,44 @@ class CpuBackend : public HostBackend {
       tiled = true;
       tile_product_->Multiply(w, p.out, p.add);
     }
+  }
+
+  void MatMulHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* x, size_t x_stride,
+                   size_t rows, Arithmetic arithmetic, float* out, size_t out_stride) override {
+    const size_t count = heads.size(), n = heads[0]->n, k = heads[0]->k;
+    const auto of = [&](size_t h) -> const CpuWeight& { return static_cast<const CpuWeight&>(*heads[h]); };
+    const ProductKernel kernel = ChooseProduct(ops_, of(0), rows, arithmetic);
+    if (kernel == ProductKernel::kPanels) {
+      quantized_.Clear();
+      for (size_t h = 0; h < count; ++h) quantized_.Add(ops_, of(h), rows);
+      quantized_.Allocate();
+      team_.For(rows * count, 1, Elems(rows * count * k) / 4, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) quantized_.Quantize(ops_, i % count, i / count, x + i * x_stride);
+      });
+      together_.Clear();
+      for (size_t h = 0; h < count; ++h)
+        together_.Add(of(h), quantized_.View(h), rows, out + h * out_stride, count * out_stride);
+      return together_.Run(ops_, team_);
+    }
+    if (kernel != ProductKernel::kFloatRows)
+      return HostBackend::MatMulHeads(heads, x, x_stride, rows, arithmetic, out, out_stride);
+    const double ns = static_cast<double>(count * of(0).bytes) / kBytesPerNs;
+    team_.For(count, 1, ns, [&](size_t begin, size_t end) {
+      for (size_t h = begin; h < end; ++h) {
+        for (size_t r = 0; r < rows; ++r) {
+          const size_t i = r * count + h;
+          ops_.dot(x + i * x_stride, 1, of(h).source.data, *FloatTypeOf(of(h)), n, k, out + i * out_stride, n);
+        }
+      }
+    });
+  }
+
+  void CopyColumns(const float* from, size_t rows, size_t from_stride, size_t width, float* to,
+                   size_t to_stride) override {
+    team_.For(rows, 1, Elems(rows * width) / 4, [=, this](size_t begin, size_t end) {
+      HostBackend::CopyColumns(from + begin * from_stride, end - begin, from_stride, width, to + begin * to_stride,
+                               to_stride);
+    });
   }
 
   void GatedFeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
@@ -302,10 +342,39 @@ class CpuBackend : public HostBackend {
     });
   }
 
+  // Whether it pays to compute products in one region: some are so small that the threads' meeting counts.
+  bool Joins(size_t rows, std::span<const Product> products, Arithmetic arithmetic) const {
+    constexpr double kSmall = 200000;  // nanoseconds
+    double least = kSmall;
+    for (const Product& p : products) {
+      const auto& w = static_cast<const CpuWeight&>(p.w);
+      if (p.add || ChooseProduct(ops_, w, rows, arithmetic) != ProductKernel::kPanels) return false;
+      least = std::min(least, static_cast<double>(rows * w.n * w.k) / kMacsPerNs);
+    }
+    return products.size() > 1 && least < kSmall;
+  }
+
+  // In one region, with x quantized once for each layout that they need.
+  void MatMulTogether(const float* x, size_t rows, std::span<const Product> products) {
+    const auto of = [](const Product& p) -> const CpuWeight& { return static_cast<const CpuWeight&>(p.w); };
+    for (const Product& p : products) {
+      if (quantized_.Find(ops_, of(p), rows) == quantized_.size()) quantized_.Add(ops_, of(p), rows);
+    }
+    quantized_.Allocate();
+    const size_t layouts = quantized_.size(), k = of(products[0]).k;
+    team_.For(rows * layouts, 1, Elems(rows * layouts * k) / 4, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) quantized_.Quantize(ops_, i % layouts, i / layouts, x + i / layouts * k);
+    });
+    together_.Clear();
+    for (const Product& p : products)
+      together_.Add(of(p), quantized_.View(quantized_.Find(ops_, of(p), rows)), rows, p.out, of(p).n);
+    together_.Run(ops_, team_);
+  }
+
   // Quantizes the rows of x as the panels of w need them; valid until the next call. Products of one MatMul that need
   // the same layout share the result.
   Quantized QuantizeRows(const float* x, size_t rows, const CpuWeight& w) {
-    if (!quantized_.Fits(ops_, w, rows)) {
+    if (quantized_.size() == 0 || quantized_.Find(ops_, w, rows) != 0) {
       quantized_.Clear();
       quantized_.Add(ops_, w, rows);
       quantized_.Allocate();
@@ -361,7 +430,8 @@ class CpuBackend : public HostBackend {
 
   const IsaOps& ops_;
   const Team team_;
-  QuantizedRows quantized_;           // x of this MatMul, or nothing
+  QuantizedRows quantized_;  // x of this MatMul, or nothing
+  JointProducts together_;
   Buffer gated_;                      // outputs of gate and up
   Buffer sums_;                       // a product that is then added to the output
   Buffer low_bit_;                    // two panels per thread

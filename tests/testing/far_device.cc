@@ -194,6 +194,15 @@ class FarQueue : public Backend {
       inner_->MatMul(At(x), rows, here, arithmetic);
     });
   }
+  void MatMulHeads(std::span<const std::shared_ptr<const PackedWeight>> heads, const float* x, size_t x_stride,
+                   size_t rows, Arithmetic arithmetic, float* out, size_t out_stride) override {
+    const size_t last = (rows * heads.size() - 1);
+    Check(x, (last * x_stride + heads[0]->k) * sizeof(float));
+    Check(out, (last * out_stride + heads[0]->n) * sizeof(float));
+    Call([=, this, all = Copied(heads)] {
+      inner_->MatMulHeads(all, At(x), x_stride, rows, arithmetic, At(out), out_stride);
+    });
+  }
   void FeedForward(const float* x, size_t rows, const Ffn& w, Activation act, Arithmetic arithmetic, float* out,
                    bool add) override {
     Check(x, rows * w.up.k * sizeof(float));

@@ -119,7 +119,9 @@ void ScoresTile(const float* q, const KvSpan* spans, size_t stride, size_t j, si
 
 template <typename V, KvType type>
 void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, float* out) {
-  float some[V::kLanes];
+  // Four elements of four keys at a time are turned in registers.
+  typedef float Four __attribute__((vector_size(16)));
+  float some[4][V::kLanes];
   for (size_t j = 0; j < n; j += V::kLanes) {
     const size_t count = n - j < V::kLanes ? n - j : V::kLanes;
     typename V::T scale = V::Zero();
@@ -130,8 +132,25 @@ void ExpandKeysTyped(const KvSpan& keys, size_t stride, size_t n, size_t dims, f
           scale = V::LoadHalfTail(reinterpret_cast<const uint16_t*>(keys.scales) + d / kKvBlock * stride + j, count);
         key = V::Mul(key, scale);
       }
-      V::Store(some, key);
-      for (size_t i = 0; i < count; ++i) out[(j + i) * dims + d] = some[i];
+      V::Store(some[d % 4], key);
+      if (d + 1 == dims && dims % 4 != 0) {
+        for (size_t e = d / 4 * 4; e < dims; ++e) {
+          for (size_t i = 0; i < count; ++i) out[(j + i) * dims + e] = some[e % 4][i];
+        }
+      } else if (d % 4 == 3) {
+        for (size_t i = 0; i < count; i += 4) {
+          Four row[4];
+          for (size_t e = 0; e < 4; ++e) __builtin_memcpy(&row[e], &some[e][i], sizeof row[e]);
+          const Four a = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5),
+                     b = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5),
+                     c = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7),
+                     e = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+          const Four turned[4] = {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+                                  __builtin_shufflevector(c, e, 0, 1, 4, 5), __builtin_shufflevector(c, e, 2, 3, 6, 7)};
+          for (size_t k = 0; k < 4 && i + k < count; ++k)
+            __builtin_memcpy(out + (j + i + k) * dims + d - 3, &turned[k], sizeof turned[k]);
+        }
+      }
     }
   }
 }

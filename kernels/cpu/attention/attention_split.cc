@@ -133,7 +133,7 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
   Seen seen{{end, start}, {start, end}};
   for (size_t i = 0; i < call_.Queries(item); ++i) {
     std::memcpy(scratch_.queries + i * call_.dim, call_.Query(item, i), call_.dim * sizeof(float));
-    const Range& s = scratch_.sees[i] = call_.Sees(call_.rows[item.row + i / call_.group], split);
+    const Range& s = scratch_.sees[i] = call_.Sees(call_.rows[item.row + i / call_.Group(item)], split);
     if (s.from < s.to) seen.any = {std::min(seen.any.from, s.from), std::max(seen.any.to, s.to)};
     seen.all = {std::max(seen.all.from, s.from), std::min(seen.all.to, s.to)};
   }
@@ -143,7 +143,7 @@ SplitAttention::Seen SplitAttention::Gather(const AttentionItem& item, size_t sp
 
 // Several rows, the query heads of one key-value head.
 void SplitAttention::AttendRows(const AttentionItem& item, size_t split, AttentionPartial* partial) const {
-  const size_t dim = call_.dim, group = call_.group, n = call_.Queries(item), start = split * kSplit;
+  const size_t dim = call_.dim, group = call_.Group(item), n = call_.Queries(item), start = split * kSplit;
   const KvRow& row = call_.rows[item.row];  // all rows of the item have this table
   const Seen seen = Gather(item, split);
   const Range* sees = scratch_.sees;

@@ -33,6 +33,7 @@ struct Carver {
 struct AttentionItem {
   size_t row, count;
   size_t head, heads;
+  size_t first_query = 0, queries = 0;  // of the query heads of a key-value head; 0 queries: all
 };
 
 struct AttentionCall {
@@ -45,7 +46,9 @@ struct AttentionCall {
   size_t dim, value_dim;  // elements of a key and of a value
   bool by_tiles;          // use IsaOps::tiles; then a page holds a multiple of kTileRows positions
 
-  size_t Queries(const AttentionItem& item) const { return item.count * item.heads * group; }
+  // Query heads for each key-value head of an item.
+  size_t Group(const AttentionItem& item) const { return item.queries > 0 ? item.queries : group; }
+  size_t Queries(const AttentionItem& item) const { return item.count * item.heads * Group(item); }
   // The first position that the row attends to.
   size_t First(const KvRow& row) const;
   size_t FirstSplit(const AttentionItem& item) const { return First(rows[item.row]) / kSplit; }
@@ -53,10 +56,12 @@ struct AttentionCall {
   // The positions of a split that the row attends to; empty if there are none.
   Range Sees(const KvRow& row, size_t split) const;
   // The query head of query i of an item.
-  size_t Head(const AttentionItem& item, size_t i) const { return item.head * group + i % (item.heads * group); }
+  size_t Head(const AttentionItem& item, size_t i) const {
+    return item.head * group + item.first_query + i % (item.heads * Group(item));
+  }
   // The number of query i of an item among those of q and of out.
   size_t At(const AttentionItem& item, size_t i) const {
-    return (item.row + i / (item.heads * group)) * heads + Head(item, i);
+    return (item.row + i / (item.heads * Group(item))) * heads + Head(item, i);
   }
   const float* Query(const AttentionItem& item, size_t i) const { return q + At(item, i) * dim; }
   float* Result(const AttentionItem& item, size_t i) const { return out + At(item, i) * value_dim; }

@@ -54,6 +54,7 @@ void PagedAttention::Run(const float* q, std::span<const KvRow> rows, const KvVi
     RunItems<SplitAttention>(call, single_rows_, splits > 1, single_row_macs);
   }
   if (row_groups_.empty()) return;
+  if (kv.values_in_keys) PartitionQueries(threads, group);
   const bool by_splits = row_groups_.size() < 2 * threads && MaxSplits(call, row_groups_) > 1;
   if (by_tiles)
     RunItems<TileAttention>(call, row_groups_, by_splits, row_group_macs);
@@ -73,6 +74,25 @@ void PagedAttention::PartitionHeads(size_t wanted, size_t kv_heads) {
       single_rows_.push_back({single_rows_[r].row, 1, begin, (share + 1) * kv_heads / shares - begin});
     }
     single_rows_[r].heads = kv_heads / shares;
+  }
+}
+
+// Latent attention has one head of keys for all query heads, so items that are fewer than the threads are divided by
+// these. Each part expands the values that it reads, so there are no more parts than threads need.
+void PagedAttention::PartitionQueries(size_t threads, size_t group) {
+  const size_t items = row_groups_.size(), shares = std::min((threads + items - 1) / items, group);
+  if (shares <= 1) return;
+  for (size_t i = 0; i < items; ++i) {
+    const AttentionItem whole = row_groups_[i];
+    for (size_t share = 0; share < shares; ++share) {
+      AttentionItem part = whole;
+      part.first_query = share * group / shares;
+      part.queries = (share + 1) * group / shares - part.first_query;
+      if (share == 0)
+        row_groups_[i] = part;
+      else
+        row_groups_.push_back(part);
+    }
   }
 }
 

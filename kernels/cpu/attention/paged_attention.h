@@ -27,6 +27,7 @@ class PagedAttention {
     size_t item, split;
   };
   void PartitionHeads(size_t wanted, size_t kv_heads);
+  void PartitionQueries(size_t threads, size_t group);
   size_t MaxSplits(const AttentionCall& call, std::span<const AttentionItem> items) const;
   // Kernel: SplitAttention or TileAttention. by_splits: threads also divide the splits of one item, because there are
   // too few items for all threads.

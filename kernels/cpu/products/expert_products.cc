@@ -8,7 +8,7 @@ namespace gyre::cpu {
 namespace {
 
 // Work of one core in a nanosecond, roughly: decides whether a parallel region pays.
-constexpr double kMacsPerNs = 16, kBytesPerNs = 10, kElemsPerNs = 0.3;
+constexpr double kElemsPerNs = 0.3;
 
 const CpuWeight& Of(const PackedWeight& w) { return static_cast<const CpuWeight&>(w); }
 
@@ -53,28 +53,6 @@ void ExpertProducts::Group(size_t rows, const Backend::Mixture& mixture) {
   }
 }
 
-void ExpertProducts::Multiply() {
-  panels_before_.assign(1, 0);
-  double ns = 0;
-  for (const Product& p : products_) {
-    panels_before_.push_back(panels_before_.back() + PanelCount(p.w->n));
-    ns += std::max(static_cast<double>(p.rows * p.w->n * p.w->k) / kMacsPerNs,
-                   static_cast<double>(p.w->bytes) / kBytesPerNs);
-  }
-  team_.For(panels_before_.back(), kPanelGrain, ns, [&](size_t begin, size_t end) {
-    auto i = static_cast<size_t>(std::upper_bound(panels_before_.begin(), panels_before_.end(), begin) -
-                                 panels_before_.begin() - 1);
-    for (; begin < end; ++i) {
-      const Product& p = products_[i];
-      // Both ends are even, as the numbers of panels are.
-      const size_t from = begin - panels_before_[i], to = std::min(end, panels_before_[i + 1]) - panels_before_[i];
-      ops_.dot_panels(*p.x, p.rows, p.w->panel_type, p.w->panels.data() + from * p.w->panel_bytes, to - from,
-                      std::min(p.w->n - from * kPanel, (to - from) * kPanel), p.out + from * kPanel, p.w->n);
-      begin = panels_before_[i] + to;
-    }
-  });
-}
-
 void ExpertProducts::Run(const float* x, size_t rows, const Backend::Mixture& mixture, float* out) {
   Group(rows, mixture);
   const size_t all = rows * mixture.used, dim = mixture.experts[0].up.k, width = mixture.experts[0].up.n;
@@ -97,13 +75,13 @@ void ExpertProducts::Run(const float* x, size_t rows, const Backend::Mixture& mi
     for (size_t i = begin; i < end; ++i)
       in_.Quantize(ops_, job_of_[i], i - jobs_[job_of_[i]].first, x + source_[i] * dim);
   });
-  products_.clear();
+  products_.Clear();
   for (const Job& job : jobs_) {
     const Backend::Ffn& w = mixture.experts[job.expert];
-    products_.push_back({&Of(w.gate), &job.in, job.rows, gates + job.first * width});
-    products_.push_back({&Of(w.up), &job.in, job.rows, ups + job.first * width});
+    products_.Add(Of(w.gate), job.in, job.rows, gates + job.first * width, width);
+    products_.Add(Of(w.up), job.in, job.rows, ups + job.first * width, width);
   }
-  Multiply();
+  products_.Run(ops_, team_);
   const auto times = ops_.TimesOf(mixture.activation);
   const auto add = [](float* to, const float* bias, size_t n) {
     for (size_t i = 0; bias != nullptr && i < n; ++i) to[i] += bias[i];
@@ -121,10 +99,10 @@ void ExpertProducts::Run(const float* x, size_t rows, const Backend::Mixture& mi
       inner_.Quantize(ops_, job_of_[i], i - job.first, gate);
     }
   });
-  products_.clear();
+  products_.Clear();
   for (const Job& job : jobs_)
-    products_.push_back({&Of(mixture.experts[job.expert].down), &job.inner, job.rows, made + job.first * dim});
-  Multiply();
+    products_.Add(Of(mixture.experts[job.expert].down), job.inner, job.rows, made + job.first * dim, dim);
+  products_.Run(ops_, team_);
   team_.For(rows, 1, static_cast<double>(all * dim) / kElemsPerNs / 2, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) {
       float* to = out + r * dim;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/isa/isa_ops.h"
+#include "kernels/cpu/products/joint_products.h"
 #include "kernels/cpu/products/packed.h"
 #include "kernels/cpu/products/quantized_rows.h"
 #include "kernels/cpu/team.h"
@@ -29,23 +30,14 @@ class ExpertProducts {
     size_t expert, first, rows;
     Quantized in, inner;
   };
-  // Rows of a job's x times one matrix.
-  struct Product {
-    const CpuWeight* w;
-    const Quantized* x;
-    size_t rows;
-    float* out;  // [rows][w->n]
-  };
   void Group(size_t rows, const Backend::Mixture& mixture);
-  void Multiply();  // products_
 
   const IsaOps& ops_;
   const Team& team_;
   std::vector<Job> jobs_;
   std::vector<size_t> job_of_, source_;  // of each row of all jobs: its job, and its row of x
   std::vector<size_t> place_of_;         // [row][used]: the row of all jobs
-  std::vector<Product> products_;
-  std::vector<size_t> panels_before_;  // of each product, and of all
+  JointProducts products_;
   QuantizedRows in_, inner_;
   Buffer gates_, made_;
 };

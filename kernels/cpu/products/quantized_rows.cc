@@ -22,8 +22,14 @@ QuantizedRows::Part QuantizedRows::PartOf(const IsaOps& ops, const CpuWeight& w,
           .times = times};
 }
 
-bool QuantizedRows::Fits(const IsaOps& ops, const CpuWeight& w, size_t rows) const {
-  return !parts_.empty() && parts_[0] == PartOf(ops, w, rows);
+size_t QuantizedRows::Find(const IsaOps& ops, const CpuWeight& w, size_t rows) const {
+  Part part = PartOf(ops, w, rows);
+  size_t i = 0;
+  for (; i < parts_.size(); ++i) {
+    part.first = parts_[i].first;
+    if (parts_[i] == part) break;
+  }
+  return i;
 }
 
 void QuantizedRows::Add(const IsaOps& ops, const CpuWeight& w, size_t rows) {

@@ -17,8 +17,9 @@ class QuantizedRows {
     slots_ = 0;
     any_wide_ = false;
   }
-  // Whether matrix 0 is laid out as `rows` rows for products with w need it.
-  bool Fits(const IsaOps& ops, const CpuWeight& w, size_t rows) const;
+  // The first matrix that is laid out as `rows` rows for products with w need it; size(), if there is none.
+  size_t Find(const IsaOps& ops, const CpuWeight& w, size_t rows) const;
+  size_t size() const { return parts_.size(); }
   // `rows` rows for products with w; they get the next number from 0. Before Allocate.
   void Add(const IsaOps& ops, const CpuWeight& w, size_t rows);
   // Throws std::bad_alloc.
