@@ -1,4 +1,4 @@
-// What a hop costs by carrier: how long a frame takes from one thread to another and back, and how many bytes a second
+// The cost of a hop by carrier: how long a frame takes from one thread to another and back, and how many bytes a second
 // pass one way. All carriers that are named are measured in turns, so that one run compares them. One JSON object a
 // carrier on stdout.
 //

@@ -49,7 +49,7 @@ uint64_t ResidentKib(pid_t pid) {
   return 0;
 }
 
-// What strangers reach in a process: where they dial, where they join, what reads the UDP port and HTTP.
+// The threads that strangers reach in a process: where they dial, where they join, what reads the UDP port and HTTP.
 const std::vector<std::string> kReached{"ring port", "listener", "join", "udp", "http"};
 
 struct Usage {

@@ -11,7 +11,7 @@
 namespace gyre {
 namespace {
 
-// What a peer may make this end owe it (answers to KeyUpdate) while this end sends nothing.
+// A peer may make this end owe it so much (answers to KeyUpdate) while this end sends nothing.
 constexpr size_t kMaxOwed = 64 << 10;
 
 }  // namespace
