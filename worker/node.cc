@@ -279,7 +279,7 @@ Status Node::Run() {
     v1::ClusterInfo info;
     const grpc::Status status = stub->Info(&context, request, &info);
     if (!status.ok()) {
-      if (!waiting) Say(fmt::format("waiting for the coordinator at {}: {}", options_.join, Cause(status)));
+      if (!waiting) Say(fmt::format("waiting for the coordinator at {}: {}", options_.join, WhyNotReached(status)));
       waiting = true;
       Sleep(milliseconds(500));
       continue;
