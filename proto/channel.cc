@@ -37,7 +37,7 @@ std::string TlsCause(const std::string& cause) {
     return "it speaks without TLS, and this side has an --identity";
   }
   if (has("Connection reset by peer") || has("Socket closed")) {
-    return "it ends the connection: with TLS it asks for an --identity of its CA";
+    return "it ends the connection: with TLS it asks for an --identity of its CA that is not revoked";
   }
   return "";
 }

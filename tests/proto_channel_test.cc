@@ -44,7 +44,8 @@ TEST(ChannelTest, AnAbsentCoordinatorIsNamed) {
   EXPECT_EQ(meant("Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number"),
             "the coordinator at h:1: it speaks without TLS, and this side has an --identity");
   EXPECT_EQ(meant("recvmsg:Connection reset by peer"),
-            "the coordinator at h:1: it ends the connection: with TLS it asks for an --identity of its CA");
+            "the coordinator at h:1: it ends the connection: with TLS it asks for an --identity of its CA that is not "
+            "revoked");
   EXPECT_EQ(WhyNotReached(grpc::Status(grpc::StatusCode::UNAVAILABLE, failed + "Connection refused")),
             "Connection refused");
   EXPECT_EQ(said("no plan yet"), "no plan yet");

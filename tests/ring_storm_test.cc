@@ -72,7 +72,7 @@ class RingStorm : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
   const char* const asked = std::getenv("GYRE_STORM_SECONDS");
-  const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 2 : 4);
+  const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 2 : 3);
   const bool over_udp = GetParam() == std::string("udp");
   TinyModelFile model(TinyOptions{.layers = 6});
   TestAuthority authority, other;
