@@ -19,6 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using namespace testing;
+using testing::Ring;
 
 // Processor seconds of a process, of the threads whose names are given or of all.
 double CpuSeconds(pid_t pid, const std::vector<std::string>& threads) {
