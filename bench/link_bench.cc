@@ -1,4 +1,4 @@
-// What a hop costs by carrier: how long a frame takes from one thread to another and back, and how many bytes a second
+// The cost of a hop by carrier: how long a frame takes from one thread to another and back, and how many bytes a second
 // pass one way. All carriers that are named are measured in turns, so that one run compares them. One JSON object a
 // carrier on stdout.
 //
@@ -17,12 +17,14 @@
 namespace gyre {
 namespace {
 
-constexpr size_t kTiny = 1 << 10, kSmall = 16 << 10, kLarge = 256 << 10, kBulk = 1 << 20;
+constexpr size_t kTiny = 1 << 10, kSmall = 16 << 10, kLarge = 256 << 10, kBulk = 1 << 20, kChunk = 2 << 20;
+constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr int kTurns = 5;
 
 struct Samples {
   std::vector<double> tiny_us, small_us, large_us;  // one way: half of a round trip
-  std::vector<double> mib_per_second;               // one for each turn
+  std::vector<double> chunk_us;
+  std::vector<double> mib_per_second;  // one for each turn
 };
 
 double At(std::vector<double>* v, double share) {
@@ -87,11 +89,36 @@ double Throughput(Link& a, Link& b, Duration time) {
   return static_cast<double>(frames) * static_cast<double>(kBulk >> 20) / seconds;
 }
 
+// One way, from Send to the end of Recv, of chunks that are sent one by one with a pause before each: as a stage does
+// that computes rows of a prompt between two of them.
+void Chunks(Link& a, Link& b, std::vector<double>* out) {
+  constexpr int kChunks = 10;
+  std::vector<Deadline> sent;
+  const std::vector<std::byte> payload(kChunk, std::byte{7});
+  std::vector<Deadline> came;
+  std::thread receiver([&] {
+    for (int i = 0; i < kChunks; ++i) {
+      StatusOr<Frame> frame = b.Recv(kNoDeadline);
+      Check(frame.status());
+      came.push_back(Clock::now());
+      b.GiveBack(std::move(frame->payload));
+    }
+  });
+  for (int i = 0; i < kChunks; ++i) {
+    std::this_thread::sleep_for(kPause);
+    sent.push_back(Clock::now());
+    SendFrame(a, payload);
+  }
+  receiver.join();
+  for (size_t i = 0; i < sent.size(); ++i) out->push_back(Micros(came[i] - sent[i]));
+}
+
 void Turn(const testing::Carrier& carrier, Duration time, Samples* out) {
   auto [a, b] = carrier.make();
   RoundTrips(*a, *b, kTiny, time, &out->tiny_us);
   RoundTrips(*a, *b, kSmall, time, &out->small_us);
   RoundTrips(*a, *b, kLarge, time, &out->large_us);
+  Chunks(*a, *b, &out->chunk_us);
   out->mib_per_second.push_back(Throughput(*a, *b, time));
 }
 
@@ -125,9 +152,9 @@ int Run(int argc, char** argv) {
     fmt::print(
         "{{\"carrier\": \"{}\", \"hop_1k_us\": {:.1f}, \"hop_16k_us\": {:.1f}, \"hop_16k_p90_us\": {:.1f}, "
         "\"hop_256k_us\": {:.1f}, "
-        "\"hop_256k_p90_us\": {:.1f}, \"mib_per_s\": {:.0f}}}\n",
+        "\"hop_256k_p90_us\": {:.1f}, \"chunk_2m_us\": {:.0f}, \"chunk_2m_p90_us\": {:.0f}, \"mib_per_s\": {:.0f}}}\n",
         carriers[i].name, At(&s.tiny_us, 0.5), At(&s.small_us, 0.5), At(&s.small_us, 0.9), At(&s.large_us, 0.5),
-        At(&s.large_us, 0.9), At(&s.mib_per_second, 0.5));
+        At(&s.large_us, 0.9), At(&s.chunk_us, 0.5), At(&s.chunk_us, 0.9), At(&s.mib_per_second, 0.5));
   }
   return 0;
 }

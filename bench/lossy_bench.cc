@@ -1,4 +1,4 @@
-// What a ring reaches over a network that loses and reorders packets, by carrier: tokens a second of streams that
+// The speed of a ring over a network that loses and reorders packets, by carrier: tokens a second of streams that
 // decode at once. Coordinator and two workers are on hosts of their own (tests/testing/lossy_network.h); all cases have
 // the same delay and rate. One JSON object a case on stdout. Needs root.
 //
@@ -117,7 +117,7 @@ void WaitServing(const Network& net, const Flags& flags, const std::string& addr
   }
 }
 
-// What a ring on these hosts reaches; the fields of a JSON object.
+// The speed of a ring on these hosts, as the fields of a JSON object.
 template <class Network>
 std::string TokensOn(const Network& net, const Flags& flags, const Case& c) {
   if (!net.why_not().empty()) Fail(net.why_not());

@@ -375,7 +375,11 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (front != nullptr) fmt::print("listening {}\n", front->server().url());
   std::fflush(stdout);
   if (!ring_options.quiet && server != nullptr) {
-    fmt::print(stderr, "{}: workers join with `gyre worker --join {}`\n", ring_options.model, server->address());
+    const char* const proof = serve.identity == nullptr    ? ""
+                              : options.cluster_ca.empty() ? " --identity FOLDER"
+                                                           : " --token TOKEN";
+    fmt::print(stderr, "{}: workers join with `gyre worker --join {}{}`\n", ring_options.model, server->address(),
+               proof);
   }
   if (!ring_options.quiet && front != nullptr) {
     fmt::print(stderr, "{}: open {} in a browser; clients of OpenAI's API use {}/v1\n", ring_options.model,

@@ -1,4 +1,4 @@
-// What a worker and a coordinator say to each other when the worker joins with a token: one message each way, inside
+// The words of a worker and a coordinator when the worker joins with a token: one message each way, inside
 // TLS, behind its length (u32, little-endian). docs/security.md.
 #pragma once
 

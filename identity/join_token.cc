@@ -130,7 +130,7 @@ StatusOr<X509Ptr> Redeem(Authority& authority, const JoinRequest& request, int64
   if (!unused) stored = Read(used);
   if (!stored.ok() || !SameSecret(stored->hash, Hex(Sha256(request.secret))) || stored->ends <= now) return wrong;
   if (!stored->name.empty() && stored->name != request.name) {
-    return FailedPrecondition("the token is for the name {} only", stored->name);
+    return FailedPrecondition("the token is for the name {0} only (--name {0})", stored->name);
   }
   if (!unused) {
     // Whoever lost the answer may ask for it again: only the owner of the key can use the certificate.

@@ -27,7 +27,7 @@ inline constexpr std::chrono::seconds kLongestToken = std::chrono::hours(24 * 30
 // kLongestToken.
 StatusOr<JoinToken> CreateToken(const Authority& authority, std::chrono::seconds valid, const std::string& name);
 
-// What is asked with a token.
+// The question that goes with a token.
 struct JoinRequest {
   std::string id, secret, name;
   std::string request;  // PKCS #10, DER

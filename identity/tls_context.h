@@ -8,7 +8,7 @@
 
 namespace gyre {
 
-// What is spoken inside TLS (ALPN), so that a connection for one purpose can't be led to another port.
+// The protocols that are spoken inside TLS (ALPN), so that a connection for one purpose can't be led to another port.
 inline constexpr char kRingProtocol[] = "gyre-ring/1";
 inline constexpr char kJoinProtocol[] = "gyre-join/1";
 

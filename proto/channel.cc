@@ -29,6 +29,28 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
+namespace {
+
+// The sentence's end for causes that have to do with TLS; "" for others.
+std::string TlsCause(const std::string& cause) {
+  const auto has = [&cause](const char* words) { return cause.find(words) != std::string::npos; };
+  if (has("certificate verify failed")) return "its certificate is not by the CA of this --identity (ca.pem)";
+  if (has("wrong version number") || has("packet length too long") || has("record overflow")) {
+    return "it speaks without TLS, and this side has an --identity";
+  }
+  if (has("Connection reset by peer") || has("Socket closed")) {
+    return "it ends the connection: with TLS it asks for an --identity of its CA that is not revoked";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string WhyNotReached(const grpc::Status& status) {
+  const std::string cause = Cause(status), tls = TlsCause(cause);
+  return tls.empty() ? cause : tls;
+}
+
 Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
   const Status out = FromGrpc(status);
   if (absl::IsCancelled(out)) {
@@ -39,11 +61,8 @@ Status FromGrpcAt(const grpc::Status& status, const std::string& address) {
   const std::string& text = status.error_message();
   if (text.rfind("failed to connect", 0) == 0 || text.rfind("DNS resolution failed", 0) == 0) {
     const std::string cause = Cause(status);
-    if (cause.find("Connection reset by peer") != std::string::npos ||
-        cause.find("Socket closed") != std::string::npos) {
-      return Unavailable("the coordinator at {} ends the connection: with TLS it asks for an --identity of its CA",
-                         address);
-    }
+    const std::string tls = TlsCause(cause);
+    if (!tls.empty()) return Unavailable("the coordinator at {}: {}", address, tls);
     return Unavailable("no coordinator answers at {}: {}", address, cause);
   }
   for (const char* gone : {"Socket closed", "Connection reset by peer", "Broken pipe", "GOAWAY"}) {

@@ -24,6 +24,10 @@ struct ChannelOptions {
 // `address`: HOST:PORT. Returns at once: the first call connects. kInvalidArgument: not an address.
 StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const ChannelOptions& options = {});
 
+// Why a first call did not reach the coordinator, to stand behind "the coordinator at ADDRESS: ": that one of both ends
+// lacks TLS or trusts another CA, or else gRPC's own words.
+std::string WhyNotReached(const grpc::Status& status);
+
 // A call's outcome. Where the coordinator at `address` could not be reached, went away or ended the call, the sentence
 // says that, in place of gRPC's own words. A call that this side cancelled is the caller's to explain.
 Status FromGrpcAt(const grpc::Status& status, const std::string& address);

@@ -37,6 +37,17 @@ TEST(ChannelTest, AnAbsentCoordinatorIsNamed) {
   EXPECT_EQ(said("Connection reset by peer"), "the coordinator at h:1 is gone");
   EXPECT_EQ(said("failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: Connection refused"),
             "no coordinator answers at h:1: Connection refused");
+  const std::string failed = "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: ";
+  const auto meant = [&](const char* cause) { return said((failed + cause).c_str()); };
+  EXPECT_EQ(meant("Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed"),
+            "the coordinator at h:1: its certificate is not by the CA of this --identity (ca.pem)");
+  EXPECT_EQ(meant("Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number"),
+            "the coordinator at h:1: it speaks without TLS, and this side has an --identity");
+  EXPECT_EQ(meant("recvmsg:Connection reset by peer"),
+            "the coordinator at h:1: it ends the connection: with TLS it asks for an --identity of its CA that is not "
+            "revoked");
+  EXPECT_EQ(WhyNotReached(grpc::Status(grpc::StatusCode::UNAVAILABLE, failed + "Connection refused")),
+            "Connection refused");
   EXPECT_EQ(said("no plan yet"), "no plan yet");
   EXPECT_TRUE(FromGrpcAt(grpc::Status::OK, "h:1").ok());
 }

@@ -112,7 +112,8 @@ TEST_F(JoinTest, AFalseCoordinatorGetsNoToken) {
       std::vector<std::string>{"--identity", other.Issue(Role::kCoordinator, "head"), "--cluster-ca", other.path()});
   RecordingRelay relay(theirs->address());
   const auto joined = JoinWithToken(relay.address(), token, "w1", After(seconds(10)));
-  EXPECT_THAT(Message(joined.status()), HasSubstr("its certificate is refused"));
+  EXPECT_THAT(Message(joined.status()),
+              HasSubstr("its certificate is refused: no CA that this end trusts has signed it"));
   EXPECT_THAT(relay.Recorded(), Not(HasSubstr(token.secret)));
   EXPECT_THAT(relay.Recorded(), Not(HasSubstr(token.id)));
   // Nor does somebody see it who listens while the right one is asked.

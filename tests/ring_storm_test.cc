@@ -19,6 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using namespace testing;
+using testing::Ring;
 
 // Processor seconds of a process, of the threads whose names are given or of all.
 double CpuSeconds(pid_t pid, const std::vector<std::string>& threads) {
@@ -49,7 +50,7 @@ uint64_t ResidentKib(pid_t pid) {
   return 0;
 }
 
-// What strangers reach in a process: where they dial, where they join, what reads the UDP port and HTTP.
+// The threads that strangers reach in a process: where they dial, where they join, what reads the UDP port and HTTP.
 const std::vector<std::string> kReached{"ring port", "listener", "join", "udp", "http"};
 
 struct Usage {
@@ -72,7 +73,7 @@ class RingStorm : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
   const char* const asked = std::getenv("GYRE_STORM_SECONDS");
-  const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 2 : 4);
+  const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 2 : 3);
   const bool over_udp = GetParam() == std::string("udp");
   TinyModelFile model(TinyOptions{.layers = 6});
   TestAuthority authority, other;

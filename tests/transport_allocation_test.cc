@@ -1,5 +1,5 @@
-// What a link asks for when its peer announces more than it sends. In a program of its own, as it replaces operator
-// new.
+// A link's requests for memory when its peer announces more than it sends. In a program of its own, as it replaces
+// operator new.
 #include <gtest/gtest.h>
 
 #include "tests/testing/largest_allocation.h"

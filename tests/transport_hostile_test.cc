@@ -1,4 +1,4 @@
-// What a ring port does with those who dial it and should not: silence, garbage, hellos of unknown terms, floods.
+// A ring port deals with those who dial it and should not: silence, garbage, hellos of unknown terms, floods.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-// How long a link and a connect wait: what ends them, and what must not.
+// Links and connects wait: some things end that, others must not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// How fast a link is: measured over real ports.
+// The speed of a link, measured over real ports.
 #include "transport/probe.h"
 
 #include <gmock/gmock.h>

@@ -264,7 +264,7 @@ TEST(RingPortTest, AKeyGoesWithItsPlan) {
   EXPECT_EQ(port->stats().keys, 1u) << "those of another term go";
 }
 
-// What it hears of one link opens no other one.
+// A listener opens no other link with what it hears of one.
 TEST(RingPortTest, AListenerCanNotUseWhatItHears) {
   auto a = OpenPort(), b = OpenPort();
   testing::RecordingRelay relay(b->address());

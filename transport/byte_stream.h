@@ -1,5 +1,5 @@
-// What carries bytes to one peer and back, in order, until it ends. It knows no frames and has no patience of its own:
-// both stand above it, in framed_link.h. A carrier that seals bytes can stand on another one.
+// A byte stream carries bytes to one peer and back, in order, until it ends. It knows no frames and has no patience of
+// its own: both stand above it, in framed_link.h. A carrier that seals bytes can stand on another one.
 #pragma once
 
 #include <sys/uio.h>
@@ -29,7 +29,7 @@ class ByteStream {
   // True: nothing of what was taken is held back, and the parts may be reused. False: to be called again after a Wait
   // for kWrite. For carriers that seal bytes or send them from where they lie. kUnavailable.
   virtual StatusOr<bool> Flush() { return true; }
-  // How many bytes came; nullopt: nothing is there now; 0: the peer's end, all that it sent before was read.
+  // Returns how many bytes came; nullopt: nothing is there now; 0: the peer's end, all that it sent before was read.
   // REQUIRES: `into` is not empty. kUnavailable; kDataLoss: what came is not what a peer would send.
   virtual StatusOr<std::optional<size_t>> Read(std::span<std::byte> into) = 0;
 
@@ -41,7 +41,7 @@ class ByteStream {
   // Ends the waits of both ends. What was taken before still reaches the peer, then the end. Idempotent.
   virtual void Close() = 0;
 
-  // How many bytes a reader should ask for at once where it expects fewer. Where a Read costs no system call: few, so
+  // A reader should ask for so many bytes at once where it expects fewer. Where a Read costs no system call: few, so
   // that payloads are copied to their place at once.
   virtual size_t ReadAhead() const { return size_t{64} << 10; }
   // Whether frames are to carry a checksum of their payload: false where no wire lies between.

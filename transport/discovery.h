@@ -1,4 +1,4 @@
-// How a worker finds its coordinator on the local network: a question to a multicast group, an answer with a port
+// A worker finds its coordinator on the local network by a question to a multicast group, an answer with a port
 // (docs/security.md). Neither proves anything; a handshake of TLS does, if there is one.
 #pragma once
 

@@ -47,8 +47,7 @@ struct FrameHeader {
   uint32_t rows = 0;
   uint64_t length = 0;       // payload bytes
   uint32_t payload_crc = 0;  // CRC-32C of the payload
-  // Of a step, as it was when the frame was sent, in microseconds: what the stages took to compute it, and what the one
-  // took that took longest.
+  // Microseconds that the stages took to compute the step until the frame was sent, and those of the slowest one.
   uint32_t computed_us = 0, slowest_us = 0;
   bool queued = false;  // a stage was not free when the step came
   bool operator==(const FrameHeader&) const = default;

@@ -87,7 +87,7 @@ Status FramedLink::WaitFor(ByteStream::Ready direction, Deadline deadline) {
   return Broken(status);
 }
 
-// What of a frame has not left yet.
+// The part of a frame that has not left yet.
 class Rest {
  public:
   Rest(std::span<const std::byte> head, std::span<const ByteSpan> parts) {

@@ -22,7 +22,7 @@ enum class LinkRole : uint8_t { kRing = 1, kBulk = 2, kWeights = 3 };
 // The epoch in the hello of a link for weights, which belongs to no plan.
 inline constexpr Epoch kWeightsEpoch{.term = 0, .number = 1};
 
-// What a peer can do beyond the protocol's version. An unknown bit is ignored, and both use what both have.
+// Things that a peer can do beyond the protocol's version. An unknown bit is ignored, and both use what both have.
 enum FeatureBits : uint32_t {
   kFeatureNone = 0,
   kFeatureUdp = 1,  // a UdpOffer stands behind the rest
@@ -31,7 +31,7 @@ enum FeatureBits : uint32_t {
 inline constexpr uint16_t kLinkProtocol = 3;
 inline constexpr size_t kMaxHello = 1024;
 
-// What an acceptor asks a dialer to answer for, so that nobody can use a recorded hello: random, new for each
+// An acceptor asks a dialer to answer for these bytes, so that nobody can use a recorded hello: random, new for each
 // connection. Zeros where nobody can listen: over TLS and within a host.
 using HelloChallenge = std::array<std::byte, 16>;
 // An HMAC, cut to 16 bytes.
@@ -58,9 +58,9 @@ struct Hello {
   std::string to;                  // the member that is dialed
   WireType wire = WireType::kF32;  // kRing: of the activations on the plan's hops
   std::optional<UdpOffer> udp;     // the link is to go over UDP
-  // What the plan wishes. Both ends know it from the plan: it is not sent.
+  // The plan's wish. Both ends know it from the plan: it is not sent.
   Transport transport = Transport::kAuto;
-  // Of a hello that came in.
+  // Set in a hello that came in.
   HelloProof proof{};
   Hash256 said{};  // what both proofs are about: the challenge and the rest of the hello
   bool operator==(const Hello&) const = default;
@@ -76,7 +76,7 @@ struct HelloReply {
   bool operator==(const HelloReply&) const = default;
 };
 
-// What an acceptor says first where it has a challenge.
+// The acceptor's first frame where it has a challenge.
 std::vector<std::byte> EncodeChallenge(const HelloChallenge& challenge);
 // kDataLoss; kFailedPrecondition: the acceptor speaks another protocol.
 StatusOr<HelloChallenge> DecodeChallenge(std::span<const std::byte> payload);

@@ -59,11 +59,11 @@ class Link {
   // Bytes that came in so far, of frames that are not whole too. Any thread. 0 where nothing counts them.
   virtual uint64_t received() const { return 0; }
 
-  // How long a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any
+  // The time that a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any
   // thread.
   virtual std::optional<Duration> RoundTrip() const { return std::nullopt; }
 
-  // What carries it. Any thread.
+  // The carrier. Any thread.
   virtual Transport transport() const { return Transport::kMemory; }
 
   // The member at the other end by its certificate; "" = unknown: without TLS, or within a host. Set before it is

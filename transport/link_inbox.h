@@ -17,7 +17,7 @@ namespace gyre {
 class LinkInbox {
  public:
   using Command = std::function<void()>;
-  // What Recv does where commands wait already.
+  // Says what Recv does where commands wait already.
   enum class IfCommands : uint8_t {
     kReturn,  // kCancelled, whatever lies in the link
     kLook,    // a frame that is there already, else kDeadlineExceeded

@@ -14,7 +14,7 @@
 
 namespace gyre {
 
-// What all processes of this host know, 16 hexadecimal digits; "" = unknown.
+// A word that all processes of this host know, 16 hexadecimal digits; "" = unknown.
 std::string HostId();
 // 32 hexadecimal digits that nobody can guess.
 std::string RandomSocketName();

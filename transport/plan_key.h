@@ -1,5 +1,5 @@
-// What becomes of a plan's key (Plan.key), which never leaves the members that the coordinator told it to. From it each
-// use gets a key of its own, so that what one of them shows says nothing about the others or the plan's.
+// The keys that come of a plan's key (Plan.key), which never leaves the members that the coordinator told it to. From
+// it each use gets a key of its own, so that what one of them shows says nothing about the others or the plan's.
 #pragma once
 
 #include "base/ids.h"

@@ -1,5 +1,5 @@
-// How fast a link to another process is: a few small frames there and back, then some bytes from there. Over links for
-// weights, which any two processes of a cluster may have: docs/wire.md.
+// A probe measures the link to another process: a few small frames there and back, then some bytes from there. Over
+// links for weights, which any two processes of a cluster may have: docs/wire.md.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// What one measurement may cost. The defaults keep it far below what a ring would notice.
+// Limits of what one measurement costs. The defaults keep it far below what a ring would notice.
 struct ProbeLimits {
   Duration patience = std::chrono::seconds(2);     // for the link, and for each answer
   Duration time = std::chrono::milliseconds(100);  // no more is asked for after so long

@@ -1,4 +1,4 @@
-// How often strangers may cost something: buckets of tokens, one for all and one for each address. Pure.
+// Limits how often strangers cost something: buckets of tokens, one for all and one for each address. Pure.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ class HandshakeBudget {
   std::deque<std::string> trusted_;  // the oldest first
 };
 
-// What limits count as one address: an IPv4 address, or the /64 of an IPv6 one.
+// Limits count this as one address: an IPv4 address, or the /64 of an IPv6 one.
 std::string AddressGroup(const std::string& host);
 
 }  // namespace gyre

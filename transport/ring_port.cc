@@ -36,7 +36,7 @@ Status SendReply(int socket, TlsSession* tls, const HelloReply& reply, const Hel
   return SendWithFds(socket, bytes, {});
 }
 
-// What carries the link of this dialer.
+// The carrier of this dialer's link.
 Transport ComesOver(const Caller& caller, const Hello& hello) {
   if (caller.local) return Transport::kShm;
   return hello.udp ? Transport::kUdp : Transport::kTcp;

@@ -154,7 +154,7 @@ StatusOr<size_t> ShmStream::Write(std::span<const iovec> parts) {
 }
 
 StatusOr<std::optional<size_t>> ShmStream::Read(std::span<std::byte> into) {
-  // What was written before the end is seen after the end.
+  // The end is looked at first: all that was written before it is seen after it.
   const bool ended = Ended();
   const uint64_t there = in_.written.load(std::memory_order_acquire) - read_;
   if (there > kShmRingBytes) return DataLoss("an index in the shared memory is beyond its ring");

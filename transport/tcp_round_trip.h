@@ -1,4 +1,4 @@
-// How far away the peer of a TCP connection is, as the kernel has measured it.
+// The distance to the peer of a TCP connection, as the kernel has measured it.
 #pragma once
 
 #include <optional>

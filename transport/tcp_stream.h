@@ -13,7 +13,7 @@ struct TcpStreamOptions {
   int send_buffer = 0, receive_buffer = 0;  // bytes of the socket's buffers; 0 = the system's (tests make them small)
 };
 
-// What every TCP connection of a link has set, whoever reads and writes it: no waiting for small packets, keepalive.
+// Sets what every TCP connection of a link has, whoever reads and writes it: no waiting for small packets, keepalive.
 void SetTcpOptions(int socket, const TcpStreamOptions& options);
 
 // kResourceExhausted: no descriptor or no memory is left.

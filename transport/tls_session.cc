@@ -11,7 +11,7 @@
 namespace gyre {
 namespace {
 
-// What a peer may make this end owe it (answers to KeyUpdate) while this end sends nothing.
+// A peer may make this end owe it so much (answers to KeyUpdate) while this end sends nothing.
 constexpr size_t kMaxOwed = 64 << 10;
 
 }  // namespace
@@ -49,13 +49,32 @@ StatusOr<std::unique_ptr<TlsSession>> TlsSession::Make(SSL_CTX* context, TlsSide
   return out;
 }
 
+namespace {
+
+// The library has many words for it; with a chain of one certificate the commonest is that the chain is too long.
+bool OfUnknownCa(long verified) {
+  switch (verified) {
+    case X509_V_ERR_CERT_CHAIN_TOO_LONG:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
 Status TlsSession::Failed(int result) {
   const int error = SSL_get_error(ssl_.get(), result);
   const long verified = SSL_get_verify_result(ssl_.get());
   const bool unverified = ERR_GET_REASON(ERR_peek_error()) == SSL_R_CERTIFICATE_VERIFY_FAILED;
   const std::string why = TakeOpenSslError();
   if (error == SSL_ERROR_SSL && unverified && verified != X509_V_OK) {
-    return FailedPrecondition("TLS: its certificate is refused: {}", X509_verify_cert_error_string(verified));
+    return FailedPrecondition("TLS: its certificate is refused: {}", OfUnknownCa(verified)
+                                                                         ? "no CA that this end trusts has signed it"
+                                                                         : X509_verify_cert_error_string(verified));
   }
   return DataLoss("TLS: {}", why);
 }

@@ -8,11 +8,11 @@
 namespace gyre {
 namespace {
 
-// What is sealed at once: more costs memory, less costs calls.
+// So much is sealed at once: more costs memory, less costs calls.
 constexpr size_t kSealed = 256 << 10;
 constexpr auto kHandshakeTurn = std::chrono::milliseconds(100);
 
-// What was sealed and has not left.
+// Bytes that were sealed and have not left.
 class Outbox {
  public:
   explicit Outbox(ByteStream& stream) : stream_(stream) {}

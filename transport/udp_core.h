@@ -25,14 +25,14 @@
 
 namespace gyre {
 
-// How long a closed link goes on to send what it has, after the last progress.
+// A closed link goes on to send what it has for so long after the last progress.
 inline constexpr auto kUdpLinger = std::chrono::seconds(30);
 // A link whose peer says nothing for so long is broken.
 inline constexpr auto kUdpSilence = std::chrono::seconds(35);
 // An acknowledgement may wait so long for others.
 inline constexpr auto kUdpAckDelay = std::chrono::milliseconds(5);
 
-// What both ends of a link have agreed on.
+// Facts that both ends of a link have agreed on.
 struct UdpKeys {
   Hash256 send{}, receive{};  // the first secret of each direction
 };
@@ -111,7 +111,7 @@ class UdpCore : private PacketVisitor {
   Outgoing Next(std::span<std::byte> room, Deadline now);
   // When Next is to be called again though nothing happens.
   Deadline NextTimer(Deadline now) const;
-  // What Next made is larger than the interface takes.
+  // A datagram that Next made is larger than the interface takes.
   void OnTooLarge(size_t size, Deadline now);
 
   // The peer's process has ended: what it sent may still arrive for a moment.
@@ -161,7 +161,7 @@ class UdpCore : private PacketVisitor {
     bool answered = false;
   };
 
-  // What the peer's packets say.
+  // The peer's packets say this.
   bool OnPing() override;
   bool OnAck(const AckFrame& ack) override;
   bool OnChunk(uint64_t offset, ByteSpan bytes) override;
@@ -249,7 +249,7 @@ class UdpCore : private PacketVisitor {
   bool newest_ = false;
   UdpAddress from_;
 
-  // What is due.
+  // Things that are due.
   bool window_due_ = true;
   bool ping_due_ = false, end_due_ = false;
   std::optional<uint8_t> reset_due_;

@@ -1,5 +1,5 @@
-// What turns a TCP connection on which hello and answer went into a UDP link (docs/wire.md, "UDP"): a link id and an
-// X25519 share of each end, and the keys that come of both.
+// A greeting turns a TCP connection on which hello and answer went into a UDP link (docs/wire.md, "UDP"): a link id and
+// an X25519 share of each end, and the keys that come of both.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,7 @@
 
 namespace gyre {
 
-// What hello and answer have agreed on.
+// Facts that hello and answer have agreed on.
 struct UdpLinkFacts {
   uint64_t link = 0, peer_link = 0;  // what each end's datagrams are addressed to
   UdpKeys keys;

@@ -22,7 +22,7 @@ namespace gyre {
 
 struct UdpLink;
 
-// What all links of a host share: the socket at which they are dialed, the host's thread's alarm, who they are.
+// All links of a host share these: the socket at which they are dialed, the host's thread's alarm, who they are.
 struct UdpWire {
   UdpSocket listening;
   Fd wake, epoll;
@@ -95,7 +95,7 @@ void FlushUdpLink(const UdpWire& wire, UdpLink& link);
 bool TakeDatagrams(const UdpWire& wire, const UdpSocket& socket, UdpReceiver& receiver,
                    std::vector<std::shared_ptr<UdpLink>>* touched);
 
-// What a link's user has of it.
+// The stream that a link's user has of it.
 std::unique_ptr<ByteStream> MakeUdpStream(std::shared_ptr<UdpWire> wire, std::shared_ptr<UdpLink> link);
 
 }  // namespace gyre

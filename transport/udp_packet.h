@@ -94,8 +94,8 @@ class PacketWriter {
   size_t at_ = 0;
 };
 
-// What a packet says, in its order. The functions return false where the frame breaks the protocol, which ends the
-// walk.
+// Hears what a packet says, in its order. The functions return false where the frame breaks the protocol, which ends
+// the walk.
 class PacketVisitor {
  public:
   virtual ~PacketVisitor() = default;

@@ -60,7 +60,7 @@ size_t UdpRate::Window() const {
   const double least = std::max(kLeastWindow, 4.0 * static_cast<double>(datagram_));
   if (mode_ == Mode::kProbeRoundTrip) return static_cast<size_t>(std::max(Bdp() / 2, least / 2));
   const double gain = mode_ == Mode::kStartup || mode_ == Mode::kDrain ? kHighGain : 2;
-  // What waits for the receiver's thread, or for a whole burst, is no queue in the path.
+  // Bytes that wait for the receiver's thread, or for a whole burst, are no queue in the path.
   return static_cast<size_t>(std::max(std::min(gain * Bdp() + 3 * Burst(1), ceiling_), least));
 }
 
@@ -70,7 +70,7 @@ UdpRate::Mark UdpRate::OnSent(Deadline now, size_t bytes, size_t in_flight_befor
   burst_at_ = now;
   if (in_flight_before == 0) first_sent_at_ = delivered_at_ = now;
   const bool limited = limited_until_ > 0;
-  // What a path loses that is not full it loses whatever the rate.
+  // A path that is not full loses its share whatever the rate is.
   // Packets that are lost count as in flight for a round trip, though they fill nothing.
   const bool below = static_cast<double>(in_flight_before) * (1 - loss_) < kNotFull * Bdp();
   const bool slow = limited || (mode_ == Mode::kSteady && kCycle[static_cast<size_t>(phase_)] < 1 && below);

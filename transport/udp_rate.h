@@ -1,7 +1,8 @@
-// How fast a UDP link sends: the congestion controller and the pacer. It follows BBR, draft-cardwell-iccrg-bbr-
-// congestion-control-00, and delivery rate estimation, draft-cheng-iccrg-delivery-rate-estimation-00: the path is
-// modelled by the largest delivery rate and the least round trip that were seen lately. Loss does not slow it down;
-// loss that does not depend on the rate is made up for. Pure: times are handed in.
+// The rate at which a UDP link sends: the congestion controller and the pacer. It follows BBR,
+// draft-cardwell-iccrg-bbr- congestion-control-00, and delivery rate estimation,
+// draft-cheng-iccrg-delivery-rate-estimation-00: the path is modelled by the largest delivery rate and the least round
+// trip that were seen lately. Loss does not slow it down; loss that does not depend on the rate is made up for. Pure:
+// times are handed in.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace gyre {
 
 class UdpRate {
  public:
-  // What is kept with each packet that is on its way.
+  // Kept with each packet that is on its way.
   struct Mark {
     uint64_t delivered = 0;
     Deadline delivered_at{}, first_sent_at{};

@@ -1,4 +1,4 @@
-// What acknowledgements tell a UDP link: round trips, losses and probes (RFC 9002), and the bytes that were delivered.
+// Acknowledgements tell a UDP link its round trips, losses and probes (RFC 9002), and the bytes that were delivered.
 #include <algorithm>
 
 #include "transport/udp_core.h"

@@ -1,4 +1,4 @@
-// What a UDP link sends, and when.
+// Chooses what a UDP link sends, and when.
 #include <algorithm>
 
 #include "transport/udp_core.h"
@@ -102,7 +102,7 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
   return Leave(d, room, peer_, now);
 }
 
-// What answers or asks about an address. It is not sent again by itself.
+// A frame that answers or asks about an address. It is not sent again by itself.
 UdpCore::Outgoing UdpCore::NextUncounted(std::span<std::byte> room, Deadline now) {
   Draft d{.writer = PacketWriter(room.subspan(kUdpHeader, 64))};
   if (!responses_due_.empty()) {
@@ -165,7 +165,7 @@ bool UdpCore::PutBytes(Draft& d) {
   return p.chunks > 0;
 }
 
-// What of an earlier packet is not delivered yet. False: nothing.
+// The part of an earlier packet that is not delivered yet. False: nothing.
 bool UdpCore::PutOld(Draft& d, uint64_t number) {
   SentPacket& old = *Find(number);
   SentPacket& p = d.packet;

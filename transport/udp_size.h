@@ -1,4 +1,4 @@
-// How large the datagrams of a UDP link may be: probing of the path (as in RFC 8899) and black holes. Pure.
+// The size that the datagrams of a UDP link may have: probing of the path (as in RFC 8899) and black holes. Pure.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class UdpSize {
       OnBlackHole(now);
     }
   }
-  // What happened to a packet that was no probe.
+  // Tells what happened to a packet that was no probe.
   void OnAcked(uint64_t number, size_t size) {
     if (size <= kUdpBaseSize) return;
     lost_in_a_row_ = 0;

@@ -32,7 +32,7 @@ class UdpBatch {
   UdpBatch();
   // Room for one more datagram of any size; empty: the batch is full.
   std::span<std::byte> Room();
-  // What was written there. Datagrams longer than the group's first begin a new one.
+  // Takes what was written there. Datagrams longer than the group's first begin a new one.
   void Add(size_t size, const UdpAddress& to);
   bool empty() const { return groups_.empty(); }
   void Clear();
@@ -65,7 +65,7 @@ class UdpSocket {
 
  private:
   static StatusOr<UdpSocket> Make(int family);
-  // What one message has: a group whose datagrams the kernel cuts from it, or one datagram.
+  // A message has a group whose datagrams the kernel cuts from it, or one datagram.
   struct Piece {
     const UdpBatch::Group* group;
     size_t offset, bytes, segment;

@@ -72,7 +72,7 @@ class Uring {
   bool open_ = false;
 };
 
-// What the kernel reads into. The memory outlives the ring that uses it.
+// The buffers that the kernel reads into. The memory outlives the ring that uses it.
 class Buffers {
  public:
   ~Buffers() {

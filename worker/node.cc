@@ -290,8 +290,8 @@ Status Node::Run() {
       if (!std::exchange(waiting, true)) {
         const bool several = coordinators_.several();
         Say(several
-                ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_, Cause(status))
-                : fmt::format("waiting for the coordinator at {}: {}", at_, Cause(status)));
+                ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_, WhyNotReached(status))
+                : fmt::format("waiting for the coordinator at {}: {}", at_, WhyNotReached(status)));
       }
       Sleep(milliseconds(500));
       continue;
