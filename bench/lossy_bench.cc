@@ -2,8 +2,10 @@
 // decode at once. Coordinator and two workers are on hosts of their own (tests/testing/lossy_network.h); all cases have
 // the same delay and rate. One JSON object a case on stdout. Needs root.
 //
-//   lossy_bench MODEL [--loss 0.05] [--reorder 0.02] [--delay-ms 10] [--mbit 1000] [--streams 8] [--tokens 100] [--runs
-//   3] lossy_bench bytes ...            bytes through one connection instead of tokens
+//   lossy_bench MODEL [--loss 0.05] [--reorder 0.02] [--delay-ms 10] [--mbit 1000] [--streams 8] [--tokens 100]
+//               [--runs 3]
+//   lossy_bench bytes ...               bytes through one connection instead of tokens
+//   lossy_bench MODEL --switch          TCP and UDP without loss, over veth devices with tbf instead
 //   lossy_bench MODEL --steps 0,1,2,... over TCP without loss, with so many steps in flight; 0: as many as are chosen
 #include <algorithm>
 #include <atomic>
@@ -21,6 +23,7 @@
 #include "fmt/core.h"
 #include "runtime/measure.h"
 #include "tests/testing/lossy_network.h"
+#include "tests/testing/switched_network.h"
 #include "transport/ring_port.h"
 
 namespace gyre {
@@ -31,6 +34,7 @@ using bench::Median;
 using testing::LossyNetwork;
 using testing::LossyPath;
 using testing::Process;
+using testing::SwitchedNetwork;
 
 struct Flags {
   std::string model;
@@ -45,6 +49,7 @@ struct Flags {
   uint32_t tokens = 100;
   double seconds = 5;
   std::vector<int> steps;
+  bool over_switch = false;
 };
 
 [[noreturn]] void Fail(const std::string& why) {
@@ -101,7 +106,8 @@ std::string Word(const std::string& text, const std::string& after, int n) {
   return word;
 }
 
-void WaitServing(const LossyNetwork& net, const Flags& flags, const std::string& address, const Process& serve) {
+template <class Network>
+void WaitServing(const Network& net, const Flags& flags, const std::string& address, const Process& serve) {
   for (int i = 0;; ++i) {
     Process status(net.On(1, {flags.gyre, "status", "--cluster", address, "--json"}));
     status.Wait(std::chrono::seconds(20));
@@ -111,10 +117,11 @@ void WaitServing(const LossyNetwork& net, const Flags& flags, const std::string&
   }
 }
 
-void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
-  LossyNetwork net(3, path);
+// What a ring on these hosts reaches; the fields of a JSON object.
+template <class Network>
+std::string TokensOn(const Network& net, const Flags& flags, const Case& c) {
   if (!net.why_not().empty()) Fail(net.why_not());
-  const std::string address = LossyNetwork::Address(1) + ":7070";
+  const std::string address = Network::Address(1) + ":7070";
   std::vector<std::string> command{
       flags.gyre, "serve", flags.model, "--cluster",   address, "--insecure",        "--no-local",  "--min-workers",
       "2",        "--ctx", "2048",      "--kv-tokens", "36000", "--no-prefix-cache", "--transport", c.carrier};
@@ -129,7 +136,6 @@ void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
   WaitServing(net, flags, address, serve);
   std::vector<double> rates;
   std::string text;
-  const uint64_t packets = net.packets(), lost = net.lost();
   for (int run = 0; run < flags.runs; ++run) {
     Process client(net.On(1, {flags.self, flags.model, "--client", address, "--streams", std::to_string(flags.streams),
                               "--tokens", std::to_string(flags.tokens)}));
@@ -142,13 +148,23 @@ void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
   const bool over = layers.output().find(fmt::format(" {}  ", c.carrier)) != std::string::npos;
   const double most = *std::max_element(rates.begin(), rates.end()),
                least = *std::min_element(rates.begin(), rates.end());
-  fmt::print(
-      "{{\"carrier\": \"{}\", \"steps\": {}, \"loss\": {}, \"reorder\": {}, \"tokens_per_s\": {:.1f}, \"from\": "
-      "{:.1f}, "
-      "\"to\": {:.1f}, "
-      "\"texts\": \"{}\", \"packets\": {}, \"lost\": {}, \"queue_full\": {}{}}}\n",
-      c.carrier, c.steps, path.loss, path.reorder, Median(rates), least, most, text, net.packets() - packets,
-      net.lost() - lost, net.full(), over ? "" : ", \"wrong_carrier\": true");
+  return fmt::format(
+      "\"carrier\": \"{}\", \"steps\": {}, \"tokens_per_s\": {:.1f}, \"from\": {:.1f}, \"to\": {:.1f}, \"texts\": "
+      "\"{}\"{}",
+      c.carrier, c.steps, Median(rates), least, most, text, over ? "" : ", \"wrong_carrier\": true");
+}
+
+void Tokens(const Flags& flags, const LossyPath& path, const Case& c) {
+  LossyNetwork net(3, path);
+  const std::string fields = TokensOn(net, flags, c);
+  fmt::print("{{{}, \"loss\": {}, \"reorder\": {}, \"packets\": {}, \"lost\": {}, \"queue_full\": {}}}\n", fields,
+             path.loss, path.reorder, net.packets(), net.lost(), net.full());
+  std::fflush(stdout);
+}
+
+void TokensOverSwitch(const Flags& flags, const Case& c) {
+  const SwitchedNetwork net(3, flags.megabits);
+  fmt::print("{{{}, \"switch\": true, \"mbit\": {}}}\n", TokensOn(net, flags, c), flags.megabits);
   std::fflush(stdout);
 }
 
@@ -247,6 +263,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", flags.tokens)->capture_default_str();
   app.add_option("--runs", flags.runs)->capture_default_str();
   app.add_option("--seconds", flags.seconds, "of a transfer")->capture_default_str();
+  app.add_flag("--switch", flags.over_switch, "no loss and no delay: the kernel's own devices and tbf");
   app.add_option("--steps", flags.steps)->delimiter(',');
   app.add_option("--client", flags.client)->group("");
   app.add_option("--transfer", flags.transfer)->group("");
@@ -259,6 +276,12 @@ int main(int argc, char** argv) {
   std::vector<Case> cases{{"tcp", false}, {"udp", false}, {"tcp", true}, {"udp", true}};
   if (!flags.steps.empty()) cases.clear();
   for (const int steps : flags.steps) cases.push_back({.carrier = "tcp", .lossy = false, .steps = steps});
+  if (flags.over_switch) {
+    for (const Case& c : cases) {
+      if (!c.lossy) TokensOverSwitch(flags, c);
+    }
+    return 0;
+  }
   for (const Case& c : cases) {
     LossyPath path{.megabits = flags.megabits, .delay = std::chrono::milliseconds(flags.delay_ms)};
     if (c.lossy) {

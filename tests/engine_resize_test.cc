@@ -158,7 +158,7 @@ TEST_P(ResizeTest, LayersMoveInTheMiddleOfSentencesThatStayTheSame) {
   EXPECT_EQ(stats.step_errors, 0u);
   // What would make all this empty.
   EXPECT_GT(pages, 100u);
-  EXPECT_GE(stats.held_in_prefill, static_cast<uint64_t>(rounds));
+  EXPECT_GT(stats.held_in_prefill, static_cast<uint64_t>(rounds / 2));
   EXPECT_GT(stats.held_in_partial_block, 0u);
   EXPECT_EQ(stats.pauses, static_cast<uint64_t>(rounds));
 }

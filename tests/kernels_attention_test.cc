@@ -40,7 +40,7 @@ Cache MakeCache(KvType type, int kv_heads, int head_dim, int block, uint32_t pos
 
 TEST_P(Attention, MatchesTheReferenceAndTheRowAlone) {
   const auto one = MakeBackend(GetParam(), 1), eight = MakeBackend(GetParam(), 8);
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0}) {
+  for (const KvType type : testing::Grid({KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0})) {
     for (int head_dim : {8, 16, 20, 64}) {
       if (KvHasScales(type) && head_dim % 32 != 0) continue;
       if (testing::kSanitized && (head_dim == 64) != KvHasScales(type)) continue;
@@ -148,8 +148,9 @@ TEST_P(Attention, ValuesOfAnotherWidthAndInKeys) {
   for (const Shape& s : {Shape{4, 1, 40, 32}, Shape{20, 1, 96, 64}, Shape{6, 2, 64, 32},
                          Shape{70, 1, 32, 32}}) {  // more queries than share a read
     for (const bool in_keys : {true, false}) {
-      for (const int block : {16, 5, 300}) {
-        for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0}) {
+      for (const int block : testing::Grid({16, 5, 300})) {
+        for (const KvType type :
+             testing::Grid({KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0})) {
           if (KvHasScales(type) && s.key % 32 != 0) continue;
           if (block != 16 && type != KvType::kF16 && type != KvType::kQ4_0) continue;
           if (testing::kSanitized && block == 300) continue;
@@ -296,7 +297,7 @@ class PrefillAttention : public testing::KernelTest {
 };
 
 TEST_P(PrefillAttention, RoundsQueriesAndWeightsOnlyAndKeepsARowsBits) {
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0}) {
+  for (const KvType type : testing::Grid({KvType::kF16, KvType::kF32, KvType::kBf16, KvType::kQ8_0, KvType::kQ4_0})) {
     for (int head_dim : {20, 64}) {
       if (KvHasScales(type) && head_dim % 32 != 0) continue;
       if (testing::kSanitized && (head_dim == 64) != KvHasScales(type)) continue;
@@ -433,7 +434,7 @@ TEST_P(PrefillAttention, ScoresOfAnySize) {
 // A query has the weight 0 for positions it does not attend to, and 0 times infinity is NaN.
 TEST_P(PrefillAttention, AnInfiniteValueReachesOnlyRowsThatSeeIt) {
   const uint32_t positions = 40;
-  for (const KvType type : {KvType::kF16, KvType::kF32, KvType::kQ8_0, KvType::kQ4_0}) {
+  for (const KvType type : testing::Grid({KvType::kF16, KvType::kF32, KvType::kQ8_0, KvType::kQ4_0})) {
     Cache cache = MakeCache(type, kKvHeads, 32, 16, positions);
     const size_t width = kHeads * 32;
     std::vector<KvRow> rows;

@@ -25,9 +25,9 @@ class ProductRows : public testing::KernelTest {};
 
 TEST_P(ProductRows, BitsDoNotDependOnTheBatchOrOnThreads) {
   const size_t n = 70, rows = testing::kSanitized ? 8 : 24;
-  for (DType type : kTypes) {
+  for (DType type : testing::Grid(kTypes)) {
     const size_t k = Info(type).block_elems == 1 ? 1283 : 1280;  // three segments of k, for floats also a tail
-    for (const Arithmetic arithmetic : kArithmetics) {
+    for (const Arithmetic arithmetic : testing::Grid(kArithmetics)) {
       if (arithmetic == Arithmetic::kPrefill && fast_->prefill_matches_decode()) continue;
       const Weights w = MakeWeights(type, n, k, 11);
       const std::vector<float> x = Random(rows * k, 12);
@@ -82,7 +82,7 @@ TEST_P(ProductRows, TilesKeepBitsOverSegmentsAndBlocks) {
 // have loops of their own.
 TEST_P(ProductRows, BitsDoNotDependOnTheNumberOfDecodeRows) {
   const auto backend = MakeBackend(GetParam(), 2);
-  for (DType type : kTypes)
+  for (DType type : testing::Grid(kTypes))
     ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kDecode, {4, 5, 23, 24, 62, 63});
 }
 

@@ -121,9 +121,9 @@ class Products : public testing::KernelTest {
 };
 
 TEST_P(Products, ProductsMatchTheReference) {
-  for (DType type : kTypes) {
+  for (DType type : testing::Grid(kTypes)) {
     const size_t block = Info(type).block_elems;
-    for (size_t k : {block, 2 * block, 3 * block, size_t{96}, size_t{2048}}) {
+    for (size_t k : testing::Grid({block, 2 * block, 3 * block, size_t{96}, size_t{2048}})) {
       if (k % block != 0) continue;
       if (testing::kSanitized && k == 2048) continue;  // runs the same loops, only longer
       for (size_t n : {1u, 7u, 16u, 33u, 65u}) {
@@ -146,7 +146,7 @@ TEST_P(Products, AFlippedBitIsCaught) {
 
 // Tiles round both factors to bf16; without tiles prefill has the bits of decode.
 TEST_P(Products, PrefillProductsMatchTheReference) {
-  for (DType type : kTypes) {
+  for (DType type : testing::Grid(kTypes)) {
     const size_t block = Info(type).block_elems;
     // More than a segment of k, a slice of columns and a block of rows (with sanitizers only the segment).
     ExpectPrefillProducts(type, testing::kSanitized ? 17 : 290, testing::kSanitized ? 33 : 70,
@@ -273,7 +273,7 @@ TEST_P(Products, EveryInstructionSetGivesTheSameBitsForQuantizedWeights) {
       EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0) << Info(w.type).name << " rows " << rows;
     }
   };
-  for (DType type : kTypes) {
+  for (DType type : testing::Grid(kTypes)) {
     if (!IsInteger(type)) continue;
     Weights w = MakeWeights(type, n, Info(type).block_elems == 32 ? 1312 : 1280, 21);  // three segments, half a unit
     // Includes codes that no quantizer writes, such as -128 in Q8_0.

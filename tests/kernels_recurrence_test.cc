@@ -69,7 +69,7 @@ void InChunks(Sequences& sequences, size_t chunk, const Fn& f) {
 
 TEST_P(Recurrence, ConvolutionsMatchTheReferenceInAnyChunks) {
   const auto eight = MakeBackend(GetParam(), 8), simplest = MakeBackend(testing::FastIsas().front(), 1);
-  for (size_t channels : {1u, 7u, 16u, 64u, 100u, 700u}) {
+  for (size_t channels : testing::Grid({1u, 7u, 16u, 64u, 100u, 700u})) {
     for (size_t taps : {2u, 3u, 4u}) {
       for (const bool plain : {false, true}) {
         const size_t stride = channels + 3;

@@ -9,7 +9,7 @@
 #include "fmt/core.h"
 #include "identity/join_token.h"
 #include "tests/testing/identities.h"
-#include "tests/testing/process.h"
+#include "tests/testing/switched_network.h"
 #include "tests/testing/tiny_model.h"
 
 namespace gyre {
@@ -20,73 +20,18 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using testing::Process;
 
-constexpr const char* kIp = "/usr/sbin/ip";
 constexpr const char* kCoordinator = "10.77.0.1:7070";
-
-// Three hosts at 10.77.0.1 to .3 on one bridge. Gone with the object.
-class Network {
- public:
-  Network() {
-    made_ = Ip(fmt::format("netns add {}", Name("switch"))) &&
-            Ip(fmt::format("-n {} link add br0 type bridge", Name("switch"))) &&
-            Ip(fmt::format("-n {} link set br0 up", Name("switch")));
-    for (int host = 1; host <= 3 && made_; ++host) {
-      made_ = Ip(fmt::format("netns add {}", Host(host))) &&
-              Ip(fmt::format("link add eth0 netns {} type veth peer name port{} netns {}", Host(host), host,
-                             Name("switch"))) &&
-              Ip(fmt::format("-n {} link set port{} master br0 up", Name("switch"), host)) &&
-              Ip(fmt::format("-n {} addr add 10.77.0.{}/24 dev eth0", Host(host), host)) &&
-              Ip(fmt::format("-n {} link set eth0 up", Host(host))) &&
-              Ip(fmt::format("-n {} link set lo up", Host(host)));
-    }
-  }
-  ~Network() {
-    for (int host = 1; host <= 3; ++host) Ip(fmt::format("netns del {}", Host(host)));
-    Ip(fmt::format("netns del {}", Name("switch")));
-  }
-  // Empty, or why there is none.
-  const std::string& why_not() const { return why_not_; }
-
-  // The command as it runs on a host.
-  std::vector<std::string> On(int host, const std::vector<std::string>& words) const {
-    std::vector<std::string> command{kIp, "netns", "exec", Host(host), GYRE_BINARY};
-    command.insert(command.end(), words.begin(), words.end());
-    return command;
-  }
-  // Pulls the cable of a host, or puts it back.
-  bool Cable(int host, bool plugged) {
-    return Ip(fmt::format("-n {} link set port{} {}", Name("switch"), host, plugged ? "up" : "down"));
-  }
-
- private:
-  static std::string Name(const std::string& what) { return fmt::format("gyre-{}-{}", getpid(), what); }
-  static std::string Host(int n) { return Name(std::to_string(n)); }
-  bool Ip(const std::string& words) {
-    std::vector<std::string> command{kIp};
-    for (size_t at = 0; at < words.size();) {
-      const size_t end = std::min(words.find(' ', at), words.size());
-      command.push_back(words.substr(at, end - at));
-      at = end + 1;
-    }
-    Process p(command);
-    if (p.Wait(seconds(10)) == 0) return true;
-    if (why_not_.empty()) why_not_ = fmt::format("`ip {}`: {}", words, p.pid() < 0 ? "no such program" : p.output());
-    return false;
-  }
-  bool made_ = false;
-  std::string why_not_;
-};
 
 class NamespacesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!net_.why_not().empty()) GTEST_SKIP() << "no network namespaces can be made here: " << net_.why_not();
     serve_ = std::make_unique<Process>(
-        net_.On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure", "--no-local", "--min-workers", "2",
-                    "--block-size", "4", "--kv-type", "f32", "--ctx", "16384", "--kv-tokens", "16384"}));
+        On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure", "--no-local", "--min-workers", "2",
+               "--block-size", "4", "--kv-type", "f32", "--ctx", "16384", "--kv-tokens", "16384"}));
     ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
     for (int host : {2, 3}) {
-      workers_.push_back(std::make_unique<Process>(net_.On(
+      workers_.push_back(std::make_unique<Process>(On(
           host, {"worker", "--join", kCoordinator, "--insecure", "--name", fmt::format("host{}", host), "-t", "1"})));
     }
     ASSERT_TRUE(Serves());
@@ -105,7 +50,7 @@ class NamespacesTest : public ::testing::Test {
     return false;
   }
   std::string Ask(const std::vector<std::string>& words) {
-    Process p(net_.On(1, words));
+    Process p(On(1, words));
     p.Wait(seconds(60));
     return p.output();
   }
@@ -114,7 +59,13 @@ class NamespacesTest : public ::testing::Test {
             "--temp", "0",         "--ignore-eos", "-q"};
   }
 
-  Network net_;
+  // The program as it runs on a host.
+  std::vector<std::string> On(int host, std::vector<std::string> words) const {
+    words.insert(words.begin(), GYRE_BINARY);
+    return net_.On(host, words);
+  }
+
+  testing::SwitchedNetwork net_{3};
   testing::TinyModelFile model_{testing::TinyOptions{.layers = 6}};
   std::unique_ptr<Process> serve_;
   std::vector<std::unique_ptr<Process>> workers_;
@@ -128,7 +79,7 @@ TEST_F(NamespacesTest, HostsThatShareOnlyASwitchAreOneRing) {
   const std::string layers = Ask({"layers", "--cluster", kCoordinator});
   EXPECT_THAT(layers, HasSubstr("10.77.0.3"));
   EXPECT_THAT(layers, HasSubstr("link from the coordinator: tcp (--transport auto)")) << "they share no namespace";
-  Process run(net_.On(2, Run(3000)));
+  Process run(On(2, Run(3000)));
   int resizes = 0;
   for (const char* ranges : {"host3=0-3,host2=4-5", "host2=0-0,host3=1-5", "host3=0-5", "host2=0-2,host3=3-5"}) {
     const std::string said = Ask({"resize", "--cluster", kCoordinator, ranges});
@@ -144,11 +95,11 @@ TEST_F(NamespacesTest, HostsThatAreToShareMemoryAreToldWhyTheyCannot) {
   workers_.clear();
   serve_->Kill(SIGKILL);
   serve_->Wait(seconds(5));
-  serve_ = std::make_unique<Process>(net_.On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure",
-                                                 "--no-local", "--transport", "shm", "--kv-type", "f32"}));
+  serve_ = std::make_unique<Process>(On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure",
+                                            "--no-local", "--transport", "shm", "--kv-type", "f32"}));
   ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
-  workers_.push_back(std::make_unique<Process>(
-      net_.On(2, {"worker", "--join", kCoordinator, "--insecure", "--name", "far", "-t", "1"})));
+  workers_.push_back(
+      std::make_unique<Process>(On(2, {"worker", "--join", kCoordinator, "--insecure", "--name", "far", "-t", "1"})));
   const std::string why = "shared memory (--transport shm)";
   std::string status;
   for (int i = 0; i < 300 && status.find(why) == std::string::npos; ++i) {
@@ -166,13 +117,13 @@ TEST_F(NamespacesTest, WorkersFindTheirCoordinator) {
   testing::TestAuthority authority, other;
   testing::Folder folder;
   serve_ = std::make_unique<Process>(
-      net_.On(1, {"serve", model_.path(), "--cluster", "0.0.0.0:7070", "--no-local", "--min-workers", "2", "--kv-type",
-                  "f32", "--identity", authority.Issue(Role::kCoordinator, "head"), "--cluster-ca", authority.path()}));
+      On(1, {"serve", model_.path(), "--cluster", "0.0.0.0:7070", "--no-local", "--min-workers", "2", "--kv-type",
+             "f32", "--identity", authority.Issue(Role::kCoordinator, "head"), "--cluster-ca", authority.path()}));
   ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
   const std::string token = FormatToken(*CreateToken(authority.Open(), seconds(600), ""));
   const auto add = [&](int host, std::vector<std::string> flags) -> Process& {
     flags.insert(flags.begin(), {"worker", "-t", "1"});
-    return *workers_.emplace_back(std::make_unique<Process>(net_.On(host, flags)));
+    return *workers_.emplace_back(std::make_unique<Process>(On(host, flags)));
   };
   Process& by_token = add(2, {"--token", token, "--name", "w2", "--identity", folder / "w2"});
   Process& by_identity = add(3, {"--identity", authority.Issue(Role::kWorker, "w3")});
@@ -199,7 +150,7 @@ TEST_F(NamespacesTest, WorkersFindTheirCoordinator) {
   serve_->Kill(SIGKILL);
   serve_->Wait(seconds(5));
   serve_ = std::make_unique<Process>(
-      net_.On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure", "--no-local", "--kv-type", "f32"}));
+      On(1, {"serve", model_.path(), "--cluster", kCoordinator, "--insecure", "--no-local", "--kv-type", "f32"}));
   ASSERT_TRUE(serve_->WaitFor("listening ")) << serve_->output();
   Process& open = add(2, {"--insecure", "--name", "open"});
   EXPECT_TRUE(open.WaitFor("joined 10.77.0.1:7070 as open")) << open.output();
@@ -208,7 +159,7 @@ TEST_F(NamespacesTest, WorkersFindTheirCoordinator) {
 TEST_F(NamespacesTest, ATextGoesOnWithoutAHostWhoseCableIsPulledAndTheHostComesBack) {
   const std::string alone = Ask({"run", model_.path(), "--ids", ids_, "-n", "6000", "--temp", "0", "--ignore-eos", "-q",
                                  "--kv-type", "f32", "--ctx", "16384"});
-  Process run(net_.On(1, Run(6000)));
+  Process run(On(1, Run(6000)));
   std::this_thread::sleep_for(milliseconds(300));
   ASSERT_TRUE(net_.Cable(3, false));
   const auto pulled = std::chrono::steady_clock::now();

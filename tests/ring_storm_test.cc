@@ -1,24 +1,17 @@
 // Strangers who knock at every port of a secured ring while it serves.
-#include <arpa/inet.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <sstream>
 #include <thread>
 
 #include "base/host_port.h"
 #include "base/ring_address.h"
-#include "identity/join_message.h"
-#include "identity/tls_context.h"
-#include "tests/testing/identities.h"
 #include "tests/testing/process_ring.h"
 #include "tests/testing/sanitized.h"
+#include "tests/testing/strangers.h"
 
 namespace gyre {
 namespace {
@@ -56,139 +49,120 @@ uint64_t ResidentKib(pid_t pid) {
   return 0;
 }
 
-// Connects from an address of its own, so that its limits are not the members'.
-int CallFrom(const char* own, const std::string& address) {
-  const auto at = ParseHostPort(address);
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in from{}, to{};
-  from.sin_family = to.sin_family = AF_INET;
-  inet_pton(AF_INET, own, &from.sin_addr);
-  inet_pton(AF_INET, at->host.c_str(), &to.sin_addr);
-  to.sin_port = htons(at->port);
-  const timeval patience{.tv_sec = 0, .tv_usec = 100000};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  if (bind(fd, reinterpret_cast<sockaddr*>(&from), sizeof from) == 0 &&
-      connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) {
-    return fd;
-  }
-  close(fd);
-  return -1;
-}
+// What strangers reach in a process: where they dial, where they join, what reads the UDP port and HTTP.
+const std::vector<std::string> kReached{"ring port", "listener", "join", "udp", "http"};
 
-// One stranger: garbage, silence, cut handshakes, whole ones without and with a wrong certificate.
-class Knocker {
- public:
-  Knocker(std::string address, const KeyAndCertificate& forged, unsigned seed)
-      : address_(std::move(address)),
-        random_(seed),
-        none_(*MakeTlsContext(TlsSide::kClient, kRingProtocol)),
-        wrong_(*MakeTlsContext(TlsSide::kClient, kRingProtocol)) {
-    const auto certificate = *ReadCertificates(forged.certificate);
-    const KeyPtr key = *ReadPrivateKey(forged.key);
-    Must(UseCertificate(wrong_.get(), certificate.front().get(), key.get()));
-  }
-  ~Knocker() {
-    for (int fd : silent_) close(fd);
-  }
-  void Knock() {
-    const int fd = CallFrom("127.0.0.9", address_);
-    if (fd < 0) return;
-    ++knocks_;
-    switch (random_() % 6) {
-      case 0: break;  // silence
-      case 1: SendRandom(fd, 300); break;
-      case 2: Send(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); break;
-      case 3: Send(fd, std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11)); break;  // the begin of a hello
-      case 4: Send(fd, std::string(kJoinPreface)), SendRandom(fd, 100); break;
-      default: {
-        SslPtr ssl(SSL_new((random_() % 2 == 0 ? none_ : wrong_).get()));
-        SSL_set_fd(ssl.get(), fd);
-        SSL_connect(ssl.get());
-        TakeOpenSslError();
-      }
-    }
-    silent_.push_back(fd);
-    if (silent_.size() > 50) {
-      close(silent_.front());
-      silent_.erase(silent_.begin());
+struct Usage {
+  std::vector<double> reached;   // processor seconds of each process so far
+  std::vector<uint64_t> memory;  // KiB
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
+  explicit Usage(const std::vector<pid_t>& processes) {
+    for (const pid_t pid : processes) {
+      reached.push_back(CpuSeconds(pid, kReached));
+      memory.push_back(ResidentKib(pid));
     }
   }
-  int knocks() const { return knocks_; }
-
- private:
-  void Send(int fd, const std::string& bytes) { (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  void SendRandom(int fd, size_t most) {
-    std::string bytes(1 + random_() % most, '\0');
-    for (char& c : bytes) c = static_cast<char>(random_());
-    Send(fd, bytes);
+  // The share of a core that those threads of a process have taken since then.
+  double Since(const Usage& before, size_t process) const {
+    return (reached[process] - before.reached[process]) / std::chrono::duration<double>(at - before.at).count();
   }
-  const std::string address_;
-  std::mt19937 random_;
-  SslContextPtr none_, wrong_;
-  std::vector<int> silent_;
-  int knocks_ = 0;
 };
 
-TEST(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
+class RingStorm : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RingStorm, StrangersAtEveryPortCostLittleAndFailNothing) {
   const char* const asked = std::getenv("GYRE_STORM_SECONDS");
-  const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 3 : 6);
+  const auto length = seconds(asked != nullptr ? std::atoi(asked) : kSanitized ? 2 : 4);
+  const bool over_udp = GetParam() == std::string("udp");
   TinyModelFile model(TinyOptions{.layers = 6});
   TestAuthority authority, other;
-  Ring ring(model.path(), {"--no-local", "--min-workers", "2", "--transport", "tcp", "--identity",
-                           authority.Issue(Role::kCoordinator, "head"), "--cluster-ca", authority.path()});
+  Ring ring(model.path(),
+            {"--no-local", "--min-workers", "2", "--transport", GetParam(), "--http", "127.0.0.1:0", "--identity",
+             authority.Issue(Role::kCoordinator, "head"), "--cluster-ca", authority.path()});
   ring.UseIdentity(authority.IssueOpen(Role::kAdmin, "alice")->current());
   for (const char* name : {"w1", "w2"}) ring.AddNamelessWorker({"--identity", authority.Issue(Role::kWorker, name)});
   ASSERT_TRUE(ring.Serves(2));
-  std::vector<std::string> ports{ring.address()};
+  std::vector<std::string> ports{ring.address(), ring.http()};
+  std::vector<uint16_t> udp_ports;  // of the same numbers, unless somebody else had them
   const auto status = FetchStatus(ring.at());
-  for (const auto& m : status->members()) ports.push_back(TcpPart(m.address()));
+  for (const auto& m : status->members()) {
+    ports.push_back(TcpPart(m.address()));
+    udp_ports.push_back(ParseHostPort(ports.back())->port);
+  }
   const std::vector<pid_t> processes{ring.serve().pid(), ring.worker(0).pid(), ring.worker(1).pid()};
-  // What strangers reach: the ring's port, the listener, joining. gRPC's own threads do its handshakes.
-  const std::vector<std::string> reached{"ring port", "listener", "join"};
+  ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to connections that were closed
   const auto forged = other.Forge("URI:gyre://gyre/worker/w1");
+  Clients clients(ring.at(), 96, 60);
+  clients.WaitForTokens(50);
+  // The thread of UDP works for the ring too, so what it takes without strangers is measured first.
+  const Usage quiet(processes);
+  std::vector<RecordedDatagram> recorded;
+  const DatagramRecorder recorder;
+  if (over_udp && recorder.ok()) {
+    recorded = recorder.Record(5000, seconds(1));
+    EXPECT_GT(recorded.size(), 20u);
+  }
+  std::this_thread::sleep_until(quiet.at + seconds(1));
+  const Usage before(processes);
+
   std::atomic<bool> stop{false};
   std::atomic<int> knocks{0};
+  std::atomic<uint64_t> datagrams{0}, spoofed{0};
   std::vector<std::thread> threads;
-  Clients clients(ring.at(), 96, 60);
-  while (clients.tokens() < 50) std::this_thread::sleep_for(milliseconds(1));
-  std::this_thread::sleep_for(seconds(1));
-  std::vector<double> cpu;
-  std::vector<uint64_t> memory;
-  for (const pid_t pid : processes) {
-    cpu.push_back(CpuSeconds(pid, reached));
-    memory.push_back(ResidentKib(pid));
-  }
-  const auto began = std::chrono::steady_clock::now();
   for (size_t i = 0; i < ports.size(); ++i) {
     threads.emplace_back([&, i] {
       Knocker stranger(ports[i], forged, static_cast<unsigned>(i));
-      while (!stop) stranger.Knock();
+      for (; !stop; std::this_thread::sleep_for(milliseconds(2))) stranger.Knock();
       knocks += stranger.knocks();
+    });
+  }
+  if (over_udp) {
+    threads.emplace_back([&] {
+      DatagramStranger stranger(udp_ports, recorded, 1);
+      for (; !stop; std::this_thread::sleep_for(milliseconds(2))) {
+        for (int i = 0; i < 10; ++i) stranger.SendOne();
+      }
+      datagrams = stranger.sent();
+      spoofed = stranger.spoofed();
+      EXPECT_FALSE(stranger.answered());
     });
   }
   std::this_thread::sleep_for(length);
   // A new client comes in meanwhile.
-  EXPECT_TRUE(FetchStatus(ring.at()).ok());
-  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  double worst = 0;
-  for (size_t i = 0; i < processes.size(); ++i)
-    worst = std::max(worst, (CpuSeconds(processes[i], reached) - cpu[i]) / took);
+  const auto meanwhile = FetchStatus(ring.at());
+  ASSERT_TRUE(meanwhile.ok()) << meanwhile.status();
+  EXPECT_EQ(meanwhile->epoch().number(), status->epoch().number()) << "a link broke: " << ring.serve().output();
+  const Usage after(processes);
   stop = true;
   for (std::thread& t : threads) t.join();
   const uint64_t ended = clients.ended();
   for (const auto& text : clients.Stop()) EXPECT_TRUE(text.status.ok()) << text.status;
-  std::printf("%d knocks in %.1f s, at most %.1f %% of a core, %zu texts\n", knocks.load(), took, 100 * worst,
-              static_cast<size_t>(ended));
+  double worst = 0;
+  for (size_t i = 0; i < processes.size(); ++i) {
+    worst = std::max(worst, after.Since(before, i) - before.Since(quiet, i));
+  }
+  std::printf(
+      "%d knocks, %zu datagrams, %zu of them in others' names, in %.1f s: at most %.1f %% of a core, %zu texts\n",
+      knocks.load(), static_cast<size_t>(datagrams), static_cast<size_t>(spoofed),
+      std::chrono::duration<double>(after.at - before.at).count(), 100 * worst, static_cast<size_t>(ended));
   EXPECT_GT(knocks, 50);
   EXPECT_GT(ended, 0u);
+  if (over_udp) {
+    EXPECT_GT(datagrams, 100u);
+  }
+  if (!recorded.empty()) {
+    EXPECT_GT(spoofed, 20u);
+  }
   if (kSanitized) return;
   EXPECT_LT(worst, 0.1);
   for (size_t i = 0; i < processes.size(); ++i) {
     // A process grows a little by its own work too.
-    EXPECT_LT(ResidentKib(processes[i]), memory[i] + (24u << 10)) << "from " << memory[i] << " KiB";
+    EXPECT_LT(after.memory[i], before.memory[i] + (24u << 10)) << "from " << before.memory[i] << " KiB";
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Carriers, RingStorm, ::testing::Values("tcp", "udp"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace gyre

@@ -200,6 +200,59 @@ TEST(UdpPortTest, LinksGoOnWhileTheirReadersComputeAndWait) {
   closer.join();
 }
 
+// Datagrams of several sizes and addresses in one batch, where the kernel cuts messages into datagrams and where it
+// does not.
+TEST(UdpSocketTest, EveryDatagramOfABatchArrives) {
+  for (const bool kernel_cuts : {true, false}) {
+    const UdpSocket from = *UdpSocket::Open("127.0.0.1:0"), to = *UdpSocket::Open("127.0.0.1:0"),
+                    other = *UdpSocket::Open("127.0.0.1:0");
+    // Without checksums it refuses to cut.
+    const int no_checksums = kernel_cuts ? 0 : 1;
+    ASSERT_EQ(setsockopt(from.fd(), SOL_SOCKET, SO_NO_CHECK, &no_checksums, sizeof no_checksums), 0);
+    std::vector<size_t> sizes(80, 1200);
+    for (size_t more : {700, 1300, 1300, 200, 9, 1200, 40000}) sizes.push_back(more);
+    UdpBatch batch;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto room = batch.Room();
+      ASSERT_FALSE(room.empty());
+      std::fill_n(room.begin(), sizes[i], static_cast<std::byte>(i));
+      batch.Add(sizes[i], testing::LoopbackUdp(to.port()));
+    }
+    batch.Add(77, testing::LoopbackUdp(other.port()));
+    from.Send(batch, [](size_t size) { ADD_FAILURE() << size << " bytes are too large for loopback"; });
+    UdpReceiver receiver;
+    std::vector<size_t> came;
+    const auto take = [&](std::span<std::byte> datagram, const UdpAddress&) {
+      EXPECT_EQ(datagram.front(), static_cast<std::byte>(came.size()));
+      EXPECT_EQ(datagram.back(), datagram.front());
+      came.push_back(datagram.size());
+    };
+    while (receiver.Receive(to, take)) {
+    }
+    EXPECT_EQ(came, sizes) << kernel_cuts;
+    size_t others = 0;
+    receiver.Receive(other, [&](std::span<std::byte> datagram, const UdpAddress&) { others = datagram.size(); });
+    EXPECT_EQ(others, 77u);
+  }
+}
+
+TEST(UdpSocketTest, WhatTheInterfaceDoesNotTakeIsToldAndTheRestArrives) {
+  const UdpSocket from = *UdpSocket::Open("127.0.0.1:0"), to = *UdpSocket::Open("127.0.0.1:0");
+  UdpBatch batch;
+  for (const size_t size : {size_t{1000}, size_t{65520}, size_t{500}}) {
+    ASSERT_FALSE(batch.Room().empty());
+    batch.Add(size, testing::LoopbackUdp(to.port()));
+  }
+  std::vector<size_t> refused, came;
+  from.Send(batch, [&](size_t size) { refused.push_back(size); });
+  UdpReceiver receiver;
+  while (receiver.Receive(to,
+                          [&](std::span<std::byte> datagram, const UdpAddress&) { came.push_back(datagram.size()); })) {
+  }
+  EXPECT_EQ(refused, (std::vector<size_t>{65520}));
+  EXPECT_EQ(came, (std::vector<size_t>{1000, 500}));
+}
+
 TEST(UdpPortTest, StrangersDatagramsChangeNothing) {
   auto a = Open(Transport::kUdp), b = Open(Transport::kUdp);
   Ends ends = Connect(*a, *b, b->address(), Transport::kUdp);

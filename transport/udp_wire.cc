@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kBatchBytes = 256 << 10;
 constexpr size_t kMostSegments = 64, kMostGroup = 65000;
+constexpr size_t kMostMessages = 32;  // of one call
 constexpr int kSocketBuffer = 4 << 20;
 constexpr int kWaitMs = 5;  // for room in the socket
 static_assert(sizeof(sockaddr_in6) == sizeof(UdpAddress::bytes));
@@ -42,6 +43,36 @@ SocketAddress ToSocket(const UdpAddress& address, int family) {
   out.size = sizeof v6;
   return out;
 }
+
+// One message for the kernel, with what it points to.
+struct KernelMessage {
+  // More bytes than a segment are cut into datagrams of that size.
+  void Fill(std::byte* bytes, size_t size, size_t segment) {
+    header = {};
+    part = {.iov_base = bytes, .iov_len = size};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    if (size <= segment) return;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_UDP;
+    c->cmsg_type = UDP_SEGMENT;
+    c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    const auto value = static_cast<uint16_t>(segment);
+    std::memcpy(CMSG_DATA(c), &value, sizeof value);
+  }
+  void To(const SocketAddress& address) {
+    to = address;
+    header.msg_name = &to.at;
+    header.msg_namelen = to.size;
+  }
+
+  msghdr header{};
+  SocketAddress to;
+  iovec part{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
+};
 
 }  // namespace
 
@@ -174,49 +205,62 @@ StatusOr<UdpSocket> UdpSocket::Connect(const UdpAddress& from, const UdpAddress&
   return socket;
 }
 
-// False: `error` says why. `whole`: as one message that the kernel cuts.
-bool UdpSocket::SendGroup(const UdpBatch& batch, const UdpBatch::Group& group, bool whole, int* error) const {
-  SocketAddress to = ToSocket(group.to, family_);
-  const size_t step = whole ? group.bytes : group.segment;
-  for (size_t at = 0; at < group.bytes; at += step) {
-    iovec part{.iov_base = batch.bytes_.get() + group.offset + at, .iov_len = std::min(step, group.bytes - at)};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(uint16_t))> control{};
-    msghdr message{};
-    if (group.to != peer_) {
-      message.msg_name = &to.at;
-      message.msg_namelen = to.size;
+// Sends them in order, many with one call. Returns how many have left; if not all, `error` says why the next one has
+// not.
+size_t UdpSocket::SendPieces(const UdpBatch& batch, std::span<const Piece> pieces, int* error) const {
+  std::array<KernelMessage, kMostMessages> slots;
+  std::array<mmsghdr, kMostMessages> messages;
+  size_t sent = 0;
+  for (int tries = 0; sent < pieces.size();) {
+    const size_t n = std::min(pieces.size() - sent, kMostMessages);
+    for (size_t i = 0; i < n; ++i) {
+      const Piece& piece = pieces[sent + i];
+      slots[i].Fill(batch.bytes_.get() + piece.offset, piece.bytes, piece.segment);
+      if (piece.group->to != peer_) slots[i].To(ToSocket(piece.group->to, family_));
+      messages[i].msg_hdr = slots[i].header;
     }
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (whole && group.count > 1) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_UDP;
-      c->cmsg_type = UDP_SEGMENT;
-      c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-      const auto segment = static_cast<uint16_t>(group.segment);
-      std::memcpy(CMSG_DATA(c), &segment, sizeof segment);
+    const int taken = ::sendmmsg(fd_.get(), messages.data(), static_cast<unsigned>(n), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (taken > 0) {
+      sent += static_cast<size_t>(taken);
+      tries = 0;
+      continue;
     }
-    for (int tries = 0;; ++tries) {
-      if (::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) break;
-      *error = errno;
-      if (errno == EINTR) continue;
-      if ((errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) || tries > 0) return false;
-      pollfd p{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
-      ::poll(&p, 1, kWaitMs);
-    }
+    *error = errno;
+    if (errno == EINTR) continue;
+    if ((errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) || tries++ > 0) break;
+    pollfd p{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
+    ::poll(&p, 1, kWaitMs);
   }
-  return true;
+  return sent;
 }
 
 void UdpSocket::Send(const UdpBatch& batch, const std::function<void(size_t)>& too_large) const {
+  const auto cut = [](Piece whole, std::vector<Piece>* out) {
+    for (const size_t end = whole.offset + whole.bytes; whole.offset < end; whole.offset += whole.segment) {
+      whole.bytes = std::min(whole.segment, end - whole.offset);
+      out->push_back(whole);
+    }
+  };
+  const bool kernel_cuts = *kernel_cuts_;
+  std::vector<Piece> pieces, single;
   for (const UdpBatch::Group& group : batch.groups_) {
+    const Piece whole{.group = &group, .offset = group.offset, .bytes = group.bytes, .segment = group.segment};
+    kernel_cuts ? pieces.push_back(whole) : cut(whole, &pieces);
+  }
+  for (size_t at = 0; at < pieces.size();) {
     int error = 0;
-    if (SendGroup(batch, group, true, &error)) continue;
+    at += SendPieces(batch, std::span(pieces).subspan(at), &error);
+    if (at == pieces.size()) break;
+    const Piece lost = pieces[at];
+    while (at < pieces.size() && pieces[at].group == lost.group) ++at;
     // The device can't cut them (EIO), or not into this size (EINVAL).
-    if (group.count > 1 && (error == EIO || error == EINVAL) && SendGroup(batch, group, false, &error)) continue;
-    if (error == EMSGSIZE || error == EINVAL) too_large(group.segment);
+    if (lost.bytes > lost.segment && (error == EIO || error == EINVAL)) {
+      if (error == EIO) *kernel_cuts_ = false;
+      single.clear();
+      cut(lost, &single);
+      if (SendPieces(batch, single, &error) == single.size()) continue;
+    }
+    if (error == EMSGSIZE || error == EINVAL) too_large(lost.segment);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,12 +65,19 @@ class UdpSocket {
 
  private:
   static StatusOr<UdpSocket> Make(int family);
-  bool SendGroup(const UdpBatch& batch, const UdpBatch::Group& group, bool whole, int* error) const;
+  // What one message has: a group whose datagrams the kernel cuts from it, or one datagram.
+  struct Piece {
+    const UdpBatch::Group* group;
+    size_t offset, bytes, segment;
+  };
+  size_t SendPieces(const UdpBatch& batch, std::span<const Piece> pieces, int* error) const;
 
   Fd fd_;
   uint16_t port_ = 0;
   int family_ = 0;
   UdpAddress peer_;  // of a connected one
+  // False: the device of this socket can't, so datagrams leave one message each, many messages a call.
+  std::shared_ptr<std::atomic<bool>> kernel_cuts_ = std::make_shared<std::atomic<bool>>(true);
 };
 
 // Takes datagrams in, many with one call. One thread.

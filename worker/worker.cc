@@ -2,319 +2,95 @@
 
 #include <pthread.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <utility>
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "worker/wire_rows.h"
-#include "worker/worker_state.h"
+#include "base/mutex.h"
+#include "worker/page_server.h"
+#include "worker/prepared_stage.h"
+#include "worker/stage_loader.h"
+#include "worker/stage_runner.h"
 
 namespace gyre {
 
-namespace {
-
-// A frame that takes longer to come was not there yet when the stage was free.
-constexpr auto kAtOnce = std::chrono::microseconds(50);
-constexpr auto kReadOneByte = std::chrono::nanoseconds(2);
-
-// What the step has cost up to this stage.
-void AddTimes(const FrameHeader& came, Duration computed, bool queued, FrameHeader* goes) {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(computed).count();
-  const auto own = static_cast<uint32_t>(std::clamp<int64_t>(us, 1, UINT32_MAX));
-  goes->computed_us = came.computed_us > UINT32_MAX - own ? UINT32_MAX : came.computed_us + own;
-  goes->slowest_us = std::max(came.slowest_us, own);
-  goes->queued = came.queued || queued;
-}
-
-}  // namespace
-
-// The worker's main loop: jobs between steps, then frames in order.
-void Worker::Impl::Loop() {
-  while (!stopping_) {
-    const bool ran = RunJobs();
-    if (running_ == nullptr || running_->stage == nullptr || broken_) {
-      if (!ran) jobs_.Wait(kNoDeadline);
-      continue;
-    }
-    // Steps and jobs take turns, so that a long copy does not hold steps up.
-    const Deadline asked = Clock::now();
-    StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
-    if (frame.ok()) {
-      queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
-      OnFrame(*frame);
-    } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
-      BreakLinks(frame.status());
-    }
+// The parts of a worker: a runner computes the running stage, a loader prepares the next one, and a page server gives
+// the running stage's pages to other members. Each has threads of its own.
+class Worker::Impl : public StageControl {
+ public:
+  explicit Impl(WorkerOptions options)
+      : options_(std::move(options)),
+        loader_(options_, Calls()),
+        runner_(options_, Calls(),
+                {.take_prepared = [this](Epoch epoch, uint64_t reset) { return loader_.Take(epoch, reset); },
+                 .dispose = [this](std::shared_ptr<PreparedStage> stage) { loader_.Dispose(std::move(stage)); }}),
+        page_server_(options_, {.post = [this](std::function<void()> job) { runner_.Post(std::move(job)); },
+                                .read = [this](PageExport& e) { return runner_.ReadPages(e); },
+                                .check = [this](const std::string& peer, Epoch epoch,
+                                                int layer) { return loader_.CheckPull(peer, epoch, layer); },
+                                .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
+    runner_.Start();
+    loader_.Start();
   }
-  running_ = retired_ = nullptr;
-}
 
-// The jobs that wait, for a twentieth of a step or a few milliseconds: a long step would let copying stand still if
-// each were followed by one job. False: there was none.
-bool Worker::Impl::RunJobs() {
-  slice_end_ = After(std::max(options_.export_slice, last_step_ / 20));
-  bool ran = false;
-  while (auto job = jobs_.TryPop()) {
-    ran = true;
-    (*job)();
-    if (Clock::now() >= slice_end_) break;
+  void Stop() {
+    if (stopped_.exchange(true)) return;
+    runner_.Close();
+    page_server_.Close();
+    loader_.Close();
+    runner_.Join();
+    loader_.Join();
+    page_server_.Join();
   }
-  return ran;
-}
 
-void Worker::Impl::OnFrame(Frame& frame) {
-  // A link carries the frames of one plan; the next plan has links of its own.
-  if (frame.header.epoch != running_->epoch) {
-    ++dropped_;
-    return;
-  }
-  switch (frame.header.kind) {
-    case FrameKind::kTokens:
-    case FrameKind::kHidden: return RunStep(frame);
-    case FrameKind::kLogitsQuestion: return OnQuestion(frame);
-    default: {  // a step that an earlier stage failed, passed on in its place
-      const ByteSpan parts[] = {frame.payload};
-      return Send(frame.header, parts);
-    }
-  }
-}
-
-void Worker::Impl::RunStep(const Frame& frame) {
-  const Status status = CatchExhausted([&] { return TryStep(frame); });
-  if (status.ok()) return;
-  ++step_errors_;
-  encoder_.Reset();
-  EncodeStepError({.stage = static_cast<uint32_t>(running_->stage_index), .message = Message(status)}, &encoder_);
-  const ByteSpan parts[] = {encoder_.bytes()};
-  Send({.kind = FrameKind::kStepError, .epoch = frame.header.epoch, .step = frame.header.step}, parts);
-}
-
-Status Worker::Impl::TryStep(const Frame& frame) {
-  if (hooked_) {
-    std::function<Status()> hook;
-    {
-      MutexLock lock(&mutex_);
-      hook = hook_;
-    }
-    if (hook) GYRE_RETURN_IF_ERROR(hook());
-  }
-  Stage& stage = *running_->stage;
-  const FrameKind expected = stage.parts().first ? FrameKind::kTokens : FrameKind::kHidden;
-  if (frame.header.kind != expected) {
-    return InvalidArgument("a frame of kind {}, this stage takes {}", static_cast<int>(frame.header.kind),
-                           static_cast<int>(expected));
-  }
-  const WireType type = stage.parts().first ? WireType::kI32 : running_->wire;
-  if (frame.header.dtype != type) {
-    return InvalidArgument("rows of {} came, this plan's are {}", WireTypeName(frame.header.dtype), WireTypeName(type));
-  }
-  GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
-  GYRE_RETURN_IF_ERROR(CheckFrameSizes(stage, step.batch, frame.payload.size() - step.rows.size()));
-  answer_.rows.clear();
-  const Deadline start = Clock::now();
-  const bool last = stage.parts().last;
-  ByteSpan rows;
-  try {
-    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_, &layer_clock_));
-  } catch (const OutOfDeviceMemory& e) {
-    return ResourceExhausted("no memory for a step of {} rows: {}", step.batch.TotalRows(), e.what());
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
-  }
-  if (!last) rows = RowsToSend(stage);
-  last_step_ = Clock::now() - start;
-  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
-  ++steps_;
-  FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
-  AddTimes(frame.header, last_step_, queued_, &header);
-  encoder_.Reset();
-  if (last) {
-    EncodeStepAnswer(answer_, &encoder_);
-    header.kind = FrameKind::kAnswer;
-    const ByteSpan parts[] = {encoder_.bytes()};
-    answer_bytes_sent_ += kFrameHeaderBytes + encoder_.bytes().size();
-    Send(header, parts);
-  } else {
-    // The descriptor goes on as it came.
-    header.kind = FrameKind::kHidden;
-    header.dtype = running_->wire;
-    const ByteSpan prefix = ByteSpan(frame.payload).first(frame.payload.size() - step.rows.size());
-    const ByteSpan ids = std::as_bytes(stage.tokens());
-    const ByteSpan parts[] = {prefix, rows, ids};
-    rows_sent_ += header.rows;
-    row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size() + ids.size();
-    Send(header, parts);
-  }
-  Record({.step = static_cast<uint64_t>(header.step),
-          .stage = static_cast<uint32_t>(running_->stage_index),
-          .rows = header.rows,
-          .last = last,
-          .began = start,
-          .computed = last_step_,
-          .sent = Clock::now() - start});
-  return absl::OkStatus();
-}
-
-void Worker::Impl::Record(const StageSpan& span) {
-  MutexLock lock(&mutex_);
-  step_times_.Add(span.computed);
-  if (span.began >= trace_until_) {
-    spans_.clear();  // nobody asks any more
-  } else if (spans_.size() < kMaxTraceSpans) {
-    spans_.push_back(span);
-  }
-}
-
-void Worker::Impl::Trace(Deadline asked) {
-  constexpr Duration kRecord = std::chrono::seconds(5);
-  StageTrace trace{.asked = asked};
-  {
+  const std::string& name() const override { return options_.name; }
+  void SetEventSink(EventSink sink) override {
     MutexLock lock(&mutex_);
-    trace.answered = Clock::now();
-    trace_until_ = trace.answered + kRecord;
-    trace.spans.swap(spans_);
+    sink_ = std::move(sink);
   }
-  Say({}, std::move(trace));
-}
-
-LatencyHistogram Worker::Impl::step_times() {
-  MutexLock lock(&mutex_);
-  return step_times_;
-}
-
-// What a step sends must fit a frame: before anything is computed, and at the first stage already, as one that breaks
-// the link would be sent again after each repair.
-Status Worker::Impl::CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const {
-  const ModelSpec& spec = stage.parts().model->spec();
-  const uint64_t answer = MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim));
-  if (answer > options_.max_payload) {
-    return InvalidArgument(
-        "the answer to a step of {} rows has up to {} bytes, a frame carries {}: ask for the logits of fewer rows at a "
-        "time (--max-rows)",
-        batch.TotalRows(), answer, options_.max_payload);
+  void Prepare(const PrepareRequest& request) override { loader_.Prepare(request); }
+  void Move(Epoch epoch, const std::vector<BlockId>& blocks) override { loader_.Move(epoch, blocks); }
+  void Commit(Epoch epoch) override { runner_.Commit(epoch, loader_.ResetToken()); }
+  void Release(Epoch epoch) override {
+    options_.port->Cancel(epoch);
+    runner_.Release(epoch);
   }
-  if (stage.parts().last) return absl::OkStatus();
-  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.dim)) +
-                       (spec.side_width > 0 ? sizeof(TokenId) : 0),
-                 rows = batch.TotalRows() * row;
-  if (rows + descriptor > options_.max_payload) {
-    return InvalidArgument("the hidden states of a step of {} rows have {} bytes, a frame carries {} (--max-rows)",
-                           batch.TotalRows(), rows + descriptor, options_.max_payload);
+  void Abort(Epoch epoch) override { loader_.Abort(epoch); }
+  void Trace(Deadline asked) override { runner_.Trace(asked); }
+  void Reset() {
+    runner_.Reset();  // first, so that no stage that the loader gives out afterwards begins to run
+    loader_.Reset();
   }
-  return absl::OkStatus();
-}
-
-// The stage's hidden states as they travel; good until the next step.
-ByteSpan Worker::Impl::RowsToSend(const Stage& stage) {
-  if (stage.cut() > 0 && !running_->told_cut) {
-    running_->told_cut = true;
-    Log(LogLevel::kWarn,
-        "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
-        options_.name, running_->epoch.number, WireTypeName(running_->wire), stage.cut());
+  WorkerStats Stats() const {
+    WorkerStats stats = runner_.stats();
+    stats.pages_sent = page_server_.pages_sent();
+    return stats;
   }
-  return stage.rows();
-}
 
-void Worker::Impl::OnQuestion(const Frame& frame) {
-  if (!running_->stage->parts().last) {
-    const ByteSpan parts[] = {frame.payload};
-    return Send(frame.header, parts);
+  const WorkerOptions& options() const { return options_; }
+  StageRunner& runner() { return runner_; }
+  StageLoader& loader() { return loader_; }
+  PageServer& page_server() { return page_server_; }
+
+ private:
+  WorkerCalls Calls() {
+    return {.say = [this](Epoch epoch, decltype(StageEvent::what) what) { Say(epoch, std::move(what)); },
+            .guard = [this](const char* thread, const std::function<void()>& fn) { Guarded(thread, fn); }};
   }
-  StatusOr<LogitsQuestion> question = DecodeLogitsQuestion(frame.payload);
-  if (!question.ok()) {
-    ++dropped_;
-    Log(LogLevel::kWarn, "{}: {}", options_.name, Message(question.status()));
-    return;
-  }
-  StatusOr<LogitsAnswer> answer =
-      CatchExhausted([&]() -> StatusOr<LogitsAnswer> { return running_->stage->Answer(*question); });
-  if (!answer.ok()) {  // no logits: the row is sent again
-    answer = LogitsAnswer{.question = *question, .logits = {}};
-  }
-  encoder_.Reset();
-  EncodeLogitsAnswer(*answer, &encoder_);
-  const ByteSpan parts[] = {encoder_.bytes()};
-  Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch}, parts);
-}
+  void Say(Epoch epoch, decltype(StageEvent::what) what);
+  void Guarded(const char* thread, const std::function<void()>& fn);
+  void Fatal(const Status& why);
 
-void Worker::Impl::Send(FrameHeader header, std::span<const ByteSpan> parts) {
-  {
-    MutexLock lock(&mutex_);
-    sending_ = true;
-  }
-  // The next stage does not read while it computes, and a step may take minutes. A machine that is gone is noticed by
-  // its heartbeats, and the next plan's Commit ends this wait.
-  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(10)));
-  {
-    MutexLock lock(&mutex_);
-    sending_ = false;
-  }
-  if (!status.ok()) BreakLinks(status);
-}
-
-// A stage that loses one link closes the other, so the end travels round the ring to the coordinator.
-void Worker::Impl::BreakLinks(const Status& why) {
-  if (!stopping_)
-    Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
-  running_->in->Close();
-  running_->out->Close();
-  broken_ = true;
-}
-
-Worker::Impl::Impl(WorkerOptions options)
-    : options_(std::move(options)),
-      page_server_(options_, {.post = [this](std::function<void()> job) { Post(std::move(job)); },
-                              .read = [this](PageExport& e) { return ReadPages(e); },
-                              .check = [this](const std::string& peer, Epoch epoch,
-                                              int layer) { return CheckPull(peer, epoch, layer); },
-                              .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
-  stage_thread_ = std::thread([this] { Guarded("stage", [this] { Loop(); }); });
-  loader_thread_ = std::thread([this] { Guarded("loader", [this] { LoadLoop(); }); });
-}
-
-void Worker::Impl::Stop() {
-  if (stopping_.exchange(true)) return;
-  loads_.Close();
-  Post([] {});
-  std::optional<Epoch> asked;
-  {
-    MutexLock lock(&mutex_);
-    if (running_out_ != nullptr) running_out_->Close();
-    asked = asked_;
-  }
-  page_server_.Close();
-  // The loader may wait for a neighbour.
-  if (asked) options_.port->Cancel(*asked);
-  stage_thread_.join();
-  loader_thread_.join();
-  page_server_.Join();
-}
-
-// The edge of a thread: no exception leaves it, and none goes unnoticed.
-void Worker::Impl::Guarded(const char* what, const std::function<void()>& fn) {
-  pthread_setname_np(pthread_self(), (std::string(what) + " " + options_.name).substr(0, 15).c_str());
-  try {
-    return fn();
-  } catch (const std::exception& e) {
-    Fatal(Internal("{}: the {} thread ended by an exception: {}", options_.name, what, e.what()));
-  } catch (...) {
-    Fatal(Internal("{}: the {} thread ended by an unknown exception", options_.name, what));
-  }
-}
-
-void Worker::Impl::Fatal(const Status& why) {
-  LogLine(LogLevel::kError, Message(why));
-  if (!options_.on_fatal) std::_Exit(1);
-  options_.on_fatal(why);
-  MutexLock lock(&mutex_);
-  if (running_out_ != nullptr) running_out_->Close();
-}
-
-void Worker::Impl::SetEventSink(EventSink sink) {
-  MutexLock lock(&mutex_);
-  sink_ = std::move(sink);
-}
+  const WorkerOptions options_;
+  std::atomic<bool> stopped_{false};
+  Mutex mutex_;
+  EventSink sink_ GYRE_GUARDED_BY(mutex_);
+  StageLoader loader_;
+  StageRunner runner_;
+  PageServer page_server_;
+};
 
 void Worker::Impl::Say(Epoch epoch, decltype(StageEvent::what) what) {
   EventSink sink;
@@ -325,70 +101,62 @@ void Worker::Impl::Say(Epoch epoch, decltype(StageEvent::what) what) {
   if (sink) sink({.worker = options_.name, .epoch = epoch, .what = std::move(what)});
 }
 
-double Worker::Impl::TakeBusyShare() {
-  MutexLock lock(&mutex_);
-  const Deadline now = Clock::now();
-  const Duration spent = busy() - shown_busy_, wall = now - shown_at_;
-  shown_busy_ += spent;
-  shown_at_ = now;
-  return wall.count() > 0 ? static_cast<double>(spent.count()) / static_cast<double>(wall.count()) : 0;
+void Worker::Impl::Guarded(const char* thread, const std::function<void()>& fn) {
+  pthread_setname_np(pthread_self(), (std::string(thread) + " " + options_.name).substr(0, 15).c_str());
+  try {
+    return fn();
+  } catch (const std::exception& e) {
+    Fatal(Internal("{}: the {} thread ended by an exception: {}", options_.name, thread, e.what()));
+  } catch (...) {
+    Fatal(Internal("{}: the {} thread ended by an unknown exception", options_.name, thread));
+  }
 }
 
-std::shared_ptr<Link> Worker::Impl::RunningOut() {
-  MutexLock lock(&mutex_);
-  return running_out_;
-}
-
-void Worker::Impl::SetFaultHook(std::function<Status()> hook) {
-  MutexLock lock(&mutex_);
-  hook_ = std::move(hook);
-  hooked_ = hook_ != nullptr;
-}
-
-void Worker::Impl::BreakRunning() {
-  Post([this] {
-    if (running_ != nullptr && running_->stage != nullptr) BreakLinks(Unavailable("as the test asked"));
-  });
+void Worker::Impl::Fatal(const Status& why) {
+  LogLine(LogLevel::kError, Message(why));
+  if (!options_.on_fatal) std::_Exit(1);
+  options_.on_fatal(why);
+  runner_.CloseOut();
 }
 
 Worker::Worker(WorkerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Worker::~Worker() { impl_->Stop(); }
 StageControl& Worker::control() { return *impl_; }
-void Worker::ServeBulk(std::unique_ptr<Link> link) { impl_->ServeBulk(std::move(link)); }
-void Worker::AwaitTakeover() { impl_->AwaitTakeover(); }
-LayerRange Worker::running_layers() const { return impl_->running_layers(); }
+void Worker::ServeBulk(std::unique_ptr<Link> link) { impl_->page_server().Serve(std::move(link)); }
+void Worker::AwaitTakeover() { impl_->loader().AwaitTakeover(); }
+LayerRange Worker::running_layers() const { return impl_->loader().running_layers(); }
 void Worker::Reset() { impl_->Reset(); }
 int Worker::threads() const { return impl_->options().threads; }
-WorkerStats Worker::stats() const { return impl_->stats(); }
-Duration Worker::busy_time() const { return impl_->busy(); }
+WorkerStats Worker::stats() const { return impl_->Stats(); }
+Duration Worker::busy_time() const { return impl_->runner().busy(); }
 MemberLoad Worker::TakeLoad() {
-  const WorkerStats stats = impl_->stats();
-  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->busy());
-  const std::shared_ptr<Link> out = impl_->RunningOut();
-  const LayerClock::Reading layer = impl_->layer_clock().Read();
+  const WorkerStats stats = impl_->Stats();
+  const auto busy = std::chrono::duration_cast<std::chrono::microseconds>(impl_->runner().busy());
+  const std::shared_ptr<Link> out = impl_->runner().RunningOut();
+  const LayerClock::Reading layer = impl_->runner().layer_clock().Read();
   const auto micros = [](Duration d) {
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
   };
   const Duration round_trip = out == nullptr ? Duration{} : out->RoundTrip().value_or(Duration{});
   return {
-      .busy = impl_->TakeBusyShare(),
+      .busy = impl_->runner().TakeBusyShare(),
       .steps = stats.steps,
       .resident_bytes = ResidentBytes(),
       .busy_us = static_cast<uint64_t>(busy.count()),
       .rows_sent = stats.rows_sent,
       .row_bytes_sent = stats.row_bytes_sent,
       .round_trip_us = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(round_trip).count()),
-      .answer_bytes_sent = impl_->answer_bytes(),
-      .step_times = impl_->step_times(),
+      .answer_bytes_sent = impl_->runner().answer_bytes(),
+      .step_times = impl_->runner().step_times(),
       .transport = out == nullptr ? Transport::kAuto : out->transport(),
       .in_layer_us = micros(layer.in_layer),
       .layer_estimate_us = micros(layer.estimate)};
 }
-size_t Worker::weight_bytes() const { return impl_->weight_bytes(); }
-void Worker::SetFaultHook(std::function<Status()> hook) { impl_->SetFaultHook(std::move(hook)); }
-void Worker::SkipCopyingForTest() { impl_->SkipCopying(); }
-void Worker::OnStageThread(std::function<void()> fn) { impl_->Post(std::move(fn)); }
-void Worker::BreakLinksForTest() { impl_->BreakRunning(); }
+size_t Worker::weight_bytes() const { return impl_->runner().weight_bytes(); }
+void Worker::SetFaultHook(std::function<Status()> hook) { impl_->runner().SetFaultHook(std::move(hook)); }
+void Worker::SkipCopyingForTest() { impl_->loader().SkipCopying(); }
+void Worker::OnStageThread(std::function<void()> fn) { impl_->runner().Post(std::move(fn)); }
+void Worker::BreakLinksForTest() { impl_->runner().BreakRunning(); }
 void Worker::Stop() { impl_->Stop(); }
 
 }  // namespace gyre

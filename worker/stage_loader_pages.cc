@@ -1,16 +1,13 @@
-// KV pages between workers: those that the prepared stage's loader pulls, and those that the running stage gives.
-#include <algorithm>
-#include <future>
+// KV pages that the prepared stage pulls from other members.
+#include <chrono>
+#include <utility>
 
-#include "base/log.h"
-#include "worker/settle.h"
-#include "worker/worker_state.h"
+#include "worker/catch_exhausted.h"
+#include "worker/stage_loader.h"
 
 namespace gyre {
 
-using std::chrono::milliseconds;
-
-Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared& prepared) {
+Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedStage& prepared) {
   copying_ = {.epoch = request.plan.epoch, .queue = options_.device->NewBackend(), .pullers = {}};
   next_word_ = After(std::chrono::seconds(1));
   const StageParts& parts = prepared.stage->parts();
@@ -47,13 +44,13 @@ Status Worker::Impl::StartCopying(const PrepareRequest& request, const Prepared&
   return absl::OkStatus();
 }
 
-StatusOr<uint64_t> Worker::Impl::CopyRound(const std::vector<BlockId>* blocks) {
+StatusOr<uint64_t> StageLoader::CopyRound(const std::vector<BlockId>* blocks) {
   uint64_t pages = 0;
   // A long round is no silence for the coordinator.
   auto cancelled = [this] {
     if (Clock::now() >= next_word_) {
       next_word_ = After(std::chrono::seconds(1));
-      Say(copying_.epoch, progress_);
+      worker_.say(copying_.epoch, progress_);
     }
     return Aborted(copying_.epoch);
   };
@@ -64,7 +61,7 @@ StatusOr<uint64_t> Worker::Impl::CopyRound(const std::vector<BlockId>* blocks) {
   return pages;
 }
 
-void Worker::Impl::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
+void StageLoader::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   {
     MutexLock lock(&mutex_);
     if (prepared_ == nullptr || prepared_->epoch != epoch) return;
@@ -73,7 +70,7 @@ void Worker::Impl::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   StatusOr<uint64_t> last = CatchExhausted([&] { return CopyRound(&blocks); });
   if (!last.ok()) {
     copying_ = {};
-    return Say(epoch, StageFault{last.status()});
+    return worker_.say(epoch, StageFault{last.status()});
   }
   moved.last_pages = *last;
   for (auto& puller : copying_.pullers) {
@@ -81,10 +78,10 @@ void Worker::Impl::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
     moved.bytes += puller->bytes();
   }
   copying_ = {};
-  Say(epoch, moved);
+  worker_.say(epoch, moved);
 }
 
-Status Worker::Impl::CheckPull(const std::string& peer, Epoch epoch, int layer) {
+Status StageLoader::CheckPull(const std::string& peer, Epoch epoch, int layer) {
   MutexLock lock(&mutex_);
   if (asked_ == epoch && aborted_ != epoch) {
     for (const StagePlan& stage : asked_stages_) {
@@ -92,34 +89,6 @@ Status Worker::Impl::CheckPull(const std::string& peer, Epoch epoch, int layer) 
     }
   }
   return FailedPrecondition("plan {} does not give layer {} to {}", epoch.number, layer, peer);
-}
-
-// One answer at least, and more while there is time before the next step.
-Status Worker::Impl::ReadPages(PageExport& e) {
-  const auto index = static_cast<int>(e.request.layer);
-  if (running_ == nullptr || running_->stage == nullptr || index < running_->stage->parts().range.begin ||
-      index >= running_->stage->parts().range.end) {
-    return FailedPrecondition("{} does not run layer {}", options_.name, index);
-  }
-  const StageParts& parts = running_->stage->parts();
-  const Layer& layer = *parts.layers[static_cast<size_t>(index - parts.range.begin)];
-  if (layer.pages == nullptr) return FailedPrecondition("layer {} has no pages", index);
-  const uint64_t most = std::min(e.request.max_bytes, kPullBytes);
-  uint64_t bytes = 0;
-  for (PullPages request = e.request;;) {
-    PageExport::Answer answer;
-    const SettleOnError settle(*running_->queue);
-    GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data, *running_->queue));
-    running_->queue->Finish();
-    bytes += answer.data.size();
-    const BlockId next = answer.pages.next;
-    const bool more = next != kNoBlock && bytes < most && Clock::now() < slice_end_;
-    if (more) answer.pages.next = kMoreFollows;
-    e.answers.push_back(std::move(answer));
-    if (!more) return absl::OkStatus();
-    request.from = next;
-    request.check.clear();
-  }
 }
 
 }  // namespace gyre

@@ -1,0 +1,398 @@
+#include "worker/stage_runner.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/log.h"
+#include "worker/catch_exhausted.h"
+#include "worker/migration.h"
+#include "worker/settle.h"
+#include "worker/wire_rows.h"
+
+namespace gyre {
+
+namespace {
+
+// A frame that takes longer to come was not there yet when the stage was free.
+constexpr auto kAtOnce = std::chrono::microseconds(50);
+constexpr auto kReadOneByte = std::chrono::nanoseconds(2);
+
+// Adds this stage's time to those of the stages before.
+void AddTimes(const FrameHeader& came, Duration computed, bool queued, FrameHeader* goes) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(computed).count();
+  const auto own = static_cast<uint32_t>(std::clamp<int64_t>(us, 1, UINT32_MAX));
+  goes->computed_us = came.computed_us > UINT32_MAX - own ? UINT32_MAX : came.computed_us + own;
+  goes->slowest_us = std::max(came.slowest_us, own);
+  goes->queued = came.queued || queued;
+}
+
+}  // namespace
+
+void StageRunner::Start() {
+  thread_ = std::thread([this] { worker_.guard("stage", [this] { Loop(); }); });
+}
+
+void StageRunner::Close() {
+  stopping_ = true;
+  Post([] {});
+  CloseOut();
+}
+
+void StageRunner::CloseOut() {
+  MutexLock lock(&mutex_);
+  if (running_out_ != nullptr) running_out_->Close();
+}
+
+// The worker's main loop: jobs between steps, then frames in order.
+void StageRunner::Loop() {
+  while (!stopping_) {
+    const bool ran = RunJobs();
+    if (running_ == nullptr || running_->stage == nullptr || broken_) {
+      if (!ran) jobs_.Wait(kNoDeadline);
+      continue;
+    }
+    // Steps and jobs take turns, so that a long copy does not hold steps up.
+    const Deadline asked = Clock::now();
+    StatusOr<Frame> frame = jobs_.Recv(*running_->in, kNoDeadline, LinkInbox::IfCommands::kLook);
+    if (frame.ok()) {
+      queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
+      OnFrame(*frame);
+    } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
+      BreakLinks(frame.status());
+    }
+  }
+  running_ = retired_ = nullptr;
+}
+
+// The jobs that wait, for a twentieth of a step or a few milliseconds: a long step would let copying stand still if
+// each were followed by one job. False: there was none.
+bool StageRunner::RunJobs() {
+  slice_end_ = After(std::max(options_.export_slice, last_step_ / 20));
+  bool ran = false;
+  while (auto job = jobs_.TryPop()) {
+    ran = true;
+    (*job)();
+    if (Clock::now() >= slice_end_) break;
+  }
+  return ran;
+}
+
+void StageRunner::OnFrame(Frame& frame) {
+  // A link carries the frames of one plan; the next plan has links of its own.
+  if (frame.header.epoch != running_->epoch) {
+    ++dropped_;
+    return;
+  }
+  switch (frame.header.kind) {
+    case FrameKind::kTokens:
+    case FrameKind::kHidden: return RunStep(frame);
+    case FrameKind::kLogitsQuestion: return OnQuestion(frame);
+    default: {  // a step that an earlier stage failed, passed on in its place
+      const ByteSpan parts[] = {frame.payload};
+      return Send(frame.header, parts);
+    }
+  }
+}
+
+void StageRunner::RunStep(const Frame& frame) {
+  const Status status = CatchExhausted([&] { return TryStep(frame); });
+  if (status.ok()) return;
+  ++step_errors_;
+  encoder_.Reset();
+  EncodeStepError({.stage = static_cast<uint32_t>(running_->stage_index), .message = Message(status)}, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes()};
+  Send({.kind = FrameKind::kStepError, .epoch = frame.header.epoch, .step = frame.header.step}, parts);
+}
+
+Status StageRunner::TryStep(const Frame& frame) {
+  if (hooked_) {
+    std::function<Status()> hook;
+    {
+      MutexLock lock(&mutex_);
+      hook = hook_;
+    }
+    if (hook) GYRE_RETURN_IF_ERROR(hook());
+  }
+  Stage& stage = *running_->stage;
+  const FrameKind expected = stage.parts().first ? FrameKind::kTokens : FrameKind::kHidden;
+  if (frame.header.kind != expected) {
+    return InvalidArgument("a frame of kind {}, this stage takes {}", static_cast<int>(frame.header.kind),
+                           static_cast<int>(expected));
+  }
+  const WireType type = stage.parts().first ? WireType::kI32 : running_->wire;
+  if (frame.header.dtype != type) {
+    return InvalidArgument("rows of {} came, this plan's are {}", WireTypeName(frame.header.dtype), WireTypeName(type));
+  }
+  GYRE_ASSIGN_OR_RETURN(const StepPayload step, DecodeStepPayload(frame.payload, stage.input_width()));
+  GYRE_RETURN_IF_ERROR(CheckFrameSizes(stage, step.batch, frame.payload.size() - step.rows.size()));
+  answer_.rows.clear();
+  const Deadline start = Clock::now();
+  const bool last = stage.parts().last;
+  ByteSpan rows;
+  try {
+    GYRE_RETURN_IF_ERROR(stage.Run(step.batch, step.rows, ++step_count_, &answer_, &layer_clock_));
+  } catch (const OutOfDeviceMemory& e) {
+    return ResourceExhausted("no memory for a step of {} rows: {}", step.batch.TotalRows(), e.what());
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("no memory for a step of {} rows", step.batch.TotalRows());
+  }
+  if (!last) rows = RowsToSend(stage);
+  last_step_ = Clock::now() - start;
+  busy_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(last_step_).count());
+  ++steps_;
+  FrameHeader header{.epoch = frame.header.epoch, .step = frame.header.step, .rows = step.batch.TotalRows()};
+  AddTimes(frame.header, last_step_, queued_, &header);
+  encoder_.Reset();
+  if (last) {
+    EncodeStepAnswer(answer_, &encoder_);
+    header.kind = FrameKind::kAnswer;
+    const ByteSpan parts[] = {encoder_.bytes()};
+    answer_bytes_sent_ += kFrameHeaderBytes + encoder_.bytes().size();
+    Send(header, parts);
+  } else {
+    // The descriptor goes on as it came.
+    header.kind = FrameKind::kHidden;
+    header.dtype = running_->wire;
+    const ByteSpan prefix = ByteSpan(frame.payload).first(frame.payload.size() - step.rows.size());
+    const ByteSpan ids = std::as_bytes(stage.tokens());
+    const ByteSpan parts[] = {prefix, rows, ids};
+    rows_sent_ += header.rows;
+    row_bytes_sent_ += kFrameHeaderBytes + prefix.size() + rows.size() + ids.size();
+    Send(header, parts);
+  }
+  Record({.step = static_cast<uint64_t>(header.step),
+          .stage = static_cast<uint32_t>(running_->stage_index),
+          .rows = header.rows,
+          .last = last,
+          .began = start,
+          .computed = last_step_,
+          .sent = Clock::now() - start});
+  return absl::OkStatus();
+}
+
+void StageRunner::Record(const StageSpan& span) {
+  MutexLock lock(&mutex_);
+  step_times_.Add(span.computed);
+  if (span.began >= trace_until_) {
+    spans_.clear();  // nobody asks any more
+  } else if (spans_.size() < kMaxTraceSpans) {
+    spans_.push_back(span);
+  }
+}
+
+void StageRunner::Trace(Deadline asked) {
+  constexpr Duration kRecord = std::chrono::seconds(5);
+  StageTrace trace{.asked = asked};
+  {
+    MutexLock lock(&mutex_);
+    trace.answered = Clock::now();
+    trace_until_ = trace.answered + kRecord;
+    trace.spans.swap(spans_);
+  }
+  worker_.say({}, std::move(trace));
+}
+
+LatencyHistogram StageRunner::step_times() {
+  MutexLock lock(&mutex_);
+  return step_times_;
+}
+
+// What a step sends must fit a frame: before anything is computed, and at the first stage already, as one that breaks
+// the link would be sent again after each repair.
+Status StageRunner::CheckFrameSizes(const Stage& stage, const StepBatch& batch, size_t descriptor) const {
+  const ModelSpec& spec = stage.parts().model->spec();
+  const uint64_t answer = MaxAnswerBytes(batch, static_cast<size_t>(spec.vocab), static_cast<size_t>(spec.dim));
+  if (answer > options_.max_payload) {
+    return InvalidArgument(
+        "the answer to a step of {} rows has up to {} bytes, a frame carries {}: ask for the logits of fewer rows at a "
+        "time (--max-rows)",
+        batch.TotalRows(), answer, options_.max_payload);
+  }
+  if (stage.parts().last) return absl::OkStatus();
+  const uint64_t row = WireRowBytes(running_->wire, static_cast<size_t>(spec.dim)) +
+                       (spec.side_width > 0 ? sizeof(TokenId) : 0),
+                 rows = batch.TotalRows() * row;
+  if (rows + descriptor > options_.max_payload) {
+    return InvalidArgument("the hidden states of a step of {} rows have {} bytes, a frame carries {} (--max-rows)",
+                           batch.TotalRows(), rows + descriptor, options_.max_payload);
+  }
+  return absl::OkStatus();
+}
+
+// The stage's hidden states as they travel; good until the next step.
+ByteSpan StageRunner::RowsToSend(const Stage& stage) {
+  if (stage.cut() > 0 && !running_->told_cut) {
+    running_->told_cut = true;
+    Log(LogLevel::kWarn,
+        "{}: activations of plan {} are beyond what {} holds and are cut to it ({} in one step); --wire f32 has room",
+        options_.name, running_->epoch.number, WireTypeName(running_->wire), stage.cut());
+  }
+  return stage.rows();
+}
+
+void StageRunner::OnQuestion(const Frame& frame) {
+  if (!running_->stage->parts().last) {
+    const ByteSpan parts[] = {frame.payload};
+    return Send(frame.header, parts);
+  }
+  StatusOr<LogitsQuestion> question = DecodeLogitsQuestion(frame.payload);
+  if (!question.ok()) {
+    ++dropped_;
+    Log(LogLevel::kWarn, "{}: {}", options_.name, Message(question.status()));
+    return;
+  }
+  StatusOr<LogitsAnswer> answer =
+      CatchExhausted([&]() -> StatusOr<LogitsAnswer> { return running_->stage->Answer(*question); });
+  if (!answer.ok()) {  // no logits: the row is sent again
+    answer = LogitsAnswer{.question = *question, .logits = {}};
+  }
+  encoder_.Reset();
+  EncodeLogitsAnswer(*answer, &encoder_);
+  const ByteSpan parts[] = {encoder_.bytes()};
+  Send({.kind = FrameKind::kLogitsAnswer, .epoch = frame.header.epoch}, parts);
+}
+
+void StageRunner::Send(FrameHeader header, std::span<const ByteSpan> parts) {
+  {
+    MutexLock lock(&mutex_);
+    sending_ = true;
+  }
+  // The next stage does not read while it computes, and a step may take minutes. A machine that is gone is noticed by
+  // its heartbeats, and the next plan's Commit ends this wait.
+  const Status status = running_->out->Send(header, parts, After(std::chrono::minutes(10)));
+  {
+    MutexLock lock(&mutex_);
+    sending_ = false;
+  }
+  if (!status.ok()) BreakLinks(status);
+}
+
+// A stage that loses one link closes the other, so the end travels round the ring to the coordinator.
+void StageRunner::BreakLinks(const Status& why) {
+  if (!stopping_)
+    Log(LogLevel::kInfo, "{}: a link of plan {} ended: {}", options_.name, running_->epoch.number, Message(why));
+  running_->in->Close();
+  running_->out->Close();
+  broken_ = true;
+}
+
+double StageRunner::TakeBusyShare() {
+  MutexLock lock(&mutex_);
+  const Deadline now = Clock::now();
+  const Duration spent = busy() - shown_busy_, wall = now - shown_at_;
+  shown_busy_ += spent;
+  shown_at_ = now;
+  return wall.count() > 0 ? static_cast<double>(spent.count()) / static_cast<double>(wall.count()) : 0;
+}
+
+std::shared_ptr<Link> StageRunner::RunningOut() {
+  MutexLock lock(&mutex_);
+  return running_out_;
+}
+
+void StageRunner::SetFaultHook(std::function<Status()> hook) {
+  MutexLock lock(&mutex_);
+  hook_ = std::move(hook);
+  hooked_ = hook_ != nullptr;
+}
+
+void StageRunner::BreakRunning() {
+  Post([this] {
+    if (running_ != nullptr && running_->stage != nullptr) BreakLinks(Unavailable("as the test asked"));
+  });
+}
+
+void StageRunner::Commit(Epoch epoch, uint64_t reset) {
+  uint64_t own_reset = 0;
+  {
+    MutexLock lock(&mutex_);
+    own_reset = resets_;
+    // All steps have landed, or their ring is given up: a Send that still waits is for a stage that is gone.
+    if (sending_ && running_out_ != nullptr) running_out_->Close();
+  }
+  Post([this, epoch, reset, own_reset] { OnCommit(epoch, reset, own_reset); });
+}
+
+void StageRunner::Reset() {
+  {
+    MutexLock lock(&mutex_);
+    ++resets_;
+    if (running_out_ != nullptr) running_out_->Close();
+    running_out_ = nullptr;
+  }
+  Post([this] {
+    Retire();
+    retired_ = std::move(running_);
+    running_ = nullptr;
+    broken_ = false;
+    Retire();
+    weight_bytes_ = 0;
+  });
+}
+
+void StageRunner::Release(Epoch epoch) {
+  Post([this, epoch] {
+    if (running_ == nullptr || running_->epoch == epoch) Retire();
+  });
+}
+
+void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
+  std::shared_ptr<PreparedStage> prepared = loader_.take_prepared(epoch, reset);
+  bool lost = false;  // the coordinator that asked: nothing of its term may stay
+  {
+    MutexLock lock(&mutex_);
+    lost = own_reset != resets_;
+    if (!lost && prepared != nullptr) running_out_ = prepared->out;
+  }
+  if (lost) return loader_.dispose(std::move(prepared));
+  if (prepared == nullptr) {
+    return worker_.say(epoch,
+                       StageFault{FailedPrecondition("commit of plan {}, which is not prepared here", epoch.number)});
+  }
+  Retire();
+  retired_ = std::move(running_);
+  running_ = std::move(prepared);
+  broken_ = false;
+  size_t bytes = 0;
+  if (running_->stage) {
+    for (const auto& layer : running_->stage->parts().layers) bytes += layer->weight_bytes();
+    if (running_->stage->parts().last) bytes += running_->stage->parts().ends.output->bytes;
+  }
+  weight_bytes_ = bytes;
+  worker_.say(epoch, StageCommitted{});
+}
+
+void StageRunner::Retire() {
+  if (retired_ != nullptr) loader_.dispose(std::exchange(retired_, nullptr));
+}
+
+// One answer at least, and more while there is time before the next step.
+Status StageRunner::ReadPages(PageExport& e) {
+  const auto index = static_cast<int>(e.request.layer);
+  if (running_ == nullptr || running_->stage == nullptr || index < running_->stage->parts().range.begin ||
+      index >= running_->stage->parts().range.end) {
+    return FailedPrecondition("{} does not run layer {}", options_.name, index);
+  }
+  const StageParts& parts = running_->stage->parts();
+  const Layer& layer = *parts.layers[static_cast<size_t>(index - parts.range.begin)];
+  if (layer.pages == nullptr) return FailedPrecondition("layer {} has no pages", index);
+  const uint64_t most = std::min(e.request.max_bytes, kPullBytes);
+  uint64_t bytes = 0;
+  for (PullPages request = e.request;;) {
+    PageExport::Answer answer;
+    const SettleOnError settle(*running_->queue);
+    GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data, *running_->queue));
+    running_->queue->Finish();
+    bytes += answer.data.size();
+    const BlockId next = answer.pages.next;
+    const bool more = next != kNoBlock && bytes < most && Clock::now() < slice_end_;
+    if (more) answer.pages.next = kMoreFollows;
+    e.answers.push_back(std::move(answer));
+    if (!more) return absl::OkStatus();
+    request.from = next;
+    request.check.clear();
+  }
+}
+
+}  // namespace gyre
