@@ -84,7 +84,7 @@ bool ShowsKeys(const HttpOptions& options, const HostPort& at) {
 StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options, const HostPort& at) {
   std::unique_ptr<HttpFront> front(new HttpFront(options));
   http::Router router;
-  http::AddLoadingRoutes(router, "the model is loading; try again later");
+  http::AddLoadingRoutes(router, "loading", "the model is loading; try again later");
   http::ServerOptions server_options = ServerOptionsOf(options, at);
   server_options.on_request = [&counts = front->request_counts_](const http::RequestRecord& r) { counts.Add(r); };
   GYRE_ASSIGN_OR_RETURN(front->server_, http::HttpServer::Open(std::move(server_options), std::move(router)));
@@ -101,7 +101,7 @@ StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(const HttpOptions& options,
 
 void HttpFront::StandBy(const std::string& why) {
   http::Router router;
-  http::AddLoadingRoutes(router, why);
+  http::AddLoadingRoutes(router, why, why);
   server_->SetRouter(std::move(router));
 }
 

@@ -56,9 +56,9 @@ void AddHealthRoutes(Router& router, ApiContext& context) {
   AddReady(router, [&context] { return context.ready ? context.ready() : absl::OkStatus(); });
 }
 
-void AddLoadingRoutes(Router& router, const std::string& why) {
+void AddLoadingRoutes(Router& router, const std::string& reason, const std::string& why) {
   AddHealth(router);
-  AddReady(router, [why] { return Unavailable("{}", why); });
+  AddReady(router, [reason] { return Unavailable("{}", reason); });
   for (const char* method : {"GET", "POST"}) {
     for (const bool anthropic : {true, false}) {
       const ApiStyle style = anthropic ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;

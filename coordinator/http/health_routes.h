@@ -11,7 +11,8 @@ namespace gyre::http {
 // The context outlives the router.
 void AddHealthRoutes(Router& router, ApiContext& context);
 
-// While the model loads or the coordinator stands by: /health answers, and everything else is 503 with `why`.
-void AddLoadingRoutes(Router& router, const std::string& why);
+// While the model loads or the coordinator stands by: /health answers, and everything else is 503: /ready
+// with `reason`, the others with the sentence `why`.
+void AddLoadingRoutes(Router& router, const std::string& reason, const std::string& why);
 
 }  // namespace gyre::http
