@@ -18,7 +18,7 @@ void LimitActiveWaiting(char** argv) {
 #endif
   if (getauxval(AT_SECURE) != 0) return;  // with rights of another's: nothing is started by a path that could change
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  constexpr double kNanoseconds = 20'000;
+  [[maybe_unused]] constexpr double kNanoseconds = 20'000;
   long looks = 20'000;
 #if defined(__x86_64__)
   // A look is a `pause`: 10 cycles on one processor, 140 on another.

@@ -4,10 +4,9 @@ set(CPACK_PACKAGE_NAME gyre)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_CONTACT "Gyre <gyre@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "inference of large language models on a ring of machines")
-set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "inference of large language models on a ring of machines
- Each machine computes some of a model's layers. Layers move between machines
- while texts are written, and texts outlive the loss of a machine. Clients speak
- OpenAI's API, Anthropic's or gRPC.")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION " Each machine computes some of a model's layers. Layers move between machines
+ while texts are written, and texts outlive the loss of a machine. Clients
+ speak OpenAI's API, Anthropic's or gRPC.")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_STRIP_FILES ON)

@@ -289,9 +289,9 @@ Status Node::Run() {
       if (coordinators_.Next(answer.leader)) continue;
       if (!std::exchange(waiting, true)) {
         const bool several = coordinators_.several();
-        Say(several
-                ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_, WhyNotReached(status))
-                : fmt::format("waiting for the coordinator at {}: {}", at_, WhyNotReached(status)));
+        Say(several ? fmt::format("waiting for a coordinator that leads, at {}; {}: {}", options_.join, at_,
+                                  WhyNotReached(status))
+                    : fmt::format("waiting for the coordinator at {}: {}", at_, WhyNotReached(status)));
       }
       Sleep(milliseconds(500));
       continue;
