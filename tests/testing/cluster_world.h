@@ -432,9 +432,9 @@ class ClusterWorld {
     probes.push_back("");
     StageProbed probed;
     for (const WeightSource& peer : a.peers) {
-      if (links.count(peer.name) == 0) probed.links.push_back({.to = peer.name, .failure = ""});
+      const auto it = links.find(peer.name);
+      probed.links.push_back(it != links.end() ? it->second : LinkSpeed{.to = peer.name, .failure = ""});
     }
-    for (const auto& [to, link] : links) probed.links.push_back(link);
     After(std::chrono::milliseconds(1), [this, probed] { Do(state_.Probed(probed, now_)); });
   }
 
