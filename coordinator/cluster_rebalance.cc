@@ -51,6 +51,16 @@ HopSpeed ClusterState::HopBetween(const Member* from, const Member* to) const {
   const LinkSpeed* const pulled = known(to, from);  // where the bytes took this way
   HopSpeed hop;
   hop.reached = dialed == nullptr || dialed->failure.empty();
+  if (there(from) && dialed == nullptr) {
+    // Until the coordinator has measured: whom no worker reaches, it does not reach either.
+    bool tried = false, found = false;
+    for (const auto& [name, m] : members_) {
+      const auto it = m.links.found.find(to->info.name);
+      tried |= it != m.links.found.end();
+      found |= it != m.links.found.end() && it->second.failure.empty();
+    }
+    hop.reached = found || !tried;
+  }
   for (const LinkSpeed* l : {pulled, dialed}) {
     if (l == nullptr || !l->failure.empty()) continue;
     if (hop.bytes_per_second == 0) hop.bytes_per_second = l->bytes_per_second;
