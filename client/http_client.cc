@@ -215,9 +215,12 @@ class Client : public HttpClient {
       Dial();
     }
     void Dial() {
-      connection_->tcp().async_connect(client_.endpoints_, Then("cannot connect", &Exchange::OnConnected));
+      // The next connection asks for the addresses anew, should this one fail.
+      const std::vector<tcp::endpoint> endpoints = std::exchange(client_.endpoints_, {});
+      connection_->tcp().async_connect(endpoints, Then("cannot connect", &Exchange::OnConnected));
     }
-    void OnConnected(const error_code&, const tcp::endpoint&) {
+    void OnConnected(const error_code&, const tcp::endpoint& reached) {
+      client_.endpoints_ = {reached};
       error_code ignored;
       connection_->tcp().socket().set_option(tcp::no_delay(true), ignored);
       if (kTls && client_.options_.proxy.has_value()) return Tunnel();

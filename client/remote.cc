@@ -48,7 +48,8 @@ CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, co
   LeaderAnswer answer = ReadLeader(context);
   end.stands_by = answer.stands_by;
   end.leader = std::move(answer.leader);
-  end.absent = status.error_message().rfind("failed to connect", 0) == 0;
+  end.absent = status.error_message().rfind("failed to connect", 0) == 0 ||
+               status.error_message().rfind("DNS resolution failed", 0) == 0;
   return end;
 }
 

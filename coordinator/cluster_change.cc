@@ -86,6 +86,8 @@ void ClusterState::MaybeGrow() {
   Log(LogLevel::kInfo, fmt::format("the KV cache grows from {} to {} tokens, as the members of plan {} hold it",
                                    num_blocks() * block_size, fit * block_size, plan_->epoch.number));
   SetBlocks(fit);
+  record_.num_blocks = fit;  // or else a restart would cut the cache below texts that are under way
+  record_changed_ = true;
   Do(GrowCache{fit});
 }
 

@@ -145,6 +145,13 @@ void ClusterState::Remove(std::string name, const Status& why, Deadline now, boo
   crashed = crashed && !gone_member.leaving;
   Do(ForgetMember{{name, id}});
   members_.erase(name);
+  // Under its name another machine may come.
+  links_.asked.erase(name);
+  links_.found.erase(name);
+  for (auto& [other, m] : members_) {
+    m.links.asked.erase(name);
+    m.links.found.erase(name);
+  }
   if (gone_member.ask != 0) Answer(gone_member.ask, Unchanged());
   // After the decision the new plan says whether it is missed.
   const Plan* runs = change_ != nullptr && change_->transaction.decided() ? &change_->plan : plan_ ? &*plan_ : nullptr;
@@ -249,14 +256,20 @@ void ClusterState::CheckLinks(const RingProgress& ring, Deadline now) {
   if (!plan_ || broken_ || ring.plan != plan_->epoch.number) return owing_.clear();
   // Where this process slept, the others' reports from before say nothing of now.
   for (auto& [hop, link] : owing_) link.since += pause >= kSlept ? pause : Duration{};
-  const auto load_of = [this](size_t stage) -> const Member* {
+  // An old report says nothing of now.
+  const auto load_of = [this, now, kSlept](size_t stage) -> const Member* {
     const auto it = members_.find(plan_->stages[stage].worker());
-    return it != members_.end() && it->second.load.plan == plan_->epoch.number ? &it->second : nullptr;
+    const bool known =
+        it != members_.end() && it->second.load.plan == plan_->epoch.number && now - it->second.loaded_at <= kSlept;
+    return known ? &it->second : nullptr;
   };
   for (size_t hop = 0; hop <= plan_->stages.size(); ++hop) {
     const Member* const from = hop > 0 ? load_of(hop - 1) : nullptr;
     const Member* const to = hop < plan_->stages.size() ? load_of(hop) : nullptr;
-    if ((hop > 0 && from == nullptr) || (hop < plan_->stages.size() && to == nullptr)) continue;
+    if ((hop > 0 && from == nullptr) || (hop < plan_->stages.size() && to == nullptr)) {
+      owing_.erase(hop);
+      continue;
+    }
     // One that computes, or can't hand on what it has, takes nothing in. One that doesn't answer is stuck itself.
     const bool sent = from == nullptr || !from->load.in_step || from->load.sending;
     const bool waits = to == nullptr || (!to->load.in_step && to->load.unanswered_us < kAnswersUs);
@@ -294,6 +307,7 @@ ClusterState::Actions ClusterState::Reported(const std::string& name, const Memb
                                              Deadline now) {
   if (const auto it = members_.find(name); it != members_.end()) {
     it->second.load = load;
+    it->second.loaded_at = now;
     it->second.loads.Add(now, load);
     CheckStuck(it->second, now);
     CheckLinks(ring, now);

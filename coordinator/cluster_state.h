@@ -184,6 +184,7 @@ class ClusterState {
     uint64_t id = 0;
     uint64_t order = 0;  // of joining
     MemberLoad load;
+    Deadline loaded_at{};  // when it came
     LoadWindow loads;
     LayerRange holds;  // layers that it runs: of the plan, or of one that was lost
     std::optional<LateCommit> late_commit;

@@ -8,6 +8,7 @@
 
 #include "coordinator/join_server.h"
 #include "coordinator/listener.h"
+#include "proto/channel.h"
 #include "proto/credentials.h"
 
 namespace gyre {
@@ -44,6 +45,7 @@ class ListeningPort : public GrpcPort {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, MillisOf(options_.idle_timeout));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kShortestPing / 2);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1000);
     builder.SetMaxReceiveMessageSize(16 << 20);
     grpc::ResourceQuota quota("gyre");

@@ -68,10 +68,9 @@ Request DecodeRequest(const v1::GenerateRequest& m) {
   return r;
 }
 
-std::string EncodeTokens(const std::vector<TokenEvent>& tokens, size_t from) {
+std::string EncodeTokens(std::span<const TokenEvent> tokens) {
   Encoder out;
-  for (size_t i = from; i < tokens.size(); ++i) {
-    const TokenEvent& t = tokens[i];
+  for (const TokenEvent& t : tokens) {
     out.Put(t.token);
     out.Put(t.probability);
     out.Put(t.logprob);

@@ -1,6 +1,7 @@
 // Requests as gRPC's messages: on the wire, and in the coordinator's state. Pure functions, thread-safe.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,7 @@ Request DecodeRequest(const v1::GenerateRequest& message);
 SamplingParams DecodeSampling(const v1::Sampling& message);
 
 // Tokens as the state has them: everything but their texts.
-std::string EncodeTokens(const std::vector<TokenEvent>& tokens, size_t from);
+std::string EncodeTokens(std::span<const TokenEvent> tokens);
 // Appends them. kDataLoss: these are none.
 Status DecodeTokens(std::string_view bytes, std::vector<TokenEvent>* tokens);
 

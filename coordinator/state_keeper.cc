@@ -54,12 +54,23 @@ std::string EncodeServing(const ServingRecord& record) {
   return out.SerializeAsString();
 }
 
+// A store may have a limit for the size of a value.
+size_t EndOfPiece(const std::vector<TokenEvent>& tokens, size_t at) {
+  constexpr size_t kPiece = size_t{256} << 10, kToken = 16, kTop = 8;  // bytes
+  for (size_t bytes = 0; at < tokens.size() && bytes < kPiece; ++at) bytes += kToken + kTop * tokens[at].top.size();
+  return at;
+}
+
 // Not under the keeper's lock, as prompts may be long.
 void Encode(const RequestBook::Changes& changes, StateBatch* batch) {
   batch->gone = changes.gone;
   for (const auto& request : changes.begun) batch->begun.push_back({request->take_up_id, EncodeStored(*request)});
   for (const RequestBook::Changes::Tokens& t : changes.tokens) {
-    batch->tokens.push_back({t.id, t.first, EncodeTokens(t.tokens, 0)});
+    for (size_t at = 0; at < t.tokens.size();) {
+      const size_t end = EndOfPiece(t.tokens, at);
+      batch->tokens.push_back({t.id, t.first + at, EncodeTokens({t.tokens.data() + at, end - at})});
+      at = end;
+    }
   }
 }
 
@@ -245,7 +256,7 @@ void StateKeeper::Loop() {
     RequestBook::Changes changes;
     StateBatch batch;
     std::vector<std::function<void()>> waiting;
-    bool try_it = true, failed_before = false;
+    bool try_it = true, failed_before = false, replaced = false;
     {
       MutexLock lock(&mutex_);
       while (!stopping_ && Clock::now() < NextWrite()) changed_.WaitUntil(&mutex_, NextWrite());
@@ -269,12 +280,14 @@ void StateKeeper::Loop() {
       MutexLock lock(&mutex_);
       written_at_ = Clock::now();
       last_write_ = status;
+      replaced = absl::IsAborted(status);
       if (!status.ok()) {
         if (!new_cluster_) new_cluster_ = std::move(batch.cluster);
         if (!new_serving_) new_serving_ = std::move(batch.serving);
       }
     }
     if (try_it) Tell(failed_before);
+    if (try_it && replaced) continue;  // this process ends, and nobody may hear that a request is kept
     for (auto& done : waiting) done();
   }
 }

@@ -47,7 +47,8 @@ struct StoredState {
 class StateStore {
  public:
   virtual ~StateStore() = default;
-  // All of it or nothing, durable when it returns: it outlives this process. An error says what and where.
+  // Durable when it returns: it outlives this process. An error says what and where, and then a part of the batch may
+  // have been written, of each request its beginning. kAborted: another process has taken this one's place.
   virtual Status Write(const StateBatch& batch) = 0;
 };
 

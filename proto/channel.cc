@@ -21,6 +21,12 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
   // It is how long an attempt to connect takes at most, 20 s by default.
   if (options.impatient) arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   if (options.keepalive) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  // A machine that lost its power ends no connection. Where another one may take its place, that must be noticed soon.
+  if (options.impatient) {
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kShortestPing);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  }
   arguments.SetMaxReceiveMessageSize(64 << 20);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (options.identity != nullptr) {

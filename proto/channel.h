@@ -12,12 +12,15 @@
 
 namespace gyre {
 
+// Milliseconds between two pings of a channel that a coordinator takes at least.
+inline constexpr int kShortestPing = 2000;
+
 struct ChannelOptions {
   // A connection of its own that is tried at once; channels to one address otherwise share a connection and its
   // backoff.
   bool own_connection = false;
   bool keepalive = false;                    // pings find a dead host while a stream is silent
-  bool impatient = false;                    // an address without an answer is given up after 2 s: there are others
+  bool impatient = false;                    // there are other addresses: one without an answer is given up soon
   std::shared_ptr<const Identity> identity;  // for TLS; null = without
 };
 

@@ -329,17 +329,17 @@ TEST(CoordinatorsTest, ListsAreChecked) {
 }
 
 TEST(EtcdUrlTest, Parts) {
-  const auto plain = ParseEtcdUrl("etcd://a:2379,b:2379/prod/ring-1");
+  const auto plain = ParseEtcdUrl("etcd://a:2379,b:2379/prod.ring-1");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->hosts, (std::vector<std::string>{"a:2379", "b:2379"}));
-  EXPECT_EQ(plain->name, "prod/ring-1");
+  EXPECT_EQ(plain->name, "prod.ring-1");
   EXPECT_FALSE(plain->tls);
   const auto tls = ParseEtcdUrl("etcds://[::1]:2379");
   ASSERT_TRUE(tls.ok()) << tls.status();
   EXPECT_TRUE(tls->tls);
   EXPECT_EQ(tls->name, "gyre");
-  for (const char* wrong :
-       {"a:2379", "http://a:1", "etcd://", "etcd://a", "etcd://a:1/", "etcd://a:1/x y", "etcd://a:1/x/"}) {
+  for (const char* wrong : {"a:2379", "http://a:1", "etcd://", "etcd://a", "etcd://a:1/", "etcd://a:1/x y",
+                            "etcd://a:1/x/", "etcd://a:1/x/request"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseEtcdUrl(wrong).status())) << wrong;
   }
 }

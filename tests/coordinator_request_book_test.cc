@@ -249,14 +249,14 @@ TEST(RequestCodecTest, EverySettingComesBack) {
 TEST(RequestCodecTest, TokensComeBackAndCutOnesAreRefused) {
   const std::vector<TokenEvent> tokens{{.token = 1, .probability = 0.5f, .logprob = -2, .top = {{3, -1}, {1, -2}}},
                                        {.token = 7, .probability = 1}};
-  const std::string bytes = EncodeTokens(tokens, 0);
+  const std::string bytes = EncodeTokens(tokens);
   std::vector<TokenEvent> back;
   ASSERT_TRUE(DecodeTokens(bytes, &back).ok());
   ASSERT_EQ(back.size(), 2u);
   EXPECT_EQ(back[0].top, tokens[0].top);
   EXPECT_EQ(back[0].logprob, -2);
   EXPECT_EQ(back[1].token, 7);
-  const size_t whole = bytes.size() - EncodeTokens(tokens, 1).size();
+  const size_t whole = bytes.size() - EncodeTokens(std::span(tokens).subspan(1)).size();
   for (size_t cut = 1; cut < bytes.size(); ++cut) {
     std::vector<TokenEvent> some;
     EXPECT_EQ(DecodeTokens(bytes.substr(0, cut), &some).ok(), cut == whole) << cut;

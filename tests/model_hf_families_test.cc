@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 void WriteText(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 // Rows of a matrix, as bytes of one element type.
-struct Rows {
+struct MatrixRows {
   std::string dtype;
   std::vector<uint64_t> shape;  // [rows][...]
   std::vector<std::string> rows;
@@ -165,14 +165,14 @@ class FolderWriter {
     return c;
   }
 
-  static Rows RowsOf(const TensorView& t) {
-    Rows out{.dtype = std::string(Info(t.type).name), .shape = {t.dims.rbegin(), t.dims.rend()}, .rows = {}};
+  static MatrixRows RowsOf(const TensorView& t) {
+    MatrixRows out{.dtype = std::string(Info(t.type).name), .shape = {t.dims.rbegin(), t.dims.rend()}, .rows = {}};
     const size_t n = out.shape[0], each = t.bytes / n;
     for (size_t r = 0; r < n; ++r) out.rows.emplace_back(reinterpret_cast<const char*>(t.data) + r * each, each);
     return out;
   }
   template <typename Fn>
-  static void Map(Rows* rows, Fn fn) {
+  static void Map(MatrixRows* rows, Fn fn) {
     for (std::string& row : rows->rows) {
       for (size_t i = 0; i + 4 <= row.size(); i += 4) {
         float f = 0;
@@ -182,7 +182,7 @@ class FolderWriter {
       }
     }
   }
-  void Out(const std::string& name, const Rows& rows) { shard_.Add(name, rows.dtype, rows.shape, rows.Bytes()); }
+  void Out(const std::string& name, const MatrixRows& rows) { shard_.Add(name, rows.dtype, rows.shape, rows.Bytes()); }
 
   // The folder's place of each value head that GGUF's qwen35 has at j: those of a key head follow each other.
   uint64_t Place(uint64_t j) const {
@@ -190,7 +190,7 @@ class FolderWriter {
     return next() ? j : j % keys * each + j / keys;
   }
   // `size` rows for each value head, behind `before` others.
-  void Undeal(Rows* rows, uint64_t before, uint64_t size) const {
+  void Undeal(MatrixRows* rows, uint64_t before, uint64_t size) const {
     const std::vector<std::string> old = rows->rows;
     for (uint64_t j = 0; j < N("ssm.time_step_rank"); ++j) {
       for (uint64_t r = 0; r < size; ++r) rows->rows[before + Place(j) * size + r] = old[before + j * size + r];
@@ -206,7 +206,7 @@ class FolderWriter {
         {"per_layer_model_proj.weight", "per_layer_model_projection.weight"},
         {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight"}};
     const std::string model = gemma() || (delta() && !next()) ? "model.language_model." : "model.";
-    Rows rows = RowsOf(t);
+    MatrixRows rows = RowsOf(t);
     const bool norm = name.ends_with("norm.weight") && !name.ends_with("ssm_norm.weight");
     if (delta() && norm) Map(&rows, [](double w) { return w - 1; });
     if (name == "rope_freqs.weight") return;  // it follows from the config
@@ -313,14 +313,14 @@ class FolderWriter {
   }
 
   // Tensors that are two in GGUF.
-  void Join(const std::string& name, std::map<std::string, Rows>& parts) {
-    Rows out{.dtype = parts.begin()->second.dtype, .shape = {}, .rows = {}};
-    auto take = [&](const Rows& from, uint64_t first, uint64_t count) {
+  void Join(const std::string& name, std::map<std::string, MatrixRows>& parts) {
+    MatrixRows out{.dtype = parts.begin()->second.dtype, .shape = {}, .rows = {}};
+    auto take = [&](const MatrixRows& from, uint64_t first, uint64_t count) {
       out.rows.insert(out.rows.end(), from.rows.begin() + static_cast<std::ptrdiff_t>(first),
                       from.rows.begin() + static_cast<std::ptrdiff_t>(first + count));
     };
     if (name.ends_with("qkvz.weight")) {
-      const Rows &qkv = parts["attn_qkv.weight"], &z = parts["attn_gate.weight"];
+      const MatrixRows &qkv = parts["attn_qkv.weight"], &z = parts["attn_gate.weight"];
       const uint64_t keys = N("ssm.group_count"), head = N("ssm.state_size"),
                      each = N("ssm.time_step_rank") / keys * head;
       for (uint64_t k = 0; k < keys; ++k) {
@@ -331,8 +331,8 @@ class FolderWriter {
       }
       out.shape = {out.rows.size(), qkv.shape[1]};
     } else if (name.ends_with("kv_b_proj.weight")) {
-      const Rows &k = parts["attn_k_b.weight"],
-                 &v = parts["attn_v_b.weight"];  // [heads][rank][key], [heads][value][rank]
+      const MatrixRows &k = parts["attn_k_b.weight"],
+                       &v = parts["attn_v_b.weight"];  // [heads][rank][key], [heads][value][rank]
       const uint64_t rank = k.shape[1], key = k.shape[2], value = v.shape[1];
       for (size_t h = 0; h < k.rows.size(); ++h) {
         const size_t size = k.rows[h].size() / rank / key;
@@ -345,7 +345,7 @@ class FolderWriter {
       }
       out.shape = {out.rows.size(), rank};
     } else {  // gate rows first
-      const Rows &gate = parts["ffn_gate_exps.weight"], &up = parts["ffn_up_exps.weight"];
+      const MatrixRows &gate = parts["ffn_gate_exps.weight"], &up = parts["ffn_up_exps.weight"];
       for (size_t e = 0; e < gate.rows.size(); ++e) out.rows.push_back(gate.rows[e] + up.rows[e]);
       out.shape = {gate.shape[0], 2 * gate.shape[1], gate.shape[2]};
     }
@@ -355,7 +355,7 @@ class FolderWriter {
   Gguf gguf_;
   std::string arch_, path_;
   testing::Shard shard_;
-  std::map<std::string, std::map<std::string, Rows>> joined_;
+  std::map<std::string, std::map<std::string, MatrixRows>> joined_;
 };
 
 testing::Logits LogitsOf(const std::string& path, const std::vector<TokenId>& ids) {

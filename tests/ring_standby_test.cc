@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "coordinator/request_codec.h"
 #include "coordinator/standby/etcd_client.h"
 #include "coordinator/standby/etcd_store.h"
 #include "tests/testing/etcd.h"
@@ -145,6 +146,8 @@ TEST_F(StandbyTest, ALeaderWithoutEtcdStopsAndComesBackWithIt) {
   EXPECT_GT(term(said.rfind(words)), term(said.find(words)));
 }
 
+std::string TokenPiece(size_t tokens) { return EncodeTokens(std::vector<TokenEvent>(tokens, {.token = 7})); }
+
 // The store alone: what is written is there for the next leader, and the one before writes no more.
 TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
   auto etcd = ParseEtcdUrl(etcd_->url() + "/store");
@@ -163,12 +166,17 @@ TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
   for (int i = 0; i < 250; ++i) {  // more than fit one transaction
     const std::string name = "r" + std::to_string(999 - i);
     batch.begun.push_back({name, "request of " + name});
-    batch.tokens.push_back({name, 0, "first"});
+    batch.tokens.push_back({name, 0, TokenPiece(5)});
   }
   batch.begun.push_back({"long", std::string((1 << 20) + 1, 'x')});
-  batch.tokens.push_back({"long", 0, "first"});
+  batch.tokens.push_back({"long", 0, TokenPiece(5)});
   ASSERT_TRUE((*store)->Write(batch).ok());
-  ASSERT_TRUE((*store)->Write({.tokens = {{"r999", 100, "third"}, {"r999", 5, "second"}, {"r998", 5, "second"}}}).ok());
+  ASSERT_TRUE((*store)
+                  ->Write({.tokens = {{"r999", 100, TokenPiece(2)},
+                                      {"r999", 5, TokenPiece(95)},
+                                      {"r998", 5, TokenPiece(1)},
+                                      {"r996", 7, TokenPiece(1)}}})
+                  .ok());
   ASSERT_TRUE((*store)->Write({.gone = {"r998"}, .begun = {{"r997", "anew"}}}).ok());
 
   StoredState next;
@@ -180,18 +188,24 @@ TEST_F(StandbyTest, TheStoreKeepsRequestsAndRefusesTheOneBefore) {
   ASSERT_EQ(next.requests.size(), 249u);
   for (const StoredState::OpenRequest& r : next.requests) {
     EXPECT_NE(r.id, "r998");
-    if (r.id != "r999") continue;
-    EXPECT_EQ(r.request, "request of r999");
-    EXPECT_EQ(r.tokens, (std::vector<std::string>{"first", "second", "third"}));
+    EXPECT_EQ(r.request, r.id == "r997" ? "anew" : "request of " + r.id);
+    const size_t pieces = r.id == "r999" ? 3 : r.id == "r997" ? 0 : 1;
+    EXPECT_EQ(r.tokens.size(), pieces) << r.id << ": a piece behind a gap is left out";
   }
-  EXPECT_EQ(next.requests.back().id, "r997");  // what began last comes last
-  EXPECT_EQ(next.requests.back().request, "anew");
-  EXPECT_TRUE(next.requests.back().tokens.empty());
+
+  // All anew, after a write that failed: the old pieces give way to new ones, and what is not told again goes.
+  ASSERT_TRUE(
+      (*store)->Write({.afresh = true, .begun = {{"r999", "again"}}, .tokens = {{"r999", 0, TokenPiece(103)}}}).ok());
+  StoredState again;
+  ASSERT_TRUE(OpenEtcdStore({.etcd = *etcd, .term = 4, .leads_since = lead(), .lost = {}}, &again).ok());
+  ASSERT_EQ(again.requests.size(), 1u);
+  EXPECT_EQ(again.requests[0].request, "again");
+  EXPECT_EQ(again.requests[0].tokens, std::vector<std::string>{TokenPiece(103)});
 
   // The key was made once: the one before leads by the same revision until it is made again.
   ASSERT_TRUE((*client)->Do({}, {EtcdOp::Delete(LeaderKey(*etcd))}, until).ok());
   lead();
-  EXPECT_TRUE(absl::IsFailedPrecondition((*store)->Write({.cluster = "older plan"})));
+  EXPECT_TRUE(absl::IsAborted((*store)->Write({.cluster = "older plan"})));
   EXPECT_EQ(lost, 1);
   StoredState last;
   ASSERT_TRUE(OpenEtcdStore({.etcd = *etcd, .term = 5, .leads_since = 1, .lost = {}}, &last).ok());

@@ -48,6 +48,7 @@ void StageRunner::CloseOut() {
 void StageRunner::Loop() {
   while (!stopping_) {
     const bool ran = RunJobs();
+    if (stopping_) break;  // the job that Close posted may have run
     if (running_ == nullptr || running_->stage == nullptr || broken_) {
       if (!ran) jobs_.Wait(kNoDeadline);
       continue;
@@ -59,7 +60,11 @@ void StageRunner::Loop() {
       queued_ = Clock::now() - asked < kAtOnce + frame->payload.size() * kReadOneByte;
       in_step_ = true;
       OnFrame(*frame);
-      in_step_ = false;
+      {
+        MutexLock lock(&mutex_);
+        free_since_ = Clock::now();
+        in_step_ = false;
+      }
     } else if (!absl::IsCancelled(frame.status()) && !absl::IsDeadlineExceeded(frame.status())) {
       BreakLinks(frame.status());
     }
@@ -300,7 +305,7 @@ std::shared_ptr<Link> StageRunner::RunningOut() {
 Duration StageRunner::Unanswered() {
   {
     MutexLock lock(&mutex_);
-    if (called_at_) return in_step_ ? Duration{} : Clock::now() - *called_at_;
+    if (called_at_) return in_step_ ? Duration{} : Clock::now() - std::max(*called_at_, free_since_);
     called_at_ = Clock::now();
   }
   Post([this] {

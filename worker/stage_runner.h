@@ -102,6 +102,7 @@ class StageRunner {
   std::shared_ptr<Link> running_out_ GYRE_GUARDED_BY(mutex_);  // so that others can end a Send
   std::shared_ptr<Link> running_in_ GYRE_GUARDED_BY(mutex_);
   std::optional<Deadline> called_at_ GYRE_GUARDED_BY(mutex_);
+  Deadline free_since_ GYRE_GUARDED_BY(mutex_){};  // the end of the last frame's work
   uint64_t running_plan_ GYRE_GUARDED_BY(mutex_) = 0;
   bool sending_ GYRE_GUARDED_BY(mutex_) = false;  // the stage's thread is in a Send over it
   uint64_t resets_ GYRE_GUARDED_BY(mutex_) = 0;

@@ -73,10 +73,22 @@ Status ErrorOf(const std::string& host, const HttpResponse& answer) {
   if (words.empty() && !error) words = TextOf(body, "error");
   if (words.empty()) words = fmt::format("HTTP {}, is it etcd 3.4 or newer?", answer.code);
   const auto code = error ? 0 : static_cast<int>(NumberOf(body, "code", 0));
-  constexpr int kDeadline = 4, kExhausted = 8, kUnavailable = 14;
-  if (code == kExhausted) return ResourceExhausted("etcd at {}: {}", host, words);
-  if (code == kUnavailable || code == kDeadline) return Unavailable("etcd at {}: {}", host, words);
-  return FailedPrecondition("etcd at {}: {}", host, words);
+  constexpr int kInvalid = 3, kNotFound = 5, kDenied = 7, kExhausted = 8, kPrecondition = 9, kOutOfRange = 11,
+                kUnimplemented = 12, kUnauthenticated = 16;
+  switch (code) {
+    case kExhausted: return ResourceExhausted("etcd at {}: {}", host, words);
+    case kInvalid:
+    case kNotFound:
+    case kDenied:
+    case kPrecondition:
+    case kOutOfRange:
+    case kUnimplemented:
+    case kUnauthenticated: return FailedPrecondition("etcd at {}: {}", host, words);
+    // A member that ends or a proxy before it: another member may answer. Without a code it is no etcd that answers.
+    default:
+      if (code == 0 && answer.code < 500) return FailedPrecondition("etcd at {}: {}", host, words);
+      return Unavailable("etcd at {}: {}", host, words);
+  }
 }
 
 class GatewayClient : public EtcdClient {
@@ -198,15 +210,12 @@ StatusOr<EtcdOptions> ParseEtcdUrl(const std::string& text) {
   GYRE_ASSIGN_OR_RETURN(out.hosts, ParseAddresses(rest.substr(0, slash)));
   if (slash == std::string::npos) return out;
   out.name = rest.substr(slash + 1);
-  const bool fine = !out.name.empty() && out.name.size() <= kLongestName &&
-                    std::all_of(out.name.begin(), out.name.end(),
-                                [](char c) {
-                                  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' ||
-                                         c == '.' || c == '/';
-                                }) &&
-                    out.name.back() != '/';
+  const bool fine =
+      !out.name.empty() && out.name.size() <= kLongestName && std::all_of(out.name.begin(), out.name.end(), [](char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+      });
   if (!fine) {
-    return InvalidArgument("'{}': a name of letters, digits, '-', '_', '.' and '/' stands behind the addresses", text);
+    return InvalidArgument("'{}': a name of letters, digits, '-', '_' and '.' stands behind the addresses", text);
   }
   return out;
 }

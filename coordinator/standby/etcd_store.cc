@@ -2,21 +2,26 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "base/plan.h"
+#include "coordinator/request_codec.h"
 
 namespace gyre {
 namespace {
 
 constexpr size_t kMostOps = 100;                // etcd takes 128 (--max-txn-ops)
 constexpr size_t kMostBytes = size_t{1} << 20;  // etcd takes 1.5 MiB (--max-request-bytes)
-constexpr int64_t kPage = 500;
+constexpr int64_t kPage = 16;
+// For so long a state that can't be read is asked for again.
+constexpr auto kReading = std::chrono::seconds(20);
 constexpr size_t kDigits = 10;
 
 // The first key behind all that begin with `prefix`.
@@ -52,37 +57,40 @@ class EtcdStore : public StateStore {
 
   Status Write(const StateBatch& batch) override {
     if (!knows_last_) GYRE_RETURN_IF_ERROR(LearnLast());
-    std::vector<EtcdOp> ops;
-    // What goes is sent before what comes, as etcd takes no key twice in a transaction.
-    if (batch.afresh) {
-      ops.push_back(EtcdOp::Delete(Requests(), Behind(Requests())));
-      known_.clear();
-    }
+    // A request is there at every moment, whichever of the transactions is the last: what is written again is put over
+    // what was there, and what has gone goes at the end.
     std::set<std::string> gone(batch.gone.begin(), batch.gone.end());
-    for (const StateBatch::Begun& b : batch.begun) {
-      if (known_.count(b.id) > 0) gone.insert(b.id);
-    }
-    for (const std::string& id : gone) {
-      ops.push_back(EtcdOp::Delete(Place(id), Behind(Place(id))));
-      known_.erase(id);
-    }
-    GYRE_RETURN_IF_ERROR(SendAll(&ops));
+    if (batch.afresh) gone.insert(known_.begin(), known_.end());
+    std::vector<EtcdOp> ops;
     if (batch.cluster) ops.push_back(EtcdOp::Put(root_ + "plan", *batch.cluster));
     if (batch.serving) ops.push_back(EtcdOp::Put(root_ + "serving", *batch.serving));
+    std::map<std::string, std::string> last_keys;  // of the requests that this batch begins
     for (const StateBatch::Begun& b : batch.begun) {
       if (b.request.size() > kMostBytes) {
         Log(LogLevel::kWarn, "{}: a request of {} bytes is not kept in etcd, at most {} are", b.id, b.request.size(),
             kMostBytes);
         continue;
       }
+      gone.erase(b.id);
       known_.insert(b.id);
+      last_keys[b.id] = Place(b.id);
       ops.push_back(EtcdOp::Put(Place(b.id), b.request));
     }
     for (const StateBatch::Tokens& t : batch.tokens) {
-      if (known_.count(t.id) == 0 || t.tokens.size() > kMostBytes) continue;
-      ops.push_back(EtcdOp::Put(fmt::format("{}{:0{}}", Place(t.id), t.first, kDigits), t.tokens));
+      if (known_.count(t.id) == 0 || gone.count(t.id) > 0) continue;
+      const std::string key = fmt::format("{}{:0{}}", Place(t.id), t.first, kDigits);
+      if (const auto last = last_keys.find(t.id); last != last_keys.end()) {
+        // Pieces of before. etcd takes no key twice in a transaction, so only those between the keys that are put.
+        ops.push_back(EtcdOp::Delete(last->second + '\0', key));
+        last->second = key;
+      }
+      ops.push_back(EtcdOp::Put(key, t.tokens));
     }
-    return SendAll(&ops);
+    for (const auto& [id, last] : last_keys) ops.push_back(EtcdOp::Delete(last + '\0', Behind(Place(id))));
+    for (const std::string& id : gone) ops.push_back(EtcdOp::Delete(Place(id), Behind(Place(id))));
+    GYRE_RETURN_IF_ERROR(SendAll(&ops));
+    for (const std::string& id : gone) known_.erase(id);
+    return absl::OkStatus();
   }
 
  private:
@@ -138,20 +146,47 @@ class EtcdStore : public StateStore {
     GYRE_ASSIGN_OR_RETURN(const auto leader, client_->Get(LeaderKey(options_.etcd), After(options_.patience)));
     if (leader && leader->created == options_.leads_since) return Unavailable("etcd: a write of before came late");
     if (options_.lost) options_.lost();
-    return FailedPrecondition("another coordinator leads");
+    return absl::AbortedError("another coordinator leads");
+  }
+
+  struct Entry {
+    int64_t created = 0;
+    StoredState::OpenRequest request;
+    size_t tokens = 0;  // in the pieces so far
+    bool whole = true;  // no piece was missing so far
+  };
+
+  // A piece that does not begin where the one before ended is left out with all that follow: they are drawn again.
+  static Status AddPiece(const std::string& number, std::string piece, Entry* entry) {
+    size_t first = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), first);
+    entry->whole =
+        entry->whole && error == std::errc() && end == number.data() + number.size() && first == entry->tokens;
+    if (!entry->whole) return absl::OkStatus();
+    std::vector<TokenEvent> tokens;
+    GYRE_RETURN_IF_ERROR(Annotate(DecodeTokens(piece, &tokens), "etcd: the request " + entry->request.id));
+    entry->tokens += tokens.size();
+    entry->request.tokens.push_back(std::move(piece));
+    return absl::OkStatus();
+  }
+
+  // Reads less at once where etcd does not answer in time.
+  StatusOr<EtcdClient::Page> ReadPage(const std::string& from, int64_t revision) {
+    const Deadline give_up = After(kReading);
+    for (;;) {
+      auto page = client_->Read(from, Behind(Requests()), page_, revision, After(options_.patience));
+      if (page.ok() || absl::IsFailedPrecondition(page.status()) || Clock::now() >= give_up) return page;
+      page_ = std::max<int64_t>(1, page_ / 2);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   }
 
   Status ReadRequests(StoredState* found) {
-    struct Entry {
-      int64_t created = 0;
-      StoredState::OpenRequest request;
-    };
     std::vector<Entry> entries;
     std::string from = Requests();
     int64_t revision = 0;
     for (bool more = true; more;) {
-      GYRE_ASSIGN_OR_RETURN(EtcdClient::Page page,
-                            client_->Read(from, Behind(Requests()), kPage, revision, After(options_.patience)));
+      GYRE_ASSIGN_OR_RETURN(EtcdClient::Page page, ReadPage(from, revision));
       if (revision == 0) revision = page.revision;
       more = page.more && !page.values.empty();
       for (EtcdValue& v : page.values) {
@@ -161,10 +196,10 @@ class EtcdStore : public StateStore {
         if (slash == std::string::npos) return DataLoss("etcd: {} is no key of a request", v.key);
         const std::string id = name.substr(0, slash);
         if (slash + 1 == name.size()) {
-          entries.push_back({v.created, {.id = id, .request = std::move(v.value), .tokens = {}}});
+          entries.push_back({.created = v.created, .request = {.id = id, .request = std::move(v.value), .tokens = {}}});
           known_.insert(id);
         } else if (!entries.empty() && entries.back().request.id == id) {  // in the order of their numbers
-          entries.back().request.tokens.push_back(std::move(v.value));
+          GYRE_RETURN_IF_ERROR(AddPiece(name.substr(slash + 1), std::move(v.value), &entries.back()));
         }
       }
     }
@@ -178,7 +213,8 @@ class EtcdStore : public StateStore {
   const EtcdStoreOptions options_;
   const std::string root_;
   std::unique_ptr<EtcdClient> client_;
-  std::set<std::string> known_;  // requests that have a key
+  int64_t page_ = kPage;
+  std::set<std::string> known_;  // requests that may have a key
   int64_t last_ = 0;             // the revision of the last transaction
   bool knows_last_ = false;
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "model/architecture.h"
 #include "model/hf/config_families.h"
 #include "model/quoted.h"
 #include "model/rope_scaling.h"
@@ -297,6 +298,7 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
     return absl::OkStatus();
   };
   GYRE_ASSIGN_OR_RETURN(const uint32_t layers, required("num_hidden_layers", "block_count"));
+  if (layers > kMaxLayers) return DataLoss("num_hidden_layers is {}, expected at most {}", layers, kMaxLayers);
   GYRE_ASSIGN_OR_RETURN(const uint32_t dim, required("hidden_size", "embedding_length"));
   GYRE_ASSIGN_OR_RETURN(const uint32_t heads, required("num_attention_heads", "attention.head_count"));
   // A model whose layers all have experts may say only their width.

@@ -66,6 +66,12 @@ Status ReadDeltaNetConfig(const HfConfig& config, const std::string& p, uint32_t
   GYRE_ASSIGN_OR_RETURN(const uint32_t value_heads, Positive(config, "linear_num_value_heads"));
   GYRE_ASSIGN_OR_RETURN(const uint32_t key_dim, Positive(config, "linear_key_head_dim"));
   GYRE_ASSIGN_OR_RETURN(const uint32_t value_dim, Positive(config, "linear_value_head_dim"));
+  constexpr uint32_t kMost = 1 << 12;
+  if (key_heads > kMost || value_heads > kMost || key_dim > kMost)
+    return DataLoss(
+        "linear_num_key_heads, linear_num_value_heads and linear_key_head_dim are {}, {} and {}, expected at "
+        "most {}",
+        key_heads, value_heads, key_dim, kMost);
   if (key_dim != value_dim) {
     return Unimplemented("linear_value_head_dim is {}, known is linear_key_head_dim, {}", value_dim, key_dim);
   }

@@ -86,10 +86,12 @@ std::vector<std::byte> AsQ8(const TensorView& t) {
 
 // The type in the file: vectors are in f32, as other programs expect them, and numbers with scales beside them have no
 // type of their own in GGUF.
-DType StoredType(const Item& item) {
+DType StoredType(const Item& item, uint64_t head_size) {
   const TensorView& t = *item.parts[0];
   if (t.scales != nullptr) {
-    const bool fits = std::all_of(item.parts.begin(), item.parts.end(), [](const TensorView* p) { return FitsQ8(*p); });
+    // The columns of ssm_out are dealt by heads, which must be whole blocks.
+    const bool fits = (head_size % Info(DType::kQ8_0).block_elems == 0 || !item.name.ends_with(".ssm_out.weight")) &&
+                      std::all_of(item.parts.begin(), item.parts.end(), [](const TensorView* p) { return FitsQ8(*p); });
     return fits ? DType::kQ8_0 : DType::kBF16;
   }
   const bool vector = t.dims.size() == 1 || item.name.ends_with(".ssm_conv1d.weight");
@@ -166,7 +168,7 @@ StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string&
   for (const Item& item : items) {
     std::vector<uint64_t> dims = item.parts[0]->dims;
     if (item.experts) dims.push_back(item.parts.size());
-    types.push_back(StoredType(item));
+    types.push_back(StoredType(item, folder.metadata.Number(folder.architecture.name + ".ssm.state_size")));
     if (item.parts[0]->scales != nullptr)
       report.changed[{item.parts[0]->type, types.back()}] += static_cast<int>(item.parts.size());
     writer.AddTensor(item.name, types.back(), dims);

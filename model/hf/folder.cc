@@ -152,7 +152,8 @@ class Loader {
     const DeltaHeads heads{Number("ssm.group_count"), Number("ssm.time_step_rank"), Number("ssm.state_size")};
     const std::string layer = renamed.substr(0, renamed.size() - std::string_view("attn_qkvz.weight").size());
     const uint64_t rows = 2 * (heads.keys + heads.values) * heads.size;
-    if (heads.keys == 0 || heads.values % heads.keys != 0 || all.dims.size() != 2 || all.dims[1] != rows)
+    if (heads.keys == 0 || heads.values % heads.keys != 0 || all.dims.size() != 2 || all.dims[0] == 0 ||
+        all.dims[1] != rows)
       return DataLoss("its shape is {}, expected {} rows", DescribeDims(all.dims), rows);
     for (const auto& [part, runs] : {std::pair("attn_qkv", QkvRuns(heads)), {"attn_gate", GateRuns(heads)}}) {
       GYRE_ASSIGN_OR_RETURN(GatheredRows gathered, GatherRows(all, runs));
@@ -173,6 +174,8 @@ class Loader {
     const uint64_t heads = Number("attention.head_count"), rank = Number("attention.kv_lora_rank"),
                    value = Number("attention.value_length_mla"), rotated = Number("rope.dimension_count"),
                    key = Number("attention.key_length_mla") - rotated;
+    if (heads == 0 || rank == 0 || value == 0 || key == 0 || rotated >= Number("attention.key_length_mla"))
+      return Unimplemented("it has no place in the architecture {}", f_.architecture.name);
     GYRE_ASSIGN_OR_RETURN(LatentHeads split, SplitLatent(all, heads, key, value, rank));
     TensorView k{.type = split.type, .dims = {key, rank, heads}}, v{.type = split.type, .dims = {rank, value, heads}};
     Own(std::move(split.keys), &k);
