@@ -21,8 +21,8 @@ struct MemberLoad {
   Transport transport = Transport::kAuto;  // what carries that link; kAuto: there is none
   uint64_t in_layer_us = 0;                // for so long it computes the layer that it is in; 0 = none
   uint64_t layer_estimate_us = 0;          // so long that should take; 0 = nothing was measured yet
-  // Of the plan that it runs: its number, the last step that came, and the bytes of its incoming link. A stage that has
-  // a step which the next one never gets has a link that swallows it.
+  // These are about the plan that it runs: its number, the last step that came, and the bytes of its incoming link. A
+  // stage that has a step which the next one never gets has a link that swallows it.
   uint64_t plan = 0, step_taken = 0, bytes_received = 0;
   bool in_step = false;  // it is at a frame, from its first byte's use to the end of what it sends on
   bool sending = false;  // the next one has not taken it in yet

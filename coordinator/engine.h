@@ -115,7 +115,7 @@ class Engine {
   // The KV cache keeps only its first blocks: running sequences begin again, and those that fit no more fail. REQUIRES:
   // drained, or without a ring; Resume with a ring follows.
   void Shrink(uint32_t num_blocks);
-  // Of the ring that it uses. Any thread.
+  // The progress of the ring that it uses. Any thread.
   RingProgress progress() const;
   // The ring of this plan is broken, as somebody else has seen: on_broken follows.
   void BreakRing(Epoch epoch, const Status& why);

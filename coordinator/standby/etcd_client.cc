@@ -1,11 +1,10 @@
 #include "coordinator/standby/etcd_client.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
 
+#include "absl/strings/escaping.h"
 #include "base/host_port.h"
 #include "client/json_fields.h"
 
@@ -16,21 +15,11 @@ namespace json = boost::json;
 
 constexpr size_t kLongestName = 200;
 
-std::string ToBase64(const std::string& bytes) {
-  std::string out((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  const int n = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
-  out.resize(static_cast<size_t>(n));
-  return out;
-}
+std::string ToBase64(const std::string& bytes) { return absl::Base64Escape(bytes); }
 
 StatusOr<std::string> FromBase64(const std::string& text) {
-  std::string out(text.size() / 4 * 3 + 1, '\0');
-  const int n = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()),
-                                reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
-  if (n < 0) return DataLoss("etcd answers with bytes that are not base64");
-  const size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-  out.resize(static_cast<size_t>(n) - padding);
+  std::string out;
+  if (!absl::Base64Unescape(text, &out)) return DataLoss("etcd answers with bytes that are not base64");
   return out;
 }
 
@@ -65,7 +54,7 @@ json::object Encode(const EtcdCompare& c) {
           {c.created ? "create_revision" : "mod_revision", std::to_string(c.revision)}};
 }
 
-// What the gateway says of a call that failed; its codes are gRPC's.
+// The gateway's answer to a call that failed, as a Status; its codes are gRPC's.
 Status ErrorOf(const std::string& host, const HttpResponse& answer) {
   boost::system::error_code error;
   const json::value body = json::parse(answer.body, error);
@@ -161,7 +150,7 @@ class GatewayClient : public EtcdClient {
   }
 
  private:
-  // Of the member that answered last, then of the others, each once.
+  // Asks the member that answered last, then the others, each once.
   StatusOr<json::value> Post(const std::string& path, json::object body, Deadline until) {
     const std::string text = json::serialize(body);
     Status status;

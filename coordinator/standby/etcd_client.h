@@ -74,7 +74,8 @@ class EtcdClient {
     bool more = false;
     int64_t revision = 0;
   };
-  // Of [key, end), at most `limit` (0 = all); end "": the key alone. `revision`: as it was then, 0 = now.
+  // Reads the keys in [key, end), at most `limit` (0 = all); end "": the key alone. `revision`: as it was then, 0 =
+  // now.
   virtual StatusOr<Page> Read(const std::string& key, const std::string& end, int64_t limit, int64_t revision,
                               Deadline until) = 0;
   StatusOr<std::optional<EtcdValue>> Get(const std::string& key, Deadline until);

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kMostOps = 100;                // etcd takes 128 (--max-txn-ops)
 constexpr size_t kMostBytes = size_t{1} << 20;  // etcd takes 1.5 MiB (--max-request-bytes)
 constexpr int64_t kPage = 16;
-// For so long a state that can't be read is asked for again.
+// A state that can't be read is asked for again until this time is over.
 constexpr auto kReading = std::chrono::seconds(20);
 constexpr size_t kDigits = 10;
 

@@ -1,4 +1,4 @@
-// Who leads, as a pure state machine over a lease of etcd: answers and clock values in, the next call out.
+// Leadership by a lease of etcd, as a pure state machine: answers and clock values come in, the next call goes out.
 // docs/restart.md has the rules, election.h the thread.
 #pragma once
 
