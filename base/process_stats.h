@@ -1,4 +1,4 @@
-// What this process takes of its machine, as the operating system reports it.
+// The memory and processor time of this process, as the operating system reports them.
 #pragma once
 
 #include <cstdint>
