@@ -1,4 +1,4 @@
-// The memory and processor time of this process, as the operating system reports them.
+// The processor time, memory and open files of this process, as the operating system reports them.
 #pragma once
 
 #include <cstdint>
