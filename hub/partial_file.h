@@ -40,9 +40,9 @@ class PartialFile {
   static StatusOr<std::unique_ptr<PartialFile>> Open(const std::string& path, Duration save_every);
   ~PartialFile();  // writes the note; a file without any byte, or of which nobody knows what it is, goes
 
-  // Keeps the present bytes if they belong to this file, else drops them; reserves the space for the rest. Returns the
-  // that are kept. identity "" or size nullopt: nothing is kept, now or later. kResourceExhausted: the disk is too
-  // small.
+  // Keeps the present bytes if they belong to this file, else drops them; reserves space for the rest. Returns the
+  // bytes that it keeps. identity "" or size nullopt: nothing is kept, now or later. kResourceExhausted: the disk is
+  // too small.
   StatusOr<ByteRanges> Begin(std::optional<uint64_t> size, const std::string& identity);
   // kResourceExhausted: the disk is full.
   Status Write(uint64_t offset, std::string_view bytes);
