@@ -1,4 +1,4 @@
-// A world around a ClusterState: members that answer, an engine, links, callers, a clock. It says what went wrong.
+// A simulated world for a ClusterState: members that answer, an engine, links, callers, a clock. It finds violations.
 #pragma once
 
 #include <algorithm>

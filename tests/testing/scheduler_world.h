@@ -1,4 +1,4 @@
-// A world around a Scheduler: callers, and pages that hold what a stage would have written. It says what went wrong.
+// A simulated world for a Scheduler: callers, and pages with the values that stages would write. It finds violations.
 #pragma once
 
 #include <algorithm>
