@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/add_commands.h"
 #include "cli/command_line.h"
+#include "cli/exit_code.h"
 #include "cli/flag_checks.h"
 #include "coordinator/scheduler_types.h"
 #include "coordinator/steps_in_flight.h"
@@ -36,6 +38,22 @@ std::pair<TokenId, float> ParseBias(const std::string& text) {
 }
 
 }  // namespace
+
+Status NeedModel(const std::string& model) {
+  return model.empty() ? UsageError(
+                             "a MODEL is needed: a GGUF file, a folder of safetensors, a llama2.c .bin file, or a name "
+                             "as ORG/REPO:QUANT")
+                       : absl::OkStatus();
+}
+
+// Replaces a model's name by its path.
+Status Locate(SourceOptions source, bool quiet, std::string* model) {
+  source.quiet = quiet;
+  GYRE_ASSIGN_OR_RETURN(*model, LocateModel(*model, source));
+  return absl::OkStatus();
+}
+
+void AddJsonFlag(CLI::App* app, bool* json) { app->add_flag("--json", *json, "output for programs"); }
 
 void AddModelFlag(CLI::App* app, std::string* model) {
   app->add_option("-m,--model,MODEL", *model,

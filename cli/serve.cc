@@ -1,16 +1,11 @@
-// gyre serve, gyre worker: the processes of a ring on several machines.
-#include <cstdlib>
+// gyre serve: a server, alone or as the coordinator of a ring of machines.
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <memory>
 #include <thread>
 
-#include "base/cpus.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/mutex.h"
-#include "base/range.h"
 #include "base/trace.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
@@ -20,14 +15,13 @@
 #include "cli/progress.h"
 #include "cli/serve_http.h"
 #include "cli/serve_standby.h"
+#include "cli/server_setup.h"
 #include "cli/session.h"
 #include "coordinator/grpc_server.h"
 #include "coordinator/sqlite_store.h"
 #include "coordinator/state_keeper.h"
 #include "coordinator/trace_json.h"
 #include "fmt/core.h"
-#include "identity/authority.h"
-#include "identity/join_token.h"
 #include "limits/machine_speed.h"
 #include "runtime/devices.h"
 #include "runtime/runtime.h"
@@ -35,62 +29,9 @@
 #include "transport/tcp_link.h"
 #include "weights/link_prober.h"
 #include "weights/weight_offer.h"
-#include "worker/join.h"
-#include "worker/node.h"
 
 namespace gyre {
 namespace {
-
-// Workers that join and leave are logged, unless GYRE_LOG says otherwise.
-void TellMore() {
-  if (std::getenv("GYRE_LOG") == nullptr) SetLogLevel(LogLevel::kInfo);
-}
-
-// "A-B", both ends included; the coordinator knows how many layers there are.
-StatusOr<LayerRange> ParseWish(const std::string& text) {
-  const auto range = ParseRange(text);
-  if (!range || range->last < range->first || range->last == std::numeric_limits<int>::max()) {
-    return UsageError("--layers {}: expected A-B, as 0-7", text);
-  }
-  return LayerRange{range->first, range->last + 1};
-}
-
-// Returns 0 for "".
-StatusOr<uint64_t> ParseSizeFlag(const char* flag, const std::string& text) {
-  if (text.empty()) return uint64_t{0};
-  const StatusOr<uint64_t> bytes = ParseSize(text);
-  return bytes.ok() ? bytes : AsUsage(Annotate(bytes.status(), flag));
-}
-
-// Checks an identity's files once a second, and when it is told to.
-class IdentityWatch {
- public:
-  // null: there is no identity.
-  explicit IdentityWatch(IdentityFolder* identity) : identity_(identity) {
-    if (identity_ != nullptr) CatchHangups();
-  }
-  void Look(bool now) {
-    if (identity_ == nullptr || (!now && Clock::now() < next_)) return;
-    next_ = After(std::chrono::seconds(1));
-    identity_->Refresh(now);
-  }
-
- private:
-  IdentityFolder* const identity_;
-  Deadline next_ = Clock::now();
-};
-
-// The identity in a folder, for a role. null: no folder is named.
-StatusOr<std::shared_ptr<IdentityFolder>> OpenIdentity(const std::string& folder, Role role,
-                                                       const std::string& revoked) {
-  if (folder.empty()) return std::shared_ptr<IdentityFolder>();
-  auto identity = IdentityFolder::Open(folder, revoked);
-  if (!identity.ok()) return Annotate(identity.status(), "--identity");
-  const Principal self = (*identity)->current()->self();
-  if (self.role == role) return identity;
-  return UsageError("--identity {}: it is the identity of {}, expected one of the role {}", folder, Describe(self),
-                    RoleName(role));
-}
 
 // Answers workers on the local network that look for the coordinator, if it listens there. null: it does not, or can't.
 std::unique_ptr<DiscoveryResponder> AnswerSeekers(const std::string& address, const ServeOptions& serve) {
@@ -103,81 +44,6 @@ std::unique_ptr<DiscoveryResponder> AnswerSeekers(const std::string& address, co
   if (responder.ok()) return *std::move(responder);
   Log(LogLevel::kWarn, "workers don't find this coordinator by themselves: {}", Message(responder.status()));
   return nullptr;
-}
-
-// The address to join: as it was given, or found on the local network. "": the process was stopped meanwhile.
-StatusOr<std::string> AddressToJoin(const WorkerCommandOptions& options, bool insecure, const std::string& authority) {
-  if (!options.join.empty()) return options.join;
-  if (authority.empty() && !insecure) {
-    return UsageError(
-        "--join HOST:PORT is needed; a coordinator is looked for on the local network only with a --token, an "
-        "--identity or --insecure, as whoever answers is believed otherwise");
-  }
-  if (!options.quiet) fmt::print(stderr, "looking for a coordinator on the local network\n");
-  const StatusOr<std::string> found = FindCoordinator(authority, kNoDeadline, InterruptGuard::Interrupted);
-  if (absl::IsCancelled(found.status())) return std::string();
-  if (found.ok() && !options.quiet) fmt::print(stderr, "found a coordinator at {}\n", *found);
-  return found;
-}
-
-// The folder for a token's identity, unless --identity names one.
-std::string DefaultIdentity(const std::string& name) {
-  const char* const config = std::getenv("XDG_CONFIG_HOME");
-  const char* const home = std::getenv("HOME");
-  std::filesystem::path path = config != nullptr && *config != '\0' ? config : "";
-  if (path.empty()) path = std::filesystem::path(home != nullptr ? home : ".") / ".config";
-  return (path / "gyre" / name).string();
-}
-
-// A coordinator that stands by issues no identities, so each is asked in turn.
-StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses, const JoinToken& token,
-                                      const std::string& name) {
-  StatusOr<Identity::Files> files = Unavailable("no coordinator is named");
-  for (const std::string& at : addresses) {
-    const auto patience = std::chrono::seconds(addresses.size() > 1 ? 3 : 10);
-    files = JoinWithToken(at, token, name, After(patience), InterruptGuard::Interrupted);
-    if (!absl::IsUnavailable(files.status()) && !absl::IsDeadlineExceeded(files.status())) break;
-  }
-  return files;
-}
-
-// A worker's identity; if its folder has none, a token gets it one. null: it has none, or was stopped meanwhile.
-StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOptions& options, std::string* join) {
-  if (options.token.empty()) return OpenIdentity(options.identity, Role::kWorker, "");
-  const std::string name = options.name.empty() ? HostName() : options.name;
-  if (const Status fits = CheckPrincipalName(name); !fits.ok()) return AsUsage(Annotate(fits, "--name"));
-  const std::string folder = options.identity.empty() ? DefaultIdentity(name) : options.identity;
-  std::error_code ignored;
-  if (std::filesystem::exists(PathIn(folder, kIdentityFile), ignored)) return OpenIdentity(folder, Role::kWorker, "");
-  GYRE_ASSIGN_OR_RETURN(const JoinToken token, ParseToken(options.token));
-  // The folder is checked first, as a failure to write it would come after the token is used up.
-  GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
-  GYRE_RETURN_IF_ERROR(CheckWritable(folder));
-  GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
-  GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ParseAddresses(*join));
-  bool told = false;
-  while (!InterruptGuard::Interrupted()) {
-    const auto files = JoinAtOneOf(addresses, token, name);
-    if (files.ok()) {
-      GYRE_RETURN_IF_ERROR(WriteIdentity(folder, *files, false));
-      if (!options.quiet) fmt::print(stderr, "{}: the identity of worker {}, by the token\n", folder, name);
-      return OpenIdentity(folder, Role::kWorker, "");
-    }
-    const bool absent = absl::IsUnavailable(files.status()) || absl::IsDeadlineExceeded(files.status());
-    if (!absent)
-      return absl::IsCancelled(files.status()) ? std::shared_ptr<IdentityFolder>()
-                                               : StatusOr<std::shared_ptr<IdentityFolder>>(files.status());
-    if (!told) Log(LogLevel::kWarn, "waiting for the coordinator, to join with the token: {}", Message(files.status()));
-    told = true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  }
-  return std::shared_ptr<IdentityFolder>();
-}
-
-// The file lies in the models' cache, like other data that is worth keeping.
-std::string KeptSpeeds(const SourceOptions& source) {
-  const std::string folder = CacheFolder(source);
-  return folder.empty() ? "" : folder + "/machine-speeds";
 }
 
 // Serves until a signal comes.
@@ -393,81 +259,6 @@ Status ServeCommand(const ServeCommandOptions& options) {
   if (front != nullptr) front->server().Stop();
   if (server != nullptr) server->Stop();
   return trace != nullptr ? trace->Write() : absl::OkStatus();
-}
-
-Status WorkerCommand(const WorkerCommandOptions& options) {
-  GYRE_RETURN_IF_ERROR(StartLog(options.log));
-  InterruptGuard guard(0);
-  InterruptGuard::Begin(2);
-  TellMore();
-  GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
-  GYRE_ASSIGN_OR_RETURN(
-      const auto device,
-      OpenDevice({.name = options.device, .isa = options.isa, .threads = team.threads, .cpus = team.cpus}));
-  GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
-  std::string join = options.join;
-  GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
-  if (!options.token.empty() && identity == nullptr) return absl::OkStatus();  // stopped while it waited
-  if (join.empty()) {
-    const std::string authority = identity != nullptr ? identity->current()->authority() : "";
-    GYRE_ASSIGN_OR_RETURN(join, AddressToJoin(options, insecure.cluster, authority));
-    if (join.empty()) return absl::OkStatus();
-  }
-  NodeOptions node{.join = join,
-                   .model = options.model,
-                   .open = options.open,
-                   .name = options.name,
-                   .listen = options.listen,
-                   .wish = std::nullopt,
-                   .device = device,
-                   .threads = team.threads,
-                   .memory = 0,
-                   .wire_types = kAllActivations,
-                   .insecure = insecure.ring,
-                   .identity = identity,
-                   .version = options.version,
-                   .say = {}};
-  if (!options.layers.empty()) {
-    GYRE_ASSIGN_OR_RETURN(node.wish, ParseWish(options.layers));
-  }
-  if (!options.wire.empty()) {
-    GYRE_ASSIGN_OR_RETURN(const WireType wire, ParseWireType(options.wire));
-    node.wire_types = Only(wire);
-  }
-  GYRE_ASSIGN_OR_RETURN(node.transport, ParseTransport(options.transport));
-  GYRE_ASSIGN_OR_RETURN(node.memory, ParseSizeFlag("--memory", options.memory));
-  if (!node.model.empty()) {
-    GYRE_ASSIGN_OR_RETURN(node.model, LocateModel(node.model, options.source));
-  }
-  node.weights = options.weights == "file"    ? WeightsFrom::kFile
-                 : options.weights == "fetch" ? WeightsFrom::kFetch
-                                              : WeightsFrom::kAuto;
-  node.cache = CacheFolder(options.source);
-  GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
-  GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
-  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
-  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source)](const std::string& file) {
-    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept});
-  };
-  node.other_models = [source = options.source] { return CachedModelPaths(source); };
-  const bool logged = !options.log.file.empty() || options.log.format != "text";
-  if (!options.quiet) {
-    node.say = [logged](const std::string& line) {
-      if (logged) return Log(LogLevel::kInfo, "{}", line);
-      fmt::print(stderr, "{}\n", line);
-    };
-  }
-  // After SIGTERM the layers go to other members first; Ctrl-C, or a second signal, ends the process at once.
-  node.leaves = [] { return InterruptGuard::Terminated(); };
-  node.drain_timeout = std::chrono::seconds(options.drain_seconds);
-  node.orphan_timeout = std::chrono::seconds(options.orphan_seconds);
-  IdentityWatch watch(identity.get());
-  Mutex watching;  // several threads of the node ask
-  return RunNode(node, [&] {
-    MutexLock lock(&watching);
-    watch.Look(TakeHangup());
-    return InterruptGuard::Count() > (InterruptGuard::Terminated() ? 1 : 0);
-  });
 }
 
 }  // namespace gyre

@@ -50,8 +50,8 @@ std::string FormatReasons(const v1::StatusReply& status) {
     if (why.empty())
       why = status.rebalance() == "off" ? "nothing is measured (--rebalance off)" : "it is not known yet";
     out += fmt::format("\n{}: {}\n", m.name(), why);
-    out += fmt::format("  memory {}, operations {}, disk {}\n", rate(m.memory_bytes_per_second()),
-                       rate(m.operations_per_second(), "G operations/s"), rate(m.disk_bytes_per_second()));
+    out += fmt::format("  memory {}, arithmetic {}, disk {}\n", rate(m.memory_bytes_per_second()),
+                       rate(m.operations_per_second(), "GOP/s"), rate(m.disk_bytes_per_second()));
     for (const v1::MeasuredLink& l : m.links()) {
       out += l.failure().empty() ? fmt::format("  to {}: {:.3f} ms, {}\n", l.to(),
                                                static_cast<double>(l.round_trip_us()) / 1e3, rate(l.bytes_per_second()))

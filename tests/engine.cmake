@@ -11,7 +11,7 @@ if(GYRE_TESTS)
     DEPS gyre_runtime far_device Boost::json)
   target_sources(golden_tests PRIVATE testing/far_kind.cc)
   gyre_tests(cli_tests engine
-    FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test
+    FILES cli_active_waiting_test cli_bench_test cli_progress_test cli_share_cores_test cli_tables_test
     DEPS gyre_cli Boost::json)
   # Once more with two classes of rows: tiles for prompts, in emulation where there are none (docs/kernels.md).
   foreach(name engine_ring_test engine_resize_test engine_prompts_test engine_state_test)

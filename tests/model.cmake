@@ -1,7 +1,7 @@
 if(GYRE_TESTS)
   gyre_tests(model_tests "unit;pure;asan"
-    FILES model_arch_test model_hybrid_test model_tokenizer_test model_bad_input_test model_unigram_test model_chat_test
-          model_jinja_test model_shared_test model_hf_damage_test
+    FILES model_arch_test model_hybrid_test model_tokenizer_test model_bpe_test model_bad_input_test model_unigram_test
+          model_unigram_files_test model_chat_test model_jinja_test model_shared_test model_hf_damage_test
     DEPS gyre_model Boost::json)
   gyre_tests(model_allocation_tests "unit;pure;asan" FILES model_gguf_test model_jinja_limits_test model_llama2c_test
     DEPS gyre_model Boost::json)

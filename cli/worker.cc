@@ -1,0 +1,177 @@
+// gyre worker: a process that runs layers for a ring of machines.
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "base/cpus.h"
+#include "base/files.h"
+#include "base/host_port.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/listen.h"
+#include "cli/log_setup.h"
+#include "cli/model_source.h"
+#include "cli/server_setup.h"
+#include "cli/session.h"
+#include "fmt/core.h"
+#include "identity/authority.h"
+#include "identity/join_token.h"
+#include "limits/machine_speed.h"
+#include "runtime/devices.h"
+#include "transport/discovery.h"
+#include "worker/join.h"
+#include "worker/node.h"
+
+namespace gyre {
+namespace {
+
+// The address to join: as it was given, or found on the local network. "": the process was stopped meanwhile.
+StatusOr<std::string> AddressToJoin(const WorkerCommandOptions& options, bool insecure, const std::string& authority) {
+  if (!options.join.empty()) return options.join;
+  if (authority.empty() && !insecure) {
+    return UsageError(
+        "--join HOST:PORT is needed; a coordinator is looked for on the local network only with a --token, an "
+        "--identity or --insecure, as whoever answers is believed otherwise");
+  }
+  if (!options.quiet) fmt::print(stderr, "looking for a coordinator on the local network\n");
+  const StatusOr<std::string> found = FindCoordinator(authority, kNoDeadline, InterruptGuard::Interrupted);
+  if (absl::IsCancelled(found.status())) return std::string();
+  if (found.ok() && !options.quiet) fmt::print(stderr, "found a coordinator at {}\n", *found);
+  return found;
+}
+
+// The folder for a token's identity, unless --identity names one.
+std::string DefaultIdentity(const std::string& name) {
+  const char* const config = std::getenv("XDG_CONFIG_HOME");
+  const char* const home = std::getenv("HOME");
+  std::filesystem::path path = config != nullptr && *config != '\0' ? config : "";
+  if (path.empty()) path = std::filesystem::path(home != nullptr ? home : ".") / ".config";
+  return (path / "gyre" / name).string();
+}
+
+// A coordinator that stands by issues no identities, so each is asked in turn.
+StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses, const JoinToken& token,
+                                      const std::string& name) {
+  StatusOr<Identity::Files> files = Unavailable("no coordinator is named");
+  for (const std::string& at : addresses) {
+    const auto patience = std::chrono::seconds(addresses.size() > 1 ? 3 : 10);
+    files = JoinWithToken(at, token, name, After(patience), InterruptGuard::Interrupted);
+    if (!absl::IsUnavailable(files.status()) && !absl::IsDeadlineExceeded(files.status())) break;
+  }
+  return files;
+}
+
+// A worker's identity; if its folder has none, a token gets it one. null: it has none, or was stopped meanwhile.
+StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOptions& options, std::string* join) {
+  if (options.token.empty()) return OpenIdentity(options.identity, Role::kWorker, "");
+  const std::string name = options.name.empty() ? HostName() : options.name;
+  if (const Status fits = CheckPrincipalName(name); !fits.ok()) return AsUsage(Annotate(fits, "--name"));
+  const std::string folder = options.identity.empty() ? DefaultIdentity(name) : options.identity;
+  std::error_code ignored;
+  if (std::filesystem::exists(PathIn(folder, kIdentityFile), ignored)) return OpenIdentity(folder, Role::kWorker, "");
+  GYRE_ASSIGN_OR_RETURN(const JoinToken token, ParseToken(options.token));
+  // The folder is checked first, as a failure to write it would come after the token is used up.
+  GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
+  GYRE_RETURN_IF_ERROR(CheckWritable(folder));
+  GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
+  GYRE_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ParseAddresses(*join));
+  bool told = false;
+  while (!InterruptGuard::Interrupted()) {
+    const auto files = JoinAtOneOf(addresses, token, name);
+    if (files.ok()) {
+      GYRE_RETURN_IF_ERROR(WriteIdentity(folder, *files, false));
+      if (!options.quiet) fmt::print(stderr, "{}: the identity of worker {}, by the token\n", folder, name);
+      return OpenIdentity(folder, Role::kWorker, "");
+    }
+    const bool absent = absl::IsUnavailable(files.status()) || absl::IsDeadlineExceeded(files.status());
+    if (!absent)
+      return absl::IsCancelled(files.status()) ? std::shared_ptr<IdentityFolder>()
+                                               : StatusOr<std::shared_ptr<IdentityFolder>>(files.status());
+    if (!told) Log(LogLevel::kWarn, "waiting for the coordinator, to join with the token: {}", Message(files.status()));
+    told = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  return std::shared_ptr<IdentityFolder>();
+}
+
+}  // namespace
+
+Status WorkerCommand(const WorkerCommandOptions& options) {
+  GYRE_RETURN_IF_ERROR(StartLog(options.log));
+  InterruptGuard guard(0);
+  InterruptGuard::Begin(2);
+  TellMore();
+  GYRE_ASSIGN_OR_RETURN(const TeamCpus team, ChooseCpus(options.threads, options.cpus));
+  GYRE_ASSIGN_OR_RETURN(
+      const auto device,
+      OpenDevice({.name = options.device, .isa = options.isa, .threads = team.threads, .cpus = team.cpus}));
+  GYRE_ASSIGN_OR_RETURN(const Insecure insecure, ParseInsecure(options.insecure));
+  std::string join = options.join;
+  GYRE_ASSIGN_OR_RETURN(const auto identity, WorkerIdentity(options, &join));
+  if (!options.token.empty() && identity == nullptr) return absl::OkStatus();  // stopped while it waited
+  if (join.empty()) {
+    const std::string authority = identity != nullptr ? identity->current()->authority() : "";
+    GYRE_ASSIGN_OR_RETURN(join, AddressToJoin(options, insecure.cluster, authority));
+    if (join.empty()) return absl::OkStatus();
+  }
+  NodeOptions node{.join = join,
+                   .model = options.model,
+                   .open = options.open,
+                   .name = options.name,
+                   .listen = options.listen,
+                   .wish = std::nullopt,
+                   .device = device,
+                   .threads = team.threads,
+                   .memory = 0,
+                   .wire_types = kAllActivations,
+                   .insecure = insecure.ring,
+                   .identity = identity,
+                   .version = options.version,
+                   .say = {}};
+  if (!options.layers.empty()) {
+    GYRE_ASSIGN_OR_RETURN(node.wish, ParseWish(options.layers));
+  }
+  if (!options.wire.empty()) {
+    GYRE_ASSIGN_OR_RETURN(const WireType wire, ParseWireType(options.wire));
+    node.wire_types = Only(wire);
+  }
+  GYRE_ASSIGN_OR_RETURN(node.transport, ParseTransport(options.transport));
+  GYRE_ASSIGN_OR_RETURN(node.memory, ParseSizeFlag("--memory", options.memory));
+  if (!node.model.empty()) {
+    GYRE_ASSIGN_OR_RETURN(node.model, LocateModel(node.model, options.source));
+  }
+  node.weights = options.weights == "file"    ? WeightsFrom::kFile
+                 : options.weights == "fetch" ? WeightsFrom::kFetch
+                                              : WeightsFrom::kAuto;
+  node.cache = CacheFolder(options.source);
+  GYRE_ASSIGN_OR_RETURN(node.weights_rate, ParseSizeFlag("--weights-rate", options.weights_rate));
+  GYRE_ASSIGN_OR_RETURN(node.cache_limit, ParseSizeFlag("--cache-limit", options.source.cache_limit));
+  GYRE_ASSIGN_OR_RETURN(const Isa isa, ParseIsa(options.isa));
+  node.measure = [isa, threads = team.threads, kept = KeptSpeeds(options.source)](const std::string& file) {
+    return MeasureMachine({.isa = isa, .threads = threads, .file = file, .kept = kept});
+  };
+  node.other_models = [source = options.source] { return CachedModelPaths(source); };
+  const bool logged = !options.log.file.empty() || options.log.format != "text";
+  if (!options.quiet) {
+    node.say = [logged](const std::string& line) {
+      if (logged) return Log(LogLevel::kInfo, "{}", line);
+      fmt::print(stderr, "{}\n", line);
+    };
+  }
+  // After SIGTERM the layers go to other members first; Ctrl-C, or a second signal, ends the process at once.
+  node.leaves = [] { return InterruptGuard::Terminated(); };
+  node.drain_timeout = std::chrono::seconds(options.drain_seconds);
+  node.orphan_timeout = std::chrono::seconds(options.orphan_seconds);
+  IdentityWatch watch(identity.get());
+  Mutex watching;  // several threads of the node ask
+  return RunNode(node, [&] {
+    MutexLock lock(&watching);
+    watch.Look(TakeHangup());
+    return InterruptGuard::Count() > (InterruptGuard::Terminated() ? 1 : 0);
+  });
+}
+
+}  // namespace gyre
