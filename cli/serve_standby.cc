@@ -27,8 +27,8 @@ namespace {
 // Tells the process that begins anew why it does.
 constexpr char kBegunAnew[] = "GYRE_BEGUN_ANEW=1";
 
-// The process becomes a new one with the same command line: nothing of what led goes on. The log may stand still, so
-// only the new one writes a line.
+// Replaces the process by a new one with the same command line: nothing of the leader's state remains. Only the new one
+// writes a line, as a log whose reader stands still would hold up the old one.
 [[noreturn]] void BeginAnew() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::string words((std::istreambuf_iterator<char>(in)), {});
@@ -44,7 +44,7 @@ constexpr char kBegunAnew[] = "GYRE_BEGUN_ANEW=1";
   std::string begun_anew = kBegunAnew;
   environment.push_back(begun_anew.data());
   environment.push_back(nullptr);
-  // Sockets among others.
+  // These include sockets.
   if (close_range(3, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC) != 0) std::_Exit(1);
   sigset_t none;
   sigemptyset(&none);
@@ -62,7 +62,7 @@ StatusOr<EtcdOptions> EtcdOf(const ServeCommandOptions& options) {
   return etcd;
 }
 
-// Where clients and workers ask it: an address at which it listens says nothing to them if it means all.
+// The address for clients and workers: a listening address that means all addresses would be of no use to them.
 std::string AskedAt(const std::string& bound, const std::string& advertise) {
   const StatusOr<HostPort> at = ParseHostPort(bound);
   if (!at.ok() || (at->host != "0.0.0.0" && at->host != "::")) return bound;
@@ -103,7 +103,7 @@ StatusOr<std::unique_ptr<Standby>> Standby::Open(const ServeCommandOptions& opti
   return out;
 }
 
-// On the election's thread. Nothing is told any more once this one leads, so the server is still there.
+// Runs on the election's thread. It is not called any more once this process leads, so the server still exists.
 void Standby::Tell(const std::string& leader) {
   server_->SetLeader(leader);
   if (front_ != nullptr) front_->StandBy(StandbyText(leader));

@@ -12,9 +12,9 @@ namespace gyre {
 
 using BeastRequest = boost::beast::http::request<boost::beast::http::string_body>;
 
-// With all its headers; through a proxy without TLS it names the server too.
+// A request with all its headers; through a proxy without TLS it names the server too.
 BeastRequest MakeRequest(const Url& url, const HttpClientOptions& options, HttpRequest&& request);
-// What asks a proxy for a connection to `url`.
+// The CONNECT request that asks a proxy for a connection to `url`.
 BeastRequest MakeConnectRequest(const Url& url, const Proxy& proxy);
 HttpHead MakeHead(const boost::beast::http::fields& fields, unsigned code, std::string reason);
 

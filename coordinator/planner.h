@@ -1,4 +1,4 @@
-// Who gets which layers: from measured sizes, or from what a user asked for. Pure.
+// The layers of each member: from measured sizes, or from the ranges of a user. Pure.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,11 @@ struct PlanMember {
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
-  uint64_t disk = 0;               // for weights that it fetches; 0 = not limited
+  // So many units the memory of `holds` has. Where the next plan has fewer blocks, memory begins anew: what is there
+  // stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs. No blocks:
+  // as many as the next plan.
+  MemoryCounts held = {};
+  uint64_t disk = 0;  // for weights that it fetches; 0 = not limited
 };
 
 // A resize text is at most this long, in bytes.
@@ -79,8 +83,8 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 // leave a gap or overlap or begin where no range can.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
-// What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at
-// which a range begins. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
+// Parses the text of `resize`: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the
+// first layers of ranges. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
 // last. kInvalidArgument (also a text that is too long), kNotFound (a name), kFailedPrecondition (a drained member gets
 // layers) with the sentence. The result is not yet checked for gaps (Plan::Validate).
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
@@ -99,8 +103,8 @@ struct Shortage {
   uint64_t memory = 0;  // bytes that it has
   Status why;           // kResourceExhausted with the numbers
 };
-// Members of `next` that can't hold the union of what they hold already and what they get, weights and pages, or whose
-// disk can't hold the weights that they get.
+// Members of `next` that can't hold what they hold already beside what they get, weights and pages, or whose disk can't
+// hold the weights that they get.
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

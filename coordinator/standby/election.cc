@@ -16,7 +16,7 @@
 namespace gyre {
 namespace {
 
-// For an answer, while nothing ends meanwhile.
+// The limit for an answer, while nothing ends meanwhile.
 constexpr Duration kPatience = std::chrono::seconds(2);
 // Threads sleep by a clock that stands still while the machine is suspended, so none of them sleeps long.
 constexpr Duration kGlance = std::chrono::milliseconds(100);
@@ -38,7 +38,7 @@ class EtcdElection : public Election {
   void Begin() {
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "election");
-      // The edge of the thread: a leader that can't renew its lease may not go on.
+      // No exception may leave the thread: a leader that can't renew its lease must not go on.
       try {
         Loop();
       } catch (const std::exception& e) {
@@ -143,7 +143,7 @@ class EtcdElection : public Election {
     leadership_.Renewed(life, asked, options_.now());
   }
 
-  // nullopt: another one was faster.
+  // nullopt: another coordinator was faster.
   StatusOr<std::optional<Reign>> Run(int64_t lease, Deadline until) {
     GYRE_ASSIGN_OR_RETURN(const auto before, client_->Get(TermKey(options_.etcd), until));
     Reign reign{.term = options_.first_term};
@@ -168,7 +168,7 @@ class EtcdElection : public Election {
     return std::optional(reign);
   }
 
-  // An etcd that is away is worth a line, and so is one that is back.
+  // An etcd that goes away is logged, and so is one that comes back.
   void Tell(const Status& status) {
     const bool away = !status.ok();
     if (away == away_) return;
