@@ -19,13 +19,17 @@
 #include "runtime/runtime.h"
 #include "transport/tcp_link.h"
 
+extern char** environ;
+
 namespace gyre {
 namespace {
 
-// Replaces the process by a new one with the same command line: nothing of the leader's state remains.
+// Tells the process that begins anew why it does.
+constexpr char kBegunAnew[] = "GYRE_BEGUN_ANEW=1";
+
+// Replaces the process by a new one with the same command line: nothing of the leader's state remains. Only the new one
+// writes a line, as a log whose reader stands still would hold up the old one.
 [[noreturn]] void BeginAnew() {
-  LogLine(LogLevel::kError,
-          "the lease is lost, so another coordinator may lead: this process begins anew and stands by");
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::string words((std::istreambuf_iterator<char>(in)), {});
   std::vector<char*> argv;
@@ -33,12 +37,19 @@ namespace {
     argv.push_back(words.data() + at);
   }
   argv.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** word = environ; *word != nullptr; ++word) {
+    if (std::string_view(*word) != kBegunAnew) environment.push_back(*word);
+  }
+  std::string begun_anew = kBegunAnew;
+  environment.push_back(begun_anew.data());
+  environment.push_back(nullptr);
   // These include sockets.
   if (close_range(3, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC) != 0) std::_Exit(1);
   sigset_t none;
   sigemptyset(&none);
   pthread_sigmask(SIG_SETMASK, &none, nullptr);
-  execv("/proc/self/exe", argv.data());
+  execve("/proc/self/exe", argv.data(), environment.data());
   std::_Exit(1);  // its supervisor starts it again
 }
 
@@ -73,6 +84,10 @@ Status Standby::Check(const ServeCommandOptions& options) {
 
 StatusOr<std::unique_ptr<Standby>> Standby::Open(const ServeCommandOptions& options, const ServeOptions& serve,
                                                  HttpFront* front) {
+  if (std::getenv("GYRE_BEGUN_ANEW") != nullptr) {
+    LogLine(LogLevel::kError,
+            "the lease was lost, so another coordinator may lead: this process has begun anew and stands by");
+  }
   std::unique_ptr<Standby> out(new Standby);
   GYRE_ASSIGN_OR_RETURN(out->etcd_, EtcdOf(options));
   out->front_ = front;

@@ -59,6 +59,7 @@ class Client : public HttpClient {
         if (error)
           return InvalidArgument("{}: {}, expected the certificate's key in PEM form", options_.key_file,
                                  error.message());
+        GYRE_RETURN_IF_ERROR(CheckNotEnded(SSL_CTX_get0_certificate(tls_.native_handle()), options_.cert_file));
       }
       tls_.set_verify_mode(asio::ssl::verify_peer);
     }
@@ -186,7 +187,9 @@ class Client : public HttpClient {
         client_.DropClosed(pool_);
         return Begin();
       }
-      End(RequestError(client_.url_, client_.options_, what, error, answered_));
+      std::string cause;
+      if constexpr (kTls) cause = TlsCause(connection_->stream.native_handle(), client_.options_, error);
+      End(RequestError(client_.url_, client_.options_, what, error, answered_, cause));
     }
 
     void Connect() {

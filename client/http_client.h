@@ -24,6 +24,7 @@ std::string FindHeader(const HttpHeaders& headers, std::string_view name);
 struct HttpClientOptions {
   std::string ca_file;                                  // PEM certificates that are trusted beside the system's
   std::string cert_file, key_file;                      // this side's certificate chain and key, PEM; "" = none
+  std::string ca_flag = "--ca", cert_flag = "";         // the flags that name these files, for errors; "" = none does
   std::string bearer;                                   // "Authorization: Bearer ..."; "" = none
   Duration connect_timeout = std::chrono::seconds(15);  // the name's look-up, TCP and TLS together
   Duration idle_timeout = std::chrono::minutes(10);     // without a byte, while an answer is waited for
@@ -65,7 +66,7 @@ using HttpId = uint64_t;
 // again, and a request that finds one closed is sent again on a new one.
 class HttpClient {
  public:
-  // kNotFound, kInvalidArgument: the CA file, or the own certificate.
+  // kNotFound, kInvalidArgument: the CA file, or the own certificate. kFailedPrecondition: that one has ended.
   static StatusOr<std::unique_ptr<HttpClient>> Make(const Url& url, const HttpClientOptions& options);
   virtual ~HttpClient() = default;
 

@@ -1,8 +1,12 @@
 #include "client/http_message.h"
 
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
 #include <boost/asio/error.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/beast/core.hpp>
+#include <ctime>
 #include <utility>
 
 #include "base/host_port.h"
@@ -16,13 +20,6 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 std::string Text(beast::string_view v) { return {v.data(), v.size()}; }
-
-// The certificate is for another name, has expired, or was issued by nobody whom we trust.
-std::string ExplainTls(const error_code& error) {
-  const std::string text = error.message();
-  if (text.find("certificate verify failed") == std::string::npos) return text;
-  return text + "; --ca FILE trusts further certificates";
-}
 
 }  // namespace
 
@@ -77,8 +74,38 @@ bool IsClosed(const error_code& error) {
          error == asio::error::broken_pipe;
 }
 
+std::string TlsCause(const ssl_st* tls, const HttpClientOptions& options, const error_code& error) {
+  const std::string text = error.message();
+  const auto has = [&text](const char* words) { return text.find(words) != std::string::npos; };
+  const long why = SSL_get_verify_result(tls);
+  // A signature that does not fit leaves other words.
+  if (why != X509_V_OK || has("certificate verify failed")) {
+    if (why == X509_V_ERR_CERT_HAS_EXPIRED) return "the server's certificate has ended";
+    // The check of the name leaves no reason of its own.
+    if (why == X509_V_OK || why == X509_V_ERR_HOSTNAME_MISMATCH) return "the server's certificate is for another name";
+    return fmt::format("certificate verify failed: {}; {} FILE trusts further certificates",
+                       X509_verify_cert_error_string(why), options.ca_flag);
+  }
+  // With TLS 1.3 a server says only after the handshake what it thinks of this side's certificate.
+  if (!has("alert") || (!has("certificate") && !has("unknown ca") && !has("handshake failure"))) return "";
+  if (!options.cert_file.empty())
+    return fmt::format("the server refuses the certificate {}: {}", options.cert_file, text);
+  return options.cert_flag.empty()
+             ? fmt::format("the server asks for a certificate of this side: {}", text)
+             : fmt::format("the server asks for a certificate of this side ({}): {}", options.cert_flag, text);
+}
+
+Status CheckNotEnded(const x509_st* certificate, const std::string& file) {
+  const ASN1_TIME* end = certificate != nullptr ? X509_get0_notAfter(certificate) : nullptr;
+  if (end == nullptr || X509_cmp_current_time(end) > 0) return absl::OkStatus();
+  std::tm at{};
+  ASN1_TIME_to_tm(end, &at);
+  return FailedPrecondition("{}: the certificate ended on {:04}-{:02}-{:02}", file, at.tm_year + 1900, at.tm_mon + 1,
+                            at.tm_mday);
+}
+
 Status RequestError(const Url& url, const HttpClientOptions& options, const char* what, const error_code& error,
-                    bool answered) {
+                    bool answered, const std::string& cause) {
   const std::string where = FormatUrl({url.tls, url.host, url.port, ""});
   if (error == beast::error::timeout) {
     return DeadlineExceeded("{}: {}: nothing came for {} s", where, what,
@@ -96,7 +123,7 @@ Status RequestError(const Url& url, const HttpClientOptions& options, const char
   }
   const std::string way =
       options.proxy.has_value() ? fmt::format(" (proxy {})", FormatUrl(options.proxy->url)) : std::string();
-  return Unavailable("{}{}: {}: {}", where, way, what, url.tls ? ExplainTls(error) : error.message());
+  return Unavailable("{}{}: {}: {}", where, way, what, cause.empty() ? error.message() : cause);
 }
 
 }  // namespace gyre

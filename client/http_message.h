@@ -1,6 +1,8 @@
 // Requests, heads and errors of the HTTP client in Beast's terms. Only http_client.cc includes it.
 #pragma once
 
+#include <openssl/types.h>
+
 #include <boost/beast/http.hpp>
 #include <string>
 
@@ -18,8 +20,13 @@ HttpHead MakeHead(const boost::beast::http::fields& fields, unsigned code, std::
 
 // Whether the other end closed the connection.
 bool IsClosed(const boost::system::error_code& error);
-// The status of a request that failed with `error` during `what`. answered: the head of the answer has come.
+// Why TLS failed: who refuses whose certificate, and the flag that helps; "" = the error is of another kind.
+std::string TlsCause(const ssl_st* tls, const HttpClientOptions& options, const boost::system::error_code& error);
+// kFailedPrecondition: the certificate of `file` is no longer valid.
+Status CheckNotEnded(const x509_st* certificate, const std::string& file);
+// The status of a request that failed with `error` while `what` was under way. answered: its head has come. `cause`
+// takes the place of the error's own words, where it is not empty.
 Status RequestError(const Url& url, const HttpClientOptions& options, const char* what,
-                    const boost::system::error_code& error, bool answered);
+                    const boost::system::error_code& error, bool answered, const std::string& cause);
 
 }  // namespace gyre

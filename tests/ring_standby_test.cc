@@ -120,7 +120,7 @@ TEST_F(StandbyTest, AFrozenLeaderFindsItselfReplacedAndStandsBy) {
   first->Kill(SIGCONT);
   // The same process with the same id, begun anew.
   EXPECT_EQ(first->WaitFor("standing by, the leader is ", seconds(10)), b) << first->output();
-  EXPECT_THAT(first->output(), HasSubstr("the lease is lost"));
+  EXPECT_THAT(first->output(), HasSubstr("the lease was lost"));
   // At SIGTERM the lease is given back, so the other one does not wait for its end.
   const Deadline before = Clock::now();
   second->Kill(SIGTERM);
@@ -134,7 +134,7 @@ TEST_F(StandbyTest, ALeaderWithoutEtcdStopsAndComesBackWithIt) {
   const auto one = Coordinator(&a);
   ASSERT_TRUE(one->WaitFor("listening ").has_value()) << one->output();
   etcd_->Kill(SIGSTOP);
-  ASSERT_TRUE(one->WaitFor("the lease is lost", seconds(10)).has_value()) << one->output();
+  ASSERT_TRUE(one->WaitFor("the lease was lost", seconds(10)).has_value()) << one->output();
   etcd_->Kill(SIGCONT);
   const std::string words = "this coordinator leads, in term ";
   for (int i = 0; i < 1500 && one->output().find(words) == one->output().rfind(words); ++i) {

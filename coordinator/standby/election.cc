@@ -1,6 +1,7 @@
 #include "coordinator/standby/election.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <charconv>
@@ -17,6 +18,8 @@ namespace {
 
 // The limit for an answer, while nothing ends meanwhile.
 constexpr Duration kPatience = std::chrono::seconds(2);
+// Threads sleep by a clock that stands still while the machine is suspended, so none of them sleeps long.
+constexpr Duration kGlance = std::chrono::milliseconds(100);
 
 class EtcdElection : public Election {
  public:
@@ -29,6 +32,7 @@ class EtcdElection : public Election {
       changed_.SignalAll();
     }
     if (thread_.joinable()) thread_.join();
+    if (guard_.joinable()) guard_.join();
   }
 
   void Begin() {
@@ -41,6 +45,10 @@ class EtcdElection : public Election {
         Log(LogLevel::kError, "the thread that holds the lease failed, so this process ends: {}", e.what());
         std::abort();
       }
+    });
+    guard_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "lease");
+      Guard();
     });
   }
 
@@ -67,21 +75,36 @@ class EtcdElection : public Election {
       {
         MutexLock lock(&mutex_);
         for (;;) {
-          const Deadline now = Clock::now();
+          const Deadline now = options_.now();
           if (stopping_ || leadership_.Lost(now)) break;
           if ((call = leadership_.Next(now))) break;
-          changed_.WaitUntil(&mutex_, leadership_.deadline());
+          Sleep(leadership_.deadline() - now);
         }
-        const Deadline now = Clock::now();
+        const Deadline now = options_.now();
         if (stopping_) return GiveBack(leadership_.Leads(now) ? leadership_.lease() : 0);
-        // A leader waits for an answer no longer than it leads.
-        until = leadership_.Leads(now) ? std::min(now + kPatience, leadership_.until()) : now + kPatience;
-        if (leadership_.Lost(now)) call.reset();
+        if (leadership_.Lost(now)) return;
+        // A leader asks for no longer than it leads.
+        until = After(leadership_.Leads(now) ? std::min(kPatience, leadership_.until() - now) : kPatience);
       }
-      if (!call) return options_.on_lost();
       std::visit([&](const auto& c) { Make(c, until); }, *call);
     }
   }
+
+  // Neither does I/O nor writes to the log, whose reader may stand still, so a lease that ends is never noticed late.
+  void Guard() {
+    {
+      MutexLock lock(&mutex_);
+      for (;;) {
+        const Deadline now = options_.now();
+        if (stopping_) return;
+        if (leadership_.Lost(now)) break;
+        Sleep(leadership_.Leads(now) ? leadership_.until() - now : kGlance);
+      }
+    }
+    options_.on_lost();
+  }
+
+  void Sleep(Duration time) GYRE_REQUIRES(mutex_) { changed_.WaitUntil(&mutex_, After(std::min(time, kGlance))); }
 
   void Make(const Leadership::Look&, Deadline until) {
     const auto leader = client_->Get(LeaderKey(options_.etcd), until);
@@ -92,32 +115,32 @@ class EtcdElection : public Election {
       leader_ = address;
     }
     MutexLock lock(&mutex_);
-    leadership_.Looked(leader.ok() ? StatusOr<bool>(leader->has_value()) : leader.status(), Clock::now());
+    leadership_.Looked(leader.ok() ? StatusOr<bool>(leader->has_value()) : leader.status(), options_.now());
   }
   void Make(const Leadership::Grant&, Deadline until) {
-    const Deadline asked = Clock::now();
+    const Deadline asked = options_.now();
     const auto life = std::chrono::duration_cast<std::chrono::seconds>(options_.leadership.lease);
     const auto lease = client_->Grant(life, until);
     Tell(lease.status());
     MutexLock lock(&mutex_);
     leadership_.Granted(lease.ok() ? StatusOr<Leadership::Lease>({lease->id, lease->life}) : lease.status(), asked,
-                        Clock::now());
+                        options_.now());
   }
   void Make(const Leadership::Campaign& campaign, Deadline until) {
     const StatusOr<std::optional<Reign>> reign = Run(campaign.lease, until);
     Tell(reign.status());
     MutexLock lock(&mutex_);
-    leadership_.Campaigned(reign.ok() ? StatusOr<bool>(reign->has_value()) : reign.status(), Clock::now());
-    if (!leadership_.Leads(Clock::now())) return;
+    leadership_.Campaigned(reign.ok() ? StatusOr<bool>(reign->has_value()) : reign.status(), options_.now());
+    if (!leadership_.Leads(options_.now())) return;
     reign_ = *reign;
     changed_.SignalAll();
   }
   void Make(const Leadership::Renew& renew, Deadline until) {
-    const Deadline asked = Clock::now();
+    const Deadline asked = options_.now();
     const auto life = client_->Renew(renew.lease, until);
     Tell(life.status());
     MutexLock lock(&mutex_);
-    leadership_.Renewed(life, asked, Clock::now());
+    leadership_.Renewed(life, asked, options_.now());
   }
 
   // nullopt: another coordinator was faster.
@@ -172,10 +195,17 @@ class EtcdElection : public Election {
   Leadership leadership_ GYRE_GUARDED_BY(mutex_);
   std::optional<Reign> reign_ GYRE_GUARDED_BY(mutex_);
   bool stopping_ GYRE_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::thread thread_, guard_;
 };
 
 }  // namespace
+
+Deadline BootNow() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return Deadline(
+      std::chrono::duration_cast<Duration>(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec)));
+}
 
 StatusOr<std::unique_ptr<Election>> Election::Start(const ElectionOptions& options) {
   GYRE_ASSIGN_OR_RETURN(auto client, EtcdClient::Make(options.etcd));

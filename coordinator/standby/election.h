@@ -1,4 +1,5 @@
-// The thread that leads or stands by: it sends the calls of Leadership (leadership.h) to etcd.
+// The threads that lead or stand by: one sends the calls of Leadership (leadership.h) to etcd, the other one ends a
+// leader in time, whatever the first one waits for.
 #pragma once
 
 #include <functional>
@@ -11,15 +12,21 @@
 
 namespace gyre {
 
+// The time since the machine was started, with the time in which it was suspended (CLOCK_BOOTTIME): other machines'
+// clocks go on meanwhile, and so does a lease. Not to be compared with Clock::now().
+Deadline BootNow();
+
 struct ElectionOptions {
   EtcdOptions etcd;
   LeadershipOptions leadership;
   std::string address;      // where this one is asked when it leads, HOST:PORT
   uint64_t first_term = 0;  // where etcd has none yet
-  // Another coordinator leads; "" = none does. Called on the thread when that changes.
+  // Another coordinator leads; "" = none does. Called on the first thread when that changes.
   std::function<void(const std::string& leader)> on_leader;
-  // This one has led, and its lease can't be renewed or belongs to another: it must stop all its work. On the thread.
+  // This one has led, and its lease can't be renewed or belongs to another: it must stop all its work. On the second
+  // thread.
   std::function<void()> on_lost;
+  NowFn now = BootNow;  // the clock of the lease
 };
 
 class Election {

@@ -89,7 +89,9 @@ class GatewayClient : public EtcdClient {
       GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(host));
       HttpClientOptions http;
       http.ca_file = options_.ca;
+      http.ca_flag = "--etcd-ca";
       http.cert_file = options_.cert;
+      http.cert_flag = "--etcd-cert";
       http.key_file = options_.key;
       GYRE_ASSIGN_OR_RETURN(auto client, HttpClient::Make({options_.tls, at.host, at.port, ""}, http));
       members_.push_back(std::move(client));

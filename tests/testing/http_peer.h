@@ -28,15 +28,16 @@ namespace gyre::testing {
 struct Certificate {
   std::string certificate, key;
 };
-// A certificate for these names, "" = none. It is self-signed, or signed by `authority`, which must then be trusted.
+// A certificate for these names, "" = none. It is self-signed, or signed by `authority`, which must then be trusted. It
+// is valid from an hour before now, for `seconds` from now.
 inline Certificate MakeCertificate(const std::string& alternative_names = "DNS:localhost,IP:127.0.0.1",
-                                   const Certificate* authority = nullptr) {
+                                   const Certificate* authority = nullptr, long seconds = 3600) {
   std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   std::unique_ptr<X509, void (*)(X509*)> x(X509_new(), X509_free);
   X509_set_version(x.get(), 2);
   ASN1_INTEGER_set(X509_get_serialNumber(x.get()), 1);
   X509_gmtime_adj(X509_getm_notBefore(x.get()), -3600);
-  X509_gmtime_adj(X509_getm_notAfter(x.get()), 3600);
+  X509_gmtime_adj(X509_getm_notAfter(x.get()), seconds);
   X509_NAME* name = X509_get_subject_name(x.get());
   const std::string subject = alternative_names.empty() ? "tests' authority" : "localhost";
   X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(subject.c_str()), -1, -1,

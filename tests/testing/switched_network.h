@@ -52,6 +52,12 @@ class SwitchedNetwork {
     return Ip(fmt::format("-n {} route add blackhole {}", Host(one), Address(other))) &&
            Ip(fmt::format("-n {} route add blackhole {}", Host(other), Address(one)));
   }
+  // From now on a host reaches no other one of which this was asked, and is told nothing: what it sends is lost. Hosts
+  // of which it was not asked reach it.
+  bool Isolate(int host, bool isolated = true) {
+    return Ip(
+        fmt::format("-n {} link set port{} type bridge_slave isolated {}", Switch(), host, isolated ? "on" : "off"));
+  }
   // Pulls the cable of a host, or puts it back.
   bool Cable(int host, bool plugged) {
     return Ip(fmt::format("-n {} link set port{} {}", Switch(), host, plugged ? "up" : "down"));
