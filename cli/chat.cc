@@ -37,9 +37,9 @@ class Chat {
  public:
   Chat(ChatBackend& backend, const ChatOptions& options) : backend_(backend), options_(options) { Reset(); }
 
-  // False: /exit.
+  // Returns false after /exit.
   bool Take(const std::string& message);
-  // Messages and commands that failed.
+  // The number of messages and commands that failed.
   int failures() const { return failures_; }
 
  private:
@@ -85,7 +85,7 @@ bool Chat::Take(const std::string& message) {
   return true;
 }
 
-// A reply as text, or why there is none.
+// A reply as text, or the reason why there is none.
 template <typename Reply>
 StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(const Reply&)) {
   GYRE_RETURN_IF_ERROR(reply.status());

@@ -22,7 +22,7 @@
 namespace gyre {
 namespace {
 
-// Text for stdout; remembers whether it arrived.
+// Writes text to stdout and remembers whether it arrived.
 class Output {
  public:
   void Write(const std::string& text, bool thinks = false) {
@@ -70,7 +70,7 @@ StatusOr<ChatPrompt> MakePrompt(const RunOptions& o, const std::string& text, Ta
   return prompt;
 }
 
-// Prints what a run generates: text, or ids with single spaces between.
+// Prints the output of a run: text, or ids with single spaces between.
 class Printer {
  public:
   Printer(Output* output, AnswerFormat format, bool ids, bool quiet)
@@ -117,7 +117,7 @@ uint32_t NewTokens(int64_t n, const TargetFacts& facts, size_t prompt) {
   return static_cast<uint32_t>(n < 0 ? room : std::min<uint64_t>(static_cast<uint64_t>(n), room));
 }
 
-// The same from an OpenAI-compatible server, which has its own tokenizer, template and seed.
+// Runs a request on an OpenAI-compatible server, which has its own tokenizer, template and seed.
 Status RunOverHttp(const RunOptions& o, const std::string& text) {
   namespace json = boost::json;
   const bool as_ids = !o.ids_file.empty();

@@ -21,6 +21,7 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
                    .memory = m->info.memory,
                    .wish = m->info.wish,
                    .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .held = sizes_.counts,
                    .disk = m->info.disk});
   }
   return out;
@@ -326,7 +327,7 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
              .why = why,
              .ask = wanted == nullptr ? 0 : wanted->ask,
              .drains = wanted == nullptr ? "" : wanted->drains,
-             .report = Preview(plan, wanted == nullptr ? AskMode{} : wanted->mode),
+             .report = Preview(plan, draft.num_blocks, wanted == nullptr ? AskMode{} : wanted->mode),
              .started = now,
              .num_blocks = draft.num_blocks,
              .ids = std::move(ids)});

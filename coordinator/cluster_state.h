@@ -251,7 +251,7 @@ class ClusterState {
   StatusOr<std::vector<Assignment>> WithoutMember(const std::string& name) const;
   StatusOr<std::vector<Assignment>> WithoutMembers(const std::set<std::string>& names) const;
   StatusOr<std::vector<Assignment>> WithoutLeaving() const;
-  ChangeReport Preview(const Plan& next, const AskMode& mode) const;
+  ChangeReport Preview(const Plan& next, uint32_t num_blocks, const AskMode& mode) const;
   ChangeReport Unchanged() const;
 
   // Plans that are chosen and begun (cluster_plans.cc).

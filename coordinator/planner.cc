@@ -326,17 +326,25 @@ namespace {
 
 // What a member has to hold while `next` takes the place of what it holds.
 struct Need {
-  LayerRange next;
+  LayerRange next, holds;
+  MemoryCounts held;
   uint64_t weights = 0;     // bytes
-  std::vector<int> layers;  // with their memory
+  std::vector<int> layers;  // of both
+  // At most, with `counts` in the next plan.
   uint64_t Memory(const ModelSizes& sizes, const MemoryCounts& counts) const {
+    const auto of = [&sizes](LayerRange range, const MemoryCounts& with) {
+      uint64_t sum = 0;
+      for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, with);
+      return sum;
+    };
+    if (counts.num_blocks < held.num_blocks) return std::max(of(holds, held), of(next, counts));
     uint64_t sum = 0;
     for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
     return sum;
   }
 };
 Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
-  Need need;
+  Need need{.next = {}, .holds = member.holds, .held = member.held, .layers = {}};
   const LayerRange held = member.holds;
   const int stage = next.StageOf(member.name);
   if (stage >= 0) need.next = next.stages[static_cast<size_t>(stage)].layers;

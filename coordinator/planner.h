@@ -61,7 +61,11 @@ struct PlanMember {
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
-  uint64_t disk = 0;               // for weights that it fetches; 0 = not limited
+  // So many units the memory of `holds` has. Where the next plan has fewer blocks, memory begins anew: what is there
+  // stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs. No blocks:
+  // as many as the next plan.
+  MemoryCounts held = {};
+  uint64_t disk = 0;  // for weights that it fetches; 0 = not limited
 };
 
 // A resize text is at most this long, in bytes.
@@ -99,8 +103,8 @@ struct Shortage {
   uint64_t memory = 0;  // bytes that it has
   Status why;           // kResourceExhausted with the numbers
 };
-// Members of `next` that can't hold the union of what they hold already and what they get, weights and pages, or whose
-// disk can't hold the weights that they get.
+// Members of `next` that can't hold what they hold already beside what they get, weights and pages, or whose disk can't
+// hold the weights that they get.
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

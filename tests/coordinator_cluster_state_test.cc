@@ -519,6 +519,34 @@ TEST_F(ClusterStateTest, ADrainMayCutACacheThatHasGrown) {
   EXPECT_EQ(w.problem(), "");
 }
 
+// Until the new plan serves, the pools are there that had grown: a worker that is full of them has no room for the
+// weights of more layers, however few blocks the new plan has.
+TEST_F(ClusterStateTest, PoolsThatHadGrownCountUntilTheyAreGone) {
+  for (const uint64_t memory : {597, 599}) {
+    SCOPED_TRACE(memory);
+    ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+    policy.sizes.counts.num_blocks = 200;
+    ClusterWorld& w = New(policy);
+    for (const char* name : {"w1", "w2"}) w.Join(name, {.memory = memory});
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.num_blocks, 19u);
+    w.Join("w3", {.memory = 4000});
+    w.Resize("w1=0-1,w3=2-5,w2=6-7");
+    w.Advance(seconds(1));
+    EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 99")) << "a layer takes 100 and 99, and there is room for 3";
+    // Four layers of 100 beside two with 99 of pages.
+    const uint64_t drain = w.Drain("w3");
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.answer(drain).ok(), memory >= 598) << w.answer(drain).status();
+    if (memory < 598) {
+      EXPECT_THAT(Message(w.answer(drain).status()), HasSubstr("beside"));
+    } else {
+      EXPECT_THAT(w.engine_calls, ::testing::Contains("shrink 49")) << "what four layers leave afterwards";
+    }
+    EXPECT_EQ(w.problem(), "");
+  }
+}
+
 TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {
   auto salt = [this](WireType wire, const std::string& isa, const std::string& text) {
     ClusterPolicy policy = ClusterWorld::Policy(8, 2);

@@ -182,6 +182,7 @@ void StageLoader::OnPrepare(const PrepareRequest& request) {
   prepared->epoch = epoch;
   prepared->stage_index = request.stage;
   prepared->wire = request.plan.wire;
+  prepared->fresh = request.fresh;
   const Status status = request.stage >= 0 ? TryPrepare(request, prepared.get()) : absl::OkStatus();
   // After the answer, as the end of a fetch may wait for a source that does not answer.
   const std::unique_ptr<WeightLoading> loading = std::move(loading_);

@@ -392,6 +392,8 @@ void StageRunner::OnCommit(Epoch epoch, uint64_t reset, uint64_t own_reset) {
   Retire();
   retired_ = std::move(running_);
   running_ = std::move(prepared);
+  // Nobody asks for pages of a cache that is forgotten, and the coordinator counts on their memory from here on.
+  if (running_->fresh) Retire();
   broken_ = false;
   size_t bytes = 0;
   if (running_->stage) {

@@ -28,6 +28,7 @@ struct SimMember {
   std::map<Epoch, PrepareRequest> prepared;        // at most one
   std::optional<Epoch> loaded;                     // it waits for its links
   LayerRange runs, retired;
+  uint32_t blocks = 0, next_blocks = 0;    // that its pools may be filled to, and those of what is prepared
   uint64_t stream = 1;                     // of its control connection
   bool dismissed = false;                  // its process ends
   std::map<std::string, LinkSpeed> links;  // what it says of its links; others are fast
@@ -264,8 +265,15 @@ class ClusterWorld {
     for (LayerRange r : {gets, m->runs}) {
       for (int i = r.begin; i < r.end; ++i) union_of.insert(i);
     }
-    const uint64_t page = policy_.sizes.memory[0].unit * num_blocks;
-    const uint64_t needs = union_of.size() * (policy_.sizes.layers[0] + page);
+    // Pools that begin anew are empty until the others are gone.
+    m->next_blocks = num_blocks;
+    const auto units = [this](size_t layers, uint32_t blocks) {
+      return layers * policy_.sizes.memory[0].unit * blocks;
+    };
+    const uint64_t pages = a.request.fresh ? std::max(units(static_cast<size_t>(m->runs.size()), m->blocks),
+                                                      units(static_cast<size_t>(gets.size()), num_blocks))
+                                           : units(union_of.size(), num_blocks);
+    const uint64_t needs = union_of.size() * policy_.sizes.layers[0] + pages;
     if (m->info.memory != 0 && needs > m->info.memory) Wrong("a member is asked for more than it holds");
     if (m->silent) return;
     if (!m->load_fault.ok()) return Say(m, epoch, StageFault{m->load_fault});
@@ -320,6 +328,7 @@ class ClusterWorld {
         const PrepareRequest& r = it->second;
         m->retired = m->runs;
         m->runs = r.stage < 0 ? LayerRange{} : r.plan.stages[static_cast<size_t>(r.stage)].layers;
+        m->blocks = m->next_blocks;
         m->prepared.clear();
         return Say(m, a.epoch, StageCommitted{});
       }
@@ -389,7 +398,10 @@ class ClusterWorld {
       if (ring_ == epoch) BreakRing();
     });
   }
-  void Play(GrowCache& a) { engine_calls.push_back(fmt::format("grow {}", a.num_blocks)); }
+  void Play(GrowCache& a) {
+    engine_calls.push_back(fmt::format("grow {}", a.num_blocks));
+    for (auto& [name, m] : members_) m->blocks = a.num_blocks;
+  }
   void Play(ShrinkCache& a) { engine_calls.push_back(fmt::format("shrink {}", a.num_blocks)); }
   void Play(RefuseRequests& a) {
     if (served_) Wrong("requests are refused after a plan has served");
