@@ -49,7 +49,7 @@ Status QuantizeCommand(const QuantizeCommandOptions& options) {
   const bool folder = fs::is_directory(options.in, error);
   // What QuantizeFile would refuse after a long conversion is refused before it.
   if (folder && fs::exists(options.out, error) && !options.force) {
-    return InvalidArgument("{} exists; --force overwrites it", options.out);
+    return InvalidArgument("{}: the file exists already; --force overwrites it", options.out);
   }
   const Temporary converted(folder ? fmt::format("{}.{}.gguf", options.out, getpid()) : "");
   if (folder) {
