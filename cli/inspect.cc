@@ -199,8 +199,9 @@ Status PrintTensor(const Model& model, const std::string& name, bool as_json) {
     return Unimplemented("tensor {} has the type {}", name, Info(t->type).name);
   uint64_t rows = 1, infinite = 0, zeros = 0;
   for (size_t d = 1; d < t->dims.size(); ++d) rows *= t->dims[d];
-  const WeightView w{
-      .type = t->type, .n = rows, .k = t->dims[0], .data = t->data, .scales = t->scales, .group = t->group};
+  MadeTensor::Bytes held;
+  const std::byte* data = t->WithData(&held).data;
+  const WeightView w{.type = t->type, .n = rows, .k = t->dims[0], .data = data, .scales = t->scales, .group = t->group};
   std::vector<float> row(w.k);
   double sum = 0, squares = 0, lowest = INFINITY, highest = -INFINITY;
   std::vector<float> first;

@@ -162,6 +162,12 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     attention.output_gate = arch.mixers == MixerFamily::kDeltaNet;
     if (arch.one_part_layers) attention.rope.dims = 0;
   }
+  // Of a family with feed-forward blocks of their own only the tensors say which ones have experts.
+  const auto is_dense = [&](size_t layer) {
+    const TensorTable& tensors = from.gguf.tensors();
+    return arch.one_part_layers && (tensors.Has(fmt::format("blk.{}.ffn_up.weight", layer)) ||
+                                    tensors.Has(fmt::format("blk.{}.ffn_down.weight", layer)));
+  };
   for (size_t i = 0; i < layers; ++i) {
     LayerSpec layer;
     layer.norm_eps = spec->final_norm_eps;
@@ -184,7 +190,7 @@ Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
     }
     if (!feeds) {
       layer.feed_forward = NoFeedForward{};
-    } else if (experts.count > 0 && i >= static_cast<size_t>(dense)) {
+    } else if (experts.count > 0 && i >= static_cast<size_t>(dense) && !is_dense(i)) {
       ExpertSpec e = experts;
       e.choice_bias = from.gguf.tensors().Has(fmt::format("blk.{}.exp_probs_b.bias", i));
       layer.feed_forward = e;

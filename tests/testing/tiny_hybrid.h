@@ -54,7 +54,8 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
   w.Float(key("attention.layer_norm_rms_epsilon"), 1e-5f);
   w.Float(key("rope.freq_base"), 10000.0f);
   w.String("tokenizer.ggml.model", "none");
-  // The layers with attention; in nemotron_h the second and the last are feed-forward blocks.
+  // The layers with attention; in nemotron_h the second and the last are feed-forward blocks, the last one always
+  // dense.
   const std::vector<uint32_t> kv = delta  ? std::vector<uint32_t>{2, 2, 2, 2, 2, 2}
                                    : conv ? std::vector<uint32_t>{0, 2, 0, 0, 2, 0}
                                           : std::vector<uint32_t>{0, 0, 0, 2, 0, 0},
@@ -148,7 +149,7 @@ inline std::vector<std::byte> BuildTinyHybrid(const std::string& arch, const std
     }
     if (!feeds) continue;
     if (!parts) norm(b + (delta ? "post_attention_norm.weight" : "ffn_norm.weight"), kDim);
-    if (moe && !(latent && i == 0)) {
+    if (moe && !(latent && i == 0) && !(parts && i + 1 == kLayers)) {
       const uint64_t width = 24, shared = latent ? 48 : 40, n = 4;
       tensor(b + "ffn_gate_inp.weight", {kDim, n}, 0.2f);
       if (latent || parts) tensor(b + "exp_probs_b.bias", {n}, 0.1f);
