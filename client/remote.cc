@@ -144,7 +144,8 @@ class RemoteTarget : public Target {
         progress.id.clear();
         continue;
       }
-      if (!absl::IsUnavailable(status) || (!unasked && (!text || !progress.accepted))) return status;
+      const bool again = unasked || (text && (progress.accepted || progress.broke));
+      if (!absl::IsUnavailable(status) || !again) return status;
       if (progress.seen.size() > before) outage.Over();
       if (outage.Began()) on_event(Waiting{status});
       if (!outage.Wait(interrupted)) {
@@ -164,6 +165,7 @@ class RemoteTarget : public Target {
   // What this side has of a request.
   struct Progress {
     bool accepted = false;  // the coordinator took it once
+    bool broke = false;     // the connection ended, and no coordinator has said why
     bool by_id = false;     // it is to be taken up by its id
     std::string id;
     std::vector<TokenEvent> seen;  // without their texts
@@ -301,9 +303,9 @@ class RemoteTarget : public Target {
       }
     }
     grpc::Status status = reader->Finish();
+    progress->broke = context->GetServerTrailingMetadata().count("x-request-id") == 0;
     // The coordinator itself refuses: there is nothing to take up.
-    if (progress->seen.empty() && context->GetServerTrailingMetadata().count("x-request-id") > 0)
-      progress->accepted = false;
+    if (progress->seen.empty() && !progress->broke) progress->accepted = false;
     return status;
   }
 
