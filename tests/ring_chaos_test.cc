@@ -43,7 +43,7 @@ class SmallDisk {
     std::filesystem::create_directory(folder_);
     // Seen by this process and those that it starts, and gone with them.
     mounted_ = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               mount("none", folder_.c_str(), "tmpfs", 0, "size=16m") == 0;
+               mount("none", folder_.c_str(), "tmpfs", 0, "size=48m") == 0;
   }
   ~SmallDisk() {
     if (mounted_) umount2(folder_.c_str(), MNT_DETACH);
@@ -100,6 +100,7 @@ class Chaos {
 
   // What is done, in words. At least two workers stay unhurt.
   std::string Act() {
+    Forget();
     const size_t what = Draw(100);
     if (alive_.size() < 3 || (what < 10 && alive_.size() < 5)) {
       const bool fetches = Draw(2) == 0;
@@ -117,6 +118,7 @@ class Chaos {
     }
     if (what < 29) {
       worker.Kill(SIGTERM);
+      left_.push_back(who);
       alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at));
       return Done("leave", name + " gets SIGTERM");
     }
@@ -176,6 +178,16 @@ class Chaos {
     return Done("restart", "the coordinator is killed and started again");
   }
 
+  // The caches of those that have left go: the disk is small.
+  void Forget() {
+    for (size_t& who : left_) {
+      std::error_code error;
+      if (!ring_.worker(who).Wait(milliseconds(0))) continue;
+      std::filesystem::remove_all(fmt::format("{}/w{}", disk_.folder(), who), error);
+      who = SIZE_MAX;
+    }
+    left_.erase(std::remove(left_.begin(), left_.end(), SIZE_MAX), left_.end());
+  }
   // Before the coordinator's process ends: what it counted.
   void Restarting() {
     const auto status = FetchStatus(ring_.at());
@@ -218,7 +230,7 @@ class Chaos {
   Ring& ring_;
   const SmallDisk& disk_;
   std::mt19937 random_;
-  std::vector<size_t> alive_;
+  std::vector<size_t> alive_, left_;  // those that work, and those that were told to leave
   std::map<std::string, int> acts_;
   size_t made_ = 0;
   uint64_t failed_ = 0, lost_ = 0;
@@ -245,15 +257,17 @@ TEST_F(SurvivingChaosTest, NoTextNoticesAnything) {
   const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
   const testing::TempFolder folder;
   const SmallDisk disk(folder.path() + "/disk");
-  Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--transport", "tcp", "--http", "127.0.0.1:0",
-                            "--state", disk.folder() + "/state", "--cache", folder.path() + "/cache"});
+  Ring ring(model_.path(),
+            {"--no-local", "--min-workers", "3", "--transport", "tcp", "--http", "127.0.0.1:0", "--state",
+             disk.folder() + "/state", "--resume-timeout", "5", "--cache", folder.path() + "/cache"});
   Chaos chaos(ring, disk, seed);
   for (int i = 0; i < 3; ++i) chaos.Add(i == 0);
   ASSERT_TRUE(ring.Serves(3));
   ClusterAddress address = ring.at();
   address.reconnect = seconds(60);
   Clients clients(address, kVocab, 200);
-  clients.WaitForTokens(1000);
+  // Longer than requests are kept that have ended.
+  for (const Deadline warm = After(seconds(faults > 0 ? 6 : 1)); Clock::now() < warm;) clients.WaitForTokens(200);
   Footprint coordinator = FootprintOf(ring.serve()), worker;
   for (size_t w : chaos.alive()) {
     const Footprint f = FootprintOf(ring.worker(w));
@@ -311,6 +325,10 @@ TEST_F(SurvivingChaosTest, NoTextNoticesAnything) {
     EXPECT_TRUE(flat(process, before)) << words << '\n' << story;
   };
   told("the coordinator", ring.serve(), coordinator);
+  for (size_t w : chaos.alive()) {
+    const auto code = ring.worker(w).Wait(milliseconds(0));
+    EXPECT_FALSE(code.has_value()) << "w" << w << " ended with " << *code << '\n' << story << ring.worker(w).output();
+  }
   for (size_t w : chaos.alive()) told(fmt::format("w{}", w), ring.worker(w), worker);
 }
 
