@@ -1,4 +1,4 @@
-// Whatever breaks rings, in a random order, under load: no text changes, no request hangs, nothing is leaked.
+// All faults that break rings, in a random order, under load: no text changes, no request hangs, nothing is leaked.
 // GYRE_CHAOS_SEED replays a run; GYRE_CHAOS_SECONDS or GYRE_CHAOS_FAULTS say how long it is.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -69,7 +69,7 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-// What a process has open, and what of it is in memory.
+// The open files of a process, and its resident memory.
 struct Footprint {
   size_t files = 0, kilobytes = 0;
 };
@@ -98,7 +98,7 @@ class Chaos {
   const std::vector<size_t>& alive() const { return alive_; }
   const std::map<std::string, int>& acts() const { return acts_; }
 
-  // What is done, in words. At least two workers stay unhurt.
+  // Does something to the cluster and returns it in words. At least two workers stay unhurt.
   std::string Act() {
     Forget();
     const size_t what = Draw(100);
@@ -188,7 +188,7 @@ class Chaos {
     }
     left_.erase(std::remove(left_.begin(), left_.end(), SIZE_MAX), left_.end());
   }
-  // Before the coordinator's process ends: what it counted.
+  // Takes the process's counters, before it ends.
   void Restarting() {
     const auto status = FetchStatus(ring_.at());
     EXPECT_TRUE(status.ok()) << status.status();
@@ -311,7 +311,7 @@ TEST_F(SurvivingChaosTest, NoTextNoticesAnything) {
   for (const auto& [kind, n] : chaos.acts()) kinds += fmt::format("{}{} x {}", kinds.empty() ? "" : ", ", n, kind);
   fmt::print("{} acts ({}), {} texts; {} rings lost\n", acts, kinds, texts.size(), chaos.lost());
 
-  // What was open is closed again, and memory is what it was.
+  // All that was open is closed again, and memory is as it was.
   const auto flat = [&](const Process& process, const Footprint& before) {
     const Footprint now = FootprintOf(process);
     return now.files <= before.files + 8 && (testing::kSanitized || now.kilobytes <= before.kilobytes * 3 / 2);

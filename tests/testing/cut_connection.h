@@ -1,4 +1,4 @@
-// Does to the TCP connections of another process what a bad network does: cuts them, changes bytes, makes them slow.
+// A bad network for the TCP connections of another process: they are cut, damaged and slow.
 #pragma once
 
 #include <arpa/inet.h>
