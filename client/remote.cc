@@ -159,7 +159,8 @@ class RemoteTarget : public Target {
         progress.id.clear();
         continue;
       }
-      if (!absl::IsUnavailable(status) || (!unasked && (!text || !progress.accepted))) return status;
+      const bool again = unasked || (text && (progress.accepted || progress.broke));
+      if (!absl::IsUnavailable(status) || !again) return status;
       if (progress.seen.size() > before) outage.Over();
       if (outage.Began()) on_event(Waiting{status});
       if (!outage.Wait(interrupted)) {
@@ -179,6 +180,7 @@ class RemoteTarget : public Target {
   // The progress of a request, as this side knows it.
   struct Progress {
     bool accepted = false;  // the coordinator took it once
+    bool broke = false;     // the connection ended, and no coordinator has said why
     bool by_id = false;     // it is to be taken up by its id
     std::string id;
     std::vector<TokenEvent> seen;  // without their texts
@@ -316,9 +318,9 @@ class RemoteTarget : public Target {
       }
     }
     grpc::Status status = reader->Finish();
+    progress->broke = context->GetServerTrailingMetadata().count("x-request-id") == 0;
     // The coordinator itself refuses the request: there is nothing to take up.
-    if (progress->seen.empty() && context->GetServerTrailingMetadata().count("x-request-id") > 0)
-      progress->accepted = false;
+    if (progress->seen.empty() && !progress->broke) progress->accepted = false;
     return status;
   }
 

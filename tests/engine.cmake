@@ -21,7 +21,7 @@ if(GYRE_TESTS)
   gyre_tests(ring_tests "engine;process"
     FILES ring_local_test ring_processes_test ring_survive_test ring_trace_test ring_refusals_test ring_storm_test
           ring_connections_test ring_fault_test ring_join_test ring_locks_test ring_lossy_test ring_namespaces_test ring_rebalance_test
-          ring_restart_test ring_transport_test ring_weights_test
+          ring_chaos_test ring_restart_test ring_transport_test ring_weights_test
     DEPS gyre_runtime Boost::json)
   target_compile_definitions(ring_tests PRIVATE GYRE_BINARY="$<TARGET_FILE:gyre>"
                                                GYRE_DEMO_MODEL="${PROJECT_SOURCE_DIR}/models/demo.gguf")
@@ -38,9 +38,11 @@ if(GYRE_TESTS)
   # A leader that is cut off: leases and pings end, which takes seconds.
   add_test(NAME ring_partition COMMAND standby_tests --gtest_filter=PartitionTest.*)
   set_tests_properties(ring_partition PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT GYRE_SLOW_TESTS=1)
-  # Chaos for longer than a run of all tests has time for.
-  add_test(NAME ring_chaos COMMAND ring_tests --gtest_filter=SurvivingProcessesTest.Chaos)
-  set_tests_properties(ring_chaos PROPERTIES LABELS slow TIMEOUT 7200 ENVIRONMENT GYRE_CHAOS_SECONDS=600)
+  # Chaos for longer than a run of all tests has time for: 200 faults, and an hour.
+  add_test(NAME ring_chaos_faults COMMAND ring_tests --gtest_filter=SurvivingChaosTest.*)
+  set_tests_properties(ring_chaos_faults PROPERTIES LABELS slow TIMEOUT 600 ENVIRONMENT GYRE_CHAOS_FAULTS=200)
+  add_test(NAME ring_chaos COMMAND ring_tests --gtest_filter=SurvivingChaosTest.*)
+  set_tests_properties(ring_chaos PROPERTIES LABELS slow TIMEOUT 7200 ENVIRONMENT GYRE_CHAOS_SECONDS=3600)
   # What tshark records of insecure and of secured rings; skipped without it.
   find_package(Python3 COMPONENTS Interpreter)
   add_test(NAME ring_capture COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/capture/run $<TARGET_FILE:gyre>

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "tests/testing/http_client.h"
 #include "tests/testing/process_ring.h"
@@ -125,6 +126,31 @@ TEST_F(RestartTest, EveryStreamGoesOnAndNoWorkerLoadsAgain) {
     EXPECT_THAT(said.substr(first + 1), Not(HasSubstr("3 of the 3 layers were loaded")));
   }
   EXPECT_EQ(FetchStatus(ring.at())->failed(), 0u);
+}
+
+// The client has sent its request, and knows nothing of what became of it.
+TEST_F(RestartTest, ARequestThatTheOldProcessNeverAnsweredIsAskedAgain) {
+  constexpr uint32_t kTokens = 20;
+  Ring ring(model_.path(), {"--no-local", "--min-workers", "1", "--state", state_});
+  ring.AddWorker("w1");
+  ASSERT_TRUE(ring.Serves(1));
+  ClusterAddress address = ring.at();
+  address.reconnect = seconds(30);
+  const auto target = OpenRemote(address);
+  ASSERT_TRUE(target.ok()) << target.status();
+  ring.serve().Kill(SIGSTOP);
+  Status status;
+  std::vector<TokenId> tokens;
+  std::thread asks([&] {
+    status = (*target)->Run(Ask(2, kVocab, kTokens), [&](const Event& event) {
+      if (const auto* t = std::get_if<TokenEvent>(&event)) tokens.push_back(t->token);
+    });
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  ring.Restart();
+  asks.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(tokens, testing::TextsOfOneProcess(model_.path(), kVocab, kTokens)[2]);
 }
 
 TEST_F(RestartTest, AWorkerThatDiedMeanwhileIsReplaced) {

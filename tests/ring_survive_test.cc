@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -262,100 +261,6 @@ TEST(RingSurviveTest, RequestsWaitForAWorkerWhereTheSurvivorsAreTooSmall) {
   clients.WaitForTokens(100);
   ExpectTexts(clients.Stop(), expected);
   EXPECT_EQ(FetchStatus(ring.address())->failed(), 0u);
-}
-
-// Whatever comes into one's mind, in a random order: GYRE_CHAOS_SEED replays it, GYRE_CHAOS_SECONDS makes it longer.
-class Chaos {
- public:
-  Chaos(Ring& ring, uint32_t seed) : ring_(ring), random_(seed) {}
-
-  void Add() {
-    alive_.push_back(made_);
-    ring_.AddWorker(fmt::format("w{}", made_++));
-  }
-  size_t Draw(size_t n) { return random_() % n; }
-  // Does something to the cluster and returns it in words. At least two workers stay unhurt.
-  std::string Act() {
-    const size_t what = Draw(100);
-    if (alive_.size() < 3 || (what < 15 && alive_.size() < 5)) {
-      Add();
-      return fmt::format("w{} joins", made_ - 1);
-    }
-    const size_t at = Draw(alive_.size());
-    const size_t who = alive_[at];
-    testing::Process& worker = ring_.worker(who);
-    if (what < 40) {
-      worker.Kill(SIGKILL);
-      alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at));
-      return fmt::format("w{} is killed", who);
-    }
-    if (what < 50) {
-      worker.Kill(SIGTERM);
-      alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at));
-      return fmt::format("w{} gets SIGTERM", who);
-    }
-    if (what < 58) {
-      const auto time = milliseconds(100 + Draw(3000));
-      worker.Kill(SIGSTOP);
-      std::this_thread::sleep_for(time);
-      worker.Kill(SIGCONT);
-      return fmt::format("w{} stands still for {} ms", who, time.count());
-    }
-    if (what < 80) {
-      const uint16_t coordinator = PortOf(ring_.address());
-      const bool control = Draw(2) == 0;
-      CutConnections(worker.pid(), [&](testing::TcpEnds ends) { return (ends.remote == coordinator) == control; });
-      return fmt::format("the {} of w{} are cut", control ? "control connections" : "links", who);
-    }
-    const auto resized = AskResize(ring_.address(), fmt::format("{}", 1 + Draw(5)));
-    return fmt::format("a resize: {}", resized.ok() ? "done" : Message(resized.status()));
-  }
-
- private:
-  Ring& ring_;
-  std::mt19937 random_;
-  std::vector<size_t> alive_;
-  size_t made_ = 0;
-};
-
-TEST_F(SurvivingProcessesTest, Chaos) {
-  const char* const given = std::getenv("GYRE_CHAOS_SEED");
-  const auto seed = given != nullptr ? static_cast<uint32_t>(std::stoul(given)) : std::random_device()();
-  const char* const length = std::getenv("GYRE_CHAOS_SECONDS");
-  const auto time = seconds(length != nullptr ? std::stoi(length) : 12);
-  const std::string replay = fmt::format("GYRE_CHAOS_SEED={} GYRE_CHAOS_SECONDS={}", seed, time.count());
-  fmt::print("{}\n", replay);
-  SCOPED_TRACE(replay);
-  const auto expected = testing::TextsOfOneProcess(model_.path(), kVocab, 200);
-  Ring ring(model_.path(), {"--no-local", "--min-workers", "3", "--transport", "tcp"});
-  Chaos chaos(ring, seed);
-  for (int i = 0; i < 3; ++i) chaos.Add();
-  ASSERT_TRUE(ring.Serves(3));
-  Clients clients(ring.address(), kVocab, 200);
-  std::string story;
-  const auto end = std::chrono::steady_clock::now() + time;
-  int acts = 0;
-  for (; std::chrono::steady_clock::now() < end; ++acts) {
-    story += chaos.Act() + "\n";
-    // It goes on, whatever was done.
-    const auto stuck = std::chrono::steady_clock::now() + seconds(60);
-    for (const uint64_t until = clients.tokens() + 200 + chaos.Draw(200); clients.tokens() < until;) {
-      ASSERT_LT(std::chrono::steady_clock::now(), stuck) << story << ring.serve().output();
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-  }
-  const auto texts = clients.Stop();
-  for (const auto& text : texts) {
-    EXPECT_TRUE(text.status.ok()) << text.status << '\n' << story << ring.serve().output();
-    EXPECT_EQ(text.tokens, expected[static_cast<size_t>(text.seed)]) << "text " << text.seed << '\n' << story;
-  }
-  EXPECT_GE(texts.size(), 8u);
-  EXPECT_GE(acts, 3);
-  const auto status = FetchStatus(ring.address());
-  ASSERT_TRUE(status.ok());
-  fmt::print("{} acts, {} texts; plans: {} made, {} given up, {} lost; {} rings lost\n", acts, texts.size(),
-             status->plans(), status->aborted(), status->lost(), status->rings_lost());
-  EXPECT_EQ(status->failed(), 0u);
 }
 
 }  // namespace

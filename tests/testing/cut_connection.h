@@ -1,4 +1,4 @@
-// Cuts a TCP connection of another process, as a network does that resets it.
+// A bad network for the TCP connections of another process: they are cut, damaged and slow.
 #pragma once
 
 #include <arpa/inet.h>
@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -34,22 +36,51 @@ inline std::optional<TcpEnds> EndsOf(int fd) {
   return TcpEnds{port(local), port(remote)};
 }
 
-// Shuts down the connections of the process for which `which` returns true, and returns their number; -1: the system
-// does not allow it. The process must be a child of this one.
-inline int CutConnections(pid_t pid, const std::function<bool(TcpEnds)>& which) {
+// Calls `what` with each connection of the process for which `which` says so, and returns how often that said true; -1:
+// the system does not allow it. The process must be a child of this one.
+inline int ForConnections(pid_t pid, const std::function<bool(TcpEnds)>& which, const std::function<bool(int)>& what) {
   const auto process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (process < 0) return -1;
-  int cut = 0;
+  int done = 0;
   bool allowed = false;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_getfd, process, std::stoi(entry.path().filename()), 0));
     if (fd < 0) continue;
     allowed = true;
-    if (const auto ends = EndsOf(fd); ends && which(*ends)) cut += shutdown(fd, SHUT_RDWR) == 0;
+    if (const auto ends = EndsOf(fd); ends && which(*ends)) done += what(fd);
     close(fd);
   }
   close(process);
-  return allowed ? cut : -1;
+  return allowed ? done : -1;
+}
+
+// Shuts them down, as ForConnections says.
+inline int CutConnections(pid_t pid, const std::function<bool(TcpEnds)>& which) {
+  return ForConnections(pid, which, [](int fd) { return shutdown(fd, SHUT_RDWR) == 0; });
+}
+
+// Puts bytes between those that the process sends.
+inline int CorruptConnections(pid_t pid, const std::function<bool(TcpEnds)>& which, size_t bytes) {
+  std::array<char, 64> wrong;
+  wrong.fill('?');
+  return ForConnections(pid, which, [&](int fd) {
+    return send(fd, wrong.data(), std::min(bytes, wrong.size()), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+  });
+}
+
+// Takes bytes away that the process has not read yet.
+inline int StealFromConnections(pid_t pid, const std::function<bool(TcpEnds)>& which, size_t bytes) {
+  std::array<char, 64> stolen;
+  return ForConnections(
+      pid, which, [&](int fd) { return recv(fd, stolen.data(), std::min(bytes, stolen.size()), MSG_DONTWAIT) > 0; });
+}
+
+// Lets the process send so many bytes in a second over them; UINT32_MAX: as many as it can.
+inline int SlowConnections(pid_t pid, const std::function<bool(TcpEnds)>& which, uint32_t bytes) {
+  return ForConnections(pid, which, [bytes](int fd) {
+    return setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes, sizeof bytes) == 0;
+  });
 }
 
 }  // namespace gyre::testing

@@ -136,31 +136,20 @@ class Clients {
   };
   Clients(const ClusterAddress& address, int vocab, uint32_t tokens) {
     for (int c = 0; c < 8; ++c) {
+      ++running_;
       threads_.emplace_back([this, address, vocab, tokens, c] {
-        auto target = OpenRemote(address);
-        if (!target.ok()) return;
-        for (int i = 0; !stop_; ++i) {
-          Text text{.seed = (c + 8 * i) % kTexts, .tokens = {}, .status = {}};
-          text.status = (*target)->Run(Ask(text.seed, vocab, tokens), [&](const Event& event) {
-            if (auto* t = std::get_if<TokenEvent>(&event)) {
-              text.tokens.push_back(t->token);
-              ++tokens_;
-            }
-            text.finished += std::holds_alternative<Finished>(event) ? 1 : 0;
-          });
-          const bool failed = !text.status.ok();
-          {
-            std::lock_guard lock(mutex_);
-            texts_.push_back(std::move(text));
-          }
-          if (failed) return;
-        }
+        AskOnAndOn(address, vocab, tokens, c);
+        --running_;
       });
     }
   }
   ~Clients() { Stop(); }
+  // Waits for what is being asked. A request that hangs for longer than a minute is given up: it has not finished.
   std::vector<Text> Stop() {
     stop_ = true;
+    const Deadline late = After(std::chrono::minutes(1));
+    while (running_ > 0 && Clock::now() < late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    given_up_ = true;
     for (auto& t : threads_) t.join();
     threads_.clear();
     return texts_;
@@ -184,7 +173,32 @@ class Clients {
   static constexpr int kTexts = 16;
 
  private:
-  std::atomic<bool> stop_{false};
+  void AskOnAndOn(const ClusterAddress& address, int vocab, uint32_t tokens, int client) {
+    auto target = OpenRemote(address);
+    if (!target.ok()) return;
+    for (int i = 0; !stop_; ++i) {
+      Text text{.seed = (client + 8 * i) % kTexts, .tokens = {}, .status = {}};
+      text.status = (*target)->Run(
+          Ask(text.seed, vocab, tokens),
+          [&](const Event& event) {
+            if (auto* t = std::get_if<TokenEvent>(&event)) {
+              text.tokens.push_back(t->token);
+              ++tokens_;
+            }
+            text.finished += std::holds_alternative<Finished>(event) ? 1 : 0;
+          },
+          [this] { return given_up_.load(); });
+      const bool failed = !text.status.ok();
+      {
+        std::lock_guard lock(mutex_);
+        texts_.push_back(std::move(text));
+      }
+      if (failed) return;
+    }
+  }
+
+  std::atomic<bool> stop_{false}, given_up_{false};
+  std::atomic<int> running_{0};
   std::atomic<uint64_t> tokens_{0};
   std::mutex mutex_;
   std::vector<Text> texts_;
