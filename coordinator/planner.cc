@@ -104,6 +104,13 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range) {
   return sum;
 }
 
+LayerRange MirroredBy(const Plan& plan, const std::string& worker) {
+  for (const StagePlan& s : plan.stages) {
+    if (!worker.empty() && s.mirrored_by == worker) return s.layers;
+  }
+  return {};
+}
+
 namespace {
 
 constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
@@ -324,20 +331,29 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
 
 namespace {
 
+uint64_t RangeMemory(const ModelSizes& sizes, LayerRange range, const MemoryCounts& counts) {
+  uint64_t sum = 0;
+  for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, counts);
+  return sum;
+}
+
 // What a member has to hold while `next` takes the place of what it holds.
 struct Need {
   LayerRange next;
   uint64_t weights = 0;     // bytes
   std::vector<int> layers;  // with their memory
+  LayerRange mirrors, mirrors_next;
   uint64_t Memory(const ModelSizes& sizes, const MemoryCounts& counts) const {
     uint64_t sum = 0;
     for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
-    return sum;
+    return sum + std::max(RangeMemory(sizes, mirrors, counts), RangeMemory(sizes, mirrors_next, counts));
   }
 };
 Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   Need need;
   const LayerRange held = member.holds;
+  need.mirrors = member.mirrors;
+  need.mirrors_next = MirroredBy(next, member.name);
   const int stage = next.StageOf(member.name);
   if (stage >= 0) need.next = next.stages[static_cast<size_t>(stage)].layers;
   const int layers = sizes.num_layers();

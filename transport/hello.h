@@ -28,7 +28,7 @@ enum FeatureBits : uint32_t {
   kFeatureUdp = 1,  // a UdpOffer stands behind the rest
 };
 
-inline constexpr uint16_t kLinkProtocol = 3;
+inline constexpr uint16_t kLinkProtocol = 4;
 inline constexpr size_t kMaxHello = 1024;
 
 // An acceptor asks a dialer to answer for these bytes, so that nobody can use a recorded hello: random, new for each
