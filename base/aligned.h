@@ -1,4 +1,4 @@
-// Vectors of numbers that kernels read a whole register at a time.
+// Vectors of numbers with the alignment that kernels need to read whole registers.
 #pragma once
 
 #include <boost/align/aligned_allocator.hpp>

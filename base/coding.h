@@ -32,9 +32,8 @@ class Encoder {
     const auto* p = static_cast<const std::byte*>(data);
     bytes_.insert(bytes_.end(), p, p + n);
   }
-  // u32 count, then the elements.
-  template <Number T>
   // Puts the count as u32, then the elements.
+  template <Number T>
   void PutVector(std::span<const T> values) {
     Put(static_cast<uint32_t>(values.size()));
     PutBytes(values.data(), values.size_bytes());
@@ -43,9 +42,8 @@ class Encoder {
   void PadTo(size_t multiple) {
     while (bytes_.size() % multiple != 0) bytes_.push_back(std::byte{0});
   }
-  // Overwrites a number put before.
-  template <Number T>
   // Overwrites a number that was put before.
+  template <Number T>
   void Patch(size_t at, T value) {
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
@@ -87,9 +85,8 @@ class Decoder {
     }
     at_ += n;
   }
-  // The count is checked against the bytes that are left before anything is allocated.
-  template <Number T>
   // Checks the count against the remaining bytes before it allocates.
+  template <Number T>
   void GetVector(std::vector<T>* out) {
     const uint32_t n = Get<uint32_t>();
     out->clear();

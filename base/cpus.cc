@@ -25,7 +25,7 @@ std::string FirstLine(const std::string& path) {
 
 std::string Topology(int cpu) { return fmt::format("/sys/devices/system/cpu/cpu{}/", cpu); }
 
-// The hardware threads of its core; "" if the system does not tell.
+// The hardware threads of the processor's core; "" if the system does not tell.
 std::string Siblings(int cpu) { return FirstLine(Topology(cpu) + "topology/thread_siblings_list"); }
 
 // The NUMA node of a processor, from the link node<N> in its folder; 0 if there is none.

@@ -38,7 +38,7 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& path) {
   return ::fsync(fd) == 0 ? absl::OkStatus() : FileError(path, "can't write it", errno);
 }
 
-// What was renamed or made in the folder of `path` outlives a power cut.
+// Syncs the folder of `path`, so that a file renamed or made in it is still there after a power cut.
 void SyncFolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const File fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

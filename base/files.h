@@ -12,22 +12,22 @@
 namespace gyre {
 
 // "PATH: WHAT: the system's reason". kResourceExhausted: the disk is full; kNotFound; kPermissionDenied, also of a
-// read-only file system; kUnavailable: anything else. error: errno. Errors of this file are such ones.
+// read-only file system; kUnavailable: anything else. error: errno. All errors of this file have this form.
 Status FileError(const std::string& path, const char* what, int error);
 
 std::string PathIn(const std::string& folder, const char* name);
 
-// At most a MiB. kNotFound: it can't be read; kInvalidArgument: it is longer.
+// Reads at most a MiB. kNotFound: the file can't be read; kInvalidArgument: it is longer.
 StatusOr<std::string> ReadSmallFile(const std::string& path);
-// Through a new file beside it, which is synced and renamed.
+// Writes a new file beside this one, syncs it and renames it.
 Status ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode);
-// kFailedPrecondition: there is one already.
+// kFailedPrecondition: the file exists already.
 Status CreateFile(const std::string& path, std::string_view bytes, mode_t mode);
-// Makes the folder and those that it lies in. A folder that exists already is no error.
+// Makes the folder and its parents. A folder that exists already is no error.
 Status MakeFolder(const std::string& path);
-// The same, for this user's eyes only: mode 0700.
+// Like MakeFolder, but only this user has access: mode 0700.
 Status MakePrivateFolder(const std::string& path);
-// Whether a file can be made there.
+// Checks that a file can be made in the folder.
 Status CheckWritable(const std::string& folder);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// How long things took, counted in fixed buckets. Standard library only.
+// A histogram of durations with fixed buckets. Standard library only.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace gyre {
 
 // Plain data of fixed size: Add allocates nothing. Not thread-safe.
 struct LatencyHistogram {
-  // Upper bounds in seconds, each inclusive. What is longer than the last counts in `count` and `sum` only.
+  // Upper bounds in seconds, each inclusive. A longer duration than the last counts in `count` and `sum` only.
   static constexpr std::array<double, 18> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                      1,     2.5,    5,     10,   30,    60,   120, 300,  600};
 

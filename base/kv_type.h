@@ -24,7 +24,7 @@ constexpr std::optional<KvType> ParseKvType(std::string_view name) {
   return std::nullopt;
 }
 constexpr bool KvHasScales(KvType type) { return type == KvType::kQ8_0 || type == KvType::kQ4_0; }
-// Bytes of so many elements without their scales. REQUIRES for q4_0: an even number.
+// The bytes of `elems` elements without their scales. REQUIRES for q4_0: an even number.
 constexpr uint64_t KvCodeBytes(KvType type, uint64_t elems) {
   switch (type) {
     case KvType::kF32: return elems * 4;
@@ -35,7 +35,7 @@ constexpr uint64_t KvCodeBytes(KvType type, uint64_t elems) {
   }
   return 0;
 }
-// Bytes of so many elements. REQUIRES with scales: whole blocks.
+// The bytes of `elems` elements. REQUIRES with scales: whole blocks.
 constexpr uint64_t KvBytes(KvType type, uint64_t elems) {
   return KvCodeBytes(type, elems) + (KvHasScales(type) ? elems / kKvBlock * 2 : 0);
 }

@@ -33,10 +33,10 @@ spdlog::level::level_enum Native(LogLevel level) { return static_cast<spdlog::le
 
 std::atomic<void (*)()> before_line{nullptr};
 
-// Of the line that this thread is writing.
+// The fields of the line that this thread is writing.
 thread_local const std::vector<LogField>* line_fields = nullptr;
 
-// Fewer lines are worse than slow ones, so each goes to the operating system at once.
+// Log lines are few, and none may get lost in a crash, so each goes to the operating system at once.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // spdlog::spdlog_ex: the file can't be opened.

@@ -11,8 +11,8 @@ namespace gyre {
 enum class LogLevel : int { kTrace = 0, kDebug = 1, kInfo = 2, kWarn = 3, kError = 4 };
 
 void SetLogLevel(LogLevel level);
-// Called before each line is written, on the thread that writes it; null = nothing. A progress bar leaves its line
-// then.
+// Sets a function that is called before each line is written, on the thread that writes it; null = none. A progress bar
+// uses it to clear its own line.
 void SetBeforeLogLine(void (*hook)());
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, const std::string& line);

@@ -1,4 +1,4 @@
-// What was measured of a machine and of the links between machines: the numbers that plans are balanced by.
+// Measured speeds of a machine and of the links between machines. Plans are balanced by them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct MachineSpeed {
   bool operator==(const MachineSpeed&) const = default;
 };
 
-// What a member found when it dialed another one and pulled some bytes from it.
+// The result of a measurement: a member dialed another one and pulled some bytes from it.
 struct LinkSpeed {
   std::string to;       // the member that was dialed; kCoordinatorName for the coordinator
   std::string failure;  // why it can't be reached; "" = it can
@@ -23,7 +23,7 @@ struct LinkSpeed {
   bool operator==(const LinkSpeed&) const = default;
 };
 
-// The most links that one message tells of, and that are measured at once.
+// The most links that one message describes, and the most that are measured at once.
 inline constexpr size_t kMaxLinkSpeeds = 64;
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// What a member of the cluster reports about its work from time to time.
+// The periodic report of a cluster member about its work.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct MemberLoad {
   Transport transport = Transport::kAuto;  // what carries that link; kAuto: there is none
   uint64_t in_layer_us = 0;                // for so long it computes the layer that it is in; 0 = none
   uint64_t layer_estimate_us = 0;          // so long that should take; 0 = nothing was measured yet
-  // These are about the plan that it runs: its number, the last step that came, and the bytes of its incoming link. A
-  // stage that has a step which the next one never gets has a link that swallows it.
+  // These are about the plan that the member runs: its number, the last step that came, and the bytes of its incoming
+  // link. If a stage has a step which the next stage never gets, the link between them loses data.
   uint64_t plan = 0, step_taken = 0, bytes_received = 0;
   bool in_step = false;  // it is at a frame, from its first byte's use to the end of what it sends on
   bool sending = false;  // the next one has not taken it in yet
@@ -34,7 +34,7 @@ struct MemberLoad {
   bool operator==(const MemberLoad&) const = default;
 };
 
-// How far the steps of a plan have come at the coordinator's two ends of its ring.
+// The last steps of a plan that the coordinator sent into its ring and got back from it.
 struct RingProgress {
   uint64_t plan = 0;
   uint64_t step_sent = 0, step_came = 0;  // the last ones; 0 = none

@@ -11,7 +11,7 @@
 namespace gyre {
 namespace {
 
-// The value of a line "KEY: N kB"; 0: there is none.
+// The value of a line "KEY: N kB"; 0 if there is no such line.
 uint64_t BytesOf(const char* file, const std::string& wanted) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -29,7 +29,7 @@ std::optional<uint64_t> NumberIn(const std::string& file) {
   return number;
 }
 
-// Pages of files that the system takes away where somebody needs memory.
+// Pages of files, which the system frees when somebody needs memory.
 uint64_t FilePages(const std::string& stat, const std::string& prefix) {
   std::ifstream in(stat);
   uint64_t sum = 0;
@@ -53,7 +53,7 @@ uint64_t RoomInGroups(const std::string& root, const std::string& own) {
     const bool old = controller == "memory";
     if (!old && !controller.empty()) continue;
     const std::string base = old ? root + "/memory" : root;
-    // A group's limit holds for those in it, and a container may show its own group as the root.
+    // A group's limit holds for its subgroups too, and a container may show its own group as the root.
     for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
       while (!path.empty() && path.back() == '/') path.pop_back();
       const std::string group = base + path;

@@ -1,4 +1,4 @@
-// How many units the memory of sequences has, by KV group (docs/memory.md).
+// The number of memory units for sequences, by KV group (docs/memory.md).
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace gyre {
 // that keep the positions of a window in pages.
 inline constexpr int kPageGroup = 0, kSlotGroup = 1, kWindowGroup = 2;
 
-// The same on every stage. In lists of live units (StageControl::Move) slot s is num_blocks + s, and block b of the
-// windowed group num_blocks + num_slots + b, with the counts of the whole cache, however much of it is in use.
+// The counts are the same on every stage. In lists of live units (StageControl::Move) slot s is num_blocks + s, and
+// block b of the windowed group num_blocks + num_slots + b, with the counts of the whole cache, also while it is cut.
 struct MemoryCounts {
   uint32_t num_blocks = 0;           // pages of a layer that keeps all positions
   uint32_t num_slots = 0;            // of recurrent state; 0: the model has none

@@ -45,7 +45,7 @@ class GYRE_SCOPED_CAPABILITY MutexLock {
 
 class CondVar {
  public:
-  // Spurious wakeups happen, so callers wait in a loop over the condition.
+  // A wait may end without a reason, so callers wait in a loop over the condition.
   void Wait(Mutex* mutex) GYRE_REQUIRES(mutex) GYRE_NO_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     cv_.wait(lock);

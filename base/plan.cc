@@ -8,7 +8,7 @@ namespace gyre {
 
 RingKey RandomRingKey() {
   RingKey key{};
-  // Never blocks once the kernel is up, and never gives less for so few bytes.
+  // getrandom never blocks once the kernel is up, and never returns less for so few bytes.
   [[maybe_unused]] const ssize_t n = getrandom(key.data(), key.size(), 0);
   return key;
 }

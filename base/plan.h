@@ -44,7 +44,7 @@ struct Plan {
   std::vector<StagePlan> stages;           // ring order = layer order
 
   // kInvalidArgument unless the ranges tile [0, num_layers) in order, no range is empty, `first` and `last` are set
-  // correctly, every worker has one stage, and `wire` is a type of activations, and `transport` is a wish.
+  // correctly, every worker has one stage, `wire` is a type of activations, and `transport` is a valid choice.
   Status Validate() const;
   bool operator==(const Plan&) const = default;
   // The index of the worker's stage, or -1.
@@ -68,9 +68,9 @@ struct Assignment {
 // The stages of a plan from ranges in ring order. Does not validate them.
 std::vector<StagePlan> MakeStages(const std::vector<Assignment>& assignments);
 
-// "0-7,8-11,12-15": both ends inclusive, as users write ranges.
+// "0-7,8-11,12-15": ranges as users write them, with both ends included.
 std::string FormatRanges(const Plan& plan);
-// "a=0-7,b=8-11", as a resize takes them.
+// "a=0-7,b=8-11", in the form that a resize takes.
 std::string FormatNamedRanges(const Plan& plan);
 std::string FormatRange(LayerRange range);
 

@@ -1,4 +1,4 @@
-// What this process takes of its machine, as the operating system reports it.
+// The processor time, memory and open files of this process, as the operating system reports them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The address of a ring port: how it is reached over TCP, and over what else (docs/wire.md). Standard library and
+// The address of a ring port: its TCP address, and its other carriers (docs/wire.md). Standard library and
 // Status only.
 #pragma once
 
@@ -21,7 +21,7 @@ std::string FormatRingAddress(const RingAddress& address);
 // The text may come from a stranger. kInvalidArgument: no HOST:PORT, a shm part that is not 32 digits, '@', 16 digits,
 // a udp part that is no port, or more than 1,024 bytes.
 StatusOr<RingAddress> ParseRingAddress(const std::string& text);
-// The part before the first comma: for people, who dial nothing else.
+// The part before the first comma. Messages for people show it, as people dial nothing else.
 std::string TcpPart(const std::string& address);
 
 }  // namespace gyre

@@ -8,7 +8,7 @@ namespace gyre {
 
 Hash256 Sha256(std::span<const std::byte> bytes) {
   Hash256 hash;
-  // It fails only where memory runs out.
+  // It fails only if memory runs out.
   if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(hash.data()), nullptr, EVP_sha256(),
                  nullptr) != 1) {
     throw std::bad_alloc();

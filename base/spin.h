@@ -1,4 +1,4 @@
-// Looking again and again for a moment, before a thread goes to sleep. Standard library and POSIX only.
+// Busy waiting for a short time before a thread sleeps. Standard library and POSIX only.
 #pragma once
 
 #include <sched.h>
@@ -11,8 +11,8 @@
 
 namespace gyre {
 
-// Until `ready` says true, or `end` has passed; whether it did. The core is yielded after the first moments: on a
-// virtual machine waking a sleeping thread takes tens of microseconds, as long as a step of a small model.
+// Waits until `ready` returns true or `end` has passed, and returns whether it did. After the first moments the core is
+// yielded: on a virtual machine waking a sleeping thread takes tens of microseconds, as long as a small model's step.
 template <typename Fn>
 bool SpinUntil(Deadline end, const Fn& ready) {
   for (int i = 0; Clock::now() < end; ++i) {

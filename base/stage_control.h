@@ -1,4 +1,4 @@
-// How the coordinator controls one worker's stage. The adapter for stages in this process is worker/worker.h.
+// The coordinator's control over one worker's stage. The adapter for stages in this process is worker/worker.h.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ struct WeightSource {
   bool operator==(const WeightSource&) const = default;
 };
 
-// What a worker shall prepare: its stage of `plan` and the page pool, which has the same size on every stage.
+// The stage that a worker prepares: its stage of `plan`, and the page pool, which has the same size on every stage.
 struct PrepareRequest {
   Plan plan;
   int stage = 0;  // -1: it has layers in the running plan but none in this one
   int block_size = 16;
-  // What the cache has at most: pools have room for all of it, as pages that are not used take no memory. How much of
-  // it is in use is the scheduler's affair.
+  // The largest size of the cache: pools have room for all of it, as unused pages take no memory. The scheduler decides
+  // how many of the blocks are in use.
   uint32_t num_blocks = 0;
   uint32_t num_slots = 0;      // of recurrent state, where the model has any
   uint32_t window_blocks = 0;  // of layers with a window
@@ -51,8 +51,8 @@ struct PrepareRequest {
   std::vector<WeightSource> weight_sources;
 };
 
-// Loading and packing, in bytes of weights. done = total once they are all there, so that a member that only waits for
-// others can be told from one that keeps them waiting.
+// Progress of loading and packing, in bytes of weights. done = total once all weights are there, so that a member that
+// only waits for others can be told from one that delays them.
 struct StageProgress {
   uint64_t done = 0;
   uint64_t total = 0;
@@ -108,24 +108,24 @@ class StageControl {
   // Loads weights, allocates pages, connects the plan's links and starts to copy KV pages, all beside the running
   // stage. A new Prepare replaces a prepared stage. Ends with StageReady or StageFault.
   virtual void Prepare(const PrepareRequest& request) = 0;
-  // After the drain: copies the pages that were written since the last round. `blocks`: the units of memory in use or
-  // cached, rising, numbered as MemoryCounts says; each of them must have its last value here afterwards. Ends with
+  // After the drain, copies the pages that were written since the last round. `blocks`: the units of memory in use
+  // or cached, rising, numbered as MemoryCounts says; each of them must have its last value here afterwards. Ends with
   // StageMoved or StageFault.
   virtual void Move(Epoch epoch, const std::vector<BlockId>& blocks) = 0;
   // Makes the prepared stage the running one, between two steps; keeps the previous one until Release. Ends with
   // StageCommitted or StageFault.
   virtual void Commit(Epoch epoch) = 0;
-  // Every participant has committed: frees the previous stage, its pages and its links.
+  // Frees the previous stage, its pages and its links, as every participant has committed.
   virtual void Release(Epoch epoch) = 0;
   // Drops a prepared stage. Idempotent. Ends with StageAborted.
   virtual void Abort(Epoch epoch) = 0;
-  // Says with StageTrace what was computed since the last call, and records for some seconds more. `asked` is a moment
-  // of the caller's clock, which comes back with the answer.
+  // Asks for the spans since the last call, which arrive as StageTrace. Recording goes on for some seconds. `asked` is
+  // a time of the caller's clock, which comes back with the answer.
   virtual void Trace(Deadline asked) { static_cast<void>(asked); }
   // Measures the links to these members, one after the other, with few bytes and for a short time. Ends with
   // StageProbed; a member that can't do that does not answer.
   virtual void Probe(const std::vector<WeightSource>& peers) { static_cast<void>(peers); }
-  // Nothing more is asked of it: a worker's process ends.
+  // Tells the member that it is no longer needed: a worker's process ends.
   virtual void Dismiss() {}
 };
 

@@ -19,8 +19,8 @@ enum class RowMode : uint8_t {
   kHidden = 5,      // the final-normed hidden state
 };
 
-// The answer that is asked of rows [first, first + count) of one SeqRows: these are logit rows. Of other rows only keys
-// and values are kept.
+// The answer that is asked of rows [first, first + count) of one SeqRows: these are logit rows. For all other rows only
+// keys and values are computed.
 struct RowRequest {
   uint32_t first = 0;
   uint32_t count = 1;
@@ -51,7 +51,7 @@ struct SlotTable {
 };
 
 // The table of a sequence in the KV group of layers with a window: blocks from number `first` of the sequence on, up to
-// the last row of the step. Blocks before it came back, as no row reads them.
+// the last row of the step. Blocks before it were freed, as no row reads them.
 struct WindowTable {
   uint32_t first = 0;
   std::vector<BlockId> blocks;
@@ -72,8 +72,8 @@ struct SeqRows {
   RowClass row_class = RowClass::kPrompt;
   uint32_t first_position = 0;
   uint32_t row_count = 0;
-  // One table for each KV group. That of pages is the whole table up to the last row of this step, by position / block
-  // size. The group of recurrent state has a SlotTable, that of layers with a window a WindowTable.
+  // One table for each KV group. The group of pages has the whole table up to the last row of this step, by position /
+  // block size. The group of recurrent state has a SlotTable, that of layers with a window a WindowTable.
   std::vector<std::vector<BlockId>> blocks;
   std::vector<RowRequest> requests;  // rising by first, not overlapping
   bool operator==(const SeqRows&) const = default;
@@ -136,7 +136,7 @@ struct LogitsAnswer {
   bool operator==(const LogitsAnswer&) const = default;
 };
 
-// What a stage sends instead of a step that it could not compute.
+// The error that a stage sends instead of a step that it could not compute.
 struct StepError {
   uint32_t stage = 0;
   std::string message;

@@ -6,7 +6,7 @@
 namespace gyre {
 namespace {
 
-// Sizes of the fixed parts: what a count is checked against before its things are read.
+// Sizes of the fixed parts. A count is checked against them before its elements are read.
 constexpr size_t kSeqRowsBytes = 8 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4;
 constexpr size_t kRequestBytes = 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4;
 constexpr size_t kAnswerBytes = 8 + 4 + 4 + 1 + 4 + 4 + 8 + 8 + 4 + 4 + 8;

@@ -1,4 +1,4 @@
-// Byte form of what travels in frames: docs/wire.md. Everything that comes in is checked before it is believed.
+// The bytes of messages in frames: docs/wire.md. All input is checked before it is used.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ struct StepPayload {
   StepBatch batch;
   std::span<const std::byte> rows;  // into the payload; rows * width bytes
 };
-// kDataLoss: what is wrong. `width` = bytes a row. The batch is whole and consistent in itself (positions, requests,
-// no sequence twice); ids, block numbers and models are for the stage to check.
+// kDataLoss: the bytes are wrong. `width` = bytes a row. The batch is complete and consistent (positions, requests, no
+// sequence twice); the stage checks ids, block numbers and models.
 StatusOr<StepPayload> DecodeStepPayload(std::span<const std::byte> payload, size_t width);
 
-// What the answer to a step has at most, encoded, in bytes.
+// The largest size in bytes of an encoded answer to a step.
 uint64_t MaxAnswerBytes(const StepBatch& batch, size_t vocab, size_t dim);
 void EncodeStepAnswer(const StepAnswer& answer, Encoder* out);
 StatusOr<StepAnswer> DecodeStepAnswer(std::span<const std::byte> payload);

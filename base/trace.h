@@ -1,4 +1,4 @@
-// What happened when, for traces: a ring buffer of small events that costs one atomic read while nobody traces.
+// Events for traces: a ring buffer of small events that costs one atomic read while nobody traces.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct TraceEvent {
   uint32_t rows = 0;  // of a step that is launched or computed
   uint64_t id = 0;
   Deadline at{};
-  // For kStageStep only.
+  // These are for kStageStep only.
   uint32_t member = 0, stage = 0;  // member: its place among Session::Members
   bool last = false;               // it was the last stage of its plan
   Duration computed{}, sent{};     // since `at`: the step was computed; it was handed to the link
@@ -55,21 +55,21 @@ class Tracer {
   explicit Tracer(size_t capacity = size_t{1} << 16) : capacity_(capacity) {}
 
   bool on() const { return sessions_.load(std::memory_order_relaxed) > 0; }
-  // Nothing while it is off. Allocates nothing.
+  // Does nothing while tracing is off. Allocates nothing.
   void Add(const TraceEvent& event);
-  // What a member computed, by this machine's clock up to `clock_error`.
+  // Adds a member's computed steps, by this machine's clock up to `clock_error`.
   void AddSpans(const std::string& member, const std::vector<StageSpan>& spans, Duration clock_error);
 
-  // Events are recorded while one lives. The tracer outlives it.
+  // Events are recorded while a session exists. The tracer outlives it.
   class Session {
    public:
     explicit Session(Tracer& tracer);
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
-    // The events since its beginning, oldest first, as far as the buffer still has them.
+    // The session's events, oldest first, as far as the buffer still has them.
     std::vector<TraceEvent> Events() const;
-    // Those whose spans were ever added, in that order.
+    // The members whose spans were added, in the order of their first spans.
     std::vector<TraceMember> Members() const;
 
    private:

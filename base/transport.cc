@@ -5,7 +5,7 @@
 namespace gyre {
 namespace {
 
-// The wishes that this version can keep.
+// The transports that options of this version may choose.
 constexpr Transport kWishes[] = {Transport::kAuto, Transport::kTcp, Transport::kUdp, Transport::kShm,
                                  Transport::kKernel};
 

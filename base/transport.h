@@ -1,4 +1,4 @@
-// What carries a hop between two members: the names that options, messages and the status have for it.
+// The carriers of a hop between two members, and their names in options, messages and the status.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace gyre {
 
-// Never renumbered: plans and heartbeats carry the numbers.
+// The numbers never change: plans and heartbeats carry them.
 enum class Transport : uint8_t {
   kAuto = 0,    // as a wish: the fastest that both ends have; in a status: unknown, there is no link
   kTcp = 1,     // plain TCP
@@ -20,14 +20,14 @@ enum class Transport : uint8_t {
 
 // "auto", "tcp", "udp", "shm", "kernel", "memory"; "?" for a number that has no name.
 std::string_view TransportName(Transport transport);
-// Of a wish that this version can keep. kInvalidArgument says what is expected.
+// Parses a transport that options may choose. kInvalidArgument says what is expected.
 StatusOr<Transport> ParseTransport(std::string_view name);
-// For numbers from outside: whether a plan or a worker can wish it, and whether a link can have it (kAuto: none).
+// For numbers from outside: whether a plan or a worker can ask for it, and whether a link can have it (kAuto: none).
 bool IsTransportWish(Transport transport);
 bool IsTransport(Transport transport);
 
-// What a member that wishes `own` does in a cluster that wishes `cluster`. kFailedPrecondition: they contradict each
-// other.
+// The transport of a member that asks for `own` in a cluster that asks for `cluster`. kFailedPrecondition: they
+// contradict each other.
 StatusOr<Transport> AgreedTransport(Transport cluster, Transport own);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// An event for one thread that waits for several things.
+// An event that wakes one thread, which waits for several things.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What a coordinator tells of its model's files to workers without them: the manifest and the header, in parts.
+// A part of the description of the model's files (manifest, header) that a coordinator sends to workers without them.
 #pragma once
 
 #include <array>

@@ -199,7 +199,7 @@ std::string Pair(const Flags& flags) {
       ratio(pair.prefill, both_cores.prefill), Median(pair.busy_first), Median(pair.busy_last));
 }
 
-// Rings that serve in turn, so that what else the machine does meets all of them.
+// The rings serve in turn, so that other work of the machine affects all of them.
 std::string Tls(const Flags& flags) {
   const std::vector<std::pair<std::string, int>> workers{{"", 1}, {"", 1}, {"", 1}};
   testing::TestAuthority of_tls, of_udp;

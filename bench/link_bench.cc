@@ -1,5 +1,5 @@
 // The cost of a hop by carrier: how long a frame takes from one thread to another and back, and how many bytes a second
-// pass one way. All carriers that are named are measured in turns, so that one run compares them. One JSON object a
+// pass one way. All named carriers are measured in turn, so that one run compares them. One JSON object per
 // carrier on stdout.
 //
 //   link_bench [--seconds S] CARRIER...      tcp, memory, ...; none named: all
@@ -46,7 +46,7 @@ void SendFrame(Link& link, ByteSpan payload, FrameKind kind = FrameKind::kHidden
   Check(link.Send({.kind = kind}, parts, kNoDeadline));
 }
 
-// Sends back what comes, until a frame of another kind comes.
+// Sends back each frame, until a frame of another kind comes.
 void Echo(Link& link) {
   for (;;) {
     const StatusOr<Frame> frame = link.Recv(kNoDeadline);
@@ -89,8 +89,8 @@ double Throughput(Link& a, Link& b, Duration time) {
   return static_cast<double>(frames) * static_cast<double>(kBulk >> 20) / seconds;
 }
 
-// One way, from Send to the end of Recv, of chunks that are sent one by one with a pause before each: as a stage does
-// that computes rows of a prompt between two of them.
+// Measures one way, from Send to the end of Recv, for chunks with a pause before each, as a stage sends them that
+// computes rows of a prompt between two of them.
 void Chunks(Link& a, Link& b, std::vector<double>* out) {
   constexpr int kChunks = 10;
   std::vector<Deadline> sent;

@@ -1,6 +1,6 @@
 // The speed of a ring over a network that loses and reorders packets, by carrier: tokens a second of streams that
 // decode at once. Coordinator and two workers are on hosts of their own (tests/testing/lossy_network.h); all cases have
-// the same delay and rate. One JSON object a case on stdout. Needs root.
+// the same delay and rate. One JSON object per case on stdout. Needs root.
 //
 //   lossy_bench MODEL [--loss 0.05] [--reorder 0.02] [--delay-ms 10] [--mbit 1000] [--streams 8] [--tokens 100]
 //               [--runs 3]

@@ -41,7 +41,7 @@ struct Flags {
   bool processor_time = false;
 };
 
-// What this process has computed so far, on all processors.
+// The processor time of this process so far, on all processors.
 Deadline ProcessorTime() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -166,7 +166,7 @@ std::string DecodeShare(const Flags& flags) {
       threads, bytes, Median(rate), Median(limit) / 1e9, Median(share));
 }
 
-// The q-quantile; 0 of nothing.
+// The q-quantile; 0 if there are no values.
 double Quantile(std::vector<double> v, double q) {
   if (v.empty()) return 0;
   std::sort(v.begin(), v.end());
@@ -183,7 +183,7 @@ std::string Beside(const Flags& flags) {
   std::vector<double> ratios, quiet_ms, loaded_ms, first_ms, rows;
   for (int run = 0; run < flags.runs; ++run) {
     testing::Runner runner(ring->engine());
-    // All on the engine's thread, except where the prompt comes in: then these are only read.
+    // The engine's thread writes these; this thread only reads them, when the prompt comes in.
     std::vector<double> quiet, loaded;
     std::vector<Deadline> last(static_cast<size_t>(flags.streams));
     std::atomic<bool> begins{false}, computed{false}, over{false};

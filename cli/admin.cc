@@ -1,4 +1,4 @@
-// gyre status, layers, resize, drain, undrain, remove: asking a coordinator.
+// gyre status, layers, resize, drain, undrain, remove: calls to a coordinator.
 #include <boost/json.hpp>
 #include <cstdio>
 

@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-// As a person wrote it: 0.7, not the nearest float's digits.
+// The number as a person wrote it: 0.7, not the nearest float's digits.
 double Decimal(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
 
 }  // namespace
@@ -21,7 +21,7 @@ StatusOr<HttpClientOptions> HttpClientOptionsOf(const std::string& api_key, cons
                                                 double timeout) {
   HttpClientOptions http{.ca_file = ca_file, .bearer = api_key};
   if (const char* key = std::getenv("OPENAI_API_KEY"); http.bearer.empty() && key != nullptr) http.bearer = key;
-  // Anything else could end the header's line.
+  // Other characters could end the header's line.
   if (!std::all_of(http.bearer.begin(), http.bearer.end(), [](char c) { return c > ' ' && c < '\x7F'; })) {
     return UsageError("the API key has a space or a character beyond ASCII");
   }

@@ -1,4 +1,4 @@
-// gyre bench: how fast a model runs here, beside this machine's measured limits.
+// gyre bench: a model's speed here, beside this machine's measured limits.
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace json = boost::json;
 using bench::Median;
 using bench::Seconds;
 
-// What one line is about.
+// The test of one line.
 struct Point {
   std::string test;  // "prefill" or "decode"
   uint32_t tokens = 0, streams = 1, depth = 0;
@@ -39,7 +39,7 @@ struct Result {
   double bytes = 0;            // of weights and KV cache that a decode step reads
 };
 
-// Multiplications and additions with the layers' weights for one row.
+// The multiplications and additions with the layers' weights for one row.
 double OpsPerRow(const ModelSpec& spec) {
   double ops = 0;
   for (const LayerSpec& l : spec.layers) {
@@ -58,7 +58,7 @@ struct Times {
   uint64_t tokens = 0;  // of all streams within it
 };
 
-// `streams` requests at once, to their ends.
+// Runs `streams` requests at once, to their ends.
 StatusOr<Times> Measure(Engine& engine, uint32_t streams, int prompt, uint32_t n, int vocab, int salt) {
   struct Arrival {
     SeqId seq;
@@ -126,9 +126,9 @@ class ModelBench {
     for (uint32_t d : options.depths) longest = std::max(longest, std::max(d, kShort));
     for (uint32_t s : options.streams) streams = std::max(streams, s);
     if (ring_options_.ctx == 0) ring_options_.ctx = longest + options.tokens + 1;
-    // Nobody is to wait for a place.
+    // No request may have to wait for a place.
     if (ring_options_.max_sequences == 0) ring_options_.max_sequences = std::max(64u, streams);
-    // Whole blocks for each stream, and one to spare: nobody is to be preempted.
+    // Each stream gets whole blocks and one to spare, so that none is preempted.
     const uint64_t block = ring_options_.block_size;
     if (ring_options_.kv_tokens == 0)
       ring_options_.kv_tokens = streams * ((ring_options_.ctx + block - 1) / block + 1) * block;
@@ -151,7 +151,7 @@ class ModelBench {
         if (options_.tokens > 0) results.push_back({.point = {"decode", options_.tokens, streams, depth}});
       }
     }
-    // Rounds over all of them, so that a busy neighbour of this machine does not fall on one; the first warms up.
+    // Each round measures all points, so that other load on this machine does not affect one alone; the first warms up.
     for (int run = 0; run <= options_.runs; ++run) {
       if (run > 0 && options_.tokens > 0) bandwidth_ = bench::ReadBandwidth(threads_);
       for (Result& r : results) GYRE_RETURN_IF_ERROR(r.point.test == "prefill" ? Prefill(run, &r) : Decode(run, &r));
@@ -168,7 +168,7 @@ class ModelBench {
   static constexpr uint32_t kShort = 8;  // prompt of a decode at depth 0
 
   Status Prefill(int run, Result* r) {
-    // Another prompt each time: none is in the prefix cache.
+    // Each run has another prompt, so that none is in the prefix cache.
     GYRE_ASSIGN_OR_RETURN(const Times t, Measure(ring_->engine(), 1, static_cast<int>(r->point.tokens), 1,
                                                  ring_->model().spec().vocab, 100000 + run));
     if (run == 0) return absl::OkStatus();
@@ -186,9 +186,9 @@ class ModelBench {
   Status Decode(int run, Result* r) {
     const Point& p = r->point;
     const uint32_t prompt = std::max(p.depth, kShort);
-    // The same prompts each time: from the second run on they come out of the prefix cache, where it is on.
+    // Each run has the same prompts: from the second run on they come from the prefix cache, where it is on.
     Times t;
-    // On a busy machine the thread that submits may be held up until short streams have ended: then once more.
+    // On a busy machine the thread that submits may be delayed until short streams have ended: then the run repeats.
     for (int attempt = 0; attempt < 10 && !(t.window > 0 && t.tokens > 0); ++attempt) {
       GYRE_ASSIGN_OR_RETURN(t, Measure(ring_->engine(), p.streams, static_cast<int>(prompt), p.tokens + 1,
                                        ring_->model().spec().vocab, static_cast<int>(p.depth)));
@@ -238,8 +238,8 @@ class ModelBench {
   double bandwidth_ = 0;  // of this round, bytes/s
 };
 
-// What bounds the speed. "caches": a step's weights and KV cache fit into the last-level cache, or come faster than
-// memory gives them; the share of memory reads then says nothing.
+// The limit of the speed. "caches": a step's weights and KV cache fit into the last-level cache, or come faster than
+// memory delivers them; then the share of memory reads says nothing.
 std::string LimitOf(const Result& r, double share) {
   if (r.point.test == "prefill") return "arithmetic";
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -257,7 +257,7 @@ std::string BaseName(const std::string& path) {
   return trimmed.substr(trimmed.rfind('/') + 1);
 }
 
-// The rate that a run before had at the same point; 0 = none.
+// The rate of an earlier run at the same point; 0 = none.
 double Before(const json::array& results, const std::string& model, const Point& p) {
   for (const json::value& v : results) {
     const json::object* o = v.if_object();

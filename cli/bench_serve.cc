@@ -29,7 +29,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Descriptors for as many connections as the system allows.
+// Raises the limit on open files as far as the system allows, as each connection needs one.
 void RaiseFileLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -53,7 +53,7 @@ StatusOr<LoadPlan> MakePlan(const BenchServeOptions& o) {
   return plan;
 }
 
-// Who answers: which model, and, where it is Gyre, what it says of itself.
+// The server: its model and, if it is Gyre, its cluster.
 struct Server {
   ApiModel model;
   std::optional<ServerCluster> cluster;
@@ -77,7 +77,7 @@ StatusOr<Server> AskServer(HttpClient* client, const BenchServeOptions& o) {
   return out;
 }
 
-// What the server's /metrics shows; empty where it has none.
+// The server's /metrics; empty if it has none.
 std::map<std::string, double> FetchMetrics(HttpClient* client) {
   const auto r = client->Fetch({.target = "/metrics"}, &InterruptGuard::Interrupted);
   return r.ok() && r->code == 200 ? ParseMetrics(r->body) : std::map<std::string, double>();
@@ -106,13 +106,13 @@ class MemoryWatch {
       std::make_shared<std::vector<std::pair<double, uint64_t>>>();
 };
 
-// Clients that hold a connection each and ask for nothing but the list of models, now and then: servers close
-// connections on which nothing was ever asked, or nothing for long.
+// Clients that hold a connection each and only list the models now and then: servers close connections that never
+// had a request, or none for long.
 class IdleClients {
  public:
   IdleClients(HttpClient* client, uint32_t count) : client_(*client), count_(count) {}
 
-  // All of them connect and ask once. Errors as Fetch, of any of them.
+  // All clients connect and ask once. Returns the error of any of them, as Fetch.
   Status Start() {
     if (count_ == 0) return absl::OkStatus();
     Ask();
@@ -124,9 +124,9 @@ class IdleClients {
     AskLater();
     return absl::OkStatus();
   }
-  // Connections that the server has closed so far.
+  // The number of connections that the server has closed so far.
   size_t closed() { return state_->closed += client_.DropClosed(kPool); }
-  // The first request that failed since the start.
+  // The error of the first request that failed since the start.
   const Status& status() const { return state_->status; }
 
  private:

@@ -27,7 +27,7 @@ StatusOr<std::chrono::seconds> ParseSpan(const std::string& text) {
   return std::chrono::seconds(std::stoll(text.substr(0, digits)) * factor);
 }
 
-// What a user wrote and can't be.
+// Turns a value of the user's that is not possible into a usage error.
 Status Wrong(const Status& status) {
   return status.code() == absl::StatusCode::kInvalidArgument ? AsUsage(status) : status;
 }

@@ -32,7 +32,7 @@ constexpr char kHelp[] =
     "Ctrl-C stops an answer. A line that ends with \\ goes on in the next one; so do all lines between two\n"
     "lines that are \"\"\". A paste of several lines is one message.\n";
 
-// Text on stdout as it comes. A model's reasoning is dim on a terminal, and left out elsewhere.
+// Prints text on stdout as it comes. A model's reasoning is dim on a terminal, and left out elsewhere.
 class AnswerPrinter {
  public:
   ~AnswerPrinter() { End(); }
@@ -60,9 +60,9 @@ class Chat {
  public:
   Chat(ChatBackend& backend, const ChatOptions& options) : backend_(backend), options_(options) { Reset(); }
 
-  // False: /exit.
+  // Returns false after /exit.
   bool Take(const std::string& message);
-  // Messages and commands that failed.
+  // The number of messages and commands that failed.
   int failures() const { return failures_; }
 
  private:
@@ -108,7 +108,7 @@ bool Chat::Take(const std::string& message) {
   return true;
 }
 
-// A reply as text, or why there is none.
+// A reply as text, or the reason why there is none.
 template <typename Reply>
 StatusOr<std::string> Table(const StatusOr<Reply>& reply, std::string (*format)(const Reply&)) {
   GYRE_RETURN_IF_ERROR(reply.status());

@@ -1,4 +1,4 @@
-// Who answers in a chat.
+// The interface between `gyre chat` and the model or server that answers.
 #pragma once
 
 #include <functional>
@@ -32,17 +32,17 @@ class ChatBackend {
   virtual StatusOr<std::string> Describe() = 0;
   // The model's name in a file of a conversation.
   virtual std::string model() const = 0;
-  // Continues the conversation. Messages that no longer fit are taken out of it, the oldest first, and the user is
-  // told.
+  // Continues the conversation. If the messages no longer fit into the context, the oldest are removed from
+  // `messages`, and the user is told.
   virtual StatusOr<ChatAnswer> Answer(boost::json::array* messages, const GenerateOptions& options,
                                       const OnText& on_text) = 0;
   virtual StatusOr<v1::StatusReply> FetchStatus() = 0;
   virtual StatusOr<v1::ChangeReply> Resize(const std::string& ranges) = 0;
 };
 
-// A model here, or a coordinator over gRPC.
+// Answers with a model in this process, or through a coordinator over gRPC.
 std::unique_ptr<ChatBackend> MakeTargetBackend(std::unique_ptr<Target> target, const ChatOptions& options);
-// An OpenAI-compatible server; options.ring.url.
+// Answers through the OpenAI-compatible server at options.ring.url.
 StatusOr<std::unique_ptr<ChatBackend>> OpenUrlBackend(const ChatOptions& options);
 
 // The last part of a path.

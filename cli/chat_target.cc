@@ -1,4 +1,4 @@
-// A chat with a Target: the conversation becomes ids here. A turn's beginning is found again in the prefix cache; there
+// A chat with a Target: the conversation becomes ids here. The prefix cache keeps the beginning of each turn; there
 // is no session object.
 #include <algorithm>
 #include <boost/json.hpp>
@@ -41,8 +41,8 @@ class TargetBackend : public ChatBackend {
   const ChatOptions& options_;
 };
 
-// The conversation as ids, with room for an answer. Where it has grown too long, the oldest messages are left out of
-// it, from a question to the answer before the next one.
+// The conversation as ids, with room for an answer. If it is too long, the oldest messages are removed from it in
+// pairs, a question with its answer.
 StatusOr<ChatPrompt> TargetBackend::FitPrompt(boost::json::array* messages, int64_t n, uint32_t* room) {
   const uint32_t context = target_->facts().context;
   uint32_t answer = std::max(1u, std::min(context / 8, 256u));

@@ -1,4 +1,4 @@
-// A chat with an OpenAI-compatible server: the conversation goes there as it stands.
+// A chat with an OpenAI-compatible server: the conversation is sent there unchanged.
 #include <boost/json.hpp>
 
 #include "cli/api_request.h"

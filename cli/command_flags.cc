@@ -21,7 +21,7 @@ std::vector<std::string> IsaNames() {
   return names;
 }
 
-// "ID=VALUE", VALUE may be -inf.
+// Parses "ID=VALUE"; VALUE may be -inf.
 std::pair<TokenId, float> ParseBias(const std::string& text) {
   const char* const end = text.data() + text.size();
   TokenId id = 0;
@@ -223,7 +223,7 @@ void AddTargetFlags(CLI::App* app, TargetOptions* o, bool generates) {
                                   "one that leads")
                       ->check(Addresses())
                       ->type_name("HOST:PORT,...");
-  // They say how a model runs here; a coordinator has its own.
+  // These flags say how a model runs here; a coordinator has its own.
   for (CLI::Option* option : app->get_options()) {
     if (option != cluster && option != app->get_help_ptr()) cluster->excludes(option);
   }

@@ -22,7 +22,7 @@ namespace {
 
 using Action = std::function<Status()>;
 
-// A command that runs a model: here or through a cluster.
+// Checks a command that runs a model, here or through a cluster.
 Status NeedTarget(const TargetOptions& o) {
   if (!o.model.empty() || !o.cluster.empty() || !o.url.empty()) return absl::OkStatus();
   return UsageError("a MODEL, --cluster HOST:PORT or --url URL is needed");
@@ -35,7 +35,7 @@ Status NeedModel(const std::string& model) {
                        : absl::OkStatus();
 }
 
-// Puts the path in the place of a name.
+// Replaces a model's name by its path.
 Status Locate(SourceOptions source, bool quiet, std::string* model) {
   source.quiet = quiet;
   GYRE_ASSIGN_OR_RETURN(*model, LocateModel(*model, source));
@@ -112,7 +112,7 @@ Action AddBench(CLI::App* app) {
   AddYesFlag(app, &o->source);
   AddSourceFlags(app, &o->source);
   AddHubCaFlag(app, &o->source);
-  // --prompt is the text of other commands, so in the environment this is GYRE_PROMPT_TOKENS.
+  // --prompt is the text of other commands, so the environment has GYRE_PROMPT_TOKENS for this flag.
   app->add_option("-p,--prompt-tokens,--prompt", o->prompt, "tokens of the prompt; 0 leaves prompts out")
       ->check(Whole(0, 1 << 20))
       ->type_name("N");
@@ -735,7 +735,7 @@ std::vector<std::string> CommandNames() {
 Action AddCommand(const Command& command, CLI::App* app) {
   Action action = command.add(app);
   for (CLI::Option* option : app->get_options()) {
-    // Where the words tell the default, its stand-in number would not.
+    // If the description names the default, the stand-in value is not shown as well.
     if (option->get_expected_max() > 0 && option->get_description().find("(default") == std::string::npos) {
       option->capture_default_str();
     }

@@ -17,12 +17,12 @@ namespace gyre {
 
 struct Command {
   std::string name, summary;
-  // Adds the command's flags. What comes back runs the command with what was parsed into them.
+  // Adds the command's flags. The function that it returns runs the command with the parsed values.
   std::function<std::function<Status()>(CLI::App*)> add;
 };
 
 const std::vector<Command>& Commands();
-// nullptr: there is none of that name.
+// nullptr: there is no command of that name.
 const Command* FindCommand(const std::string& name);
 std::vector<std::string> CommandNames();
 
@@ -33,7 +33,7 @@ std::function<Status()> AddCommand(const Command& command, CLI::App* app);
 void AddModelFlag(CLI::App* app, std::string* model);
 // A model as a path or a name: the flags of AddModelFlag and AddSourceFlags.
 void AddModelFlags(CLI::App* app, std::string* model, SourceOptions* source);
-// Where models with a name come from. `token` is the flag for the hub's token. --ca is left to whoever has one already.
+// The source of models that have a name. `token` is the flag for the hub's token. Commands that have --ca keep it.
 void AddSourceFlags(CLI::App* app, SourceOptions* source, const char* token = "--token");
 void AddHubCaFlag(CLI::App* app, SourceOptions* source);
 void AddYesFlag(CLI::App* app, SourceOptions* source);
@@ -49,12 +49,12 @@ void AddSchedulerFlags(CLI::App* app, ComputeOptions* options);
 void AddContextShiftFlags(CLI::App* app, ComputeOptions* options);
 // A model to run here, or a cluster that runs one. generates: the command makes text.
 void AddTargetFlags(CLI::App* app, TargetOptions* options, bool generates);
-// A server to ask over HTTP; behind AddTargetFlags, whose flags it excludes.
+// A server to ask over HTTP. Call it after AddTargetFlags, whose flags it excludes.
 void AddUrlFlags(CLI::App* app, TargetOptions* options);
 // The long names of the flags that were parsed.
 std::vector<std::string> GivenFlags(const CLI::App& app);
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
-// What a client of an HTTP server needs.
+// The flags of a client of an HTTP server.
 void AddHttpClientFlags(CLI::App* app, std::string* api_key, std::string* ca_file, std::string* model_id);
 CLI::Option* AddIdentityFlag(CLI::App* app, std::string* identity);
 void AddInsecureFlag(CLI::App* app, std::string* insecure);

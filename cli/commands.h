@@ -48,7 +48,7 @@ struct ModelsOptions {
 };
 Status ModelsCommand(const ModelsOptions& options);
 Status ModelsRemoveCommand(const ModelsOptions& options);
-// "just now", "3 days ago".
+// The age as text: "just now", "3 days ago".
 std::string DescribeAge(int64_t seconds);
 
 struct LogitsOptions {
@@ -118,7 +118,7 @@ struct ConvertOptions {
 };
 Status ConvertCommand(const ConvertOptions& options);
 
-// Requests with the whole context that the KV cache of `gyre serve` holds.
+// The KV cache of `gyre serve` holds this many requests of the whole context.
 constexpr uint32_t kServeParallel = 8;
 
 struct EstimateOptions {
@@ -139,7 +139,7 @@ struct InspectOptions {
 };
 Status InspectCommand(const InspectOptions& options);
 
-// Where `gyre serve` answers HTTP without --cluster.
+// The HTTP address of `gyre serve` without --cluster.
 constexpr char kHttpAddress[] = "127.0.0.1:8080";
 
 struct HttpOptions {
@@ -153,7 +153,7 @@ struct HttpOptions {
   bool no_reasoning_split = false;  // what a reasoning model thinks is content
 };
 
-// Where a server's log goes.
+// The file and format of a server's log.
 struct LogOptions {
   std::string file;             // "" = stderr
   std::string format = "text";  // or json

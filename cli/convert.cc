@@ -32,7 +32,7 @@ Status ConvertCommand(const ConvertOptions& options) {
                  Info(types.first).name, Info(types.second).name);
     }
   }
-  // A file that doesn't open as a model would be of no use.
+  // A file that does not open as a model would be useless.
   return OpenModel(options.out).status();
 }
 

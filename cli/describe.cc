@@ -21,7 +21,7 @@ constexpr char kSettings[] =
     "line is stronger than the environment, and the environment is stronger than the file.";
 constexpr char kLog[] = "GYRE_LOG=trace|debug|info|warn|error says how much is logged on stderr.";
 
-// What completions and the manual need of a flag.
+// A flag as completions and the manual need it.
 struct Flag {
   std::string long_name, short_name;  // without dashes; "" = none
   std::string description, type;      // type "" = takes no value
@@ -90,7 +90,7 @@ std::string Wrapped(const std::string& text, size_t width) {
   return out + '\n';
 }
 
-// An entry of a list: a head, and its text beside it, or below it where the head is long.
+// An entry of a list: a head with its text beside it, or below it if the head is long.
 std::string Entry(const std::string& head, const std::string& text) {
   constexpr size_t kHead = 26, kWidth = 70;
   std::string out = "  " + head;
@@ -142,7 +142,7 @@ std::string ProgramHelp() {
   return out + Wrapped(kSettings, 96) + kLog + "\n";
 }
 
-// A text within single quotes of a shell.
+// A text in single quotes for a shell.
 std::string Quoted(const std::string& text) {
   std::string out = "'";
   for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -167,7 +167,7 @@ std::string Dashes(std::string name) {
   return name;
 }
 
-// What may follow a command's name to make another command, as `serve` follows `bench`.
+// The words that follow a command's name to make another command, as `serve` follows `bench`.
 std::string SecondWords(const std::vector<Described>& all, const std::string& name) {
   std::vector<std::string> out;
   for (const Described& d : all) {
@@ -240,7 +240,7 @@ std::string BashScript(const std::vector<Described>& all) {
   return out + "complete -o filenames -F _gyre gyre\n";
 }
 
-// [ and ] and : mean something to _arguments.
+// The characters [ ] : have a meaning for _arguments.
 std::string ZshText(const std::string& text) {
   std::string out;
   for (char c : text) {
@@ -365,7 +365,7 @@ std::string FishScript(const std::vector<Described>& all) {
   return out;
 }
 
-// Text for roff: a dash is a minus, and nothing at a line's beginning is a request.
+// Text for roff: a dash is a minus, and no line begins with a request.
 std::string Roff(const std::string& text) {
   std::string out;
   for (char c : text) {

@@ -8,7 +8,7 @@
 
 namespace gyre {
 
-// `gyre --version`, `gyre version`.
+// The text of `gyre --version` and `gyre version`.
 std::string VersionText();
 // Names the app, and adds --config, which settings.h reads.
 void DescribeCommand(const Command& command, CLI::App* app);

@@ -1,4 +1,4 @@
-// gyre estimate: what a model takes, before it is run.
+// gyre estimate: the memory that a model needs, before it is run.
 #include <algorithm>
 #include <boost/json.hpp>
 #include <filesystem>
@@ -98,7 +98,7 @@ Status EstimateCommand(const EstimateOptions& options) {
   const uint64_t tokens = context * options.parallel;
   const KvType kv = ParseKvType(options.kv_type).value_or(KvType::kF16);
   GYRE_ASSIGN_OR_RETURN(std::vector<PlanMember> nodes, ParseNodes(options.nodes));
-  // A single node without a memory is this machine.
+  // A single node without a given memory is this machine.
   if (nodes.size() == 1 && nodes[0].memory == 0) nodes[0].memory = AvailableMemory();
   KvWish wish{.ctx = static_cast<uint32_t>(context),
               .model_context = static_cast<uint32_t>(spec.context),
@@ -110,7 +110,7 @@ Status EstimateCommand(const EstimateOptions& options) {
   uint64_t all_pages = 0, widest = 0;
   for (const LayerSpec& l : spec.layers) {
     GYRE_RETURN_IF_ERROR(CheckKvType(kv, l));
-    // A state for each sequence, and as many snapshots.
+    // Each sequence has a state, and there are as many snapshots.
     const uint64_t states = ModelSpec::StateOf(l, spec.dim).floats() * sizeof(float) * 2 * options.parallel;
     pages.push_back(KvBytes(kv, ModelSpec::KvElems(l) * (l.kv_group == kWindowGroup ? in_windows : tokens)) + states);
     all_pages += pages.back();
@@ -122,7 +122,7 @@ Status EstimateCommand(const EstimateOptions& options) {
     }
     widest = std::max(widest, wide);
   }
-  // Activations of a step, and the logits of its rows.
+  // These are the activations of a step, and the logits of its rows.
   const uint64_t rows = options.max_rows;
   const uint64_t buffers = rows * 4 * (4 * static_cast<uint64_t>(spec.dim) + widest);
   const uint64_t head_buffers = std::min<uint64_t>(rows, 64) * 4 * static_cast<uint64_t>(spec.vocab);

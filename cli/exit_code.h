@@ -1,4 +1,4 @@
-// What the shell is told of a command's end: 0, 1 failed, 2 usage, 130 interrupted.
+// Exit codes for the shell: 0 done, 1 failed, 2 usage, 130 interrupted.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// What flags may be, told in words that people read.
+// Checks of flags' values, with descriptions that people can read.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ inline CLI::Validator Whole(int64_t low, int64_t high = std::numeric_limits<int6
       "");
 }
 
-// A number from `low` to `high`, or above `low` where it is excluded.
+// A number from `low` to `high`. With low_excluded it must be above `low`.
 inline CLI::Validator Number(double low, double high, bool low_excluded = false) {
   return CLI::Validator(
       [low, high, low_excluded](std::string& text) -> std::string {
@@ -42,7 +42,7 @@ inline CLI::Validator Number(double low, double high, bool low_excluded = false)
       "");
 }
 
-// HOST:PORT[,HOST:PORT...] of somebody to connect to.
+// HOST:PORT[,HOST:PORT...], the addresses of servers to connect to.
 inline CLI::Validator Addresses() {
   return CLI::Validator(
       [](std::string& text) -> std::string {

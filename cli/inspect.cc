@@ -1,4 +1,4 @@
-// gyre inspect: what is in a model file.
+// gyre inspect: the contents of a model file.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -31,7 +31,7 @@ std::map<std::string, Sum> ByType(const Model& model) {
   return sums;
 }
 
-// In the file's order.
+// The tensors in the file's order.
 std::vector<std::pair<std::string, const TensorView*>> InOrder(const Model& model) {
   std::vector<std::pair<std::string, const TensorView*>> out;
   for (const auto& [name, t] : model.tensors().all()) out.emplace_back(name, &t);
@@ -47,7 +47,7 @@ Part FirstOf(const ModelSpec& s, Variant LayerSpec::*variant) {
   return {};
 }
 
-// A layer's parts in words.
+// A description of a layer's parts.
 std::string Describe(const LayerSpec& l) {
   struct Words {
     std::string operator()(const AttentionSpec& a) const {
@@ -102,7 +102,7 @@ std::vector<std::pair<std::vector<LayerRange>, std::string>> LayerKinds(const Mo
   return out;
 }
 
-// All of a few ranges, or the first and the last.
+// All ranges if they are few, else the first and the last.
 std::string NameOf(const std::vector<LayerRange>& ranges) {
   if (ranges.size() == 1) return NameOf(ranges[0]);
   std::string text;
@@ -122,7 +122,7 @@ void PrintJson(const Model& model, bool tensors) {
   root["dim"] = s.dim;
   root["vocab"] = s.vocab;
   root["context"] = s.context;
-  // Each part as the first layer that has it describes it.
+  // For each part the first layer that has it is described.
   const AttentionSpec attention = FirstOf<AttentionSpec>(s, &LayerSpec::mixer);
   const DenseSpec dense = FirstOf<DenseSpec>(s, &LayerSpec::feed_forward);
   const ExpertSpec experts = FirstOf<ExpertSpec>(s, &LayerSpec::feed_forward);
@@ -174,7 +174,7 @@ void PrintText(const Model& model, bool tensors) {
   for (const auto& [type, sum] : ByType(model)) {
     fmt::print("{:<14}{} tensors, {:.1f} MiB\n", type, sum.tensors, static_cast<double>(sum.bytes) / (1 << 20));
   }
-  // Layers of one size as one line.
+  // Consecutive layers of one size are printed as one line.
   for (int i = 0, n = static_cast<int>(s.layers.size()), begin = 0; i < n; ++i) {
     const auto bytes = LayerBytes(model, i), next = i + 1 < n ? LayerBytes(model, i + 1) : bytes;
     if (!bytes.ok() || !next.ok() || (i + 1 < n && *bytes == *next)) continue;

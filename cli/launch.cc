@@ -1,4 +1,4 @@
-// gyre launch: starts the processes of a ring, here or over ssh, and shows what they say in one place.
+// gyre launch: starts the processes of a ring, here or over ssh, and shows the output of all in one place.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ struct Process {
   int status = 0;
 };
 
-// For a remote shell.
+// Quotes a text for a remote shell.
 std::string Quoted(const std::string& text) {
   std::string out = "'";
   for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -79,7 +79,7 @@ StatusOr<std::string> Text(const toml::table& table, const char* key, const std:
   return UsageError("{}:{}: {} must be a text", where, node->source().begin.line, key);
 }
 
-// The command of a process of the ring: `arguments`, then what its table adds, here or over ssh.
+// The command of a process of the ring: `arguments`, then the settings of its table, here or over ssh.
 StatusOr<Process> MakeProcess(const LaunchOptions& options, const toml::table& table, const std::string& name,
                               std::vector<std::string> arguments) {
   GYRE_ASSIGN_OR_RETURN(const auto more, Strings(table, "args", options.file));
@@ -92,7 +92,7 @@ StatusOr<Process> MakeProcess(const LaunchOptions& options, const toml::table& t
     p.command = {gyre.empty() ? options.self : gyre};
     p.command.insert(p.command.end(), arguments.begin(), arguments.end());
   } else {
-    // A terminal at the other end, so that the remote process ends with the connection.
+    // ssh gets a terminal at the other end, so that the remote process ends with the connection.
     std::string remote = "exec " + Quoted(gyre.empty() ? "gyre" : gyre);
     for (const std::string& a : arguments) remote += " " + Quoted(a);
     p.command = {"ssh", "-tt", "-o", "BatchMode=yes", ssh, remote};
@@ -111,7 +111,7 @@ StatusOr<Process> ReadWorker(const LaunchOptions& options, const toml::table& ta
   return MakeProcess(options, table, name, std::move(arguments));
 }
 
-// A process of this machine that runs layers.
+// Whether the command is a process of this machine that runs layers.
 bool ComputesHere(const std::vector<std::string>& command) {
   if (command.size() < 2 || command[0] == "ssh") return false;
   return command[1] == "worker" || std::find(command.begin(), command.end(), "--no-local") == command.end();
@@ -148,7 +148,7 @@ StatusOr<std::vector<Process>> ReadRing(const LaunchOptions& options) {
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
     GYRE_ASSIGN_OR_RETURN(out.emplace_back(), ReadWorker(options, *list->get(i)->as_table(), i + 1, cluster));
   }
-  // In the environment they speak for all.
+  // Settings in the environment hold for all processes.
   const char* const kForAll[] = {"GYRE_THREADS", "GYRE_CPUS", "GYRE_WORKER_THREADS", "GYRE_WORKER_CPUS"};
   if (std::none_of(std::begin(kForAll), std::end(kForAll), [](const char* v) { return std::getenv(v) != nullptr; })) {
     std::vector<std::vector<std::string>*> local;
@@ -168,7 +168,7 @@ Status Spawn(Process* p) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
   posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
-  // Groups of their own: a Ctrl-C reaches only this process, which then ends them in order.
+  // Each process has its own group: a Ctrl-C reaches only this process, which then ends the others in order.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -207,7 +207,7 @@ class Launcher {
     if (WIFSIGNALED(p.status)) return fmt::format(" by signal {}", WTERMSIG(p.status));
     return WEXITSTATUS(p.status) == 0 ? "" : fmt::format(" with code {}", WEXITSTATUS(p.status));
   }
-  // Shows what came, and takes in who ended.
+  // Shows the output that came, and notes the processes that ended.
   void Pump(int timeout_ms) {
     std::vector<pollfd> fds;
     for (const Process& p : processes_) fds.push_back({.fd = p.output, .events = POLLIN, .revents = 0});

@@ -164,7 +164,7 @@ std::string Escaped(const std::string& text) {
   return out;
 }
 
-// A scale's step: 1, 2 or 5 times a power of ten, such that about eight fit.
+// The step of a scale: 1, 2 or 5 times a power of ten, such that there are about eight.
 double StepOf(double span) {
   double step = 1e-3;
   for (int i = 0; span / step > 10; ++i) step *= i % 3 == 1 ? 2.5 : 2;

@@ -1,4 +1,4 @@
-// What `gyre bench serve` prints.
+// The output of `gyre bench serve`.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct LoadReport {
 std::string ReportTable(const LoadReport& report);
 // One object on one line, with every flag and every request.
 std::string ReportJson(const LoadReport& report);
-// A bar for each request: waiting for its first token, and answering.
+// A chart with a bar for each request: the wait for its first token, and the answer.
 std::string ReportSvg(const LoadReport& report);
 
 }  // namespace gyre

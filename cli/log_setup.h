@@ -1,4 +1,4 @@
-// The log of a server, and SIGHUP, which lets it begin a new file.
+// The log of a server, and SIGHUP, which makes it open a new file.
 #pragma once
 
 #include "base/status.h"
@@ -6,12 +6,12 @@
 
 namespace gyre {
 
-// Turns the log to where the options say, before threads start. With a file, as CatchHangups. Usage errors among
-// others.
+// Sends the log to the destination that the options name, before threads start. With a file it also calls CatchHangups.
+// Errors are usage errors, among others.
 Status StartLog(const LogOptions& options);
-// From now on SIGHUP does not end the process; TakeHangup tells it.
+// From now on SIGHUP does not end the process; TakeHangup reports it.
 void CatchHangups();
-// True once after each SIGHUP. Then the log's file has been opened anew.
+// Returns true once after each SIGHUP. Then the log's file has been opened anew.
 bool TakeHangup();
 
 }  // namespace gyre

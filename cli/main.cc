@@ -1,4 +1,4 @@
-// gyre: one binary, a command each for running, asking and looking at models.
+// gyre: one program with many commands.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace gyre {
 namespace {
 
-// What CLI11 says of a command line, in the words of the flags.
+// A parse error of CLI11 in the words of the flags.
 Status Explain(const CLI::ParseError& error, const CLI::App& app) {
   std::vector<std::string> flags;
   for (const CLI::Option* o : app.get_options()) {
@@ -99,7 +99,7 @@ int Main(int argc, char** argv) {
 }  // namespace gyre
 
 int main(int argc, char** argv) {
-  // Before anything is read, as it may start the program anew: a --config may be a pipe.
+  // This comes before anything is read, as it may start the program anew, and a --config may be a pipe.
   const auto computes = [](std::string_view word) {
     return word == "run" || word == "chat" || word == "logits" || word == "bench" || word == "serve" ||
            word == "worker";

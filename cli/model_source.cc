@@ -17,7 +17,7 @@
 namespace gyre {
 namespace {
 
-// The models that this process uses: nobody removes them before it ends.
+// Keeps the models of this process in use: nobody removes them before it ends.
 void KeepInUse(std::unique_ptr<FileLock> lock) {
   static Mutex mutex;
   static std::vector<std::unique_ptr<FileLock>> locks;
@@ -25,7 +25,7 @@ void KeepInUse(std::unique_ptr<FileLock> lock) {
   locks.push_back(std::move(lock));
 }
 
-// Byte by byte, as what follows belongs to whoever reads stdin next. nullopt: stdin has ended, or a signal came.
+// Reads byte by byte, as later bytes belong to the next reader of stdin. nullopt: stdin has ended, or a signal came.
 std::optional<std::string> ReadAnswer() {
   std::string line;
   for (char c = 0;;) {
@@ -40,7 +40,7 @@ std::optional<std::string> ReadAnswer() {
   }
 }
 
-// Enter means yes: whoever typed the name wants the model.
+// Enter means yes, as a user who typed the name wants the model.
 bool Agrees(const std::optional<std::string>& answer) {
   return answer && (answer->empty() || *answer == "y" || *answer == "Y" || *answer == "yes" || *answer == "Yes");
 }
@@ -66,7 +66,7 @@ Status Ask(const PullPlan& plan, const Source& source) {
   return absl::OkStatus();
 }
 
-// While one lives, Ctrl-C sets the flag that a pull looks at, whether its command has a guard or not.
+// While an object lives, Ctrl-C sets the flag that a pull checks, whether its command has a guard or not.
 class PullGuard {
  public:
   PullGuard() {
@@ -151,7 +151,7 @@ StatusOr<std::string> LocateModel(const std::string& model, const SourceOptions&
   GYRE_ASSIGN_OR_RETURN(Source source, OpenSource(options));
   GYRE_ASSIGN_OR_RETURN(const ModelReference name, ReadModelName(model, source));
   if (name.kind == ModelReference::Kind::kPath) return model;
-  // Another process may remove it just before it is taken in use.
+  // Another process may remove the model just before this one marks it as used.
   for (int tries = 0;; ++tries) {
     std::optional<CachedModel> found = source.cache.Find(name);
     if (!found) {

@@ -1,4 +1,4 @@
-// From what a user gives as a model, a path or a name, to files of this machine.
+// Models as users give them, by path or by name, and their files on this machine.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace gyre {
 
-// Where models with a name come from, and where they lie.
+// The source of models that have a name, and the folder of the cache.
 struct SourceOptions {
   HubFlags hub;
   std::string cache;        // folder; "" = DefaultCacheRoot
@@ -21,7 +21,7 @@ struct SourceOptions {
   bool quiet = false;       // no progress, no notes
 };
 
-// The same, checked. Errors of usage.
+// The same options after they were checked. Errors are usage errors.
 struct Source {
   Cache cache;
   PullOptions pull;  // without progress and interruption
@@ -29,21 +29,21 @@ struct Source {
 };
 StatusOr<Source> OpenSource(const SourceOptions& options);
 
-// Reads a model as a user gives it; a path that is there wins. Errors of usage.
+// Reads a model as a user gives it; an existing path wins. Errors are usage errors.
 StatusOr<ModelReference> ReadModelName(const std::string& model, const Source& source);
 
-// The path to open a model by. A name that is not in the cache is pulled, after a question on a terminal; elsewhere,
-// without `yes`, it is an error of usage that says what to type. What was found stays in use until the process ends.
-// An interrupted pull is kCancelled, and FailedPrecondition is a "no" of the user.
+// The path to open a model by. A name that is not in the cache is pulled, on a terminal after a question. Elsewhere,
+// without `yes`, this is a usage error that says what to type. The files stay in use until the process ends.
+// kCancelled: the pull was interrupted; kFailedPrecondition: the user answered no.
 StatusOr<std::string> LocateModel(const std::string& model, const SourceOptions& options);
 
-// Pulls with a bar on stderr, and notes what it took.
+// Pulls with a bar on stderr, and reports what was pulled.
 StatusOr<CachedModel> PullWithBar(const PullPlan& plan, Source* source);
 
 // The folder of the cache; "" where there is none.
 std::string CacheFolder(const SourceOptions& options);
 
-// The models of this machine's cache, for a worker that looks for the coordinator's. Empty where there is none.
+// The models in this machine's cache, for a worker that looks for the coordinator's. Empty if there is no cache.
 std::vector<std::string> CachedModelPaths(const SourceOptions& options);
 
 }  // namespace gyre

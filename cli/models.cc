@@ -21,7 +21,7 @@ int64_t SecondsSince1970() {
 StatusOr<ModelReference> NameToPull(const std::string& model, const Source& source) {
   GYRE_ASSIGN_OR_RETURN(ModelReference name, ReadModelName(model, source));
   if (name.kind != ModelReference::Kind::kPath) return name;
-  // Here a file of the same name does not matter.
+  // A file of the same name does not matter here.
   const StatusOr<ModelReference> again = ParseModelName(model, false, source.pull.hub.endpoint);
   if (again.ok() && again->kind != ModelReference::Kind::kPath) return again;
   return UsageError("'{}' is no name of a model; expected ORG/REPO, ORG/REPO:QUANT or a URL", model);

@@ -5,7 +5,7 @@
 namespace gyre {
 namespace {
 
-// Letters to insert, remove, replace or swap with the next one until one word is the other.
+// The least number of letters to insert, remove, replace or swap with the next one that turns one word into the other.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {

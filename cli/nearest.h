@@ -1,4 +1,4 @@
-// The name that a misspelt word may have meant.
+// The name that a misspelt word probably means.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace gyre {
 
-// "; did you mean 'NAME'?" with the nearest of the names, or "" where none is near.
+// "; did you mean 'NAME'?" with the nearest of the names, or "" if none is near.
 std::string DidYouMean(const std::string& word, const std::vector<std::string>& names);
 
 }  // namespace gyre

@@ -7,7 +7,7 @@
 namespace gyre {
 namespace {
 
-// A coordinator that is started again has to load the model.
+// A coordinator that is started again has to load the model first.
 constexpr Duration kReconnect = std::chrono::seconds(60);
 
 }  // namespace

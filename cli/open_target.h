@@ -1,4 +1,4 @@
-// What run, chat and logits talk to, by their flags.
+// The target of run, chat and logits, chosen by their flags.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ struct TargetOptions : RuntimeOptions {
 
 // The coordinator at `cluster`, asked with the identity in a folder, if one is named.
 StatusOr<ClusterAddress> ClusterOf(const std::string& cluster, const std::string& identity);
-// Shows on stderr how far loading is, unless `quiet`.
+// Opens the target. Unless `quiet`, a bar on stderr shows the progress of loading.
 StatusOr<std::unique_ptr<Target>> OpenTarget(const TargetOptions& options);
 
 }  // namespace gyre

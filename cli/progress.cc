@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// One bar is on the terminal at a time. A log line takes its place; the bar comes back with its next change.
+// One bar is on the terminal at a time. A log line replaces it; the bar comes back with its next change.
 Mutex bar_mutex;
 bool bar_shown GYRE_GUARDED_BY(bar_mutex) = false;
 

@@ -1,4 +1,4 @@
-// A progress bar on a terminal, a line each quarter elsewhere; nothing for what takes under a second.
+// A progress bar on a terminal; elsewhere a line for each quarter. Nothing is shown for work of less than a second.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace gyre {
 class Progress {
  public:
   Progress(std::string what, bool quiet) : what_(std::move(what)), quiet_(quiet) {}
-  // Bytes. The rate and the time that is left are shown on a terminal where the rate is known: above 0.
+  // The sizes are bytes. If the rate is known (above 0), a terminal shows it and the remaining time.
   void Update(uint64_t done, uint64_t total, double bytes_per_second = 0);
-  // Takes the bar away.
+  // Removes the bar.
   void Finish();
 
  private:
@@ -30,7 +30,7 @@ class Progress {
 // "42 s", "3 min 20 s", "1 h 05 min".
 std::string DescribeSeconds(double seconds);
 
-// The bar of the first plan's weights. Later plans load beside the one that serves, without a bar. Thread-safe.
+// The bar for the first plan's weights. Later plans load beside the one that serves, without a bar. Thread-safe.
 class LoadingBar {
  public:
   explicit LoadingBar(bool quiet) : state_(std::make_shared<State>(quiet)) {}

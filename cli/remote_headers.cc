@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kFirstBytes = uint64_t{1} << 20;
 constexpr uint64_t kMostHeaderBytes = uint64_t{128} << 20;
 
-// Doubles what it reads until the whole header is in it.
+// Doubles the number of bytes that it reads until they hold the whole header.
 StatusOr<std::string> GgufHeader(RemoteFile& file) {
   for (uint64_t count = kFirstBytes;; count *= 2) {
     count = std::min({count, file.size(), kMostHeaderBytes});
@@ -56,7 +56,7 @@ StatusOr<std::string> HeaderOf(const std::string& path, RemoteFile& file) {
   return first.rfind("GGUF", 0) == 0 ? GgufHeader(file) : std::move(first);
 }
 
-// Writes bytes at an offset of a file of `size` bytes; what was never written is a hole.
+// Writes bytes at an offset of a file of `size` bytes; parts that are never written are holes.
 Status WriteSparse(const std::string& path, uint64_t offset, const std::string& bytes, uint64_t size) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return FileError(path, "can't write it", errno);
@@ -71,7 +71,7 @@ Status WriteSparse(const std::string& path, uint64_t offset, const std::string& 
   return error != 0 ? FileError(path, "can't write it", error) : absl::OkStatus();
 }
 
-// Factors of the rotary embedding are a part of what a model is: zeros in their place are refused.
+// Factors of the rotary embedding are part of the model's description: zeros in their place would be refused.
 Status FetchRopeFactors(const std::string& path, RemoteFile& file) {
   GYRE_ASSIGN_OR_RETURN(const auto mapped, MappedFile::Open(path));
   GYRE_ASSIGN_OR_RETURN(const Gguf gguf, Gguf::Parse(mapped->bytes()));

@@ -1,4 +1,4 @@
-// What a model's files say about it, without the weights: read from a server by ranges.
+// The headers of a model's files, without the weights: read from a server by ranges.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace gyre {
 
-// Files of the model's sizes that have its headers and, in place of the weights, holes. Removed with the object.
+// Files with the model's sizes and headers, and holes in place of the weights. They are removed with the object.
 class RemoteHeaders {
  public:
-  // Errors as RemoteFile and PullPlan; kDataLoss: a header that is none; kUnavailable: no folder for temporary files.
+  // Errors as RemoteFile and PullPlan; kDataLoss: a header is damaged; kUnavailable: no folder for temporary files.
   static StatusOr<std::unique_ptr<RemoteHeaders>> Fetch(const PullPlan& plan, const PullOptions& options);
   ~RemoteHeaders();
   RemoteHeaders(const RemoteHeaders&) = delete;
   RemoteHeaders& operator=(const RemoteHeaders&) = delete;
 
-  // What OpenModel is given. Shapes and metadata are right, all weights are 0.
+  // The path for OpenModel. Shapes and metadata are right, all weights are 0.
   const std::string& path() const { return path_; }
   uint64_t fetched() const { return fetched_; }  // bytes that came over the network
 

@@ -20,7 +20,7 @@
 namespace gyre {
 namespace {
 
-// Text for stdout; remembers whether it arrived.
+// Writes text to stdout and remembers whether it arrived.
 class Output {
  public:
   void Write(const std::string& text) {
@@ -48,7 +48,7 @@ StatusOr<std::string> PromptText(const RunOptions& o) {
   return text;
 }
 
-// The prompt as ids. stop_ids: what ends an answer, beside the tokenizer's own ends.
+// The prompt as ids. stop_ids: the ids that end an answer, beside the tokenizer's own.
 StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const std::string& text, Target& target,
                                          std::vector<TokenId>* stop_ids) {
   if (!o.ids_file.empty()) return ReadIds(o.ids_file);
@@ -69,7 +69,7 @@ StatusOr<std::vector<TokenId>> PromptIds(const RunOptions& o, const std::string&
   return ids;
 }
 
-// Prints what a run generates: text, or ids with single spaces between.
+// Prints the output of a run: text, or ids with single spaces between.
 class Printer {
  public:
   Printer(Output* output, bool ids, bool quiet) : output_(output), ids_(ids), quiet_(quiet) {}
@@ -107,7 +107,7 @@ uint32_t NewTokens(int64_t n, const TargetFacts& facts, size_t prompt) {
   return static_cast<uint32_t>(n < 0 ? room : std::min<uint64_t>(static_cast<uint64_t>(n), room));
 }
 
-// The same from an OpenAI-compatible server, which has its own tokenizer, template and seed.
+// Runs a request on an OpenAI-compatible server, which has its own tokenizer, template and seed.
 Status RunOverHttp(const RunOptions& o, const std::string& text) {
   namespace json = boost::json;
   const bool as_ids = !o.ids_file.empty();

@@ -1,4 +1,4 @@
-// gyre serve, gyre worker: the processes of a ring over machines.
+// gyre serve, gyre worker: the processes of a ring on several machines.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -41,12 +41,12 @@
 namespace gyre {
 namespace {
 
-// Who joins and leaves is worth a line, unless GYRE_LOG says otherwise.
+// Workers that join and leave are logged, unless GYRE_LOG says otherwise.
 void TellMore() {
   if (std::getenv("GYRE_LOG") == nullptr) SetLogLevel(LogLevel::kInfo);
 }
 
-// "A-B", both ends inclusive; the coordinator knows how many there are.
+// "A-B", both ends included; the coordinator knows how many layers there are.
 StatusOr<LayerRange> ParseWish(const std::string& text) {
   const auto range = ParseRange(text);
   if (!range || range->last < range->first || range->last == std::numeric_limits<int>::max()) {
@@ -55,17 +55,17 @@ StatusOr<LayerRange> ParseWish(const std::string& text) {
   return LayerRange{range->first, range->last + 1};
 }
 
-// 0 for "".
+// Returns 0 for "".
 StatusOr<uint64_t> ParseSizeFlag(const char* flag, const std::string& text) {
   if (text.empty()) return uint64_t{0};
   const StatusOr<uint64_t> bytes = ParseSize(text);
   return bytes.ok() ? bytes : AsUsage(Annotate(bytes.status(), flag));
 }
 
-// Looks at an identity's files once a second, and when it is told to.
+// Checks an identity's files once a second, and when it is told to.
 class IdentityWatch {
  public:
-  // null: there is none.
+  // null: there is no identity.
   explicit IdentityWatch(IdentityFolder* identity) : identity_(identity) {
     if (identity_ != nullptr) CatchHangups();
   }
@@ -80,7 +80,7 @@ class IdentityWatch {
   Deadline next_ = Clock::now();
 };
 
-// An identity of a role. null: no folder is named.
+// The identity in a folder, for a role. null: no folder is named.
 StatusOr<std::shared_ptr<IdentityFolder>> OpenIdentity(const std::string& folder, Role role,
                                                        const std::string& revoked) {
   if (folder.empty()) return std::shared_ptr<IdentityFolder>();
@@ -92,7 +92,7 @@ StatusOr<std::shared_ptr<IdentityFolder>> OpenIdentity(const std::string& folder
                     RoleName(role));
 }
 
-// Tells workers on the local network where the coordinator is, if it listens there. null: it does not, or can't.
+// Answers workers on the local network that look for the coordinator, if it listens there. null: it does not, or can't.
 std::unique_ptr<DiscoveryResponder> AnswerSeekers(const std::string& address, const ServeOptions& serve) {
   const StatusOr<HostPort> at = ParseHostPort(address);
   if (!at.ok() || IsLoopback(at->host)) return nullptr;
@@ -105,7 +105,7 @@ std::unique_ptr<DiscoveryResponder> AnswerSeekers(const std::string& address, co
   return nullptr;
 }
 
-// The address to join: as it was given, or found on the local network. "": stopped meanwhile.
+// The address to join: as it was given, or found on the local network. "": the process was stopped meanwhile.
 StatusOr<std::string> AddressToJoin(const WorkerCommandOptions& options, bool insecure, const std::string& authority) {
   if (!options.join.empty()) return options.join;
   if (authority.empty() && !insecure) {
@@ -120,7 +120,7 @@ StatusOr<std::string> AddressToJoin(const WorkerCommandOptions& options, bool in
   return found;
 }
 
-// Where a token's identity is kept unless --identity says so.
+// The folder for a token's identity, unless --identity names one.
 std::string DefaultIdentity(const std::string& name) {
   const char* const config = std::getenv("XDG_CONFIG_HOME");
   const char* const home = std::getenv("HOME");
@@ -129,7 +129,7 @@ std::string DefaultIdentity(const std::string& name) {
   return (path / "gyre" / name).string();
 }
 
-// A coordinator that stands by gives out no identities, so each is asked.
+// A coordinator that stands by issues no identities, so each is asked in turn.
 StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses, const JoinToken& token,
                                       const std::string& name) {
   StatusOr<Identity::Files> files = Unavailable("no coordinator is named");
@@ -141,7 +141,7 @@ StatusOr<Identity::Files> JoinAtOneOf(const std::vector<std::string>& addresses,
   return files;
 }
 
-// A worker's identity, got with a token where its folder has none. null: it has none, or was stopped meanwhile.
+// A worker's identity; if its folder has none, a token gets it one. null: it has none, or was stopped meanwhile.
 StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOptions& options, std::string* join) {
   if (options.token.empty()) return OpenIdentity(options.identity, Role::kWorker, "");
   const std::string name = options.name.empty() ? HostName() : options.name;
@@ -150,7 +150,7 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   std::error_code ignored;
   if (std::filesystem::exists(PathIn(folder, kIdentityFile), ignored)) return OpenIdentity(folder, Role::kWorker, "");
   GYRE_ASSIGN_OR_RETURN(const JoinToken token, ParseToken(options.token));
-  // A folder that can't be written is better known before the token is used up.
+  // The folder is checked first, as a failure to write it would come after the token is used up.
   GYRE_RETURN_IF_ERROR(MakePrivateFolder(folder));
   GYRE_RETURN_IF_ERROR(CheckWritable(folder));
   GYRE_ASSIGN_OR_RETURN(*join, AddressToJoin(options, false, token.fingerprint));
@@ -174,13 +174,13 @@ StatusOr<std::shared_ptr<IdentityFolder>> WorkerIdentity(const WorkerCommandOpti
   return std::shared_ptr<IdentityFolder>();
 }
 
-// Beside the models with a name, as what else is worth keeping.
+// The file lies in the models' cache, like other data that is worth keeping.
 std::string KeptSpeeds(const SourceOptions& source) {
   const std::string folder = CacheFolder(source);
   return folder.empty() ? "" : folder + "/machine-speeds";
 }
 
-// Until a signal comes.
+// Serves until a signal comes.
 void ServeUntilStopped(Runtime* runtime, HttpFront* http, IdentityFolder* identity) {
   Deadline report = Clock::now();
   IdentityWatch watch(identity);
@@ -196,7 +196,7 @@ void ServeUntilStopped(Runtime* runtime, HttpFront* http, IdentityFolder* identi
   }
 }
 
-// The settings of a cluster, and whether its ports can be had.
+// Checks the settings of a cluster, and that its ports are free.
 Status CheckCluster(const ServeCommandOptions& options, const Insecure& insecure, ServeOptions* serve) {
   const bool tls = serve->identity != nullptr;
   GYRE_ASSIGN_OR_RETURN(const HostPort at, ParseListen("--cluster", serve->cluster, tls, insecure.cluster, "cluster"));
@@ -246,7 +246,7 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
   if (!store.ok()) return Annotate(store.status(), where);
   KeeperOptions keeper;
   keeper.requests.resume_timeout = std::chrono::seconds(options.resume_seconds);
-  // Etcd keeps every version of a key for some time, and what is missing is drawn again.
+  // Etcd keeps every version of a key for some time, so it is written less often; unwritten tokens are computed again.
   if (standby != nullptr) keeper.write_interval = std::chrono::seconds(1);
   auto state = StateKeeper::Start(*std::move(store), found, keeper);
   if (!state.ok()) return Annotate(state.status(), where);
@@ -256,7 +256,7 @@ StatusOr<std::unique_ptr<StateKeeper>> OpenState(const ServeCommandOptions& opti
   return state;
 }
 
-// Records from its making on, and writes what the buffer has at its end.
+// Records events from its construction on, and writes the buffer to the file at its end.
 class TraceFile {
  public:
   static StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path, Tracer& tracer) {
@@ -324,16 +324,16 @@ Status ServeCommand(const ServeCommandOptions& options) {
   std::error_code ignored;
   const auto absolute = std::filesystem::absolute(ring_options.model, ignored);
   if (!ignored) ring_options.model = absolute.string();
-  // Before the model loads, so that whoever watches the process sees that it lives.
+  // It opens before the model loads, so that others can see that the process lives.
   std::unique_ptr<HttpFront> front;
   if (!http.address.empty()) {
     GYRE_ASSIGN_OR_RETURN(front, HttpFront::Open(http, http_at));
   }
-  // Gives the lease back when all else has ended.
+  // It returns the lease after everything else has ended.
   std::unique_ptr<Standby> standby;
   std::shared_ptr<const Model> opened_before;
   if (!options.standby.empty()) {
-    // What is wrong with the file is said now, and not when it is needed.
+    // Errors in the file are reported now, and not when the file is needed.
     GYRE_ASSIGN_OR_RETURN(opened_before, OpenModel(ring_options.model, ring_options.ForOpening()));
     GYRE_ASSIGN_OR_RETURN(standby, Standby::Open(options, serve, front.get()));
     serve.cluster = standby->address();
@@ -370,7 +370,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   }
   if (front != nullptr) front->Serve(ring_options.model, options.version, *ring, &tracer);
   InterruptGuard::Begin(front != nullptr ? 2 : 1);
-  // For people, and for programs that started it with port 0.
+  // This line is for people, and for programs that started the process with port 0.
   if (server != nullptr) fmt::print("listening {}\n", server->address());
   if (front != nullptr) fmt::print("listening {}\n", front->server().url());
   std::fflush(stdout);
@@ -388,7 +388,7 @@ Status ServeCommand(const ServeCommandOptions& options) {
   const auto discovery = server != nullptr && !options.no_discovery ? AnswerSeekers(server->address(), serve) : nullptr;
   ServeUntilStopped(ring.get(), front.get(), serve.identity.get());
   if (front != nullptr) front->Drain();
-  // No more plans, then no more calls, then the rest.
+  // Plans stop first, then calls, then the rest.
   ring->cluster().Stop();
   if (front != nullptr) front->server().Stop();
   if (server != nullptr) server->Stop();
@@ -457,7 +457,7 @@ Status WorkerCommand(const WorkerCommandOptions& options) {
       fmt::print(stderr, "{}\n", line);
     };
   }
-  // SIGTERM has the layers go to others first; Ctrl-C, or a second signal, ends at once.
+  // After SIGTERM the layers go to other members first; Ctrl-C, or a second signal, ends the process at once.
   node.leaves = [] { return InterruptGuard::Terminated(); };
   node.drain_timeout = std::chrono::seconds(options.drain_seconds);
   node.orphan_timeout = std::chrono::seconds(options.orphan_seconds);

@@ -47,7 +47,7 @@ std::string ModelName(const std::string& path) {
   for (const char* end : {".gguf", ".bin"}) {
     if (ends_with(end)) name.resize(name.size() - std::string(end).size());
   }
-  // -00001-of-00003
+  // A split file's numbers have the form -00001-of-00003.
   constexpr size_t kNumbers = 15;
   if (name.size() > kNumbers) {
     const std::string tail = name.substr(name.size() - kNumbers);

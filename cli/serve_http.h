@@ -16,27 +16,27 @@
 
 namespace gyre {
 
-// Whether the flags fit together, the files can be read and the port can be had, before a model is loaded. Usage errors
-// among others. `at` gets the address.
+// Checks that the flags fit together, that files can be read and the port is free, before a model is loaded. Errors are
+// usage errors, among others. `at` gets the address.
 Status CheckHttp(const HttpOptions& options, bool insecure, HostPort* at);
 
-// Whether API keys cross a network that others may listen to.
+// Whether API keys cross a network where others may listen.
 bool ShowsKeys(const HttpOptions& options, const HostPort& at);
 
-// Routes, what they stand on, and the server.
+// The routes, the objects that they need, and the server.
 class HttpFront {
  public:
-  // Opens the port. Until Serve, /health answers, and everything else says that the model is loading.
+  // Opens the port. Until Serve, /health answers, and all other routes say that the model is loading.
   static StatusOr<std::unique_ptr<HttpFront>> Open(const HttpOptions& options, const HostPort& at);
-  // Until Serve, everything but /health says why nothing is served.
+  // Until Serve, all routes but /health say why nothing is served.
   void StandBy(const std::string& why);
-  // From now on all routes are there; called once. Runtime and tracer outlive the server's run: Stop it before they go.
+  // Opens all routes; called once. Runtime and tracer outlive the server's run: call Stop before they are destroyed.
   // tracer null: no /v1/cluster/trace.
   void Serve(const std::string& model, const std::string& version, Runtime& runtime, Tracer* tracer);
   http::HttpServer& server() { return *server_; }
   // Reads certificate, key and API keys again, if there are any.
   void Reload();
-  // Accepts nothing more, and waits for the answers that run: until the time limit, or one more signal.
+  // Accepts no more connections, and waits for running answers: until the time limit, or one more signal.
   void Drain();
 
  private:
@@ -50,7 +50,7 @@ class HttpFront {
   std::unique_ptr<http::HttpServer> server_;
 };
 
-// The name of a model's file or folder, as its clients call it: without .gguf, and without a split file's numbers.
+// The name of a model's file or folder for clients: without .gguf, and without a split file's numbers.
 std::string ModelName(const std::string& path);
 
 }  // namespace gyre

@@ -22,7 +22,7 @@
 namespace gyre {
 namespace {
 
-// The process becomes a new one with the same command line: nothing of what led goes on.
+// Replaces the process by a new one with the same command line: nothing of the leader's state remains.
 [[noreturn]] void BeginAnew() {
   LogLine(LogLevel::kError,
           "the lease is lost, so another coordinator may lead: this process begins anew and stands by");
@@ -33,7 +33,7 @@ namespace {
     argv.push_back(words.data() + at);
   }
   argv.push_back(nullptr);
-  // Sockets among others.
+  // These include sockets.
   if (close_range(3, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC) != 0) std::_Exit(1);
   sigset_t none;
   sigemptyset(&none);
@@ -51,7 +51,7 @@ StatusOr<EtcdOptions> EtcdOf(const ServeCommandOptions& options) {
   return etcd;
 }
 
-// Where clients and workers ask it: an address at which it listens says nothing to them if it means all.
+// The address for clients and workers: a listening address that means all addresses would be of no use to them.
 std::string AskedAt(const std::string& bound, const std::string& advertise) {
   const StatusOr<HostPort> at = ParseHostPort(bound);
   if (!at.ok() || (at->host != "0.0.0.0" && at->host != "::")) return bound;
@@ -88,7 +88,7 @@ StatusOr<std::unique_ptr<Standby>> Standby::Open(const ServeCommandOptions& opti
   return out;
 }
 
-// On the election's thread. Nothing is told any more once this one leads, so the server is still there.
+// Runs on the election's thread. It is not called any more once this process leads, so the server still exists.
 void Standby::Tell(const std::string& leader) {
   server_->SetLeader(leader);
   if (front_ != nullptr) front_->StandBy(StandbyText(leader));

@@ -1,4 +1,4 @@
-// `gyre serve --standby`: who waits for the lead, and what ends a leader (docs/restart.md).
+// `gyre serve --standby`: the wait for the lead, and the end of a leader (docs/restart.md).
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ class Standby {
  public:
   // Usage errors: --standby and its files, the lease.
   static Status Check(const ServeCommandOptions& options);
-  // Stands by: opens the gRPC port of `serve`, and from now on wants to lead. `front` is told who leads; null: none.
+  // Stands by: opens the gRPC port of `serve`, and from now on tries to lead. `front` is told who leads; null: none.
   static StatusOr<std::unique_ptr<Standby>> Open(const ServeCommandOptions& options, const ServeOptions& serve,
                                                  HttpFront* front);
   // HOST:PORT as bound.
   const std::string& address() const { return server_->address(); }
-  // Until this process leads. Calls go on to be refused until StopRefusing.
+  // Waits until this process leads. Calls are refused until StopRefusing.
   Status WaitToLead();
-  // The state, of the one that leads.
+  // The state of the process that leads.
   StatusOr<std::unique_ptr<StateStore>> OpenState(StoredState* found);
   // Closes the port, so that the server of a leader may open it.
   void StopRefusing() { server_ = nullptr; }

@@ -1,4 +1,4 @@
-// What run, chat and logits share: how text is generated, Ctrl-C, reading ids.
+// Helpers of run, chat and logits: settings of generation, Ctrl-C, files of ids.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace gyre {
 
-// While one lives, SIGINT (Ctrl-C) and SIGTERM don't end the process as they come. At first, while a model loads, the
+// While an object lives, SIGINT (Ctrl-C) and SIGTERM don't end the process directly. While a model loads, the
 // process ends with `exit_code`; after Begin(n) the first n signals set a flag, and the next one ends the process.
 class InterruptGuard {
  public:
@@ -18,14 +18,14 @@ class InterruptGuard {
   ~InterruptGuard();
   static void Begin(int signals = 1);
   static bool Interrupted();
-  // As before Begin.
+  // Returns to the behaviour before Begin.
   static void End();
   static bool Alive();
-  // Signals that came since then.
+  // The number of signals since Begin.
   static int Count();
-  // SIGTERM came: the program is to end, not only what it is doing.
+  // SIGTERM came: the program has to end, not only its current work.
   static bool Terminated();
-  // As a signal does.
+  // Has the effect of a signal.
   static void Interrupt();
   // Forgets a SIGINT; a SIGTERM stays.
   static void Clear();
@@ -42,16 +42,16 @@ struct GenerateOptions {
   std::vector<std::string> given;  // long names of the flags that the user gave, by any way
 };
 
-// Sampling parameters with the seed drawn where none was given.
+// The sampling parameters. If the user gave no seed, one is drawn.
 SamplingParams WithSeed(const GenerateOptions& options);
 
-// White-space separated token ids. kNotFound (no file), kInvalidArgument (which word is no id).
+// Token ids separated by white space. kNotFound: no file; kInvalidArgument: a word is no id (the message says which).
 StatusOr<std::vector<TokenId>> ReadIds(const std::string& path);
 StatusOr<std::string> ReadFile(const std::string& path);
 // Bytes: a number with a unit, as 512M, 8.5G, 16GB or 16GiB; units are powers of 1024. kInvalidArgument.
 StatusOr<uint64_t> ParseSize(const std::string& text);
 
-// "12 prompt tokens, 345 tokens/s; ..." for stderr.
+// The usage as text for stderr: "12 prompt tokens, 345 tokens/s; ...".
 std::string DescribeUsage(const Usage& usage);
 
 }  // namespace gyre

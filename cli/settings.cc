@@ -23,7 +23,7 @@ class Flags {
  public:
   explicit Flags(const Command& command) : command_(command) { command.add(&app_); }
 
-  // By long name without dashes; nullptr = unknown, or nothing that settings may say.
+  // Finds a flag by its long name without dashes; nullptr = unknown, or not allowed in settings.
   CLI::Option* Find(const std::string& name) {
     return name == "help" || name.empty() ? nullptr : app_.get_option_no_throw("--" + name);
   }
@@ -36,7 +36,7 @@ class Flags {
     }
     return names;
   }
-  // Why the flag can't have the value; "" = it can.
+  // The reason why the flag can't have the value; "" = it can.
   std::string Refusal(CLI::Option* option, const std::string& value) const {
     CLI::App alone;
     const std::function<Status()> run = command_.add(&alone);  // owns what the flags are written to
@@ -66,7 +66,7 @@ class Flags {
 };
 
 // The flags in one word, as --temp=1 or -qn; unknown ones are left out. next: the following word is the value of the
-// last.
+// last flag.
 std::vector<CLI::Option*> FlagsIn(Flags* flags, const std::string& word, bool* next) {
   std::vector<CLI::Option*> out;
   *next = false;
@@ -87,7 +87,7 @@ std::vector<CLI::Option*> FlagsIn(Flags* flags, const std::string& word, bool* n
   return out;
 }
 
-// The flags that words give; a word without a flag gives the flag that it may stand for.
+// The flags that words give; a word without a dash gives the flag that it stands for.
 std::set<CLI::Option*> Given(Flags* flags, const std::vector<std::string>& words) {
   std::set<CLI::Option*> given;
   bool bare = false;
@@ -121,13 +121,13 @@ std::string EnvironmentName(const std::string& name) {
   return out;
 }
 
-// A value that one level of settings has for a flag.
+// A flag's value in one level of settings.
 struct Setting {
   CLI::Option* option;
   std::vector<std::string> values;
 };
 
-// Takes settings in, unless a stronger level gave the flag, or one that excludes it.
+// Takes settings in, unless a stronger level gave the flag or one that excludes it.
 class Merger {
  public:
   explicit Merger(std::set<CLI::Option*> given) : given_(std::move(given)) {}

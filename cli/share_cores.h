@@ -1,4 +1,4 @@
-// Who gets which cores of this machine when `gyre launch` starts several processes that compute on it.
+// The share of this machine's cores for each process that `gyre launch` starts and that computes on it.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace gyre {
 
-// `commands`: those of the local processes. Those that say nothing of threads or processors get cores of their own, of
-// `cores` without those that others name or count; where there are too few, a thread each. `most`: how many a quota
-// pays for; where it is less than the cores, they get as many threads and no cores, as others under the same quota may
-// be elsewhere. A single process keeps what it says.
+// `commands`: those of the local processes. Those that name neither threads nor processors get cores of their own: the
+// `cores` without those that others name or count; if there are too few, one thread each. `most`: the cores that a
+// quota allows; if it is less than the cores, they get that many threads and no cores, as others under the same quota
+// may run elsewhere. A single process keeps its settings.
 void ShareCores(std::vector<std::vector<std::string>*> commands, std::vector<int> cores, size_t most);
 
 }  // namespace gyre

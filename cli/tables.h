@@ -1,4 +1,4 @@
-// A cluster's state as text for people.
+// The state of a cluster as text for people.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 namespace gyre {
 
 // A line for each worker, with its layers.
-// Why each member has the layers that it has, and what was measured.
+// The reason for each member's layers, and the measured speeds.
 std::string FormatReasons(const v1::StatusReply& status);
 std::string FormatLayers(const v1::StatusReply& status);
 std::string FormatStatus(const v1::StatusReply& status);
 std::string FormatChange(const v1::ChangeReply& change);
-// What a dry run says: which layers would move, and the memory of each worker.
+// The result of a dry run: the layers that would move, and the memory of each worker.
 std::string FormatPreview(const v1::ChangeReply& change);
 
 }  // namespace gyre

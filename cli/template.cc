@@ -1,4 +1,4 @@
-// gyre template: conversations in, the text that a model continues out.
+// gyre template: reads conversations, prints the text that a model continues.
 #include <boost/json.hpp>
 #include <cstdio>
 #include <iostream>

@@ -29,10 +29,10 @@ constexpr size_t kMaxPaste = size_t{16} << 20;
 
 bool IsUtf8() { return std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0; }
 
-// The bytes that a character's first byte announces.
+// The length of a character in bytes, by its first byte.
 size_t Length(unsigned char first) { return first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
 
-// Bytes that are no UTF-8 become U+FFFD.
+// Bytes that are not UTF-8 become U+FFFD.
 std::wstring Wide(std::string_view text) {
   std::wstring out;
   for (size_t at = 0; at < text.size();) {
@@ -71,7 +71,7 @@ std::string Narrow(std::wstring_view text) {
   return out;
 }
 
-// What a paste brings, without what would move the cursor; ends of lines are \n.
+// A pasted text without characters that would move the cursor; lines end with \n.
 std::wstring CleanPaste(const std::string& bytes) {
   std::wstring out;
   wchar_t before = 0;
@@ -108,17 +108,17 @@ void UseUtf8() {
   }
 }
 
-// Bytes of stdin, as they come.
+// The bytes of stdin, as they come.
 class MessageReader::Input {
  public:
   static constexpr int kEnd = -1, kInterrupted = -2, kNothing = -3;
 
-  // A byte, or one of the above. kNothing: none came within the time; -1 waits.
+  // A byte, or one of the values above. kNothing: none came within the time; -1 waits without a limit.
   int Next(int timeout_ms = -1) {
     for (int waited = 0; pending_.empty();) {
       if (InterruptGuard::Interrupted()) return kInterrupted;
       if (on_redraw && TerminalSignals::TakeRedraw()) on_redraw();
-      // A signal may have gone to another thread: nothing interrupts this one then.
+      // A signal may reach another thread; then it does not interrupt this one, so the wait is cut into short ones.
       constexpr int kLook = 50;
       pollfd fd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
       const int ready = poll(&fd, 1, kLook);
@@ -138,7 +138,7 @@ class MessageReader::Input {
     return byte;
   }
   void PutBack(std::string_view bytes) { pending_.insert(pending_.begin(), bytes.begin(), bytes.end()); }
-  // What a person typed ahead of a Ctrl-C.
+  // Drops the bytes that a person typed before a Ctrl-C.
   void Drop() { pending_.clear(); }
 
   std::function<void()> on_redraw;  // the terminal may be as somebody else left it
@@ -147,7 +147,7 @@ class MessageReader::Input {
   std::deque<char> pending_;
 };
 
-// A line on a terminal.
+// Edits one line on a terminal.
 class MessageReader::Editor {
  public:
   explicit Editor(Input* input) : input_(input), history_(history_winit()), file_(HistoryFile()) {
@@ -194,7 +194,7 @@ class MessageReader::Editor {
     result_ = Result::kMessage;
     el_resize(line_);
     signals_.Begin();
-    // Before the prompt: a key that comes right behind it is not for the terminal's own line editing.
+    // This comes before the prompt, so that the terminal does not edit a key that is typed right after the prompt.
     el_wset(line_, EL_PREP_TERM, 1);
     Brackets(true);
     int n = 0;
@@ -216,14 +216,14 @@ class MessageReader::Editor {
     el_wget(e, EL_CLIENTDATA, &self);
     return static_cast<Editor*>(self);
   }
-  // The terminal puts marks around what is pasted.
+  // Has the terminal put marks around a pasted text.
   void Brackets(bool on) {
     if (!brackets_) return;
     signals_.SetMarks(on);
     std::fputs(on ? "\033[?2004h" : "\033[?2004l", stdout);
     std::fflush(stdout);
   }
-  // The line as it is, from the beginning of a row, on a terminal that may be as somebody else left it.
+  // Draws the line anew from the beginning of a row, on a terminal that another program may have changed.
   void Redraw() {
     el_wset(line_, EL_PREP_TERM, 0);
     el_wset(line_, EL_PREP_TERM, 1);
@@ -232,7 +232,7 @@ class MessageReader::Editor {
     std::fputs("\r\033[J", stdout);
     el_wset(line_, EL_REFRESH);
   }
-  // For the editor: 1 = a character, 0 = the end, -1 = an interruption.
+  // Input for the editor: 1 = a character, 0 = the end, -1 = an interruption.
   int NextCharacter(wchar_t* c) {
     std::string bytes;
     const int first = input_->Next();
@@ -260,7 +260,7 @@ class MessageReader::Editor {
     result_ = what == Input::kInterrupted ? Result::kInterrupted : Result::kEnd;
     return what == Input::kInterrupted ? -1 : 0;
   }
-  // Behind an ESC: 1 = a paste lies in pasted_, 0 = something else, which is put back, or why there is no more.
+  // Called after an ESC: 1 = a paste is in pasted_; 0 = no paste (the bytes are put back); else why there is no input.
   int TakePaste() {
     constexpr std::string_view kRest = std::string_view(kPasteBegin).substr(1);
     std::string seen;
@@ -330,7 +330,7 @@ MessageReader::Result MessageReader::Read(std::string* message) {
     std::string line;
     const Result result = ReadLine(first, &line);
     if (result == Result::kInterrupted) input_->Drop();
-    // What came before the end is a message.
+    // Text before the end of input is a message too.
     if (result == Result::kEnd && !first) return Result::kMessage;
     if (result != Result::kMessage) return result;
     if (line == kQuotes) {

@@ -1,4 +1,4 @@
-// Lines that a person types, or a pipe brings.
+// Lines that a person types or that come through a pipe.
 #pragma once
 
 #include <memory>
@@ -6,13 +6,13 @@
 
 namespace gyre {
 
-// Makes multibyte text work: the locale of the environment where it is UTF-8, else C.UTF-8. Numbers stay as in C.
+// Makes multibyte text work: the locale of the environment if it is UTF-8, else C.UTF-8. Numbers stay as in C.
 void UseUtf8();
 
 // Reads messages from stdin. On a terminal (stdin and stdout) lines are edited and remembered in
-// $XDG_STATE_HOME/gyre/history or ~/.local/state/gyre/history, and a paste is one message whatever its lines.
-// Everywhere a backslash at a line's end continues the message on the next line, and all lines between one that is
-// `"""` and the next such are one message. Not thread-safe.
+// $XDG_STATE_HOME/gyre/history or ~/.local/state/gyre/history, and a paste is one message, also with several lines.
+// In both cases a backslash at a line's end continues the message on the next line, and all lines between two lines of
+// `"""` are one message. Not thread-safe.
 class MessageReader {
  public:
   enum class Result {

@@ -17,7 +17,7 @@ volatile std::sig_atomic_t editing = 0;
 volatile std::sig_atomic_t marks = 0;
 volatile std::sig_atomic_t redraw = 0;
 
-// What the signal does without a handler, on a terminal that others can use.
+// Restores the terminal for others, then has the signal do its default action.
 extern "C" void OnStop(int signal) {
   const int error = errno;
   RestoreTerminal();
@@ -52,7 +52,7 @@ TerminalSignals::TerminalSignals() {
     action.sa_handler = kHandlers[i].second;
     action.sa_flags = SA_RESTART | SA_NODEFER;  // so that a handler can raise its signal
     sigaction(kHandlers[i].first, nullptr, &before[i]);
-    // A shell without job control has its programs ignore Ctrl-Z.
+    // A shell without job control lets its programs ignore Ctrl-Z.
     if (before[i].sa_handler != SIG_IGN) sigaction(kHandlers[i].first, &action, nullptr);
   }
 }

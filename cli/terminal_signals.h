@@ -1,14 +1,14 @@
-// Signals that come while a line is edited on the terminal. A process that stops or ends by one leaves the terminal as
-// it was before, and finds out that it has to draw the line again.
+// Signals during the editing of a line on the terminal. A process that stops or ends by one restores the terminal
+// first, and learns that it has to draw the line again.
 #pragma once
 
 namespace gyre {
 
-// Gives the terminal back if a line is being edited on it. For handlers of signals, too.
+// Restores the terminal if a line is being edited on it. Handlers of signals may call it, too.
 void RestoreTerminal();
 
-// Its handlers are there as long as it lives: of Ctrl-Z, Ctrl-\, what continues a process, and a window's new size. One
-// at a time. Not thread-safe.
+// Installs handlers for its lifetime: for Ctrl-Z, Ctrl-\, the signal that continues a process, and a window's new size.
+// One object at a time. Not thread-safe.
 class TerminalSignals {
  public:
   TerminalSignals();
@@ -16,13 +16,13 @@ class TerminalSignals {
   TerminalSignals(const TerminalSignals&) = delete;
   TerminalSignals& operator=(const TerminalSignals&) = delete;
 
-  // Around the editing of a line; Begin before the terminal is changed.
+  // Begin and End enclose the editing of a line; call Begin before the terminal is changed.
   void Begin();
   void End();
-  // Whether the terminal was told to mark what is pasted.
+  // Whether the terminal was told to put marks around pasted text.
   void SetMarks(bool on);
-  // True once after the process was continued, or the window got another size: the terminal may be as somebody else
-  // left it.
+  // Returns true once after the process was continued or the window got another size: another program may have changed
+  // the terminal.
   static bool TakeRedraw();
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Takes the bytes of an answer apart, be it a stream or, from a server that does not stream, one object.
+// Parses the bytes of an answer: a stream or, from a server that does not stream, one object.
 class AnswerReader {
  public:
   explicit AnswerReader(const std::function<void(const ApiChunk&)>& on_chunk) : on_chunk_(on_chunk) {}
@@ -30,7 +30,7 @@ class AnswerReader {
     end_.total = Clock::now() - start_;
     return end_;
   }
-  // The answer broke, or a chunk was an error.
+  // Whether the answer broke, or a chunk was an error.
   bool failed() const { return !status_.ok(); }
 
  private:

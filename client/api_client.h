@@ -1,4 +1,4 @@
-// One answer at a time from an OpenAI-compatible server.
+// A client of an OpenAI-compatible server that gets one answer at a time.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct ApiOptions {
   HttpClientOptions http;
 };
 
-// What an answer ended with.
+// The end of an answer.
 struct ApiEnd {
   std::string finish_reason;  // "" = the server did not say
   ApiUsage usage;             // zeros where it did not say
@@ -37,9 +37,9 @@ class ApiClient {
   const ApiModel& model() const { return model_; }
   HttpClient* http() { return http_.get(); }
 
-  // POST BASE/completions, or chat/completions, with `body` and what it takes to stream. Chunks come on the calling
-  // thread. `interrupted` is asked every 50 ms; then the connection is closed and the error is kCancelled. Errors as
-  // FetchStream, ApiError and ParseApiChunk; what came before them has been handed over.
+  // POST BASE/completions, or chat/completions, with `body` and the fields for streaming. Chunks come on the calling
+  // thread. `interrupted` is asked every 50 ms; if it is true, the connection is closed and the error is kCancelled.
+  // Other errors as FetchStream, ApiError and ParseApiChunk. Chunks before an error have been handed over.
   StatusOr<ApiEnd> Generate(boost::json::object body, bool chat, const std::function<void(const ApiChunk&)>& on_chunk,
                             const std::function<bool()>& interrupted);
 

@@ -16,7 +16,7 @@ struct ServerCluster {
   std::string model_json;  // how the server describes its model, a JSON object
 };
 
-// GET BASE/cluster. kUnimplemented: the server is not Gyre; kDataLoss: what it says is not a cluster's state; other
+// GET BASE/cluster. kUnimplemented: the server is not Gyre; kDataLoss: the body is not a cluster's state; other
 // errors as Fetch and ApiError.
 StatusOr<ServerCluster> FetchCluster(HttpClient* client, const std::function<bool()>& interrupted);
 // POST BASE/cluster/resize; returns when the new plan serves, or why it does not. `ranges` as in `gyre resize`.

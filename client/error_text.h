@@ -1,4 +1,4 @@
-// What a server says about its errors, fit for one line of a terminal.
+// Error messages of a server, shortened to one line of a terminal.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace gyre {
 
-// Without control characters, and not longer than 500 bytes.
+// The text without control characters, cut to 500 bytes.
 std::string Printable(std::string text);
 
-// {"error": {"message"}}, {"error": "..."}, {"message"} or {"detail"}, as it stands there; "" = none of them.
+// The text in {"error": {"message"}}, {"error": "..."}, {"message"} or {"detail"}, unchanged; "" = none of them.
 std::string ErrorText(const boost::json::value& v);
-// The same of a body in JSON, or a body that is plain text; printable.
+// The error text of a body in JSON, or of a body that is plain text; printable.
 std::string ErrorText(const HttpHead& head, const std::string& body);
 
 }  // namespace gyre

@@ -29,10 +29,10 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
-// A read takes at most so much at once, however much there is.
+// The most bytes that one read takes.
 constexpr size_t kReadBytes = 65536;
 
-// One server's connections. Stream: plain TCP, or TLS over it.
+// All connections to one server. Stream: plain TCP, or TLS over it.
 template <class Stream>
 class Client : public HttpClient {
   static constexpr bool kTls = std::is_same_v<Stream, TlsStream>;
@@ -116,7 +116,7 @@ class Client : public HttpClient {
       }
     }
     beast::tcp_stream& tcp() { return beast::get_lowest_layer(stream); }
-    // Whether the server has closed it, or said something that nobody asked.
+    // Whether the server has closed the connection, or sent bytes that nobody asked for.
     bool Stale() {
       char byte = 0;
       error_code error;
@@ -167,7 +167,7 @@ class Client : public HttpClient {
     }
 
    private:
-    // A step's continuation, which does nothing once the exchange has ended. failed: what to say before the error.
+    // A step's continuation, which does nothing once the exchange has ended. failed: the text before the error.
     template <class... A>
     auto Then(const char* failed, void (Exchange::*next)(const error_code&, A...)) {
       return [self = this->shared_from_this(), failed, next](const error_code& error, std::decay_t<A>... result) {
@@ -215,7 +215,7 @@ class Client : public HttpClient {
       Dial();
     }
     void Dial() {
-      // The next connection asks for the addresses anew, should this one fail.
+      // If this connection fails, the next one asks for the addresses anew.
       const std::vector<tcp::endpoint> endpoints = std::exchange(client_.endpoints_, {});
       connection_->tcp().async_connect(endpoints, Then("cannot connect", &Exchange::OnConnected));
     }
@@ -365,7 +365,7 @@ StatusOr<HttpResponse> HttpClient::Fetch(HttpRequest request, const std::functio
 StatusOr<HttpResponse> HttpClient::FetchStream(HttpRequest request,
                                                const std::function<void(std::string_view)>& on_data,
                                                const std::function<bool()>& interrupted) {
-  // Shared with the handlers, which may outlive this call by a turn.
+  // The handlers share it, as they may outlive this call by one turn.
   struct State {
     HttpResponse response;
     std::optional<Status> end;

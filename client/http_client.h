@@ -1,4 +1,4 @@
-// HTTP/1.1 to one server: connections that are kept, answers that stream, TLS.
+// An HTTP/1.1 client for one server: kept connections, answers that stream, TLS.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace gyre {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;  // names and values
-// The first value of that name, in any case; "" = there is none.
+// The first value of that name, in upper or lower case; "" = there is none.
 std::string FindHeader(const HttpHeaders& headers, std::string_view name);
 
 struct HttpClientOptions {
@@ -52,7 +52,7 @@ struct HttpResponse : HttpHead {
 struct HttpHandlers {
   std::function<void(const HttpHead&)> on_head;
   std::function<void(std::string_view)> on_data;  // as bytes come
-  // Once and last. OK: the answer came to its end, whatever its code. kUnavailable: no connection, or it broke.
+  // Called once, as the last. OK: the answer is complete, whatever its code. kUnavailable: no connection, or it broke.
   // kDeadlineExceeded: a time limit. kCancelled. kResourceExhausted: the answer is too long. kDataLoss: not HTTP.
   // kFailedPrecondition: the proxy wants a password.
   std::function<void(const Status&)> on_done;
@@ -70,19 +70,19 @@ class HttpClient {
   virtual ~HttpClient() = default;
 
   virtual HttpId Start(HttpRequest request, HttpHandlers handlers) = 0;
-  // Closes the request's connection; on_done(kCancelled) comes later. Nothing happens where it has ended.
+  // Closes the request's connection; on_done(kCancelled) comes later. Does nothing if the request has ended.
   virtual void Cancel(HttpId id) = 0;
   // Calls `fn` at that time.
   virtual void At(Deadline time, std::function<void()> fn) = 0;
-  // Waits until something happened, or the time is there.
+  // Waits until something happened, or until the given time.
   virtual void RunOne(Deadline until) = 0;
   virtual size_t open_connections() const = 0;
-  // Closes the idle connections of a pool that the server has closed. Returns how many.
+  // Drops the idle connections of a pool that the server has closed, and returns their number.
   virtual size_t DropClosed(int pool) = 0;
 
-  // One request to its end. `interrupted` is asked every 50 ms; then kCancelled. Errors as on_done.
+  // Makes one request and waits for its end. `interrupted` is asked every 50 ms; then kCancelled. Errors as on_done.
   StatusOr<HttpResponse> Fetch(HttpRequest request, const std::function<bool()>& interrupted);
-  // The same with the body handed over as it comes, and not kept, where the code is 200; else as Fetch.
+  // Like Fetch, but if the code is 200, the body is handed over as it comes and is not kept.
   StatusOr<HttpResponse> FetchStream(HttpRequest request, const std::function<void(std::string_view)>& on_data,
                                      const std::function<bool()>& interrupted);
   const Url& url() const { return url_; }

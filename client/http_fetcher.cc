@@ -7,10 +7,10 @@
 namespace gyre {
 namespace {
 
-// A request's answer, of whose body more than `most` bytes are not waited for.
+// A request's answer. If the body has more than `most` bytes, the rest is not read.
 Status FetchUpTo(HttpClient* client, HttpRequest request, uint64_t most, const std::function<bool()>& interrupted,
                  HttpFetched* out) {
-  // Shared with the handlers, which may outlive this call by a turn.
+  // The handlers share it, as they may outlive this call by one turn.
   struct State {
     HttpResponse response;
     bool truncated = false;
@@ -50,7 +50,7 @@ HttpFetcher::HttpFetcher(HttpFetcherOptions options) : options_(std::move(option
 
 StatusOr<std::unique_ptr<HttpFetcher>> HttpFetcher::Make(HttpFetcherOptions options) {
   std::unique_ptr<HttpFetcher> fetcher(new HttpFetcher(std::move(options)));
-  // The CA file is read when a client is made: its errors come before the first request.
+  // The CA file is read when a client is made, so one is made now: errors come before the first request.
   const HttpClientOptions& http = fetcher->options_.http;
   if (!http.ca_file.empty()) {
     GYRE_RETURN_IF_ERROR(HttpClient::Make({.tls = true, .host = "localhost", .port = 443}, http).status());

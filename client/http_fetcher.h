@@ -1,4 +1,4 @@
-// GET of any URL: redirects, proxies, and a token that only its own server sees.
+// GET of any URL: redirects, proxies, and a token that is sent to its own server only.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct HttpFetched : HttpResponse {
   bool truncated = false;        // the body is longer than was asked for, and is not all here
 };
 
-// Whether the answer sends its reader elsewhere.
+// Whether the answer redirects its reader.
 bool IsRedirect(const HttpHead& head);
 
 // Not thread-safe, as the HttpClients in it.
@@ -39,9 +39,9 @@ class HttpFetcher {
 
   // The client for that server; it lives as long as the fetcher.
   StatusOr<HttpClient*> ClientFor(const Url& server);
-  // GET, redirects followed: from https to https only. The answer's code may be any but a redirect's. A longer body
-  // than `most` bytes is left where it is. Errors as HttpClient::Fetch; kDataLoss: too many redirects, or one to
-  // nowhere.
+  // GET that follows redirects: from https to https only. The answer's code may be any but a redirect's. If the body
+  // has more than `most` bytes, the rest is not read. Errors as HttpClient::Fetch; kDataLoss: too many redirects, or
+  // one without a target.
   StatusOr<HttpFetched> Get(const std::string& url, const HttpHeaders& headers,
                             const std::function<bool()>& interrupted, uint64_t most = UINT64_MAX);
 

@@ -17,7 +17,7 @@ using boost::system::error_code;
 
 std::string Text(beast::string_view v) { return {v.data(), v.size()}; }
 
-// The certificate is for another name, has run out, or nobody whom we trust made it.
+// The certificate is for another name, has expired, or was issued by nobody whom we trust.
 std::string ExplainTls(const error_code& error) {
   const std::string text = error.message();
   if (text.find("certificate verify failed") == std::string::npos) return text;

@@ -1,4 +1,4 @@
-// Fields of JSON that came from elsewhere: one that is missing or of another type reads as nothing.
+// Fields of JSON from other programs: a field that is missing or of another type reads as empty.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace gyre {
 
-// nullptr: `v` is no object, or has no such field, or null stands there.
+// nullptr: `v` is no object, or has no such field, or the field is null.
 inline const boost::json::value* FieldOf(const boost::json::value& v, const char* key) {
   const boost::json::object* o = v.if_object();
   const boost::json::value* found = o == nullptr ? nullptr : o->if_contains(key);

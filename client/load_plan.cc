@@ -13,7 +13,7 @@ namespace json = boost::json;
 constexpr size_t kMaxRequests = 1000000;
 constexpr uint32_t kMaxTokens = 1 << 24;
 
-// A number that looks random, from two others: splitmix64.
+// A hash of two numbers: splitmix64.
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t z = a * 0x9E3779B97F4A7C15u + b + 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -34,7 +34,7 @@ uint32_t Scaled(double tokens, double scale) {
 
 Duration Seconds(double s) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s)); }
 
-// Words that most tokenizers have as one token, with the space before them.
+// Words that are one token, with the space before them, for most tokenizers.
 constexpr std::array<const char*, 64> kWords = {
     "time",  "year",   "people", "way",     "day",     "man",     "thing",    "woman",   "life",       "child",
     "world", "school", "state",  "family",  "student", "group",   "country",  "problem", "hand",       "part",
@@ -44,7 +44,7 @@ constexpr std::array<const char*, 64> kWords = {
     "side",  "kind",   "head",   "house",   "service", "friend",  "father",   "power",   "hour",       "game",
     "line",  "end",    "member", "law"};
 
-// What position `i` of the prompt is made from; the common beginning does not depend on the salt.
+// The number from which position `i` of the prompt is made. The shared beginning does not depend on the salt.
 uint64_t BitsAt(const LoadRequest& r, uint64_t seed, uint32_t i, uint32_t shared) {
   return Mix(Mix(seed, i < shared ? 0 : r.salt + 1), i);
 }

@@ -1,4 +1,4 @@
-// The requests of a load test: how long they are and when they come. Pure; the same options give the same requests.
+// The requests of a load test: their lengths and their times. Pure; the same options give the same requests.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,9 @@ struct LoadOptions {
 // kInvalidArgument: no such workload.
 StatusOr<LoadPlan> PlanLoad(const LoadOptions& options);
 
-// A request a line, as {"at": seconds, "prompt_tokens": N, "max_tokens": N, "prompt": "text"}; "timestamp" in
+// One request per line, as {"at": seconds, "prompt_tokens": N, "max_tokens": N, "prompt": "text"}; "timestamp" in
 // milliseconds, "input_length" and "output_length" are understood too. Lines need not be in order. `rate`, if given,
-// sets the mean arrivals a second by stretching time. kInvalidArgument: which line is wrong and why.
+// sets the mean arrivals a second by stretching time. kInvalidArgument: a line is wrong; the message says which one.
 StatusOr<LoadPlan> PlanTrace(const std::string& lines, const LoadOptions& options);
 
 // The request's prompt as ids, of ordinary tokens: those in the middle of the vocabulary.

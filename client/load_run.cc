@@ -58,7 +58,7 @@ class Runner {
     if (run_.interrupted) return true;
     return plan_.open_loop ? arrived_ == expected_ && waiting_.empty() : !More();
   }
-  // Whether a closed loop has a request left.
+  // Whether a closed loop has another request to send.
   bool More() const {
     if (run_.interrupted || TimeIsOver()) return false;
     return Repeats() || run_.records.size() < plan_.requests.size();
@@ -71,7 +71,7 @@ class Runner {
     }
     if (expected_ > 0) AwaitArrival();
   }
-  // One timer at a time: a long trace has a million arrivals.
+  // One timer at a time, as a long trace has a million arrivals.
   void AwaitArrival() {
     client_.At(start_ + plan_.requests[arrived_].due, [this, alive = std::weak_ptr(alive_)] {
       if (alive.expired() || run_.interrupted) return;
@@ -99,7 +99,7 @@ class Runner {
     }
   }
 
-  // due < 0: now.
+  // due < 0: the request starts now.
   void Send(const LoadRequest& r, double due) {
     auto flight = std::make_shared<Flight>(run_.records.size());
     LoadRecord record{.asked = r.generate};
@@ -145,7 +145,7 @@ class Runner {
       record->counted = true;
     }
     if (chunk->queue_seconds >= 0) record->queue_seconds = chunk->queue_seconds;
-    // The first event of a chat names its role, and the last one tells only why the answer ended.
+    // The first event of a chat names its role, and the last one only says why the answer ended.
     if (chunk->text.empty() && chunk->reasoning.empty() && chunk->ids.empty()) return;
     record->tokens_at.push_back(now);
     if (!led_) {
@@ -197,7 +197,7 @@ class Runner {
   bool led_ = false;  // the first request has its first token
 };
 
-// One request, answered to its end.
+// Makes one request and waits for its answer.
 StatusOr<LoadRecord> Probe(HttpClient* client, const LoadDialect& dialect, const LoadRequest& request,
                            const std::function<bool()>& interrupted) {
   const LoadPlan plan{.requests = {request}};
@@ -208,7 +208,7 @@ StatusOr<LoadRecord> Probe(HttpClient* client, const LoadDialect& dialect, const
   return run.records[0];
 }
 
-// Leaves a field out that the server refuses: one that it names, else the least usual one. False: none is left.
+// Removes a field that the server refuses: one that it names, else the least common one. False: none is left.
 bool DropField(const std::string& refusal, LoadDialect* dialect) {
   const std::pair<const char*, bool*> fields[] = {{"min_tokens", &dialect->min_tokens},
                                                   {"return_token_ids", &dialect->return_ids},

@@ -1,4 +1,4 @@
-// Sends the requests of a load test to an OpenAI-compatible server and writes down when its answers come.
+// Sends the requests of a load test to an OpenAI-compatible server and records the times of its answers.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace gyre {
 
-// How to ask a server so that an answer has exactly as many tokens as are wanted.
+// The form of requests by which a server gives an answer of exactly the wanted number of tokens.
 struct LoadDialect {
   std::string model;
   bool chat = false;  // /chat/completions instead of /completions
@@ -26,7 +26,7 @@ struct LoadDialect {
 };
 
 // Finds out which fields the server takes and how many tokens a word has, by two short requests and a few refused ones.
-// Errors: the server answers none of them, or the answers are shorter than asked for in every way
+// Errors: the server answers none of them, or the answers are shorter than asked for in every form
 // (kFailedPrecondition).
 Status LearnDialect(HttpClient* client, LoadDialect* dialect, const std::function<bool()>& interrupted);
 

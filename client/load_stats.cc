@@ -37,7 +37,7 @@ std::vector<Starvation> FindStarvation(const std::vector<LoadRecord>& records, d
     if (ends.empty()) ends.push_back(r.ended);  // it never got one
     for (const double to : ends) {
       if (to - from > bound) {
-        // All tokens strictly inside are of others: its own stand at the ends.
+        // The request's own tokens are at the ends of the gap, so all tokens strictly inside it belong to others.
         const auto others =
             std::lower_bound(all.begin(), all.end(), to) - std::upper_bound(all.begin(), all.end(), from);
         if (others >= static_cast<std::ptrdiff_t>(min_others)) {

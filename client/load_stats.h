@@ -1,4 +1,4 @@
-// What a load test measured, as figures. Pure.
+// Figures from the records of a load test. Pure.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct LoadRecord {
   double latency() const { return ended - due; }
 };
 
-// The smallest value that at least `percent` of all values do not exceed; 0 of nothing. percent: (0, 100].
+// The smallest value that at least `percent` of all values do not exceed; 0 if there are none. percent: (0, 100].
 double Percentile(std::vector<double> values, double percent);
 
 struct Spread {

@@ -15,7 +15,7 @@ std::map<std::string, double> ParseMetrics(const std::string& text) {
     at = end + 1;
     const size_t name = line.find_first_of(" {");
     if (line.empty() || line[0] == '#' || name == std::string::npos || name == 0) continue;
-    // A label's value may hold anything; the sample's own value stands behind the last brace.
+    // A label's value may hold any characters, so the sample's own value is searched after the last brace.
     size_t value = line[name] == '{' ? line.rfind('}') : name;
     if (value == std::string::npos) continue;
     value = line.find_first_not_of(' ', value + 1);

@@ -1,4 +1,4 @@
-// Reads what servers show in Prometheus' text format.
+// A reader of metrics in Prometheus' text format.
 #pragma once
 
 #include <map>
@@ -6,7 +6,7 @@
 
 namespace gyre {
 
-// The sum over all labels of each sample's name, as "http_requests_total". Lines that are none are left out.
+// The sum over all labels of each sample's name, as "http_requests_total". Lines that are no samples are left out.
 std::map<std::string, double> ParseMetrics(const std::string& text);
 
 // The mean time that requests waited for their turn between two readings, in seconds: by the histogram or summary whose

@@ -1,4 +1,4 @@
-// The OpenAI API as its clients speak it: models, events of a stream, errors.
+// The OpenAI API from a client's side: models, events of a stream, errors.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct ApiUsage {
   uint32_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
 };
 
-// What one event of a stream adds to an answer, or the whole of an answer that does not stream.
+// The content of one event of a stream, or of a whole answer that does not stream.
 struct ApiChunk {
   bool answers = false;  // it has a choice, be it without text
   std::string text, reasoning;
@@ -34,18 +34,18 @@ struct ApiChunk {
   double queue_seconds = -1;  // how long the request waited; -1 = not told
 };
 
-// The data of one event of /v1/completions or /v1/chat/completions other than "[DONE]". kDataLoss: it is neither. An
-// error in it becomes the status.
+// Parses the data of one event of /v1/completions or /v1/chat/completions other than "[DONE]". kDataLoss: it is
+// neither. An error in it becomes the status.
 StatusOr<ApiChunk> ParseApiChunk(std::string_view data);
 
-// An answer whose code is not 200, in the server's own words. 400, 405, 413, 415, 422: kInvalidArgument; 401, 403:
-// kPermissionDenied; 404: kNotFound; 429: kResourceExhausted; others: kUnavailable.
+// The error of an answer whose code is not 200, in the server's own words. 400, 405, 413, 415, 422: kInvalidArgument;
+// 401, 403: kPermissionDenied; 404: kNotFound; 429: kResourceExhausted; others: kUnavailable.
 Status ApiError(const Url& url, const HttpResponse& response);
 
 // A URL as users give it, "http://host:port" or with the path of the API; without a path the API is at /v1.
 StatusOr<Url> ParseApiUrl(const std::string& text);
 
-// GET BASE/models. At least one; errors as Fetch and ApiError.
+// GET BASE/models. Returns at least one model; errors as Fetch and ApiError.
 StatusOr<std::vector<ApiModel>> FetchModels(HttpClient* client, const std::function<bool()>& interrupted);
 
 }  // namespace gyre

@@ -17,7 +17,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// "%40" as "@".
+// Decodes escapes: "%40" is "@".
 std::string Unescape(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -40,7 +40,7 @@ std::string Base64(const std::string& text) {
   return out;
 }
 
-// The messages leave the text out, as a password may stand in it.
+// The messages do not repeat the text, as it may hold a password.
 StatusOr<Proxy> ParseProxy(std::string text) {
   Proxy out;
   constexpr size_t kLongest = 2000;
@@ -63,7 +63,7 @@ StatusOr<Proxy> ParseProxy(std::string text) {
   return out;
 }
 
-// An address's bytes, 4 or 16; "" = a name.
+// The bytes of an address, 4 or 16; "" = the host is a name.
 std::string AddressBytes(const std::string& host) {
   char bytes[16];
   if (inet_pton(AF_INET, host.c_str(), bytes) == 1) return std::string(bytes, 4);
@@ -113,7 +113,7 @@ std::optional<Proxy> ProxySettings::For(const Url& url) const {
 }
 
 StatusOr<ProxySettings> ParseProxies(const std::function<std::optional<std::string>(const std::string&)>& env) {
-  // Lower case wins, also where it says that there is none.
+  // The lower-case variable wins, also if it is empty.
   const auto value = [&](std::string name) -> std::optional<std::string> {
     if (const std::optional<std::string> lower = env(name)) return lower;
     for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));

@@ -1,4 +1,4 @@
-// Proxies as the environment names them.
+// The proxies that environment variables name.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ struct ProxySettings {
   std::optional<Proxy> For(const Url& url) const;
 };
 
-// http_proxy, https_proxy, all_proxy and no_proxy in lower or upper case; lower case wins. A proxy is
+// Reads http_proxy, https_proxy, all_proxy and no_proxy in lower or upper case; lower case wins. A proxy is
 // "[http://][USER:PASSWORD@]HOST[:PORT]". kInvalidArgument: none of these; kUnimplemented: a proxy of another kind.
 StatusOr<ProxySettings> ParseProxies(const std::function<std::optional<std::string>(const std::string&)>& env);
 

@@ -33,7 +33,7 @@ std::vector<TokenLogprob> ReadTop(const google::protobuf::RepeatedPtrField<v1::T
   return out;
 }
 
-// How a call to one coordinator went.
+// The outcome of a call to one coordinator.
 struct CallEnd {
   Status status;
   bool stands_by = false;  // it is not the one that leads
@@ -41,7 +41,7 @@ struct CallEnd {
   std::string leader;      // whom it named
 };
 
-// After the end of a call at `address`.
+// The outcome of a finished call at `address`.
 CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address) {
   CallEnd end{.status = FromGrpcAt(status, address), .leader = {}};
   if (!absl::IsUnavailable(end.status)) return end;
@@ -53,10 +53,10 @@ CallEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context, co
   return end;
 }
 
-// Makes a call to the coordinator that leads: each is asked until one neither stands by nor is absent. `call` gets a
-// channel and a context, and returns the call's grpc::Status. `coordinators` ends at the one that answered.
-// Where there are several, one of them may be about to lead: a call that could wait, as it may be made at any time,
-// waits for `patience`.
+// Makes a call to the leading coordinator: each is asked until one neither stands by nor is absent. `call` gets a
+// channel and a context, and returns the call's grpc::Status. Afterwards `coordinators` is at the one that answered.
+// If there are several, one of them may be about to lead. A call that may be made at any time can wait, so it waits for
+// `patience`.
 template <typename Call>
 Status AskLeader(Coordinators* coordinators, const ClusterAddress& cluster, const Call& call, Duration patience = {}) {
   const Deadline give_up = After(coordinators->several() ? patience : Duration{});
@@ -136,10 +136,10 @@ class RemoteTarget : public Target {
       const size_t before = progress.seen.size();
       const Status status = Call(request, &progress, on_event, interrupted);
       const bool text = request.max_new_tokens > 0 && !request.prompt_logits && !request.prompt_logprobs;
-      // One that never led this request may be asked again for anything.
+      // A coordinator that never led this request may be asked again for anything.
       const bool unasked = last_.stands_by || (last_.absent && coordinators_.several());
       if (absl::IsNotFound(status) && progress.by_id) {
-        // It was forgotten, or never kept: what came of it is brought along.
+        // The coordinator forgot the request or never kept it: the new call brings along the tokens received so far.
         progress.by_id = false;
         progress.id.clear();
         continue;
@@ -161,7 +161,7 @@ class RemoteTarget : public Target {
   StatusOr<v1::ChangeReply> Resize(const std::string& ranges) override { return AskResize(cluster_, ranges); }
 
  private:
-  // What this side has of a request.
+  // The progress of a request, as this side knows it.
   struct Progress {
     bool accepted = false;  // the coordinator took it once
     bool by_id = false;     // it is to be taken up by its id
@@ -172,14 +172,14 @@ class RemoteTarget : public Target {
   class Outage {
    public:
     explicit Outage(const ClusterAddress& cluster) : longest_(cluster.reconnect) {}
-    // True: it begins now.
+    // Returns true if the outage begins now.
     bool Began() {
       if (since_ != kNoDeadline || longest_ == Duration{}) return false;
       since_ = Clock::now();
       return true;
     }
     void Over() { since_ = kNoDeadline; }
-    // Until it is to be tried again. False: no more.
+    // Waits until the next attempt. Returns false if there is none.
     bool Wait(const std::function<bool()>& interrupted) {
       for (int i = 0; i < 10; ++i) {
         if (longest_ == Duration{} || Clock::now() - since_ > longest_ || interrupted()) return false;
@@ -193,8 +193,8 @@ class RemoteTarget : public Target {
     Deadline since_ = kNoDeadline;
   };
 
-  // To the next coordinator, or the same again. A channel to an address that was lost waits longer and longer before it
-  // tries again; a new one tries at once.
+  // Connects to the next coordinator, or to the same one again. A channel to an address that was lost waits longer and
+  // longer before it tries again; a new channel tries at once.
   Status Connect() {
     if (last_.stands_by || last_.absent) coordinators_.Next(last_.leader);
     GYRE_ASSIGN_OR_RETURN(auto channel, MakeChannel(coordinators_.current(), {.own_connection = true,
@@ -204,7 +204,7 @@ class RemoteTarget : public Target {
     return absl::OkStatus();
   }
 
-  // A call that changes nothing, and is made again while the coordinator is away.
+  // Makes a call that changes nothing, and repeats it while the coordinator is away.
   template <typename Ask, typename Reply>
   Status AskUntilThere(const Ask& ask,
                        grpc::Status (v1::Inference::Stub::*call)(grpc::ClientContext*, const Ask&, Reply*),
@@ -222,7 +222,7 @@ class RemoteTarget : public Target {
     }
   }
 
-  // One call, to its end or the coordinator's.
+  // Makes one call and waits for its end, or for the coordinator's.
   Status Call(const Request& request, Progress* progress, const std::function<void(const Event&)>& on_event,
               const std::function<bool()>& interrupted) {
     grpc::ClientContext context;
@@ -301,7 +301,7 @@ class RemoteTarget : public Target {
       }
     }
     grpc::Status status = reader->Finish();
-    // The coordinator itself refuses: there is nothing to take up.
+    // The coordinator itself refuses the request: there is nothing to take up.
     if (progress->seen.empty() && context->GetServerTrailingMetadata().count("x-request-id") > 0)
       progress->accepted = false;
     return status;
@@ -349,7 +349,7 @@ StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster) {
 
 namespace {
 
-// One call of the administration without a deadline: a change takes as long as it takes.
+// Makes one call of the administration without a deadline, as the time that a change takes has no limit.
 template <typename Request>
 StatusOr<v1::ChangeReply> AskChange(const ClusterAddress& cluster, const Request& request,
                                     grpc::Status (v1::Admin::Stub::*call)(grpc::ClientContext*, const Request&,

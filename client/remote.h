@@ -1,5 +1,5 @@
-// The other end of the coordinator's gRPC: what operators ask, and the remote Target. Each call connects anew and fails
-// within seconds when no coordinator answers (kUnavailable).
+// A client of the coordinator's gRPC services: operators' calls, and the remote Target. Each call connects anew, and
+// fails within seconds when no coordinator answers (kUnavailable).
 #pragma once
 
 #include <memory>
@@ -14,23 +14,23 @@
 
 namespace gyre {
 
-// Where a coordinator is, and as whom it is asked.
+// The address of a coordinator, and the identity of the client.
 struct ClusterAddress {
   ClusterAddress() = default;
   ClusterAddress(std::string host_port, std::shared_ptr<const Identity> self = nullptr)
       : address(std::move(host_port)), identity(std::move(self)) {}
   std::string address;                       // HOST:PORT; or of all coordinators that may lead, with commas
   std::shared_ptr<const Identity> identity;  // for TLS; null = without
-  // So long a target that has lost its coordinator looks for it, and goes on with its request where it was
+  // The time for which a target that has lost its coordinator looks for it, to continue its request where it was
   // (docs/restart.md). 0: it fails at once.
   Duration reconnect{};
 };
 
 StatusOr<std::unique_ptr<Target>> OpenRemote(const ClusterAddress& cluster);
 StatusOr<v1::StatusReply> FetchStatus(const ClusterAddress& cluster);
-// dry_run: what it would do, or why it is refused.
+// dry_run: the reply says what the resize would do; or the error, why it is refused.
 StatusOr<v1::ChangeReply> AskResize(const ClusterAddress& cluster, const std::string& ranges, bool dry_run = false);
-// A resize to the plan that is proposed.
+// Resizes to the plan that the coordinator proposes.
 StatusOr<v1::ChangeReply> AskProposed(const ClusterAddress& cluster, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskDrain(const ClusterAddress& cluster, const std::string& worker, bool dry_run = false);
 StatusOr<v1::ChangeReply> AskUndrain(const ClusterAddress& cluster, const std::string& worker);

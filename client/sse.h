@@ -1,4 +1,4 @@
-// Server-sent events out of a stream of bytes.
+// A parser of server-sent events in a stream of bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace gyre {
 
-// Takes bytes as they come, cut anywhere. Lines end with LF, CR or CRLF; comments are left out, and an event's data
-// lines are joined by LF. Not thread-safe.
+// Takes bytes as they come, in pieces of any size. Lines end with LF, CR or CRLF; comments are left out, and an
+// event's data lines are joined by LF. Not thread-safe.
 class SseParser {
  public:
   // name: of the event, "" = none was given. data: never empty.
   using OnEvent = std::function<void(std::string_view name, std::string_view data)>;
   explicit SseParser(size_t max_event_bytes = size_t{16} << 20) : max_event_bytes_(max_event_bytes) {}
 
-  // kResourceExhausted: an event or a line is longer than max_event_bytes; nothing may be fed any more.
+  // kResourceExhausted: an event or a line is longer than max_event_bytes; Feed may not be called any more.
   Status Feed(std::string_view bytes, const OnEvent& on_event);
-  // At the end of the stream: a server may end it without the empty line behind the last event.
+  // Call it at the end of the stream: a server may end it without the empty line after the last event.
   void Finish(const OnEvent& on_event);
 
  private:

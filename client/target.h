@@ -1,4 +1,4 @@
-// Whoever answers requests: a ring in this process, or a coordinator elsewhere.
+// The object that answers requests: a ring in this process, or a coordinator elsewhere.
 #pragma once
 
 #include <functional>
@@ -35,12 +35,12 @@ class Target {
   virtual ~Target() = default;
 
   virtual const TargetFacts& facts() const = 0;
-  // Runs one request and hands its events over on the calling thread, the terminal one last. It is cancelled as soon as
-  // `interrupted` says so, which is asked every 50 ms and on any thread. The error of a refusal or of a Failed event;
-  // OK after Finished and Cancelled. With prompt_logits: LogitsEvents only.
+  // Runs one request and hands its events over on the calling thread, the terminal one last. `interrupted` is asked
+  // every 50 ms, on any thread; if it is true, the request is cancelled. The error is that of a refusal or of a Failed
+  // event; OK after Finished and Cancelled. With prompt_logits: LogitsEvents only.
   virtual Status Run(Request request, const std::function<void(const Event&)>& on_event,
                      const std::function<bool()>& interrupted) = 0;
-  // To the end.
+  // Runs the request to its end.
   Status Run(Request request, const std::function<void(const Event&)>& on_event) {
     return Run(std::move(request), on_event, [] { return false; });
   }

@@ -22,7 +22,7 @@ StatusOr<Url> ParseUrl(const std::string& text);
 // "https://host:443/v1": always with the port.
 std::string FormatUrl(const Url& url);
 
-// A server and what to ask it for.
+// The address of a server, and the target of a request to it.
 struct HttpAddress {
   Url server;          // its path is ""
   std::string target;  // "/..." with the query
@@ -31,11 +31,11 @@ struct HttpAddress {
 
 // Like ParseUrl, and with a query; a fragment is dropped. At most 16 KiB.
 StatusOr<HttpAddress> ParseAddress(const std::string& text);
-// What a Location or Link header at `base` means: a whole URL, "//HOST/...", "/path", "?query" or a relative path.
+// The target of a Location or Link header at `base`: a whole URL, "//HOST/...", "/path", "?query" or a relative path.
 StatusOr<HttpAddress> ResolveReference(const HttpAddress& base, const std::string& reference);
-// Without the query, as it may hold a signature: for messages.
+// The address for messages: without the query, as it may hold a signature.
 std::string FormatAddress(const HttpAddress& address);
-// Escapes what may not stand in a path; '/' stays.
+// Escapes characters that a path may not have; '/' stays.
 std::string EscapePath(const std::string& path);
 
 }  // namespace gyre

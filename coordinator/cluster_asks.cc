@@ -1,4 +1,4 @@
-// What people ask a cluster for: resizes, drains, and what these would do.
+// Requests of operators to a cluster: resizes, drains, and dry runs of these.
 #include <algorithm>
 #include <utility>
 
@@ -119,10 +119,12 @@ void ClusterState::Asked(const Wanted& wanted, Deadline now) {
                                                 Message(draft->held[0].why), drop));
   }
   if (!dry) return Begin(*draft, Why::kAsked, now, &wanted);
-  Answer(wanted.ask, Preview(draft->plan, wanted.mode));
+  Answer(wanted.ask, Preview(draft->plan, draft->num_blocks, wanted.mode));
 }
 
-ChangeReport ClusterState::Preview(const Plan& next, const AskMode& mode) const {
+ChangeReport ClusterState::Preview(const Plan& next, uint32_t num_blocks, const AskMode& mode) const {
+  ModelSizes sizes = sizes_;
+  sizes.counts = policy_.sizes.counts.Shrunk(num_blocks);
   const Plan* runs = plan_ ? &*plan_ : nullptr;
   const std::vector<PlanMember> members = PlanMembers();
   return {.epoch = {},
@@ -130,13 +132,13 @@ ChangeReport ClusterState::Preview(const Plan& next, const AskMode& mode) const 
           .named_ranges = FormatNamedRanges(next),
           .dry_run = mode.dry_run,
           .moves = MovesBetween(sizes_, runs, members, next, mode.live),
-          .members = SharesOf(sizes_, runs, members, next)};
+          .members = SharesOf(sizes, runs, members, next)};
 }
 
 // The report of what changes no plan.
 ChangeReport ClusterState::Unchanged() const {
   if (!plan_) return {};
-  ChangeReport report = Preview(*plan_, {});
+  ChangeReport report = Preview(*plan_, num_blocks(), {});
   report.epoch = plan_->epoch;
   return report;
 }

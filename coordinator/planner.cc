@@ -331,26 +331,29 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
 
 namespace {
 
-uint64_t RangeMemory(const ModelSizes& sizes, LayerRange range, const MemoryCounts& counts) {
-  uint64_t sum = 0;
-  for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, counts);
-  return sum;
-}
-
-// What a member has to hold while `next` takes the place of what it holds.
+// The memory that a member needs while `next` replaces its present layers.
 struct Need {
-  LayerRange next;
+  LayerRange next, holds;
+  MemoryCounts held;
   uint64_t weights = 0;     // bytes
-  std::vector<int> layers;  // with their memory
+  std::vector<int> layers;  // of both
   LayerRange mirrors, mirrors_next;
+  // At most, with `counts` in the next plan. A mirror is dropped when the next one begins.
   uint64_t Memory(const ModelSizes& sizes, const MemoryCounts& counts) const {
+    const auto of = [&sizes](LayerRange range, const MemoryCounts& with) {
+      uint64_t sum = 0;
+      for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, with);
+      return sum;
+    };
+    const uint64_t now = of(mirrors, held.num_blocks > 0 ? held : counts), later = of(mirrors_next, counts);
+    if (counts.num_blocks < held.num_blocks) return std::max(of(holds, held) + now, of(next, counts) + later);
     uint64_t sum = 0;
     for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
-    return sum + std::max(RangeMemory(sizes, mirrors, counts), RangeMemory(sizes, mirrors_next, counts));
+    return sum + std::max(now, later);
   }
 };
 Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
-  Need need;
+  Need need{.next = {}, .holds = member.holds, .held = member.held, .layers = {}};
   const LayerRange held = member.holds;
   need.mirrors = member.mirrors;
   need.mirrors_next = MirroredBy(next, member.name);

@@ -1,4 +1,4 @@
-// Who gets which layers: from measured sizes, or from what a user asked for. Pure.
+// The layers of each member: from measured sizes, or from the ranges of a user. Pure.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,11 @@ struct PlanMember {
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
   LayerRange mirrors;              // layers whose pages it keeps copies of, until then
-  uint64_t disk = 0;               // for weights that it fetches; 0 = not limited
+  // So many units the memory of `holds` has. Where the next plan has fewer blocks, memory begins anew: what is there
+  // stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs. No blocks:
+  // as many as the next plan.
+  MemoryCounts held = {};
+  uint64_t disk = 0;  // for weights that it fetches; 0 = not limited
 };
 
 // The layers of the plan whose pages this member keeps copies of; empty: none.
@@ -83,8 +87,8 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range);
 // leave a gap or overlap or begin where no range can.
 StatusOr<std::vector<Assignment>> BalanceLayers(const ModelSizes& sizes, const std::vector<PlanMember>& members);
 
-// What `resize` takes: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the layers at
-// which a range begins. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
+// Parses the text of `resize`: ranges "[NAME=]A-B,..." (A alone = A-A, NAME=- = no layers), or boundaries "8 12": the
+// first layers of ranges. Unnamed ranges go to members that are neither named nor drained, in join order, local ones
 // last. kInvalidArgument (also a text that is too long), kNotFound (a name), kFailedPrecondition (a drained member gets
 // layers) with the sentence. The result is not yet checked for gaps (Plan::Validate).
 StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const ModelSizes& sizes,
@@ -104,8 +108,8 @@ struct Shortage {
   uint64_t memory = 0;  // bytes that it has
   Status why;           // kResourceExhausted with the numbers
 };
-// Members of `next` that can't hold the union of what they hold already and what they get, weights and pages, or whose
-// disk can't hold the weights that they get.
+// Members of `next` that can't hold what they hold already beside what they get, weights and pages, or whose disk can't
+// hold the weights that they get.
 std::vector<Shortage> FindShortages(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// A set of bytes of a file: those that are there.
+// A set of byte ranges of a file, such as the bytes that were downloaded.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ struct ByteRange {
 // A set of bytes, kept as ranges that neither touch nor overlap.
 class ByteRanges {
  public:
-  // Returns how many of them are new.
+  // Returns the number of bytes that are new.
   uint64_t Add(ByteRange range);
   uint64_t total() const { return total_; }
-  // Bytes without a gap from the file's begin on.
+  // The number of bytes without a gap from the beginning of the file.
   uint64_t prefix() const;
-  // The first bytes at or after `from` that are not there, up to `limit`; an empty range at `limit`: none is missing.
+  // The first missing bytes at or after `from`, up to `limit`; an empty range at `limit` if none is missing.
   ByteRange FirstGap(uint64_t from, uint64_t limit) const;
   const IntervalSet::Ranges& ranges() const { return bytes_.ranges(); }
   bool operator==(const ByteRanges&) const = default;

@@ -27,7 +27,7 @@ int64_t Now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Seconds since 1970; `missing` where there is no such file.
+// The time of the last change in seconds since 1970; `missing` if there is no such file.
 int64_t ChangedAt(const std::string& path, int64_t missing) {
   struct stat s {};
   return stat(path.c_str(), &s) == 0 ? static_cast<int64_t>(s.st_mtime) : missing;
@@ -49,7 +49,7 @@ std::optional<std::string> ReadWhole(const std::string& path) {
   return text.str();
 }
 
-// What a file in blobs/ belongs to: "NAME", "NAME.partial", "NAME.state".
+// The name of the blob to which a file in blobs/ belongs: "NAME", "NAME.partial", "NAME.state".
 std::string BlobOf(const std::string& file) { return file.substr(0, file.find('.')); }
 
 }  // namespace
@@ -60,7 +60,7 @@ StatusOr<std::string> DefaultCacheRoot(const GetEnv& env) {
   return FailedPrecondition("there is no folder for models: HOME is not set; --cache FOLDER or GYRE_CACHE names one");
 }
 
-// The folder's name is what the model is called by where it is served.
+// The folder has the name by which servers call the model.
 std::string Cache::OpenPath(const CachedModel& model) const {
   const std::string name = model.repo.empty() ? "files" : model.repo.substr(model.repo.rfind('/') + 1);
   return Folder(model) + "/" + name;
@@ -138,7 +138,7 @@ Status Cache::Write(const CachedModel& model) const {
 
 StatusOr<CachedModel> Cache::Begin(CachedModel model) {
   GYRE_ASSIGN_OR_RETURN(const auto lock, LockAll());
-  // What Git calls by one name is the same in every commit.
+  // Files with the same Git name are the same in every commit.
   std::map<std::string, CachedFile> by_git, by_path;
   for (const CachedModel& other : List()) {
     for (const CachedFile& f : other.files) {
@@ -179,7 +179,7 @@ Status Cache::AddBlob(CachedModel* model, size_t file, const std::string& sha256
 Status Cache::Link(const CachedModel& model, const CachedFile& file) const {
   const fs::path at = fs::path(OpenPath(model)) / file.path;
   GYRE_RETURN_IF_ERROR(MakeFolder(at.parent_path().string()));
-  // Relative, so that the cache may be moved, or mounted elsewhere.
+  // The link is relative, so that the cache may be moved, or mounted elsewhere.
   const fs::path blob = fs::path(BlobPath(file.sha256)).lexically_relative(at.parent_path());
   std::error_code error;
   if (fs::read_symlink(at, error) == blob) return absl::OkStatus();
@@ -232,7 +232,7 @@ Status Cache::CheckSpace(const CachedModel& model) const {
       root_, DescribeBytes(needed), DescribeBytes(free));
 }
 
-// Blobs that no model has: those of removed models, and of processes that ended between two steps.
+// Removes blobs that belong to no model: those of removed models, and of processes that ended between two steps.
 void Cache::Sweep() const {
   std::set<std::string> kept;
   for (const CachedModel& model : List()) {

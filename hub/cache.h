@@ -1,12 +1,12 @@
-// Where pulled models lie, shared by all processes of this machine.
+// The cache of pulled models, shared by all processes of this machine.
 //
-//   ROOT/blobs/SHA256             the bytes of files; beside them what Download leaves of unfinished ones
-//   ROOT/models/ID/model.json     what a model is made of, and whether all of it is here
-//   ROOT/models/ID/used           its time says when the model was used last
-//   ROOT/models/ID/FOLDER/PATH    a link to a blob for each file, in a folder that a model is opened from
-//   ROOT/lock, ROOT/locks/NAME    locks: of every change, of a model while it is used, of a blob while it is downloaded
+//   ROOT/blobs/SHA256             the bytes of files; beside them the partial files of Download
+//   ROOT/models/ID/model.json     the description of the model, and whether it is complete
+//   ROOT/models/ID/used           its time is the last use of the model
+//   ROOT/models/ID/FOLDER/PATH    a link to a blob for each file, in the folder from which the model is opened
+//   ROOT/lock, ROOT/locks/NAME    locks: of each change, of a model in use, of a blob during its download
 //
-// A model is known from the beginning of its pull on, so that nobody removes the blobs that are here already.
+// A model is in the cache from the beginning of its pull on, so that nobody removes the blobs that are here already.
 #pragma once
 
 #include <map>
@@ -22,32 +22,32 @@
 
 namespace gyre {
 
-// XDG_CACHE_HOME/gyre, else HOME/.cache/gyre. (GYRE_CACHE is read where every flag is.) kFailedPrecondition: neither
+// XDG_CACHE_HOME/gyre, else HOME/.cache/gyre. (GYRE_CACHE is read with all other flags.) kFailedPrecondition: neither
 // variable is set.
 StatusOr<std::string> DefaultCacheRoot(const GetEnv& env);
 
-// Thread-safe, as it holds nothing but a path. A cache that is not there yet is empty. Nothing but Begin, Finish,
-// Remove, AddBlob and MakeRoom needs the right to write; without it they fail with kPermissionDenied.
+// Thread-safe, as it holds only a path. A cache whose folder does not exist is empty. Only Begin, Finish, Remove,
+// AddBlob and MakeRoom need the right to write; without it they fail with kPermissionDenied.
 class Cache {
  public:
   explicit Cache(std::string root) : root_(std::move(root)) {}
   const std::string& root() const { return root_; }
 
-  // All models, those pulled last first. One of which a blob is missing is not complete.
+  // All models, the last pulled first. A model with a missing blob is not complete.
   std::vector<CachedModel> List() const;
   // FindModel of List.
   std::optional<CachedModel> Find(const ModelReference& name) const;
 
-  // Holds the model while somebody uses or pulls it, and notes the time. kUnavailable: it is being removed.
+  // Locks the model while it is used or pulled, and records the time. kUnavailable: it is being removed.
   StatusOr<std::unique_ptr<FileLock>> Use(const CachedModel& model) const;
-  // Held by the one who downloads a blob. nullptr: another process does.
+  // The lock for the download of a blob. nullptr: another process has it.
   StatusOr<std::unique_ptr<FileLock>> LockBlob(const std::string& blob) const;
 
-  // Writes down what is to be pulled; returns it with the hashes that the cache knows from earlier pulls.
+  // Records a model before its pull; returns it with the hashes that the cache knows from earlier pulls.
   StatusOr<CachedModel> Begin(CachedModel model);
-  // The file's hash is known now: its bytes, which lie at BlobPath under the name they had until now, get it as name.
+  // Called once the file's hash is known: the bytes at BlobPath, which had another name until now, are named by it.
   Status AddBlob(CachedModel* model, size_t file, const std::string& sha256, uint64_t size);
-  // All files are here: makes the links. Returns the model with its path.
+  // Called when all files are here: makes the links. Returns the model with its path.
   StatusOr<CachedModel> Finish(CachedModel model);
 
   std::string BlobPath(const std::string& blob) const { return root_ + "/blobs/" + blob; }
@@ -56,10 +56,10 @@ class Cache {
   // kResourceExhausted: the disk has not enough free space for the files that are missing.
   Status CheckSpace(const CachedModel& model) const;
 
-  // Removes a model and the blobs that no other one has. kFailedPrecondition: it is in use.
+  // Removes a model and the blobs that no other model has. kFailedPrecondition: it is in use.
   Status Remove(const CachedModel& model);
-  // Removes models that were not used for the longest time until the cache has room for all of `model` within `limit`
-  // bytes. Returns those that it removed, with what each had on the disk. kResourceExhausted: there is no such room.
+  // Removes models, the longest unused first, until the cache has room for all of `model` within `limit` bytes. Returns
+  // the removed models and the bytes of each on the disk. kResourceExhausted: there is not enough room.
   StatusOr<std::vector<CachedModel>> MakeRoom(const CachedModel& model, uint64_t limit);
 
  private:

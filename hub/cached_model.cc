@@ -22,7 +22,7 @@ bool IsHash(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
 }
 
-// A path that stays below the folder where it is put.
+// Whether a path stays below the folder to which it is relative.
 bool StaysBelow(const std::string& path) {
   if (path.empty() || path[0] == '/' || !IsPrintable(path)) return false;
   const std::string slashed = "/" + path + "/";

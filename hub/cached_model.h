@@ -1,4 +1,4 @@
-// What the cache knows of a model, and the rules over it. Pure.
+// A model's description in the cache, and the rules about it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct CachedModel {
   std::vector<CachedFile> files;
   bool complete = false;
   int64_t pulled = 0;  // seconds since 1970, when the pull began
-  // Known by the cache, not written down:
+  // The cache computes these; the JSON does not have them.
   int64_t used = 0;         // when it was used last, seconds since 1970
   uint64_t bytes_here = 0;  // on the disk
   std::string path;         // what a model is opened by; "" = not complete
@@ -41,33 +41,33 @@ struct CachedModel {
   uint64_t bytes() const;  // of all files
 };
 
-// As JSON, and back. nullopt: not the text of a model.
+// To JSON and back. nullopt: the text does not describe a model.
 std::string EncodeModel(const CachedModel& model);
 std::optional<CachedModel> DecodeModel(const std::string& text);
 
-// A folder's name for one version of a model: readable, and different for different models.
+// The name of the folder for one version of a model: readable, and different for different models.
 std::string ModelId(const CachedModel& model, const std::string& url);
 
-// What to type for each of `models` so that it alone is meant: its name, with @COMMIT where a newer one of the same
-// name and revision "main" has it.
+// For each of `models` the name that a user types to select it alone, with @COMMIT if a newer one of the same
+// name and revision "main" has the short name.
 std::vector<std::string> NamesToType(const std::vector<CachedModel>& models);
 
-// Whether the model may be meant by a name: the same repository or URL and, as far as the name tells them, the same
+// Whether a name can select the model: the same repository or URL and, as far as the name has them, the same
 // quantization or file and the same revision or beginning of a commit.
 bool Matches(const CachedModel& model, const ModelReference& name);
 
-// The one of `models` that a name means: among those that match and are complete, where the name tells no revision
-// those of "main" first, by quantization as ChooseFiles, then the one pulled last. nullptr: none.
+// The one of `models` that a name selects: among those that match and are complete, if the name has no revision
+// those of "main" first, by quantization as ChooseFiles, then the last pulled one. nullptr: none.
 const CachedModel* FindModel(const std::vector<CachedModel>& models, const ModelReference& name);
 
-// Which of `models` have to go so that all blobs are at most `limit` bytes: those not used for the longest time first,
-// and only those whose `in_use` is false. blobs: sizes by name, as they are on the disk or soon will be; `kept`: names
-// of blobs that are to stay. kResourceExhausted: it can't be done.
+// The `models` to remove so that all blobs are at most `limit` bytes: the longest unused first, and only those whose
+// `in_use` is false. blobs: sizes by name, as they are on the disk or soon will be; `kept`: names of blobs that must
+// stay. kResourceExhausted: it is not possible.
 StatusOr<std::vector<size_t>> ModelsToRemove(const std::vector<CachedModel>& models, const std::vector<bool>& in_use,
                                              const std::map<std::string, uint64_t>& blobs,
                                              const std::vector<std::string>& kept, uint64_t limit);
 
-// The name of a file's bytes in the cache: its hash, or one of its own until that is known.
+// The name of a file's bytes in the cache: the hash, or a name of their own until it is known.
 std::string BlobName(const CachedModel& model, const CachedFile& file);
 
 // "4.58 GiB", "12.3 MiB", "512 bytes".

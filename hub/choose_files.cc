@@ -22,7 +22,7 @@ std::string List(const std::vector<std::string>& names) {
   return out;
 }
 
-// "NAME-00002-of-00003.EXT": where the tail begins, and its numbers.
+// "NAME-00002-of-00003.EXT": the place where the tail begins, and its numbers.
 struct PartName {
   size_t at = 0;  // of "-00002"
   size_t number = 0, count = 0;
@@ -79,7 +79,7 @@ std::vector<GgufModel> GgufModels(const std::vector<RepoFile>& files, std::vecto
     if (!done.insert(model.path).second) continue;
     model.quant = QuantOf(model.path);
     if (!split) model.files.push_back(*file);
-    // A name may claim any number of parts.
+    // A name may claim any number of parts, so the list of missing ones is limited.
     for (size_t i = 1; i <= part.count && model.missing.size() <= kMaxListed; ++i) {
       const auto it = by_path.find(PartPath(path, part, i));
       if (it == by_path.end()) {
@@ -103,8 +103,8 @@ std::vector<std::string> Quants(const std::vector<GgufModel>& models) {
   return out;
 }
 
-// The only one of `models` that has the quantization; where several differ in a prefix only, the one that is written
-// as `quant`.
+// The only one of `models` with the quantization; if several differ only in a prefix, the one that is written
+// exactly as `quant`.
 StatusOr<const GgufModel*> Only(const std::vector<GgufModel>& models, const std::string& quant,
                                 const std::string& repo) {
   std::vector<const GgufModel*> exact, same;
@@ -159,14 +159,14 @@ StatusOr<const GgufModel*> ChooseGguf(const std::vector<GgufModel>& models, cons
   return found;
 }
 
-// What model/hf reads of a folder beside the weights; the first one has to be there.
+// The files beside the weights that model/hf reads from a folder; the first one is required.
 constexpr std::string_view kFolderFiles[] = {"config.json",         "generation_config.json",
                                              "tokenizer.json",      "tokenizer_config.json",
                                              "chat_template.jinja", "special_tokens_map.json"};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSafetensors = ".safetensors";
 
-// The shards of an index. Their names are in it, but they follow a pattern, so that nothing is downloaded to choose.
+// The shards of an index. Their names follow a pattern, so the index need not be downloaded to choose them.
 StatusOr<std::vector<RepoFile>> Shards(const std::map<std::string, const RepoFile*>& top, const std::string& repo) {
   std::vector<RepoFile> out;
   std::set<size_t> counts;

@@ -1,4 +1,4 @@
-// Which files of a repository make the model that a user named. Pure.
+// The choice of the files in a repository that make the model that a user named. Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ struct FileChoice {
   std::vector<std::string> notes;  // sentences for the user: what was taken in place of what, what was left out
 };
 
-// Sums; 2^64 - 1 where they are more.
+// The sum of the sizes; 2^64 - 1 if it is larger.
 uint64_t TotalBytes(const std::vector<RepoFile>& files);
 
-// GGUF wins over safetensors where a repository has both. Of GGUF files the one of name.quant or name.file is taken,
-// else kDefaultQuant, else the one nearest to it by bits, which a note tells; with all its parts where it is split.
-// Parts of multimodal models (mmproj) and importance matrices are left out with a note. Of safetensors: what Gyre reads
-// of the repository's uppermost folder. kNotFound: nothing that can be run, or not what was asked for; the message
-// lists what there is. kInvalidArgument: several files fit, and only the user can tell which. kFailedPrecondition:
+// If a repository has both, GGUF is chosen over safetensors. Of GGUF files the one of name.quant or name.file is taken,
+// else kDefaultQuant, else the nearest to it by bits, with a note; if it is split, with all its parts.
+// Parts of multimodal models (mmproj) and importance matrices are left out with a note. Of safetensors: the files in
+// the repository's uppermost folder that Gyre reads. kNotFound: nothing that can be run, or not the named model; the
+// message lists the files. kInvalidArgument: several files fit, and only the user can decide. kFailedPrecondition:
 // parts are missing.
 StatusOr<FileChoice> ChooseFiles(const RepoListing& listing, const ModelReference& name);
 
-// The parts of a split GGUF file that any of them names, in order: "a-00002-of-00003.gguf" gives three paths. Of any
-// other path, itself.
+// The parts of a split GGUF file, in order, from the path of any of them: "a-00002-of-00003.gguf" gives three paths.
+// Any other path gives itself.
 std::vector<std::string> PartPaths(const std::string& path);
 
 }  // namespace gyre

@@ -20,7 +20,7 @@ constexpr Duration kTurn = milliseconds(50);      // between two looks at `inter
 constexpr Duration kReport = milliseconds(100);   // between two reports of progress
 constexpr Duration kHandOver = milliseconds(20);  // between two looks of the partial file at what is there
 
-// Bytes a second, of the last seconds.
+// The mean rate of the last seconds, in bytes per second.
 class RateMeter {
  public:
   double Add(Deadline now, uint64_t bytes) {
@@ -34,7 +34,7 @@ class RateMeter {
   std::deque<std::pair<Deadline, uint64_t>> points_;
 };
 
-// One attempt at a file: the policy's actions become requests, the requests' events go back to it.
+// One attempt at a file: the policy's actions become requests, and the requests' events go back to the policy.
 class Session {
  public:
   Session(const DownloadRequest& request, const HubOptions& hub, const DownloadOptions& options)
@@ -62,13 +62,13 @@ class Session {
     if (result.ok()) GYRE_RETURN_IF_ERROR(file_->Commit());
     return result;
   }
-  // Whether what came from an earlier run may be at fault for a hash that is wrong.
+  // Whether bytes from an earlier run may be the reason for a wrong hash.
   bool worth_another() const { return transferred_ && resumed_ > 0; }
 
  private:
   using Again = DownloadPolicy::Again;
 
-  // A request that runs. Handlers of one that is no longer wanted find `live` false.
+  // A running request. Handlers of a request that is no longer needed see `live` = false.
   struct Flow {
     HttpId id = 0;
     bool live = true;
@@ -122,7 +122,7 @@ class Session {
     return absl::OkStatus();
   }
 
-  // Asks for the first byte: that tells where the bytes are, how many, and whether ranges can be had.
+  // Asks for the first byte: the answer tells the server of the bytes, the size, and whether it gives ranges.
   Status Locate() {
     const StatusOr<HttpFetched> r = fetcher_->Get(
         request_.url, {{"Range", "bytes=0-0"}, {"Accept", "*/*"}, {"Accept-Encoding", "identity"}},
@@ -169,7 +169,7 @@ class Session {
     return absl::OkStatus();
   }
 
-  // What stays the same as long as the file does; "" = nothing is known to.
+  // An identity that stays the same as long as the file does; "" = none is known.
   std::string Identity(const HttpFetched& r, const RangeAnswer& answer) const {
     if (!request_.sha256.empty()) return "sha256 " + request_.sha256;
     if (!request_.git_sha1.empty()) return "git " + request_.git_sha1;

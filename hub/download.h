@@ -1,4 +1,4 @@
-// One remote file into one local file: by several connections, resumed after any cut, checked.
+// Downloads one remote file into one local file: over several connections, resumed after interruptions, checked.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ struct DownloadOptions {
   uint64_t range_bytes = uint64_t{16} << 20;                 // bytes that one request asks for
   std::function<void(const DownloadProgress&)> on_progress;  // some times a second, on the caller's thread; may be null
   std::function<bool()> interrupted;                         // asked every 50 ms; may be null
-  // A connection that gives nothing is given up after idle_timeout. A download without a new byte is given up after
-  // `attempts` failures one after the other; between them lies a pause that doubles from first_pause to longest_pause.
+  // A connection without new bytes is given up after idle_timeout. A download without a new byte is given up after
+  // `attempts` failures in succession; the pause between them doubles from first_pause to longest_pause.
   Duration idle_timeout = std::chrono::seconds(30);
   Duration first_pause = std::chrono::milliseconds(500);
   Duration longest_pause = std::chrono::seconds(30);
@@ -49,20 +49,20 @@ struct DownloadResult {
   uint64_t resumed = 0;  // bytes that were there from an earlier run
 };
 
-// Bytes go to PartialPath(path), what is there already to StatePath(path); both stay after an error, and the next call
-// goes on from there where the remote file is still the same. At the end the partial file gets its name `path`. Errors:
-// HubError's for an answer that refuses; kResourceExhausted: the disk is too small or full; kDataLoss: the hash is not
-// what was told (nothing is left then), or the size is not, or the file changed meanwhile; kUnavailable,
+// Bytes go to PartialPath(path), the list of present bytes to StatePath(path). Both stay after an error, and the next
+// call continues from there if the remote file is still the same. At the end the partial file is renamed to `path`.
+// Errors: HubError's for a refusal; kResourceExhausted: the disk is too small or full; kDataLoss: the hash is wrong
+// (then nothing is kept), or the size is, or the file changed meanwhile; kUnavailable,
 // kDeadlineExceeded: the network, after all attempts; kFailedPrecondition: another process downloads to this path;
 // kCancelled: interrupted; kNotFound, kPermissionDenied: the folder. Blocks the thread that calls it; calls for
-// different paths may run side by side.
+// different paths may run at the same time.
 StatusOr<DownloadResult> Download(const DownloadRequest& request, const HubOptions& hub,
                                   const DownloadOptions& options);
 
 std::string PartialPath(const std::string& path);
 std::string StatePath(const std::string& path);
-// Removes what an unfinished download has left, unless a process is at it. OK where there is nothing.
-// kFailedPrecondition: a process is at it.
+// Removes the rest of an unfinished download. OK if there is nothing.
+// kFailedPrecondition: a process is downloading it.
 Status RemovePartial(const std::string& path);
 
 }  // namespace gyre

@@ -45,7 +45,7 @@ std::vector<DownloadAction> DownloadPolicy::Next(Deadline now) {
     } else {
       break;
     }
-    // Before what takes its place.
+    // Cancels come before the requests that replace the cancelled ones.
     out.insert(out.end(), cancels_.begin(), cancels_.end());
     cancels_.clear();
     out.push_back({.kind = DownloadAction::kFetch,
@@ -68,7 +68,7 @@ void DownloadPolicy::Assign(Slot* slot, ByteRange range, Deadline now) {
   slot->started = slot->active = now;
 }
 
-// The first missing bytes that no connection brings.
+// The first missing bytes that no connection is asked for.
 std::optional<ByteRange> DownloadPolicy::Unassigned() const {
   for (uint64_t from = 0;;) {
     ByteRange gap = done_.FirstGap(from, limit());
@@ -86,7 +86,7 @@ std::optional<ByteRange> DownloadPolicy::Unassigned() const {
   }
 }
 
-// Takes over the second half of what most is left of. Sets the idle slot's range.
+// Takes over the second half of the slot that has most left. Sets the idle slot's range.
 bool DownloadPolicy::Split(Slot* idle) {
   Slot* longest = nullptr;
   for (Slot& s : slots_) {
@@ -99,8 +99,8 @@ bool DownloadPolicy::Split(Slot* idle) {
   return true;
 }
 
-// Takes over all of what a connection that has gone silent still owes: the end need not wait for it. Sets the idle
-// slot's range, or when to look again.
+// Takes over the whole rest of a connection that has gone silent, so that the end need not wait for it. Sets the idle
+// slot's range, or the time of the next check.
 bool DownloadPolicy::TakeOver(Slot* idle, Deadline now) {
   Slot* silent = nullptr;
   for (Slot& s : slots_) {
@@ -168,7 +168,7 @@ void DownloadPolicy::OnHead(int index, const RangeAnswer& answer, Deadline now) 
   }
 }
 
-// The server gives no ranges, or none for a file that is no longer what it was.
+// The server gives no ranges, or none for a file that has changed.
 void DownloadPolicy::OnWholeFile(Slot* slot, const RangeAnswer& answer) {
   ranges_ = false;
   if (!size_.has_value() && answer.total.has_value()) size_ = answer.total;
@@ -185,7 +185,7 @@ void DownloadPolicy::OnRefused(Slot* slot, const RangeAnswer& answer, Deadline n
   const bool moved = answer.code / 100 == 3,
              expired = answer.code == 401 || answer.code == 403 || answer.code == 404 || answer.code == 410;
   if (moved || expired) {
-    // A redirect's URL is good for some minutes. Where a new one is refused too, that's an answer.
+    // A redirect's URL is valid for some minutes. If a new one is refused too, the refusal counts.
     if (slot->started < located_at_ || !located_) return;
     located_ = false;
     if (++refusals_ > options_.first_attempts) failure_ = answer.refusal;
@@ -231,7 +231,7 @@ void DownloadPolicy::OnEnd(int index, const Status& status, Deadline now) {
     return;
   }
   if (status.ok() && slot.at == slot.end) {
-    // A server that had too much to do is asked for more again, one connection after the other.
+    // A server that was overloaded gets more connections again, one after the other.
     if (++good_ranges_ >= 4 * allowed_ && allowed_ < static_cast<int>(slots_.size())) ++allowed_, good_ranges_ = 0;
     return;
   }
@@ -252,8 +252,8 @@ void DownloadPolicy::Failed(Slot* slot, const Status& status, Deadline now) {
   CountFailure(status, slot->started, now);
 }
 
-// Connections that fail together count once: only an attempt that began after the last failure is another one. Returns
-// whether it is.
+// Connections that fail together count once: only an attempt that began after the last failure counts again. Returns
+// whether this one counts.
 bool DownloadPolicy::CountFailure(const Status& status, Deadline started, Deadline now, bool busy) {
   if (failures_ > 0 && started <= counted_) return false;
   counted_ = now;

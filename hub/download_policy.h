@@ -1,5 +1,5 @@
-// What a download does next: which bytes on which connection, when again after a failure, and when it gives up. Pure:
-// events and a clock's value in, actions out.
+// The policy of a download: the bytes for each connection, the time of a retry, and when to give up. Pure:
+// events and a clock value in, actions out.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// The head of an answer to a request for a range, read already.
+// The head of an answer to a request for a range, already parsed.
 struct RangeAnswer {
   int code = 0;
   std::optional<ByteRange> range;  // what Content-Range says
@@ -23,7 +23,7 @@ struct RangeAnswer {
   Status refusal;  // what to say where the code is an error's and no attempt is left
 };
 
-// What a first request has found out about the file.
+// The facts about the file from the first request.
 struct LocatedFile {
   std::optional<uint64_t> size;  // nullopt: it is known when the last byte is there
   bool ranges = false;           // the server gives ranges
@@ -58,23 +58,23 @@ class DownloadPolicy {
  public:
   explicit DownloadPolicy(const DownloadPolicyOptions& options);
 
-  // What to do at this time; each action is told once. Empty where there is nothing to do before wake().
+  // The actions due now; each is returned once. Empty if nothing is due before wake().
   std::vector<DownloadAction> Next(Deadline now);
-  // When to call Next again, if nothing happens before.
+  // The time of the next call of Next, if no event comes before.
   Deadline wake() const { return wake_; }
 
-  // `done`: what is there from an earlier run; looked at the first time only.
+  // `done`: the bytes from an earlier run; used by the first call only.
   void OnLocated(const LocatedFile& file, const ByteRanges& done, Deadline now);
-  // The bytes are on another server now: what runs is asked for anew.
+  // The bytes are on another server now: running requests are made again.
   void OnMoved();
-  // Whether another attempt may help. kBusy: the server has too much to do, and says so.
+  // Whether another attempt may help. kBusy: the server is overloaded, and says so.
   enum class Again { kNo, kYes, kBusy };
   void OnLocateFailed(const Status& status, Again again, std::optional<Duration> retry_after, Deadline now);
   void OnHead(int slot, const RangeAnswer& answer, Deadline now);
-  // `count` bytes came. Returns where they belong; the range may be shorter than they are, and what is over is not
-  // wanted.
+  // `count` bytes came. Returns the range that they fill; it may be shorter than `count`, and then the rest is to be
+  // dropped.
   ByteRange OnBytes(int slot, uint64_t count, Deadline now);
-  // The answer came to its end, or its connection broke.
+  // The answer is complete, or its connection broke.
   void OnEnd(int slot, const Status& status, Deadline now);
 
   const ByteRanges& done() const { return done_; }
@@ -82,7 +82,7 @@ class DownloadPolicy {
   bool finished() const { return size_.has_value() && done_.total() == *size_; }
   // The last failure since a byte came; OK: there was none.
   const Status& trouble() const { return trouble_; }
-  // Why there is no going on; OK: there is. kDataLoss: what is there is of no use either.
+  // Why the download can't go on; OK: it can. kDataLoss: the bytes so far are useless too.
   const Status& failure() const { return failure_; }
 
  private:

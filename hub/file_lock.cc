@@ -11,7 +11,7 @@
 namespace gyre {
 namespace {
 
-// -1 = there is nothing to lock, and nothing can be made.
+// Returns -1 if there is no file to lock and none can be made.
 StatusOr<int> OpenToLock(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd >= 0) return fd;
@@ -23,7 +23,7 @@ StatusOr<int> OpenToLock(const std::string& path) {
 
 int Operation(FileLock::Mode mode) { return mode == FileLock::Mode::kShared ? LOCK_SH : LOCK_EX; }
 
-// File systems without locks: whoever shares such a cache between processes gets none.
+// Some file systems have no locks: processes that share such a cache get none.
 bool HasNoLocks(int error) { return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL; }
 
 }  // namespace

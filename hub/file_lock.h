@@ -1,4 +1,4 @@
-// Locks between processes, on files that exist for nothing else and stay.
+// Locks between processes, on files that have no other purpose and are never removed.
 #pragma once
 
 #include <memory>
@@ -8,15 +8,15 @@
 
 namespace gyre {
 
-// Held until the object or the process ends, however it ends. Each object counts alone, also within one process.
+// Held until the object or the process ends, in any way. Each object locks for itself, also within one process.
 class FileLock {
  public:
   enum class Mode { kShared, kExclusive };
 
-  // nullptr: somebody else holds it. Where nothing can be written (a read-only file system, somebody else's folder) and
-  // there is no file to lock either, a lock that holds nothing. Errors as FileError.
+  // nullptr: another object holds it. If nothing can be written (a read-only file system, another user's folder) and
+  // there is no file to lock either, the result is a lock that holds nothing. Errors as FileError.
   static StatusOr<std::unique_ptr<FileLock>> Try(const std::string& path, Mode mode);
-  // Waits. For locks that are held for a moment only.
+  // Waits for the lock. Only for locks that are held for a moment.
   static StatusOr<std::unique_ptr<FileLock>> Wait(const std::string& path, Mode mode);
 
   FileLock(const FileLock&) = delete;

@@ -13,15 +13,15 @@ inline std::string Lowercase(std::string text) {
   return text;
 }
 
-// Whether the text ends so, whatever the case of its letters; `ending` is in lower case.
+// Whether the text has this ending, in upper or lower case; `ending` is in lower case.
 inline bool HasEnding(const std::string& text, std::string_view ending) {
   return text.size() >= ending.size() && Lowercase(text.substr(text.size() - ending.size())) == ending;
 }
 
-// What stands behind the last '/'.
+// The part after the last '/'.
 inline std::string FileName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-// A stranger's name must not steer the terminal that it is shown on.
+// A name from outside must not control the terminal that shows it.
 inline bool IsPrintable(const std::string& name) {
   return std::none_of(name.begin(), name.end(),
                       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });

@@ -37,7 +37,7 @@ Status CheckRepo(const std::string& repo) {
   return absl::OkStatus();
 }
 
-// A path that stays within the folder where somebody puts it.
+// Whether a path stays within the folder to which it is relative.
 bool IsSafePath(const std::string& path) {
   constexpr size_t kLongest = 1024;
   if (path.empty() || path.size() > kLongest) return false;
@@ -58,7 +58,7 @@ std::string FileUrl(const HubOptions& options, const std::string& repo, const st
   return options.endpoint + "/" + repo + "/resolve/" + commit + "/" + EscapePath(path);
 }
 
-// Escaped, as one part of a path.
+// The revision with escapes, as one part of a path.
 std::string EscapeRevision(const std::string& revision) {
   std::string out;
   for (const char c : EscapePath(revision)) out += c == '/' ? "%2F" : std::string(1, c);
@@ -106,7 +106,7 @@ StatusOr<json::value> HubClient::FetchJson(const std::string& what, const std::s
   return v;
 }
 
-// The tree tells the sizes that some mirrors leave out of the revision's description.
+// The tree has the sizes that some mirrors leave out of the revision's description.
 Status HubClient::FetchTree(const std::string& repo, RepoListing* out, const std::function<bool()>& interrupted) {
   const std::string first = options_.endpoint + "/api/models/" + repo + "/tree/" + out->commit + "?recursive=true";
   out->files.clear();

@@ -1,4 +1,4 @@
-// A hub of models that speaks Hugging Face's HTTP API: where it is, who asks, and what a repository holds.
+// A client of a model hub with Hugging Face's HTTP API: its address, the user's token, the contents of a repository.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gyre {
 
-// Where the hub is and who asks. All of it may be empty but the endpoint.
+// The address of the hub and the user's token. Only the endpoint is required.
 struct HubOptions {
   std::string endpoint = "https://huggingface.co";  // without a slash at its end
   std::string token;                                // sent to the endpoint's host and port, nowhere else
@@ -23,7 +23,7 @@ struct HubOptions {
   ProxySettings proxies;
 };
 
-// What the command line says; "" = nothing.
+// The values from the command line; "" = none.
 struct HubFlags {
   std::string endpoint, token, ca_file;
 };
@@ -32,7 +32,7 @@ struct HubFlags {
 using GetEnv = std::function<std::optional<std::string>(const std::string&)>;
 GetEnv ProcessEnvironment();
 
-// Flags win over the environment (HF_ENDPOINT, HF_TOKEN, HUGGING_FACE_HUB_TOKEN), that wins over the token file:
+// Flags win over the environment (HF_ENDPOINT, HF_TOKEN, HUGGING_FACE_HUB_TOKEN), which wins over the token file:
 // HF_TOKEN_PATH, HF_HOME/token, XDG_CACHE_HOME/huggingface/token or ~/.cache/huggingface/token. Proxies are those of
 // the environment. kInvalidArgument: an endpoint or a proxy that is no URL, a token that no header can carry.
 StatusOr<HubOptions> MakeHubOptions(const HubFlags& flags, const GetEnv& env);
@@ -57,9 +57,9 @@ class HubClient {
   static StatusOr<std::unique_ptr<HubClient>> Make(const HubOptions& options);
 
   // The files of "ORG/REPO" (or "REPO") at a branch, tag or commit. Errors are sentences that say what to do:
-  // kInvalidArgument: no such name can be; kUnauthenticated (401), kPermissionDenied (403), kNotFound (404),
+  // kInvalidArgument: the name is not possible; kUnauthenticated (401), kPermissionDenied (403), kNotFound (404),
   // kResourceExhausted (429, with the time to wait); kUnavailable: no connection, or the hub is out of order;
-  // kDataLoss: not what a hub says; kCancelled: `interrupted`, which is asked every 50 ms.
+  // kDataLoss: not an answer of a hub; kCancelled: `interrupted`, which is asked every 50 ms.
   StatusOr<RepoListing> List(const std::string& repo, const std::string& revision,
                              const std::function<bool()>& interrupted);
 
@@ -76,10 +76,10 @@ class HubClient {
   const std::unique_ptr<HttpFetcher> fetcher_;
 };
 
-// A fetcher that gives the hub's token to the hub alone. http: time limits and sizes. Errors as HubClient::Make.
+// A fetcher that sends the hub's token to the hub only. http: time limits and sizes. Errors as HubClient::Make.
 StatusOr<std::unique_ptr<HttpFetcher>> MakeHubFetcher(const HubOptions& options, const HttpClientOptions& http);
 
-// The error of an answer whose code is not 2xx, as List says it. server: who answered, the hub or another; what:
+// The error of an answer whose code is not 2xx, as in List. server: the one that answered, the hub or another; what:
 // "ORG/REPO" or a URL.
 Status HubError(const HubOptions& options, const Url& server, const std::string& what, const HttpHead& head,
                 const std::string& body);

@@ -1,4 +1,4 @@
-// Where a hub's settings come from.
+// A hub's settings from flags, environment and token file.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -9,7 +9,7 @@
 namespace gyre {
 namespace {
 
-// The first of these variables that is set and not empty; "" = none.
+// The value of the first of these variables that is set and not empty; "" = none.
 std::string FirstOf(const GetEnv& env, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const std::optional<std::string> value = env(name);
@@ -24,7 +24,7 @@ std::string Trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-// "" = there is no folder for it.
+// Returns "" if there is no folder for it.
 std::string TokenFile(const GetEnv& env) {
   if (const std::string file = FirstOf(env, {"HF_TOKEN_PATH"}); !file.empty()) return file;
   if (const std::string home = FirstOf(env, {"HF_HOME"}); !home.empty()) return home + "/token";

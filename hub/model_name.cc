@@ -16,7 +16,7 @@ constexpr char kExpected[] = "expected ORG/REPO, ORG/REPO:QUANT or ORG/REPO:QUAN
 
 bool IsWordChar(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.'; }
 
-// ORG or REPO.
+// Whether the text can be an ORG or a REPO.
 bool IsRepoPart(std::string_view part) {
   return !part.empty() && part.size() <= kMaxNameBytes && part[0] != '.' && part[0] != '-' &&
          part.find("..") == part.npos && std::all_of(part.begin(), part.end(), IsWordChar);
@@ -37,7 +37,7 @@ bool IsRepo(const std::string& text) {
   return parts.size() == 2 && IsRepoPart(parts[0]) && IsRepoPart(parts[1]);
 }
 
-// A path within a repository, or a revision as refs/pr/1.
+// Whether the text can be a path within a repository, or a revision as refs/pr/1.
 bool IsInnerPath(const std::string& text) {
   if (text.size() > kMaxRestBytes) return false;
   const std::vector<std::string> parts = Split(text, '/');
@@ -56,7 +56,7 @@ bool IsUrl(const std::string& text) { return text.rfind("http://", 0) == 0 || te
 
 std::string WithoutQuery(const std::string& url) { return url.substr(0, url.find_first_of("?#")); }
 
-// What stands behind the hub's address, where it is a page or a file of a repository.
+// Takes apart the path after the hub's address, if it is a page or a file of a repository.
 bool TakeHubUrl(const std::string& url, const std::string& endpoint, ModelReference* name) {
   if (endpoint.empty() || url.rfind(endpoint + "/", 0) != 0) return false;
   std::string rest = WithoutQuery(url).substr(endpoint.size() + 1);
@@ -69,7 +69,7 @@ bool TakeHubUrl(const std::string& url, const std::string& endpoint, ModelRefere
     if ((!file && parts[2] != "tree") || parts.size() < 4) return false;
     out.revision = parts[3];
     for (size_t i = 4; i < parts.size(); ++i) out.file += (i > 4 ? "/" : "") + parts[i];
-    // A folder, and what is written with escapes, is left to the server.
+    // A folder, or a text with escapes, is left to the server.
     if (file != !out.file.empty() || !IsInnerPath(out.revision) || (file && !IsInnerPath(out.file))) return false;
     if (file && !HasEnding(out.file, ".gguf")) return false;
   }

@@ -23,12 +23,12 @@ struct ModelReference {
   bool operator==(const ModelReference&) const = default;
 };
 
-// ORG/REPO[:QUANT][@REVISION], where QUANT may also be a .gguf file of the repository, or an http(s) URL; anything else
-// is a path, and so is what `is_path` says to be there. A URL of the hub itself, as a browser shows it, is taken apart
-// into repository, revision and file. kInvalidArgument: the beginning is that of a name, and the rest is none.
+// ORG/REPO[:QUANT][@REVISION], where QUANT may also be a .gguf file of the repository, or an http(s) URL. All other
+// text is a path, and so is a text for which `is_path` is true. A URL of the hub, as a browser shows it, is split into
+// repository, revision and file. kInvalidArgument: the text begins as a name, but is none.
 StatusOr<ModelReference> ParseModelName(const std::string& text, bool is_path, const std::string& endpoint);
 
-// "ORG/REPO:QUANT@REVISION", or the URL. A quant or revision that is "" is left out.
+// "ORG/REPO:QUANT@REVISION", or the URL. An empty quant or revision is left out.
 std::string FormatModelName(const ModelReference& name);
 
 // The last part of a URL's path, without a query; "" = it has none.

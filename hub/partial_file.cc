@@ -38,7 +38,7 @@ Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
                            FolderOf(path), Gigabytes(free), Gigabytes(needed));
 }
 
-// A lock that ends with the process. nullopt: another process has it, or it is for a file that has gone meanwhile.
+// A lock that ends with the process. nullopt: another process has it, or its file was removed meanwhile.
 StatusOr<std::optional<int>> OpenLocked(const std::string& path, int flags) {
   const int fd = open(path.c_str(), flags | O_RDWR | O_CLOEXEC, 0644);
   if (fd < 0) return FileError(path, "can't open it", errno);
@@ -240,7 +240,7 @@ StatusOr<std::optional<FileDigests>> PartialFile::Digests(uint64_t size, Deadlin
   return digests_;
 }
 
-// Hashes what is there without a gap, while the file lies in the system's cache, and writes the note.
+// Hashes the bytes before the first gap, while the file is in the system's cache, and writes the note.
 void PartialFile::Run() {
   Digest sha256(EVP_sha256()), git(EVP_sha1());
   if (size_.has_value()) git.Add(std::string_view(fmt::format("blob {}", *size_) + '\0'));
@@ -287,14 +287,14 @@ void PartialFile::Run() {
   }
 }
 
-// After the bytes, and in one step: at no moment does a note stand there that promises too much.
+// The note is written after the bytes, and in one step, so that it never lists bytes that are not on the disk.
 Status PartialFile::SaveState(const ByteRanges& done) {
   if (identity_.empty()) return absl::OkStatus();
   if (fdatasync(fd_) != 0) return FileError(path_, "can't write", errno);
   const std::string text = EncodePartialState({.size = *size_, .identity = identity_, .done = done});
   const std::string fresh = StatePath(path_) + ".new";
   const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  // A note that does not fit on the disk costs only the time of a later run; the older one is still true.
+  // If a note does not fit on the disk, a later run only takes longer; the older note is still true.
   if (fd < 0) return absl::OkStatus();
   const bool written = WriteAll(fresh, fd, 0, text).ok() && fdatasync(fd) == 0;
   close(fd);

@@ -1,5 +1,5 @@
-// A file that is not whole yet: its bytes, a note beside it of what is there, and the hash of what is there without a
-// gap. What the note says survives the end of the process at any moment.
+// An incomplete file: its bytes, a note beside it that lists the present bytes, and the hash of the bytes before the
+// first gap. The note is true even if the process ends at any moment.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace gyre {
 
-// What a partial file is a part of. Ranges of two versions never mix.
+// The version of the file to which partial bytes belong. Ranges of two versions never mix.
 struct PartialState {
   uint64_t size = 0;
   std::string identity;  // one line: a hash or an ETag; "" = nobody knows, and nothing is kept
   ByteRanges done;
 };
 
-// The note's bytes, and back; nullopt: they are not a note that this program wrote.
+// The note's bytes, and back; nullopt: they are not a note of this program.
 std::string EncodePartialState(const PartialState& state);
 std::optional<PartialState> DecodePartialState(std::string_view text);
 
@@ -31,7 +31,7 @@ struct FileDigests {
   std::string sha256, git_sha1;  // lower-case hexadecimal; git_sha1 "" where the size was not known
 };
 
-// One thread calls it; another one within hashes, and writes the note. Holds a lock on the partial file, between
+// One thread calls it; an internal thread hashes and writes the note. Holds a lock on the partial file, between
 // processes.
 class PartialFile {
  public:
@@ -40,19 +40,19 @@ class PartialFile {
   static StatusOr<std::unique_ptr<PartialFile>> Open(const std::string& path, Duration save_every);
   ~PartialFile();  // writes the note; a file without any byte, or of which nobody knows what it is, goes
 
-  // Keeps what is there if it is a part of this file, else empties it; takes the space that the rest needs. Returns
-  // what is there. identity "" or size nullopt: nothing is kept, now or later. kResourceExhausted: the disk is too
-  // small.
+  // Keeps the present bytes if they belong to this file, else drops them; reserves space for the rest. Returns the
+  // bytes that it keeps. identity "" or size nullopt: nothing is kept, now or later. kResourceExhausted: the disk is
+  // too small.
   StatusOr<ByteRanges> Begin(std::optional<uint64_t> size, const std::string& identity);
   // kResourceExhausted: the disk is full.
   Status Write(uint64_t offset, std::string_view bytes);
-  // `done` is there: hashes go on, and the note is written soon. An error of the other thread, as Write's.
+  // The bytes of `done` are present: hashing goes on, and the note is written soon. Errors of the internal thread.
   Status Advance(const ByteRanges& done);
-  // All `size` bytes are there. Waits for the hashes at most until `until`; nullopt: they are not ready.
+  // Call it when all `size` bytes are present. Waits for the hashes until `until` at most; nullopt: they are not ready.
   StatusOr<std::optional<FileDigests>> Digests(uint64_t size, Deadline until);
-  // Gives the file its name. It is on the disk then. Nothing may follow.
+  // Renames the file to its final name, and syncs it. No call may follow.
   Status Commit();
-  // Removes the file and its note. Nothing may follow.
+  // Removes the file and its note. No call may follow.
   void Discard();
 
  private:

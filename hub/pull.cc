@@ -40,7 +40,7 @@ StatusOr<PullPlan> PlanRepo(const ModelReference& name, const PullOptions& optio
   return plan;
 }
 
-// A single file, or all parts of a split one.
+// Plans a single file, or all parts of a split one.
 StatusOr<PullPlan> PlanUrl(const ModelReference& name, const PullOptions& options) {
   const std::string file = FileOfUrl(name.url);
   const size_t at = name.url.find_first_of("?#");
@@ -62,7 +62,7 @@ StatusOr<PullPlan> PlanUrl(const ModelReference& name, const PullOptions& option
   return plan;
 }
 
-// One pull, file after file.
+// One pull, one file after the other.
 class Puller {
  public:
   Puller(const PullPlan& plan, Cache* cache, const PullOptions& options)
@@ -70,7 +70,7 @@ class Puller {
 
   StatusOr<CachedModel> Run() {
     GYRE_ASSIGN_OR_RETURN(model_, cache_.Begin(plan_.model));
-    // From here on nobody removes it.
+    // From here on nobody removes the model.
     GYRE_ASSIGN_OR_RETURN(const auto lock, cache_.Use(model_));
     if (options_.cache_limit > 0) GYRE_RETURN_IF_ERROR(MakeRoom());
     GYRE_RETURN_IF_ERROR(cache_.CheckSpace(model_));
@@ -99,7 +99,7 @@ class Puller {
     return absl::OkStatus();
   }
 
-  // Waits while another process downloads the same.
+  // Waits while another process downloads the same file.
   StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& blob, const std::string& path) {
     for (bool said = false;; said = true) {
       GYRE_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, cache_.LockBlob(blob));
@@ -112,7 +112,7 @@ class Puller {
 
   Status File(size_t i) {
     if (cache_.HasBlob(model_.files[i])) return absl::OkStatus();
-    // Another process may do it meanwhile, or tell the hash, by which the bytes are known from then on.
+    // Another process may download it meanwhile, or record the hash, which is then the name of the bytes.
     std::string blob;
     std::unique_ptr<FileLock> lock;
     while (BlobName(model_, model_.files[i]) != blob) {

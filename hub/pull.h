@@ -1,4 +1,4 @@
-// From a model's name to files of this machine: listing, choice, cache and download.
+// Pulls a model by its name to files of this machine: listing, choice, cache and download.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ struct PullOptions {
   std::function<void(const std::string&)> say;               // a line for the user; may be null
 };
 
-// What a pull would do.
+// The plan of a pull.
 struct PullPlan {
   CachedModel model;
   std::vector<std::string> urls;   // of model.files
@@ -35,8 +35,8 @@ struct PullPlan {
 // Asks the hub (or the URL's server), and changes nothing. Errors as HubClient::List, ChooseFiles, RemoteFile::Open.
 StatusOr<PullPlan> PlanPull(const ModelReference& name, const Cache& cache, const PullOptions& options);
 
-// Carries it out. Files that another process downloads at the same time are waited for. What an earlier pull left is
-// gone on with. Errors as Download and Cache; kCancelled: interrupted.
+// Carries out the plan. Waits for files that another process downloads at the same time, and continues unfinished
+// downloads. Errors as Download and Cache; kCancelled: interrupted.
 StatusOr<CachedModel> Pull(const PullPlan& plan, Cache* cache, const PullOptions& options);
 
 }  // namespace gyre

@@ -14,7 +14,7 @@ std::string Upper(std::string text) {
   return text;
 }
 
-// The publisher's own mixture of types has this in front.
+// The prefix of the publisher's own mixture of types.
 constexpr std::string_view kOwnMixture = "UD-";
 
 std::string WithoutPrefix(const std::string& quant) {
@@ -22,7 +22,7 @@ std::string WithoutPrefix(const std::string& quant) {
   return upper.rfind(kOwnMixture, 0) == 0 ? upper.substr(kOwnMixture.size()) : upper;
 }
 
-// Added to the digit: what scales, and better types for some layers, cost.
+// The bits that scales, and better types for some layers, add to the digit.
 double ExtraBits(const std::string& tail) {
   static const std::map<std::string, double> kExtra{
       {"", 0.5},      {"_0", 0.5},  {"_1", 1},      {"_K", 0.6},    {"_K_XS", 0.4}, {"_K_S", 0.55},
@@ -32,7 +32,7 @@ double ExtraBits(const std::string& tail) {
   return it == kExtra.end() ? -1 : it->second;
 }
 
-// Words of a file's name end at these. '_' too, but it also stands within a quantization's name.
+// Words of a file's name end at these characters. '_' ends words too, but it is also part of quantizations' names.
 bool EndsWord(char c) { return c == '-' || c == '.' || c == '/' || c == ' '; }
 
 std::string LastQuantIn(const std::string& text) {
@@ -41,7 +41,7 @@ std::string LastQuantIn(const std::string& text) {
     if (at > 0 && !EndsWord(text[at - 1]) && text[at - 1] != '_') continue;
     const size_t word_end = static_cast<size_t>(
         std::find_if(text.begin() + static_cast<std::ptrdiff_t>(at), text.end(), EndsWord) - text.begin());
-    // The longest name that ends at a '_' or at the word's end.
+    // The longest name that ends at a '_' or at the word's end is taken.
     for (size_t end = word_end; end != text.npos && end > at; end = text.rfind('_', end - 1)) {
       const std::string quant = Upper(text.substr(at, end - at));
       if (BitsOf(quant) == 0) continue;
@@ -84,7 +84,7 @@ size_t NearestQuant(const std::vector<std::string>& quants, const std::string& w
   for (size_t i = 0; i < quants.size(); ++i) {
     const double bits = BitsOf(quants[i]);
     if (bits == 0 || want == 0) continue;
-    // Half the bits are as far as twice the bits.
+    // On this scale half the bits are as far as twice the bits.
     const double distance = Upper(quants[i]) == Upper(wanted) ? -1 : std::abs(std::log(bits / want));
     const bool larger = best < quants.size() && distance == best_distance && bits > BitsOf(quants[best]);
     if (best < quants.size() && distance >= best_distance && !larger) continue;

@@ -7,21 +7,21 @@
 
 namespace gyre {
 
-// What is taken where no quantization is asked for.
+// The default quantization.
 inline constexpr char kDefaultQuant[] = "Q4_K_M";
 
-// The quantization that a file's path tells, in capitals: "a/Model-7B.q4_k_m.gguf" gives "Q4_K_M". The last one in the
+// The quantization in a file's path, in capitals: "a/Model-7B.q4_k_m.gguf" gives "Q4_K_M". The last one in the
 // file's name counts, else the last one in a folder's. "" = none.
 std::string QuantOf(const std::string& path);
 
-// About how many bits a weight takes; 0 = not a quantization's name.
+// The approximate number of bits of a weight; 0 = not a quantization's name.
 double BitsOf(const std::string& quant);
 
-// Whether both name the same quantization, whatever the case, and whatever prefix a publisher puts in front (UD-).
+// Whether both names are the same quantization, in upper or lower case, with or without a publisher's prefix (UD-).
 bool SameQuant(const std::string& a, const std::string& b);
 
-// The index of the one in `quants` that is nearest to `wanted` by bits, the larger of two as near; an equal name wins.
-// quants.size() where none of them has known bits.
+// The index of the one in `quants` that is nearest to `wanted` by bits; of two as near, the larger; an equal name wins.
+// quants.size() if none of them has known bits.
 size_t NearestQuant(const std::vector<std::string>& quants, const std::string& wanted);
 
 }  // namespace gyre

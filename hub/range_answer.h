@@ -1,4 +1,4 @@
-// Heads of answers that bring a part of a file.
+// Heads of answers that carry a part of a file.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace gyre {
 
-// "bytes 0-9/100" and "bytes */100". A part that is not told or that makes no sense is left out.
+// "bytes 0-9/100" and "bytes */100". A part that is missing or invalid is left out.
 struct ContentRange {
   std::optional<ByteRange> range;
   std::optional<uint64_t> total;
 };
 ContentRange ParseContentRange(const std::string& text);
 
-// A number of seconds, or `RateLimit: "api";r=0;t=55`; a date is not read. nullopt = not told.
+// A number of seconds, or `RateLimit: "api";r=0;t=55`; a date is not read. nullopt = none is given.
 std::optional<Duration> RetryAfter(const HttpHead& head);
 
 // A strong ETag; "" = none.

@@ -25,7 +25,7 @@ StatusOr<std::unique_ptr<RemoteFile>> RemoteFile::Open(const std::string& url, c
   return file;
 }
 
-// Blocks from `first` to `last`, both included, in one request.
+// Fetches blocks from `first` to `last`, both included, in one request.
 Status RemoteFile::FetchBlocks(uint64_t first, uint64_t last) {
   const ByteRange range{first * kBlock, (last + 1) * kBlock};
   GYRE_ASSIGN_OR_RETURN(
@@ -36,7 +36,7 @@ Status RemoteFile::FetchBlocks(uint64_t first, uint64_t last) {
   if (r.code == 416 && answer.total == 0u) return absl::OkStatus();
   const std::string where = FormatAddress(r.address);
   if (r.code == 200) {
-    // All of it, which is fine where that is little.
+    // The whole file came, which is fine if it is small.
     if (r.truncated || first != 0) return Unimplemented("{}: the server gives no parts of files", where);
     size_ = r.body.size();
   } else if (r.code != 206) {

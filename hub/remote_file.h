@@ -1,4 +1,4 @@
-// Parts of a remote file, without the rest.
+// Reads parts of a remote file without downloading the rest.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class RemoteFile {
   // `count` bytes from `offset`. kOutOfRange: they are not all in the file; kResourceExhausted: more than 256 MiB; else
   // as Open.
   StatusOr<std::string> Read(uint64_t offset, uint64_t count);
-  // Bytes that came over the network.
+  // The number of bytes that came over the network.
   uint64_t fetched() const { return fetched_; }
 
  private:

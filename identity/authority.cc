@@ -66,7 +66,7 @@ Status AddName(X509_NAME* name, const char* field, const std::string& value) {
   return OpenSslFailed("a name");
 }
 
-// Without its extensions and its signature.
+// Returns a certificate without extensions and signature.
 StatusOr<X509Ptr> BeginCertificate(EVP_PKEY* key, int days) {
   if (days < 1 || days > kMaxDays) return InvalidArgument("{} days, expected 1 to {}", days, kMaxDays);
   X509Ptr certificate(X509_new());
@@ -128,7 +128,7 @@ Status Authority::Init(const std::string& folder, const std::string& cluster, Ke
   X509* const c = certificate.get();
   GYRE_RETURN_IF_ERROR(AddName(X509_get_subject_name(c), "O", cluster));
   GYRE_RETURN_IF_ERROR(AddName(X509_get_subject_name(c), "CN", "Gyre CA of " + cluster));
-  // Two CAs of one cluster, while one is replaced, are told apart by it.
+  // It tells two CAs of one cluster apart while one is replaced.
   GYRE_RETURN_IF_ERROR(AddName(X509_get_subject_name(c), "serialNumber", SerialOf(c)));
   X509_set_issuer_name(c, X509_get_subject_name(c));
   GYRE_RETURN_IF_ERROR(AddExtension(c, c, NID_basic_constraints, "critical,CA:TRUE,pathlen:0"));
@@ -205,7 +205,7 @@ Status Authority::Note(const std::string& line) const {
   const std::string path = In(kIssuedFile);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) return Unavailable("{}: {}", path, std::strerror(errno));
-  // Behind a line that a crash cut.
+  // The new line begins after a line that a crash cut short.
   const off_t size = ::lseek(fd, 0, SEEK_END);
   char last = '\n';
   if (size > 0) [[maybe_unused]]
@@ -239,11 +239,11 @@ StatusOr<X509Ptr> Authority::SignLocked(EVP_PKEY* key, const CertificateTerms& t
   GYRE_ASSIGN_OR_RETURN(X509Ptr certificate, BeginCertificate(key, terms.days));
   X509* const c = certificate.get();
   X509* const ca = certificate_.get();
-  // No certificate outlives its CA's.
+  // No certificate outlives its CA's certificate.
   if (ASN1_TIME_compare(X509_get0_notAfter(c), X509_get0_notAfter(ca)) > 0) {
     X509_set1_notAfter(c, X509_get0_notAfter(ca));
   }
-  // For people; what counts is the URI.
+  // These names are for people; programs use the URI.
   GYRE_RETURN_IF_ERROR(AddName(X509_get_subject_name(c), "O", cluster_));
   GYRE_RETURN_IF_ERROR(AddName(X509_get_subject_name(c), "OU", std::string(RoleName(terms.role))));
   GYRE_RETURN_IF_ERROR(AddName(X509_get_subject_name(c), "CN", terms.name));
@@ -256,7 +256,7 @@ StatusOr<X509Ptr> Authority::SignLocked(EVP_PKEY* key, const CertificateTerms& t
   GYRE_RETURN_IF_ERROR(AddExtension(c, ca, NID_authority_key_identifier, "keyid"));
   GYRE_RETURN_IF_ERROR(AddExtension(c, ca, NID_subject_alt_name, "URI:" + FormatPrincipal(principal)));
   if (X509_sign(c, key_.get(), DigestFor(key_.get())) == 0) return OpenSslFailed("the CA's signature");
-  // The line first: what nobody knows of can't be revoked.
+  // The certificate is listed before it is given out: one that is not in the list can't be revoked.
   GYRE_ASSIGN_OR_RETURN(const int64_t ends, SecondsOf(X509_get0_notAfter(c)));
   GYRE_RETURN_IF_ERROR(Note(json::serialize(json::object{
       {"serial", SerialOf(c)}, {"role", std::string(RoleName(terms.role))}, {"name", terms.name}, {"ends", ends}})));
@@ -269,7 +269,7 @@ Status Authority::Issue(const CertificateTerms& terms, KeyType type, const std::
     return FailedPrecondition("{} has an identity already", out);
   }
   if (terms.renew && std::filesystem::exists(PathIn(out, kIdentityFile), ignored)) {
-    // Another name's folder would be lost.
+    // This keeps the folder of another name from being lost.
     GYRE_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(PathIn(out, kIdentityFile)));
     GYRE_ASSIGN_OR_RETURN(const std::vector<X509Ptr> there, ReadCertificates(text));
     GYRE_ASSIGN_OR_RETURN(const Principal owner, PrincipalOf(there.front().get()));
@@ -303,7 +303,7 @@ StatusOr<std::string> Authority::RevokedPem() const { return ReadSmallFile(Revok
 StatusOr<X509CrlPtr> Authority::MakeRevoked(const std::vector<std::string>& more) const {
   X509CrlPtr crl(X509_CRL_new());
   X509_CRL* const c = crl.get();
-  // The time, so that lists of two copies of a CA are told apart, and rising.
+  // The number is the time, so that lists of two copies of a CA differ, and rises.
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
   const auto now_ms = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count());
   uint64_t number = 0;

@@ -26,10 +26,10 @@ struct CertificateTerms {
   bool renew = false;  // the name may have a valid certificate already
 };
 
-// Any thread; calls of several processes for one folder take turns.
+// Any thread may call it; several processes take turns on one folder.
 class Authority {
  public:
-  // A new folder. kFailedPrecondition: there is a CA in it.
+  // Makes a new folder. kFailedPrecondition: there is a CA in it.
   static Status Init(const std::string& folder, const std::string& cluster, KeyType type, int days);
   // kNotFound, kInvalidArgument.
   static StatusOr<Authority> Open(const std::string& folder);
@@ -38,14 +38,14 @@ class Authority {
   const std::string& cluster() const { return cluster_; }
   std::string fingerprint() const { return FingerprintOf(certificate_.get()); }
   std::string certificate_pem() const { return ToPem(certificate_.get()); }
-  // kNotFound: nothing was revoked yet.
+  // kNotFound: no certificate was revoked yet.
   StatusOr<std::string> RevokedPem() const;
   std::string RevokedPath() const;
 
-  // A certificate for the owner of `key`. kFailedPrecondition: the name has one that is valid. kInvalidArgument: the
+  // Issues a certificate for the owner of `key`. kFailedPrecondition: the name has a valid one. kInvalidArgument: the
   // name.
   StatusOr<X509Ptr> Sign(EVP_PKEY* key, const CertificateTerms& terms);
-  // As Sign; `first` is called once it is sure that the name is free, and its error ends the call with nothing issued.
+  // Like Sign, but calls `first` once the name is known to be free; its error ends the call, and nothing is issued.
   template <typename First>
   StatusOr<X509Ptr> Sign(EVP_PKEY* key, const CertificateTerms& terms, const First& first) {
     GYRE_ASSIGN_OR_RETURN(const Lock lock, TakeLock());
@@ -53,9 +53,9 @@ class Authority {
     GYRE_RETURN_IF_ERROR(first());
     return SignLocked(key, terms);
   }
-  // A new key and its certificate as an identity's folder. kFailedPrecondition: one is there and it is not a renewal.
+  // Writes a new key and its certificate as an identity's folder. kFailedPrecondition: one is there, and no renewal.
   Status Issue(const CertificateTerms& terms, KeyType type, const std::string& out);
-  // All valid certificates of a name, of one role or of all: how many. kNotFound: there is none.
+  // Revokes all valid certificates of a name, of one role or of all; returns their number. kNotFound: there is none.
   StatusOr<int> Revoke(const std::string& name, std::optional<Role> role);
 
  private:

@@ -24,7 +24,7 @@ uint64_t NumberOf(const X509_CRL* crl) {
   return number != nullptr && ASN1_INTEGER_get_uint64(&out, number.get()) == 1 ? out : 0;
 }
 
-// Whether one of them signed it.
+// The certificate of the CA that signed the list, or null.
 X509* SignerOf(X509_CRL* crl, const std::vector<std::shared_ptr<X509>>& authorities) {
   for (const auto& authority : authorities) {
     if (X509_NAME_cmp(X509_CRL_get_issuer(crl), X509_get_subject_name(authority.get())) != 0) continue;
@@ -34,7 +34,7 @@ X509* SignerOf(X509_CRL* crl, const std::vector<std::shared_ptr<X509>>& authorit
   return nullptr;
 }
 
-// Whether one of them signed it and it serves for TLS now.
+// Checks that one of the CAs signed the certificate and that it is valid for TLS now.
 Status CheckIssued(X509* certificate, const std::vector<std::shared_ptr<X509>>& authorities) {
   const X509StorePtr store(X509_STORE_new());
   for (const auto& authority : authorities) X509_STORE_add_cert(store.get(), authority.get());
@@ -215,7 +215,7 @@ bool IdentityFolder::Refresh(bool now) {
   MutexLock refreshing(&refreshing_);
   const std::shared_ptr<const Identity> before = current();
   WarnOfEnd(*before);
-  // The stamp first: a file that changes meanwhile is read again the next time.
+  // The stamp is taken first, so that a file that changes meanwhile is read again the next time.
   std::string stamp = Stamp();
   if (!now && stamp == stamp_) return false;
   stamp_ = std::move(stamp);

@@ -51,12 +51,12 @@ class Identity {
   size_t revocations() const { return revoked_.size(); }  // certificates
   bool IsRevoked(const std::string& serial) const { return revoked_.count(serial) > 0; }
 
-  // Returns the owner of the certificate. Its signature and purpose are the handshake's to check. kFailedPrecondition:
-  // it is revoked, of another cluster, or has ended; kInvalidArgument: it is no certificate of ours.
+  // Returns the owner of the certificate. The handshake checks its signature and purpose. kFailedPrecondition: it is
+  // revoked, of another cluster, or has ended; kInvalidArgument: it is no certificate of ours.
   StatusOr<Principal> Check(X509* peer) const;
 
-  // The same identity that knows of these lists too. Its own certificate is not looked at, so that who is revoked is
-  // known whatever else is wrong. kInvalidArgument: a list is damaged, or no CA of this identity signed it.
+  // Returns the same identity with these lists added. Its own certificate is not checked, so that revocations are known
+  // whatever else is wrong. kInvalidArgument: a list is damaged, or no CA of this identity signed it.
   StatusOr<std::shared_ptr<const Identity>> WithRevoked(const std::vector<std::string>& lists,
                                                         const std::string& where) const;
 
@@ -86,7 +86,7 @@ class Identity {
   std::shared_ptr<SSL_CTX> client_, server_;
 };
 
-// An identity that follows its files. Thread-safe.
+// An identity that is read again when its files change. Thread-safe.
 class IdentityFolder {
  public:
   // `revoked`: a further list, as the CA's own; may be missing. kNotFound: a file can't be read. kInvalidArgument.
@@ -97,12 +97,12 @@ class IdentityFolder {
     return current_;
   }
   const std::string& folder() const { return folder_; }
-  // Reads files again that have changed, or all of them if `now`. What is wrong leaves the identity as it was and is
-  // logged, but lists of revoked certificates count in any case. True: it is another one now. Warns daily of a
+  // Reads files again that have changed, or all of them if `now`. An error leaves the identity as it was and is logged,
+  // but lists of revoked certificates count in any case. Returns true if the identity has changed. Warns daily of a
   // certificate with less than a third of its life left.
   bool Refresh(bool now = false);
-  // Lists of revoked certificates from the coordinator: kept, and written to the folder, if a CA of this identity
-  // signed them and they are newer. An error changes nothing.
+  // Takes lists of revoked certificates from the coordinator: keeps them and writes them to the folder, if a CA of this
+  // identity signed them and they are newer. An error changes nothing.
   Status TakeRevoked(const std::string& pem);
 
  private:

@@ -1,5 +1,5 @@
-// The words of a worker and a coordinator when the worker joins with a token: one message each way, inside
-// TLS, behind its length (u32, little-endian). docs/security.md.
+// Messages between a worker that joins with a token and the coordinator: one message each way, inside
+// TLS, after its length (u32, little-endian). docs/security.md.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace gyre {
 
-// With what a connection to the cluster port asks for this protocol; a handshake of TLS follows. As long as HTTP/2's.
+// The first bytes of a connection to the cluster port that uses this protocol. As long as HTTP/2's; TLS follows.
 inline constexpr std::string_view kJoinPreface = "GYRE JOIN 1 TLS\r\n\r\n\r\n\r\n\n";
 
 inline constexpr size_t kMaxJoinRequest = 8 << 10, kMaxJoinReply = 2 << 20;  // bytes behind the length
@@ -23,9 +23,9 @@ inline constexpr size_t kJoinLengthBytes = 4;
 // REQUIRES: the text has at least kJoinLengthBytes. kDataLoss: more than `most`.
 StatusOr<size_t> JoinLength(std::span<const std::byte> bytes, size_t most);
 
-// With its length.
+// The encoded message begins with its length.
 std::vector<std::byte> EncodeJoinRequest(const JoinRequest& request);
-// kDataLoss.
+// kDataLoss: the message is damaged.
 StatusOr<JoinRequest> DecodeJoinRequest(std::span<const std::byte> message);
 
 struct JoinReply {

@@ -50,7 +50,7 @@ StatusOr<Stored> Read(const std::filesystem::path& path) {
                 .ends = ends->get_int64()};
 }
 
-// Those that nobody can use any more.
+// Removes tokens that nobody can use any more.
 void DropOld(const std::filesystem::path& folder, int64_t now) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -133,7 +133,7 @@ StatusOr<X509Ptr> Redeem(Authority& authority, const JoinRequest& request, int64
     return FailedPrecondition("the token is for the name {0} only (--name {0})", stored->name);
   }
   if (!unused) {
-    // Whoever lost the answer may ask for it again: only the owner of the key can use the certificate.
+    // A worker that lost the answer may ask for it again: only the owner of the key can use the certificate.
     const StatusOr<std::string> pem = ReadSmallFile(given.string());
     StatusOr<std::vector<X509Ptr>> certificate = pem.ok() ? ReadCertificates(*pem) : pem.status();
     if (!certificate.ok() || EVP_PKEY_eq(X509_get0_pubkey(certificate->front().get()), key.get()) != 1) return wrong;

@@ -1,5 +1,5 @@
-// Tokens with which a worker gets its first certificate (docs/security.md). The CA's folder has the hash of each, and
-// the file system decides who of several uses it.
+// Tokens with which a worker gets its first certificate (docs/security.md). The CA's folder has the hash of each. If
+// several workers use one token at once, the file system decides which of them gets it.
 #pragma once
 
 #include <chrono>
@@ -23,18 +23,18 @@ StatusOr<JoinToken> ParseToken(const std::string& text);
 
 inline constexpr std::chrono::seconds kLongestToken = std::chrono::hours(24 * 30);
 
-// `name`: the only one that it is for; "" = any free one. kInvalidArgument: the name, or the time is not within
+// `name`: the only name that the token is for; "" = any free one. kInvalidArgument: the name, or the time is not within
 // kLongestToken.
 StatusOr<JoinToken> CreateToken(const Authority& authority, std::chrono::seconds valid, const std::string& name);
 
-// The question that goes with a token.
+// The request that is sent with a token.
 struct JoinRequest {
   std::string id, secret, name;
   std::string request;  // PKCS #10, DER
 };
-// The certificate, one for each token; the owner of its key may ask for it again. `now`: seconds since 1970.
-// kInvalidArgument: the request, or a token that is unknown, wrong, expired or used, which the message does not tell
-// apart; kFailedPrecondition: the name is taken or not the token's, which stays unused.
+// Issues the certificate, one for each token; the owner of its key may ask for it again. `now`: seconds since 1970.
+// kInvalidArgument: the request, or a token that is unknown, wrong, expired or used (the message does not say which);
+// kFailedPrecondition: the name is taken or not the token's; then the token stays unused.
 StatusOr<X509Ptr> Redeem(Authority& authority, const JoinRequest& request, int64_t now);
 
 }  // namespace gyre

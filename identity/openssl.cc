@@ -12,7 +12,7 @@
 namespace gyre {
 namespace {
 
-// Asking a terminal for a passphrase would stop a server.
+// OpenSSL must not ask a terminal for a passphrase, as that would stop a server.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 BioPtr ReadFrom(std::string_view text) {
@@ -25,7 +25,7 @@ std::string TextOf(BIO* bio) {
   return {data, static_cast<size_t>(size)};
 }
 
-// All of the kind that `read` reads, until the text ends.
+// Reads objects with `read` until the text ends.
 template <typename Ptr, typename Read>
 StatusOr<std::vector<Ptr>> ReadAll(std::string_view pem, const Read& read, const char* kind) {
   const BioPtr bio = ReadFrom(pem);

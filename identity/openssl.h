@@ -1,4 +1,4 @@
-// OpenSSL's objects with owners, and its words for errors. For identity/*.cc and whoever does TLS with OpenSSL.
+// Owners for OpenSSL's objects, and messages for its errors. For identity/*.cc and the code that does TLS with OpenSSL.
 #pragma once
 
 #include <openssl/evp.h>
@@ -36,7 +36,7 @@ using SslPtr = OpenSslOwner<SSL, SSL_free>;
 
 X509Ptr Share(X509* certificate);  // one more owner of it
 
-// The reason of this thread's first error since the last call, which is forgotten.
+// Returns the reason of this thread's first error since the last call, and clears it.
 std::string TakeOpenSslError();
 
 // All certificates of a PEM text, and nothing else. kInvalidArgument: there is none, or one is damaged.

@@ -1,4 +1,4 @@
-// Who a certificate's owner is: a role and a name in a cluster, as the URI gyre://CLUSTER/ROLE/NAME (docs/security.md).
+// The owner of a certificate: a role and a name in a cluster, as the URI gyre://CLUSTER/ROLE/NAME (docs/security.md).
 #pragma once
 
 #include <cstdint>

@@ -57,7 +57,7 @@ StatusOr<SslContextPtr> MakeTlsContext(TlsSide side, const char* protocol) {
   SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_num_tickets(c, 0);
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-  // Idle links cost no buffers, and a write that was cut short goes on with the rest.
+  // Idle links keep no buffers, and a write that was cut short continues with the rest.
   SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_max_cert_list(c, 16 << 10);
   if (side == TlsSide::kServer) {

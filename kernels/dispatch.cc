@@ -14,9 +14,7 @@
 #include "kernels/ref/ref_backend.h"
 
 namespace gyre {
-namespace {
-
-const cpu::IsaOps* OpsOf(Isa isa) {
+const cpu::IsaOps* cpu::OpsOf(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
     case Isa::kAvx2: return cpu::Avx2Ops();
@@ -33,6 +31,8 @@ const cpu::IsaOps* OpsOf(Isa isa) {
 #endif
   return nullptr;
 }
+
+namespace {
 
 // __builtin_cpu_supports also checks that the operating system saves the registers (XCR0).
 bool CpuHas(Isa isa) {
@@ -97,7 +97,7 @@ Isa DetectIsa() {
 }
 
 std::shared_ptr<Device> MakeCpuDevice(Isa isa, int threads, std::vector<int> cpus) {
-  const cpu::IsaOps* ops = OpsOf(isa);
+  const cpu::IsaOps* ops = cpu::OpsOf(isa);
   return std::make_shared<cpu::CpuDevice>(isa, [ops, threads, cpus = std::move(cpus)](std::shared_ptr<Device> device) {
     return ops != nullptr ? cpu::MakeCpuBackend(std::move(device), *ops, threads, cpus)
                           : MakeRefBackend(std::move(device));

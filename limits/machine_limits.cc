@@ -37,7 +37,7 @@ std::string DescribeMachine() {
 
 namespace {
 
-// Both functions sum four streams in different pages, as the decode kernels read.
+// Both functions sum four streams in different pages, as the kernels for decode do.
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) uint64_t ReadStreamsAvx2(const uint64_t* data, size_t words) {
   constexpr size_t kStreams = 4, kLine = 8;
@@ -92,7 +92,7 @@ double ReadBandwidth(int threads, size_t bytes, int passes) {
 #pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(static)
     for (int t = 0; t < threads; ++t) sum += ReadStreams(buffer.data() + static_cast<size_t>(t) * part, part);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    // Using the sum keeps the compiler from removing the reads.
+    // The sum is used so that the compiler can't remove the reads.
     if (sum > 0) best = std::max(best, static_cast<double>(part) * static_cast<double>(threads) * 8 / seconds);
   }
   EndTeamThreads();
@@ -102,7 +102,7 @@ double ReadBandwidth(int threads, size_t bytes, int passes) {
 #if defined(__x86_64__)
 namespace {
 
-// Loops over registers with ten accumulators. The empty asm hides from the compiler that the sums are not used.
+// These loops use only registers, with ten accumulators. The empty asm hides from the compiler that sums are not used.
 #define GYRE_STEP(V, STEP)      \
   {                             \
     auto& v = V;                \
@@ -174,7 +174,7 @@ double PeakOps(Isa isa, Unit unit, int threads) {
     loop = FloatAvx512;
     products = 10 * 16;
   }
-  // Several passes: the first one starts the threads while those of earlier work may still spin.
+  // There are several passes: the first one starts the threads while those of earlier work may still spin.
   double best = 0;
   for (int pass = 0; pass < 4; ++pass) {
     const auto start = std::chrono::steady_clock::now();

@@ -12,7 +12,7 @@ namespace gyre::bench {
 std::string DescribeMachine();
 
 // Bytes per second that `threads` threads read from memory, several streams each: the best of `passes` passes over a
-// buffer of so many bytes, which is to be far larger than the caches. Takes about a second with the defaults.
+// buffer of `bytes` bytes, which must be far larger than the caches. Takes about a second with the defaults.
 double ReadBandwidth(int threads, size_t bytes = size_t{512} << 20, int passes = 5);
 
 // The hardware that multiplies: f32 FMAs, int8 dots (dpbusd, or maddubs and madd), or bf16 tiles.

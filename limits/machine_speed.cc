@@ -22,14 +22,14 @@
 namespace gyre {
 namespace {
 
-// What the numbers hold for: this start of the machine, and these threads with this instruction set.
+// The key of the kept numbers: this start of the machine, the number of threads and the instruction set.
 std::string KeyOf(const MeasureOptions& options) {
   const StatusOr<std::string> boot = ReadSmallFile("/proc/sys/kernel/random/boot_id");
   if (!boot.ok()) return "";
   return fmt::format("{} {} {}", boot->substr(0, boot->find('\n')), IsaName(options.isa), options.threads);
 }
 
-// The disk that a file lies on, as its name in the kept numbers; "" = there is no such file.
+// The name, in the kept numbers, of the disk that a file lies on; "" = there is no such file.
 std::string DiskOf(const std::string& file) {
   struct stat found {};
   if (file.empty() || stat(file.c_str(), &found) != 0) return "";
@@ -71,13 +71,13 @@ struct Kept {
     std::string text;
     for (const std::string& line : others) text += line + "\n";
     for (const auto& [name, value] : values) text += fmt::format("{} {} {:.0f}\n", key, name, value);
-    // A folder that can't be written costs the next process half a second.
+    // If the folder can't be written, the next process only has to measure again, for half a second.
     ReplaceFile(path, text, 0644).IgnoreError();
   }
 };
 
-// Processes of one machine measure one after the other, as they would take the speed from each other, and those that
-// waited find the numbers.
+// Processes of one machine measure one after the other, as they would slow each other down. Those that waited then find
+// the numbers.
 class OneAtATime {
  public:
   explicit OneAtATime(const std::string& kept) {
@@ -85,7 +85,7 @@ class OneAtATime {
     const size_t slash = kept.rfind('/');
     if (slash != std::string::npos) MakeFolder(kept.substr(0, slash)).IgnoreError();
     fd_ = open((kept + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    // Who holds it for longer than a measurement takes is stopped, say: then two measure at once.
+    // A process that holds the lock for longer than a measurement takes may be stopped: then two measure at once.
     const Deadline patience = After(std::chrono::seconds(5));
     while (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && Clock::now() < patience) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -16,12 +16,12 @@ struct MeasureOptions {
   std::string kept;  // file with what was measured before; "" = it is always measured
 };
 
-// Uses all the threads for about 0.3 s, unless `kept` has this machine's numbers since its start. What can't be
-// measured is 0. Not while a stage of this process computes.
+// Uses all the threads for about 0.3 s, unless `kept` has this machine's numbers since its start. A speed that can't be
+// measured is 0. Do not call it while a stage of this process computes.
 MachineSpeed MeasureMachine(const MeasureOptions& options);
 
-// Bytes a second that come from the file's disk, past the page cache where the file system allows it: at most 64 MiB
-// and 0.2 s are read. 0 = it can't be read.
+// The speed in bytes per second at which the file's disk is read, past the page cache where the file system allows it:
+// at most 64 MiB and 0.2 s are read. 0 = it can't be read.
 double ReadRateOfDisk(const std::string& file);
 
 }  // namespace gyre

@@ -70,7 +70,7 @@ constexpr Architecture kArchitectures[] = {
      .expert_biases = true},
     {.name = "mistral3", .pairing = RopePairing::kInterleaved, .yarn_log_multiplier = true, .temperature = true},
     {.name = "smollm3", .pairing = RopePairing::kInterleaved, .no_rope_every = 4},
-    // OLMo 2, and OLMo 3, which has a window.
+    // This row is for OLMo 2, and for OLMo 3, which has a window.
     {.name = "olmo2",
      .pairing = RopePairing::kHalves,
      .qk_norm = QkNorm::kRow,
@@ -130,7 +130,7 @@ constexpr Architecture kArchitectures[] = {
      .one_part_layers = true},
 };
 
-// Keys that change the arithmetic where a family has them, and the values at which they do not.
+// Keys that change the arithmetic in some families, with the values that change nothing.
 constexpr std::pair<const char*, double> kNeutral[] = {
     {"attention.clamp_kqv", 0},
     {"attention.max_alibi_bias", 0},
@@ -153,7 +153,7 @@ constexpr std::pair<const char*, double> kNeutral[] = {
     {"nextn_predict_layers", 0},
 };
 
-// Values that change the arithmetic and that nothing above has read.
+// Refuses values that change the arithmetic and that no code above has read.
 Status RefuseUnknownValues(const Gguf& gguf, const Keys& keys, const Architecture& arch) {
   for (const auto& [key, neutral] : kNeutral) {
     if (keys.WasRead(key)) continue;
@@ -241,7 +241,7 @@ void ModelSpec::AssignKvGroups() {
   has_slots = false;
   window = 0;
   for (LayerSpec& layer : layers) {
-    // What a layer reads of an earlier one lies where that one has it.
+    // A layer that reads keys and values of an earlier layer belongs to the group of that layer.
     const AttentionSpec* a = layer.attention();
     const bool windowed = a != nullptr && a->window > 0;
     layer.kv_group = StateOf(layer, dim).floats() > 0 ? kSlotGroup : windowed ? kWindowGroup : kPageGroup;

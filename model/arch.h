@@ -1,4 +1,4 @@
-// From a file's metadata to a spec: the table of architectures, the only place that knows their names.
+// Makes a spec from a file's metadata, by the table of architectures, the only place that knows their names.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace gyre {
 
-// kUnimplemented: an architecture or a value that Gyre does not know (the message lists what it knows); kDataLoss:
-// missing or contradictory metadata. `context`: positions that are wanted, 0 = the file's.
+// kUnimplemented: an architecture or a value that Gyre does not know (the message lists the known ones); kDataLoss:
+// missing or contradictory metadata. `context`: the wanted number of positions, 0 = the file's.
 StatusOr<ModelSpec> SpecFromGguf(const Gguf& gguf, int context = 0);
 
 std::vector<std::string> KnownArchitectures();

@@ -1,4 +1,4 @@
-// A file's layers: the facts of their mixers and feed-forward blocks, from its metadata.
+// Reads a file's layers from its metadata: the facts of their mixers and feed-forward blocks.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -56,7 +56,7 @@ StatusOr<ExpertSpec> ReadExperts(const SpecSource& from, int ffn) {
   return e;
 }
 
-// True if one of them is there: the lookup then names the one that is missing.
+// Whether one of them exists: the lookup then names the missing one.
 bool HasAny(const Gguf& gguf, size_t layer, std::initializer_list<const char*> names) {
   return std::any_of(names.begin(), names.end(),
                      [&](const char* name) { return gguf.tensors().Has(fmt::format("blk.{}.{}", layer, name)); });
@@ -122,7 +122,7 @@ StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& s
   return a;
 }
 
-// What the attention of layers with a window has of its own, where a family's layers are of two kinds.
+// Reads the values of layers with a window that differ from the other layers' values.
 Status ReadWindowed(const SpecSource& from, AttentionSpec* a) {
   const Keys& keys = from.keys;
   if (from.arch.local_heads) {
@@ -175,7 +175,7 @@ Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec) {
   GYRE_ASSIGN_OR_RETURN(const int window, keys.Count("attention.sliding_window", 1 << 30));
   AttentionSpec windowed = global;
   windowed.window = window;
-  // A window that the file names holds in every layer, unless the family has a pattern.
+  // A window in the file holds for every layer, unless the family has a pattern.
   std::vector<int64_t> local(from.blocks, window > 0 ? 1 : 0);
   if (arch.global_every > 0 && !(arch.optional_window && window == 0)) {
     if (window == 0) return DataLoss("key {} is missing", keys.Name("attention.sliding_window"));

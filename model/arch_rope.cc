@@ -1,4 +1,4 @@
-// The rotation of queries and keys, from a file's metadata.
+// Reads the rotation of queries and keys from a file's metadata.
 #include <cmath>
 
 #include "model/architecture.h"
@@ -26,7 +26,7 @@ StatusOr<RopeScaling> ReadScaling(const SpecSource& from, int context) {
     GYRE_ASSIGN_OR_RETURN(const auto value, gguf.Float(keys.Name(key)));
     return value.value_or(fallback);
   };
-  // The older key says the same; converters write 0 for none. Where no type is said, a factor is linear.
+  // The older key has the same meaning; converters write 0 for none. If no type is given, a factor is linear.
   GYRE_ASSIGN_OR_RETURN(const double older, number("rope.scale_linear", 1));
   GYRE_ASSIGN_OR_RETURN(s.factor, number("rope.scaling.factor", older));
   if (s.factor == 0) s.factor = 1;

@@ -1,4 +1,4 @@
-// Families with latent attention or recurrent state, from a file's metadata.
+// Reads families with latent attention or recurrent state from a file's metadata.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace gyre {
 namespace {
 
-// A number that all layers have in common, or one for each; 0 is allowed.
+// One number for all layers, or one for each; 0 is allowed.
 StatusOr<std::vector<int64_t>> EachLayer(const SpecSource& from, const char* key, int64_t max) {
   return Required(from.gguf.Ints(from.keys.Name(key), from.blocks, 0, max), from.keys.Name(key));
 }
@@ -28,7 +28,7 @@ StatusOr<LatentAttentionSpec> ReadLatent(const SpecSource& from, int heads, int 
                     kept, keys.Name("attention.key_length_mla"), key, a.kv_rank, a.rope.dims, a.rope.dims);
   }
   a.key_dim = key - a.rope.dims;
-  // Where the file has a multiplier, all of a score grows by yarn, not only its rotated part.
+  // If the file has a multiplier, yarn scales the whole score, not only its rotated part.
   GYRE_ASSIGN_OR_RETURN(const double multiplier, keys.Number("rope.scaling.yarn_log_multiplier", 0));
   GYRE_ASSIGN_OR_RETURN(const double factor, keys.Number("rope.scaling.factor", 1));
   if (multiplier != 0) a.rope.magnitude = 1;
@@ -68,7 +68,7 @@ StatusOr<Mamba2Spec> ReadMamba2(const SpecSource& from) {
   return m;
 }
 
-// Experts of these families, as DeepSeek has them. Whether a choice has a bias is each layer's own.
+// The experts of these families work as DeepSeek's. Each layer may or may not have a bias on the choice.
 StatusOr<ExpertSpec> ReadChosen(const SpecSource& from, int ffn) {
   const Keys& keys = from.keys;
   const bool delta = from.arch.mixers == MixerFamily::kDeltaNet, latent = from.arch.mixers == MixerFamily::kLatent;

@@ -1,4 +1,4 @@
-// How the table of architectures becomes specs; for model/arch*.cc.
+// The types of the table of architectures, and the functions that make specs from it; for model/arch*.cc.
 #pragma once
 
 #include <cmath>
@@ -19,12 +19,12 @@ namespace gyre {
 inline constexpr int64_t kMaxDim = 1 << 20;
 inline constexpr int64_t kMaxLayers = 4096;
 
-// What stands in place of attention, in some layers or all (arch_state.cc).
+// The mixer that replaces attention, in some layers or all (arch_state.cc).
 enum class MixerFamily : uint8_t { kAttention, kLatent, kDeltaNet, kMamba2, kShortConvolution };
 
 enum class Bias : uint8_t { kNone, kOptional, kRequired };
 
-// One architecture: what its metadata does not say.
+// The facts of one architecture that its metadata does not contain.
 struct Architecture {
   const char* name;
   RopePairing pairing;
@@ -76,12 +76,12 @@ StatusOr<T> Required(StatusOr<std::optional<T>> value, const std::string& key) {
   return **value;
 }
 
-// Reads keys that begin with "<architecture>.", and remembers which ones: of the others some must have values that
+// Reads keys that begin with "<architecture>.", and remembers which ones: some of the others must have values that
 // change nothing.
 class Keys {
  public:
   Keys(const Gguf& gguf, std::string arch) : gguf_(gguf), arch_(std::move(arch)) {}
-  // The key's full name; it counts as read.
+  // Returns the key's full name and counts it as read.
   std::string Name(const char* key) const {
     read_.insert(key);
     return arch_ + "." + key;
@@ -96,7 +96,7 @@ class Keys {
     GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Int(Name(key), 1, max));
     return v ? static_cast<int>(*v) : fallback;
   }
-  // 0 where the key is not there.
+  // Returns 0 if the key is missing.
   StatusOr<int> Count(const char* key, int64_t max) const {
     GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Int(Name(key), 0, max));
     return static_cast<int>(v.value_or(0));
@@ -112,7 +112,7 @@ class Keys {
       return DataLoss("key {} is {}, expected a positive number", Name(key), value);
     return value;
   }
-  // A finite number; `fallback` where the key is not there.
+  // Returns a finite number; `fallback` if the key is missing.
   StatusOr<double> Number(const char* key, double fallback) const {
     GYRE_ASSIGN_OR_RETURN(const auto v, gguf_.Float(Name(key)));
     if (v && !std::isfinite(*v)) return DataLoss("key {} is {}, expected a finite number", Name(key), *v);
@@ -126,7 +126,7 @@ class Keys {
   mutable std::unordered_set<std::string> read_;
 };
 
-// What is read from: a file, its family, and the wishes of who opens it.
+// The input for a spec: a file, its family, and the caller's options.
 struct SpecSource {
   const Gguf& gguf;
   const Keys& keys;
@@ -138,14 +138,14 @@ struct SpecSource {
 // The rotation of layers without a window (arch_rope.cc). `trained`: the file's context.
 StatusOr<RopeSpec> ReadRope(const SpecSource& from, int head_dim, int trained);
 
-// What the attention of all layers without a window has in common (arch_layers.cc).
+// The attention facts that all layers without a window have in common (arch_layers.cc).
 StatusOr<AttentionSpec> ReadAttention(const SpecSource& from, const ModelSpec& spec, size_t layers, int heads);
 Status CheckHeads(size_t layer, const AttentionSpec& a);
 
 // ReadLayers of families whose mixers are not all attention (arch_state.cc).
 Status ReadOtherLayers(const SpecSource& from, size_t layers, ModelSpec* spec);
 
-// Appends `layers` layers to spec->layers, whose other fields are read already, and sets final_norm_eps
+// Appends `layers` layers to spec->layers and sets final_norm_eps. The other fields of the spec are already set
 // (arch_layers.cc).
 Status ReadLayers(const SpecSource& from, size_t layers, ModelSpec* spec);
 

@@ -18,7 +18,7 @@ using PieceMap = absl::flat_hash_map<absl::string_view, TokenId>;
 
 absl::string_view Key(std::string_view text) { return {text.data(), text.size()}; }
 
-// Normal pieces by their bytes; the first of equal ones counts.
+// Maps bytes to normal pieces; of equal ones the first counts.
 PieceMap MapPieces(const Vocabulary& v) {
   PieceMap ids;
   ids.reserve(v.size());
@@ -34,7 +34,7 @@ TokenId Find(const PieceMap& ids, std::string_view piece) {
   return it == ids.end() ? -1 : it->second;
 }
 
-// Byte -> code point: printable Latin-1 stays, the others follow from U+0100.
+// Maps bytes to code points: printable Latin-1 stays, the others follow from U+0100.
 const std::array<char32_t, 256>& ByteCharacters() {
   static const std::array<char32_t, 256> table = [] {
     std::array<char32_t, 256> t{};

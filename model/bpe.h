@@ -1,5 +1,5 @@
-// Byte-level BPE: text is cut by the family's expression, its bytes are merged by rank.
-// Source: Radford et al. 2019 (GPT-2), and the way its bytes are spelled in vocabulary files.
+// Byte-level BPE: text is split by the family's expression, and its bytes are merged by rank.
+// Source: Radford et al. 2019 (GPT-2), and the spelling of its bytes in vocabulary files.
 #pragma once
 
 #include <memory>
@@ -17,11 +17,11 @@ struct BpeMerge {
   TokenId left = -1, right = -1, merged = -1;
 };
 
-// Normal pieces of the vocabulary are bytes as they are; merges best first. kDataLoss: ids outside the vocabulary;
-// kInvalidArgument: an expression that is not one.
+// Normal pieces of the vocabulary are raw bytes; the best merge comes first. kDataLoss: ids outside the vocabulary;
+// kInvalidArgument: an invalid expression.
 StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(Vocabulary vocabulary, const std::vector<BpeMerge>& merges,
                                                       const PreTokenizer& pre);
-// tokenizer.ggml.* with model "gpt2".
+// Reads tokenizer.ggml.* with model "gpt2".
 StatusOr<std::unique_ptr<Tokenizer>> BpeFromGguf(const Gguf& gguf);
 
 // The merges of a vocabulary whose ids are the ranks: every cut of a piece into two pieces, in the order of the pieces.

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxReplacement = 256;  // Unicode's longest replacement takes 33
 constexpr size_t kMaxKey = 64;           // a damaged array with a cycle would walk the whole text from every place
 
-// A unit of the array: a node's label with where its children lie, or, behind a node that ends a string, a value.
+// A unit of the array: a node's label and the place of its children or, after a node that ends a string, a value.
 bool HasValue(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000FF; }
 uint32_t Offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); }

@@ -1,4 +1,4 @@
-// SentencePiece's compiled normalization: a double-array trie from strings to what stands for them.
+// SentencePiece's compiled normalization: a double-array trie from strings to their replacements.
 // Source: the "precompiled_charsmap" of its .model files (a size, the units of a Darts-clone array, texts that end in
 // NUL); Aoe 1989 for double arrays.
 #pragma once
@@ -19,12 +19,12 @@ class Charsmap {
   // that changes nothing.
   static StatusOr<Charsmap> Parse(std::string_view bytes);
 
-  // `text` with the longest string of the map that begins at each place replaced, left to right. Bytes that are no
-  // UTF-8 stay. Strings longer than 64 bytes are not looked for.
+  // `text` with the longest string of the map that begins at each place replaced, left to right. Bytes that are not
+  // UTF-8 stay. Strings longer than 64 bytes are not searched for.
   std::string Apply(std::string_view text) const;
 
   bool empty() const { return units_.empty(); }
-  // As Parse takes it.
+  // The bytes in the form that Parse takes.
   std::string Bytes() const;
 
  private:

@@ -26,7 +26,7 @@ constexpr Format kFormats[] = {
      "{{ bos_token }}{% for m in messages %}"
      "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' + m.content | trim + '<|eot_id|>' }}{% endfor %}"
      "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"},
-    // A system message has no turn of its own: it begins the first user's.
+    // A system message has no turn of its own: it is the beginning of the first user message.
     {"gemma", "<start_of_turn>",
      "{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}"
      "{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}{% else %}"
@@ -55,7 +55,7 @@ bool IsToken(const Tokenizer& t, std::string_view text) {
   return ids.size() == 1 && t.Text(ids[0]) == text;
 }
 
-// Marks control tokens that messages spell: the guard goes behind the first character of each, in every string of a
+// Marks control tokens that messages spell: the guard is put after the first character of each, in every string of a
 // value, so that the tokenizer does not recognise it.
 class Guard {
  public:
@@ -169,7 +169,7 @@ StatusOr<std::vector<TokenId>> ChatTemplate::Encode(const Conversation& c, const
   GYRE_ASSIGN_OR_RETURN(const std::string text, Render(guarded));
   std::vector<TokenId> ids =
       tokenizer.Encode(text, {.add_special = false, .parse_special = true, .guard = guard.sign()});
-  // Templates write the begin token or leave it to the tokenizer.
+  // Some templates write the begin token, others leave it to the tokenizer.
   if (tokenizer.add_bos() && (ids.empty() || ids[0] != tokenizer.bos())) ids.insert(ids.begin(), tokenizer.bos());
   return ids;
 }

@@ -25,7 +25,7 @@ struct Conversation {
   boost::json::object extra;  // further variables of the template, such as enable_thinking
 };
 
-// A conversation, ready to be continued.
+// The ids of a conversation that the model continues.
 struct ChatPrompt {
   std::vector<TokenId> ids, stop_ids;  // stop_ids: end tokens that the tokenizer itself does not know as such
   std::string format;                  // "model", or the built-in template that was taken
@@ -40,19 +40,19 @@ class ChatTemplate {
   // kInvalidArgument: not a template. bos, eos: the texts of these tokens.
   static StatusOr<ChatTemplate> Parse(std::string_view source, std::string bos, std::string eos);
   // `format` names a built-in template. "" takes the model's own template; if that is missing or can't be read, the
-  // built-in one whose marker stands in the model's template or vocabulary. kFailedPrecondition: the model has no
+  // built-in one whose marker is in the model's template or vocabulary. kFailedPrecondition: the model has no
   // tokenizer; kInvalidArgument: no such format.
   static StatusOr<ChatTemplate> ForModel(const Model& model, const std::string& format = "");
   static const std::vector<std::string>& BuiltIn();  // names
 
   // "model", or the built-in one's name.
   const std::string& name() const { return name_; }
-  // kInvalidArgument: the template refuses the conversation, in its words.
+  // kInvalidArgument: the template refuses the conversation; the message has its words.
   StatusOr<std::string> Render(const Conversation& conversation, const std::tm* now = nullptr) const;
   // Control tokens that the template writes become their ids. Text in a message that spells one stays text.
   // Errors as Render.
   StatusOr<std::vector<TokenId>> Encode(const Conversation& conversation, const Tokenizer& tokenizer) const;
-  // The control token that the template puts behind a reply, beside the tokenizer's own ends; -1: none.
+  // The control token that the template puts after a reply, beside the tokenizer's own ends; -1: none.
   TokenId EndOfTurn(const Tokenizer& tokenizer) const;
 
  private:

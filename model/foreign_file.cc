@@ -12,7 +12,7 @@ constexpr size_t kLooked = 4096;
 
 bool BeginsWith(std::string_view text, std::string_view what) { return text.substr(0, what.size()) == what; }
 
-// The same for ASCII letters of either case; `what` is in lower case.
+// Like BeginsWith, for ASCII letters of either case; `what` is in lower case.
 bool BeginsWithWord(std::string_view text, std::string_view what) {
   return text.size() >= what.size() && std::equal(what.begin(), what.end(), text.begin(), [](char w, char t) {
            return w == (t >= 'A' && t <= 'Z' ? t - 'A' + 'a' : t);
@@ -52,7 +52,7 @@ constexpr Magic kMagics[] = {
     {"\x89HDF"sv, "looks like an HDF5 file; expected GGUF, or a folder of safetensors"},
 };
 
-// Eight bytes of length, then JSON.
+// The file begins with eight bytes of length, then JSON.
 bool IsSafetensors(std::string_view head) {
   return head.size() > 9 && head[8] == '{' && head[7] == '\0' && head[6] == '\0' && head[5] == '\0' &&
          IsText(head.substr(8, 64));

@@ -1,4 +1,4 @@
-// Files that are given as a model and are something else.
+// Descriptions of files of other kinds that are given as a model.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace gyre {
 
-// A sentence about what the file looks like and what to do, as "looks like an HTML page, not a model file: download it
-// again"; "" where nothing is recognised. Ask only about bytes that are no model: a few kinds begin as a llama2.c file
-// may.
+// A sentence about the apparent kind of the file and what to do, as "looks like an HTML page, not a model file:
+// download it again"; "" if no kind is recognised. Call it only for bytes that are no model: a few kinds begin as a
+// llama2.c file may.
 std::string DescribeForeignFile(std::span<const std::byte> file);
 
 }  // namespace gyre

@@ -47,19 +47,19 @@ T Read(std::span<const std::byte> bytes, size_t at = 0) {
   return value;
 }
 
-// Reads forward; its errors name the offset.
+// A reader of bytes in order; its errors name the offset.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
   size_t at() const { return at_; }
   size_t left() const { return bytes_.size() - at_; }
-  // Whether so many bytes are left.
+  // Whether enough bytes are left for `count` elements of `each` bytes.
   bool Holds(uint64_t count, uint64_t each) {
     if (count <= left() / each) return true;
     short_of_bytes_ = true;
     return false;
   }
-  // It did not once.
+  // Whether Holds has ever returned false.
   bool short_of_bytes() const { return short_of_bytes_; }
 
   template <typename T>
@@ -183,7 +183,7 @@ StatusOr<PendingTensor> ReadTensor(Reader& in, const std::string& tensor_name) {
   return t;
 }
 
-// Two tensors that share bytes show that the table is damaged.
+// If two tensors share bytes, the table is damaged.
 Status CheckOverlap(const TensorTable& table) {
   using Entry = std::pair<const std::string, TensorView>;
   std::vector<const Entry*> order;
@@ -226,14 +226,14 @@ const char* GgufTypeName(GgufType type) {
   return static_cast<uint32_t>(type) <= 12 ? kNames[static_cast<uint32_t>(type)] : "unknown";
 }
 
-// What stands before the tensors' data.
+// The part of the file before the tensors' data.
 class Gguf::Header {
  public:
-  // file_bytes: of the whole file, of which `in` may read the beginning.
+  // file_bytes: the size of the whole file; `in` may read only its beginning.
   static StatusOr<Header> Read(Reader& in, std::span<const std::byte> beginning, uint64_t file_bytes);
 
   Gguf gguf;  // without tensors
-  // A deque, as a vector's one allocation could become larger than the file.
+  // A deque, because a vector's single allocation could become larger than the file.
   std::deque<std::pair<std::string, PendingTensor>> pending;
   uint64_t align = 32;
 };

@@ -1,4 +1,4 @@
-// GGUF v2 and v3, read from bytes that nobody vouches for. Source: the GGUF specification of the ggml project.
+// A reader of GGUF v2 and v3 for untrusted bytes. Source: the GGUF specification of the ggml project.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class GgufType : uint32_t {
 };
 const char* GgufTypeName(GgufType type);
 
-// One metadata value. Views into the file; arrays are walked, never copied whole.
+// One metadata value. Its views point into the file; arrays are walked, never copied as a whole.
 struct GgufValue {
   GgufType type = GgufType::kU8;
   GgufType element = GgufType::kU8;  // of an array; never an array itself
@@ -41,30 +41,30 @@ struct GgufValue {
 
 class Gguf {
  public:
-  // kDataLoss with offset or name, what was found and what was expected. Views point into `file`.
+  // kDataLoss names the offset or key, the value and the expected one. Views point into `file`.
   static StatusOr<Gguf> Parse(std::span<const std::byte> file);
-  // Bytes of the header of a file that begins so, up to where the tensors' data begins; nullopt: the beginning is too
-  // short to tell. file_bytes: of the whole file. Errors as Parse.
+  // The size of the header, up to the tensors' data, of a file that begins with these bytes; nullopt: they are too few
+  // to tell. file_bytes: the size of the whole file. Errors as Parse.
   static StatusOr<std::optional<size_t>> HeaderBytes(std::span<const std::byte> beginning, uint64_t file_bytes);
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const TensorTable& tensors() const { return tensors_; }
   uint32_t version() const { return version_; }
-  // From elsewhere: what the values and tensors point into outlives it.
+  // Made of parts from elsewhere: the memory to which values and tensors point must outlive it.
   static Gguf FromParts(std::map<std::string, GgufValue, std::less<>> metadata, TensorTable tensors);
-  // Takes over the tensors of a further part of a split file. kDataLoss: a name that is there already.
+  // Adds the tensors of a further part of a split file. kDataLoss: a name exists already.
   Status AddTensors(const Gguf& part);
-  // Where the tensors' data begins: all before it is header.
+  // The place where the tensors' data begins: everything before it is the header.
   size_t data_offset() const { return data_offset_; }
 
   bool Has(std::string_view key) const { return metadata_.find(key) != metadata_.end(); }
-  // nullopt: not there. kDataLoss: there with another type, or out of range.
+  // nullopt: there is no such key. kDataLoss: it has another type, or is out of range.
   StatusOr<std::optional<int64_t>> Int(std::string_view key, int64_t min, int64_t max) const;
   StatusOr<std::optional<double>> Float(std::string_view key) const;
   StatusOr<std::optional<bool>> Bool(std::string_view key) const;
   StatusOr<std::optional<std::string>> String(std::string_view key) const;
-  // Integers (bools count as 0 and 1), from an array or, the same for all, a single number. kDataLoss unless `n` of
-  // them.
+  // Integers (bools count as 0 and 1), from an array or, the same for all, a single number. kDataLoss unless there are
+  // `n` of them.
   StatusOr<std::optional<std::vector<int64_t>>> Ints(std::string_view key, size_t n, int64_t min, int64_t max) const;
   // The array under a key, or nullptr; kDataLoss: no array of that element type.
   StatusOr<const GgufValue*> Array(std::string_view key, GgufType element) const;

@@ -1,4 +1,4 @@
-// Writes GGUF v3.
+// A writer of GGUF v3.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// First all metadata, then all tensors' names, then Begin, then each tensor's bytes in that order, then Finish. The
+// Call order: all metadata, all tensors' names, Begin, each tensor's bytes in that order, Finish. The
 // file is a NewFile: an unfinished one is removed.
 class GgufWriter {
  public:
@@ -26,7 +26,7 @@ class GgufWriter {
   void Add(std::string_view key, std::string_view value);
   void AddTensor(std::string_view name, DType type, const std::vector<uint64_t>& dims);
 
-  // kUnavailable: the system's reason, a full disk say.
+  // kUnavailable: the system's reason, such as a full disk.
   Status Begin();
   Status Write(std::span<const std::byte> bytes);  // of one tensor; several calls may make it up
   Status Finish();

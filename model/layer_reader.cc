@@ -24,7 +24,7 @@ class LayerReader {
   StatusOr<LayerWeights> Read() {
     if (const ExpertSpec* e = l_.experts()) w_.experts.resize(Unsigned(e->count));
     for (size_t i = 0; i < rows_.size();) {
-      // Neighbours that one tensor may hold are read together.
+      // Neighbouring rows that one tensor may hold are read together.
       size_t end = i + 1;
       while (end < rows_.size() && !rows_[i].fused.empty() && rows_[end].fused == rows_[i].fused) ++end;
       GYRE_RETURN_IF_ERROR(Group({rows_.data() + i, end - i}));
@@ -57,7 +57,7 @@ class LayerReader {
     for (const TensorRow& row : rows) GYRE_RETURN_IF_ERROR(One(row));
     return absl::OkStatus();
   }
-  // Where neither the parts nor the whole are there, a group counts as fused if no part is.
+  // If neither all parts nor the whole tensor exist, a group counts as fused if no part exists.
   bool IsFused(std::span<const TensorRow> rows) const {
     uint64_t n = 0;
     bool some = false;
@@ -83,7 +83,7 @@ class LayerReader {
     return slot == Slot::kExpertGate ? w.gate : slot == Slot::kExpertUp ? w.up : w.down;
   }
 
-  // Several matrices in one tensor, the rows of one after those of the other; of experts, expert by expert.
+  // Reads several matrices from one tensor, with the rows in succession; of experts, one expert after the other.
   Status Fused(std::span<const TensorRow> rows) {
     uint64_t n = 0;
     for (const TensorRow& row : rows) n += row.dims[1];

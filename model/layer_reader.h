@@ -1,4 +1,4 @@
-// A layer's weights, found among a file's tensors by GGUF's names.
+// Finds a layer's weights among a file's tensors, by GGUF's names.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@
 namespace gyre {
 
 // kInvalidArgument: there is no such layer; kDataLoss: a tensor is missing or has another shape. `used`, unless null,
-// collects the names that were looked up. Views point into what the tensors do.
+// collects the names that were looked up. Views point to the tensors' memory.
 StatusOr<LayerWeights> ReadLayer(const TensorTable& tensors, const ModelSpec& spec, int layer,
                                  std::unordered_set<std::string>* used);
 
-// Every tensor that the spec names is there and right, and no other is: one that nothing reads would be a part of the
-// model silently left out.
+// Checks that every tensor of the spec is there and right, and no other is: a tensor that no code reads would be a part
+// of the model that is silently left out.
 Status CheckTensors(const TensorTable& tensors, const ModelSpec& spec);
 
 StatusOr<WeightView> ReadEmbedding(const TensorTable& tensors, const ModelSpec& spec);
-// Each token's part of the side inputs [vocab][side_width]. REQUIRES: the spec has some.
+// Each token's part of the side inputs [vocab][side_width]. REQUIRES: the spec has side inputs.
 StatusOr<WeightView> ReadSideTokens(const TensorTable& tensors, const ModelSpec& spec);
 StatusOr<HeadWeights> ReadHead(const TensorTable& tensors, const ModelSpec& spec);
 

@@ -75,7 +75,7 @@ class Table {
     Heads("attn_v_b.weight", Slot::kValueHeads, heads, Unsigned(a.value_dim), rank);
     Matrix("attn_output.weight", Slot::kO, dim_, heads * Unsigned(a.value_dim), CutAxis::kInputs);
   }
-  // A vector of several dimensions, the file's: the fastest first.
+  // A vector of several dimensions, in the file's order: the fastest first.
   void Shaped(std::string name, Slot slot, std::vector<uint64_t> dims) {
     Vector(std::move(name), slot, 0);
     rows_.back().dims = std::move(dims);
@@ -123,7 +123,7 @@ class Table {
 
   void Add(const DenseSpec& f) {
     const uint64_t width = Unsigned(f.width);
-    // Where both are in one tensor, its name is that of the second.
+    // If both are in one tensor, it has the name of the second.
     if (f.gated) Matrix("ffn_gate.weight", Slot::kGate, width, dim_, CutAxis::kOutputs, "ffn_up.weight");
     Matrix("ffn_up.weight", Slot::kUp, width, dim_, CutAxis::kOutputs, f.gated ? "ffn_up.weight" : "");
     Matrix("ffn_down.weight", Slot::kDown, dim_, width, CutAxis::kInputs);

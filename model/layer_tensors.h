@@ -1,4 +1,4 @@
-// The tensors of a layer, as its spec's facts ask for them: one table, from which loading, checks and sizes read.
+// The tensors of a layer by its spec's facts: one table, which loading, checks and sizes use.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace gyre {
 
-// What a tensor is to the forward pass. A slot holds a vector or a matrix, always the same one of the two.
+// The role of a tensor in the forward pass. A slot is always a vector or always a matrix.
 enum class Slot : uint8_t {
-  // Norms [dim]: of what goes into mixer and feed-forward block, and of what comes out.
+  // Norms [dim] of the inputs of mixer and feed-forward block, and of their outputs.
   kMixerNorm,
   kMixerPostNorm,
   kFfnNorm,
@@ -28,8 +28,8 @@ enum class Slot : uint8_t {
   kQNorm,
   kKNorm,
   kSinks,  // [heads]
-  // Latent attention: what queries come from (Slot::kQ is then of its rows), and the norm of it; what is kept of a
-  // position, and the norm of it; the elements of the key that all heads share; each head's keys and values.
+  // Latent attention: the input of queries (then the rows of Slot::kQ come from it), and its norm; the latent that is
+  // kept of a position, and its norm; the elements of the key that all heads share; each head's keys and values.
   kQueryLatent,
   kQueryLatentNorm,
   kLatent,
@@ -103,7 +103,7 @@ struct TensorRow {
   std::vector<uint64_t> dims;  // the file's: the fastest first. An expert's own, without their number
   CutAxis cut = CutAxis::kWhole;
   uint64_t heads = 1;  // of kHeads
-  // Where all layers share a tensor without "blk.3.": which of so many equal parts, by rows, is this layer's.
+  // If all layers share a tensor without "blk.3.": the part of the rows, of so many equal ones, that is this layer's.
   int part = 0, parts = 0;  // 0 parts: the layer's own tensor
   std::string fused;        // the tensor that may hold its rows and those of the neighbours in this table; "" = none
 };

@@ -17,7 +17,7 @@ struct Config {
   int32_t dim, hidden, layers, heads, kv_heads, vocab, seq_len;
 };
 
-// One tensor of the file; a layer's tensor is stored for all layers, one after the other.
+// One tensor of the file; a per-layer tensor is stored for all layers, one after the other.
 struct Slot {
   const char* name;  // {} = the layer
   uint64_t n, k;     // k = 0: a vector of n

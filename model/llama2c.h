@@ -1,4 +1,4 @@
-// The .bin files of llama2.c and LEAP: v0 (f32, no magic), v1 (f32), v2 (int8 groups); and tokenizer.bin.
+// Readers of the .bin files of llama2.c and LEAP: v0 (f32, no magic), v1 (f32), v2 (int8 groups); and tokenizer.bin.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct Llama2cFile {
   TensorTable tensors;  // GGUF's names; v2: int8 with scales
 };
 
-// kDataLoss with the field or the offset, what was found and what was expected. Views point into `file`.
+// kDataLoss names the field or the offset, the value and the expected one. Views point into `file`.
 StatusOr<Llama2cFile> ParseLlama2c(std::span<const std::byte> file, const OpenOptions& options);
 
 }  // namespace gyre

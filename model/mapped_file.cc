@@ -32,7 +32,7 @@ struct Descriptor {
 }  // namespace
 
 StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: a pipe without a writer must not hang the open; regular files ignore it.
+  // O_NONBLOCK: opening a pipe without a writer must not hang; regular files ignore the flag.
   Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) return SystemError(path, "open", errno);
   struct stat info {};
@@ -64,7 +64,7 @@ void HintRead(std::span<const std::byte> range, ReadHint hint) {
 
 void MappedFile::Drop(std::span<const std::byte> range) const {
   if (range.data() < bytes_.data() || range.data() + range.size() > bytes_.data() + bytes_.size()) return;
-  // A read maps all of a folio of the page cache, which has up to 2 MiB and begins at a multiple of its size in the
+  // A read maps a whole folio of the page cache, which has up to 2 MiB and begins at a multiple of its size in the
   // file.
   constexpr size_t kFolio = size_t{2} << 20;
   const auto first = static_cast<size_t>(range.data() - bytes_.data());

@@ -10,8 +10,8 @@
 
 namespace gyre {
 
-// Immutable; the bytes live as long as the object. A file that another process truncates while it is mapped cannot be
-// guarded against: CheckSize finds it only between reads.
+// Immutable; the bytes live as long as the object. If another process truncates the file while it is mapped, nothing
+// protects a read: CheckSize finds it only between reads.
 class MappedFile {
  public:
   // Errors: kNotFound (no such file), kInvalidArgument (a folder, an empty file), kUnavailable (the system refuses);
@@ -23,12 +23,12 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Does `path`, by whatever name or link, lead to this very file?
+  // Whether `path`, by whatever name or link, leads to this very file.
   bool SameAs(const std::string& path) const;
-  // This range, and what the system maps around it, takes no memory of this process until it is read again. Ranges
-  // elsewhere are ignored.
+  // Frees the memory that this range, and the pages that the system maps around it, takes in this process, until it is
+  // read again. Ranges outside the mapping are ignored.
   void Drop(std::span<const std::byte> range) const;
-  // kDataLoss where the file no longer has the size that was mapped.
+  // kDataLoss if the file no longer has the size that was mapped.
   Status CheckSize() const;
 
  private:
@@ -40,7 +40,7 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// How bytes of a mapping, the whole or a part, are about to be read. Hints only: errors and any range are fine.
+// The way in which bytes of a mapping, the whole or a part, are about to be read. Hints only: any range is fine.
 enum class ReadHint {
   kSequential,  // from the first to the last: the system reads far ahead and drops what was read first
   kSoon,        // soon and whole: the system begins to read now, and the caller goes on

@@ -1,4 +1,4 @@
-// Byte-pair merging, as SentencePiece-style and byte-level tokenizers do it: the best pair first, of equals the
+// Byte-pair merging, as in SentencePiece-style and byte-level tokenizers: the best pair first, of equals the
 // leftmost.
 #pragma once
 
@@ -21,11 +21,11 @@ struct PairRank {
   TokenId id = -1;  // of the two as one; -1: they don't merge
 };
 
-// Texts of up to this many symbols are searched for the best pair; longer ones use a heap. So a word costs little and
+// In texts of up to this many symbols the best pair is searched; longer ones use a heap. So a word costs little, and
 // a megabyte does not take quadratic time.
 inline constexpr size_t kMergeBySearch = 24;
 
-// `find(left, right)` -> PairRank of two neighbouring symbols. What is left afterwards is in `symbols`, in order.
+// `find(left, right)` -> PairRank of two neighbouring symbols. Afterwards `symbols` has the merged symbols, in order.
 template <typename Find>
 void MergePairs(std::vector<MergeSymbol>* symbols, Find find, size_t by_search = kMergeBySearch) {
   std::vector<MergeSymbol>& s = *symbols;

@@ -29,10 +29,10 @@ namespace {
 
 bool IsGguf(std::span<const std::byte> bytes) { return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0; }
 
-// Hashes the whole header and the beginning of each tensor, which tells two files of the same shapes apart.
+// Hashes the whole header and the beginning of each tensor, so that two files of the same shapes differ.
 uint64_t HashContent(std::span<const std::byte> bytes, const TensorTable& tensors, size_t header_bytes) {
   constexpr size_t kSample = 64 << 10;
-  // In the order of names, as the addresses of expanded tensors change from run to run.
+  // The order is that of names, as the addresses of expanded tensors change from run to run.
   std::map<std::string_view, const TensorView*> order;
   for (const auto& [name, t] : tensors.all()) order.emplace(name, &t);
   const uint64_t size = bytes.size();
@@ -75,7 +75,7 @@ class OpenedModel : public Model {
   StatusOr<HeadWeights> Head() const override { return ReadHead(tensors(), spec_); }
   StatusOr<WeightView> SideTokens() const override { return ReadSideTokens(tensors(), spec_); }
 
-  // `parts`: those of a split file that follow `bytes`.
+  // `parts`: the parts of a split file that follow `bytes`.
   Status Open(std::span<const std::byte> bytes, const OpenOptions& options, std::span<const Gguf> parts = {}) {
     size_t header_bytes = 256;
     if (IsGguf(bytes)) {
@@ -192,7 +192,7 @@ class OpenedModel : public Model {
     Log(LogLevel::kInfo, "{} layers behind the model's {} are for drafts and are not read", spec_.draft_layers,
         spec_.layers.size());
   }
-  // A file may have two sets of factors, and the context that is wanted decides which one is used.
+  // A file may have two sets of factors; the wanted context decides which one is used.
   void MixInRopeFactors() {
     if (!tensors().Has("rope_factors_long.weight")) return;
     for (const LayerSpec& l : spec_.layers) {
@@ -242,18 +242,18 @@ Status OpenTokenizerFor(OpenedModel& model, const std::string& path, const OpenO
   GYRE_ASSIGN_OR_RETURN(const auto bytes, MappedFile::Open(file));
   const Status status = Annotate(model.OpenBinTokenizer(bytes->bytes()), file);
   if (status.ok() || !options.tokenizer_path.empty()) return status;
-  // The user did not name this file, and it may belong to another model: it is no error.
+  // The user did not name this file, and it may belong to another model, so this is no error.
   model.NoTokenizer(Message(status));
   return absl::OkStatus();
 }
 
-// An error unless a file whose name ends in .gguf is one; it says what the file is instead.
+// An error if a file's name ends in .gguf and it is none; the message says what the file is instead.
 Status CheckName(const std::string& path, std::span<const std::byte> bytes) {
   if (!path.ends_with(".gguf") || IsGguf(bytes)) return absl::OkStatus();
   return Gguf::Parse(bytes).status();
 }
 
-// An error for files of a cache of weights, of which only some layers are there.
+// An error for files of a cache of weights that has only some of the layers.
 Status CheckWhole(const std::string& path) {
   std::error_code error;
   const std::filesystem::path p(path), folder = std::filesystem::is_directory(p, error) ? p : p.parent_path();
@@ -261,7 +261,7 @@ Status CheckWhole(const std::string& path) {
   return FailedPrecondition("{}: only the layers that a worker fetched are in it", path);
 }
 
-// The folder that `path` names, itself or by a .safetensors file in it; "" if it is neither.
+// The folder that `path` names, directly or by a .safetensors file in it; "" if it is neither.
 std::string HfFolderOf(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return path;
@@ -270,8 +270,8 @@ std::string HfFolderOf(const std::string& path) {
   return p.has_parent_path() ? p.parent_path().string() : ".";
 }
 
-// The hash reads some of each tensor, and the system maps more beside it: all of that would stay in memory, also of
-// layers that other nodes have.
+// The hash reads a part of each tensor, and the system maps more beside it: all of this would stay in memory, also for
+// layers of other nodes.
 void DropSamples(const Model& model) {
   for (const auto& file : model.files()) file->Drop(file->bytes());
 }

@@ -14,7 +14,7 @@ namespace {
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
-// What may stand at `path` now: nothing, or a file that may be replaced.
+// Checks that `path` is free now, or a file that may be replaced.
 Status CheckPlace(const std::string& path, const NewFileOptions& options) {
   struct stat there {};
   if (lstat(path.c_str(), &there) != 0) return absl::OkStatus();
@@ -23,7 +23,7 @@ Status CheckPlace(const std::string& path, const NewFileOptions& options) {
       return InvalidArgument("{}: this is the source itself ({}), which is never overwritten", path, source->path());
     }
   }
-  // Through links: a device stays one behind them.
+  // stat follows links: a device behind a link is still a device.
   const bool known = stat(path.c_str(), &there) == 0;
   if (known && S_ISDIR(there.st_mode)) return InvalidArgument("{}: a folder, expected a file's name", path);
   if (known && !S_ISREG(there.st_mode)) return InvalidArgument("{}: not a regular file, which is expected here", path);
@@ -36,7 +36,7 @@ Status CheckPlace(const std::string& path, const NewFileOptions& options) {
 StatusOr<NewFile> NewFile::Create(const std::string& path, const NewFileOptions& options) {
   GYRE_RETURN_IF_ERROR(CheckPlace(path, options));
   NewFile f;
-  // What a link names is replaced, not the link.
+  // The target of a link is replaced, not the link.
   std::error_code error;
   const std::filesystem::path target = std::filesystem::canonical(path, error);
   f.path_ = error ? path : target.string();
@@ -79,7 +79,7 @@ Status NewFile::Place() const {
   umask(mask);
   (void)chmod(temporary_.c_str(), 0666 & ~mask);
   if (!options_.overwrite) {
-    // Nothing is replaced that came to be meanwhile. Where the file system can't promise that, the check must do.
+    // A file that was made meanwhile is not replaced. If the file system can't promise that, the check above must do.
     if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0)
       return absl::OkStatus();
     if (errno == EEXIST) return InvalidArgument("{}: the file exists already; --force overwrites it", path_);

@@ -1,4 +1,4 @@
-// A file that appears under its name only when it is whole, and never in the place of what it is made from.
+// A file that gets its name only when it is complete, and that never replaces the file from which it is made.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct NewFileOptions {
   std::vector<std::shared_ptr<const MappedFile>> sources;  // never replaced, by whatever name or link
 };
 
-// Written under a temporary name beside its own. Used by one thread.
+// Written under a temporary name in the same folder. Used by one thread.
 class NewFile {
  public:
   // kInvalidArgument: the name is that of a source, of a folder or device, or of an existing file without `overwrite`.
@@ -30,9 +30,9 @@ class NewFile {
 
   const std::string& path() const { return path_; }
   uint64_t written() const { return written_; }  // bytes
-  // kUnavailable: the system's reason, a full disk say.
+  // kUnavailable: the system's reason, such as a full disk.
   Status Write(std::span<const std::byte> bytes);
-  // Puts the file in its place, on the disk. Errors as Create and Write.
+  // Renames the file to its name after a sync. Errors as Create and Write.
   Status Finish();
 
  private:

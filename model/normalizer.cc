@@ -14,7 +14,7 @@ bool IsWhiteSpace(char32_t c) {
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Calls fn(character's bytes, code point); a byte that is no UTF-8 has the code point 0xFFFFFFFF.
+// Calls fn(character's bytes, code point); a byte that is not UTF-8 has the code point 0xFFFFFFFF.
 template <typename Fn>
 void ForEachCharacter(std::string_view text, Fn fn) {
   for (size_t at = 0; at < text.size();) {

@@ -1,5 +1,5 @@
-// Normalizes text before it is cut into pieces: a list of steps, as tokenizer.json states them and as SentencePiece
-// does by itself.
+// Normalizes text before it is split into pieces: a list of steps, as in tokenizer.json and in SentencePiece's
+// own rules.
 #pragma once
 
 #include <memory>

@@ -31,7 +31,7 @@ PieceTrie::PieceTrie(std::vector<std::pair<std::string_view, TokenId>> pieces) {
     if (bytes.empty()) continue;
     starts.push_back(o.end);
     while (first_free < nodes_.size() && nodes_[first_free].parent != kFree) ++first_free;
-    // Only a few gaps are tried before the end of the array is used, as a search through all gaps would be quadratic.
+    // Only a few gaps are tried before the end of the array is used, as a search of all gaps would be quadratic.
     size_t base = nodes_.size();
     for (size_t slot = std::max<size_t>(first_free, bytes[0] + 1u), tries = 0; slot < nodes_.size() && tries < 256;
          ++slot, ++tries) {

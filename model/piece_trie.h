@@ -1,4 +1,4 @@
-// All pieces of a vocabulary that begin at a place in a text, by a double array.
+// Finds all pieces of a vocabulary that begin at a place in a text, by a double array.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace gyre {
 class PieceTrie {
  public:
   PieceTrie() = default;
-  // An empty piece is never found; of equal ones the one with the lowest id is.
+  // An empty piece is never found; of equal ones the one with the lowest id is found.
   explicit PieceTrie(std::vector<std::pair<std::string_view, TokenId>> pieces);
 
-  // Calls fn(length in bytes, id) for each piece that `text` begins with, the shortest first.
+  // Calls fn(length in bytes, id) for each piece that is a beginning of `text`, the shortest first.
   template <typename Fn>
   void ForEachPrefix(std::string_view text, Fn fn) const {
     uint32_t node = 0;

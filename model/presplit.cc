@@ -99,7 +99,7 @@ const std::vector<Row>& Rows() {
   return *rows;
 }
 
-// PCRE2's \s lacks U+0085, which the engines that the expressions were written for count as white space.
+// PCRE2's \s lacks U+0085, which the engines of the publishers' expressions count as white space.
 std::string WithUnicodeSpace(const std::string& pattern) {
   constexpr std::string_view kSpace = "\\t-\\r\\x{85}\\p{Z}";
   std::string out;
@@ -158,7 +158,7 @@ struct PreSplit::Pattern {
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
   ~Pattern() { pcre2_code_free(code); }
-  // True if a match may begin with some byte of the text.
+  // Whether a match may begin with some byte of the text.
   bool MayMatch(std::string_view text) const {
     return std::any_of(text.begin(), text.end(), [&](char c) { return begins[static_cast<uint8_t>(c)]; });
   }

@@ -1,5 +1,5 @@
-// Cuts text into the stretches within which byte-level BPE may merge: a regular expression, or several one after the
-// other, as the models' publishers state them in tokenizer.json.
+// Splits text into the stretches within which byte-level BPE may merge: by one regular expression, or several in
+// succession, as the models' publishers give them in tokenizer.json.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace gyre {
 
-// How a family prepares text. One row of the table of tokenizer.ggml.pre.
+// The preparation of text in a family: one row of the table of tokenizer.ggml.pre.
 struct PreTokenizer {
   std::vector<std::string> patterns;  // each is applied to every stretch that the one before left
   bool nfc = false;                   // Unicode normal form C first
@@ -20,21 +20,21 @@ struct PreTokenizer {
   bool add_bos = false;               // where the file does not say
 };
 
-// kUnimplemented, with the names that are known.
+// kUnimplemented; the message lists the known names.
 StatusOr<PreTokenizer> PreTokenizerByName(std::string_view name);
-// The row with the same expressions, normal form and way with whole tokens; "" = none.
+// The row with the same expressions, normal form and treatment of whole tokens; "" = none.
 std::string PreTokenizerName(const PreTokenizer& pre);
 
-// Immutable, thread-safe. PCRE2, compiled; `\s` is Unicode's White_Space. Bytes that are no UTF-8 belong to no match.
+// Immutable, thread-safe. PCRE2, compiled; `\s` is Unicode's White_Space. Bytes that are not UTF-8 belong to no match.
 class PreSplit {
  public:
-  // kInvalidArgument: not a regular expression, with PCRE2's words.
+  // kInvalidArgument: an invalid regular expression, with PCRE2's message.
   static StatusOr<PreSplit> Compile(const std::vector<std::string>& patterns);
   PreSplit(PreSplit&&) noexcept;
   PreSplit& operator=(PreSplit&&) noexcept;
   ~PreSplit();
 
-  // The ends of the stretches, rising, the last one text.size(): matches and what lies between them.
+  // The ends of the stretches, rising, the last one text.size(): matches, and the text between them.
   void Split(std::string_view text, std::vector<size_t>* ends) const;
 
  private:

@@ -31,7 +31,7 @@ constexpr Mix kMixes[] = {
     {"Q6_K", DType::kQ6_K, DType::kQ6_K, false, 18},
 };
 
-// Upper and lower case count the same.
+// Upper and lower case are equal.
 const Mix* FindMix(std::string name) {
   for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   for (const Mix& m : kMixes) {
@@ -56,8 +56,8 @@ bool Finer(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// Tensors that stay as they are: norms, biases and scales, whatever their shape, what decides (routers), and what is
-// small and sensitive.
+// Tensors that keep their type: norms, biases and scales of any shape, tensors that decide (routers), and small,
+// sensitive ones.
 bool Stays(const std::string& name) {
   for (const char* part :
        {"_norm", "ffn_gate_inp", ".bias", ".scale", "_sinks", "ssm_conv1d", "shortconv.conv", "per_layer_model_proj"}) {
@@ -82,7 +82,7 @@ struct Error {
   double squared = 0, values = 0;
 };
 
-// Quantizes rows [begin, end) of k elements and returns the error that this makes.
+// Quantizes rows [begin, end) of k elements and returns the error.
 Error Convert(const TensorView& t, DType type, uint64_t k, uint64_t begin, uint64_t end, std::byte* out) {
   Error sum;
   std::vector<float> row(k), back(k);

@@ -1,4 +1,4 @@
-// Makes names and sentences from untrusted files fit for a message.
+// Makes names and sentences from untrusted files safe to print in a message.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace gyre {
 // to a terminal or flood a log.
 std::string Printable(std::string_view text);
 
-// A sentence that a file made: control characters and bytes that are no UTF-8 as \xNN, cut after 1,000 bytes; letters
+// A sentence from a file: control characters and bytes that are not UTF-8 as \xNN, cut after 1,000 bytes; letters
 // of any script stay.
 std::string PrintableSentence(std::string_view text);
 

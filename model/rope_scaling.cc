@@ -13,7 +13,7 @@ double Frequency(const RopeSpec& rope, size_t i) {
   return std::pow(rope.base, -2.0 * static_cast<double>(i) / rope.dims);
 }
 
-// The index of the pair that turns `rotations` times within the context, between two pairs as a fraction.
+// The index of the pair that turns `rotations` times within the context; a fraction if it is between two pairs.
 double PairOfRotations(const RopeSpec& rope, double context, double rotations) {
   return rope.dims * std::log(context / (rotations * kTwoPi)) / (2 * std::log(rope.base));
 }

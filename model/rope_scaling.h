@@ -1,5 +1,5 @@
 // Rotary embeddings stretched beyond the context that a model was trained on. Every method results in divisors of the
-// frequencies and a factor on the rotated pairs; the forward pass knows nothing else.
+// frequencies and a factor on the rotated pairs; the forward pass needs nothing else.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ struct RopeScaling {
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3
 };
 
-// The factor on rotated pairs that yarn takes by itself.
+// Yarn's own factor on rotated pairs.
 double YarnAttention(double factor);
 
-// Puts a scaling into `rope`, whose base and dims are set and whose divisors are not. kDataLoss: a factor below 1, or a
-// value that is missing or without sense.
+// Applies a scaling to `rope`, whose base and dims are set and whose divisors are not. kDataLoss: a factor below 1, or
+// a value that is missing or not possible.
 Status ApplyRopeScaling(const RopeScaling& scaling, RopeSpec* rope);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// What tokenizers of SentencePiece's vocabularies share: U+2581 for a space, bytes for characters that no piece has.
+// The base of tokenizers with SentencePiece vocabularies: U+2581 for a space, bytes for characters without a piece.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace gyre {
 
-// Gyre's own key of GGUF: a space is put before a text, not after special tokens (tokenizer.json's prepend_scheme
+// Gyre's own GGUF key: a space is put before a text, not after special tokens (tokenizer.json's prepend_scheme
 // "first").
 inline constexpr const char* kPrefixFirstOnlyKey = "gyre.tokenizer.prefix_first_only";
 inline constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581
 
-// Every `from` of the text, left to right, as `to`. REQUIRES: from is not empty.
+// Replaces every `from` in the text, left to right, by `to`. REQUIRES: from is not empty.
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
 
 class SentencePieceTokenizer : public VocabularyTokenizer {
@@ -29,7 +29,7 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
   TokenId unknown() const { return unknown_; }
   // Whether every byte of a character has a token, so that it need not be unknown.
   bool HasBytes(std::string_view character) const;
-  // The byte tokens of a character; for bytes that have none the unknown token, once.
+  // Appends the byte tokens of a character; for bytes without one the unknown token, once.
   void EmitBytes(std::string_view character, std::vector<TokenId>* out) const;
 
   const bool meta_space_, space_first_;

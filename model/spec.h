@@ -1,4 +1,4 @@
-// What a model is: one spec, read by the one forward pass, which branches on these fields and never on a name.
+// The description of a model: one spec, read by the one forward pass, which branches on these fields, never on a name.
 //
 // A layer is a mixer, which lets rows of a sequence see each other, and a feed-forward block, which sees one row at a
 // time. Both are variants of facts: a family combines them, and only a part that no other family has needs code.
@@ -161,7 +161,7 @@ struct LayerSpec {
   int kv_group = kPageGroup;                           // layers of a group share a block table
   bool operator==(const LayerSpec&) const = default;
 
-  // Null where the layer has another kind.
+  // Each returns null if the layer has another kind.
   const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
   AttentionSpec* attention() { return std::get_if<AttentionSpec>(&mixer); }
   const DenseSpec* dense() const { return std::get_if<DenseSpec>(&feed_forward); }
@@ -181,7 +181,7 @@ struct ModelSpec {
   float final_softcap = 0;  // 0 = none
   bool tied_head = false;   // the embedding matrix is the output matrix
   int draft_layers = 0;     // of the file, behind these: they predict several tokens ahead, and are not read
-  // Tables of a sequence (docs/memory.md): 1, up to the slots of recurrent state 2, up to layers with a window 3.
+  // The number of tables of a sequence (docs/memory.md): pages 1, with slots of recurrent state 2, with a window 3.
   int kv_groups = 1;
   bool has_slots = false;
   int window = 0;  // the largest of the layers in kWindowGroup; 0: there are none
@@ -189,7 +189,7 @@ struct ModelSpec {
   int side_width = 0;  // of all layers' side inputs together; the ids of tokens then travel with the rows
   std::vector<LayerSpec> layers;
 
-  // KV elements (K and V together) one position takes in a layer.
+  // The KV elements (K and V together) that one position takes in a layer.
   static size_t KvElems(const LayerSpec& l) {
     if (const auto* latent = std::get_if<LatentAttentionSpec>(&l.mixer))
       return static_cast<size_t>(latent->kv_rank) + static_cast<size_t>(latent->rope.dims);
@@ -197,7 +197,7 @@ struct ModelSpec {
     return a == nullptr || a->kv_layer >= 0 ? 0
                                             : 2 * static_cast<size_t>(a->kv_heads) * static_cast<size_t>(a->head_dim);
   }
-  // The recurrent state of one sequence in a layer, in floats: what its convolution keeps, and its matrices.
+  // The recurrent state of one sequence in a layer, in floats: the rows of its convolution, and its matrices.
   struct StateSize {
     size_t channels = 0, taps = 0;  // the last taps - 1 inputs of each channel
     size_t matrices = 0;
@@ -220,13 +220,13 @@ struct ModelSpec {
     }
     return {};
   }
-  // Bytes of recurrent state that one sequence takes in all layers.
+  // The bytes of recurrent state that one sequence takes in all layers.
   uint64_t StateBytes() const {
     uint64_t floats = 0;
     for (const LayerSpec& layer : layers) floats += StateOf(layer, dim).floats();
     return floats * sizeof(float);
   }
-  // Bytes of KV cache that one position takes in all layers, or in those of one group.
+  // The bytes of KV cache that one position takes in all layers, or in those of one group.
   uint64_t KvBytesPerToken(KvType type) const {
     return KvBytesPerToken(type, kPageGroup) + KvBytesPerToken(type, kWindowGroup);
   }
@@ -235,7 +235,7 @@ struct ModelSpec {
     for (const LayerSpec& layer : layers) elems += layer.kv_group == group ? KvElems(layer) : 0;
     return KvBytes(type, elems);
   }
-  // Puts each layer into its KV group. REQUIRES: the layers have their mixers.
+  // Assigns each layer to its KV group. REQUIRES: the layers have their mixers.
   void AssignKvGroups();
 };
 

@@ -1,4 +1,4 @@
-// The longest of many strings that begins at a place in a text.
+// Finds the longest of many strings that begins at a place in a text.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class SpecialTrie {
  public:
   SpecialTrie() : nodes_(1) {}
 
-  // An empty string and one that is there already are left out.
+  // Adds a string, unless it is empty or exists already.
   void Add(std::string_view text, TokenId id);
   struct Match {
     TokenId id = -1;  // -1: none begins here

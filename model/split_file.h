@@ -11,12 +11,12 @@ namespace gyre {
 
 inline constexpr int64_t kMaxSplitParts = 99999;
 
-// All parts in order, whichever of NAME-00002-of-00003.gguf is named; of any other name, itself. kNotFound names the
-// parts that are missing.
+// All parts in order, from the name of any part such as NAME-00002-of-00003.gguf; any other name gives itself.
+// kNotFound names the missing parts.
 StatusOr<std::vector<std::string>> PartsOf(const std::string& path);
-// kDataLoss where the file says that it is another part than `index` (from 0) of `count`.
+// kDataLoss if the file says that it is another part than `index` (from 0) of `count`.
 Status CheckPart(const Gguf& part, size_t index, size_t count);
-// Parts of different models, or of different splits of one, do not add up: kDataLoss.
+// kDataLoss if the parts belong to different models, or to different splits of one.
 Status CheckTogether(const std::vector<Gguf>& parts);
 
 }  // namespace gyre

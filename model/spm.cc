@@ -40,7 +40,7 @@ class SpmTokenizer : public SentencePieceTokenizer {
   }
 
  protected:
-  // Stored user-defined tokens have plain spaces; a literal U+2581 counts as a space too.
+  // User-defined tokens are stored with plain spaces; a literal U+2581 counts as a space too.
   std::string Prepare(std::string_view text) const override {
     return meta_space_ ? ReplaceAll(text, kMetaSpace, " ") : std::string(text);
   }
@@ -73,7 +73,7 @@ class SpmTokenizer : public SentencePieceTokenizer {
     return it == ids_.end() ? -1 : it->second;
   }
 
-  // A word is a stretch that no piece joins to its neighbours, so it merges by itself as it would within the text.
+  // A word is a stretch that no piece joins to its neighbours, so merging it alone gives the same result as in context.
   void EncodeWord(std::string_view word, std::vector<MergeSymbol>* symbols, std::vector<TokenId>* out) const {
     const TokenId whole = word.size() <= longest_ ? IdOf(word) : -1;
     if (whole >= 0 && whole_.Is(whole, [&] {
@@ -123,7 +123,7 @@ StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(Vocabulary v, const SpmOpt
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(v), options));
 }
 
-// So that ranks are exact as floats.
+// Up to this number ranks are exact as floats.
 constexpr size_t kMostMerges = size_t{1} << 24;
 
 struct MergeScores::Rep {
@@ -140,7 +140,7 @@ MergeScores::MergeScores(Vocabulary* vocabulary) : rep_(std::make_unique<Rep>())
   rep_->ids.reserve(n);
   vocabulary->scores.assign(n, 0);
   for (size_t id = 0; id < n; ++id) {
-    // Merges go through user-defined tokens too, which are stored with plain spaces.
+    // User-defined tokens, which are stored with plain spaces, can be results of merges too.
     const bool plain = vocabulary->types[id] == TokenType::kUserDefined;
     const std::string_view piece = vocabulary->piece(id);
     rep_->ids.emplace(plain ? ReplaceAll(piece, " ", kMetaSpace) : std::string(piece), static_cast<TokenId>(id));

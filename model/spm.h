@@ -1,4 +1,4 @@
-// SentencePiece-style BPE: pieces with scores, merged best score first, bytes where no piece fits.
+// SentencePiece-style BPE: pieces with scores, merged best score first, bytes if no piece fits.
 // Source: Kudo and Richardson 2018, and the piece conventions of its .model files as GGUF stores them.
 #pragma once
 
@@ -18,18 +18,18 @@ struct SpmOptions {
   bool meta_space = true;          // a space is stored as U+2581
 };
 
-// kDataLoss: a vocabulary without scores, or one that is not valid.
+// kDataLoss: the vocabulary has no scores, or is not valid.
 StatusOr<std::unique_ptr<Tokenizer>> MakeSpmTokenizer(Vocabulary vocabulary, const SpmOptions& options);
 // Turns a list of merges, best first, into scores by which pieces merge in the same order: a piece's score is the first
-// rank that gives it.
+// rank that makes it.
 class MergeScores {
  public:
   // Sets the scores of `vocabulary`, which outlives the object and keeps its pieces.
   explicit MergeScores(Vocabulary* vocabulary);
   ~MergeScores();
-  // kDataLoss: the vocabulary does not have the two together.
+  // kDataLoss: the vocabulary does not have the two pieces joined.
   Status Add(std::string_view left, std::string_view right);
-  // Longer pieces that no merge makes become unused: they must never be made by merging.
+  // Marks longer pieces that no merge makes as unused, as merging must never make them.
   void Finish();
 
  private:
@@ -37,9 +37,9 @@ class MergeScores {
   std::unique_ptr<Rep> rep_;
 };
 
-// tokenizer.ggml.* with model "gemma4": merges in place of scores, and no space before the text.
+// Reads tokenizer.ggml.* with model "gemma4": merges in place of scores, and no space before the text.
 StatusOr<std::unique_ptr<Tokenizer>> MergedSpmFromGguf(const Gguf& gguf);
-// tokenizer.ggml.* with model "llama".
+// Reads tokenizer.ggml.* with model "llama".
 StatusOr<std::unique_ptr<Tokenizer>> SpmFromGguf(const Gguf& gguf);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// Named tensors, whatever the file format; names are GGUF's.
+// A table of named tensors of any file format; the names are GGUF's.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ std::string DescribeDims(const std::vector<uint64_t>& dims);
 // Not thread-safe while tensors are added; read-only and thread-safe afterwards.
 class TensorTable {
  public:
-  // kDataLoss: the name is there already.
+  // kDataLoss: the name exists already.
   Status Add(std::string name, TensorView tensor);
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }
-  // The type that most bytes have, as "Q8_0"; "" where there are no tensors.
+  // The type of most bytes, as "Q8_0"; "" if there are no tensors.
   std::string MainType() const;
 
   // W[n][k] of a type that the kernels can dequantize. kDataLoss (missing, shape), kUnimplemented (type).

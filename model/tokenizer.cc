@@ -9,7 +9,7 @@ std::string Tokenizer::Decode(const std::vector<TokenId>& ids, bool control_text
     const bool control = type(id) == TokenType::kControl;
     text += control && control_texts ? Text(id) : Piece(id, start);
     if (text.size() > most) break;
-    // Encode puts its space before every stretch that follows a special token.
+    // Encode puts a space before every stretch that follows a special token.
     start = control || type(id) == TokenType::kUserDefined;
   }
   return text;

@@ -32,7 +32,7 @@ class Tokenizer {
   // The bytes of one token, possibly not whole UTF-8; "" for control tokens. `at_start`: the first of a text, where
   // SentencePiece drops the space that it prepended. Unknown ids give "".
   virtual std::string Piece(TokenId id, bool at_start = false) const = 0;
-  // The text as it is stored, of control tokens too. Unknown ids give "".
+  // The stored text of a token, also of control tokens. Unknown ids give "".
   virtual std::string Text(TokenId id) const = 0;
   virtual TokenType type(TokenId id) const = 0;
   virtual TokenId bos() const = 0;  // -1 = none
@@ -42,7 +42,7 @@ class Tokenizer {
   virtual bool IsEndOfGeneration(TokenId id) const = 0;  // eos, eot and their kin
   virtual const std::string& kind() const = 0;           // "spm", "bpe", "unigram"
 
-  // The text of these ids. Control tokens have none, unless `control_texts`: then they have their stored text. Ends
+  // The text of these ids. Control tokens have none, unless `control_texts`: then they have their stored text. Stops
   // soon after it has more than `most` bytes.
   std::string Decode(const std::vector<TokenId>& ids, bool control_texts = false, size_t most = SIZE_MAX) const;
   // The bytes of one id in the middle of a text; of a control token as in Decode.

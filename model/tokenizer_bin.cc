@@ -26,7 +26,7 @@ StatusOr<std::unique_ptr<Tokenizer>> Spm(Vocabulary v) {
   return MakeSpmTokenizer(std::move(v), {.meta_space = false});
 }
 
-// Llama 3: special tokens have names, or stand behind the 128,000 of the text.
+// Llama 3: special tokens have names, or come after the 128,000 of the text.
 StatusOr<std::unique_ptr<Tokenizer>> Ranked(Vocabulary v) {
   auto special = [&](size_t id) {
     const std::string_view piece = v.piece(id);

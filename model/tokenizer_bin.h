@@ -10,7 +10,7 @@
 namespace gyre {
 
 // For a model of `vocab` tokens. Scores that fall with the token are SentencePiece's, with plain spaces; scores that
-// rise are ranks of byte-level BPE, cut as Llama 3 does. kDataLoss: cut short, or bytes left over.
+// rise are ranks of byte-level BPE, split as Llama 3 does. kDataLoss: the file is cut short, or bytes are left over.
 StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromBin(std::span<const std::byte> file, int vocab);
 
 }  // namespace gyre

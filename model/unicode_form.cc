@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxMarks = 1000;
 
-// True for characters that the ordering of marks may move. Three Tibetan letters have class 0 but decompose into two
+// Whether the ordering of marks may move a character. Three Tibetan letters have class 0 but decompose into two
 // marks each.
 bool IsMark(char32_t c) {
   if (c < 0x300) return false;
@@ -20,7 +20,7 @@ bool IsMark(char32_t c) {
          utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0;
 }
 
-// Valid UTF-8.
+// REQUIRES: valid UTF-8.
 void AppendNormal(std::string_view text, UnicodeForm form, std::string* out) {
   int options = UTF8PROC_STABLE;
   options |= form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
@@ -81,7 +81,7 @@ void NormalizeRun(std::string_view text, UnicodeForm form, std::string* result) 
   flush(text.size());
 }
 
-// True for characters that form C does not change and that do not change the character before them.
+// Whether form C changes neither the character nor, because of it, the one before.
 bool StaysInNfc(char32_t c) {
   if (c < 0x300) return true;
   if (c >= 0x1100 && c < 0x1200) return false;  // letters that become a syllable
@@ -91,7 +91,7 @@ bool StaysInNfc(char32_t c) {
 
 }  // namespace
 
-// Nothing composes with an ASCII character behind it, so each begins a run; a run of those that stay is left alone.
+// An ASCII character never composes with the one before it, so each begins a run; runs without changes are copied.
 std::string Normalize(std::string_view text, UnicodeForm form) {
   std::string out;
   out.reserve(text.size());

@@ -36,7 +36,7 @@ class UnigramTokenizer : public SentencePieceTokenizer {
   }
 
  protected:
-  // As in models that merge, every stretch between special tokens is a text of its own.
+  // As in models that merge, every stretch between special tokens is encoded alone.
   void EncodePlain(std::string_view text, bool first, EncodeScratch*, std::vector<TokenId>* out) const override {
     std::string normal = Normalize(text, options_.steps);
     if (normal.empty()) return;
@@ -51,15 +51,15 @@ class UnigramTokenizer : public SentencePieceTokenizer {
 
  private:
   static constexpr TokenId kNothing = -2, kUnknown = -1;
-  // The best cut of the text up to the end of a piece.
+  // The best way to cut the text up to the end of a piece.
   struct Best {
     double score = 0;
     uint32_t length = 0;  // of the piece
     TokenId id = kNothing;
   };
 
-  // Pieces of invalid UTF-8 would end within characters; where words are cut off, those that reach over a cut are
-  // never whole.
+  // Pieces of invalid UTF-8 would end within characters; if words are split off, pieces that reach over a split never
+  // occur.
   bool CanOccur(std::string_view piece) const {
     for (size_t at = 0; at < piece.size();) {
       const size_t length = ValidUtf8Length(piece, at);
@@ -70,8 +70,8 @@ class UnigramTokenizer : public SentencePieceTokenizer {
     return true;
   }
 
-  // Viterbi. Where no piece reaches over a place, all ways go through it: what lies before is decided, and the table
-  // begins anew. So it is as long as a word, mostly.
+  // The Viterbi algorithm. At a place that no piece reaches over, all ways meet: the part before is decided, and the
+  // table begins anew. So the table is mostly as long as a word.
   void EncodeNormal(std::string_view text, std::vector<TokenId>* out) const {
     std::vector<Best> best(1);  // by end, from `begin`
     std::vector<std::pair<uint32_t, TokenId>> path;
@@ -103,7 +103,7 @@ class UnigramTokenizer : public SentencePieceTokenizer {
     Emit(text.substr(begin), best, &path, &unknown_before, out);
   }
 
-  // The best way to the end of `text`, whose table this is.
+  // Emits the best way to the end of `text`, whose table is `best`.
   void Emit(std::string_view text, const std::vector<Best>& best, std::vector<std::pair<uint32_t, TokenId>>* path,
             bool* unknown_before, std::vector<TokenId>* out) const {
     path->clear();
@@ -130,7 +130,7 @@ class UnigramTokenizer : public SentencePieceTokenizer {
   double unknown_score_ = -kUnknownPenalty;
 };
 
-// An array of bytes, signed in some files.
+// The charsmap is an array of bytes, signed in some files.
 StatusOr<std::string_view> CharsmapOf(const Gguf& gguf) {
   const auto it = gguf.metadata().find("tokenizer.ggml.precompiled_charsmap");
   if (it == gguf.metadata().end()) return std::string_view();

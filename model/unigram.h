@@ -21,12 +21,12 @@ struct UnigramOptions {
   bool split_words = false;        // no piece reaches over the beginning of a word
 };
 
-// Scores are log-probabilities; only normal pieces are found in text. A character that no piece has is its bytes where
+// Scores are log-probabilities; only normal pieces are found in text. A character without a piece becomes its bytes if
 // all of them have tokens; else it is unknown, and unknown ones in a row are one token. Of equal sums the one with the
 // longer last piece is taken. Time and memory are in proportion to the text. kDataLoss: a vocabulary without scores or
 // one that is not valid, a score that is infinite, a piece of more than 1,024 bytes.
 StatusOr<std::unique_ptr<Tokenizer>> MakeUnigramTokenizer(Vocabulary vocabulary, UnigramOptions options);
-// tokenizer.ggml.* with model "t5".
+// Reads tokenizer.ggml.* with model "t5".
 StatusOr<std::unique_ptr<Tokenizer>> UnigramFromGguf(const Gguf& gguf);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// UTF-8 as the tokenizers need it: how long a character is, and whether bytes are one at all.
+// UTF-8 for the tokenizers: the length of a character, and whether bytes are valid.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gyre {
 
-// Bytes of the character that begins here; 0 where the bytes are no valid character (overlong, surrogate, cut).
+// The length of the character that begins here; 0 if the bytes are no valid character (overlong, surrogate, cut).
 inline size_t ValidUtf8Length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<uint8_t>(text[at + i]) : 0u; };
   const auto tail = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
@@ -28,7 +28,7 @@ inline size_t ValidUtf8Length(std::string_view text, size_t at) {
   return 0;
 }
 
-// The same, 1 for a byte that belongs to no character.
+// Like ValidUtf8Length, but 1 for a byte that belongs to no character.
 inline size_t Utf8Length(std::string_view text, size_t at) {
   const size_t n = ValidUtf8Length(text, at);
   return n == 0 ? 1 : n;

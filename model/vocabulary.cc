@@ -81,7 +81,7 @@ StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos) {
   GYRE_RETURN_IF_ERROR(bad);
   AddEndsByName(&v);
   const auto last = static_cast<int64_t>(v.size()) - 1;
-  // Converters write -1 as u32 for a token that the vocabulary has not.
+  // Converters write -1 as u32 for a token that the vocabulary does not have.
   auto id = [&](const char* key) -> StatusOr<std::optional<int64_t>> {
     GYRE_ASSIGN_OR_RETURN(const auto any, gguf.Int(key, -1, std::numeric_limits<uint32_t>::max()));
     if (any && (*any == -1 || *any == std::numeric_limits<uint32_t>::max())) return std::optional<int64_t>();

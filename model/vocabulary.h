@@ -1,4 +1,4 @@
-// What every tokenizer has: pieces, their types, and the special tokens that text is cut at.
+// The common part of all tokenizers: pieces, their types, and the special tokens at which text is split.
 #pragma once
 
 #include <memory>
@@ -44,17 +44,17 @@ struct Vocabulary {
   Status Validate() const;
 };
 
-// True for names that control tokens at the end of a turn or text have in known vocabularies.
+// Whether a control token of known vocabularies with this name ends a turn or a text.
 bool EndsByName(std::string_view piece);
-// Adds the control tokens that end a turn by their names to end_ids. Where turns have several messages ("<|return|>"
+// Adds the control tokens that end a turn by their names to end_ids. If turns have several messages ("<|return|>"
 // and
 // "<|call|>" end them, as in gpt-oss), "<|end|>" ends a message alone.
 void AddEndsByName(Vocabulary* v);
 
-// tokenizer.ggml.tokens, token_type, scores if there are, and the special ids; `add_bos` where the file does not say.
+// Reads tokenizer.ggml.tokens, token_type, scores if there are any, and the special ids; `add_bos` is the default.
 StatusOr<Vocabulary> VocabularyFromGguf(const Gguf& gguf, bool add_bos);
 
-// Cuts the text at special tokens and leaves what lies between to EncodePlain.
+// Splits the text at special tokens and passes the stretches between them to EncodePlain.
 class VocabularyTokenizer : public Tokenizer {
  public:
   explicit VocabularyTokenizer(Vocabulary v);
@@ -77,7 +77,7 @@ class VocabularyTokenizer : public Tokenizer {
   bool Known(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < v_.size(); }
   // The text in which special tokens are searched.
   virtual std::string Prepare(std::string_view text) const { return std::string(text); }
-  // A stretch without special tokens, not empty; lives as long as the scratch. `first`: no special token is before it.
+  // Encodes a non-empty stretch without special tokens, which lives as long as the scratch. `first`: none is before it.
   virtual void EncodePlain(std::string_view text, bool first, EncodeScratch* scratch,
                            std::vector<TokenId>* out) const = 0;
 

@@ -22,7 +22,7 @@ struct FfnWeights {
   WeightView gate, up, down;
 };
 
-// The tensors of a layer, by slot; empty (a matrix: n = 0) where the spec has none.
+// The tensors of a layer, by slot; empty (a matrix: n = 0) if the spec has none.
 struct LayerWeights {
   std::array<std::vector<float>, kSlots> vectors;  // norms, biases and the like, expanded to f32
   std::array<WeightView, kSlots> matrices;
@@ -62,13 +62,13 @@ class Model {
   // xxHash64 of the header, sampled content and size; equal files give equal hashes. For .bin models the rope base and
   // the epsilon count too, as the file has neither: equal hashes mean the same function.
   virtual uint64_t content_hash() const = 0;
-  // Every lookup states name, shape and type; an error names the tensor, what was found and what was expected.
+  // Every lookup states name, shape and type; an error names the tensor, the value and the expected one.
   virtual StatusOr<LayerWeights> Layer(int layer) const = 0;
   virtual StatusOr<WeightView> Embedding() const = 0;
   virtual StatusOr<HeadWeights> Head() const = 0;
   // Each token's part of the side inputs [vocab][spec().side_width]. REQUIRES: side_width > 0.
   virtual StatusOr<WeightView> SideTokens() const = 0;
-  // Null where the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
+  // Null if the file has none ("tokenizer.ggml.model" = none; .bin without tokenizer.bin).
   virtual const Tokenizer* tokenizer() const = 0;
   // Why tokenizer() is null, as "the file has no tokenizer"; "" if there is one.
   virtual const std::string& tokenizer_note() const = 0;
@@ -79,7 +79,7 @@ class Model {
   virtual std::vector<std::pair<std::string, std::string>> DescribeMetadata() const = 0;
   // True if all weights are F32, F16 or BF16, so that kernels multiply no integers.
   virtual bool float_weights() const = 0;
-  // The files that its tensors lie in, as they are mapped, in their order; none for a model from bytes.
+  // The mapped files that hold its tensors, in their order; none for a model from bytes.
   virtual std::vector<std::shared_ptr<const MappedFile>> files() const = 0;
 };
 
@@ -88,32 +88,32 @@ struct OpenOptions {
   double rope_base = 0;        // .bin models: 0 = 10000, or 500000 for a vocabulary of 128256
   double norm_eps = 0;         // .bin models: 0 = 1e-5
   int context = 0;             // positions that are wanted, where rope factors depend on it; 0 = the file's
-  // The content_hash of a model whose files have missing parts, which read as zeros (weights/piece_store.h): then no
-  // content is sampled, and there is no tokenizer.
+  // The content_hash of a model whose files lack parts, which read as zeros (weights/piece_store.h): then no content is
+  // sampled, and there is no tokenizer.
   std::optional<uint64_t> known_hash;
 };
 
-// Bytes of the matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,
+// The bytes of matrices in the file: of a layer, and of the ends that a stage has beside its layers (the embedding,
 // the output matrix; a tied one counts once).
 StatusOr<size_t> LayerBytes(const Model& model, int layer);
 StatusOr<size_t> EndBytes(const Model& model, bool first, bool last);
 
-// Beside files of which parts are missing. Without OpenOptions::known_hash they are refused: their holes read as zeros.
+// The marker beside files that lack parts. Without OpenOptions::known_hash they are refused: the gaps read as zeros.
 inline constexpr char kPartialModelMarker[] = ".partial-model";
 
-// Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Every layer's
-// tensors are looked up once, so that a file with a missing or misshapen tensor fails here. Errors: kNotFound (no
+// Opens GGUF or llama2.c .bin by content, and Hugging Face's folders (or a .safetensors file in one). Looks up every
+// layer's tensors once, so that a file with a missing or misshapen tensor fails here. Errors: kNotFound (no
 // file), kDataLoss (corrupt), kUnimplemented (unknown architecture, type or value: the message lists those that are
 // known).
 StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path, const OpenOptions& options = {});
-// The same from bytes that outlive the model and all it lends (fuzzing, tests); aligned to 8. `tokenizer_bytes`: of a
+// Opens a model from bytes that outlive it and its views (fuzzing, tests); aligned to 8. `tokenizer_bytes`: of a
 // tokenizer.bin.
 StatusOr<std::shared_ptr<const Model>> OpenModelFromBytes(std::span<const std::byte> bytes,
                                                           const OpenOptions& options = {},
                                                           std::span<const std::byte> tokenizer_bytes = {});
-// Only tokenizer and chat template; the file may hold no tensors at all. An error where there is no tokenizer.
+// Opens only tokenizer and chat template; the file may have no tensors. An error if there is no tokenizer.
 StatusOr<std::shared_ptr<const Model>> OpenVocabulary(const std::string& path, const OpenOptions& options = {});
-// The tokenizer of such a file.
+// Opens the tokenizer of such a file.
 StatusOr<std::shared_ptr<const Tokenizer>> OpenTokenizer(const std::string& path, const OpenOptions& options = {});
 // The same from a GGUF file's bytes, which need not outlive the result.
 StatusOr<std::shared_ptr<const Tokenizer>> TokenizerFromBytes(std::span<const std::byte> bytes);

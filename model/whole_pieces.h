@@ -1,4 +1,4 @@
-// Remembers which pieces result from merging their own text. Most words of a text are such a piece and then need no
+// Remembers which pieces result from merging their own text. Most words of a text are such pieces and need no
 // merging.
 #pragma once
 
@@ -15,7 +15,7 @@ class WholePieces {
  public:
   explicit WholePieces(size_t pieces) : known_(pieces) {}
 
-  // `find_out()`: whether it is one, asked only once or a few times.
+  // `find_out()`: whether the piece is one; called only once or a few times.
   template <typename Fn>
   bool Is(TokenId id, Fn find_out) const {
     std::atomic<uint8_t>& known = known_[static_cast<size_t>(id)];

@@ -16,14 +16,14 @@
 
 namespace gyre {
 
-// For one text and the ids that it becomes; words are views into the one, their ids a part of the other. Forgets a
-// word when another wants its place.
+// For one text and the ids that it becomes; words are views into the text, and their ids a part of the ids. A word is
+// forgotten when another needs its place.
 class WordCache {
  public:
   // `bytes`: of the text. Short texts get small tables: clearing a large one would take longer than it saves.
   explicit WordCache(size_t bytes) : words_(std::clamp<size_t>(std::bit_ceil(bytes / 8 + 1), 16, 4096)) {}
 
-  // Appends the word's ids; `encode(word, out)` where it is met for the first time.
+  // Appends the word's ids; calls `encode(word, out)` if it is new.
   template <typename Fn>
   void Append(std::string_view word, std::vector<TokenId>* out, Fn encode) {
     if (word.size() > kLongest) return encode(word, out);
@@ -46,7 +46,7 @@ class WordCache {
     size_t begin = 0;  // of its ids
     uint32_t length = 0, ids = 0;
   };
-  // Eight bytes at a time.
+  // Hashes eight bytes at a time.
   static uint64_t Hash(std::string_view word) {
     constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
     uint64_t hash = word.size() * kOdd, part = 0;
@@ -65,10 +65,10 @@ class WordCache {
   std::vector<Word> words_;
 };
 
-// What one Encode needs for all stretches of its text.
+// Memory for one Encode, which all stretches of its text share.
 struct EncodeScratch {
   explicit EncodeScratch(size_t bytes) : words(bytes) {}
-  // The text for as long as the call lasts, as the words need it.
+  // Keeps a text until the call ends, as the words point into it.
   std::string_view Keep(std::string text) { return kept.emplace_back(std::move(text)); }
 
   WordCache words;

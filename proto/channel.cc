@@ -18,10 +18,10 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // It is how long an attempt to connect takes at most, 20 s by default.
+  // This also limits the time of an attempt to connect, 20 s by default.
   if (options.impatient) arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   if (options.keepalive) arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-  // A machine that lost its power ends no connection. Where another one may take its place, that must be noticed soon.
+  // A machine that lost its power ends no connection. If another one may take its place, this must be noticed soon.
   if (options.impatient) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kShortestPing);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
@@ -37,7 +37,7 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address,
 
 namespace {
 
-// The sentence's end for causes that have to do with TLS; "" for others.
+// The end of the sentence for causes that concern TLS; "" for others.
 std::string TlsCause(const std::string& cause) {
   const auto has = [&cause](const char* words) { return cause.find(words) != std::string::npos; };
   if (has("certificate verify failed")) return "its certificate is not by the CA of this --identity (ca.pem)";

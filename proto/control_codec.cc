@@ -13,7 +13,7 @@
 namespace gyre {
 namespace {
 
-// Far beyond what any cluster has, and small enough that a hostile message costs little.
+// These limits are far beyond any cluster, and small enough that a hostile message costs little.
 constexpr int kMaxLayers = 1 << 16;
 constexpr int kMaxStages = 1 << 12;  // and layer sources
 constexpr int kMaxBlocks = 1 << 24;
@@ -49,7 +49,7 @@ Status CheckPlanAddress(const std::string& address) {
   return address.empty() ? absl::OkStatus() : ParseRingAddress(address).status();
 }
 
-// 0 to 255, so that no large number becomes a known one.
+// The number must be 0 to 255, so that no larger one is cut to a known one.
 StatusOr<Transport> GetTransport(uint32_t number) {
   const auto transport = static_cast<Transport>(std::min(number, uint32_t{0xFF}));
   if (!IsTransportWish(transport)) return InvalidArgument("links over carrier {}, which is unknown here", number);
@@ -67,7 +67,7 @@ MachineSpeed GetSpeed(const v1::MachineSpeed& speed) {
           .disk_bytes_per_second = Rate(speed.disk_bytes_per_second())};
 }
 
-// Both in Prepare and in Probe.
+// Used in both Prepare and Probe.
 StatusOr<WeightSource> GetSource(const v1::WeightSource& s) {
   GYRE_RETURN_IF_ERROR(CheckMemberName(s.name()));
   GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));

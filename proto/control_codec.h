@@ -1,4 +1,4 @@
-// The control plane's messages as Gyre's types, in both directions. Every Decode bounds what it takes in: counts,
+// The control plane's messages as Gyre's types, in both directions. Every Decode limits its input: counts,
 // sizes, lengths and characters of texts, and numbers that Gyre's types cannot hold. Pure functions, thread-safe.
 #pragma once
 
@@ -17,10 +17,10 @@
 
 namespace gyre {
 
-// Both ends speak exactly this one.
+// Both ends must have exactly this version.
 inline constexpr uint32_t kControlProtocol = 3;
 
-// What a worker must know before it attaches: the answer to Cluster.Info.
+// The facts that a worker needs before it attaches: the answer to Cluster.Info.
 struct ClusterFacts {
   uint32_t protocol = kControlProtocol;
   uint64_t term = 0;
@@ -81,7 +81,7 @@ struct DismissCommand {};
 struct ProbeCommand {
   std::vector<WeightSource> peers;
 };
-// A command that this version does not know: what must be answered times out at the coordinator.
+// A command that this version does not know: if it must be answered, it times out at the coordinator.
 struct UnknownCommand {};
 
 // `epoch` is the plan that a command is about; a PrepareRequest has it in its plan too.
@@ -93,7 +93,7 @@ struct WorkerCommand {
   uint64_t number = 0;  // of the command in its membership; 0: a welcome
 };
 
-// `StageEvent::worker` does not travel: the receiver knows whose stream it is. monostate: an event that this version
+// `StageEvent::worker` is not sent: the receiver knows the stream's worker. monostate: an event that this version
 // does not know.
 struct LeavingEvent {};
 using WorkerMessage = std::variant<std::monostate, WorkerHello, MemberLoad, StageEvent, LeavingEvent>;
@@ -107,7 +107,7 @@ v1::Command Encode(const WorkerCommand& command);
 
 v1::WeightsReply Encode(const WeightsPart& part);
 
-// kFailedPrecondition: another protocol. kInvalidArgument: what is wrong with which field.
+// kFailedPrecondition: another protocol. kInvalidArgument: the message says which field is wrong, and why.
 StatusOr<ClusterFacts> Decode(const v1::ClusterInfo& info);
 StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event);
 StatusOr<WorkerCommand> Decode(const v1::Command& command);

@@ -9,7 +9,7 @@
 
 namespace gyre {
 
-// The first `most` bytes, without half a character at their end, and "..." behind them where something was cut.
+// The first `most` bytes, without half a character at their end; if the text was cut, "..." follows.
 inline std::string CutUtf8(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;
@@ -17,7 +17,7 @@ inline std::string CutUtf8(const std::string& text, size_t most) {
   return text.substr(0, end) + "...";
 }
 
-// gRPC drops a status text that does not fit into its 8 KiB of metadata; every byte that is not ASCII takes three
+// gRPC drops a status text that does not fit into its 8 KiB of metadata; each byte that is not ASCII takes three
 // there.
 inline constexpr size_t kMaxStatusText = 2000;
 

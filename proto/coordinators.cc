@@ -17,7 +17,7 @@ StatusOr<Coordinators> Coordinators::Parse(const std::string& text) {
 void Coordinators::Found() {
   followed_ = false;
   left_ = all_.size();
-  // One that was named may stand in the list, and is not asked twice in the next round then.
+  // A coordinator that was named may be in the list; then it is not asked twice in the next round.
   for (size_t i = 0; i < all_.size(); ++i) {
     if (all_[i] != current_) continue;
     at_ = i;

@@ -1,4 +1,4 @@
-// A cluster's coordinators, as a worker or a client has them: one of them leads, the others stand by.
+// The addresses of a cluster's coordinators for a worker or a client: one of them leads, the others stand by.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ class ClientContext;
 
 namespace gyre {
 
-// The trailer by which a coordinator that stands by names the one that leads; empty: it knows none.
+// The trailer in which a coordinator that stands by names the leader; empty: it knows none.
 constexpr char kLeaderTrailer[] = "gyre-leader";
 
-// Who is asked: the one that led last, then the others in turn. Pure; not thread-safe.
+// The order in which coordinators are asked: the last leader, then the others in turn. Pure; not thread-safe.
 class Coordinators {
  public:
   // "HOST:PORT[,HOST:PORT...]". kInvalidArgument: one of them is no address.
@@ -26,8 +26,8 @@ class Coordinators {
   bool several() const { return all_.size() > 1; }
   // The current one leads: the next search begins with it.
   void Found();
-  // The current one does not lead, or is not there. `leader`: whom it named, "" = nobody; it is asked next, once in a
-  // round, as two of them may name each other. False: all were asked, so the caller waits before the next round.
+  // The current one does not lead, or is not there. `leader`: the one that it named, "" = none; it is asked next, once
+  // a round, as two of them may name each other. False: all were asked, so the caller waits before the next round.
   bool Next(const std::string& leader);
 
  private:
@@ -38,7 +38,7 @@ class Coordinators {
   bool followed_ = false;  // a name in this round
 };
 
-// After the call's end.
+// Valid after the call's end.
 struct LeaderAnswer {
   bool stands_by = false;
   std::string leader;  // "" = it knows none

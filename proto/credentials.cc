@@ -29,7 +29,7 @@ StatusOr<Principal> CheckPem(std::string_view pem, const Identity& identity) {
   return identity.Check(chain.front().get());
 }
 
-// After the handshake, which has checked signature and dates.
+// It runs after the handshake, which has checked signature and dates.
 class PeerVerifier : public ExternalCertificateVerifier {
  public:
   using Check = std::function<absl::Status(std::string_view pem)>;
@@ -48,7 +48,7 @@ class PeerVerifier : public ExternalCertificateVerifier {
   const Check check_;
 };
 
-// A file without a name that gRPC watches: it gets only what was checked as a whole.
+// A file without a name that gRPC watches: it gets only texts that were checked as a whole.
 class WatchedText {
  public:
   explicit WatchedText(const char* name) : fd_(::memfd_create(name, MFD_CLOEXEC)) {}
@@ -70,7 +70,7 @@ class WatchedText {
   const int fd_;
 };
 
-// The table of who may call what. A service that stands in no row is closed.
+// The table of roles and services. A service that is not in the table is closed.
 class RoleCheck : public grpc::AuthMetadataProcessor {
  public:
   explicit RoleCheck(std::shared_ptr<IdentityFolder> folder) : folder_(std::move(folder)) {}
@@ -91,7 +91,7 @@ class RoleCheck : public grpc::AuthMetadataProcessor {
   const std::shared_ptr<IdentityFolder> folder_;
 };
 
-// gRPC writes lines about every stranger's handshake, as many as he likes; the listener's log says who was refused.
+// gRPC logs every stranger's failed handshake, without a limit; the listener's log names the refused ones.
 void QuietGrpc() {
   static const bool once = [] {
     if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});

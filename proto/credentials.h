@@ -1,4 +1,4 @@
-// gRPC over TLS between holders of identities: certificates at both ends, and what each role may call
+// gRPC over TLS between holders of identities: certificates at both ends, and the services that each role may call
 // (docs/security.md).
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace gyre {
 
-// Credentials of a client. They accept only a coordinator of the client's own cluster. kInternal: gRPC took no such
+// Credentials of a client. They accept only a coordinator of the client's own cluster. kInternal: gRPC refused the
 // credentials.
 StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const std::shared_ptr<const Identity>& identity);
 
-// Credentials of a server that follow its identity when this changes. Each call is checked: the caller's certificate
+// Credentials of a server that follow changes of its identity. Each call is checked: the caller's certificate
 // against the newest list of revoked ones, and its role against the service.
 class ServerIdentity {
  public:
@@ -27,7 +27,7 @@ class ServerIdentity {
   static StatusOr<std::unique_ptr<ServerIdentity>> Make(std::shared_ptr<IdentityFolder> folder);
   virtual ~ServerIdentity() = default;
   virtual std::shared_ptr<grpc::ServerCredentials> credentials() = 0;
-  // Takes over what the folder has by now. True: it is another identity than before.
+  // Takes the folder's present identity. True: it differs from the one before.
   virtual bool Update() = 0;
 };
 
@@ -36,7 +36,7 @@ bool MayCall(Role role, const std::string& method);
 
 // The caller; nullopt: the connection has no TLS. `context` is the call's.
 std::optional<Principal> CallerOf(const grpc::AuthContext& context);
-// As CallerOf, if the certificate is still accepted.
+// Like CallerOf, if the certificate is still accepted.
 StatusOr<Principal> CheckCaller(const grpc::AuthContext& context, const Identity& identity);
 
 }  // namespace gyre

@@ -12,7 +12,7 @@ namespace {
 
 uint64_t NanosOf(Duration d) { return static_cast<uint64_t>(std::chrono::nanoseconds(d).count()); }
 
-// Counts that make no histogram count as none.
+// Counts that are no valid histogram count as none.
 LatencyHistogram DecodeStepTimes(const v1::Heartbeat& h) {
   constexpr uint64_t kMost = uint64_t{1} << 53;  // of a bucket; Prometheus counts in doubles
   LatencyHistogram out;
@@ -118,7 +118,7 @@ StatusOr<StageTrace> DecodeTrace(const v1::Traced& t) {
   if (t.spans_size() > static_cast<int>(kMaxTraceSpans)) {
     return InvalidArgument("a trace of {} steps, at most {} are taken", t.spans_size(), kMaxTraceSpans);
   }
-  // Longer than any process runs, and no sum of such times overflows.
+  // This is longer than any process runs, and no sum of such times overflows.
   static constexpr uint64_t kLongest = uint64_t{1} << 61;
   const auto time = [](uint64_t ns) { return std::chrono::nanoseconds(static_cast<int64_t>(std::min(ns, kLongest))); };
   StageTrace out{.asked = Deadline(time(t.asked_ns())), .answered = Deadline(time(t.answered_ns())), .spans = {}};

@@ -1,4 +1,4 @@
-// What workers report of their work, loads and traces, as Gyre's types in both directions. For control_codec.cc, which
+// Workers' reports of their work, loads and traces, as Gyre's types in both directions. For control_codec.cc, which
 // has the messages around them. Pure functions, thread-safe.
 #pragma once
 
@@ -12,22 +12,22 @@
 
 namespace gyre {
 
-// Moments of a steady clock travel as nanoseconds since its beginning.
+// Times of a steady clock are sent as nanoseconds since its beginning.
 uint64_t NanosOf(Deadline at);
 Deadline MomentOf(uint64_t nanos);
 
 void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out);
-// What is out of range is brought into it; counts that make no histogram count as none.
+// Values out of range are brought into it; counts that are no valid histogram count as none.
 MemberLoad DecodeLoad(const v1::Heartbeat& heartbeat);
 
 void EncodeTrace(const StageTrace& trace, v1::Traced* out);
 // kInvalidArgument: more than kMaxTraceSpans.
 StatusOr<StageTrace> DecodeTrace(const v1::Traced& traced);
 
-// A rate from outside: not a number, less than 0 and absurdly much count as unknown.
+// A rate from outside: if it is not a number, negative or absurdly large, it counts as unknown.
 double Rate(double per_second);
 void EncodeProbed(const StageProbed& probed, v1::Probed* out);
-// kInvalidArgument: more than kMaxLinkSpeeds, or a name that is none. Numbers are brought into bounds.
+// kInvalidArgument: more than kMaxLinkSpeeds, or an invalid name. Numbers are brought into range.
 StatusOr<StageProbed> DecodeProbed(const v1::Probed& probed);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// include/gyre.h over Runtime. No exception passes this boundary.
+// include/gyre.h over Runtime. No exception leaves these functions.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -53,7 +53,7 @@ int CodeOf(const Status& status, int otherwise) {
   }
 }
 
-// Runs `body`, which returns what the function returns; `failed` if it throws.
+// Runs `body` and returns its result; `failed` if it throws.
 template <typename T, typename Body>
 T Guarded(int* error, T failed, Body body) {
   try {
@@ -71,7 +71,7 @@ T Guarded(int* error, T failed, Body body) {
 StatusOr<RuntimeOptions> OptionsOf(const char* path, const gyre_options* given) {
   gyre_options options{};
   if (given != nullptr) {
-    // A caller of an older header has fewer fields.
+    // A caller compiled with an older header passes fewer fields.
     if (given->struct_size == 0 || given->struct_size > sizeof options) {
       return InvalidArgument("gyre_options.struct_size is {}; expected sizeof(gyre_options), {}", given->struct_size,
                              sizeof options);
@@ -111,7 +111,7 @@ gyre_session* Start(gyre_model* model, StatusOr<Input> input, int max_tokens, fl
   if (!request.ok()) return Set(error, CodeOf(request.status(), GYRE_UNKNOWN), Message(request.status())), nullptr;
   StatusOr<std::unique_ptr<EventStream>> stream = service.Submit(*std::move(request), {.may_stall = true});
   if (!stream.ok()) {
-    // It fits, as MakeRequest says: then too many wait.
+    // MakeRequest has checked that the request fits, so this error means that too many requests wait.
     const bool full = absl::IsResourceExhausted(stream.status());
     Set(error, full ? GYRE_BUSY : CodeOf(stream.status(), GYRE_INFERENCE_FAILED), Message(stream.status()));
     return nullptr;
@@ -123,7 +123,7 @@ gyre_session* Start(gyre_model* model, StatusOr<Input> input, int max_tokens, fl
   return session.release();
 }
 
-// Takes in one event.
+// Handles one event.
 void Take(gyre_session* session, const Event& event) {
   if (const auto* token = std::get_if<TokenEvent>(&event)) {
     ++session->index;
@@ -143,7 +143,7 @@ void Take(gyre_session* session, const Event& event) {
   }
 }
 
-// Whole characters of the session's text, as many as fit.
+// Copies complete characters of the session's text, as many as fit.
 bool HandOut(gyre_session* session, char* text, size_t room, int* index, int* error) {
   std::string& rest = session->text;
   size_t bytes = 0;

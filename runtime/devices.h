@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-// What a command says about the device of a worker.
+// A command's settings for the device of a worker.
 struct DeviceRequest {
   std::string name;  // "cpu", "cuda:0"; "" = the best that there is
   std::string isa;   // of a CPU: "" = the best that this processor has
@@ -24,13 +24,13 @@ struct DeviceKind {
   std::function<bool()> available;  // whether this machine has one
   std::function<StatusOr<std::shared_ptr<Device>>(const DeviceRequest& request)> open;
 };
-// Adds a kind, which is better than those before it. Before other threads begin.
+// Adds a kind, which is preferred to those before it. Call it before other threads begin.
 void AddDeviceKind(DeviceKind kind);
 
-// kInvalidArgument: a name that no kind of this build has; otherwise what the kind says.
+// kInvalidArgument: this build has no kind of this name; other errors are the kind's.
 StatusOr<std::shared_ptr<Device>> OpenDevice(const DeviceRequest& request);
 
-// By name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
+// The instruction set of this name, or the best for "". kInvalidArgument, kFailedPrecondition (the processor lacks it).
 StatusOr<Isa> ParseIsa(const std::string& name);
 
 }  // namespace gyre

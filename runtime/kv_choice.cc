@@ -9,7 +9,7 @@ namespace gyre {
 
 namespace {
 
-// Blocks that a window and so many rows beside it touch.
+// The number of blocks that a window and `rows` rows beside it touch.
 uint64_t WindowedFor(const KvWish& wish, uint64_t rows) {
   const uint64_t block = std::max(wish.block_size, 1u);
   return (wish.window - 1 + rows + block - 1) / block + 1;
@@ -40,7 +40,7 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
     return n * block * wish.bytes_per_token +
            WindowBlocks(wish, choice.max_sequences, context, n) * block * wish.window_bytes_per_token;
   };
-  // The most blocks that half of the memory holds.
+  // The most blocks that fit into half of the memory.
   uint64_t room = 0;
   if (wish.memory > 0) {
     uint64_t high = std::min<uint64_t>((tokens + block - 1) / block, kNoBlock) + 1;
@@ -64,10 +64,10 @@ StatusOr<KvChoice> ChooseKv(const KvWish& wish) {
   }
   choice.num_blocks = static_cast<uint32_t>(blocks);
   tokens = blocks * block;
-  // A context that nobody asked for is no longer than the cache.
+  // If the user gave no context, it is at most as long as the cache.
   if (wish.ctx == 0) choice.context = static_cast<uint32_t>(std::min<uint64_t>(choice.context, tokens));
   if (wish.state_bytes > 0) {
-    // Memory that is never written costs nothing, but a worker must hold what may be.
+    // Memory that is never written costs nothing, but a worker must have room for all that may be written.
     constexpr uint64_t kMost = 1 << 16;
     uint64_t slots = std::min(kMost, 2 * uint64_t{choice.max_sequences});
     if (wish.memory > 0) slots = std::min(slots, wish.memory / 4 / wish.state_bytes);

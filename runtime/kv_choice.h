@@ -1,4 +1,4 @@
-// How large the KV cache is, and for how many sequences. Pure.
+// The choice of the KV cache's size and of the number of sequences. Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct KvWish {
   uint32_t block_size = 16;
   bool reserve = false;          // each sequence holds a whole context
   uint64_t bytes_per_token = 0;  // in layers that keep all positions
-  // Layers with a window (docs/memory.md): the positions that a row reads, 0 = there are none; bytes of a position in
-  // them; prompt rows of a sequence in a step at most, 0 = whole prompts.
+  // For layers with a window (docs/memory.md): the positions that a row reads, 0 = there are none; bytes of a position
+  // in them; the most prompt rows of a sequence in a step, 0 = whole prompts.
   uint32_t window = 0;
   uint64_t window_bytes_per_token = 0;
   uint32_t chunk = 256;
@@ -41,7 +41,7 @@ struct KvChoice {
   std::string sentence;  // what was chosen, and why
 };
 
-// kInvalidArgument: a number of tokens that blocks cannot count.
+// kInvalidArgument: a number of tokens that can't be counted in blocks.
 StatusOr<KvChoice> ChooseKv(const KvWish& wish);
 
 }  // namespace gyre

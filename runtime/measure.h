@@ -1,4 +1,4 @@
-// What the benchmarks share: medians, and requests whose speed does not depend on what they say.
+// Helpers of the benchmarks: medians, and requests whose speed does not depend on their content.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace gyre::bench {
 
-// 0 of nothing.
+// Returns 0 if there are no values.
 inline double Median(std::vector<double> v) {
   if (v.empty()) return 0;
   std::sort(v.begin(), v.end());
@@ -23,7 +23,7 @@ inline double Median(std::vector<double> v) {
 
 inline double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 
-// A prompt of `length` ids and exactly n greedy tokens after it; another `salt`, another prompt.
+// A prompt of `length` ids and exactly n greedy tokens after it; each `salt` gives another prompt.
 inline Request Continue(int length, uint32_t n, int vocab, int salt) {
   Request r;
   for (int i = 0; i < length; ++i)

@@ -1,4 +1,4 @@
-// The settings of a process that runs a model, by whom they concern.
+// The settings of a process that runs a model, by subject.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ class IdentityFolder;
 class StateKeeper;
 class Tracer;
 
-// What a machine is measured for.
+// The settings under which a machine is measured.
 struct MeasuredWith {
   Isa isa = Isa::kRef;
   int threads = 1;
   std::string file;
 };
 
-// The model, and how its file is read.
+// The model, and the way in which its file is read.
 struct ModelOptions {
   std::string model;  // path
   OpenOptions open;
   uint32_t ctx = 0;  // tokens of a sequence; 0 = the context that the file says
 
-  // `open`, for the context that is asked for.
+  // `open` with the context that the user asked for.
   OpenOptions ForOpening() const {
     OpenOptions o = open;
     o.context = static_cast<int>(ctx);
@@ -41,7 +41,7 @@ struct ModelOptions {
   }
 };
 
-// How it is computed on this machine: threads, kernels, KV cache, batches.
+// The computation on this machine: threads, kernels, KV cache, batches.
 struct ComputeOptions {
   int stages = 1;
   int threads = 0;           // over all stages; 0 = one for each physical core
@@ -69,7 +69,7 @@ struct ComputeOptions {
   bool no_candidates = false;
 };
 
-// What makes the process a coordinator that workers of other machines join.
+// The settings that make the process a coordinator for workers of other machines.
 struct ServeOptions {
   std::string cluster;             // HOST:PORT of the gRPC server
   std::string ring;                // HOST:PORT of the ring port; "" = the cluster's host, any port
@@ -95,8 +95,8 @@ struct RuntimeOptions : ModelOptions, ComputeOptions {
   StateKeeper* state = nullptr;              // what outlives the process; outlives the runtime. null: nothing does
   bool quiet = false;                        // no warnings
   NowFn now;                                 // the engine's clock (tests, benchmarks); empty = Clock::now
-  // Bytes of weights that the first plan has loaded, of all that it will. Called on another thread; the last call has
-  // done == total, unless the plan fails. May be empty.
+  // Gets the bytes of weights that the first plan has loaded, and their total. Called on another thread; the last call
+  // has done == total, unless the plan fails. May be empty.
   std::function<void(uint64_t done, uint64_t total)> on_load;
 };
 

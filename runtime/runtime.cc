@@ -15,7 +15,7 @@
 namespace gyre {
 namespace {
 
-// With shifted contexts a request without a limit of its own generates so many contexts of tokens.
+// With shifted contexts a request without a limit generates at most this many contexts of tokens.
 constexpr uint32_t kUnaskedContexts = 4;
 
 KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvType type) {
@@ -32,7 +32,7 @@ KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvT
               .chunk = o.no_chunked_prefill ? 0 : o.chunk,
               .state_bytes = spec.StateBytes(),
               .memory = AvailableMemory()};
-  // The same cache as before a restart, so that workers keep their pages: what is free now depends on who runs.
+  // The cache is the same as before a restart, so that workers keep their pages; free memory may differ now.
   const std::optional<ServingRecord> before = o.state != nullptr ? o.state->serving() : std::nullopt;
   if (!before || before->model_hash != hash || before->block_size != o.block_size) return wish;
   if (wish.ctx == 0) wish.ctx = before->context;
@@ -41,12 +41,12 @@ KvWish WishOf(const RuntimeOptions& o, const ModelSpec& spec, uint64_t hash, KvT
 }
 
 // Whether a coordinator's memory holds all weights and the KV cache of one sequence, so that it can serve without
-// workers. Otherwise it says so, and has a share of the layers beside workers only.
+// workers. Otherwise this is logged, and the coordinator gets layers only beside workers.
 bool HoldsModel(const RuntimeOptions& o, const Model& model, KvType type, uint32_t context) {
   const uint64_t memory = o.serve->memory != 0 ? o.serve->memory : AvailableMemory();
   const auto sizes = SizesOf(model, {.num_blocks = 1, .num_slots = 1, .window_blocks = 1}, 1, type);
   if (memory == 0 || !sizes.ok()) return true;
-  // A state and a snapshot of it at least; of layers with a window what one chunk beside it takes.
+  // The need is at least a state and a snapshot of it, and for layers with a window the blocks of one chunk beside it.
   const ModelSpec& spec = model.spec();
   const uint64_t seen = std::min<uint64_t>(context, static_cast<uint64_t>(spec.window) + o.chunk);
   uint64_t needed = sizes->both + spec.KvBytesPerToken(type, kPageGroup) * context +
@@ -117,7 +117,7 @@ StatusOr<std::unique_ptr<Runtime>> Runtime::Open(const RuntimeOptions& options) 
     memory = serve->memory != 0 ? serve->memory : AvailableMemory() / 10 * 9;
   }
   GYRE_RETURN_IF_ERROR(runtime->AddWorkers(options, members, memory));
-  // After a restart workers are waited for that have yet to find this process.
+  // After a restart it waits for workers that have not found this process yet.
   const bool adopts = options.state != nullptr && options.state->cluster() && options.state->cluster()->on_workers;
   if (members > 0 && memory == 0 && !adopts) GYRE_RETURN_IF_ERROR(runtime->cluster_->WaitForPlan(kNoDeadline));
   return runtime;
@@ -145,8 +145,8 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
   c.mirror_kv = o.serve != nullptr && o.serve->mirror_kv;
   c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
-  // Without its cluster's thread a process could neither change its plan nor notice a loss: it ends, and who watches
-  // over it starts it again.
+  // Without its cluster's thread a process could neither change its plan nor notice a loss. So it ends, and a
+  // supervisor starts it again.
   c.on_fatal = [](const Status& why) {
     Log(LogLevel::kError, "{}; the process ends", Message(why));
     std::_Exit(1);

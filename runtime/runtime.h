@@ -1,4 +1,4 @@
-// Composes what a process runs: a model, the workers that live in it, and the cluster and engine that drive them. This
+// The parts of a process, put together: a model, its workers, and the cluster and engine that drive them. This
 // is a ring within the process, or the coordinator's end of a ring over machines.
 #pragma once
 
@@ -22,7 +22,7 @@ struct KvChoice;
 
 class Runtime {
  public:
-  // Opens the model and starts engine and cluster. Within the process: waits until every stage has loaded and packed
+  // Opens the model and starts engine and cluster. Within the process it waits until every stage has loaded and packed
   // its weights (progress on stderr).
   static StatusOr<std::unique_ptr<Runtime>> Open(const RuntimeOptions& options);
   ~Runtime();
@@ -38,12 +38,12 @@ class Runtime {
   uint64_t term() const { return term_; }
   // The members in this process, in the order of the first plan.
   const std::vector<std::shared_ptr<Worker>>& workers() const { return workers_; }
-  // Tells the cluster the load of the workers in this process. Thread-safe.
+  // Reports the load of the workers in this process to the cluster. Thread-safe.
   void ReportLoads();
 
  private:
   Runtime() = default;
-  // memory: bytes of each; 0 = not to be checked.
+  // memory: the bytes of each member; 0 = not checked.
   Status AddWorkers(const RuntimeOptions& options, int members, uint64_t memory);
   Status Start(const RuntimeOptions& options, const KvChoice& cache, KvType kv);
 

@@ -1,4 +1,4 @@
-// What a cluster does, as lists of events: first plans, growth, resizes, losses, repairs, members that are left out.
+// A cluster's behaviour, as lists of events: first plans, growth, resizes, losses, repairs, members that are left out.
 #include "coordinator/cluster_state.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ TEST_F(ClusterStateTest, TheFirstPlanWaitsForEnoughWorkers) {
   EXPECT_EQ(w.ranges(), "w1=0-3,w2=4-7");
   EXPECT_EQ(w.engine_calls.back(), "new 1");
   EXPECT_EQ(w.status().plans, 1u);
-  // Who joins later gets layers by a resize only.
+  // A worker that joins later gets layers by a resize only.
   w.Join("w3");
   w.Advance(seconds(100));
   EXPECT_EQ(w.begun.size(), 1u);
@@ -278,7 +278,7 @@ TEST_F(ClusterStateTest, AWorkerThatCanNotBeReachedIsLeftOut) {
     }
     EXPECT_THAT(w.ranges(), Not(HasSubstr("bad")));
     EXPECT_THAT(w.ranges(), HasSubstr("local"));
-    // Who names it is told why it fails, and the plan stays.
+    // A request that names it gets the reason of the failure, and the plan stays.
     const std::string before = w.ranges();
     const uint64_t ask = w.Resize("bad=0-7");
     w.Advance(seconds(5));
@@ -367,7 +367,7 @@ TEST_F(ClusterStateTest, NobodyReadsThatAWorkerIsGoneWhenItIsBack) {
   EXPECT_EQ(w.text(), "serving");
 }
 
-// What a lost plan has left in the workers' memory counts, and is dropped where it is in the way.
+// Memory that a lost plan has left in the workers counts, and is freed if it is in the way.
 TEST_F(ClusterStateTest, WhatALostPlanLeavesIsCountedAndDropped) {
   ClusterWorld& w = New(ClusterWorld::Policy(8, 2));
   w.Join("w1", {.memory = 700});  // 5 layers of 100 and 10, and a little
@@ -494,7 +494,7 @@ TEST_F(ClusterStateTest, TheCacheIsCutByTheFirstPlanOverWorkersAndGrowsAgain) {
   EXPECT_TRUE(w.answer(resize).ok()) << w.answer(resize).status();
 }
 
-// What the cache grew by for a worker goes when that one leaves.
+// The part by which the cache grew for a worker is removed when this worker leaves.
 TEST_F(ClusterStateTest, ADrainMayCutACacheThatHasGrown) {
   ClusterPolicy policy = ClusterWorld::Policy(8, 2);
   for (auto& memory : policy.sizes.memory) memory.unit = 10;
@@ -517,6 +517,34 @@ TEST_F(ClusterStateTest, ADrainMayCutACacheThatHasGrown) {
   EXPECT_EQ(w.num_blocks, 8u) << "what four layers leave, of what is had and what comes";
   EXPECT_THAT(w.engine_calls, ::testing::Contains("shrink 8"));
   EXPECT_EQ(w.problem(), "");
+}
+
+// Until the new plan serves, the pools are there that had grown: a worker that is full of them has no room for the
+// weights of more layers, however few blocks the new plan has.
+TEST_F(ClusterStateTest, PoolsThatHadGrownCountUntilTheyAreGone) {
+  for (const uint64_t memory : {597, 599}) {
+    SCOPED_TRACE(memory);
+    ClusterPolicy policy = ClusterWorld::Policy(8, 2);
+    policy.sizes.counts.num_blocks = 200;
+    ClusterWorld& w = New(policy);
+    for (const char* name : {"w1", "w2"}) w.Join(name, {.memory = memory});
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.num_blocks, 19u);
+    w.Join("w3", {.memory = 4000});
+    w.Resize("w1=0-1,w3=2-5,w2=6-7");
+    w.Advance(seconds(1));
+    EXPECT_THAT(w.engine_calls, ::testing::Contains("grow 99")) << "a layer takes 100 and 99, and there is room for 3";
+    // Four layers of 100 beside two with 99 of pages.
+    const uint64_t drain = w.Drain("w3");
+    w.Advance(seconds(1));
+    EXPECT_EQ(w.answer(drain).ok(), memory >= 598) << w.answer(drain).status();
+    if (memory < 598) {
+      EXPECT_THAT(Message(w.answer(drain).status()), HasSubstr("beside"));
+    } else {
+      EXPECT_THAT(w.engine_calls, ::testing::Contains("shrink 49")) << "what four layers leave afterwards";
+    }
+    EXPECT_EQ(w.problem(), "");
+  }
 }
 
 TEST_F(ClusterStateTest, TheSaltTellsCutsAndInstructionSetsApart) {

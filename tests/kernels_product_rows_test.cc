@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/ops.h"
 #include "tests/testing/kernel_test.h"
 #include "tests/testing/products.h"
@@ -84,6 +86,26 @@ TEST_P(ProductRows, BitsDoNotDependOnTheNumberOfDecodeRows) {
   const auto backend = MakeBackend(GetParam(), 2);
   for (DType type : testing::Grid(kTypes))
     ExpectSameInChunks(*backend, MakeWeights(type, 70, 1280, 31), 70, Arithmetic::kDecode, {4, 5, 23, 24, 62, 63});
+}
+
+// Few rows read one panel after the other, or four at once, as the processor prefers: that changes no bit.
+TEST_P(ProductRows, BitsDoNotDependOnTheNumberOfStreams) {
+  cpu::IsaOps one = *cpu::OpsOf(GetParam()), four = one;
+  one.streams = 1;
+  four.streams = 4;
+  auto device = MakeCpuDevice(GetParam(), 1);
+  for (DType type : testing::Grid(kTypes)) {
+    const Weights w = MakeWeights(type, 118, 1280, 33);  // eight panels, the last one of six columns
+    const std::vector<float> x = Random(4 * w.view.k, 34);
+    const auto packed = fast_->Pack(w.view);
+    for (size_t rows = 1; rows <= 4; ++rows) {
+      std::vector<float> by_one(rows * w.view.n, NAN), by_four(by_one);
+      cpu::MakeCpuBackend(device, one, 1, {})->MatMul(x.data(), rows, *packed, by_one.data());
+      cpu::MakeCpuBackend(device, four, 1, {})->MatMul(x.data(), rows, *packed, by_four.data());
+      ASSERT_EQ(std::memcmp(by_one.data(), by_four.data(), by_one.size() * 4), 0)
+          << Info(type).name << " rows " << rows;
+    }
+  }
 }
 
 // Two full blocks of the rows that AVX2 processes together, and a part of a third.

@@ -1,4 +1,4 @@
-// The rule by which a connection that waits gives way to a newcomer. Pure.
+// The rule by which a waiting connection is closed for a new one. Pure.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct AdmissionLimits {
   size_t per_address = 16;  // so that one peer's connections displace only its own
 };
 
-// `addresses`: the hosts of those that wait, the oldest first. The index of the one that gives way to a newcomer from
-// `newcomer`: the oldest of its own address where that has its share, else the oldest of all where no more may wait.
+// `addresses`: the hosts of waiting connections, the oldest first. Returns the one that is closed for a new one from
+// `newcomer`: the oldest of the same address if that has its share, else the oldest of all if no more may wait.
 inline std::optional<size_t> GivesWay(std::span<const std::string> addresses, const std::string& newcomer,
                                       const AdmissionLimits& limits) {
   std::optional<size_t> oldest;

@@ -44,7 +44,7 @@ sockaddr_in Group() {
   return AddressOf(group, kDiscoveryPort);
 }
 
-// The IPv4 addresses of the interfaces that know multicast; loopback's too, where there is no other.
+// The IPv4 addresses of the interfaces with multicast; loopback's too, if there is no other.
 std::vector<in_addr> Interfaces() {
   std::vector<in_addr> out, loopback;
   ifaddrs* all = nullptr;
@@ -89,7 +89,7 @@ class Responder : public DiscoveryResponder {
   void Loop() {
     TokenBucket budget(kAnswersASecond, kAnswersASecond);
     for (;;) {
-      // Beyond the budget questions wait in the socket's buffer, and are lost when it is full.
+      // Questions beyond the budget wait in the socket's buffer, and are lost when it is full.
       const Deadline now = Clock::now(), next = budget.Next(now);
       pollfd fds[2] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                        {.fd = next <= now ? hears_.get() : -1, .events = POLLIN, .revents = 0}};
@@ -161,7 +161,7 @@ StatusOr<std::unique_ptr<DiscoveryResponder>> DiscoveryResponder::Start(const Di
   if (!BindTo(hears, Group())) return Unavailable("UDP port {}: {}", kDiscoveryPort, std::strerror(errno));
   in_addr own{};
   const bool named = inet_pton(AF_INET, options.host.c_str(), &own) == 1 && own.s_addr != INADDR_ANY;
-  // Where the server has one address, answers come from it.
+  // If the server has a single address, answers come from it.
   if (named && !BindTo(answers, AddressOf(own, 0))) return Unavailable("{}: {}", options.host, std::strerror(errno));
   size_t joined = 0;
   for (const in_addr& interface : named ? std::vector<in_addr>{own} : Interfaces()) {

@@ -1,5 +1,5 @@
-// A worker finds its coordinator on the local network by a question to a multicast group, an answer with a port
-// (docs/security.md). Neither proves anything; a handshake of TLS does, if there is one.
+// A worker finds its coordinator on the local network: a question to a multicast group, and an answer with a port
+// (docs/security.md). Neither proves anything; only a TLS handshake does, if there is one.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace gyre {
 inline constexpr char kDiscoveryGroup[] = "239.255.71.82";
 inline constexpr uint16_t kDiscoveryPort = 7071;
 
-// Both have 64 bytes: the answer is no amplifier.
+// Question and answer both have 64 bytes, so that answers amplify nothing.
 struct DiscoveryMessage {
   bool answer = false;
   uint16_t port = 0;      // of an answer: of the gRPC server

@@ -12,7 +12,7 @@
 
 namespace gyre {
 
-// Never renumbered.
+// The numbers never change.
 enum class FrameKind : uint16_t {
   kHello = 1,
   kTokens = 2,          // payload: u32 descriptor length, StepBatch, then int32 ids [rows]
@@ -47,7 +47,7 @@ struct FrameHeader {
   uint32_t rows = 0;
   uint64_t length = 0;       // payload bytes
   uint32_t payload_crc = 0;  // CRC-32C of the payload
-  // Microseconds that the stages took to compute the step until the frame was sent, and those of the slowest one.
+  // The microseconds that the stages took for the step until the frame was sent, and those of the slowest stage.
   uint32_t computed_us = 0, slowest_us = 0;
   bool queued = false;  // a stage was not free when the step came
   bool operator==(const FrameHeader&) const = default;

@@ -10,9 +10,9 @@
 namespace gyre {
 namespace {
 
-// Memory for a payload is taken as it comes in, not as it is announced.
+// Memory for a payload is allocated as its bytes come in, not by its announced size.
 constexpr size_t kFirstPayload = 1 << 20;
-// A frame that was begun is finished with at least this patience, however short the sender's deadline is.
+// A frame that has begun gets at least this time to be finished, however short the sender's deadline is.
 constexpr auto kLeastPatience = std::chrono::seconds(10);
 constexpr size_t kMaxParts = 64;  // of one Write
 
@@ -55,9 +55,9 @@ class FramedLink : public Link {
     Close();
     return Annotate(why, peer_);
   }
-  // OK; kDeadlineExceeded; another error has ended the link.
+  // Returns OK or kDeadlineExceeded; any other error has ended the link.
   Status WaitFor(ByteStream::Ready direction, Deadline deadline);
-  // True: bytes came into [from_, to_) or into the payload. False: none are there. Errors end the link.
+  // True: bytes came into [from_, to_) or into the payload. False: there are none. Errors end the link.
   StatusOr<bool> ReadSome();
   StatusOr<bool> TakeHeader();
   StatusOr<Frame> TakeFrame();
@@ -72,7 +72,7 @@ class FramedLink : public Link {
   std::atomic<bool> woken_{false};
   std::atomic<uint64_t> received_{0};
 
-  // Used by the receiving thread only.
+  // Only the receiving thread uses these.
   std::vector<std::byte> buffer_;
   size_t from_ = 0, to_ = 0;  // unread bytes of buffer_
   bool in_frame_ = false;
@@ -163,7 +163,7 @@ Status FramedLink::Send(FrameHeader header, std::span<const ByteSpan> parts, Dea
 }
 
 StatusOr<bool> FramedLink::ReadSome() {
-  // A payload that is larger than the read-ahead goes to its place directly.
+  // A payload that is larger than the read-ahead is read directly into its place.
   const bool direct = in_frame_ && from_ == to_ && frame_.header.length - filled_ >= read_ahead_;
   std::span<std::byte> into;
   if (direct) {
@@ -189,7 +189,7 @@ StatusOr<bool> FramedLink::ReadSome() {
   return true;
 }
 
-// True: frame_.header is there.
+// Returns true if frame_.header is complete.
 StatusOr<bool> FramedLink::TakeHeader() {
   if (in_frame_) return true;
   if (to_ - from_ < kFrameHeaderBytes) return false;
@@ -205,7 +205,7 @@ StatusOr<bool> FramedLink::TakeHeader() {
   return true;
 }
 
-// REQUIRES: the payload is whole.
+// REQUIRES: the payload is complete.
 StatusOr<Frame> FramedLink::TakeFrame() {
   in_frame_ = false;
   if (checksum_ && Crc32c(frame_.payload) != frame_.header.payload_crc) {

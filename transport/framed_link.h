@@ -1,4 +1,4 @@
-// Frames over a stream of bytes: the header, both checksums, and how long either end is waited for (docs/wire.md). It
+// Frames over a byte stream: the header, both checksums, and the time limits for each end (docs/wire.md). It
 // has no thread of its own: the threads that use it read and write the stream.
 #pragma once
 
@@ -15,12 +15,12 @@ namespace gyre {
 
 struct FramedLinkOptions {
   uint64_t max_payload = kMaxPayload;  // of a frame that comes in
-  // A peer that takes or gives no byte for so long in the middle of a frame is given up. max() = there is no such
+  // A peer that takes or sends no byte for this time in the middle of a frame is given up. max() = there is no such
   // limit: a stage that computes does not read, so on ring links the sender's deadline and the heartbeats decide.
   Duration silence = Duration::max();
 };
 
-// `peer` is for messages. kResourceExhausted: no memory is left; then the stream is closed.
+// `peer` is for messages. kResourceExhausted: there is no memory; then the stream is closed.
 StatusOr<std::unique_ptr<Link>> MakeFramedLink(std::unique_ptr<ByteStream> stream, std::string peer,
                                                const FramedLinkOptions& options = {});
 

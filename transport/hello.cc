@@ -11,7 +11,7 @@ namespace gyre {
 namespace {
 
 constexpr size_t kMaxText = 512;
-// Where the proofs stand.
+// The offsets of the proofs.
 constexpr size_t kHelloProofAt = 36, kReplyProofAt = 8;
 
 std::string Printable(std::string text) {
@@ -25,7 +25,7 @@ std::vector<std::byte> Bytes(const Encoder& out) { return {out.bytes().begin(), 
 
 ByteSpan Label(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// The hash of a payload, as it is where zeros are in the place of the proof, behind `before`.
+// The hash of `before` and a payload, with zeros in the place of the proof.
 Hash256 HashWithoutProof(ByteSpan before, ByteSpan payload, size_t proof_at) {
   std::vector<std::byte> all(before.begin(), before.end());
   all.insert(all.end(), payload.begin(), payload.end());
@@ -127,7 +127,7 @@ StatusOr<Hello> DecodeHello(std::span<const std::byte> payload, const HelloChall
   h.from = Printable(in.GetString());
   h.to = Printable(in.GetString());
   h.udp = GetOffer(h.features, &in);
-  // A later protocol may put more behind this.
+  // A later protocol may add more after this.
   if (!in.ok() || h.from.size() > kMaxText || h.to.size() > kMaxText)
     return DataLoss("a hello of {} bytes is cut or too long", payload.size());
   if (h.role < LinkRole::kRing || h.role > LinkRole::kWeights) {

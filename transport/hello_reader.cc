@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr auto kBackOff = milliseconds(100);  // where no descriptor is left
 constexpr size_t kAcceptsATurn = 64;
-// Before its hello is whole: two flights of TLS with a certificate, and the hello.
+// The most bytes before the hello is complete: two flights of TLS with a certificate, and the hello.
 constexpr size_t kMaxReceived = 32 << 10;
 constexpr auto kTick = milliseconds(250);
 constexpr auto kTurn = milliseconds(10);  // between two looks whether a handshake that waits may begin
@@ -169,7 +169,7 @@ void HelloReader::AcceptSome(int listener) {
       pending_.pop_front();
       continue;
     }
-    // Without this pause the thread would spin: the newcomer stays in the kernel's queue.
+    // Without this pause the thread would spin, as the new connection stays in the kernel's queue.
     accept_after_ = After(kBackOff);
     if (last_log_ == Deadline::min() || Clock::now() >= last_log_ + std::chrono::minutes(1)) {
       last_log_ = Clock::now();
@@ -192,7 +192,7 @@ void HelloReader::OnConnection(Fd fd, Caller caller) {
   c.fd = std::move(fd);
   c.caller = std::move(caller);
   c.until = After(options_.hello_timeout);
-  // Where others may listen, what they hear shall open nothing.
+  // If others may listen, nothing that they hear may open a link.
   if (!c.caller.local && options_.identity == nullptr) {
     RandomBytes(c.challenge);
     const Status asked = SendWithFds(c.fd.get(), HelloFrame(EncodeChallenge(c.challenge)), {});
@@ -201,7 +201,7 @@ void HelloReader::OnConnection(Fd fd, Caller caller) {
       return pending_.pop_back();
     }
   }
-  // A hello that needs no challenge is often here already: then it never stands among those that may give way.
+  // A hello that needs no challenge is often here already: then the connection is never among those that may be closed.
   if (Read(c)) pending_.pop_back();
 }
 
@@ -227,7 +227,7 @@ StatusOr<std::optional<size_t>> HelloReader::Receive(PendingConnection& c) {
 
 StatusOr<std::optional<size_t>> HelloReader::ReceiveTls(PendingConnection& c, std::span<std::byte> into) {
   if (c.tls == nullptr) {
-    // Nothing is spent on one that has not begun.
+    // No work is done for a connection that has sent nothing.
     char first = 0;
     if (::recv(c.fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<size_t>();
@@ -245,7 +245,7 @@ StatusOr<std::optional<size_t>> HelloReader::ReceiveTls(PendingConnection& c, st
   return n;
 }
 
-// False: it was refused.
+// Returns false if it was refused.
 bool HelloReader::OnHeader(PendingConnection& c) {
   const StatusOr<FrameHeader> header = DecodeHeader(std::span(c.bytes).first(kFrameHeaderBytes), kMaxHello);
   if (!header.ok()) return !Refuse(c, Message(header.status()));

@@ -1,6 +1,6 @@
-// Accepts connections, does their handshake of TLS and reads their first frame on a thread of its own. Whoever has not
-// said its hello costs a descriptor and a KiB (with TLS some tens of them), for a bounded time, and a bounded number of
-// them wait.
+// Accepts connections, does their TLS handshake and reads their first frame on its own thread. A connection without a
+// complete hello costs a descriptor and a KiB (with TLS some tens of KiB), for a limited time, and their number is
+// limited.
 #pragma once
 
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ struct Caller {
   std::optional<Principal> who;  // by its certificate; nullopt: without TLS
 };
 
-// A connection that has said its hello.
+// A connection whose hello is complete.
 struct Connection {
   Fd socket;
   Caller caller;
@@ -60,17 +60,17 @@ class HelloReader {
   static StatusOr<std::unique_ptr<HelloReader>> Listen(HelloReaderOptions options);
   // Callbacks come from now on. kResourceExhausted: no thread is left.
   Status Start();
-  // Closes what waits and joins the thread.
+  // Closes the waiting connections and joins the thread.
   ~HelloReader();
 
   uint16_t port() const { return port_; }
   bool any_address() const { return any_address_; }  // it listens at all of this machine's addresses
 
  private:
-  // So that a flood of connections costs little; the others wait in the kernel's queue.
+  // The limit keeps a flood of connections cheap; the others wait in the kernel's queue.
   static constexpr double kAcceptsASecond = 1000;
 
-  // A connection that has not said its hello.
+  // A connection whose hello is not complete.
   struct PendingConnection {
     Fd fd;
     Caller caller;
@@ -91,9 +91,9 @@ class HelloReader {
   void AcceptSome(int listener);
   void OnConnection(Fd fd, Caller caller);
   bool SpeaksTls(const Caller& caller) const { return options_.identity != nullptr && !caller.local; }
-  // True: it is done with, one way or the other.
+  // Returns true if the connection is done, with or without success.
   bool Read(PendingConnection& c);
-  // Bytes of the hello into its place: how many; nullopt: none are there. kUnavailable: it ended.
+  // Reads bytes of the hello into its place: their number; nullopt: there are none. kUnavailable: it ended.
   StatusOr<std::optional<size_t>> Receive(PendingConnection& c);
   StatusOr<std::optional<size_t>> ReceiveTls(PendingConnection& c, std::span<std::byte> into);
   bool OnHeader(PendingConnection& c);
@@ -105,7 +105,7 @@ class HelloReader {
   bool any_address_ = false;
   Fd listener_, wake_;
 
-  // Used by the thread only.
+  // Only the thread uses these.
   std::list<PendingConnection> pending_;  // the oldest first
   TokenBucket accepts_;
   HandshakeBudget handshakes_;

@@ -1,5 +1,5 @@
-// Keys from keys: HMAC and HKDF with SHA-256 (RFC 2104, 5869), and random bytes. OpenSSL's, under names of our own.
-// Thread-safe. All throw std::bad_alloc where OpenSSL has no memory.
+// Keys derived from keys: HMAC and HKDF with SHA-256 (RFC 2104, 5869), and random bytes. Wrappers of OpenSSL.
+// Thread-safe. All throw std::bad_alloc if OpenSSL has no memory.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@
 namespace gyre {
 namespace {
 
-// One direction. The sender and the receiver each wait on an event of their own.
+// One direction. The sender and the receiver each wait on their own event.
 class Pipe {
  public:
   explicit Pipe(const InprocOptions& options) : options_(options) {}

@@ -1,4 +1,4 @@
-// Links inside one process: two bounded queues, one a direction.
+// Links inside one process: two bounded queues, one for each direction.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A link: an ordered channel of whole typed frames to one peer, exactly once until it reports kUnavailable.
-// It knows no layers and no models.
+// A link: an ordered channel of complete typed frames to one peer, each exactly once until it reports kUnavailable.
+// It does not depend on layers or models.
 #pragma once
 
 #include <chrono>
@@ -34,29 +34,29 @@ class Link {
 
   // Sends one frame whose payload is the parts, one after the other (gather write). The parts may be reused once
   // Send returns. header.length and both checksums are set by the carrier.
-  // kDeadlineExceeded: the peer takes nothing in and nothing of the frame was sent. kUnavailable: closed, for good.
+  // kDeadlineExceeded: the peer reads nothing and nothing of the frame was sent. kUnavailable: closed, for good.
   // kInvalidArgument: payload over kMaxPayload.
-  // while_full, if not empty: called again and again while the peer takes nothing in, so that a sender can receive
-  // meanwhile: a ring whose hops all wait to send stands still.
+  // while_full, if not empty: called repeatedly while the peer reads nothing, so that a sender can receive
+  // meanwhile: a ring in which all hops wait to send would stand still.
   virtual Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline,
                       const std::function<void()>& while_full) = 0;
   Status Send(FrameHeader header, std::span<const ByteSpan> parts, Deadline deadline) {
     return Send(header, parts, deadline, {});
   }
 
-  // The next frame. kDeadlineExceeded: nothing came. kUnavailable: the peer is gone, for good, and every frame
-  // that it sent before has been received. kDataLoss: bytes that are no frame; the link is closed by it.
+  // The next frame. kDeadlineExceeded: none came. kUnavailable: the peer is gone, for good, and every frame
+  // that it sent before has been received. kDataLoss: bytes that are no frame; then the link is closed.
   // kCancelled: Wake was called.
   virtual StatusOr<Frame> Recv(Deadline deadline) = 0;
 
-  // A payload that is no longer needed: the next frame may come into its memory. By the receiving thread. Worth it for
+  // Returns a payload that is no longer needed: its memory may take the next frame. By the receiving thread. Useful for
   // large frames, whose fresh pages cost the system more than their copying does.
   virtual void GiveBack(std::vector<std::byte> payload) { static_cast<void>(payload); }
 
-  // Ends a Recv that waits, or else the next one, with kCancelled. For a receiver that waits for other things too.
+  // Ends a waiting Recv, or else the next one, with kCancelled. For a receiver that waits for other things too.
   virtual void Wake() = 0;
 
-  // Bytes that came in so far, of frames that are not whole too. Any thread. 0 where nothing counts them.
+  // The bytes received so far, also of incomplete frames. Any thread. 0 if nothing counts them.
   virtual uint64_t received() const { return 0; }
 
   // The time that a packet to the peer and its answer take, on a quiet connection; nullopt: unknown, or in memory. Any

@@ -6,7 +6,7 @@
 namespace gyre {
 namespace {
 
-// Where the handler of links for weights stands among those of workers, none of which has this name.
+// The key, among the workers' names, of the handler of links for weights. No worker has this name.
 const std::string kWeightsName = "@weights";
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Who takes the links that belong to no hop: bulk links to a worker of this process, and links for weights.
+// The handlers of links that belong to no hop: bulk links to a worker of this process, and links for weights.
 #pragma once
 
 #include <functional>
@@ -19,14 +19,14 @@ class LinkHandlers {
  public:
   using Handler = std::function<void(std::unique_ptr<Link>)>;
 
-  // {} takes it back; a handler that is being called returns first.
+  // {} removes the handler; a handler that is being called returns first.
   void SetBulk(const std::string& worker, Handler handler) { Set(worker, std::move(handler)); }
   void SetWeights(const RingKey& key, Handler handler);
-  // The key of links for weights; nullopt: none are taken here.
+  // The key of links for weights; nullopt: this process takes none.
   std::optional<RingKey> weights_key() const;
 
-  // Hands over what `link` returns to whom the hello names. kNotFound: nobody of that name is here; `link` is not
-  // called.
+  // Calls `link` and hands its result to the handler that the hello names. kNotFound: there is none of that name, and
+  // `link` is not called.
   Status HandOver(const Hello& hello, const std::function<StatusOr<std::unique_ptr<Link>>()>& link);
 
  private:

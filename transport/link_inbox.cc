@@ -8,7 +8,7 @@ void LinkInbox::Push(Command command) {
   {
     MutexLock lock(&mutex_);
     commands_.push_back(std::move(command));
-    // A flag and a signal, no I/O on the link.
+    // Wake sets a flag and sends a signal, but does no I/O on the link.
     if (waiting_ != nullptr) waiting_->Wake();
   }
   wake_.Set();

@@ -1,4 +1,4 @@
-// Commands for a thread that also waits for the frames of a link: a command that comes ends its wait.
+// Commands for a thread that also waits for the frames of a link: a new command ends its wait.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace gyre {
 class LinkInbox {
  public:
   using Command = std::function<void()>;
-  // Says what Recv does where commands wait already.
+  // The behaviour of Recv if commands are waiting already.
   enum class IfCommands : uint8_t {
     kReturn,  // kCancelled, whatever lies in the link
     kLook,    // a frame that is there already, else kDeadlineExceeded
@@ -26,14 +26,14 @@ class LinkInbox {
   // Any thread. Never waits for the consumer.
   void Push(Command command);
 
-  // All that follow: the consumer's thread.
+  // All functions that follow are for the consumer's thread.
   // The oldest command; nullopt: there is none.
   std::optional<Command> TryPop();
   // All commands, the oldest first. REQUIRES: `commands` is empty.
   void TakeAll(std::deque<Command>* commands);
   // The link's next frame, and the errors of Link::Recv. kCancelled: a command came.
   StatusOr<Frame> Recv(Link& link, Deadline deadline, IfCommands if_commands);
-  // Where there is no link: until a command comes. It may return without one.
+  // For use without a link: waits until a command comes. It may return without one.
   void Wait(Deadline deadline) { wake_.Wait(deadline); }
 
  private:

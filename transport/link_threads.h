@@ -1,4 +1,4 @@
-// A thread for each link that others opened to this process.
+// A thread for each link that other processes opened to this one.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace gyre {
 
-// Thread-safe. Close and Join come before the end.
+// Thread-safe. Call Close and Join before it is destroyed.
 class LinkThreads {
  public:
   explicit LinkThreads(size_t most) : most_(most) {}
-  // Runs serve(link), which lets no exception out, on a thread of its own, and closes the link then. A link beyond the
-  // most is closed at once, and so is one that comes after Close. kResourceExhausted: the system gives no thread.
+  // Runs serve(link), which must not throw, on a thread of its own, and then closes the link. A link beyond the limit
+  // is closed at once, and so is one that comes after Close. kResourceExhausted: the system gives no thread.
   Status Add(std::unique_ptr<Link> link, std::function<void(Link&)> serve);
-  // Closes the links; no more are taken.
+  // Closes the links; later ones are refused.
   void Close();
-  // Waits for the threads. After Close.
+  // Waits for the threads. Call it after Close.
   void Join();
 
  private:

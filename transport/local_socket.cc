@@ -39,7 +39,7 @@ LocalAddress AddressOf(const std::string& name) {
 
 Fd LocalSocket() { return Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
-// Takes over the descriptors of a message.
+// Takes the descriptors of a message.
 void TakeFds(msghdr& message, std::vector<Fd>* fds, size_t most) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -89,7 +89,7 @@ StatusOr<Fd> ConnectLocal(const std::string& name, Deadline deadline, const std:
     Fd fd = LocalSocket();
     if (!fd.ok()) return ResourceExhausted("no Unix socket: {}", std::strerror(errno));
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.at), to.size) == 0) {
-      // Whoever listens under a name that has become free would get the ring's key.
+      // Otherwise a process that listens under a freed name would get the ring's key.
       if (!PeerOf(fd.get()).same_user) return FailedPrecondition("its process belongs to another user");
       return fd;
     }

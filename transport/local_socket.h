@@ -1,5 +1,5 @@
-// Unix sockets with abstract names, by which processes of one host, one network namespace and one user meet, and the
-// descriptors that they hand to each other.
+// Unix sockets with abstract names, by which processes of one host, one network namespace and one user connect, and
+// descriptors that they pass to each other.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@
 
 namespace gyre {
 
-// A word that all processes of this host know, 16 hexadecimal digits; "" = unknown.
+// An id that all processes of this host know, 16 hexadecimal digits; "" = unknown.
 std::string HostId();
-// 32 hexadecimal digits that nobody can guess.
+// 32 random hexadecimal digits, which nobody can guess.
 std::string RandomSocketName();
 
 // Non-blocking, as all sockets here. kUnavailable: the name is taken. kResourceExhausted.
 StatusOr<Fd> ListenLocal(const std::string& name);
-// `stopped` is asked every 50 ms while too many wait there. kUnavailable: nobody of that name is on this host and in
+// `stopped` is asked every 50 ms while the queue there is full. kUnavailable: nobody has that name on this host and in
 // this network namespace; kFailedPrecondition: another user listens; kCancelled; kDeadlineExceeded; kResourceExhausted.
 StatusOr<Fd> ConnectLocal(const std::string& name, Deadline deadline, const std::function<bool()>& stopped);
 
@@ -31,9 +31,9 @@ struct LocalPeer {
 };
 LocalPeer PeerOf(int socket);
 
-// All bytes at once, the descriptors beside the first one. kUnavailable: the peer is gone or takes nothing in.
+// Sends all bytes at once, the descriptors with the first one. kUnavailable: the peer is gone or does not read.
 Status SendWithFds(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
-// Exactly `into.size()` bytes; descriptors that come beside them are added to `fds` while it has fewer than `most`, and
+// Reads exactly `into.size()` bytes; descriptors with them are added to `fds` while it has fewer than `most`, and
 // are closed otherwise. `stopped` is asked every 100 ms. kUnavailable, kDeadlineExceeded, kCancelled.
 Status ReceiveWithFds(int socket, std::span<std::byte> into, std::vector<Fd>* fds, size_t most, Deadline deadline,
                       const std::function<bool()>& stopped);

@@ -7,7 +7,7 @@
 namespace gyre {
 namespace {
 
-// Another thread may close the link while its owner ends.
+// Another thread may close the link while its owner destroys it.
 class WatchedLink : public Link {
  public:
   explicit WatchedLink(std::shared_ptr<Link> link) : link_(std::move(link)) {}

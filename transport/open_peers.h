@@ -1,4 +1,4 @@
-// The links that are open to holders of certificates: they end when the certificate is revoked, and not only with their
+// The open links to peers with certificates: they end when the certificate is revoked, not only with their
 // plan.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace gyre {
 // Thread-safe.
 class OpenPeers {
  public:
-  // The same link, which EndRevoked may close. `member` and `serial` are those of the peer's certificate.
+  // The same link, but EndRevoked may close it. `member` and `serial` are those of the peer's certificate.
   std::unique_ptr<Link> Watch(std::unique_ptr<Link> link, std::string member, std::string serial);
-  // Closes the links to those whose certificate `now` calls revoked, and says so in the log.
+  // Closes the links to peers whose certificate `now` has as revoked, and logs it.
   void EndRevoked(const Identity& now);
 
  private:

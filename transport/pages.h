@@ -1,4 +1,4 @@
-// KV pages on bulk links, as bytes: docs/wire.md.
+// The bytes of KV pages on bulk links: docs/wire.md.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace gyre {
 
-// Payload bytes of a request: the stamps of 2^24 pages can be asked for.
+// The largest payload of a request, in bytes: it can ask for the stamps of 2^24 pages.
 inline constexpr uint64_t kMaxPullRequest = uint64_t{64} << 20;
-// Pages::next: the answer goes on in the next frame, without another request.
+// The value of Pages::next when the answer continues in the next frame, without another request.
 inline constexpr BlockId kMoreFollows = kNoBlock - 1;
 
 // Which pages of a layer are asked for, and by which stamps.
@@ -51,7 +51,7 @@ struct Pages {
 
 void EncodePullPages(const PullPages& request, Encoder* out);
 StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload);
-// Everything but the data, which follows as a part of its own.
+// Encodes everything but the data, which follows as a separate part.
 void EncodePagesHead(const Pages& pages, Encoder* out);
 StatusOr<Pages> DecodePages(std::span<const std::byte> payload);
 

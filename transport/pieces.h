@@ -1,4 +1,4 @@
-// Pieces of a model's files on bulk links, as bytes: docs/wire.md.
+// The bytes of messages about pieces of a model's files on bulk links: docs/wire.md.
 #pragma once
 
 #include <array>

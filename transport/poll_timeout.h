@@ -1,4 +1,4 @@
-// A deadline as poll wants it.
+// The timeout argument of poll for a deadline.
 #pragma once
 
 #include <algorithm>

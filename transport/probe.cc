@@ -8,7 +8,7 @@
 namespace gyre {
 namespace {
 
-// Asks for so many bytes, and returns how long they took.
+// Asks for `bytes` bytes, and returns the time that they took.
 StatusOr<Duration> Ask(Link& link, Epoch epoch, uint32_t bytes, Duration patience) {
   Encoder request;
   request.Put(bytes);
@@ -32,7 +32,7 @@ Status Measure(Link& link, Epoch epoch, const ProbeLimits& limits, LinkSpeed* sp
   }
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(shortest).count();
   speed->round_trip_us = std::max<uint64_t>(1, static_cast<uint64_t>(micros));
-  // Ever larger frames: the last one has the least of the round trip and of a slow start in it.
+  // The frames get larger and larger: the last one is least affected by the round trip and by a slow start.
   uint64_t bytes = 0;
   for (uint32_t ask = 16 << 10; bytes + ask <= limits.bytes; ask = std::min(2 * ask, kMaxProbeBytes)) {
     GYRE_ASSIGN_OR_RETURN(const Duration took, Ask(link, epoch, ask, limits.patience));

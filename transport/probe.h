@@ -1,4 +1,4 @@
-// A probe measures the link to another process: a few small frames there and back, then some bytes from there. Over
+// A probe measures the link to another process: a few small frames there and back, then some bytes from there. It uses
 // links for weights, which any two processes of a cluster may have: docs/wire.md.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace gyre {
 
-// Limits of what one measurement costs. The defaults keep it far below what a ring would notice.
+// Limits on the cost of one measurement. The defaults keep it far below what a ring would notice.
 struct ProbeLimits {
   Duration patience = std::chrono::seconds(2);     // for the link, and for each answer
   Duration time = std::chrono::milliseconds(100);  // no more is asked for after so long
@@ -21,10 +21,10 @@ struct ProbeLimits {
   int round_trips = 5;                             // the shortest counts
 };
 
-// A frame of a probe's answer has at most so many bytes.
+// The most bytes in a frame of a probe's answer.
 inline constexpr uint32_t kMaxProbeBytes = 1 << 20;
 
-// Dials `address` as `hello` says, and closes the link. Where that fails, LinkSpeed::failure says why. Blocks for a few
+// Dials `address` with `hello`, and closes the link. On failure LinkSpeed::failure says why. Blocks for a few
 // times limits.patience at most.
 LinkSpeed ProbeLink(RingPort& port, const std::string& address, const Hello& hello, const ProbeLimits& limits = {});
 

@@ -25,7 +25,7 @@ bool HandshakeBudget::Take(const std::string& host, Deadline now) {
     it->second.Take();
     return true;
   }
-  // A host with a full bucket is like an unknown one, so it is forgotten.
+  // A host with a full bucket has the same limit as an unknown one, so it is forgotten.
   for (auto h = hosts_.begin(); h != hosts_.end();) h = h->second.Full(now) ? hosts_.erase(h) : std::next(h);
   TokenBucket bucket(limits_.address_per_second, limits_.address_burst);
   bucket.Has(now);

@@ -1,4 +1,4 @@
-// Limits how often strangers cost something: buckets of tokens, one for all and one for each address. Pure.
+// Limits on costly actions of strangers: buckets of tokens, one for all and one for each address. Pure.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class TokenBucket {
     Refill(now);
     return tokens_ >= burst_;
   }
-  // When Has will hold, if nobody takes.
+  // The time when Has will be true, if nobody takes tokens.
   Deadline Next(Deadline now) {
     Refill(now);
     if (tokens_ >= 1) return now;
@@ -38,7 +38,7 @@ class TokenBucket {
   Deadline at_ = Deadline::min();
 };
 
-// Handshakes cost a processor a good part of a millisecond each.
+// A handshake costs a processor a good part of a millisecond.
 struct HandshakeLimits {
   double per_second = 100, burst = 200;
   double address_per_second = 20, address_burst = 40;
@@ -48,10 +48,10 @@ class HandshakeBudget {
  public:
   explicit HandshakeBudget(const HandshakeLimits& limits = {})
       : limits_(limits), all_(limits.per_second, limits.burst) {}
-  // Whether the host may have one more now; then it is counted. At most as many hosts are remembered as all may come
-  // from within the time in which a host's bucket fills.
+  // Whether the host may act once more now; then it is counted. At most as many hosts are remembered as can come
+  // within the time in which a host's bucket fills.
   bool Take(const std::string& host, Deadline now);
-  // A host from which a member came: what strangers elsewhere take no longer counts for it. The last kTrusted of them.
+  // Marks a host from which a member came: it no longer shares the budget of strangers. Keeps the last kTrusted hosts.
   void Trust(const std::string& host);
   size_t hosts() const { return hosts_.size(); }
 
@@ -63,7 +63,7 @@ class HandshakeBudget {
   std::deque<std::string> trusted_;  // the oldest first
 };
 
-// Limits count this as one address: an IPv4 address, or the /64 of an IPv6 one.
+// The address group that limits count as one: an IPv4 address, or the /64 of an IPv6 one.
 std::string AddressGroup(const std::string& host);
 
 }  // namespace gyre

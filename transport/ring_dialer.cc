@@ -22,7 +22,7 @@ namespace {
 // A machine that lives answers at once, whatever its process does.
 constexpr auto kConnect = std::chrono::seconds(10);
 constexpr auto kDialAgain = std::chrono::seconds(10);
-// So that a plan that was given up ends a wait.
+// Waits are cut into turns, so that giving up a plan ends them.
 constexpr auto kAnswerTurn = std::chrono::milliseconds(100);
 
 Status GivenUp() { return absl::CancelledError("the plan was given up"); }
@@ -150,7 +150,7 @@ StatusOr<RingDialer::Dialed> RingDialer::DialOnce(const std::string& to, Transpo
   }
   GYRE_ASSIGN_OR_RETURN(auto session, TlsSession::Make(options_.identity->current(), TlsSide::kClient));
   Status shaken = DoHandshake(*stream, *session, std::min(deadline, After(options_.hello_timeout)), stopped);
-  // Before anything is said.
+  // The check comes before anything is sent.
   if (shaken.ok()) shaken = CheckMember(session->peer(), hello.to);
   if (!shaken.ok()) return Annotate(shaken, fmt::format("{}: {}", to, Describe(hello)));
   std::string serial = session->peer_serial();
@@ -161,7 +161,7 @@ StatusOr<RingDialer::Dialed> RingDialer::DialOnce(const std::string& to, Transpo
 
 StatusOr<RingDialer::Greeted> RingDialer::Greet(const std::string& to, Transport transport, const Hello& hello,
                                                 Deadline deadline) {
-  // A stranger's flood may have had it closed unheard: it comes again.
+  // A flood of strangers may have closed the connection before its hello was read, so the dialer tries again.
   const Deadline last_try = std::min(deadline, After(kDialAgain));
   bool reached = false;
   StatusOr<Dialed> dial = DialOnce(to, transport, hello, deadline, &reached);

@@ -1,4 +1,4 @@
-// The dialing side of a ring port: over which carrier, and what both ends say before it carries frames.
+// The dialing side of a ring port: the choice of the carrier, and the exchange before it carries frames.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ namespace gyre {
 std::string Describe(const Hello& hello);
 // The limits of a link of this role.
 TcpOptions LimitsOf(const RingPortOptions& options, LinkRole role);
-// A TCP connection, as this end wishes to read and write it.
+// A TCP connection as a byte stream of the kind that this end wants.
 StatusOr<std::unique_ptr<ByteStream>> StreamOf(Fd socket, Transport transport, const TcpOptions& options);
 // kFailedPrecondition: this process can't use the carrier.
 Status CheckCarrier(Transport transport);
@@ -30,41 +30,41 @@ Status CheckCarrier(Transport transport);
 // Thread-safe.
 class RingDialer {
  public:
-  // All outlive it. `host_id` is this host's. `cancelled`: whether links of this plan are not wanted any more.
+  // All arguments outlive it. `host_id` is this host's. `cancelled`: whether links of this plan are no longer needed.
   RingDialer(const RingPortOptions& options, const std::string& host_id, OpenPeers& peers,
              std::function<bool(Epoch)> cancelled)
       : options_(options), host_id_(host_id), peers_(peers), cancelled_(std::move(cancelled)) {}
-  // Before anything is dialed; null: no datagrams.
+  // Call it before anything is dialed; null: no datagrams.
   void UseUdp(UdpHost* udp) { udp_ = udp; }
 
-  // As RingPort::Dial, to another process.
+  // Dials another process, as RingPort::Dial.
   StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline);
 
  private:
   // `transport`: kTcp, or kKernel for this end.
   StatusOr<std::unique_ptr<Link>> DialTcp(const std::string& to, Transport transport, const Hello& hello,
                                           Deadline deadline);
-  // kUnavailable: this dialer and `to` share no memory, and the message says why.
+  // kUnavailable: this dialer and `to` share no memory; the message says why.
   StatusOr<std::unique_ptr<Link>> DialShm(const RingAddress& to, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> DialUdp(const RingAddress& to, Hello hello, Deadline deadline);
 
-  // A connection, with TLS if this end has an identity: both ends are who they should be then.
+  // A connection, with TLS if this end has an identity; then both ends are checked.
   struct Dialed {
     std::unique_ptr<Link> link;
     int socket;  // the link's
     HelloChallenge challenge{};
     std::string serial;  // of the peer's certificate; "" without TLS
   };
-  // `reached`: there was a connection, whatever became of it.
+  // `reached`: a connection was made, even if it failed later.
   StatusOr<Dialed> DialOnce(const std::string& to, Transport transport, const Hello& hello, Deadline deadline,
                             bool* reached);
-  // A link whose hello was answered, and not refused.
+  // A link whose hello was answered and not refused.
   struct Greeted {
     Dialed dialed;
     HelloReply reply;
   };
   StatusOr<Greeted> Greet(const std::string& to, Transport transport, const Hello& hello, Deadline deadline);
-  // The payload of the next frame, which has to be one of a hello.
+  // The payload of the next frame, which must be a hello.
   StatusOr<std::vector<std::byte>> ReceiveHello(Link& link, const Hello& hello, Deadline deadline);
   std::unique_ptr<Link> Watched(std::unique_ptr<Link> link, const Hello& hello, const std::string& serial);
 

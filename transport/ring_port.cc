@@ -25,7 +25,7 @@
 namespace gyre {
 namespace {
 
-// The socket is fresh, so an answer fits in.
+// Sending never blocks: the socket is fresh, so an answer fits in.
 Status SendReply(int socket, TlsSession* tls, const HelloReply& reply, const Hello& hello) {
   std::vector<std::byte> bytes = HelloFrame(EncodeHelloReply(reply, hello));
   if (tls != nullptr) {
@@ -89,15 +89,15 @@ class Port : public RingPort {
   }
   StatusOr<std::unique_ptr<Link>> TryDial(const std::string& address, const Hello& hello, Deadline deadline);
   StatusOr<std::unique_ptr<Link>> TryAccept(const Hello& expected, Deadline deadline);
-  // The link of a dialer that is welcome, and it is told so.
+  // Tells a dialer that it is welcome, and makes the link.
   StatusOr<std::unique_ptr<Link>> Welcome(Connection connection, const Hello& hello, Transport transport,
                                           const std::string& peer, const TcpOptions& options);
   StatusOr<std::unique_ptr<Link>> WelcomeOver(Connection connection, const Hello& hello, Transport transport,
                                               const std::string& peer, const TcpOptions& options);
-  // Why a dialer that waits can't be taken for `expected`; "" = it can.
+  // Why a waiting dialer can't be taken for `expected`; "" = it can.
   std::string WhyNot(const UnclaimedLink& found, const Hello& expected) const;
 
-  // On the port's thread.
+  // Runs on the port's thread.
   void OnHello(Connection connection, Hello hello);
   void OnTick();
 
@@ -161,12 +161,12 @@ Status Port::Listen() {
     }
   }
   const std::string& host = options_.advertise_host;
-  // At all addresses: others know best how they reach this machine.
+  // The port is then at all addresses, as other machines know best how they reach this one.
   const bool any = host.empty() && reader_->any_address();
   address.tcp =
       any ? fmt::format(":{}", reader_->port()) : FormatHostPort(host.empty() ? at.host : host, reader_->port());
   address_ = FormatRingAddress(address);
-  // Not before: its thread reads what was set here.
+  // The reader starts last, as its thread reads the fields that were set here.
   return reader_->Start();
 }
 
@@ -201,11 +201,11 @@ void Port::OnHello(Connection connection, Hello hello) {
     if (check == KeyCheck::kRight) return OnBulk(std::move(connection), hello);
     if (check == KeyCheck::kUnknownTerm) return Refused(caller, "its hello has a term whose key is not known here");
   }
-  // Before the key of a plan is known here its hellos wait.
+  // Until the key of a plan is known here, its hellos wait.
   if (unclaimed_.Add({.hello = hello, .connection = std::move(connection)})) ++accepted_;
 }
 
-// One line for the first, then a line a minute with their number.
+// The first refusal is logged at once, later ones as one line per minute with their number.
 void Port::Refused(const Caller& caller, const std::string& why) {
   const uint64_t refused = ++refused_;
   {
@@ -316,7 +316,7 @@ StatusOr<std::unique_ptr<Link>> Port::TryAccept(const Hello& expected, Deadline 
       found.hello.key = expected.key;
       StatusOr<std::unique_ptr<Link>> link =
           Welcome(std::move(connection), found.hello, transport, peer, LimitsOf(options_, LinkRole::kRing));
-      // A dialer over TCP has no other way, so the plan fails with this reason.
+      // A dialer over TCP has no other carrier, so the plan fails with this reason.
       if (link.ok() || (absl::IsResourceExhausted(link.status()) && !local)) return link;
       why = Message(link.status());
     } else {

@@ -1,4 +1,4 @@
-// Where a process's links begin and end: hops between two members of this process stay in memory, the others are TCP
+// The ends of a process's links. Hops between two members of this process stay in memory; the others are TCP
 // connections or shared memory, dialed by the sender and claimed by the receiver under the hop's name.
 #pragma once
 
@@ -40,34 +40,34 @@ struct RingPortStats {
   size_t keys = 0;        // of plans, known now
 };
 
-// Thread-safe. Throws nothing: where descriptors, threads or memory run out, kResourceExhausted.
+// Thread-safe. Throws nothing: without descriptors, threads or memory, kResourceExhausted.
 class RingPort {
  public:
   // kUnavailable: the address can't be bound.
   static StatusOr<std::unique_ptr<RingPort>> Open(const RingPortOptions& options);
   virtual ~RingPort() = default;
 
-  // A RingAddress (base/ring_address.h) for others, with ":PORT" where it listens at every address; "" without sockets.
+  // A RingAddress (base/ring_address.h) for others, with ":PORT" if it listens at every address; "" without sockets.
   // A hop to this address stays in the process.
   virtual const std::string& address() const = 0;
 
   // The sending end of a hop, or the pulling end of a bulk link, from the member hello.from to hello.to; with TLS their
   // certificates must say so. Returns when the receiver has claimed it and agreed,
   // and within 100 ms of a Cancel of its epoch. kUnavailable, kDeadlineExceeded, kFailedPrecondition (the receiver's
-  // refusal, or a carrier that was asked for and can't be had), kCancelled.
+  // refusal, or a wanted carrier that can't be had), kCancelled.
   virtual StatusOr<std::unique_ptr<Link>> Dial(const std::string& address, const Hello& hello, Deadline deadline) = 0;
-  // The receiving end of the hop that `expected` names: waits for its dialer, the member expected.from. One with
+  // The receiving end of the hop that `expected` names: waits for its dialer, the member expected.from. A dialer with
   // another name, key or model is refused and does not end the wait. kDeadlineExceeded, kCancelled.
   virtual StatusOr<std::unique_ptr<Link>> Accept(const Hello& expected, Deadline deadline) = 0;
   // Bulk links to worker `name` are handed over on the dialer's or the port's thread; the handler must not block. {}
-  // takes it back; a handler that is being called returns first.
+  // removes it; a handler that is being called returns first.
   using BulkHandler = std::function<void(std::unique_ptr<Link>)>;
   virtual void SetBulkHandler(const std::string& name, BulkHandler handler) = 0;
-  // From now on links for weights with this key are handed over likewise, whatever plan there is; {} takes it back.
+  // From now on links for weights with this key are handed over likewise, whatever plan there is; {} removes it.
   virtual void SetWeightsHandler(const RingKey& key, BulkHandler handler) {
     static_cast<void>(key), static_cast<void>(handler);
   }
-  // The key of a plan's ring and bulk links, which its hellos must prove. It is known until a Cancel of its plan, or
+  // The key of a plan's ring and bulk links, which their hellos must prove. It is known until a Cancel of its plan, or
   // the second plan after it. Links that wait with another key are dropped, and so are those that were verified by the
   // key of another term.
   virtual void SetKey(Epoch epoch, const RingKey& key) = 0;

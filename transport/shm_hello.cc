@@ -32,7 +32,7 @@ StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket, const Hello& 
 
 namespace {
 
-// The dialer's hello and its answer, with up to `most` descriptors that come beside it.
+// Sends the dialer's hello; returns the answer, with up to `most` descriptors that come with it.
 StatusOr<HelloReply> SayHello(int socket, const Hello& hello, Deadline deadline, const std::function<bool()>& stopped,
                               std::vector<Fd>* fds, size_t most) {
   Hash256 said;

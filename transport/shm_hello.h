@@ -13,17 +13,17 @@
 
 namespace gyre {
 
-// The acceptor's answer to a hello that it takes, with the proof of its key. An error: the dialer was told nothing, and
-// its socket is closed.
+// Answers a hello that the acceptor takes, with the proof of its key. On an error the dialer was told nothing, and its
+// socket is closed.
 StatusOr<std::unique_ptr<ByteStream>> WelcomeWithMemory(Fd socket, const Hello& hello);
 
 struct ShmAnswer {
   std::unique_ptr<ByteStream> stream;  // null: refused
   std::string refusal;
 };
-// The dialer's side, as long as the acceptor takes to claim the hop. kUnavailable: there was no answer, another carrier
-// may have one; kDataLoss, kResourceExhausted: what came with the welcome can't be used; kFailedPrecondition: it proves
-// nothing; kCancelled, kDeadlineExceeded.
+// The dialer's side; waits until the acceptor claims the hop. kUnavailable: there was no answer, another carrier
+// may get one; kDataLoss, kResourceExhausted: the memory can't be used; kFailedPrecondition: the proof is missing or
+// wrong; kCancelled, kDeadlineExceeded.
 StatusOr<ShmAnswer> SayHelloForMemory(Fd socket, const Hello& hello, Deadline deadline,
                                       const std::function<bool()>& stopped);
 

@@ -23,13 +23,13 @@ namespace {
 
 constexpr uint64_t kMagic = 0x314D485345525947;  // "GYRESHM1" in memory
 constexpr auto kSpin = std::chrono::microseconds(20);
-// The reader sees a large frame's first bytes while its last ones are still being copied.
+// With slices the reader sees a large frame's first bytes while the last ones are still being copied.
 constexpr size_t kSlice = 16 << 10;
-// A writer that found no room sleeps until there is room worth waking for.
+// A writer without room sleeps until there is enough room to be worth a wake-up.
 constexpr size_t kWorthwhileRoom = kShmRingBytes / 4;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// A field has a cache line of its own, two where the processor fetches pairs.
+// Each field has its own cache line, or two, if the processor fetches pairs.
 struct RingIndices {
   alignas(128) std::atomic<uint64_t> written;
   alignas(128) std::atomic<uint64_t> read;
@@ -63,7 +63,7 @@ class Mapping {
   void* const at_;
 };
 
-// One byte for a peer that sleeps. A socket that is full has bytes for it already.
+// Sends one byte to a sleeping peer. If the socket is full, there are bytes for the peer already.
 void RingBell(int socket) {
   const char byte = 1;
   [[maybe_unused]] const ssize_t n = ::send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -103,9 +103,9 @@ class ShmStream : public ByteStream {
   bool Ended() const { return closed_ || gone_ || in_.closed.load() != 0; }
   void Publish();
   bool Readable() const { return in_.written.load() != read_ || woken_ || Ended(); }
-  // An index that lies counts as room: the next Write finds it.
+  // An invalid index counts as room: the next Write finds it.
   bool Writable() const { return kShmRingBytes - (written_ - out_.read.load()) >= kWorthwhileRoom || Ended(); }
-  // Empties the bell; its end is the peer's.
+  // Reads the wake-up socket empty; its end is the peer's end.
   void Drain(int bell);
 
   const std::shared_ptr<Mapping> mapping_;
@@ -120,8 +120,8 @@ class ShmStream : public ByteStream {
   uint64_t read_ = 0;     // the reader's
 };
 
-// Whoever sleeps has set its flag before it looked at the index for the last time, and whoever changes the index looks
-// at the flag afterwards: all of that in one total order, so one of the two sees the other.
+// A sleeper sets its flag before its last look at the index, and a thread that changes the index looks at the flag
+// afterwards: all in one total order, so one of the two sees the other.
 void ShmStream::Publish() {
   out_.written.store(written_);
   if (out_.reader_sleeps.load() != 0 && out_.reader_sleeps.exchange(0) != 0) RingBell(bells_.data.get());
@@ -154,7 +154,7 @@ StatusOr<size_t> ShmStream::Write(std::span<const iovec> parts) {
 }
 
 StatusOr<std::optional<size_t>> ShmStream::Read(std::span<std::byte> into) {
-  // The end is looked at first: all that was written before it is seen after it.
+  // The end is checked first, so that all that was written before it is seen.
   const bool ended = Ended();
   const uint64_t there = in_.written.load(std::memory_order_acquire) - read_;
   if (there > kShmRingBytes) return DataLoss("an index in the shared memory is beyond its ring");
@@ -216,7 +216,7 @@ StatusOr<std::unique_ptr<ByteStream>> Make(ShmSide side, std::shared_ptr<Mapping
 }
 
 StatusOr<std::shared_ptr<Mapping>> Map(int memory) {
-  // With a size that can change, a page that is gone would end this process.
+  // If the size could change, access to a page that is gone would end this process.
   struct stat facts {};
   const int seals = ::fcntl(memory, F_GET_SEALS);
   if (::fstat(memory, &facts) != 0 || facts.st_size != sizeof(ShmLayout) || (seals & kSeals) != kSeals || seals < 0) {
@@ -235,7 +235,7 @@ StatusOr<std::shared_ptr<Mapping>> Map(int memory) {
 StatusOr<Fd> MakeShmMemory() {
   Fd memory(::memfd_create("gyre-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.ok()) return NoMemory("memfd_create");
-  // Pages that are taken now can't be missing later, when their use would end the process.
+  // Pages that are allocated now can't be missing later, when access to them would end the process.
   if (::ftruncate(memory.get(), sizeof(ShmLayout)) != 0 || ::fallocate(memory.get(), 0, 0, sizeof(ShmLayout)) != 0) {
     return NoMemory("no pages for it");
   }

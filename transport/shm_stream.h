@@ -1,5 +1,5 @@
-// Bytes through memory that two processes share: a ring for each direction, and two sockets that wake who sleeps
-// (docs/wire.md, "Shared memory"). Nothing that the peer writes there is believed.
+// A byte stream through memory that two processes share: a ring for each direction, and two sockets that wake a sleeper
+// (docs/wire.md, "Shared memory"). All that the peer writes there is checked.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct ShmBells {
 StatusOr<std::unique_ptr<ByteStream>> MakeShmStream(ShmSide side, int memory, ShmBells bells);
 
 // Both ends of one stream in this process, for tests. one_mapping: both use the same addresses, so that a race detector
-// sees what they do.
+// sees their accesses.
 StatusOr<std::pair<std::unique_ptr<ByteStream>, std::unique_ptr<ByteStream>>> MakeShmPair(bool one_mapping);
 
 }  // namespace gyre

@@ -1,4 +1,4 @@
-// Addresses, and connections to them that can be given up at any time.
+// Addresses, and connections to them that can be cancelled at any time.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kTurn = milliseconds(50);  // between two looks at `stopped`
-// Lookups that a name server leaves without an answer keep their threads for a while.
+// Lookups that a name server does not answer keep their threads for a while.
 constexpr int kMaxLookups = 8;
 
 struct Endpoint {
@@ -60,7 +60,7 @@ Status Stopped(const std::string& address) {
   return MakeStatus(absl::StatusCode::kCancelled, "{}: the attempt to connect was given up", address);
 }
 
-// getaddrinfo can't be interrupted, so a name is looked up on a thread that outlives whoever gave up waiting for it.
+// getaddrinfo can't be interrupted, so it runs on a thread that outlives a caller that stopped waiting.
 StatusOr<std::vector<Endpoint>> ResolveName(const std::string& address, const HostPort& to, Deadline deadline,
                                             const std::function<bool()>& stopped) {
   static std::atomic<int> lookups{0};
@@ -130,7 +130,7 @@ StatusOr<int> Connect(const std::string& address, Deadline deadline, const std::
   }
   Status last = Unavailable("{}: the name has no address", address);
   for (size_t i = 0; i < endpoints.size(); ++i) {
-    // Each of a name's addresses has its share of the time, as the first may drop packets.
+    // Each address of a name gets its share of the time, as the first may drop packets.
     Deadline until = deadline;
     if (deadline != kNoDeadline)
       until = Clock::now() + (deadline - Clock::now()) / static_cast<int>(endpoints.size() - i);

@@ -1,4 +1,4 @@
-// Links over TCP: one socket a link, and the connections for them.
+// Links over TCP: one socket per link, and the connections for them.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ StatusOr<std::unique_ptr<Link>> MakeTcpLink(int socket, std::string peer, const 
 bool IsLoopback(const std::string& host);
 
 // A connected socket with TCP_NODELAY, non-blocking. `stopped`, if not empty, is asked every 50 ms and ends the
-// attempt, in a slow name lookup too. kUnavailable: refused, unreachable, unknown name; kDeadlineExceeded; kCancelled:
-// `stopped` said so; kResourceExhausted: no descriptor or no thread is left. Throws nothing.
+// attempt, also during a slow name lookup. kUnavailable: refused, unreachable, unknown name; kDeadlineExceeded;
+// kCancelled: `stopped`; kResourceExhausted: no descriptor or no thread is left. Throws nothing.
 StatusOr<int> ConnectTcp(const std::string& address, Deadline deadline, const std::function<bool()>& stopped = {});
 
 }  // namespace gyre

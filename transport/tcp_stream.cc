@@ -80,8 +80,8 @@ class TcpStream : public ByteStream {
 void SetTcpOptions(int socket, const TcpStreamOptions& options) {
   auto set = [socket](int level, int name, int value) { ::setsockopt(socket, level, name, &value, sizeof value); };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  // A peer whose machine vanished is noticed after 15 + 4 * 5 s where nothing is on the way, else by retransmission.
-  // A living peer that does not read answers the probes, so a long step ends nothing; TCP_USER_TIMEOUT would.
+  // A peer whose machine vanished is noticed after 15 + 4 * 5 s if no bytes are on the way, else by retransmission.
+  // A living peer that does not read answers the probes, so a long step ends nothing; TCP_USER_TIMEOUT would end it.
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);

@@ -1,4 +1,4 @@
-// A connected stream socket as a stream of bytes.
+// A connected stream socket as a byte stream.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ struct TcpStreamOptions {
   int send_buffer = 0, receive_buffer = 0;  // bytes of the socket's buffers; 0 = the system's (tests make them small)
 };
 
-// Sets what every TCP connection of a link has, whoever reads and writes it: no waiting for small packets, keepalive.
+// Sets the options of every TCP connection of a link, whoever reads and writes it: no delay of packets, keepalive.
 void SetTcpOptions(int socket, const TcpStreamOptions& options);
 
 // kResourceExhausted: no descriptor or no memory is left.

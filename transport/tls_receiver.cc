@@ -14,7 +14,7 @@ StatusOr<std::optional<size_t>> TlsReceiver::Receive(int socket, std::span<std::
   for (;;) {
     if (!shaken_) {
       const StatusOr<bool> done = session_->Handshake();
-      // A handshake's words fit into the socket; also why the peer is refused.
+      // A handshake's bytes fit into the socket, also those that refuse the peer.
       std::vector<std::byte> answer;
       session_->TakeOutput(&answer);
       if (!answer.empty()) GYRE_RETURN_IF_ERROR(SendWithFds(socket, answer, {}));

@@ -1,4 +1,4 @@
-// The accepting end of TLS on a fresh, non-blocking socket: for strangers, of whom little is believed.
+// The accepting end of TLS on a fresh, non-blocking socket, for peers that are not trusted yet.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace gyre {
 
 class TlsReceiver {
  public:
-  // At most `limit` bytes come before the peer has said what it wants.
+  // At most `limit` bytes are read before the peer's request is complete.
   TlsReceiver(std::unique_ptr<TlsSession> session, size_t limit) : session_(std::move(session)), limit_(limit) {}
 
-  // Goes on with the handshake, then reads: how many bytes came; nullopt: none are there now. kUnavailable: it ended;
-  // kResourceExhausted: the limit; the errors of TlsSession.
+  // Continues the handshake, then reads: returns the number of bytes; nullopt: none are there now. kUnavailable: it
+  // ended; kResourceExhausted: the limit; the errors of TlsSession.
   StatusOr<std::optional<size_t>> Receive(int socket, std::span<std::byte> into);
   bool shaken() const { return shaken_; }  // the handshake is done
   TlsSession& session() { return *session_; }

@@ -11,7 +11,7 @@
 namespace gyre {
 namespace {
 
-// A peer may make this end owe it so much (answers to KeyUpdate) while this end sends nothing.
+// The most bytes (answers to KeyUpdate) that a peer can make this end owe while this end sends nothing.
 constexpr size_t kMaxOwed = 64 << 10;
 
 }  // namespace
@@ -41,7 +41,7 @@ StatusOr<std::unique_ptr<TlsSession>> TlsSession::Make(SSL_CTX* context, TlsSide
     BIO_free(to);
     return ResourceExhausted("no memory for TLS: {}", TakeOpenSslError());
   }
-  // An empty one means: more may come.
+  // An empty buffer means that more may come.
   BIO_set_mem_eof_return(in, -1);
   BIO_set_mem_eof_return(to, -1);
   SSL_set_bio(out->ssl_.get(), in, to);
@@ -51,7 +51,7 @@ StatusOr<std::unique_ptr<TlsSession>> TlsSession::Make(SSL_CTX* context, TlsSide
 
 namespace {
 
-// The library has many words for it; with a chain of one certificate the commonest is that the chain is too long.
+// The library has many codes for it; with a chain of one certificate the commonest is that the chain is too long.
 bool OfUnknownCa(long verified) {
   switch (verified) {
     case X509_V_ERR_CERT_CHAIN_TOO_LONG:

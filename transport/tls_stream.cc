@@ -8,16 +8,16 @@
 namespace gyre {
 namespace {
 
-// So much is sealed at once: more costs memory, less costs calls.
+// The bytes that are sealed at once: more costs memory, less costs calls.
 constexpr size_t kSealed = 256 << 10;
 constexpr auto kHandshakeTurn = std::chrono::milliseconds(100);
 
-// Bytes that were sealed and have not left.
+// Bytes that were sealed but not yet sent.
 class Outbox {
  public:
   explicit Outbox(ByteStream& stream) : stream_(stream) {}
   std::vector<std::byte>& bytes() { return bytes_; }
-  // True: all has left.
+  // Returns true if all bytes were sent.
   StatusOr<bool> Send() {
     while (sent_ < bytes_.size()) {
       const iovec part{.iov_base = bytes_.data() + sent_, .iov_len = bytes_.size() - sent_};
@@ -70,7 +70,7 @@ class TlsStream : public ByteStream {
       GYRE_ASSIGN_OR_RETURN(const std::optional<size_t> opened, session_->Open(into));
       if (opened) return opened;
       GYRE_ASSIGN_OR_RETURN(const std::optional<size_t> got, inner_->Read(received_));
-      // A frame tells its length, so an end without TLS's own word for it cuts nothing off unnoticed.
+      // A frame has its length, so an end without TLS's closing message is noticed if it cuts a frame.
       if (!got || *got == 0) return got;
       GYRE_RETURN_IF_ERROR(session_->Feed(std::span(received_).first(*got)));
     }
@@ -110,7 +110,7 @@ class TlsStream : public ByteStream {
   const std::unique_ptr<ByteStream> inner_;
   const std::unique_ptr<TlsSession> session_;
 
-  // The writer's.
+  // Only the writer uses this.
   Outbox outbox_;
   std::array<std::byte, TlsSession::kRecord> record_;
   size_t gathered_ = 0;

@@ -1,4 +1,4 @@
-// A stream of bytes that are sealed with TLS, over another stream.
+// A byte stream sealed with TLS, over another stream.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace gyre {
 
-// Over `inner`, with a session whose handshake is done. Of what `inner` received nothing is lost: the session has it.
+// Seals `inner` with a session whose handshake is done. No byte that `inner` received is lost: the session has it.
 std::unique_ptr<ByteStream> MakeTlsStream(std::unique_ptr<ByteStream> inner, std::unique_ptr<TlsSession> session);
 
 // Does the session's handshake over `stream`. `stopped`, if not empty, is asked every 100 ms. kDeadlineExceeded;

@@ -210,7 +210,7 @@ bool UdpCore::OnEnd(uint64_t length) {
   if (length < known || (end_ && *end_ != length)) return false;
   if (end_) return true;
   end_ = length;
-  // The peer reads no more.
+  // The peer no longer reads.
   base_ = next_ = written_;
   lost_.clear();
   delivered_.clear();
@@ -231,7 +231,7 @@ bool UdpCore::OnChallenge(uint64_t token) {
 
 bool UdpCore::OnResponse(uint64_t token) {
   if (!candidate_) return true;
-  // It is still where it was, whichever way its answer took: somebody may copy packets and be faster.
+  // The peer is still at its old address, whichever way its answer took: somebody may copy packets and be faster.
   if (token == candidate_->token + 1) candidate_.reset();
   if (candidate_ && token == candidate_->token && from_ == candidate_->at) candidate_->answered = true;
   return true;

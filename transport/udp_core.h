@@ -1,5 +1,5 @@
 // A UDP link without its socket: a reliable stream of bytes in both directions over datagrams that get lost, come twice
-// or in another order, and change their way (docs/wire.md, "UDP"). A pure state machine: datagrams, bytes and times go
+// or in another order, and change their path (docs/wire.md, "UDP"). A pure state machine: datagrams, bytes and times go
 // in, datagrams come out. Loss and probes are RFC 9002's.
 #pragma once
 
@@ -25,14 +25,14 @@
 
 namespace gyre {
 
-// A closed link goes on to send what it has for so long after the last progress.
+// The time after the last progress for which a closed link still sends its remaining bytes.
 inline constexpr auto kUdpLinger = std::chrono::seconds(30);
-// A link whose peer says nothing for so long is broken.
+// The time without a packet from the peer after which a link is broken.
 inline constexpr auto kUdpSilence = std::chrono::seconds(35);
-// An acknowledgement may wait so long for others.
+// The longest time that an acknowledgement waits for others.
 inline constexpr auto kUdpAckDelay = std::chrono::milliseconds(5);
 
-// Facts that both ends of a link have agreed on.
+// The facts that both ends of a link have agreed on.
 struct UdpKeys {
   Hash256 send{}, receive{};  // the first secret of each direction
 };
@@ -53,7 +53,7 @@ struct UdpCoreStats {
   uint16_t phase = 0;    // of the key that seals
 };
 
-// Bytes at offsets of a stream, of which a window of `capacity` bytes is kept. Memory is taken with the first byte.
+// The bytes of a stream by offset; a window of `capacity` bytes is kept. Memory is allocated with the first byte.
 class ByteRing {
  public:
   explicit ByteRing(size_t capacity) : capacity_(capacity) {}
@@ -66,18 +66,18 @@ class ByteRing {
   std::unique_ptr<std::byte[]> bytes_;
 };
 
-// The packets that came, for acknowledgements and against those that come again.
+// The numbers of received packets, for acknowledgements and to detect copies.
 class ReceivedPackets {
  public:
-  // False: it came before, or is too old to know.
+  // False: the packet came before, or its number is too old to know.
   bool IsNew(uint64_t number) const { return number >= floor_ && !numbers_.Contains(number); }
   void Add(uint64_t number) { AddRange(number, number + 1); }
   void AddRange(uint64_t begin, uint64_t end);
-  // The peer has seen an acknowledgement of all up to this one.
+  // Drops the numbers up to this one, as the peer has seen an acknowledgement of them.
   void Forget(uint64_t number);
   uint64_t largest() const { return largest_; }
   AckFrame Ack() const;
-  // Whether an acknowledgement would have more than so many ranges.
+  // Whether an acknowledgement would have more than `than` ranges.
   bool HasMoreRanges(size_t than) const;
 
  private:
@@ -89,35 +89,35 @@ class ReceivedPackets {
 
 class UdpCore : private PacketVisitor {
  public:
-  // The dialer knows the peer's address and stays with it. An acceptor hands in none: it learns the address from the
-  // first packet, sends nothing before that, and follows the dialer to others.
+  // The dialer knows the peer's address and keeps it. An acceptor passes none: it learns the address from the
+  // first packet, sends nothing before that, and follows the dialer to other addresses.
   UdpCore(const UdpCoreOptions& options, const UdpKeys& keys, uint64_t peer_link, const std::optional<UdpAddress>& peer,
           Deadline now);
 
-  // The user's side. As ByteStream's.
+  // The user's side; the functions work as ByteStream's.
   StatusOr<size_t> Write(std::span<const iovec> parts, Deadline now);
   StatusOr<std::optional<size_t>> Read(std::span<std::byte> into);
   void Close(Deadline now);
   bool Readable() const;
   bool Writable() const;
 
-  // The network's side. `datagram` is overwritten. True: it is the peer's, and news.
+  // The network's side. `datagram` is overwritten. Returns true if it is the peer's and new.
   bool OnDatagram(std::span<std::byte> datagram, const UdpAddress& from, Deadline now);
   struct Outgoing {
     size_t size = 0;  // 0: nothing leaves now
     UdpAddress to;
   };
-  // One datagram after the other, until there is none. REQUIRES: room for options.largest_datagram.
+  // Returns one datagram after the other, until there is none. REQUIRES: room for options.largest_datagram.
   Outgoing Next(std::span<std::byte> room, Deadline now);
-  // When Next is to be called again though nothing happens.
+  // The time at which Next must be called again, even if nothing happens.
   Deadline NextTimer(Deadline now) const;
-  // A datagram that Next made is larger than the interface takes.
+  // Called when a datagram of Next was larger than the interface allows.
   void OnTooLarge(size_t size, Deadline now);
 
-  // The peer's process has ended: what it sent may still arrive for a moment.
+  // Called when the peer's process has ended: its last datagrams may still arrive for a moment.
   void OnPeerGone(Deadline now);
 
-  // It can be forgotten: both ends are done with it, or it is broken and its user has closed it.
+  // The link can be dropped: both ends are done with it, or it is broken and its user has closed it.
   bool done() const { return done_ || (closed_ && broken_); }
   bool heard() const { return stats_.received > 0; }
   const UdpAddress& peer() const { return peer_; }
@@ -150,8 +150,8 @@ class UdpCore : private PacketVisitor {
     SentPacket packet;
     bool asks = false;  // for an acknowledgement
   };
-  // An address that the peer may have moved to. Both addresses are asked: whoever only forwards packets from elsewhere
-  // leaves the old one alive.
+  // An address to which the peer may have moved. Both addresses are asked: if somebody only forwards packets, the old
+  // address still answers.
   struct Candidate {
     UdpAddress at;
     uint64_t token = 0;  // for the new address; the next number is for the old one
@@ -161,7 +161,7 @@ class UdpCore : private PacketVisitor {
     bool answered = false;
   };
 
-  // The peer's packets say this.
+  // Handlers of frames in the peer's packets.
   bool OnPing() override;
   bool OnAck(const AckFrame& ack) override;
   bool OnChunk(uint64_t offset, ByteSpan bytes) override;
@@ -249,7 +249,7 @@ class UdpCore : private PacketVisitor {
   bool newest_ = false;
   UdpAddress from_;
 
-  // Things that are due.
+  // Frames that are due.
   bool window_due_ = true;
   bool ping_due_ = false, end_due_ = false;
   std::optional<uint8_t> reset_due_;

@@ -1,5 +1,5 @@
-// A greeting turns a TCP connection on which hello and answer went into a UDP link (docs/wire.md, "UDP"): a link id and
-// an X25519 share of each end, and the keys that come of both.
+// A greeting turns the TCP connection of a hello and its answer into a UDP link (docs/wire.md, "UDP"): a link id and
+// an X25519 share of each end, and the keys derived from both.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@ struct evp_pkey_st;
 
 namespace gyre {
 
-// One end's part, used once.
+// The part of one end, used once.
 class UdpGreeting {
  public:
-  // kInternal: OpenSSL makes no key.
+  // kInternal: OpenSSL can't make a key.
   static StatusOr<UdpGreeting> Make();
   const UdpOffer& offer() const { return offer_; }  // for the peer
-  // `dials`: this end is the dialer. kDataLoss: the peer's share is no good.
+  // `dials`: this end is the dialer. kDataLoss: the peer's share is invalid.
   StatusOr<UdpKeys> Keys(const RingKey& key, const UdpOffer& peer, bool dials) const;
 
  private:

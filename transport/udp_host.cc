@@ -28,7 +28,7 @@ using std::chrono::seconds;
 
 constexpr auto kAnswer = seconds(5);    // of a peer that took the link, over UDP
 constexpr auto kFarewell = seconds(1);  // for closed links, when their port ends
-// While there is traffic the thread looks at the time by itself, so that a sender need not wake it for each deadline.
+// While there is traffic, the thread checks the time by itself, so that a sender need not wake it for each deadline.
 constexpr auto kBusyTurn = milliseconds(5), kBusyFor = milliseconds(200);
 constexpr auto kReaderAway = milliseconds(2);  // so long after its last wait a reader does not read any more
 constexpr uint64_t kWakeTag = 0, kListenTag = 1, kFirstTag = 2;
@@ -49,7 +49,7 @@ class Host : public UdpHost {
                                              const std::function<bool()>& stopped) override;
 
  private:
-  // `socket`: the dialer's.
+  // `socket`: the dialer's, or none.
   StatusOr<std::shared_ptr<UdpLink>> Add(UdpLinkFacts facts, const std::optional<UdpAddress>& to,
                                          std::optional<UdpSocket> socket);
   void Loop();
@@ -67,7 +67,7 @@ class Host : public UdpHost {
   std::atomic<bool> ends_{false};
   std::atomic<Duration::rep> ends_at_{0};
 
-  // The thread's.
+  // Only the thread uses these.
   UdpReceiver receiver_;
   std::array<epoll_event, kEvents> events_{};
   std::vector<std::shared_ptr<UdpLink>> touched_;
@@ -112,7 +112,7 @@ StatusOr<std::shared_ptr<UdpLink>> Host::Add(UdpLinkFacts facts, const std::opti
     c->UseSocket(*wire_, *std::move(socket));
   }
   if (c->line.ok()) {
-    // Not its bytes: TLS says goodbye with some.
+    // The event is the connection's end, not its bytes, as TLS ends with some bytes.
     epoll_event event{.events = EPOLLRDHUP | EPOLLONESHOT, .data = {.u64 = c->tag}};
     ::epoll_ctl(wire_->epoll.get(), EPOLL_CTL_ADD, c->line.get(), &event);
   }
@@ -122,7 +122,7 @@ StatusOr<std::shared_ptr<UdpLink>> Host::Add(UdpLinkFacts facts, const std::opti
 
 StatusOr<std::unique_ptr<ByteStream>> Host::Dial(UdpLinkFacts facts, const UdpAddress& to, Deadline deadline,
                                                  const std::function<bool()>& stopped) {
-  // From the address that reaches the peer over TCP.
+  // The socket is bound to the address that reaches the peer over TCP.
   GYRE_ASSIGN_OR_RETURN(UdpSocket socket, UdpSocket::Connect(WithPort(facts.local, 0), to));
   GYRE_ASSIGN_OR_RETURN(std::shared_ptr<UdpLink> c, Add(std::move(facts), to, std::move(socket)));
   std::unique_ptr<ByteStream> stream = MakeUdpStream(wire_, c);
@@ -155,7 +155,7 @@ void Host::Loop() {
           MutexLock link(&c->mutex);
           closed = closed && !c->abandoned;
         }
-        // Links that are still used end with the port.
+        // Links that are still in use end with the port.
         if (closed || Clock::now().time_since_epoch().count() >= ends_at_.load()) return;
       }
       Turn();
@@ -231,7 +231,7 @@ void Host::Take(const UdpSocket& socket) {
   if (TakeDatagrams(*wire_, socket, receiver_, &touched_)) busy_until_ = After(kBusyFor);
 }
 
-// An acceptor's socket: from the address that was asked, to the one that the peer has now.
+// Makes an acceptor's socket: from the address that the dialer asked, to its present one.
 void Host::FollowPeer(UdpLink& c) {
   MutexLock lock(&c.mutex);
   const UdpAddress& peer = c.core.peer();
@@ -243,12 +243,12 @@ void Host::FollowPeer(UdpLink& c) {
       Message(socket.status()));
 }
 
-// The connection that carries nothing has ended.
+// Called when the connection, which carries nothing, has ended.
 void Host::OnLine(const std::shared_ptr<UdpLink>& c) {
   int error = 0;
   socklen_t size = sizeof error;
   ::getsockopt(c->line.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  // Another error is the network's, which the link may survive.
+  // Any other error is the network's, and the link may survive it.
   if (error != 0 && error != ECONNRESET) return;
   {
     MutexLock lock(&c->mutex);
@@ -257,7 +257,7 @@ void Host::OnLine(const std::shared_ptr<UdpLink>& c) {
   touched_.push_back(c);
 }
 
-// Links whose time has come, and those that are done.
+// Handles links with a due timer, and those that are done.
 void Host::Mind() {
   std::vector<std::shared_ptr<UdpLink>> due, gone;
   const auto now = Clock::now().time_since_epoch().count();

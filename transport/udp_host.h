@@ -1,5 +1,5 @@
-// The UDP links of a ring port: their sockets, the thread that reads them and minds their time, and the streams that
-// links stand on. What happens on a link is decided in udp_core.h.
+// The UDP links of a ring port: their sockets, the thread that reads them and handles their timers, and the byte
+// streams of the links. The policy of a link is in udp_core.h.
 #pragma once
 
 #include <functional>
@@ -15,12 +15,12 @@
 
 namespace gyre {
 
-// Facts that hello and answer have agreed on.
+// The facts on which hello and answer have agreed.
 struct UdpLinkFacts {
   uint64_t link = 0, peer_link = 0;  // what each end's datagrams are addressed to
   UdpKeys keys;
-  // The connection that hello and answer went over: it stays open and carries nothing, and its end says that the peer's
-  // process has ended. May be none.
+  // The connection of hello and answer: it stays open and carries nothing, and its end means that the peer's
+  // process has ended. May be empty.
   Fd connection;
   UdpAddress local;  // this end's of that connection, from which datagrams leave too; without a size: any
   std::unique_ptr<Link>
@@ -30,13 +30,13 @@ struct UdpLinkFacts {
 // Thread-safe. Streams may outlive it; then they are broken.
 class UdpHost {
  public:
-  // At `listen`, "HOST:PORT", or at any free port of that host where it is taken. kUnavailable, kResourceExhausted.
+  // Opens `listen`, "HOST:PORT", or any free port of that host if it is taken. kUnavailable, kResourceExhausted.
   static StatusOr<std::unique_ptr<UdpHost>> Open(const std::string& listen, const UdpCoreOptions& options = {});
-  // Links that were closed go on for a second with what they have.
+  // Closed links may send their remaining bytes for one more second.
   virtual ~UdpHost() = default;
 
   virtual uint16_t port() const = 0;
-  // The acceptor's end. The dialer's first datagram says where it is; answers come from the address that it asked.
+  // The acceptor's end. The dialer's address is that of its first datagram; answers come from the address it asked.
   virtual StatusOr<std::unique_ptr<ByteStream>> Accept(UdpLinkFacts facts) = 0;
   // The dialer's end, once the acceptor has answered. `stopped` is asked every 50 ms. kUnavailable: nothing came over
   // UDP for 5 s; kDeadlineExceeded, kCancelled.

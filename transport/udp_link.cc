@@ -12,7 +12,7 @@ namespace gyre {
 namespace {
 
 constexpr auto kUdpSpin = std::chrono::microseconds(20);
-// The host's thread looks so often at links whose reader reads; it is woken if it sleeps longer.
+// The host's thread checks links with an active reader this often; it is woken if it sleeps longer.
 constexpr auto kReaderTurn = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -185,7 +185,7 @@ class UdpStream : public ByteStream {
   }
 
   size_t ReadAhead() const override { return 0; }
-  // The seal says more than a checksum.
+  // The seal protects more than a checksum.
   bool NeedsChecksum() const override { return false; }
   std::optional<Duration> RoundTrip() const override {
     MutexLock lock(&c_.mutex);
@@ -194,7 +194,7 @@ class UdpStream : public ByteStream {
   Transport transport() const override { return Transport::kUdp; }
 
  private:
-  // The host's thread reads the socket meanwhile.
+  // Waits while the host's thread reads the socket.
   Status WaitForThread(Ready direction, Deadline deadline) {
     const bool reads = direction == Ready::kRead;
     const std::atomic<bool>& hint = reads ? c_.can_read : c_.can_write;
@@ -218,14 +218,14 @@ class UdpStream : public ByteStream {
     return ready;
   }
 
-  // This thread reads the socket.
+  // Waits and reads the socket on this thread.
   Status WaitAndRead(const UdpSocket& socket, Deadline deadline) {
     c_.waits = true;
     const Status status = ReadUntilReady(socket, deadline);
     const Deadline now = Clock::now();
     c_.waited_at = now.time_since_epoch().count();
     c_.waits = false;
-    // From now on it has to look whether this thread comes back.
+    // From now on the host's thread must check whether this thread comes back.
     if (wire_->sleeps_until.load() > (now + kReaderTurn).time_since_epoch().count()) wire_->Wake();
     return status;
   }

@@ -1,5 +1,5 @@
-// One UDP link of a process with its socket, and who reads that socket: the thread that waits for the link's bytes, so
-// that they pass no other thread, or else the host's thread (udp_host.h). What happens on a link is decided in
+// One UDP link of a process with its socket. The socket is read by the thread that waits for the link's bytes, so
+// that they pass no other thread, or else by the host's thread (udp_host.h). The policy is in
 // udp_core.h.
 #pragma once
 
@@ -22,11 +22,11 @@ namespace gyre {
 
 struct UdpLink;
 
-// All links of a host share these: the socket at which they are dialed, the host's thread's alarm, who they are.
+// The shared data of a host's links: the socket at which they are dialed, the thread's alarm, and this host's facts.
 struct UdpWire {
   UdpSocket listening;
   Fd wake, epoll;
-  // When the thread will look at the links again, in ticks of the clock.
+  // The time at which the thread will check the links again, in ticks of the clock.
   std::atomic<Duration::rep> sleeps_until{0};
 
   mutable Mutex mutex;
@@ -44,7 +44,7 @@ struct UdpWire {
 };
 
 struct UdpLink {
-  // `event` wakes its reader. `tag`: in the epoll of the wire, of its connection; the next one is its socket's.
+  // `event` wakes the reader. `tag`: the connection's id in the wire's epoll; the socket's is the next number.
   UdpLink(const UdpCoreOptions& options, UdpLinkFacts facts, Fd event, uint64_t tag,
           const std::optional<UdpAddress>& to)
       : id(facts.link),
@@ -56,11 +56,11 @@ struct UdpLink {
         event(std::move(event)),
         core(options, facts.keys, facts.peer_link, to, Clock::now()) {}
 
-  // Called with the lock. Tells those who wait what has changed.
+  // Called with the lock. Tells waiting threads about changes.
   void Tell() GYRE_REQUIRES(mutex);
-  // Its socket, once its peer's address is known: the host's thread reads it from now on.
+  // Sets the socket, once the peer's address is known: the host's thread reads it from now on.
   void UseSocket(const UdpWire& wire, UdpSocket socket) GYRE_REQUIRES(mutex);
-  // The reader reads the socket, or the host's thread does.
+  // Chooses whether the reader or the host's thread reads the socket.
   void ReadByReader(const UdpWire& wire, bool reader) GYRE_REQUIRES(mutex);
 
   const uint64_t id, tag;
@@ -86,16 +86,16 @@ struct UdpLink {
   bool abandoned GYRE_GUARDED_BY(mutex) = false;  // its stream has ended
 };
 
-// Sends all that the link has to send now. One thread at a time does it for a link, so that its datagrams stay in
-// order; the lock is not held while they leave.
+// Sends all datagrams that the link has now. One thread at a time does it for a link, so that the datagrams stay in
+// order; the lock is not held while they are sent.
 void FlushUdpLink(const UdpWire& wire, UdpLink& link);
 
-// Takes the datagrams that a socket has now, for whichever links they are, up to a batch. Adds the links to `touched`.
-// False: there were none.
+// Takes the datagrams that a socket has now, for any links, up to a batch. Adds these links to `touched`.
+// Returns false if there were none.
 bool TakeDatagrams(const UdpWire& wire, const UdpSocket& socket, UdpReceiver& receiver,
                    std::vector<std::shared_ptr<UdpLink>>* touched);
 
-// The stream that a link's user has of it.
+// The byte stream for a link's user.
 std::unique_ptr<ByteStream> MakeUdpStream(std::shared_ptr<UdpWire> wire, std::shared_ptr<UdpLink> link);
 
 }  // namespace gyre

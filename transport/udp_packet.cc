@@ -24,7 +24,7 @@ std::optional<AckFrame> ReadAck(Decoder& in) {
       last = ack.ranges.back().first - 1 - gap;
     }
     const uint64_t length = in.Get<uint32_t>();
-    // Packet 0 does not exist.
+    // Packet numbers begin at 1.
     if (!in.ok() || length == 0 || length > last) return std::nullopt;
     ack.ranges.push_back({.first = last - length + 1, .last = last});
   }

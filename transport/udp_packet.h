@@ -22,7 +22,7 @@ inline constexpr size_t kMostAckRanges = 128;
 
 enum class UdpType : uint8_t { kInit = 1, kRetry = 2, kAccept = 3, kData = 4 };
 
-// Where a datagram comes from or goes to: a sockaddr, which the core only compares.
+// The address of a datagram: a sockaddr, which the core only compares.
 struct UdpAddress {
   std::array<std::byte, 28> bytes{};
   uint8_t size = 0;
@@ -60,7 +60,7 @@ struct AckFrame {
   std::vector<PacketRange> ranges;  // the latest first; they neither touch nor overlap
 };
 
-// Appends numbers and bytes to a packet. A frame is put only if all of it fits.
+// Appends numbers and bytes to a packet. A frame is put only if it fits completely.
 class PacketWriter {
  public:
   explicit PacketWriter(std::span<std::byte> room) : room_(room) {}
@@ -73,9 +73,9 @@ class PacketWriter {
     (Raw(values), ...);
     return true;
   }
-  // As many ranges as there is room for.
+  // Puts as many ranges as fit.
   bool PutAck(const AckFrame& ack);
-  // Where the bytes of a chunk go. REQUIRES: left() >= kChunkHead + length.
+  // The place for the bytes of a chunk. REQUIRES: left() >= kChunkHead + length.
   std::span<std::byte> PutChunk(uint64_t offset, uint16_t length);
   void PadTo(size_t size) {
     std::memset(room_.data() + at_, 0, size - at_);
@@ -94,7 +94,7 @@ class PacketWriter {
   size_t at_ = 0;
 };
 
-// Hears what a packet says, in its order. The functions return false where the frame breaks the protocol, which ends
+// Receives the frames of a packet, in order. The functions return false if the frame breaks the protocol, which ends
 // the walk.
 class PacketVisitor {
  public:
@@ -108,7 +108,7 @@ class PacketVisitor {
   virtual bool OnChallenge(uint64_t token) = 0;
   virtual bool OnResponse(uint64_t token) = 0;
 };
-// False: a frame is cut, has an unknown type, or the visitor refused it.
+// Returns false if a frame is cut or has an unknown type, or if the visitor refused it.
 bool VisitPacket(ByteSpan text, PacketVisitor& visitor);
 
 }  // namespace gyre

@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr double kHighGain = 2.885;  // 2 / ln 2: doubles what is delivered in each round trip
-// One phase lasts a round trip: more to look for room, less to take back what did not fit.
+// A phase lasts one round trip: more than the rate to find room, less to drain the queue that this made.
 constexpr std::array<double, 8> kCycle = {1.25, 0.75, 1, 1, 1, 1, 1, 1};
 constexpr uint64_t kRateRounds = 10;
 // On a host or in a rack a round trip is shorter than the time for which a thread may have to wait for a processor.
@@ -24,7 +24,7 @@ constexpr double kLeastWindow = 64 << 10;
 constexpr double kMostMadeUp = 0.4;  // of the packets that are lost whatever the rate
 constexpr double kLossShare = 1.0 / 64;
 constexpr double kNotFull = 0.95;  // of what fits into the path
-// The ceiling for what is in flight.
+// The constants of the ceiling for bytes in flight.
 constexpr double kExcess = 0.05, kFall = 0.7, kRise = 1.02, kNoCeiling = 1e18;
 constexpr int kSlowSeen = 50, kFewLost = 8;
 
@@ -39,7 +39,7 @@ double UdpRate::PacingRate() const {
   const double made_up = 1 / (1 - std::min(slow_loss_, kMostMadeUp));
   switch (mode_) {
     case Mode::kStartup: {
-      // Before anything is known: a window of the beginning each round trip, or each millisecond.
+      // Before anything is measured: an initial window each round trip, or each millisecond.
       const double first = kHighGain * kLeastWindow / Seconds(least_ ? *least_ : milliseconds(1));
       return std::max(first, kHighGain * Bandwidth()) * made_up;
     }
@@ -70,8 +70,8 @@ UdpRate::Mark UdpRate::OnSent(Deadline now, size_t bytes, size_t in_flight_befor
   burst_at_ = now;
   if (in_flight_before == 0) first_sent_at_ = delivered_at_ = now;
   const bool limited = limited_until_ > 0;
-  // A path that is not full loses its share whatever the rate is.
-  // Packets that are lost count as in flight for a round trip, though they fill nothing.
+  // Losses of a path that is not full do not depend on the rate.
+  // Lost packets count as in flight for a round trip, though they fill nothing.
   const bool below = static_cast<double>(in_flight_before) * (1 - loss_) < kNotFull * Bdp();
   const bool slow = limited || (mode_ == Mode::kSteady && kCycle[static_cast<size_t>(phase_)] < 1 && below);
   return {.delivered = delivered_,
@@ -86,7 +86,7 @@ Deadline UdpRate::NextSend(Deadline now, size_t in_flight) const {
   const double burst = Burst(in_flight);
   const double tokens = std::min(burst, tokens_ + rate * Seconds(now - burst_at_));
   if (tokens > 0) return now;
-  // Half a burst at a time, so that several datagrams leave with one system call.
+  // The wait is for half a burst, so that several datagrams leave with one system call.
   return now + Of((burst / 2 - tokens) / std::max(rate, 1e4));
 }
 
@@ -147,7 +147,7 @@ void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Dead
     }
     const Duration interval = std::max(now - mark.delivered_at, newest_->sent_at - mark.first_sent_at);
     first_sent_at_ = newest_->sent_at;
-    // Within less than a round trip several acknowledgements may come at once.
+    // Several acknowledgements may come within less than a round trip.
     if (interval > Duration::zero() && (!least_ || interval >= *least_)) {
       Learn(static_cast<double>(delivered_ - mark.delivered) / Seconds(interval), mark.app_limited, now);
     }
@@ -164,7 +164,7 @@ void UdpRate::OnAcked(std::optional<Duration> round_trip, size_t in_flight, Dead
   NextMode(in_flight, now);
 }
 
-// More loss than the path has by itself is loss of our making: less is to be in flight.
+// More loss than the path's own is caused by this sender, so fewer bytes may be in flight.
 void UdpRate::OnRound() {
   const double sent = round_came_ + round_lost_;
   const double excess = sent > 0 ? round_lost_ / sent - slow_loss_ : 0;

@@ -1,8 +1,8 @@
 // The rate at which a UDP link sends: the congestion controller and the pacer. It follows BBR,
 // draft-cardwell-iccrg-bbr- congestion-control-00, and delivery rate estimation,
 // draft-cheng-iccrg-delivery-rate-estimation-00: the path is modelled by the largest delivery rate and the least round
-// trip that were seen lately. Loss does not slow it down; loss that does not depend on the rate is made up for. Pure:
-// times are handed in.
+// trip of recent time. Loss does not slow it down; loss that does not depend on the rate is compensated. Pure:
+// times are passed in.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace gyre {
 
 class UdpRate {
  public:
-  // Kept with each packet that is on its way.
+  // The state that is kept with each packet in flight.
   struct Mark {
     uint64_t delivered = 0;
     Deadline delivered_at{}, first_sent_at{};
@@ -27,19 +27,19 @@ class UdpRate {
   UdpRate(Deadline now, size_t datagram) : burst_at_(now), datagram_(datagram) {}
 
   Mark OnSent(Deadline now, size_t bytes, size_t in_flight_before);
-  // For each packet of an acknowledgement, then once OnAcked. `round_trip`: the sample, if there is one.
+  // Called for each packet of an acknowledgement, then OnAcked once. `round_trip`: the sample, if there is one.
   void OnPacketAcked(const Mark& mark, Deadline sent_at, size_t bytes, Deadline now);
   void OnAcked(std::optional<Duration> round_trip, size_t in_flight, Deadline now);
   void OnLost(const Mark& mark);
-  // There was nothing to send though the window was open.
+  // Called when there was nothing to send though the window was open.
   void OnIdle(size_t in_flight);
   void SetDatagram(size_t bytes) { datagram_ = bytes; }
 
-  // Bytes that may be in flight.
+  // The bytes that may be in flight.
   size_t Window() const;
-  // When the next datagram may leave: `now` or earlier is at once.
+  // The time at which the next datagram may leave: `now` or earlier means at once.
   Deadline NextSend(Deadline now, size_t in_flight) const;
-  // The share of packets that was lost lately.
+  // The share of packets lost recently.
   double loss() const { return loss_; }
   // The share of packets that were lost although the path was not full when they were sent.
   double own_loss() const { return slow_loss_; }
@@ -62,7 +62,7 @@ class UdpRate {
     Deadline at;
   };
 
-  // Delivery.
+  // The delivery rate.
   uint64_t delivered_ = 0;
   Deadline delivered_at_{}, first_sent_at_{};
   uint64_t limited_until_ = 0;  // in delivered bytes: samples before are of a sender that had nothing to send
@@ -75,7 +75,7 @@ class UdpRate {
   };
   std::optional<Sample> newest_;  // of the acknowledgement under way
 
-  // The model.
+  // The model of the path.
   std::deque<Best> best_;  // the rates fall, the rounds rise
   std::optional<Duration> least_, probed_;
   Deadline least_at_{};
@@ -92,7 +92,7 @@ class UdpRate {
   Deadline phase_at_{};
   Deadline probe_until_{};
 
-  // The pacer: bytes that may leave at burst_at_, which grow with the rate up to the burst.
+  // The pacer: bytes that may leave at burst_at_; they grow with the rate up to the burst.
   double tokens_ = 64 << 10;
   Deadline burst_at_;
   size_t datagram_;

@@ -1,4 +1,4 @@
-// Acknowledgements tell a UDP link its round trips, losses and probes (RFC 9002), and the bytes that were delivered.
+// The handling of acknowledgements on a UDP link: round trips, losses and probes (RFC 9002), and delivered bytes.
 #include <algorithm>
 
 #include "transport/udp_core.h"
@@ -67,7 +67,7 @@ void UdpCore::OnPacketAcked(uint64_t number, SentPacket& p) {
     in_flight_ -= p.bytes;
     --in_flight_packets_;
   } else {
-    // It was only late: the next one may be as late without being taken for lost.
+    // The packet was only late: the next one may be as late without being counted as lost.
     ++stats_.late;
     packet_threshold_ = std::clamp(largest_acked_ - number + 1, packet_threshold_, kMostReordering);
     if (round_trip_ && *round_trip_ > Duration::zero()) {
@@ -109,7 +109,7 @@ void UdpCore::OnPacketLost(uint64_t number, SentPacket& p) {
   rate_.OnLost(p.mark);
   size_.OnLost(number, p.bytes, now_);
   if (p.window > 0 && p.window == granted_ && (!end_ || whole_ < *end_)) window_due_ = true;
-  // Its bytes are on their way once more already, or have arrived by now.
+  // Its bytes are already on their way again, or have arrived by now.
   const SentPacket* twin = p.twin > 0 ? Find(p.twin) : nullptr;
   if (twin != nullptr && twin->state == PacketState::kInFlight) return;
   if (p.end && !end_acked_ && !end_) end_due_ = true;
@@ -134,7 +134,7 @@ void UdpCore::FindLost() {
   }
 }
 
-// Lost packets are kept for a while, to know it if they were only late.
+// Lost packets are kept for a while, so that late ones are recognised.
 void UdpCore::Forget() {
   const Deadline old = now_ - 3 * ProbeTimeout();
   while (!sent_.empty()) {

@@ -1,5 +1,5 @@
-// The seal of UDP links (docs/wire.md, "UDP"): packets sealed by AES-256-GCM, whose keys are renewed as the link goes
-// on. All functions here throw std::bad_alloc where OpenSSL has no memory.
+// The seal of UDP links (docs/wire.md, "UDP"): packets are sealed with AES-256-GCM, and keys are renewed from time to
+// time. All functions here throw std::bad_alloc if OpenSSL has no memory.
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@ class PacketCipher {
   enum class Use { kSeal, kOpen };
   PacketCipher(Use use, const Hash256& secret);
 
-  // `packet` is a header of `header` bytes, the text, and room for the tag. In place.
+  // `packet` is a header of `header` bytes, the text, and room for the tag. It is sealed in place.
   void Seal(uint64_t number, std::span<std::byte> packet, size_t header);
-  // The text, in place. nullopt: it was not sealed with this key.
+  // Opens the text in place. nullopt: it was not sealed with this key.
   std::optional<std::span<std::byte>> Open(uint64_t number, std::span<std::byte> packet, size_t header);
 
  private:
@@ -53,7 +53,7 @@ class PacketSealer {
   uint64_t sealed_ = 0;
 };
 
-// The keys of a link's incoming packets: follows the peer to its next key, and keeps the last one.
+// The keys of a link's incoming packets: follows the peer to its next key, and keeps the previous one.
 class PacketOpener {
  public:
   explicit PacketOpener(const Hash256& secret);

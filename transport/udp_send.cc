@@ -1,4 +1,4 @@
-// Chooses what a UDP link sends, and when.
+// Chooses the packets that a UDP link sends, and their times.
 #include <algorithm>
 
 #include "transport/udp_core.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr double kCopiesFrom = 0.01;  // of the packets are lost
 constexpr auto kCopyDelay = std::chrono::milliseconds(1), kCopyRoundTrip = std::chrono::milliseconds(2);
 constexpr int kChallenges = 3;
-// A receiver that only acknowledges asks now and then what arrived of that, or its gaps would stand in it for ever.
+// A receiver that only acknowledges must ask now and then which acknowledgements arrived, or its gaps would never end.
 constexpr size_t kManyGaps = 4;
 // A shorter piece of a chunk is left for the next packet.
 constexpr size_t kLeastPiece = 64;
@@ -56,7 +56,7 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
   const bool may = probes || MaySend(now);
   Draft d{.writer = PacketWriter(room.subspan(kUdpHeader, size_.size() - kUdpHeader - kSealTag))};
   PacketWriter& w = d.writer;
-  // An acknowledgement goes along with whatever leaves.
+  // An acknowledgement goes along with any packet.
   if (unacked_ > 0) {
     AckFrame ack = received_.Ack();
     ack.delay_us = static_cast<uint32_t>(std::clamp<int64_t>(
@@ -79,7 +79,7 @@ UdpCore::Outgoing UdpCore::Next(std::span<std::byte> room, Deadline now) {
     while (oldest < next_number_ && Find(oldest)->state != PacketState::kInFlight) ++oldest;
     if (oldest < next_number_) d.asks = PutOld(d, oldest);
   }
-  // With a full buffer the user has more: then it is the path, or the reader, that sets the rate.
+  // If the buffer is full, the user has more bytes: then the path or the reader sets the rate.
   const bool half_used = !HasBytes() && out_.capacity() - (written_ - base_) >= out_.capacity() / 8;
   if (now >= copies_at_ && !HasBytes() && !half_used) {
     copies_from_ = next_number_;
@@ -143,7 +143,7 @@ UdpCore::Outgoing UdpCore::NextSizeProbe(std::span<std::byte> room, Deadline now
   return Leave(d, room, peer_, now);
 }
 
-// Bytes that were lost, then those that were never sent. Whether there were any.
+// Puts lost bytes, then those that were never sent. Returns whether there were any.
 bool UdpCore::PutBytes(Draft& d) {
   SentPacket& p = d.packet;
   const auto put = [&](uint64_t begin, uint64_t end) {
@@ -165,7 +165,7 @@ bool UdpCore::PutBytes(Draft& d) {
   return p.chunks > 0;
 }
 
-// The part of an earlier packet that is not delivered yet. False: nothing.
+// Puts the part of an earlier packet that is not delivered yet. Returns false if there is none.
 bool UdpCore::PutOld(Draft& d, uint64_t number) {
   SentPacket& old = *Find(number);
   SentPacket& p = d.packet;
@@ -191,7 +191,7 @@ bool UdpCore::PutOld(Draft& d, uint64_t number) {
   return true;
 }
 
-// The next packet that is to be sent a second time; 0 = none now.
+// The next packet to be sent a second time; 0 = none now.
 uint64_t UdpCore::NextCopy(Deadline now) {
   if (now < copies_at_) return 0;
   if (in_flight_ < rate_.Window() / 2) {

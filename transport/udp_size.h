@@ -1,4 +1,4 @@
-// The size that the datagrams of a UDP link may have: probing of the path (as in RFC 8899) and black holes. Pure.
+// The size of a UDP link's datagrams: probing of the path (as in RFC 8899) and black holes. Pure.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ class UdpSize {
   UdpSize(size_t largest, Deadline now) : largest_(largest), probe_at_(now) {}
 
   size_t size() const { return kSizes[index_]; }
-  // The size of a probe that is to leave now; 0 = none.
+  // The size of a probe that is due now; 0 = none.
   size_t Probe(Deadline now) const { return !in_flight_ && now >= probe_at_ ? Next() : 0; }
-  // When there may be a probe.
+  // The time of the next possible probe.
   Deadline NextProbe() const { return in_flight_ || Next() == 0 ? kNoDeadline : probe_at_; }
   void OnProbeSent() { in_flight_ = true; }
   void OnProbeAcked(size_t size, Deadline now) {
@@ -32,7 +32,7 @@ class UdpSize {
     in_flight_ = false;
     if (++failed_ >= kTries) GiveUp(now);
   }
-  // The interface does not take a datagram of this size.
+  // Called if the interface does not take a datagram of this size.
   void OnTooLarge(size_t size, Deadline now) {
     if (size > this->size()) {
       in_flight_ = false;
@@ -41,13 +41,13 @@ class UdpSize {
       OnBlackHole(now);
     }
   }
-  // Tells what happened to a packet that was no probe.
+  // Reports the fate of a packet that was no probe.
   void OnAcked(uint64_t number, size_t size) {
     if (size <= kUdpBaseSize) return;
     lost_in_a_row_ = 0;
     large_acked_ = std::max(large_acked_, number);
   }
-  // A packet is lost when a later one arrived. If that was a large one too, the size is not why.
+  // A packet counts as lost when a later one arrived. If that was large too, the size is not the reason.
   void OnLost(uint64_t number, size_t size, Deadline now) {
     if (size > kUdpBaseSize && number > large_acked_ && ++lost_in_a_row_ >= kBlackHole) OnBlackHole(now);
   }

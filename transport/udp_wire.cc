@@ -27,7 +27,7 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
-// As a socket of this family takes it.
+// The address in the form that a socket of this family takes.
 SocketAddress ToSocket(const UdpAddress& address, int family) {
   SocketAddress out;
   std::memcpy(&out.at, address.bytes.data(), address.size);
@@ -44,9 +44,9 @@ SocketAddress ToSocket(const UdpAddress& address, int family) {
   return out;
 }
 
-// One message for the kernel, with what it points to.
+// One message for the kernel, with the memory that it points to.
 struct KernelMessage {
-  // More bytes than a segment are cut into datagrams of that size.
+  // If the bytes are longer than a segment, they are cut into datagrams of that size.
   void Fill(std::byte* bytes, size_t size, size_t segment) {
     header = {};
     part = {.iov_base = bytes, .iov_len = size};
@@ -182,7 +182,7 @@ StatusOr<UdpSocket> UdpSocket::Open(const std::string& listen) {
     return Unavailable("cannot take datagrams at {}: {}", listen, std::strerror(errno));
   }
   socket.port_ = ntohs(reinterpret_cast<const sockaddr_in&>(bound).sin_port);
-  // Only now, so that a port that is taken is found: connected sockets of this process share it.
+  // The option is set only after the bind, so that a port in use is noticed: connected sockets of the process share it.
   const int on = 1;
   ::setsockopt(socket.fd_.get(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
   return socket;
@@ -205,7 +205,7 @@ StatusOr<UdpSocket> UdpSocket::Connect(const UdpAddress& from, const UdpAddress&
   return socket;
 }
 
-// Sends them in order, many with one call. Returns how many have left; if not all, `error` says why the next one has
+// Sends them in order, many with one call. Returns the number that left; if not all, `error` says why the next one did
 // not.
 size_t UdpSocket::SendPieces(const UdpBatch& batch, std::span<const Piece> pieces, int* error) const {
   std::array<KernelMessage, kMostMessages> slots;
@@ -253,7 +253,7 @@ void UdpSocket::Send(const UdpBatch& batch, const std::function<void(size_t)>& t
     if (at == pieces.size()) break;
     const Piece lost = pieces[at];
     while (at < pieces.size() && pieces[at].group == lost.group) ++at;
-    // The device can't cut them (EIO), or not into this size (EINVAL).
+    // The device can't cut the bytes (EIO), or not into this size (EINVAL).
     if (lost.bytes > lost.segment && (error == EIO || error == EINVAL)) {
       if (error == EIO) *kernel_cuts_ = false;
       single.clear();

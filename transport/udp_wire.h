@@ -1,4 +1,4 @@
-// UDP sockets in batches: datagrams of one size leave and come with one system call where the kernel has GSO and GRO.
+// UDP sockets in batches: datagrams of one size are sent and received with one system call if the kernel has GSO, GRO.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,22 +17,22 @@
 
 namespace gyre {
 
-// sockaddr_in and sockaddr_in6 only.
+// Takes sockaddr_in and sockaddr_in6 only.
 UdpAddress ToUdpAddress(const sockaddr* address, socklen_t size);
 // This end's address of a connected socket. kUnavailable.
 StatusOr<UdpAddress> LocalAddressOf(int socket);
 // "HOST:PORT".
 std::string FormatUdpAddress(const UdpAddress& address);
-// The same host, another port.
+// The same host with another port.
 UdpAddress WithPort(UdpAddress address, uint16_t port);
 
-// Datagrams that are to leave, one behind the other in one buffer. Those of one size and address make a group.
+// Datagrams to be sent, one after the other in one buffer. Those of one size and address make a group.
 class UdpBatch {
  public:
   UdpBatch();
   // Room for one more datagram of any size; empty: the batch is full.
   std::span<std::byte> Room();
-  // Takes what was written there. Datagrams longer than the group's first begin a new one.
+  // Takes the bytes written there. Datagrams longer than the group's first begin a new group.
   void Add(size_t size, const UdpAddress& to);
   bool empty() const { return groups_.empty(); }
   void Clear();
@@ -51,15 +51,15 @@ class UdpBatch {
 
 class UdpSocket {
  public:
-  // At "HOST:PORT". Where the port is taken: kUnavailable. Datagrams are never cut into fragments.
+  // Binds "HOST:PORT". kUnavailable: the port is taken. Datagrams are never fragmented.
   static StatusOr<UdpSocket> Open(const std::string& listen);
-  // Takes and sends datagrams of one peer only. `from` may be where another socket of this user listens, which gets
-  // what others send; without a size or port: any.
+  // Receives and sends datagrams of one peer only. `from` may be the address of another socket of this user, which gets
+  // the datagrams of other peers; without a size or port: any.
   static StatusOr<UdpSocket> Connect(const UdpAddress& from, const UdpAddress& to);
   int fd() const { return fd_.get(); }
   uint16_t port() const { return port_; }
 
-  // Sends what the network takes: the rest is lost, as datagrams are. Calls too_large with the size of those that the
+  // Sends as many as the network takes: the rest is lost, as datagrams can be. Calls too_large with the sizes that the
   // interface does not take. Any thread.
   void Send(const UdpBatch& batch, const std::function<void(size_t)>& too_large) const;
 
@@ -76,15 +76,15 @@ class UdpSocket {
   uint16_t port_ = 0;
   int family_ = 0;
   UdpAddress peer_;  // of a connected one
-  // False: the device of this socket can't, so datagrams leave one message each, many messages a call.
+  // False: the device of this socket can't cut, so each datagram is one message, with many messages a call.
   std::shared_ptr<std::atomic<bool>> kernel_cuts_ = std::make_shared<std::atomic<bool>>(true);
 };
 
-// Takes datagrams in, many with one call. One thread.
+// Receives datagrams, many with one call. One thread.
 class UdpReceiver {
  public:
   UdpReceiver();
-  // Calls fn for each datagram that is there now, up to a batch; the bytes may be overwritten. False: none was there.
+  // Calls fn for each datagram that is there now, up to a batch; the bytes may be overwritten. False: there were none.
   bool Receive(const UdpSocket& socket, const std::function<void(std::span<std::byte>, const UdpAddress&)>& fn);
 
  private:

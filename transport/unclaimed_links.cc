@@ -57,7 +57,7 @@ bool UnclaimedLinks::Add(UnclaimedLink link) {
   return !wrong && !full;
 }
 
-// Links whose key is right are displaced by nobody.
+// Links with the right key are never removed for others.
 UnclaimedLinks::Links UnclaimedLinks::MakeRoom(const UnclaimedLink& newcomer) {
   if (newcomer.verified) return {};
   std::vector<std::string> addresses;
@@ -94,7 +94,7 @@ void UnclaimedLinks::DropDead() {
       if (l.connection.socket.ok()) sockets.emplace_back(l.id, l.connection.socket.get());
     }
   }
-  // A socket that is claimed meanwhile may be another one by now; then its id is gone from the list.
+  // A claimed socket's number may belong to another socket by now; then its id is gone from the list.
   std::set<uint64_t> dead;
   for (const auto& [id, socket] : sockets) {
     if (!StillWaits(socket)) dead.insert(id);

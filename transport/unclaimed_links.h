@@ -1,5 +1,5 @@
-// The receiving ends of hops that were dialed and that nobody has claimed yet: who may wait, for how long, and with
-// what key.
+// The receiving ends of hops that were dialed and not yet claimed: how many may wait, for how long, and with
+// which key.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ struct UnclaimedLink {
   Deadline since{};
 };
 
-// A dialer that waits to be claimed sends nothing: what can be read is its end, or garbage.
+// Whether the connection still waits: a waiting dialer sends nothing, so readable bytes are its end, or garbage.
 bool StillWaits(int socket);
 
-// kUnknownPlan: of the term that is known, and newer than all plans that are or were. kWrong: also of a plan that is
+// kUnknownPlan: of the known term, and newer than all plans that are or were. kWrong: also of a plan that is
 // gone.
 enum class KeyCheck { kUnknownTerm, kUnknownPlan, kWrong, kRight };
 
@@ -50,33 +50,33 @@ class UnclaimedLinks {
   };
   explicit UnclaimedLinks(Options options) : options_(std::move(options)) {}
 
-  // kRight: hello->key is the plan's from now on.
+  // On kRight hello->key is set to the plan's key.
   KeyCheck Check(Hello* hello) const;
-  // False: its plan was given up, its key is wrong, or too many wait.
+  // False: the plan was given up, the key is wrong, or too many wait.
   bool Add(UnclaimedLink link);
   // Waits for the hop that `expected` names. kDeadlineExceeded, kCancelled.
   StatusOr<UnclaimedLink> Claim(const Hello& expected, Deadline deadline);
-  // Drops those with another key of this plan, and those that were verified by another term's. What comes back are the
+  // Drops links with another key of this plan, and those that were verified by another term's. Returns the
   // bulk links that waited for this key.
   std::vector<UnclaimedLink> SetKey(Epoch epoch, const RingKey& key);
   // Ends waits for a hop of this epoch or an older one of the term, and drops its links and keys.
   void Cancel(Epoch epoch);
   bool Cancelled(Epoch epoch) const;
-  // Drops those whose dialer has gone, and those that waited too long for the key of their term.
+  // Drops links whose dialer has gone, and those that waited too long for the key of their term.
   void DropDead();
   size_t size() const;
   size_t keys() const;  // that are known now
 
  private:
   using Links = std::list<UnclaimedLink>;
-  // Those of the running plan and of one that is being prepared.
+  // The keys of the running plan and of one that is being prepared.
   static constexpr size_t kKeys = 2;
 
   KeyCheck CheckLocked(Hello* hello) const GYRE_REQUIRES(mutex_);
   bool CancelledLocked(Epoch epoch) const GYRE_REQUIRES(mutex_) {
     return epoch.term == cancelled_.term && epoch.number <= cancelled_.number;
   }
-  // Moves the links for which `which` holds out of the list.
+  // Moves the links that satisfy `which` out of the list.
   Links Take(const std::function<bool(const UnclaimedLink&)>& which) GYRE_REQUIRES(mutex_);
   Links MakeRoom(const UnclaimedLink& newcomer) GYRE_REQUIRES(mutex_);
   void Refuse(const Links& links, const char* why);

@@ -33,7 +33,7 @@ class Uring {
   ~Uring() {
     if (open_) io_uring_queue_exit(&ring_);
   }
-  // 0 or an error number.
+  // Returns 0 or an error number.
   int Open(unsigned entries, unsigned completions) {
     io_uring_params params{};
     params.flags = IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP;
@@ -81,7 +81,7 @@ class Buffers {
   int Open(Uring& ring) {
     at_ = ::mmap(nullptr, kTotal, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at_ == MAP_FAILED) return errno;
-    // The queue of buffers stands behind them, on a page of its own.
+    // The queue of buffers comes after them, on a page of its own.
     queue_ = reinterpret_cast<io_uring_buf_ring*>(static_cast<std::byte*>(at_) + kBuffers * kBufferBytes);
     io_uring_buf_ring_init(queue_);
     for (unsigned i = 0; i < kBuffers; ++i) Add(i, i);
@@ -131,18 +131,18 @@ class UringStream : public ByteStream {
   Transport transport() const override { return Transport::kKernel; }
 
  private:
-  // The reader's: asks for all that comes, and for wakes, where no request for it is under way.
+  // For the reader: submits requests for bytes and for wakes, unless they are under way.
   Status Ask();
-  // Takes one completion in; false: there is none.
+  // Handles one completion; returns false if there is none.
   bool TakeIn();
-  // The writer's: takes completions in; the result of a send, if there was one.
+  // For the writer: handles completions; returns the result of a send, if there was one.
   std::optional<int> Reap();
 
   const UringOptions options_;
   const Fd socket_;
   Fd event_;  // ends a reader's Wait
 
-  // The reader's. The buffers are declared first: they go last.
+  // The reader's data. The buffers are declared first, so that they are destroyed last.
   Buffers buffers_;
   Uring in_;
   bool receives_ = false, hears_wakes_ = false;  // requests under way
@@ -151,7 +151,7 @@ class UringStream : public ByteStream {
   unsigned buffer_ = 0;          // that bytes come from
   size_t from_ = 0, until_ = 0;  // of them
 
-  // The writer's.
+  // The writer's data.
   Uring out_;
   bool needs_room_ = false, hears_room_ = false;
   unsigned unacknowledged_ = 0;  // sends whose bytes the kernel still reads
@@ -170,7 +170,7 @@ Status UringStream::Open() {
   return FailedPrecondition("io_uring can't be used here: {}", std::strerror(error));
 }
 
-// The kernel must have ended its reading into the buffers before they go.
+// The kernel must have ended reading into the buffers before they are freed.
 UringStream::~UringStream() {
   ::shutdown(socket_.get(), SHUT_RDWR);
   for (const Deadline end = After(std::chrono::seconds(1)); receives_ && Clock::now() < end;) {
@@ -267,7 +267,7 @@ StatusOr<size_t> UringStream::Write(std::span<const iovec> parts) {
   message.msg_iov = const_cast<iovec*>(parts.data());
   message.msg_iovlen = parts.size();
   io_uring_sqe& sqe = out_.Next(kSend);
-  // Without waiting the request is done when it has been submitted, and nothing of it outlives this call.
+  // Without waiting, the request is done when it has been submitted, and nothing of it outlives this call.
   if (bytes >= options_.zero_copy_from) {
     io_uring_prep_sendmsg_zc(&sqe, socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } else {
@@ -305,7 +305,7 @@ Status UringStream::Wait(Ready direction, Deadline deadline) {
     if (const int n = io_uring_submit(out_.get()); n < 0 && n != -EINTR) return UringError(-n);
     hears_room_ = true;
   }
-  // A link that is closed meanwhile has no completion for those that wait for acknowledgements.
+  // A link that is closed meanwhile has no completion for threads that wait for acknowledgements.
   const Status status = out_.Wait(std::min(deadline, After(std::chrono::milliseconds(50))));
   if (!absl::IsDeadlineExceeded(status)) {
     if (status.ok()) Reap();

@@ -26,7 +26,7 @@ Fetch::Fetch(std::shared_ptr<PieceStore> store, const std::vector<uint32_t>& wan
   if (wanted.empty()) return;
   size_t links = 0;
   try {
-    // First one link to each source, then the others: where there are many sources, each gets one.
+    // Each source gets its first link before any gets another: if there are many sources, each gets one.
     for (size_t round = 0; round < options_.links_per_source; ++round) {
       for (SourceId s = 0; s < sources_.size() && links < options_.most_links; ++s) {
         threads_.emplace_back([this, s, id = static_cast<FetchLinkId>(links)] { Run(s, id); });

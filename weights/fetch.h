@@ -1,4 +1,4 @@
-// Fetches pieces from several sources at once, over several links each. What is asked of whom is FetchPolicy's.
+// Fetches pieces from several sources at once, over several links each. FetchPolicy chooses the source of each piece.
 #pragma once
 
 #include <functional>
@@ -32,21 +32,21 @@ class Fetch {
   // Begins at once, in the order of `wanted`, which are absent in `store`.
   Fetch(std::shared_ptr<PieceStore> store, const std::vector<uint32_t>& wanted, std::vector<WeightSource> sources,
         FetchOptions options);
-  // Ends it; may wait for a dial that is under way.
+  // Ends the fetch; may wait for a dial that is under way.
   ~Fetch();
 
-  // Blocks until these pieces are there. kCancelled (when `cancelled` says so, which is asked ten times a second),
-  // kNotFound (no source gives one), kUnavailable (nothing comes), kResourceExhausted (the disk is full).
+  // Blocks until these pieces are here. kCancelled (if `cancelled` is true, which is asked ten times a second),
+  // kNotFound (no source has one), kUnavailable (no bytes come), kResourceExhausted (the disk is full).
   Status Wait(const std::vector<uint32_t>& pieces, const std::function<bool()>& cancelled);
-  // Bytes that came, and all that were wanted. Thread-safe.
+  // The bytes that came, and all that were wanted. Thread-safe.
   uint64_t done_bytes() const { return done_bytes_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  // Bytes that came, of pieces that are not whole too. Thread-safe.
+  // The bytes that came, also those of incomplete pieces. Thread-safe.
   uint64_t heard_bytes() const { return heard_bytes_; }
 
  private:
   void Run(SourceId source, FetchLinkId id);
-  // Until all is done, or the link ends.
+  // Pulls until all is done, or the link ends.
   Status Pull(Link& link, SourceId source, FetchLinkId id);
   Status Take(const Frame& frame, SourceId source, FetchLinkId id, std::vector<uint32_t>* owed);
   bool Ends();

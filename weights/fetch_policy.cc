@@ -25,7 +25,7 @@ std::optional<uint32_t> FetchPolicy::Next(FetchLinkId id, Deadline now) {
     break;
   }
   if (!piece && link.owes.empty()) {
-    // The one that was asked for the longest time ago, of others.
+    // Takes, from other links, the piece that was asked for the longest time ago.
     Deadline oldest = now - std::max(rules_.steal_after, 3 * link.last_took);
     for (const auto& [candidate, want] : wanted_) {
       if (want.asked.empty() || want.asked.size() >= rules_.asked_at_once || want.asked.count(id) > 0) continue;
@@ -62,13 +62,13 @@ bool FetchPolicy::Arrived(FetchLinkId id, uint32_t piece, Deadline now) {
     link.last_came = now;
   }
   if (want == wanted_.end()) return false;
-  // Others that owe it still send it; that costs nothing but bytes.
+  // Other links that were asked for it still send it; that costs nothing but bytes.
   if (want->second.asked.empty()) std::erase(queue_, piece);
   wanted_.erase(want);
   return true;
 }
 
-// The piece is asked of nobody else: it is the next one.
+// If no other link was asked for the piece, it is the next one to ask for.
 void FetchPolicy::Unask(FetchLinkId id, uint32_t piece) {
   const auto link = links_.find(id);
   if (link != links_.end()) link->second.owes.erase(piece);
@@ -109,7 +109,7 @@ void FetchPolicy::Broken(FetchLinkId id, SourceId from, const Status& why, Deadl
   Source& source = sources_[from];
   if (const auto link = links_.find(id); link != links_.end()) {
     const std::set<uint32_t> owes = link->second.owes;
-    // The smallest comes first, as it stood first.
+    // The pieces are put back in front, the largest number first, so that the smallest is in front as before.
     for (auto it = owes.rbegin(); it != owes.rend(); ++it) Unask(id, *it);
     links_.erase(id);
     --source.links;

@@ -1,4 +1,4 @@
-// Who is asked for which piece. Pure: events and a clock value in, requests out. docs/weights.md.
+// The choice of the source for each piece. Pure: events and a clock value in, requests out. docs/weights.md.
 #pragma once
 
 #include <cstdint>
@@ -21,50 +21,50 @@ using FetchLinkId = uint32_t;
 struct FetchRules {
   size_t requests_per_link = 2;                   // one is on the way while another one is read
   Duration slow_piece = std::chrono::seconds(5);  // a link whose last piece took longer has one request at a time
-  // When nothing else is left, a piece that another link owes for so long is asked for again, and for no less than
-  // thrice the time that a piece takes over this link.
+  // When nothing else is left, a piece that another link has owed for this time is asked for again, but not before
+  // three times the time that a piece takes over this link.
   Duration steal_after = std::chrono::milliseconds(300);
   size_t asked_at_once = 2;  // links that a piece may be asked of at a time
-  // A source that broke is dialed again after this, doubled each time, and at most after the second.
+  // A source that failed is dialed again after this time, which doubles each time up to the second.
   Duration redial = std::chrono::milliseconds(250), longest_redial = std::chrono::seconds(8);
-  // Without any byte for so long, the fetch fails.
+  // If no byte comes for this time, the fetch fails.
   Duration silence = std::chrono::minutes(2);
 };
 
 class FetchPolicy {
  public:
-  // `wanted`: pieces, in the order in which they are wanted; none twice.
+  // `wanted`: the pieces in the order of need; none twice.
   FetchPolicy(std::vector<uint32_t> wanted, size_t sources, FetchRules rules, Deadline now);
 
-  // What to ask over this link next; nullopt: nothing now, ask again at the next event or after retry_after. The answer
-  // counts as asked.
+  // The piece to ask for over this link next; nullopt: none now, call again at the next event or after retry_after. The
+  // returned piece counts as asked.
   std::optional<uint32_t> Next(FetchLinkId link, Deadline now);
 
   // Events. A link is known from Linked to Broken.
   void Linked(FetchLinkId link, SourceId source, Deadline now);
-  // True: it is the first right one, and now no longer wanted. False: another link was faster.
+  // True: it is the first right copy, and the piece is no longer wanted. False: another link was faster.
   bool Arrived(FetchLinkId link, uint32_t piece, Deadline now);
-  // The source has no such piece.
+  // The source does not have the piece.
   void Refused(FetchLinkId link, uint32_t piece, const std::string& why, Deadline now);
-  // Bytes of a piece that is not whole yet came.
+  // Bytes of an incomplete piece came.
   void Heard(Deadline now) { last_arrival_ = now; }
-  // It sent other bytes. The second time it is asked for nothing any more.
+  // The source sent wrong bytes. After the second time it is asked for nothing any more.
   void Wrong(FetchLinkId link, uint32_t piece, const std::string& why, Deadline now);
-  // A link ended, or could not be made (then it was never Linked). What it owes is asked of others.
+  // A link ended, or could not be made (then it was never Linked). Its pieces are asked of others.
   void Broken(FetchLinkId link, SourceId source, const Status& why, Deadline now);
   // The source refuses links: it is not dialed again.
   void GiveUp(SourceId source, const Status& why);
 
-  // Whether this source is to be dialed now; nullopt: never again.
+  // Whether this source may be dialed now; nullopt: never again.
   std::optional<bool> MayDial(SourceId source, Deadline now) const;
-  // Still wanted, and answered by nobody.
+  // Whether the piece is still wanted and has not come.
   bool Wants(uint32_t piece) const { return wanted_.count(piece) > 0; }
   bool done() const { return wanted_.empty(); }
-  // Why it can't be done any more: no source is left that may have a piece, or nothing came for too long.
+  // The reason why the fetch can't succeed: no source is left that may have a piece, or nothing came for too long.
   Status Failure(Deadline now) const;
-  // How often links were asked for what others owed.
+  // The number of times that a link was asked for a piece that another link owed.
   uint64_t steals() const { return steals_; }
-  // Checks what holds at any time; "" or what does not (tests).
+  // Checks the invariants; returns "" or the violated one (tests).
   std::string CheckForTest() const;
 
  private:

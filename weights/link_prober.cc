@@ -34,7 +34,7 @@ void LinkProber::Run() {
     StageProbed probed;
     for (const WeightSource& peer : request->peers) {
       if (stopping_) return;
-      // The edge of the thread: a link that can't be measured for lack of memory is one that is not known.
+      // No exception may leave the thread: a link that can't be measured for lack of memory counts as unknown.
       try {
         probed.links.push_back(stock_->Probe(peer, request->name, request->transport));
       } catch (const std::exception& e) {

@@ -1,4 +1,4 @@
-// Measures the links from this process to others when the coordinator asks for it, on a thread of its own.
+// Measures the links from this process to others when the coordinator asks for it, on its own thread.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ class LinkProber {
  public:
   // `stock` outlives it. `done` is called on the prober's thread, once for each request that was not given up.
   LinkProber(WeightStock* stock, std::function<void(StageProbed)> done) : stock_(stock), done_(std::move(done)) {}
-  // Waits for the link that is being measured: a few seconds at most.
+  // Waits for the measurement under way: a few seconds at most.
   ~LinkProber();
-  // Returns at once; one request after the other. `name`: of this process.
+  // Returns at once; requests run one after the other. `name`: of this process.
   void Ask(std::vector<WeightSource> peers, std::string name, Transport transport);
 
  private:

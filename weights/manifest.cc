@@ -21,7 +21,7 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // of all files
 constexpr size_t kMostName = 512;
 constexpr uint32_t kMostDims = 8, kMostExtents = 16;
 
-// Names that are files of a folder and nothing else, on every machine.
+// Whether a name is a plain file's name on every machine, without a folder.
 bool IsFileName(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < '\x7F' && c != '/' && c != '\\'; });
@@ -32,7 +32,7 @@ bool IsReadAtOpening(const std::string& name, const TensorView& t) {
   return t.dims.size() <= 1 || name.rfind("rope_", 0) == 0;
 }
 
-// Fewer bytes between two tensors are padding, and belong to the first one.
+// A gap of fewer bytes between two tensors is padding, and belongs to the first one.
 constexpr uint64_t kPadding = 64;
 
 // The layer of "blk.N.xxx", -1 for other names.
@@ -52,8 +52,8 @@ struct Owned {
   uint32_t tensor = 0;
 };
 
-// Cuts every file into pieces: those of the tensors' extents, and header between them. kDataLoss: an extent that is
-// empty, outside of its file, or overlaps another one.
+// Cuts every file into pieces: those of the tensors' extents, and header pieces between them. kDataLoss: an extent is
+// empty, outside its file, or overlaps another one.
 Status CutIntoPieces(Manifest* m) {
   std::vector<std::vector<Owned>> by_file(m->files.size());
   for (size_t t = 0; t < m->tensors.size(); ++t) {
@@ -119,7 +119,7 @@ std::vector<std::byte> EncodeAll(const Manifest& m) {
   return {out.bytes().begin(), out.bytes().end()};
 }
 
-// Where bytes lie in the files; bytes == 0: in none of them.
+// The place of the bytes in the files; bytes == 0: they are in none of them.
 Extent Locate(const ModelBytes& files, const std::byte* data, uint64_t bytes) {
   for (size_t f = 0; f < files.bytes.size(); ++f) {
     const std::byte* begin = files.bytes[f].data();
@@ -158,7 +158,7 @@ StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model) {
     return fs::path(file->path()).extension() == ".safetensors";
   });
   if (!folder) {
-    // Not the user's names: equal files are equal models.
+    // The names are not the user's, so that equal files are equal models.
     const auto head = mapped[0]->bytes();
     const bool gguf =
         head.size() >= 4 && std::equal(head.begin(), head.begin() + 4, std::as_bytes(std::span("GGUF", 4)).begin());
@@ -283,7 +283,7 @@ StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes) {
   }
   const uint32_t pieces = in.GetCount(sizeof(Hash256));
   if (!in.ok()) return DataLoss("a manifest of {} bytes is cut", bytes.size());
-  // Before any memory is taken for them: every tensor's extent may add a piece that is not full, and the header's too.
+  // This check comes before memory is allocated: each tensor's extent, and the header, may add a piece that isn't full.
   uint64_t most = total / kPieceBytes + m.files.size();
   for (const ManifestTensor& t : m.tensors) most += 2 * t.extents.size();
   if (pieces > most || pieces < total / kPieceBytes) {

@@ -1,4 +1,4 @@
-// What a model's files consist of: tensors, header, and the SHA-256 of every piece. docs/weights.md.
+// The manifest of a model's files: their tensors and header, and the SHA-256 of every piece. docs/weights.md.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace gyre {
 
-// A piece has at most so many bytes.
+// The most bytes of a piece.
 inline constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
-// Piece::tensor of what belongs to no tensor: it is needed to open the model.
+// The value of Piece::tensor for pieces of no tensor: these are needed to open the model.
 inline constexpr uint32_t kHeaderPiece = UINT32_MAX;
-// Bytes of an encoded manifest, at most.
+// The most bytes of an encoded manifest.
 inline constexpr uint64_t kMaxManifest = uint64_t{512} << 20;
 
 struct ManifestFile {
@@ -68,23 +68,23 @@ struct ModelBytes {
   std::vector<std::shared_ptr<const void>> keep;
 };
 
-// All files that opening the model on another machine takes; a tokenizer's own are not among them.
+// All files that are needed to open the model on another machine, without those of a separate tokenizer.
 // kFailedPrecondition: a model without files.
 StatusOr<ModelBytes> BytesOf(const std::shared_ptr<const Model>& model);
 
-// Everything but the hashes and the root.
+// The manifest without the hashes and the root.
 StatusOr<Manifest> LayoutOf(const Model& model, const ModelBytes& bytes);
 
-// Hashes all pieces, with `threads` threads. `progress` is told bytes done and in total, on one of them; true ends the
-// work with kCancelled.
+// Hashes all pieces, with `threads` threads. `progress` gets the bytes done and in total, on one of them; if it returns
+// true, the work ends with kCancelled.
 Status HashPieces(const ModelBytes& bytes, int threads, const std::function<bool(uint64_t, uint64_t)>& progress,
                   Manifest* manifest);
 
 std::vector<std::byte> EncodeManifest(const Manifest& manifest);
-// Checks everything that it reads: kDataLoss with what is wrong. The root is computed.
+// Checks all that it reads: kDataLoss says what is wrong. The root is computed.
 StatusOr<Manifest> DecodeManifest(std::span<const std::byte> bytes);
 
-// Which pieces a stage needs beside the header's, in the order in which it loads: its layers, then its ends.
+// The pieces that a stage needs beside the header's, in the order of loading: its layers, then its ends.
 struct NeededPieces {
   std::vector<std::vector<uint32_t>> layers;  // of range.begin, ...
   std::vector<uint32_t> ends;

@@ -1,4 +1,4 @@
-// Gives pieces to other processes, over bulk links of the ring port: docs/wire.md.
+// Sends pieces to other processes, over bulk links of the ring port: docs/wire.md.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,20 @@ class PieceServer {
   // `port` outlives it. Serves from SetKey on.
   explicit PieceServer(RingPort* port) : port_(port) {}
   ~PieceServer();
-  // Links with this key are served from now on.
+  // From now on links with this key are served.
   void SetKey(const RingKey& key);
-  // From now on pieces come from this store; null: none.
+  // From now on pieces come from this store; null: there are none.
   void SetStore(std::shared_ptr<PieceStore> store);
   uint64_t bytes_sent() const { return bytes_sent_; }
-  // All links together send at most so many bytes a second; 0 = no limit.
+  // The most bytes a second that all links together send; 0 = no limit.
   void SetRate(uint64_t bytes_per_second) { rate_ = bytes_per_second; }
-  // Tests: every piece has a bit flipped.
+  // For tests: every piece has one bit flipped.
   void FlipBitsForTest(bool flip) { flip_ = flip; }
 
  private:
   void OnLink(std::unique_ptr<Link> link);
   Status Serve(Link& link);
-  // Waits until the rate allows so many bytes.
+  // Waits until the rate allows `bytes` more bytes.
   void WaitForTurn(uint64_t bytes);
   Status Answer(Link& link, const Frame& frame, std::vector<std::byte>* buffer);
 

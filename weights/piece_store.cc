@@ -16,7 +16,7 @@
 namespace gyre {
 namespace {
 
-// Before the states in their file.
+// The head of the states' file.
 struct StatesHead {
   char magic[8] = {'G', 'Y', 'R', 'E', 'H', 'A', 'V', '1'};
   std::array<std::byte, 32> root{};
@@ -84,7 +84,7 @@ StatusOr<std::unique_ptr<PieceStates>> PieceStates::Open(const std::string& path
   states->mapped_ = mapped;
   states->mapped_bytes_ = bytes;
   states->bytes_ = static_cast<uint8_t*>(mapped) + sizeof head;
-  // The system may have lost bytes that it had not written yet when the machine went down.
+  // When the machine went down, the system may have lost bytes that it had not written yet.
   if (whole && per_boot && std::memcmp(found.boot, head.boot, sizeof head.boot) != 0) {
     for (uint32_t i = 0; i < pieces; ++i) {
       const uint8_t was = states->bytes_[i];
@@ -170,7 +170,7 @@ Status PieceStore::Put(uint32_t piece, std::span<const std::byte> bytes) {
   return absl::OkStatus();
 }
 
-// Through the descriptor, not the mapping: a file that somebody truncates must not end the process.
+// It reads through the descriptor, not the mapping: a file that is truncated meanwhile must not end the process.
 Status PieceStore::Read(uint32_t piece, std::vector<std::byte>* out) {
   {
     MutexLock lock(&mutex_);
@@ -214,12 +214,12 @@ uint64_t PieceStore::Drop(const std::vector<uint32_t>& pieces) {
   if (!partial()) return sum;
   for (uint32_t i : pieces) {
     {
-      // Whoever begins to read it later finds that it is absent.
+      // A later reader finds the piece absent.
       MutexLock lock(&mutex_);
       if (state(i) == PieceState::kAbsent || read_.count(i) > 0) continue;
       states_->Set(i, PieceState::kAbsent);
     }
-    // Where the file system has no holes, the space stays taken.
+    // If the file system has no holes, the space stays allocated.
     const Extent& at = manifest_->pieces[i].at;
     if (fallocate(fds_[at.file], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at.offset),
                   static_cast<off_t>(at.bytes)) == 0) {

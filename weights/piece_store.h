@@ -1,5 +1,5 @@
-// The pieces of one model that are on this machine: in the user's own files, or in files of the cache that are not
-// whole.
+// The pieces of one model that are on this machine: in the user's own files, or in incomplete files of the
+// cache.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace gyre {
 
-// What is known of a piece here.
+// The state of a piece on this machine.
 enum class PieceState : uint8_t {
   kAbsent = 0,
   kThere = 1,      // its hash was right
@@ -26,8 +26,8 @@ enum class PieceState : uint8_t {
 // The states of a manifest's pieces, a byte each, in a file that all processes of the machine map. Thread-safe.
 class PieceStates {
  public:
-  // From `path`, or made there with `first` for each piece; "" = in memory only. A file for another root, or of another
-  // size, is made anew. What is kThere since before the machine's last start becomes kUnchecked if `per_boot`.
+  // Opens `path`, or makes it with `first` for each piece; "" = in memory only. A file for another root, or of another
+  // size, is made anew. If `per_boot`, pieces that are kThere since before the machine's last start become kUnchecked.
   // kResourceExhausted, kPermissionDenied, kUnavailable.
   static StatusOr<std::unique_ptr<PieceStates>> Open(const std::string& path, const Hash256& root, size_t pieces,
                                                      PieceState first, bool per_boot);
@@ -49,9 +49,9 @@ class PieceStates {
 // Thread-safe.
 class PieceStore {
  public:
-  // Over whole files. `states`: kThere or kUnchecked of each.
+  // A store over complete files. `states`: kThere or kUnchecked for each piece.
   PieceStore(std::shared_ptr<const Manifest> manifest, ModelBytes files, std::unique_ptr<PieceStates> states);
-  // Over files of the cache, mapped from `folder`, that this process may write; `lock` is kept as long as the store.
+  // A store over files of the cache, mapped from `folder`, that this process may write; it holds `lock`.
   static StatusOr<std::shared_ptr<PieceStore>> OpenPartial(std::shared_ptr<const Manifest> manifest,
                                                            const std::string& folder,
                                                            std::unique_ptr<PieceStates> states,
@@ -62,23 +62,23 @@ class PieceStore {
   const std::shared_ptr<const Manifest>& shared_manifest() const { return manifest_; }
   bool partial() const { return partial_; }
   PieceState state(uint32_t piece) const { return states_->Get(piece); }
-  // REQUIRES: it is not absent. Views of the mapping; zeros where a hole is.
+  // REQUIRES: the piece is not absent. A view of the mapping; holes read as zeros.
   std::span<const std::byte> bytes(uint32_t piece) const;
-  // Hashes a piece that is unchecked. True: it is right, and kThere. False: it is absent, and in a store of whole files
-  // it is another model's; that piece stays unchecked.
+  // Hashes an unchecked piece. True: it is right, and kThere. False: it is absent, or in a store of complete files it
+  // is another model's; then it stays unchecked.
   bool Check(uint32_t piece);
-  // Checks and writes. kDataLoss: the bytes are not this piece's. kResourceExhausted: the disk is full. kInternal: not
-  // a store of the cache.
+  // Checks and writes a piece. kDataLoss: the bytes are not this piece's. kResourceExhausted: the disk is full.
+  // kInternal: not a store of the cache.
   Status Put(uint32_t piece, std::span<const std::byte> bytes);
-  // Reads a piece for a peer, checking it first if it is unchecked. kNotFound: it is absent. kDataLoss: the file does
-  // not have it any more.
+  // Reads a piece for a peer, after a check if it is unchecked. kNotFound: it is absent. kDataLoss: the file no longer
+  // has it.
   Status Read(uint32_t piece, std::vector<std::byte>* out);
-  // Takes the disk space that absent pieces need. kResourceExhausted.
+  // Allocates the disk space that absent pieces need. kResourceExhausted.
   Status Reserve(const std::vector<uint32_t>& pieces);
-  // Gives the disk space of pieces back, of those that are not being read. No other process may use the files. Returns
-  // the bytes that went.
+  // Frees the disk space of those pieces that are not being read. No other process may use the files. Returns
+  // the number of freed bytes.
   uint64_t Drop(const std::vector<uint32_t>& pieces);
-  // The path to give to OpenModel.
+  // The path for OpenModel.
   std::string ModelPath() const;
 
  private:

@@ -32,7 +32,7 @@ StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache*
         return DataLoss("a manifest of {} bytes and a header of {}", part.manifest_bytes, part.header_bytes);
       }
       end = part.manifest_bytes + (with_header ? part.header_bytes : 0);
-      // Known from an earlier time?
+      // The manifest may be known from an earlier time.
       if (std::optional<Manifest> known = cache == nullptr ? std::nullopt : cache->Find(part.root)) {
         out.manifest = std::make_shared<const Manifest>(*std::move(known));
         return out;
@@ -69,7 +69,7 @@ StatusOr<std::shared_ptr<PieceStore>> OpenRemote(const AskForPart& ask, const We
     if (manifest.pieces[i].tensor == kHeaderPiece) header.push_back(i);
   }
   if (CheckPieces(*store, header, 1, [] { return false; }).empty()) return store;
-  // The machine went down before they were on the disk.
+  // The machine went down before the pieces were on the disk.
   GYRE_ASSIGN_OR_RETURN(const RemoteManifest again, FetchManifest(ask, nullptr, true, waiting));
   if (again.manifest->root != manifest.root) return DataLoss("the coordinator's model changed meanwhile");
   std::span<const std::byte> left(again.header);

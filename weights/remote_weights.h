@@ -1,4 +1,4 @@
-// The receiving end of a WeightOffer: a model whose layers are not here.
+// The receiving end of a WeightOffer: a model whose layers are not on this machine.
 #pragma once
 
 #include <functional>
@@ -18,13 +18,13 @@ struct RemoteManifest {
   std::vector<std::byte> header;  // all header pieces; empty: they were not asked for
 };
 
-// Asks until all is there, but for what `cache` knows unless it is null. `waiting`, ten times a second and after each
-// part: bytes done and in all, and whether they are hashed or received; true ends it with kCancelled. kDataLoss: parts
-// that don't fit together.
+// Asks until all parts are here, except those that `cache` (may be null) has. Calls `waiting` ten times a second and
+// after each part: bytes done and in total, and whether they are hashed or received; true ends it with kCancelled.
+// kDataLoss: the parts do not fit together.
 StatusOr<RemoteManifest> FetchManifest(const AskForPart& ask, const WeightCache* cache, bool with_header,
                                        const std::function<bool(uint64_t done, uint64_t all, bool hashing)>& waiting);
 
-// The store of a model that is not here, with its header checked: FetchManifest and WeightCache::Open.
+// The store of a model that is not on this machine, with its header checked: FetchManifest and WeightCache::Open.
 StatusOr<std::shared_ptr<PieceStore>> OpenRemote(
     const AskForPart& ask, const WeightCache& cache,
     const std::function<bool(uint64_t done, uint64_t all, bool hashing)>& waiting);

@@ -40,21 +40,21 @@ StatusOr<std::vector<std::byte>> ReadWhole(const std::string& path, uint64_t mos
   return bytes;
 }
 
-// What tells a file from an earlier one at its path.
+// The key that differs between a file and an earlier one at the same path.
 std::string KeyOf(const ModelBytes& files) {
   std::string key;
   for (const std::string& path : files.paths) {
     struct stat s {};
     std::error_code error;
     if (stat(path.c_str(), &s) != 0) return "";
-    // The change time too, as a copy over the file may keep the other one.
+    // It includes the change time, as a copy over the file may keep the modification time.
     key += fmt::format("{}\n{} {}.{} {}.{} {} {}\n", fs::weakly_canonical(path, error).string(), s.st_size,
                        s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec, s.st_ino, s.st_dev);
   }
   return Hex(Sha256(key));
 }
 
-// States are shared through mapped memory, which machines don't share.
+// States are shared through mapped memory, which machines can't share.
 Status CheckLocal(const std::string& folder) {
   struct statfs s {};
   if (statfs(folder.c_str(), &s) != 0) return FileError(folder, "can't read its file system", errno);
@@ -125,7 +125,7 @@ std::optional<Manifest> WeightCache::Find(const Hash256& root) const {
   return *std::move(manifest);
 }
 
-// Under the lock. Made beside its place first: an entry that is there has its header.
+// Called under the lock. The entry is made beside its place first, so that an existing entry has its header.
 Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> header) const {
   const std::string folder = Root() + "/" + Hex(manifest.root), fresh = folder + ".new";
   std::error_code error;
@@ -160,7 +160,7 @@ Status WeightCache::Make(const Manifest& manifest, std::span<const std::byte> he
   }
   GYRE_RETURN_IF_ERROR(ReplaceFile(fresh + "/files/" + kPartialModelMarker, "", 0666));
   GYRE_RETURN_IF_ERROR(ReplaceFile(fresh + "/manifest", TextOf(EncodeManifest(manifest)), 0666));
-  // What is renamed is whole, whatever happens to the machine.
+  // A renamed entry is complete, whatever happens to the machine.
   for (const ManifestFile& f : manifest.files) {
     const int fd = open((fresh + "/files/" + f.name).c_str(), O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
@@ -187,7 +187,7 @@ StatusOr<std::shared_ptr<PieceStore>> WeightCache::Open(std::shared_ptr<const Ma
     if (errno != ENOENT) return FileError(folder, "can't be looked at", errno);
     GYRE_RETURN_IF_ERROR(Make(*manifest, header));
   }
-  // Those of processes that are gone.
+  // These files belong to processes that are gone.
   std::error_code error;
   for (fs::directory_iterator it(folder + "/users", error), end; !error && it != end; it.increment(error)) {
     const auto gone = FileLock::Try(it->path().string(), FileLock::Mode::kExclusive);
@@ -213,7 +213,7 @@ Status WeightCache::MakeRoom(PieceStore& store, const std::vector<uint32_t>& pie
   const Status status = MakeRoomLocked(store, pieces, keep, &removed);
   std::error_code error;
   for (const std::string& path : removed) fs::remove_all(path, error);
-  // What was promised to this process was free, so only another process can have taken it meanwhile.
+  // The space for this process was free, so only another process can have taken it meanwhile.
   return status.ok() ? store.Reserve(pieces) : status;
 }
 
@@ -265,7 +265,7 @@ std::optional<Manifest> WeightCache::FindManifest(const ModelBytes& files) const
   if (key.empty()) return std::nullopt;
   const auto bytes = ReadWhole(folder_ + "/manifests/" + key, kMaxManifest + sizeof(Hash256));
   if (!bytes.ok() || bytes->size() < sizeof(Hash256)) return std::nullopt;
-  // Its own hash stands behind it, against a damaged disk.
+  // Its own hash follows the manifest, to detect a damaged disk.
   const std::span<const std::byte> all(*bytes), text = all.first(all.size() - sizeof(Hash256));
   StatusOr<Manifest> manifest = DecodeManifest(text);
   if (!manifest.ok() || std::memcmp(all.last(sizeof(Hash256)).data(), manifest->root.data(), sizeof(Hash256)) != 0) {

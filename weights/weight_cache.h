@@ -1,10 +1,10 @@
-// Where pieces and manifests lie on this machine, shared by all its processes.
+// The cache of pieces and manifests on this machine, shared by all its processes.
 //
-//   FOLDER/weights/ROOT/manifest      an entry: the pieces of one model that are here, named by its manifest's root
+//   FOLDER/weights/ROOT/manifest      an entry: the present pieces of one model, named by its manifest's root
 //   FOLDER/weights/ROOT/have          a PieceState for each
 //   FOLDER/weights/ROOT/files/NAME    the model's files in their full size, with holes where pieces are absent
 //   FOLDER/weights/ROOT/users/NAME    locked by each process that uses the entry; its time is that of the last use
-//   FOLDER/weights/lock               held for a moment by whoever makes, uses or removes an entry
+//   FOLDER/weights/lock               held for a moment while an entry is made, taken into use or removed
 //   FOLDER/manifests/KEY              the manifest of a file elsewhere, by path, size, times and inode
 //   FOLDER/manifests/KEY.ROOT.have    which of its pieces were compared with the manifest ROOT
 #pragma once
@@ -20,35 +20,35 @@
 
 namespace gyre {
 
-// Thread-safe, as it holds nothing but a path.
+// Thread-safe, as it holds only a path.
 class WeightCache {
  public:
-  // folder: "" = none, and nothing is kept. limit: bytes that all entries may take, 0 = none.
+  // folder: "" = none, and nothing is kept. limit: the bytes that all entries may take, 0 = none.
   WeightCache(std::string folder, uint64_t limit) : folder_(std::move(folder)), limit_(limit) {}
   const std::string& folder() const { return folder_; }
 
-  // The entry's manifest if its header is there; nullopt: no such entry. A damaged one is none.
+  // The entry's manifest if its header is here; nullopt: there is no such entry, or it is damaged.
   std::optional<Manifest> Find(const Hash256& root) const;
-  // Opens the entry, and makes it if need be. `header`: all header pieces, one after the other; may be empty if Find
-  // found it. kDataLoss: the header is not the manifest's. kFailedPrecondition: a file system that machines share.
+  // Opens the entry, and makes it if needed. `header`: all header pieces in succession; may be empty if Find found the
+  // entry. kDataLoss: the header is not the manifest's. kFailedPrecondition: a file system that machines share.
   // kResourceExhausted, kPermissionDenied, kUnavailable.
   StatusOr<std::shared_ptr<PieceStore>> Open(std::shared_ptr<const Manifest> manifest,
                                              std::span<const std::byte> header) const;
 
-  // Takes the space for these absent pieces of `store`'s entry. Before, it removes entries that nobody uses, those used
-  // longest ago first, then pieces of this one beside `keep` if nobody else uses it, until they fit under the limit and
+  // Allocates space for these absent pieces of `store`'s entry. Before, it removes unused entries, the longest unused
+  // first, then pieces of this entry other than `keep` if nobody else uses it, until they fit under the limit and
   // on the disk. kResourceExhausted with the numbers.
   Status MakeRoom(PieceStore& store, const std::vector<uint32_t>& pieces, const std::vector<uint32_t>& keep) const;
-  // Bytes that the entry `own` may take: what is free, and what it and entries that nobody uses take; at most the
+  // The bytes that the entry `own` may take: the free ones, and those of itself and of unused entries; at most the
   // limit.
   uint64_t Capacity(const Hash256& own) const;
 
-  // The manifest that was made of these very files, if nothing changed since.
+  // The manifest that was made of exactly these files, if they have not changed since.
   std::optional<Manifest> FindManifest(const ModelBytes& files) const;
-  // Errors are no harm: it would be made again.
+  // Errors do no harm: the manifest would be made again.
   Status KeepManifest(const ModelBytes& files, const Manifest& manifest) const;
-  // A store over the user's files; what was compared with this manifest before is known, as far as it can be written
-  // down. `trusted`: the manifest was made of them.
+  // A store over the user's files. Earlier comparisons with this manifest are known, if they could be written
+  // to the disk. `trusted`: the manifest was made from these files.
   StatusOr<std::shared_ptr<PieceStore>> OverFiles(std::shared_ptr<const Manifest> manifest, ModelBytes files,
                                                   bool trusted) const;
 

@@ -10,7 +10,7 @@
 namespace gyre {
 namespace {
 
-// Beside serving, and no faster than most disks.
+// Hashing runs beside serving, and needs no more speed than most disks have.
 int HashThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u)); }
 
 }  // namespace

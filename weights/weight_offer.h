@@ -1,5 +1,5 @@
-// What a coordinator gives to workers without the model's file: the manifest and the header, in parts, and pieces over
-// its ring port. The manifest is made once, when somebody asks first.
+// The files that a coordinator offers to workers without the model: the manifest and the header, in parts, and pieces
+// over its ring port. The manifest is made once, when it is asked for first.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ class WeightOffer {
   WeightOffer(std::shared_ptr<const Model> model, WeightCache cache, RingPort* port);
   ~WeightOffer();
 
-  // Returns at once, from memory. Begins with the manifest if nobody has; `only_known`: not if it must be made, and
-  // kNotFound then. kOutOfRange: an offset behind the end; errors of the files.
+  // Returns at once, from memory. If there is no manifest, its making begins; with `only_known` it does not, and the
+  // error is kNotFound. kOutOfRange: the offset is past the end; errors of the files.
   StatusOr<WeightsPart> Part(uint64_t offset, bool only_known);
   // The random key that links for weights must have.
   const RingKey& key() const { return key_; }
@@ -41,7 +41,7 @@ class WeightOffer {
     std::vector<std::byte> bytes;  // of the encoded manifest, then of the header
     uint64_t manifest_bytes = 0;
   };
-  // The manifest that is known, or one that is made. null: it is not known, and `only_known`.
+  // Returns the known manifest, or makes one. null: it is not known, and `only_known`.
   StatusOr<std::shared_ptr<const Made>> Make(bool only_known);
   void Run(bool only_known);
 

@@ -1,5 +1,5 @@
-// Where a worker's loader gets its layers' bytes from: its model's files, which are compared with the coordinator's
-// manifest, or the cache, into which what is missing is fetched.
+// The source of the layers' bytes for a worker's loader: its model's files, which are compared with the coordinator's
+// manifest, or the cache, into which missing pieces are fetched.
 #pragma once
 
 #include <functional>
@@ -22,12 +22,12 @@ namespace gyre {
 // The loading of one stage. Used by one thread.
 class WeightLoading {
  public:
-  // Blocks until the layer's pieces are here and right; those of the ends. Errors as Fetch::Wait, and
-  // kFailedPrecondition: this machine's file is another one than the coordinator's.
+  // Blocks until the pieces of the layer, or of the ends, are here and right. Errors as Fetch::Wait, and
+  // kFailedPrecondition: this machine's file differs from the coordinator's.
   Status WaitForLayer(int layer, const std::function<bool()>& cancelled);
   Status WaitForEnds(const std::function<bool()>& cancelled);
   uint64_t fetched_bytes() const { return fetch_ == nullptr ? 0 : fetch_->done_bytes(); }
-  // Rises while something comes or is hashed.
+  // Rises while bytes come or are hashed.
   uint64_t activity() const { return (fetch_ == nullptr ? 0 : fetch_->heard_bytes()) + checked_; }
   uint64_t to_fetch_bytes() const { return fetch_ == nullptr ? 0 : fetch_->total_bytes(); }
 
@@ -58,20 +58,20 @@ struct LoadingRequest {
 // Thread-safe.
 class WeightStock {
  public:
-  // Gives pieces to others at `port`, which outlives it.
+  // Sends pieces to others at `port`, which outlives it.
   WeightStock(WeightCache cache, RingPort* port) : cache_(std::move(cache)), port_(port), server_(port) {}
 
   const WeightCache& cache() const { return cache_; }
   PieceServer& server() { return server_; }
   // The key of links for weights, to others and from them.
   void SetKey(const RingKey& key);
-  // How fast the link to another process of the cluster is. Blocks for some seconds at most.
+  // Measures the link to another process of the cluster. Blocks for some seconds at most.
   LinkSpeed Probe(const WeightSource& peer, const std::string& name, Transport transport);
-  // What this process has; null: nothing is known of its model's pieces.
+  // The store of this process; null: nothing is known of its model's pieces.
   void SetStore(std::shared_ptr<PieceStore> store);
   std::shared_ptr<PieceStore> store();
 
-  // Begins to fetch what is absent. kResourceExhausted: there is no room for it. kCancelled.
+  // Begins to fetch the absent pieces. kResourceExhausted: there is no room for them. kCancelled.
   StatusOr<std::unique_ptr<WeightLoading>> Begin(const LoadingRequest& request, const std::function<bool()>& cancelled);
 
  private:
@@ -83,8 +83,8 @@ class WeightStock {
   RingKey key_ GYRE_GUARDED_BY(mutex_){};
 };
 
-// Hashes those that are unchecked, with so many threads. Returns those that are wrong or absent, in their order; none
-// where `cancelled` ended it.
+// Hashes the unchecked pieces with `threads` threads. Returns the wrong or absent ones, in their order; none if
+// `cancelled` ended it.
 std::vector<uint32_t> CheckPieces(PieceStore& store, const std::vector<uint32_t>& pieces, int threads,
                                   const std::function<bool()>& cancelled);
 

@@ -136,7 +136,7 @@ void StageLoader::Keep(const StageParts& parts) {
   kept_weights_ = kept;
 }
 
-// What is kept of the plan's weights. The rest goes before more are loaded: the coordinator counts on its memory.
+// The kept part of the plan's weights. The rest is freed before more are loaded: the coordinator counts on its memory.
 std::shared_ptr<const StageParts> StageLoader::TrimKept(const StagePlan& plan) {
   std::shared_ptr<const StageParts> all;
   {
@@ -187,6 +187,7 @@ void StageLoader::OnPrepare(const PrepareRequest& request) {
   prepared->epoch = epoch;
   prepared->stage_index = request.stage;
   prepared->wire = request.plan.wire;
+  prepared->fresh = request.fresh;
   StageReady ready;
   if (request.recalls != 0) ready.mirrored = mirror_->Freeze(request.recalls);
   const Status status = request.stage >= 0 ? TryPrepare(request, prepared.get()) : absl::OkStatus();

@@ -321,7 +321,7 @@ class CpuBackend : public HostBackend {
     team_.For(panels, kPanelGrain, ns, [&](size_t begin, size_t end) {
       const size_t columns = std::min(w.n - begin * kPanel, (end - begin) * kPanel);
       ops_.dot_panels(quantized, rows, w.panel_type, w.panels.data() + begin * w.panel_bytes, end - begin, columns,
-                      out + begin * kPanel, w.n);
+                      out + begin * kPanel, w.n, ops_.streams);
     });
   }
 
@@ -337,7 +337,7 @@ class CpuBackend : public HostBackend {
       for (size_t p = begin; p < end; p += 2) {
         ExpandPanels(w, p, panels);
         ops_.dot_panels(quantized, rows, w.panel_type, panels, 2, std::min(w.n - p * kPanel, 2 * kPanel),
-                        out + p * kPanel, w.n);
+                        out + p * kPanel, w.n, ops_.streams);
       }
     });
   }

@@ -8,6 +8,9 @@
 
 namespace gyre::cpu {
 
+// The table of an instruction set; null for the reference, and for one that this build does not have.
+const IsaOps* OpsOf(Isa isa);
+
 std::unique_ptr<Backend> MakeCpuBackend(std::shared_ptr<Device> device, const IsaOps& ops, int threads,
                                         std::vector<int> cpus);
 

@@ -21,7 +21,7 @@ struct Row {
   HfFamily family = HfFamily::kAttention;
   bool gemma = false, permuted = false;
   bool added_one = false;  // norm weights are stored minus one
-  // post_attention_layernorm is the tensor post_attention_norm in GGUF too.
+  // The tensor post_attention_layernorm is post_attention_norm in GGUF too.
   bool after_attention = false;
   bool pattern = false;  // layer_types says which layers have a window
   bool sigmoid = false;  // the router's score, where scoring_func does not say it
@@ -122,7 +122,7 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
     GYRE_RETURN_IF_ERROR(copy("beta_fast", "rope.scaling.yarn_beta_fast"));
     GYRE_RETURN_IF_ERROR(copy("beta_slow", "rope.scaling.yarn_beta_slow"));
     GYRE_ASSIGN_OR_RETURN(const auto all, s.Number("mscale_all_dim"));
-    // GGUF's number is that of all logarithms in deepseek2, and relative to yarn's 0.1 in mistral3.
+    // In deepseek2 GGUF's number is the factor of all logarithms, in mistral3 it is relative to yarn's 0.1.
     if (all) {
       out->Set(p + "rope.scaling.yarn_log_multiplier",
                static_cast<float>(family == HfFamily::kLatent ? 0.1 * *all : *all));
@@ -133,7 +133,7 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
     if (scale && *scale != known) return Unimplemented("rope_scaling.mscale is {}, known is {}", *scale, known);
     GYRE_ASSIGN_OR_RETURN(const auto attention, s.Number("attention_factor"));
     GYRE_ASSIGN_OR_RETURN(const auto factor, s.Number("factor"));
-    // GGUF says it relative to what the method would take.
+    // GGUF's value is relative to the one that the method would compute.
     if (attention && factor && *factor > 1) {
       out->Set(p + "rope.scaling.attn_factor", static_cast<float>(*attention / YarnAttention(*factor)));
     }
@@ -153,7 +153,7 @@ Status ReadRopeScaling(const json::object& scaling, const std::string& p, uint32
                        Printable(type));
 }
 
-// Says which layers have a window: by layer_types, or by Gemma 3's period.
+// Reads which layers have a window: from layer_types, or from Gemma 3's period.
 Status ReadPattern(const HfConfig& config, const json::object& o, const std::string& p, uint32_t layers,
                    Metadata* out) {
   GYRE_ASSIGN_OR_RETURN(const auto period, config.Uint("sliding_window_pattern"));
@@ -168,7 +168,7 @@ Status ReadPattern(const HfConfig& config, const json::object& o, const std::str
   return absl::OkStatus();
 }
 
-// Settings of some families, by their names in GGUF.
+// Settings of some families, with their names in GGUF.
 constexpr std::pair<const char*, const char*> kCounts[] = {
     {"n_routed_experts", "expert_count"},
     {"n_shared_experts", "expert_shared_count"},
@@ -259,7 +259,7 @@ uint32_t Metadata::Number(const std::string& key) const {
 }
 
 StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) {
-  // Vision models have the language model's settings one level down.
+  // Vision models keep the language model's settings one level deeper.
   const json::value* inner = whole.if_contains("text_config");
   const json::object& o = inner != nullptr && inner->is_object() ? inner->get_object() : whole;
   const HfConfig config(o);
@@ -334,7 +334,7 @@ StatusOr<HfArchitecture> ReadHfConfig(const json::object& whole, Metadata* out) 
   GYRE_RETURN_IF_ERROR(optional("shared_expert_intermediate_size", "expert_shared_feed_forward_length"));
   for (const auto& [key, to] : kCounts) GYRE_RETURN_IF_ERROR(optional(key, to));
   for (const auto& [key, to] : kNumbers) GYRE_RETURN_IF_ERROR(real(key, to));
-  // GGUF counts the layers for drafts, which follow the others.
+  // GGUF counts the layers for drafts too, which follow the others.
   GYRE_ASSIGN_OR_RETURN(const auto drafts, config.Uint("num_nextn_predict_layers"));
   if (drafts) out->Set(p + "block_count", layers + *drafts);
   GYRE_RETURN_IF_ERROR(RefuseOthers(config, o, layers));

@@ -1,4 +1,4 @@
-// Hugging Face's config.json in the words of GGUF, so that one table of architectures reads both.
+// Hugging Face's config.json as GGUF metadata, so that one table of architectures reads both.
 #pragma once
 
 #include <deque>
@@ -42,13 +42,13 @@ struct HfArchitecture {
   bool permuted = false;   // GGUF stores its queries and keys for the other pairing of rotated elements
   bool after_attention =
       false;  // post_attention_layernorm is no norm before the feed-forward block, or GGUF calls it so
-  // Value heads of a delta net that share a key head follow each other. GGUF's qwen35 deals them out.
+  // Value heads of a delta net that share a key head follow each other. GGUF's qwen35 orders them in turn.
   bool consecutive_heads = false;
   std::vector<float> rope_long, rope_short;  // divisors of a longrope
   std::vector<float> rope_factors;           // divisors of the frequencies, of layers without a window
 };
 
-// kUnimplemented: a model_type or a value that is not known; kDataLoss: one that is missing or of the wrong kind.
+// kUnimplemented: an unknown model_type or value; kDataLoss: a value is missing or of the wrong kind.
 StatusOr<HfArchitecture> ReadHfConfig(const boost::json::object& config, Metadata* out);
 
 }  // namespace gyre

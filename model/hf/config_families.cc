@@ -16,8 +16,8 @@ StatusOr<uint32_t> Positive(const HfConfig& config, const char* key) {
 
 const json::object* AsObject(const json::value* v) { return v != nullptr ? v->if_object() : nullptr; }
 
-// True for each layer whose entry of layer_types is `kind`; by the period `every` where there are no entries: every so
-// many-th layer is of the other kind.
+// True for each layer whose entry in layer_types is `kind`. Without entries the period counts: every `every`-th layer
+// is of the other kind.
 StatusOr<std::vector<bool>> LayersOf(const HfConfig& config, uint32_t layers, std::string_view kind,
                                      std::string_view other, uint32_t every) {
   std::vector<bool> out;
@@ -38,7 +38,7 @@ StatusOr<std::vector<bool>> LayersOf(const HfConfig& config, uint32_t layers, st
   return out;
 }
 
-// Layers before the first with experts. All layers behind it must have them.
+// The number of layers before the first with experts. All layers after it must have them.
 StatusOr<uint32_t> LeadingDense(const HfConfig& config, uint32_t layers, uint32_t fallback) {
   GYRE_ASSIGN_OR_RETURN(const auto stated, config.Uint("first_k_dense_replace"));
   const json::value* types = config.Find("mlp_layer_types");
@@ -100,7 +100,7 @@ Status ReadDeltaNetConfig(const HfConfig& config, const std::string& p, uint32_t
     if (!partial) {
       GYRE_ASSIGN_OR_RETURN(partial, HfConfig(*rope).Number("partial_rotary_factor"));
     }
-    // How the rotated pairs are shared among time, height and width of pictures; in a text all three are equal.
+    // The shares of time, height and width of pictures in the rotated pairs; in a text all three are equal.
     const json::value* sections = rope->if_contains("mrope_section");
     if (sections != nullptr && sections->is_array() && sections->get_array().size() <= 4) {
       std::vector<int32_t> pairs;
@@ -147,7 +147,7 @@ Status ReadLatentConfig(const HfConfig& config, const std::string& p, uint32_t l
   if (!score.empty()) sigmoid = score == "sigmoid";
   out->Set(p + "expert_gating_func", uint32_t{sigmoid ? 2u : 1u});
   if (sigmoid && !config.Bool("norm_topk_prob")) out->Set(p + "expert_weights_norm", true);
-  // Groups are ranked by their best two experts here, and by the best one there.
+  // Here groups are ranked by their best two experts, in GGUF by the best one.
   GYRE_ASSIGN_OR_RETURN(const auto groups, config.Uint("n_group"));
   if (method == "group_limited_greedy" && groups.value_or(1) > 1)
     return Unimplemented("topk_method is group_limited_greedy with {} groups, known is noaux_tc", *groups);
@@ -223,7 +223,7 @@ Status ReadGemma4Config(const HfConfig& config, const std::string& p, uint32_t l
   out->Set(p + "rope.freq_base_swa", static_cast<float>(local_base));
   if (!(part > 0 && part <= 1) || !(factor > 0))
     return DataLoss("rope_parameters: a part of {}, a factor of {}", part, factor);
-  // Pairs that stand still turn by so much less than the others.
+  // The divisor of pairs that are not rotated: it is so large that they do not move.
   constexpr float kStill = 1e30f;
   const auto turned = static_cast<size_t>(part * dim) / 2;
   arch->rope_factors.assign(dim / 2, kStill);

@@ -1,4 +1,4 @@
-// Settings of config.json, and what single families have there; for model/hf/config*.cc.
+// Settings of config.json, also those of single families; for model/hf/config*.cc.
 #pragma once
 
 #include <boost/json.hpp>
@@ -51,10 +51,10 @@ class HfConfig {
   const boost::json::object& o_;
 };
 
-// The settings that a family has beside those of all. `prefix`: of its keys, as "qwen35."; `layers`: without those for
-// drafts.
+// Reads the settings that a family has beside the common ones. `prefix`: of its keys, as "qwen35."; `layers`: without
+// those for drafts.
 Status ReadDeltaNetConfig(const HfConfig& config, const std::string& prefix, uint32_t layers, Metadata* out);
-// `sigmoid`: the router's score, where the config does not say it.
+// `sigmoid`: the router's score, if the config does not name it.
 Status ReadLatentConfig(const HfConfig& config, const std::string& prefix, uint32_t layers, bool sigmoid,
                         Metadata* out);
 // Adds the divisors of the frequencies to `arch`.

@@ -1,4 +1,4 @@
-// A folder of Hugging Face's as one GGUF file.
+// Converts a folder in Hugging Face's format to one GGUF file.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,7 +25,7 @@ void Permute(const std::byte* from, uint64_t rows, uint64_t heads, size_t row_by
   }
 }
 
-// A tensor of the file, made of one of the folder's or of all experts of a layer.
+// A tensor of the file, made from one of the folder's, or from all experts of a layer.
 struct Item {
   std::string name;
   std::vector<const TensorView*> parts;
@@ -58,7 +58,7 @@ StatusOr<std::vector<Item>> OrderItems(const TensorTable& tensors) {
   return items;
 }
 
-// Integers with a scale for each row, as Q8_0, which has a scale in f16 for each 32.
+// Integers with one scale per row become Q8_0, which has an f16 scale for each 32.
 constexpr uint64_t kBlock = 32;
 bool FitsQ8(const TensorView& t) {
   if (t.type != DType::kI8 || t.scales == nullptr || t.dims[0] % kBlock != 0 || t.group != t.dims[0]) return false;
@@ -84,12 +84,12 @@ std::vector<std::byte> AsQ8(const TensorView& t) {
   return out;
 }
 
-// The type in the file: vectors are in f32, as other programs expect them, and numbers with scales beside them have no
-// type of their own in GGUF.
+// The type in the file. Vectors are in f32, as other programs expect them, and GGUF has no type for numbers with
+// separate scales.
 DType StoredType(const Item& item, uint64_t head_size) {
   const TensorView& t = *item.parts[0];
   if (t.scales != nullptr) {
-    // The columns of ssm_out are dealt by heads, which must be whole blocks.
+    // The columns of ssm_out are reordered by heads, which must be whole blocks.
     const bool fits = (head_size % Info(DType::kQ8_0).block_elems == 0 || !item.name.ends_with(".ssm_out.weight")) &&
                       std::all_of(item.parts.begin(), item.parts.end(), [](const TensorView* p) { return FitsQ8(*p); });
     return fits ? DType::kQ8_0 : DType::kBF16;
@@ -107,7 +107,7 @@ std::vector<std::byte> Stored(const TensorView& t, DType type) {
   return out;
 }
 
-// GGUF's order of what a delta net has for each value head.
+// Puts a delta net's values of each value head into GGUF's order.
 std::vector<std::byte> DealHeads(const std::string& name, const DeltaHeads& heads, const std::vector<uint64_t>& dims,
                                  DType type, std::vector<std::byte> bytes) {
   const size_t dot = name.find('.', sizeof "blk." - 1);
@@ -145,7 +145,7 @@ std::vector<std::byte> DealHeads(const std::string& name, const DeltaHeads& head
 
 StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string& out,
                                       const ConvertToGgufOptions& options) {
-  // The tensors' shapes are checked before what follows from them.
+  // The tensors' shapes are checked before values that depend on them.
   GYRE_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOf(folder));
   GYRE_RETURN_IF_ERROR(CheckTensors(folder.tensors, spec));
   ConvertReport report;

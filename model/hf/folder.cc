@@ -147,7 +147,7 @@ class Loader {
     v->bytes = kept.size();
   }
 
-  // Qwen3-Next's queries, keys, values and gates, one key head after the other.
+  // Splits Qwen3-Next's queries, keys, values and gates, which are stored one key head after the other.
   Status AddQkvz(const std::string& renamed, const TensorView& all) {
     const DeltaHeads heads{Number("ssm.group_count"), Number("ssm.time_step_rank"), Number("ssm.state_size")};
     const std::string layer = renamed.substr(0, renamed.size() - std::string_view("attn_qkvz.weight").size());
@@ -221,8 +221,8 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // The same of blocks, which GGUF orders differently: a scale, then the first 16 codes in the low bits of 16 bytes and
-  // the others above them; here bytes have neighbours, and the scales are apart.
+  // Does the same for blocks. GGUF's order is a scale, then the first 16 codes in the low bits of 16 bytes and the
+  // others in the high bits; here two neighbouring codes share a byte, and the scales are separate.
   Status PackedBlocks(const std::string& name, const SafeTensor& t, size_t first, size_t step, TensorView* v) {
     const auto it = all_.find(name.substr(0, name.size() - std::string_view("blocks").size()) + "scales");
     if (it == all_.end() || t.shape.size() != 4 || t.shape[3] != 16 || t.dtype != "U8" || it->second.dtype != "U8" ||
@@ -380,10 +380,10 @@ StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path) {
   }
   Loader loader(f.get());
   GYRE_RETURN_IF_ERROR(Annotate(loader.Files(dir), path));
-  // Gemma ties its embeddings unless config.json says otherwise.
+  // Gemma's embeddings are tied unless config.json says otherwise.
   const bool is_tied = tied != nullptr && tied->is_bool() ? tied->get_bool() : f->architecture.gemma;
   GYRE_RETURN_IF_ERROR(Annotate(loader.Tensors(is_tied), path));
-  // The JSON files were read already; they are kept as what may not be overwritten.
+  // The JSON files were read already; they are kept as sources, which may not be overwritten.
   for (const char* text : {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
                            "model.safetensors.index.json", "chat_template.jinja"}) {
     if (auto file = MappedFile::Open((dir / text).string()); file.ok()) f->files.push_back(*std::move(file));

@@ -1,5 +1,5 @@
-// A model as Hugging Face stores it: a folder with config.json, safetensors files and a tokenizer, in the names and
-// words of GGUF.
+// A model in Hugging Face's format: a folder with config.json, safetensors files and a tokenizer, with the names and
+// keys of GGUF.
 #pragma once
 
 #include <deque>
@@ -36,23 +36,23 @@ struct HfFolder {
   std::deque<std::vector<std::byte>> owned_bytes;
 };
 
-// kNotFound: a file is missing, by name; kUnimplemented: a model type, tensor or number format that is not known;
+// kNotFound: a file is missing (the message names it); kUnimplemented: an unknown model type, tensor or number format;
 // kDataLoss.
 StatusOr<std::unique_ptr<HfFolder>> OpenHfFolder(const std::string& path);
 
-// What it is. Errors as those of SpecFromGguf (model/arch.h).
+// The spec of the model. Errors as those of SpecFromGguf (model/arch.h).
 StatusOr<ModelSpec> SpecOf(const HfFolder& folder, int context = 0);
 
 struct ConvertToGgufOptions {
   bool overwrite = false;  // an existing file is replaced; a file of the folder never is
-  // Told bytes done and in total, on the calling thread. An error from it ends the work, and nothing is left behind.
+  // Called with the bytes done and in total, on the calling thread. Its error ends the work; then no file is left.
   std::function<Status(uint64_t done, uint64_t total)> progress;
 };
-// What GGUF has no type for: tensors by their type in the folder and in the file.
+// The number of tensors that changed their type, as GGUF lacks it, by the type in the folder and in the file.
 struct ConvertReport {
   std::map<std::pair<DType, DType>, int> changed;
 };
-// Writes it as one GGUF file. Errors as those of NewFile (model/new_file.h), and of OpenModel.
+// Writes the folder as one GGUF file. Errors as those of NewFile (model/new_file.h), and of OpenModel.
 StatusOr<ConvertReport> ConvertToGguf(const HfFolder& folder, const std::string& out,
                                       const ConvertToGgufOptions& options);
 

@@ -28,7 +28,7 @@ inline bool Flag(const boost::json::object& o, const char* key, bool fallback = 
 }
 inline std::string Kind(const boost::json::object& o) { return Text(o.if_contains("type")); }
 
-// kDataLoss: what is wrong, and at which byte.
+// kDataLoss: the message says what is wrong, and at which byte.
 inline StatusOr<boost::json::object> ParseObject(std::string_view text) {
   boost::json::parser parser;
   boost::system::error_code error;
@@ -41,7 +41,7 @@ inline StatusOr<boost::json::object> ParseObject(std::string_view text) {
   return std::move(v.get_object());
 }
 
-// Calls fn for a step, or for each of a Sequence's.
+// Calls fn for a step, or for each step of a Sequence.
 template <typename Fn>
 Status ForEachStep(const boost::json::object* o, const char* list, Fn fn) {
   if (o == nullptr) return absl::OkStatus();

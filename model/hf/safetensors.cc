@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Bytes of an element; 0: unknown.
+// The bytes of an element; 0: unknown.
 uint64_t ElementBytes(std::string_view dtype) {
   if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
   if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;

@@ -1,5 +1,5 @@
-// safetensors: a JSON header with names, types, shapes and places, then the bytes. Source: the format's README (Hugging
-// Face).
+// A reader of safetensors: a JSON header with names, types, shapes and offsets, then the bytes. Source: the format's
+// README (Hugging Face).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct SafeTensor {
   std::span<const std::byte> bytes;
 };
 
-// kDataLoss: a header that is none, a tensor outside the file, of another size than its shape, or over another one.
+// kDataLoss: an invalid header, a tensor outside the file, of another size than its shape, or over another one.
 StatusOr<std::map<std::string, SafeTensor>> ParseSafetensors(std::span<const std::byte> file);
 
 }  // namespace gyre

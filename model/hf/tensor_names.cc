@@ -56,7 +56,7 @@ constexpr Rename kLayer[] = {
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
-    // All experts of a layer in one tensor.
+    // These hold all experts of a layer in one tensor.
     {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
     {"mlp.experts.down_proj", "ffn_down_exps.weight"},
     {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
@@ -92,7 +92,7 @@ constexpr Rename kLayer[] = {
     {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
     {"self_attn.kv_b_proj.weight", "attn_kv_b.weight"},  // becomes attn_k_b and attn_v_b
 };
-// An expert's matrices, after "experts.3."; GGUF's older names have one tensor for each expert.
+// The matrices of one expert, after "experts.3."; GGUF's older names have one tensor for each expert.
 constexpr Rename kExpert[] = {{"gate_proj.weight", "ffn_gate"}, {"up_proj.weight", "ffn_up"},
                               {"down_proj.weight", "ffn_down"}, {"w1.weight", "ffn_gate"},
                               {"w3.weight", "ffn_up"},          {"w2.weight", "ffn_down"}};

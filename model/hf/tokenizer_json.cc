@@ -68,7 +68,7 @@ Status ReadPreTokenizer(const json::object& step, HfTokenizer* t) {
   return absl::OkStatus();
 }
 
-// True if the post-processor puts this token first (or last).
+// Whether the post-processor puts this token first (or last).
 bool Adds(const json::object* post, const std::string& token, bool first) {
   bool adds = false;
   (void)ForEachStep(post, "processors", [&](const json::object& step) -> Status {
@@ -82,7 +82,7 @@ bool Adds(const json::object* post, const std::string& token, bool first) {
   return adds;
 }
 
-// "bos_token": a text, or an object with one.
+// The text of "bos_token" and others: a text, or an object with one.
 std::string SpecialText(const json::object& settings, const char* key) {
   const json::value* v = settings.if_contains(key);
   if (v != nullptr && v->is_object()) v = v->get_object().if_contains("content");
@@ -97,10 +97,10 @@ struct Entry {
   float score = 0;
 };
 
-// Collects entries by id; each id must have a row in the model's embedding.
+// Collects entries by id; the model's embedding must have a row for each id.
 class EntryTable {
  public:
-  // `rows`: of the model's embedding, 0 = not known; `pieces`: in the tokenizer's vocabulary.
+  // `rows`: of the model's embedding, 0 = unknown; `pieces`: in the tokenizer's vocabulary.
   EntryTable(int rows, size_t pieces)
       : rows_(rows), pieces_(pieces), entries_(static_cast<size_t>(std::max(rows, 0))) {}
   Status Put(const json::value& id, Entry entry) {
@@ -116,7 +116,7 @@ class EntryTable {
     entries_[at] = std::move(entry);
     return absl::OkStatus();
   }
-  // Special and user-defined tokens, which the vocabulary may have too.
+  // Adds special and user-defined tokens, which the vocabulary may have too.
   Status PutAdded(const json::object& root, const std::string& unknown) {
     const json::array* added = Array(root, "added_tokens");
     for (size_t i = 0; added != nullptr && i < added->size(); ++i) {
@@ -299,7 +299,7 @@ Status WriteTokenizer(const HfTokenizer& t, Metadata* out) {
   std::vector<int32_t> types;
   for (size_t i = 0; i < v.size(); ++i) {
     const std::string piece(v.piece(i));
-    // Each unused row gets a text of its own, as texts must differ.
+    // Each unused row gets a different text, as texts must be unique.
     pieces.push_back(v.types[i] == TokenType::kUnused                   ? fmt::format("[PAD{}]", i)
                      : t.byte_level && v.types[i] == TokenType::kNormal ? SpellingOfBytes(piece)
                                                                         : piece);

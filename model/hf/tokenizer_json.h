@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer.json, read directly. Source: the tokenizers library's serialized form.
+// A reader of Hugging Face's tokenizer.json. Source: the tokenizers library's serialized form.
 #pragma once
 
 #include <memory>
@@ -26,15 +26,15 @@ struct HfTokenizer {
   std::optional<UnigramOptions> unigram;  // set if it is a unigram tokenizer
 };
 
-// `settings` is tokenizer_config.json with config.json's token ids beside (empty: neither). kUnimplemented: a model,
-// normalizer or pre-tokenizer that is not known; kDataLoss: a merge that refers to a missing token, ids with gaps.
+// `settings` is tokenizer_config.json together with config.json's token ids (empty: neither). kUnimplemented: an
+// unknown model, normalizer or pre-tokenizer; kDataLoss: a merge that refers to a missing token, ids with gaps.
 StatusOr<HfTokenizer> ReadTokenizerJson(const boost::json::object& tokenizer, const boost::json::object& settings,
                                         int vocab);
 
 StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(HfTokenizer t);
 
-// tokenizer.ggml.*: for a GGUF file. kUnimplemented: expressions that no row of the table has, or normalizers that GGUF
-// has no keys for.
+// Writes tokenizer.ggml.* for a GGUF file. kUnimplemented: expressions that no row of the table has, or normalizers
+// that GGUF has no keys for.
 Status WriteTokenizer(const HfTokenizer& t, Metadata* out);
 
 }  // namespace gyre

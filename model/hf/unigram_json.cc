@@ -138,7 +138,7 @@ Status WriteUnigramOptions(const UnigramOptions& options, const Vocabulary& v, s
   auto is = [&](size_t i, StepKind kind) { return i < steps.size() && steps[i].kind == kind; };
   size_t at = 0;
   if (is(at, StepKind::kCharsmap)) out->SetBytes("tokenizer.ggml.precompiled_charsmap", steps[at++].charsmap->Bytes());
-  // GGUF collapses spaces only; SentencePiece's map turns other white space into spaces first.
+  // GGUF collapses spaces only; SentencePiece's map turns other white space into spaces before.
   const bool mapped = at > 0;
   bool collapses = false;
   if (is(at, StepKind::kCollapseSpaces) || (mapped && is(at, StepKind::kCollapseWhiteSpace))) {

@@ -1,4 +1,4 @@
-// What tokenizer.json says about the text of a unigram tokenizer: its normalizers and pre-tokenizers.
+// The normalizers and pre-tokenizers of a unigram tokenizer in tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace gyre {
 
-// `root`: the whole file. kUnimplemented: a normalizer or pre-tokenizer that is not known, by its name; kDataLoss: one
-// without what it needs.
+// `root`: the whole file. kUnimplemented: an unknown normalizer or pre-tokenizer, by its name; kDataLoss: one lacks a
+// required value.
 StatusOr<UnigramOptions> ReadUnigramOptions(const boost::json::object& root);
 
-// As tokenizer.ggml.*; pieces that are never found become unused in `types`. kUnimplemented: steps that GGUF has no
+// Writes tokenizer.ggml.*; pieces that are never found become unused in `types`. kUnimplemented: steps that GGUF has no
 // keys for.
 Status WriteUnigramOptions(const UnigramOptions& options, const Vocabulary& v, std::vector<int32_t>* types,
                            Metadata* out);

@@ -1,4 +1,4 @@
-// What one rendering may still do. Templates come from strangers: whatever walks a value or a text asks here first.
+// The limits of one rendering. Templates come from strangers: code that walks a value or a text asks the budget first.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gyre::jinja {
 
-// What goes wrong while a template is read or rendered. It is thrown inside this folder only, where errors arise deep
+// An error while a template is read or rendered. It is thrown inside this folder only, because errors arise deep
 // in recursion; Template turns it into a Status.
 struct Error {
   Status status;
@@ -19,40 +19,40 @@ template <typename... Args>
   throw Error{InvalidArgument(format, std::forward<Args>(args)...)};
 }
 
-// Each method throws Error (kResourceExhausted) where the limit is passed.
+// Each method throws Error (kResourceExhausted) if the limit is exceeded.
 class Budget {
  public:
-  // What an object on the heap (a string, a list, a function) costs beside its content.
+  // The cost of an object on the heap (a string, a list, a function) beside its content.
   static constexpr size_t kObject = 64;
 
   Budget(uint64_t max_steps, size_t max_bytes)
       : max_steps_(max_steps), max_bytes_(max_bytes), steps_left_(max_steps), bytes_left_(max_bytes) {}
 
   size_t max_bytes() const { return max_bytes_; }
-  // One for each node that is evaluated and each value that is compared or printed.
+  // Counts one step for each node that is evaluated and each value that is compared or printed.
   void Step(uint64_t n = 1) {
     if (n > steps_left_) {
       throw Error{ResourceExhausted("the template takes more than {} steps", max_steps_)};
     }
     steps_left_ -= n;
   }
-  // A text of so many bytes is walked once.
+  // Counts one walk over a text of `bytes` bytes.
   void Read(size_t bytes) { Step(bytes / kBytesPerStep); }
-  // A text is searched for a pattern: the slowest search compares the pattern at each place.
+  // Counts a search in a text: the slowest search compares the pattern at each place.
   void Search(size_t text, size_t pattern) {
     constexpr size_t kPatternPerStep = 32;
     const size_t comparisons = pattern / kPatternPerStep;
     if (comparisons > 0 && text / kBytesPerStep > max_steps_ / comparisons) Step(UINT64_MAX);
     Step(text / kBytesPerStep * (1 + comparisons));
   }
-  // Memory for a text or list that is made. Call it before making one.
+  // Counts the memory of a new text or list. Call it before making one.
   void Charge(size_t bytes) {
     if (bytes > bytes_left_) {
       throw Error{ResourceExhausted("the template makes more than {} bytes", max_bytes_)};
     }
     bytes_left_ -= bytes;
   }
-  // `n` times `bytes`, which may overflow.
+  // Counts `n` times `bytes`, which may overflow.
   void Charge(uint64_t n, size_t bytes) {
     if (bytes > 0 && n > max_bytes_ / bytes) Charge(SIZE_MAX);
     Charge(static_cast<size_t>(n) * bytes);

@@ -1,4 +1,4 @@
-// Expressions: what a node of the tree is worth.
+// Evaluates expressions.
 #include <algorithm>
 
 #include "model/jinja/builtins.h"
@@ -134,7 +134,7 @@ Value Interpreter::EvalSlice(const Expr& e, const std::shared_ptr<Scope>& scope)
   return NewList(std::move(items), v.list()->tuple);
 }
 
-// Characters begin, begin + step, ... up to `end`, which is left out; all lie within the text.
+// Characters begin, begin + step, ... up to `end`, which is excluded; all are within the text.
 Value Interpreter::SliceText(const std::string& text, int64_t begin, int64_t end, int64_t step) {
   if (step < 0 ? begin <= end : begin >= end) return Text(*this, "");
   constexpr uint64_t kLongest = 4;  // bytes of a character

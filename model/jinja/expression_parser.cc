@@ -7,7 +7,7 @@
 namespace gyre::jinja {
 namespace {
 
-// A method for each rank of operators, loosest first.
+// One method for each level of precedence, the lowest first.
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenCursor& c) : c_(c) {}
@@ -116,7 +116,7 @@ class ExpressionParser {
       Add(*chain, Sum());
     }
   }
-  // Left-associative operators of one rank.
+  // Parses left-associative operators of one level.
   template <typename Next>
   ExprPtr Chain(std::initializer_list<std::string_view> ops, Next next) {
     ExprPtr e = next();
@@ -277,7 +277,7 @@ class ExpressionParser {
     for (int i = 0; i < (slice ? 3 : 1); ++i) Add(*out, std::move(parts[i]));
     return out;
   }
-  // "(a, b=c)" into e's further children and named.
+  // Parses "(a, b=c)" into e's further children and names.
   void CallArguments(Expr* e) {
     c_.NeedOp("(");
     for (bool first = true; !c_.IsOp(")"); first = false) {
@@ -316,8 +316,8 @@ class ExpressionParser {
     return e2;
   }
 
-  // A further operand of e, by name where it has one. Chains as a.b.c nest without recursion here, but not where they
-  // are evaluated and destroyed.
+  // Adds an operand to e, by name if it has one. Chains as a.b.c are parsed here without recursion, but are evaluated
+  // and destroyed with recursion.
   static void Add(Expr& e, ExprPtr child, std::string name = "") {
     constexpr int kMaxDepth = 1000;
     if (child != nullptr) e.depth = std::max(e.depth, child->depth + 1);

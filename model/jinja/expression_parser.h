@@ -1,4 +1,4 @@
-// Expressions from tokens. Each throws Error, with the line.
+// Parses expressions from tokens. Each function throws Error, with the line.
 #pragma once
 
 #include "model/jinja/token_cursor.h"
@@ -6,9 +6,9 @@
 namespace gyre::jinja {
 
 ExprPtr ParseExpression(TokenCursor& c);
-// One expression, or several with commas between, as a tuple. Without `conditions` an `if` ends it.
+// Parses one expression, or several with commas between, as a tuple. Without `conditions` an `if` ends it.
 ExprPtr ParseTuple(TokenCursor& c, bool conditions = true);
-// The filter whose name comes next, applied to e; and all of "| filter" and "is test" that follow e.
+// Parses the filter whose name comes next, applied to e; or all of "| filter" and "is test" that follow e.
 ExprPtr ParseOneFilter(TokenCursor& c, ExprPtr e);
 ExprPtr ParseFilters(TokenCursor& c, ExprPtr e);
 

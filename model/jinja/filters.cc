@@ -154,7 +154,7 @@ Value Absolute(Interpreter&, const Value& v, Arguments&) {
 
 bool BeginsWord(char32_t c) { return IsSpace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<'; }
 
-// A filter that makes a text of a text.
+// A filter that changes a text into another text.
 template <std::string (*change)(const std::string&)>
 Value Changed(Interpreter& i, const Value& v, Arguments&) {
   return Text(i, change(TextOf(i, v)));

@@ -32,7 +32,7 @@ void FailUndefined(const Value& v) {
 }
 
 Interpreter::Deeper::Deeper(Interpreter* i) : i_(i) {
-  // Counted only where it is allowed: a constructor that throws has no destructor.
+  // The depth is counted only after this check, as a constructor that throws has no destructor.
   if (i->depth_ >= kTemplateDepth) {
     throw Error{ResourceExhausted("the template nests more than {} deep", kTemplateDepth)};
   }
@@ -162,7 +162,7 @@ void Interpreter::ExecuteFor(const Node& node, const std::shared_ptr<Scope>& sco
     Execute(node.orelse, scope, out);
     return;
   }
-  // The function holds the scope, which may hold the loop: it goes however this ends.
+  // The function holds the scope, which may hold the loop, so it is removed on every way out.
   struct Forget {
     Loop* loop;
     ~Forget() { loop->recurse = nullptr; }
@@ -193,7 +193,7 @@ void Interpreter::Assign(const std::vector<std::string>& targets, const Value& v
   for (size_t i = 0; i < parts.size(); ++i) scope->names[targets[i]] = parts[i];
 }
 
-// A macro sees the scope in which it stands. The tree outlives the rendering.
+// A macro sees the scope in which it is defined. The tree outlives the rendering.
 Value Interpreter::MakeMacro(const Node& node, const std::shared_ptr<Scope>& scope) {
   return Value::OfFunction([&node, weak = std::weak_ptr<Scope>(scope)](Interpreter& self, Arguments& arguments) {
     const auto outer = weak.lock();

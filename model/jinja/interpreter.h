@@ -1,4 +1,4 @@
-// Walks a template's tree. Variables live in scopes as Jinja has them: a loop's turn, a macro and a with block have
+// Executes a template's tree. Variables are in scopes as in Jinja: a loop's turn, a macro and a with block have
 // their own.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Scope {
 const Value* Lookup(const Scope* scope, const std::string& name);
 std::shared_ptr<Scope> InnerScope(const std::shared_ptr<Scope>& parent);
 
-// What a for loop goes through; keeps the items alive.
+// The items of a for loop, which are kept alive.
 class Items {
  public:
   explicit Items(std::shared_ptr<const List> list) : list_(std::move(list)) {}
@@ -46,17 +46,17 @@ class Interpreter {
 
   std::string Run(const Body& body, std::shared_ptr<Scope> globals);
 
-  // For builtins.
+  // Builtins use these.
   Budget& budget() { return budget_; }
   const std::tm& now() const { return options_.now; }
   Value NewList(std::vector<Value> items, bool tuple = false);  // charged for
-  // A template can make these two hold themselves, so they are emptied when the rendering ends.
+  // A template can make a namespace or a loop hold itself, so both are emptied when the rendering ends.
   void EmptyAtEnd(std::shared_ptr<Dict> name_space);
   void EmptyAtEnd(std::shared_ptr<Loop> loop);
   Value Call(const Value& callee, Arguments& arguments);
   Value ApplyFilter(const std::string& name, const Value& v, Arguments& arguments);
   bool ApplyTest(const std::string& name, const Value& v, Arguments& arguments);
-  // What `v.name` is, an undefined value if nothing.
+  // The value of `v.name`; undefined if there is none.
   Value Attribute(const Value& v, const std::string& name);
   Value Item(const Value& v, const Value& key);
   // A list's items, a dict's keys, a string's characters; an undefined value has none.
@@ -98,7 +98,7 @@ class Interpreter {
   std::vector<std::shared_ptr<Loop>> loops_;
 };
 
-// Bounds recursion through macros, nested blocks and expressions, which the stack pays for.
+// Limits recursion through macros, nested blocks and expressions, as the stack has a limit.
 class Interpreter::Deeper {
  public:
   explicit Deeper(Interpreter* i);

@@ -39,7 +39,7 @@ class Lexer {
     at_ += n;
   }
 
-  // Text up to the next tag, then that tag.
+  // Reads text up to the next tag, then that tag.
   void Data() {
     size_t tag = at_;
     for (;; ++tag) {
@@ -57,7 +57,7 @@ class Lexer {
     if (kind != '\0' && sign == '-') {
       while (!data.empty() && Blank(data.back())) data.pop_back();
     } else if ((kind == '%' || kind == '#') && sign != '+') {
-      // Blanks between the beginning of a line and a block or comment go.
+      // Blanks between the beginning of a line and a block or comment are dropped.
       size_t cut = data.size();
       while (cut > 0 && (data[cut - 1] == ' ' || data[cut - 1] == '\t')) --cut;
       if (cut > 0 ? data[cut - 1] == '\n' : line_begins_) data.resize(cut);
@@ -79,12 +79,12 @@ class Lexer {
     After(sign, true);
   }
 
-  // What follows a tag's end: `-` takes all white space, else a block's newline goes.
+  // Handles the text after a tag's end: `-` drops all white space, else a block's newline is dropped.
   void After(char sign, bool block) {
     line_begins_ = false;
     if (sign == '-') {
       while (at_ < text_.size() && Blank(text_[at_])) Advance(1);
-      // The text that follows still begins its line.
+      // The text that follows is still at the beginning of its line.
       line_begins_ = at_ > 0 && text_[at_ - 1] == '\n';
     } else if (block && sign != '+' && Peek() == '\n') {
       Advance(1);
@@ -92,7 +92,7 @@ class Lexer {
     }
   }
 
-  // {% raw %} ... {% endraw %}; the opening tag's sign is behind us.
+  // Reads {% raw %} ... {% endraw %}; the opening tag's sign is already read.
   bool Raw() {
     size_t p = at_;
     auto blanks = [&] {
@@ -217,7 +217,7 @@ class Lexer {
     return v;
   }
 
-  // Python's escapes.
+  // Handles Python's escapes.
   void String(char quote) {
     std::string out;
     size_t p = at_ + 1;

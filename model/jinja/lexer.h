@@ -1,4 +1,4 @@
-// A template's text as tokens: data between tags, and what stands in them.
+// Splits a template's text into tokens: the data between tags, and the tokens within them.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ struct Token {
   int line = 0;
 };
 
-// White space as Hugging Face's chat templates have it: trim_blocks, lstrip_blocks, the template's last newline
+// White space is handled as in Hugging Face's chat templates: trim_blocks, lstrip_blocks, the template's last newline
 // dropped. Throws Error.
 std::vector<Token> Lex(std::string_view source);
 

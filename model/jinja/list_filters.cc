@@ -34,7 +34,7 @@ Arguments Rest(const Arguments& a, size_t from) {
   return out;
 }
 
-// select, reject, selectattr, rejectattr.
+// The filters select, reject, selectattr, rejectattr.
 Value Choose(Interpreter& i, const Value& v, const Arguments& a, bool attribute, bool want) {
   std::vector<Value> out;
   const size_t first = attribute ? 1 : 0;

@@ -1,4 +1,4 @@
-// Filters of lists and dicts; filters.cc names them.
+// Filters for lists and dicts; filters.cc has the table of their names.
 #pragma once
 
 #include "model/jinja/interpreter.h"

@@ -31,7 +31,7 @@ Value RemoveAffix(Interpreter& i, const std::string& s, const Arguments& a, bool
   return Text(i, start ? s.substr(affix->size()) : s.substr(0, s.size() - affix->size()));
 }
 
-// All characters are such, and there are some.
+// Whether all characters have the property, and there is at least one.
 Value AllAre(const std::string& s, bool (*is)(char32_t)) {
   for (size_t at = 0; at < s.size();) {
     const size_t n = ValidUtf8Length(s, at);
@@ -61,7 +61,7 @@ Value FindIn(Interpreter& i, const std::string& s, const Arguments& a, bool from
   return Value::Int(static_cast<int64_t>(CountCharacters(std::string_view(s).substr(0, at))));
 }
 
-// {} and {0} and {name}, without format specifications.
+// Replaces {} and {0} and {name}, without format specifications.
 Value FormatBraces(Interpreter& i, const std::string& s, Arguments& a) {
   i.budget().Charge(s.size() + Budget::kObject);
   std::string out;

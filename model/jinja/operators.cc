@@ -1,4 +1,4 @@
-// Binary operators: arithmetic, and what + * % ~ do with texts and lists.
+// Binary operators: arithmetic, and + * % ~ on texts and lists.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ int64_t IntPower(int64_t base, int64_t exponent) {  // REQUIRES: exponent >= 0
   return r;
 }
 
-// Division apart, which is a float's.
+// All operators but division, whose result is a float.
 Value IntArithmetic(const std::string& op, int64_t i, int64_t j) {
   int64_t r = 0;
   if (op == "//") return Value::Int(FloorDiv(i, j));

@@ -7,7 +7,7 @@
 namespace gyre::jinja {
 namespace {
 
-// A method for each statement.
+// One method for each statement.
 class Parser {
  public:
   explicit Parser(std::string_view source) : c_(Lex(source)) {}
@@ -20,7 +20,7 @@ class Parser {
   }
 
  private:
-  // Up to a block with one of these names, whose name is left to be read.
+  // Parses up to a block with one of these names; the name itself is left to be read.
   Body ParseBody(std::initializer_list<std::string_view> ends) {
     const TokenCursor::Deeper deeper(c_);
     Body body;
@@ -175,7 +175,7 @@ class Parser {
     return out;
   }
 
-  // A loop's break does not reach out of a macro.
+  // A break in a macro does not end a loop around the macro.
   Body Outside(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Body body = ParseBody({end});

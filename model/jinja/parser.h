@@ -1,4 +1,4 @@
-// Tokens to a tree. Grammar: Jinja 3.1's template designer documentation.
+// Parses tokens to a tree. Grammar: Jinja 3.1's template designer documentation.
 #pragma once
 
 #include <string_view>

@@ -26,7 +26,7 @@ bool Printable(char32_t c) {
   }
 }
 
-// Text that is charged for before it grows.
+// A text that counts against the budget before it grows.
 class ChargedText {
  public:
   ChargedText(Budget& budget, std::string* out) : budget_(budget), out_(*out) {}
@@ -73,7 +73,7 @@ void ReprString(const std::string& s, ChargedText& out) {
   out.Fill(1, quote);
 }
 
-// str() of what is neither a text nor holds other values.
+// str() of a value that is neither a text nor a container.
 std::string SimpleText(const Value& v) {
   if (v.undefined()) return "";
   if (v.none()) return "None";
@@ -83,7 +83,7 @@ std::string SimpleText(const Value& v) {
   return "<" + v.TypeName() + ">";
 }
 
-// A namespace can be set to hold itself, so the depth is counted here too.
+// A namespace can hold itself, so the depth is limited here too.
 void ReprAt(const Value& v, int depth, ChargedText& out) {
   out.budget().Step();
   if (depth > kMaxNesting) Fail("a value is nested more than {} deep", kMaxNesting);

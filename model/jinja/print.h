@@ -1,5 +1,5 @@
-// Values as text: Python's str and repr, and JSON. Each charges for its text as it grows and counts a step a value, as
-// a few lists that hold each other many times print as more text than there is memory.
+// Values as text: Python's str and repr, and JSON. The text counts against the budget as it grows, and each value is a
+// step: a few lists that hold each other many times would print more text than there is memory.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 namespace gyre::jinja {
 namespace {
 
-// Names and texts of the template stand in its errors: it can't send escape sequences to a terminal by them.
+// Errors repeat names and texts of the template, so they are made printable: no escape sequence reaches a terminal.
 Status ForPeople(const Status& status) { return Status(status.code(), PrintableSentence(Message(status))); }
 
 }  // namespace

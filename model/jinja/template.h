@@ -1,6 +1,6 @@
-// Chat templates: the part of Jinja that Hugging Face's renderer offers them, in a sandbox. Templates come with model
-// files, from strangers: there is no way from one to files, clocks (but strftime_now) or code, and output, steps and
-// depth are bounded.
+// Chat templates: the part of Jinja that Hugging Face's renderer supports, in a sandbox. Templates come with model
+// files, from strangers: a template can't reach files, clocks (except strftime_now) or code, and output, steps and
+// depth are limited.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Template {
   Template& operator=(Template&&) noexcept;
   ~Template();
 
-  // Thread-safe. kInvalidArgument: what the template raises, or an operation that its values do not have;
+  // Thread-safe. kInvalidArgument: an error that the template raises, or an operation that its values do not have;
   // kResourceExhausted: a limit.
   StatusOr<std::string> Render(const boost::json::object& variables, const RenderOptions& options) const;
 

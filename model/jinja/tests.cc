@@ -1,4 +1,4 @@
-// Tests by name: what stands behind "is".
+// Tests by name, as they follow "is".
 #include <unordered_map>
 
 #include "model/jinja/builtins.h"

@@ -54,7 +54,7 @@ size_t CountCharacters(std::string_view text) {
   return n;
 }
 
-// A valid character's first byte stands inside no other, so walking back finds the same characters as walking forth.
+// A valid character's first byte is never inside another character, so both directions find the same characters.
 size_t LastUtf8Length(std::string_view text, size_t end) {
   for (size_t n = 1; n <= std::min<size_t>(4, end); ++n) {
     if (ValidUtf8Length(text.substr(0, end), end - n) == n) return n;
@@ -186,7 +186,7 @@ std::string Replace(Interpreter& i, const std::string& s, const std::string& fro
 
 namespace {
 
-// Parts of a text as they are found, each charged for.
+// The parts of a text, each counted against the budget.
 class Parts {
  public:
   Parts(Interpreter& i, int64_t most) : i_(i), most_(most) {}

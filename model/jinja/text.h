@@ -1,5 +1,5 @@
-// What filters, tests and methods share: their arguments, and Python's operations on text (UTF-8, character by
-// character; bytes that are no UTF-8 count one each).
+// Helpers of filters, tests and methods: arguments, and Python's operations on text (UTF-8, character by
+// character; bytes that are not UTF-8 count as one each).
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace gyre::jinja {
 
-// An argument by place or name, null where it is not given; Take* with a fallback for that, failing on another type.
+// An argument by place or name, null if it is not given; Take* return a fallback then, and fail on another type.
 const Value* Given(const Arguments& a, size_t place, const char* name);
 Value Take(const Arguments& a, size_t place, const char* name, Value fallback = Value());
 int64_t TakeInt(const Arguments& a, size_t place, const char* name, int64_t fallback);
 bool TakeBool(const Arguments& a, size_t place, const char* name, bool fallback);
 std::string TakeText(Interpreter& i, const Arguments& a, size_t place, const char* name, const std::string& fallback);
 
-// str(v) without a copy where it is a string already. The value must outlive it.
+// str(v) without a copy if it is a string already. The value must outlive it.
 class TextOf {
  public:
   TextOf(Interpreter& i, const Value& v);
@@ -29,15 +29,15 @@ class TextOf {
   std::string made_;
 };
 
-// A text that is new, charged for.
+// A new text, which counts against the budget.
 Value Text(Interpreter& i, std::string s);
 
 size_t CountCharacters(std::string_view text);
-// Bytes of the character that ends at `end`. REQUIRES: end > 0, where a character ends.
+// The bytes of the character that ends at `end`. REQUIRES: end > 0, where a character ends.
 size_t LastUtf8Length(std::string_view text, size_t end);
-// Where character `index` begins, counted from the end where it is negative; npos: there is none.
+// The place where character `index` begins, counted from the end if it is negative; npos: there is none.
 size_t CharacterOffset(std::string_view text, int64_t index);
-// Python's str.isspace of a character.
+// Python's str.isspace for one character.
 bool IsSpace(char32_t c);
 
 std::string Upper(const std::string& s);
@@ -45,16 +45,16 @@ std::string Lower(const std::string& s);
 std::string Capitalize(const std::string& s);
 bool Letter(char32_t c);
 bool Digit(char32_t c);
-// Each run of letters begins with a capital. `after`: does a word begin behind c?
+// Each run of letters begins with a capital. `after`: whether a word begins after c.
 std::string Title(const std::string& s, bool (*after)(char32_t));
 
 enum class Side { kLeft = 1, kRight = 2, kBoth = 3 };
-// Removes the characters of `chars` from its ends; null, none or undefined: white space.
+// Removes the characters of `chars` from both ends; null, none or undefined: white space.
 std::string Strip(Interpreter& i, std::string_view s, const Value* chars, Side side);
-// `count` < 0: all of them. Charged for.
+// `count` < 0: all of them. The result counts against the budget.
 std::string Replace(Interpreter& i, const std::string& s, const std::string& from, const std::string& to,
                     int64_t count);
-// str.split: by white space where there is no separator; `most` < 0: without limit.
+// str.split: by white space if there is no separator; `most` < 0: without limit.
 Value SplitText(Interpreter& i, const std::string& s, const Value* separator, int64_t most, bool from_right);
 std::vector<std::string> Lines(Interpreter& i, const std::string& s, bool keep_ends);
 

@@ -1,4 +1,4 @@
-// A place among a template's tokens, and what may be asked of them there. Errors are thrown with the line.
+// A position among a template's tokens, and questions about the tokens there. Errors are thrown with the line.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class TokenCursor {
  public:
   explicit TokenCursor(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  // Bounds recursion, which the stack pays for.
+  // Limits recursion, as the stack has a limit.
   class Deeper {
    public:
     explicit Deeper(TokenCursor& c) : c_(c) {
@@ -70,7 +70,7 @@ class TokenCursor {
       default: return "'" + t.text + "'";
     }
   }
-  // An expression of this line.
+  // An expression with the current line.
   ExprPtr Make(Expr::Kind kind, std::string text = "") const {
     auto e = std::make_unique<Expr>();
     e->kind = kind;

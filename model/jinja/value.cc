@@ -9,7 +9,7 @@
 namespace gyre::jinja {
 namespace {
 
-// The kind and text of a key; numbers that are equal have the same.
+// The kind and text of a key; equal numbers have equal texts.
 std::string KeyText(const Value& key, Budget& budget) {
   if (const std::string* s = key.str()) {
     budget.Read(s->size());

@@ -1,4 +1,4 @@
-// Values of a template: Python's, as far as chat templates see them.
+// Values of a template: Python's, as far as chat templates use them.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct Undefined {
 };
 struct None {};
 
-// Lists, dicts and functions may hold values up to kMaxNesting deep, which bounds recursion through them, their
-// destruction included; making a deeper one throws Error.
+// Lists, dicts and functions may hold values up to kMaxNesting deep, which limits recursion through them, also when
+// they are destroyed; making a deeper one throws Error.
 constexpr int kMaxNesting = 200;
 
 class Value {
@@ -67,7 +67,7 @@ class Value {
   }
   bool undefined() const { return Is<Undefined>(); }
   bool none() const { return Is<None>(); }
-  // Each is null where the value is of another kind.
+  // Each returns null if the value is of another kind.
   const std::string* str() const { return Get<const std::string>(); }
   const List* list() const { return Get<const List>(); }
   Dict* dict() const { return Get<Dict>(); }
@@ -92,11 +92,11 @@ class Value {
   Data data_;
 };
 
-// What holds a value of this nesting has one more. Throws Error beyond kMaxNesting.
+// The nesting of a container that holds a value of this nesting. Throws Error beyond kMaxNesting.
 int NestingAround(const Value& v);
 int NestingAround(const std::vector<Value>& items);
 
-// Never changes once it is made.
+// A list, which never changes once it is made.
 struct List {
   std::vector<Value> items;
   bool tuple = false;
@@ -108,12 +108,12 @@ struct Callable {
   int nesting = 0;
 };
 
-// Keys in the order in which they came.
+// A dict, with its keys in the order of insertion.
 class Dict {
  public:
   bool is_namespace = false;  // attributes can be set
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
-  // A namespace can be set to hold itself, so it counts as flat: who walks one bounds the depth.
+  // A namespace can hold itself, so it counts as flat: code that walks one limits the depth.
   int nesting() const { return is_namespace ? 0 : nesting_; }
   const Value* Find(const Value& key, Budget& budget) const;
   const Value* Find(std::string_view key) const { return FindKey('s' + std::string(key)); }
@@ -129,7 +129,7 @@ class Dict {
   int nesting_ = 1;
 };
 
-// What `loop` is in a for block.
+// The value of `loop` in a for block.
 struct Loop {
   std::shared_ptr<const List> items;
   size_t index = 0;
@@ -140,7 +140,7 @@ struct Loop {
 };
 
 bool Equal(const Value& a, const Value& b, Budget& budget);
-// Orders numbers, strings and lists; throws Error for what Python does not order.
+// Orders numbers, strings and lists; throws Error for values that Python does not order.
 bool Less(const Value& a, const Value& b, Budget& budget);
 
 }  // namespace gyre::jinja

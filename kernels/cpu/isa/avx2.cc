@@ -15,6 +15,7 @@
 #include "kernels/cpu/products/float_gemm-inl.h"
 #include "kernels/cpu/isa/float_kernels-inl.h"
 #include "kernels/cpu/isa/isa_ops.h"
+#include "kernels/cpu/isa/x86_support.h"
 #include "kernels/cpu/state/recurrence-inl.h"
 
 namespace gyre::cpu {
@@ -67,28 +68,29 @@ void QuantizeX(const float* x, size_t blocks, const QuantizedRow& to) {
 }  // namespace
 
 const IsaOps* Avx2Ops() {
-  static constexpr IsaOps kOps = {.dot = Dot<V8>,
-                                  .dot_panels = DotPanels,
-                                  .quantize = QuantizeX,
-                                  .scores = Scores<V8>,
-                                  .exp_scores = ExpScores<V8>,
-                                  .weighted_sum = WeightedSum<V8>,
-                                  .expand_keys = ExpandKeys<V8>,
-                                  .combine_partials = CombinePartials<V8>,
-                                  .silu_times = SiluTimes<V8>,
-                                  .gelu_times = GeluTimes<V8>,
-                                  .clamped_swiglu_times = ClampedSwigluTimes<V8>,
-                                  .sigmoid_times = SigmoidTimes<V8>,
-                                  .relu_squared_times = ReluSquaredTimes<V8>,
-                                  .softcap = Softcap<V8>,
-                                  .rms_norm = RmsNorm<V8>,
-                                  .to_half = ToHalf<V8>,
-                                  .expand_fp8 = ExpandFp8,
-                                  .short_conv = ShortConv<V8>,
-                                  .scan_state = ScanState<V8>,
-                                  .float_gemm = Gemm<V8>::kOps,
-                                  .row_group = kRows,
-                                  .wide_rows_from = kManySigned};
+  static const IsaOps kOps = {.dot = Dot<V8>,
+                              .dot_panels = DotPanels,
+                              .quantize = QuantizeX,
+                              .scores = Scores<V8>,
+                              .exp_scores = ExpScores<V8>,
+                              .weighted_sum = WeightedSum<V8>,
+                              .expand_keys = ExpandKeys<V8>,
+                              .combine_partials = CombinePartials<V8>,
+                              .silu_times = SiluTimes<V8>,
+                              .gelu_times = GeluTimes<V8>,
+                              .clamped_swiglu_times = ClampedSwigluTimes<V8>,
+                              .sigmoid_times = SigmoidTimes<V8>,
+                              .relu_squared_times = ReluSquaredTimes<V8>,
+                              .softcap = Softcap<V8>,
+                              .rms_norm = RmsNorm<V8>,
+                              .to_half = ToHalf<V8>,
+                              .expand_fp8 = ExpandFp8,
+                              .short_conv = ShortConv<V8>,
+                              .scan_state = ScanState<V8>,
+                              .float_gemm = Gemm<V8>::kOps,
+                              .streams = PanelStreams(),
+                              .row_group = kRows,
+                              .wide_rows_from = kManySigned};
   return &kOps;
 }
 

@@ -90,6 +90,7 @@ const IsaOps* Avx512Ops() {
                               .short_conv = ShortConv<V16>,
                               .scan_state = ScanState<V16>,
                               .float_gemm = Gemm<V16>::kOps,
+                              .streams = Avx2Ops()->streams,
                               .row_group = Avx2Ops()->row_group,
                               .wide_rows_from = Avx2Ops()->wide_rows_from};
   return &kOps;

@@ -8,6 +8,7 @@
 #include "kernels/cpu/products/avx512_panels-inl.h"
 #include "kernels/cpu/isa/common-inl.h"
 #include "kernels/cpu/isa/isa_ops.h"
+#include "kernels/cpu/isa/x86_support.h"
 
 namespace gyre::cpu {
 namespace {
@@ -164,6 +165,9 @@ void Unpack(const std::byte* panel, size_t begin, size_t end, const std::byte* n
   }
 }
 
+// How far few rows prefetch in each of their streams.
+constexpr size_t kOneAhead = 8192, kFourAhead = 2048;
+
 // All rows against P of the panels, one segment of k after another. The first rows that read a segment prefetch the
 // next one, which arrives while the others use this one. For many rows, codes of less than 8 bits are unpacked once for
 // all; for few rows that costs more than it saves.
@@ -196,7 +200,7 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
       pass(at, end, end < units ? segment * L::kUnitBytes : (panel + P < panels ? P * stride - at * L::kUnitBytes : 0));
     } else {
       // Near the end of the panels it prefetches where the next ones begin.
-      constexpr size_t kAhead = 2048, kLast = (kAhead + L::kUnitBytes - 1) / L::kUnitBytes;
+      constexpr size_t kAhead = P == 1 ? kOneAhead : kFourAhead, kLast = (kAhead + L::kUnitBytes - 1) / L::kUnitBytes;
       const size_t last = end > kLast ? end - kLast : 0;
       if (last > 0) pass(0, last, kAhead);
       pass(last, end, kAhead + (P - 1) * stride);
@@ -205,20 +209,21 @@ void Rows(const Quantized& x, size_t rows, const std::byte* w, size_t stride, si
 }
 
 template <PanelType type>
-void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, const Output& o) {
+void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t streams, const Output& o) {
   using L = PanelLayout<type>;
   const size_t stride = x.blocks / L::kBlocks * L::kUnitBytes;
   size_t p = 0;
   if (rows <= 3) {
+    for (; streams == 1 && p < panels; ++p) Rows<L, 1>(x, rows, w, stride, p, panels, o);
     for (; p + 4 <= panels; p += 4) Rows<L, 4>(x, rows, w, stride, p, panels, o);
   }
   for (; p < panels; p += 2) Rows<L, 2>(x, rows, w, stride, p, panels, o);
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
-               float* out, size_t ldo) {
+               float* out, size_t ldo, size_t streams) {
   const Output o{out, ldo, columns};
-  WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, o); });
+  WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, streams, o); });
 }
 
 }  // namespace
@@ -227,6 +232,7 @@ const IsaOps* Avx512VnniOps() {
   static const IsaOps kOps = [] {
     IsaOps ops = *Avx512Ops();
     ops.dot_panels = DotPanels;
+    ops.streams = PanelStreams();
     ops.row_group = kRowGroup;
     ops.wide_rows_from = SIZE_MAX;
     return ops;

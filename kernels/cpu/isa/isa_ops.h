@@ -64,7 +64,7 @@ struct SoftmaxPartial {
   float* acc = nullptr;   // [query][dim]: sum of weight * value
 };
 
-// What IsaOps::scan_state reads of each row; q and k are normalized already.
+// The inputs of IsaOps::scan_state for each row; q and k are normalized already.
 struct ScanRows {
   const float *q, *k;  // key_dim elements each; from row to row key_stride
   size_t key_stride;
@@ -81,9 +81,10 @@ struct IsaOps {
   // order: the same bits for any number of rows.
   void (*dot)(const float* x, size_t rows, const void* w, FloatType type, size_t n, size_t k, float* out, size_t ldo);
   // The same for `panels` consecutive panels, an even number; the order of additions is in docs/kernels.md. `columns`:
-  // how many columns of these panels exist.
+  // how many columns of these panels exist. `streams`: how many panels few rows read at once, 1 or 4; no bit depends on
+  // it.
   void (*dot_panels)(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
-                     float* out, size_t ldo);
+                     float* out, size_t ldo, size_t streams);
   // Quantizes one row of `blocks` blocks.
   void (*quantize)(const float* x, size_t blocks, const QuantizedRow& to);
   // scores[r * lds + j] = q[r] . keys[j] for `rows` queries and n keys per page. Element d of key j is keys[d * stride
@@ -128,6 +129,8 @@ struct IsaOps {
   // Backend::ScanState of one value head for `count` rows of one sequence.
   void (*scan_state)(const ScanRows& rows, size_t count, const StateScanParams& params, float* state, float* out);
   FloatGemm float_gemm;
+  // What dot_panels gets as `streams`.
+  size_t streams = 4;
   // Rows per group of x that dot_panels needs. A table that borrows dot_panels from another borrows this too.
   size_t row_group = kRowGroup;
   // From this number of rows on dot_panels takes x as 16-bit numbers, for types whose codes are signed 8-bit numbers.
@@ -148,8 +151,8 @@ struct IsaOps {
     return silu_times;
   }
 
-  // How dot_panels needs x: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the groups are
-  // whole; rows that do not exist may hold anything.
+  // The layout of x for dot_panels: rows per group, and whether as 16-bit numbers. For tiles and 16-bit numbers the
+  // groups are whole; rows that do not exist may hold anything.
   struct Layout {
     size_t group;
     bool wide;

@@ -218,7 +218,7 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
-               float* out, size_t ldo) {
+               float* out, size_t ldo, size_t) {
   WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
 }
 

@@ -58,4 +58,10 @@ const std::string& AmxMissing() {
 
 bool HasAvxVnni() { return Has(Extended(), 4); }
 
+size_t PanelStreams() {
+  const Leaf vendor = CpuId(0, 0);
+  constexpr unsigned kAuth = 0x68747541, kCamd = 0x444D4163;  // the first and last letters of "AuthenticAMD"
+  return vendor.b == kAuth && vendor.c == kCamd ? 1 : 4;
+}
+
 }  // namespace gyre::cpu

@@ -1,6 +1,7 @@
-// What __builtin_cpu_supports does not tell about an x86-64 processor. Thread-safe.
+// Features of an x86-64 processor that __builtin_cpu_supports does not report. Thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace gyre::cpu {
@@ -8,5 +9,8 @@ namespace gyre::cpu {
 // "" or the reason why AMX can't be used. The first call asks the system for permission to use the tiles.
 const std::string& AmxMissing();
 bool HasAvxVnni();
+// IsaOps::streams. AMD's processors read one panel after the other faster than four at once, others the reverse
+// (docs/experiments.md).
+size_t PanelStreams();
 
 }  // namespace gyre::cpu

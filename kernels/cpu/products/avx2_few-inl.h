@@ -73,7 +73,7 @@ void StoreSums(const __m256 (&sum)[R], size_t n, float* out, size_t ldo) {
       V8::StoreTail(out + r * ldo, sum[r], n);
   }
 }
-// How many of eight columns exist.
+// The number of the eight columns that exist.
 size_t Columns(size_t column, size_t columns) {
   return columns < column ? 0 : columns - column < 8 ? columns - column : 8;
 }
@@ -87,12 +87,15 @@ constexpr bool kEveryShape = true;
 constexpr int kHalves = 2, kUnrolled = 16;
 #endif
 
+// How far few rows prefetch in each of their streams, if there is one and if there are kSlice.
+constexpr size_t kOneAhead = 8192, kFourAhead = 2048;
+
 // For few rows, which are bound by reading the codes from memory: R rows of one group, from `row` on, against up to
 // kSlice panels, which are separate streams in different pages.
 constexpr size_t kSlice = 4;
 template <typename L, size_t R>
 void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t stride, size_t panels, size_t columns,
-                float* out, size_t ldo) {
+                size_t ahead, float* out, size_t ldo) {
   constexpr size_t kParts = L::kScalesPerBlock, kGroups = kBlock / 4 / kParts;
   const __m256i ones = _mm256_set1_epi16(1);
   __m256 sum[2 * kSlice][R];
@@ -104,7 +107,7 @@ void StreamTile(const Quantized& x, size_t row, const std::byte* w, size_t strid
       for (size_t p = 0; p < panels; ++p) {
         const std::byte* unit = w + p * stride + u * L::kUnitBytes;
         for (size_t line = 0; line < L::kBlockBytes; line += 64)
-          __builtin_prefetch(unit + L::kHeader + b * L::kBlockBytes + line + 2048);
+          __builtin_prefetch(unit + L::kHeader + b * L::kBlockBytes + line + ahead);
 #pragma GCC unroll kHalves
         for (size_t half = 0; half < 2; ++half) {
           const size_t first = 8 * half;

@@ -11,7 +11,7 @@ namespace {
 
 template <typename L>
 void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, size_t stride, size_t panels,
-             size_t columns, float* out, size_t ldo) {
+             size_t columns, size_t ahead, float* out, size_t ldo) {
   for (size_t row = begin; row < end;) {
     // rows that are left in this group
     const size_t rest = x.group - row % x.group, one = end - row < rest ? end - row : rest;
@@ -19,7 +19,7 @@ void FewRows(const Quantized& x, size_t begin, size_t end, const std::byte* w, s
     auto stream = StreamTile<L, 1>;
     if constexpr (kEveryShape) stream = rows == 1 ? StreamTile<L, 1> : rows == 2 ? StreamTile<L, 2> : StreamTile<L, 3>;
     if constexpr (kEveryShape && kVnni) stream = rows == 4 ? StreamTile<L, 4> : stream;
-    stream(x, row, w, stride, panels, columns, out + row * ldo, ldo);
+    stream(x, row, w, stride, panels, columns, ahead, out + row * ldo, ldo);
     row += rows;
   }
 }
@@ -30,8 +30,8 @@ template <typename L>
 constexpr size_t kMany = kVnni || kSigned<L> ? kManySigned : kRows;
 
 template <PanelType type>
-void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, float* out,
-              size_t ldo) {
+void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels, size_t columns, size_t streams,
+              float* out, size_t ldo) {
   using L = PanelLayout<type>;
   const size_t many = rows < kMany<L> ? 0
                       : kSigned<L>    ? rows
@@ -40,16 +40,17 @@ void DotTyped(const Quantized& x, size_t rows, const std::byte* w, size_t panels
   assert(many == 0 || (kSigned<L> ? x.wide != nullptr && x.group == kRowGroup : x.group == kRows));
   if (many > 0) ManyRows<L>(x, many, w, panels, columns, out, ldo);
   if (many == rows) return;
-  for (size_t p = 0; p < panels; p += kSlice) {
+  const size_t slice = streams == 1 ? 1 : kSlice, ahead = streams == 1 ? kOneAhead : kFourAhead;
+  for (size_t p = 0; p < panels; p += slice) {
     const size_t column = p * kPanel;
-    FewRows<L>(x, many, rows, w + p * stride, stride, panels - p < kSlice ? panels - p : kSlice,
-               columns < column ? 0 : columns - column, out + column, ldo);
+    FewRows<L>(x, many, rows, w + p * stride, stride, panels - p < slice ? panels - p : slice,
+               columns < column ? 0 : columns - column, ahead, out + column, ldo);
   }
 }
 
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
-               float* out, size_t ldo) {
-  WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, out, ldo); });
+               float* out, size_t ldo, size_t streams) {
+  WithPanelType(type, [&]<PanelType t>() { DotTyped<t>(x, rows, w, panels, columns, streams, out, ldo); });
 }
 
 }  // namespace

@@ -128,8 +128,8 @@ void Int8Panels(const Quantized& x, size_t rows, const std::byte* w, size_t colu
 // IsaOps::dot_panels; `few` returns the ops that take x in smaller groups.
 template <typename Tiles, const IsaOps* (*few)()>
 void DotPanels(const Quantized& x, size_t rows, PanelType type, const std::byte* w, size_t panels, size_t columns,
-               float* out, size_t ldo) {
-  if (x.group != kTileRows) return few()->dot_panels(x, rows, type, w, panels, columns, out, ldo);
+               float* out, size_t ldo, size_t streams) {
+  if (x.group != kTileRows) return few()->dot_panels(x, rows, type, w, panels, columns, out, ldo, streams);
   WithPanelType(type, [&]<PanelType t>() {
     using L = PanelLayout<t>;
     if constexpr (L::kBits == 8)
