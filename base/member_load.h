@@ -28,6 +28,9 @@ struct MemberLoad {
   bool sending = false;  // the next one has not taken it in yet
   uint64_t unanswered_us =
       0;  // for so long its thread has not answered, beside what it computes and sends; 0 = it does
+  // Its mirror of another member (docs/faults.md): of which plan, up to which step it is whole, and how large; 0: there
+  // is none.
+  uint64_t mirrored_plan = 0, mirrored_step = 0, mirrored_pages = 0, mirrored_bytes = 0;
   bool operator==(const MemberLoad&) const = default;
 };
 

@@ -27,6 +27,7 @@ struct StagePlan {
   bool first = false;
   bool last = false;
   std::vector<StageMember> members;
+  std::string mirrored_by;  // the worker of another stage that keeps copies of this one's pages; "" = nobody does
   const std::string& worker() const { return members.front().worker; }
   bool operator==(const StagePlan&) const = default;
 };

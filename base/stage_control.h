@@ -16,11 +16,12 @@
 
 namespace gyre {
 
-// Layers whose KV pages another member holds in the running plan.
+// Layers whose KV pages another member holds in the running plan, or has a mirror of.
 struct LayerSource {
   LayerRange layers;
   std::string worker;
   std::string address;  // of its ring port
+  uint64_t mirror = 0;  // not 0: the number of the plan whose mirror they are taken from
   bool operator==(const LayerSource&) const = default;
 };
 
@@ -44,6 +45,9 @@ struct PrepareRequest {
   bool fresh = false;          // what is in the cache is forgotten: pools begin anew, and their memory is given back
   KvType kv_type = KvType::kF16;
   std::vector<LayerSource> sources;  // layers of this stage that the worker does not run now
+  // Not 0: the plan with this number is lost and its pages are recalled, so that its mirrors are final
+  // (docs/faults.md).
+  uint64_t recalls = 0;
   std::vector<WeightSource> weight_sources;
 };
 
@@ -54,7 +58,9 @@ struct StageProgress {
   uint64_t total = 0;
   uint64_t fetched = 0, to_fetch = 0;  // bytes from other machines, before they are packed
 };
-struct StageReady {};
+struct StageReady {
+  uint64_t mirrored = 0;  // the step up to which its mirror of PrepareRequest::recalls is whole; 0 = it is not
+};
 struct StageMoved {
   uint64_t pages = 0;  // of all layers, in all rounds
   uint64_t bytes = 0;

@@ -101,6 +101,9 @@ Action AddServe(CLI::App* app) {
   app->add_flag("--bit-equal", o->serve.bit_equal,
                 "refuse workers whose text could differ in a bit: another instruction set, another --wire than f32")
       ->needs(cluster);
+  app->add_flag("--mirror-kv", o->serve.mirror_kv,
+                "keep a copy of each worker's full KV pages on another worker: after a loss only the rest is replayed")
+      ->needs(cluster);
   AddTransportFlag(app, &o->serve.transport)->needs(cluster);
   CLI::Option* const state =
       app->add_option(

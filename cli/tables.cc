@@ -26,6 +26,13 @@ std::string FormatLayers(const v1::StatusReply& status) {
                        m.host().empty() ? "the coordinator" : m.host());
   }
   for (const v1::MemberStatus& m : status.members()) {
+    if (!m.has_mirror()) continue;
+    out += fmt::format("{} mirrors {}: ", m.name(), m.mirror().of());
+    out += m.mirror().whole() ? fmt::format("{} pages, {}, {} steps behind\n", m.mirror().pages(),
+                                            Mib(m.mirror().bytes()), m.mirror().behind())
+                              : std::string("not whole yet\n");
+  }
+  for (const v1::MemberStatus& m : status.members()) {
     if (m.to_pack() == 0) continue;
     out += fmt::format("{} loads its layers of the next plan: {} of {} packed", m.name(), Mib(m.packed()),
                        Mib(m.to_pack()));

@@ -93,7 +93,7 @@ void BlockManager::Release(BlockId id) {
 }
 
 ChainId BlockManager::Publish(uint64_t salt, ChainId parent, BlockId id, std::span<const TokenId> tokens,
-                              std::span<const RowClass> classes) {
+                              std::span<const RowClass> classes, uint64_t step) {
   assert(tokens.size() == block_size_ && classes.size() == block_size_);
   if (!prefix_cache_) return kNoChain;
   const uint64_t hash = hash_(salt, parent, tokens, classes);
@@ -104,6 +104,7 @@ ChainId BlockManager::Publish(uint64_t salt, ChainId parent, BlockId id, std::sp
                       .parent = parent,
                       .chain = next_chain_++,
                       .hash = hash,
+                      .step = step,
                       .tokens = {tokens.begin(), tokens.end()},
                       .classes = {classes.begin(), classes.end()}};
   published_.emplace(hash, id);
@@ -134,6 +135,18 @@ void BlockManager::Grow(uint32_t n) {
   for (uint32_t i = n; i > num_blocks(); --i) more.push_back(i - 1);
   free_.insert(free_.begin(), more.begin(), more.end());  // the lowest ids are still given first
   blocks_.resize(n);
+}
+
+void BlockManager::ForgetAfter(uint64_t step) {
+  for (auto it = cached_.begin(); it != cached_.end();) {
+    if (blocks_[*it].entry->step <= step) {
+      ++it;
+      continue;
+    }
+    Unpublish(*it);
+    free_.push_back(*it);
+    it = cached_.erase(it);
+  }
 }
 
 void BlockManager::Shrink(uint32_t n) {

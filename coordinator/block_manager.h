@@ -58,9 +58,9 @@ class BlockManager {
   void Release(BlockId block);
   // Makes an owned block findable after `parent`, and returns the chain to its end. Where an equal block is published
   // already this one stays private. REQUIRES: every row of it has landed without error and none is sent again;
-  // block_size tokens and classes; the block is not published.
+  // block_size tokens and classes; the block is not published. `step`: no later one has written it.
   ChainId Publish(uint64_t salt, ChainId parent, BlockId block, std::span<const TokenId> tokens,
-                  std::span<const RowClass> classes);
+                  std::span<const RowClass> classes, uint64_t step = 0);
 
   // Gives back what nobody owns any more: references beyond `owners` (as many as blocks), and blocks without references
   // that nothing lists. Returns the number of blocks that come back. REQUIRES: no block has fewer references than
@@ -69,6 +69,8 @@ class BlockManager {
 
   // n blocks, of which those that there were keep what they have. REQUIRES: n >= num_blocks().
   void Grow(uint32_t n);
+  // Forgets the content that was published as of a later step. REQUIRES: no block has an owner.
+  void ForgetAfter(uint64_t step);
   // Forgets all content and keeps only the first n blocks. REQUIRES: no block has an owner, 1 <= n <= num_blocks().
   void Shrink(uint32_t n);
 
@@ -82,6 +84,7 @@ class BlockManager {
     ChainId parent = kNoChain;
     ChainId chain = kNoChain;
     uint64_t hash = 0;
+    uint64_t step = 0;
     std::vector<TokenId> tokens;
     std::vector<RowClass> classes;
   };

@@ -54,9 +54,26 @@ bool ChainPool::Release(BlockId id, bool passing) {
   return true;
 }
 
-void ChainPool::Publish(ChainId chain, BlockId id) {
+void ChainPool::Publish(ChainId chain, BlockId id, uint64_t step) {
   assert(units_[id].owners > 0 && units_[id].chain == kNoChain);
+  units_[id].step = step;
   if (chain != kNoChain && by_chain_.emplace(chain, id).second) units_[id].chain = chain;
+}
+
+void ChainPool::ForgetAfter(uint64_t step) {
+  for (std::list<BlockId>* list : {&passing_, &kept_}) {
+    for (auto it = list->begin(); it != list->end();) {
+      Unit& unit = units_[*it];
+      if (unit.step <= step) {
+        ++it;
+        continue;
+      }
+      by_chain_.erase(unit.chain);
+      unit.chain = kNoChain;
+      free_.push_back(*it);
+      it = list->erase(it);
+    }
+  }
 }
 
 void ChainPool::Forget(uint32_t n) {

@@ -47,18 +47,20 @@ class ChainPool {
   // That unit, with one owner more. REQUIRES: Has(chain).
   BlockId Take(ChainId chain);
   // An owned unit has this content, and is found from now on. Nothing is done for kNoChain, and where one with this
-  // content is found already. REQUIRES: the unit is not published.
-  void Publish(ChainId chain, BlockId unit);
+  // content is found already. REQUIRES: the unit is not published. `step`: no later one has written it.
+  void Publish(ChainId chain, BlockId unit, uint64_t step = 0);
   // Gives an owner back. Without owners a published unit is kept, any other is free. `passing`: its content is hardly
   // going to be asked for. Returns whether the unit has no owner now.
   bool Release(BlockId unit, bool passing = false);
   // Both: for what a step wrote and nobody computes in.
-  void Keep(ChainId chain, BlockId unit) {
-    Publish(chain, unit);
+  void Keep(ChainId chain, BlockId unit, uint64_t step = 0) {
+    Publish(chain, unit, step);
     Release(unit);
   }
   // Adds free units until there are n. REQUIRES: n >= units().
   void Grow(uint32_t n);
+  // Forgets the contents that were published as of a later step. REQUIRES: no unit has an owner.
+  void ForgetAfter(uint64_t step);
   // Forgets all contents and owners; from now on there are so many units.
   void Forget(uint32_t units);
   // Gives back what nobody owns of what is said to be owned; `owners` = how many each unit should have. Returns the
@@ -74,6 +76,7 @@ class ChainPool {
     uint32_t owners = 0;
     ChainId chain = kNoChain;  // of its content, if it is published
     uint32_t number = 0;
+    uint64_t step = 0;
     bool passing = false;
     std::list<BlockId>::iterator place;  // valid while it is kept
   };

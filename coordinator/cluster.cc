@@ -68,13 +68,14 @@ class Cluster::Impl {
   void Do(WireEnds& a);
   void Do(CancelWiring& a);
   void Do(DrainEngine& a);
+  void Do(RecallCache& a);
   void Do(ResumeOldRing&) { engine_->Resume(std::nullopt); }
   void Do(ResumeNewRing& a);
   void Do(ShrinkCache& a) { engine_->Shrink(a.num_blocks); }
   void Do(EndRing& a) { engine_->BreakRing(a.epoch, a.why); }
   void Do(GrowCache& a) { engine_->Grow(a.num_blocks); }
   void Do(RefuseRequests& a) { engine_->Lose(a.why); }
-  void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed); }
+  void Do(AwaitRing& a) { engine_->Await(a.why, a.crashed, a.mirrored); }
   void Do(AnswerCaller&) {}  // when all the others are done
   void Do(RecordPlan& a) { board_.Record(std::move(a.record)); }
   void Do(KeepRecord& a) {
@@ -85,6 +86,7 @@ class Cluster::Impl {
   void Do(ProbeLinks& a) { controls_.at(a.member)->Probe(a.peers); }
   void Do(ProbeFromHere& a) { prober_(std::move(a.peers)); }
   void Answer(uint64_t ask, StatusOr<ChangeReport> answer);
+  std::function<void(std::vector<BlockId>)> ToDrained(Epoch epoch);
 
   ClusterOptions options_;
   const bool own_clock_;
@@ -188,12 +190,15 @@ void Cluster::Impl::Do(CancelWiring& a) {
   ends_ = {};
 }
 
-void Cluster::Impl::Do(DrainEngine& a) {
-  engine_->Drain([this, epoch = a.epoch](std::vector<BlockId> live) {
+std::function<void(std::vector<BlockId>)> Cluster::Impl::ToDrained(Epoch epoch) {
+  return [this, epoch](std::vector<BlockId> live) {
     Post(
         [epoch, live = std::move(live)](ClusterState& state, Deadline now) { return state.Drained(epoch, live, now); });
-  });
+  };
 }
+
+void Cluster::Impl::Do(DrainEngine& a) { engine_->Drain(ToDrained(a.epoch)); }
+void Cluster::Impl::Do(RecallCache& a) { engine_->Recall(a.step, ToDrained(a.epoch)); }
 
 void Cluster::Impl::Do(ResumeNewRing& a) {
   // No more links of the plans before are made.
@@ -203,6 +208,7 @@ void Cluster::Impl::Do(ResumeNewRing& a) {
                        .stages = a.stages,
                        .prefill_matches_decode = a.prefill_matches_decode,
                        .salt = a.salt,
+                       .recalls = a.recalls,
                        .own_member = a.own_member,
                        .to_first = std::move(ends_.to_first),
                        .from_last = std::move(ends_.from_last)});

@@ -21,7 +21,13 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
       case ChangeAction::kCommit: Do(TellMember{member, TellMember::kCommit, epoch}); break;
       case ChangeAction::kRelease: Do(TellMember{member, TellMember::kRelease, epoch}); break;
       case ChangeAction::kAbort: Do(TellMember{member, TellMember::kAbort, epoch}); break;
-      case ChangeAction::kDrainEngine: Do(DrainEngine{epoch}); break;
+      case ChangeAction::kDrainEngine:
+        if (change_->recalls) {
+          Do(RecallCache{epoch, RecalledStep()});
+        } else {
+          Do(DrainEngine{epoch});
+        }
+        break;
       case ChangeAction::kResumeOld: Do(ResumeOldRing{}); break;
       case ChangeAction::kResumeNew: Serve(); break;
     }
@@ -29,9 +35,55 @@ void ClusterState::Apply(const PlanChange::Actions& actions, Deadline now) {
   if (change_ != nullptr) MaybeFinish(now);
 }
 
+// Whether the member is as it was when the plan served whose pages are kept.
+bool ClusterState::LivesOn(const std::string& name) const {
+  const auto id = kept_->ids.find(name);
+  const auto m = members_.find(name);
+  return id != kept_->ids.end() && m != members_.end() && m->second.id == id->second;
+}
+
+// Whether the draft can have the lost plan's pages. If not, they are of no more use.
+bool ClusterState::CanRecall(const Draft& draft) {
+  if (plan_ || !kept_) return false;
+  const bool whole = RecallSources(kept_->plan, {0, sizes_.num_layers()}, "", [this](const std::string& name) {
+                       return LivesOn(name);
+                     }).has_value();
+  if (whole && draft.num_blocks == num_blocks()) return true;
+  Log(LogLevel::kWarn, fmt::format("the pages of plan {} are not recalled: {}", kept_->plan.epoch.number,
+                                   whole ? "the KV cache is cut" : "a stage is lost with its mirror"));
+  kept_.reset();
+  return false;
+}
+
+// The step up to which all mirrors that are needed are whole.
+uint64_t ClusterState::RecalledStep() const {
+  uint64_t step = UINT64_MAX;
+  for (const StagePlan& s : kept_->plan.stages) {
+    if (LivesOn(s.worker())) continue;
+    const auto mirrored = change_->mirrored.find(s.mirrored_by);
+    step = std::min(step, mirrored == change_->mirrored.end() ? 0 : mirrored->second);
+  }
+  return step;
+}
+
+void ClusterState::SetMirrors(Plan* plan) const {
+  if (!policy_.mirror_kv) return;
+  std::vector<bool> local;
+  for (const StagePlan& s : plan->stages) local.push_back(members_.at(s.worker()).info.local);
+  const auto holders = MirrorHolders(local);
+  for (size_t i = 0; i < holders.size(); ++i) {
+    if (holders[i]) plan->stages[i].mirrored_by = plan->stages[*holders[i]].worker();
+  }
+}
+
 // The new plan is the one that runs from here on.
 void ClusterState::Serve() {
   plan_ = change_->plan;
+  kept_.reset();
+  if (policy_.mirror_kv) {
+    kept_ = Kept{.plan = *plan_, .ids = {}};
+    for (const StagePlan& s : plan_->stages) kept_->ids[s.worker()] = change_->ids.at(s.worker());
+  }
   ForgetObserved();
   served_ = true;
   broken_ = false;
@@ -71,7 +123,8 @@ void ClusterState::Serve() {
                    .stages = static_cast<uint32_t>(plan_->stages.size()),
                    .prefill_matches_decode = policy_.exact || prefill_matches_decode,
                    .salt = SaltOf(*plan_),
-                   .own_member = any_local});
+                   .own_member = any_local,
+                   .recalls = change_->recalls});
 }
 
 void ClusterState::SetBlocks(uint32_t num_blocks) { sizes_.counts = policy_.sizes.counts.Shrunk(num_blocks); }
@@ -149,6 +202,9 @@ void ClusterState::Failed(const Change& change, Deadline now) {
   Member* culprit = nullptr;
   if (const auto it = change.ids.find(t.culprit()); it != change.ids.end()) culprit = Find(it->second);
   const bool faulted = t.state() == ChangeState::kFaulted;
+  // Only where a member was lost the others have what they had.
+  const bool lost = culprit == nullptr && !t.culprit().empty();
+  if (faulted || (change.recalls && !lost)) kept_.reset();
   if (change.why == Why::kLeaving) leave_retry_at_ = now + retry_pause_;
   if (change.why == Why::kRebalance) rebalance_.Failed(now);
   if (change.why != Why::kAsked || faulted) {
@@ -203,11 +259,13 @@ void ClusterState::Record(const Plan& plan, Duration took, uint64_t pages_moved,
 
 void ClusterState::LosePlan(const Status& why, const std::string& because_of, Duration took, bool crashed) {
   if (!plan_) return;
+  const Epoch lost = plan_->epoch;
   ++counts_.lost;
   Record(*plan_, took, 0, "lost: " + Message(why));
   trouble_ = why;
   trouble_with_ = because_of;
   plan_.reset();
+  if (kept_ && kept_->plan.epoch != lost) kept_.reset();
   ForgetObserved();
   broken_ = false;
   fallback_ = false;

@@ -21,6 +21,7 @@ std::vector<PlanMember> ClusterState::PlanMembers(bool with_stale) const {
                    .memory = m->info.memory,
                    .wish = m->info.wish,
                    .holds = with_stale || !IsStale(*m) ? m->holds : LayerRange{},
+                   .mirrors = kept_ ? MirroredBy(kept_->plan, m->info.name) : LayerRange{},
                    .held = sizes_.counts,
                    .disk = m->info.disk});
   }
@@ -253,6 +254,7 @@ StatusOr<ClusterState::Draft> ClusterState::MakeDraft(const std::vector<Assignme
   for (const StagePlan& s : plan.stages) {
     if (members_.count(s.worker()) == 0) return NotFound("no worker '{}'", s.worker());
   }
+  SetMirrors(&plan);
   ModelSizes sizes = sizes_;
   const bool first = !on_workers_ && !OnlyLocal(plan);
   // After a loss nothing is in the cache, so it may be cut to what the survivors hold.
@@ -300,9 +302,15 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
         fmt::format("the KV cache is cut from {} to {} tokens: what the workers hold beside room for a resize",
                     uint64_t{num_blocks()} * block_size, uint64_t{draft.num_blocks} * block_size));
   }
+  const bool recalls = CanRecall(draft);
+  const auto lives = [this](const std::string& name) { return LivesOn(name); };
   std::map<std::string, Participant> participants;
   if (plan_) {
     for (const StagePlan& s : plan_->stages) participants[s.worker()].in_old = true;
+  } else if (recalls) {
+    for (const StagePlan& s : kept_->plan.stages) {
+      if (lives(s.worker())) participants[s.worker()].in_old = true;
+    }
   }
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StagePlan& s = plan.stages[i];
@@ -311,6 +319,7 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
     Participant& p = participants[s.worker()];
     p.stage = static_cast<int>(i);
     p.copies = plan_ && (s.layers.begin < had.begin || s.layers.end > had.end);
+    if (recalls) p.copies = !RecallSources(kept_->plan, s.layers, s.worker(), lives)->empty();
   }
   std::vector<Participant> list;
   std::map<std::string, uint64_t> ids;
@@ -323,14 +332,16 @@ void ClusterState::Begin(const Draft& draft, Why why, Deadline now, const Wanted
   }
   change_ = std::make_unique<Change>(
       Change{.plan = plan,
-             .transaction = PlanChange(plan.epoch, list, plan_.has_value() && !broken_, policy_.timeouts),
+             .transaction = PlanChange(plan.epoch, list, plan_.has_value() && !broken_, policy_.timeouts, recalls),
              .why = why,
              .ask = wanted == nullptr ? 0 : wanted->ask,
              .drains = wanted == nullptr ? "" : wanted->drains,
              .report = Preview(plan, draft.num_blocks, wanted == nullptr ? AskMode{} : wanted->mode),
              .started = now,
              .num_blocks = draft.num_blocks,
-             .ids = std::move(ids)});
+             .ids = std::move(ids),
+             .recalls = recalls,
+             .mirrored = {}});
   Log(LogLevel::kInfo, fmt::format("plan {}: preparing {}", plan.epoch.number, FormatRanges(plan)));
   Do(WireEnds{plan});
   Apply(change_->transaction.Start(now), now);
@@ -349,9 +360,15 @@ PrepareRequest ClusterState::RequestFor(const std::string& worker) const {
                          .kv_type = policy_.kv_type,
                          .sources = {}};
   if (request.stage >= 0) request.weight_sources = WeightSourcesFor(worker);
-  if (request.stage < 0 || !plan_ || request.fresh) return request;
+  if (change_->recalls) request.recalls = kept_->plan.epoch.number;
+  if (request.stage < 0 || (!plan_ && !change_->recalls) || request.fresh) return request;
   // Where the pages of its new layers are now.
   const LayerRange range = plan.stages[static_cast<size_t>(request.stage)].layers;
+  if (change_->recalls) {
+    request.sources =
+        *RecallSources(kept_->plan, range, worker, [this](const std::string& name) { return LivesOn(name); });
+    return request;
+  }
   for (const StagePlan& s : plan_->stages) {
     const LayerRange common{std::max(range.begin, s.layers.begin), std::min(range.end, s.layers.end)};
     if (common.size() <= 0 || s.worker() == worker) continue;
@@ -375,6 +392,7 @@ std::vector<WeightSource> ClusterState::WeightSourcesFor(const std::string& work
 // There is no command for it: a stage without layers takes the place of what the member holds.
 void ClusterState::StartDrop(Member& m, Deadline now) {
   if (m.drop && !m.drop->failed) return;
+  if (kept_ && !plan_ && kept_->ids.count(m.info.name) > 0) kept_.reset();  // its pages go
   const Epoch epoch = NextEpoch();
   const MemoryCounts& counts = policy_.sizes.counts;
   m.drop = Drop{.epoch = epoch, .until = now + policy_.timeouts.commit};

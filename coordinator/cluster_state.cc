@@ -100,7 +100,7 @@ ClusterState::Actions ClusterState::Settle(Deadline now) {
 void ClusterState::TellRefusal(const Status& why, bool crashed) {
   refusal_told_ = Message(why);
   if (served_) {
-    Do(AwaitRing{why, crashed});
+    Do(AwaitRing{why, crashed, kept_.has_value()});
   } else {
     Do(RefuseRequests{why});
   }
@@ -329,6 +329,8 @@ ClusterState::Actions ClusterState::Said(uint64_t member, StageEvent event, Dead
   if (change_ != nullptr) {
     const auto it = change_->ids.find(event.worker);
     if (it != change_->ids.end() && it->second == member) {
+      if (const auto* ready = std::get_if<StageReady>(&event.what); ready && event.epoch == change_->plan.epoch)
+        change_->mirrored[event.worker] = ready->mirrored;
       Apply(change_->transaction.OnEvent(event, now), now);
       if (change_ != nullptr && event.epoch == change_->plan.epoch && std::holds_alternative<StageProgress>(event.what))
         Do(ShowProgress{change_->transaction.progress()});
@@ -453,6 +455,25 @@ bool SameCluster(const ClusterStatus& a, const ClusterStatus& b) {
          std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), same);
 }
 
+std::optional<MirrorStatus> ClusterState::MirrorOf(const Member& m) const {
+  if (!plan_) return std::nullopt;
+  for (const StagePlan& s : plan_->stages) {
+    if (s.mirrored_by != m.info.name) continue;
+    MirrorStatus mirror{.of = s.worker(), .behind = {}};
+    if (m.load.mirrored_plan != plan_->epoch.number) return mirror;
+    mirror.pages = m.load.mirrored_pages;
+    mirror.bytes = m.load.mirrored_bytes;
+    const auto source = members_.find(s.worker());
+    if (m.load.mirrored_step > 0 && source != members_.end() && source->second.load.plan == plan_->epoch.number) {
+      // Reports come one after the other.
+      const uint64_t taken = std::max(source->second.load.step_taken, m.load.mirrored_step);
+      mirror.behind = taken - m.load.mirrored_step;
+    }
+    return mirror;
+  }
+  return std::nullopt;
+}
+
 ClusterStatus ClusterState::status(Deadline now) const {
   ClusterStatus s = counts_;
   s.plan = plan_;
@@ -472,6 +493,7 @@ ClusterStatus ClusterState::status(Deadline now) const {
                         .stage_seconds = m->stage_seconds,
                         .why = m->why};
     for (const auto& [to, link] : m->links.found) member.links.push_back(link);
+    member.mirror = MirrorOf(*m);
     if (change_ != nullptr) member.loading = change_->transaction.progress(m->info.name);
     const int stage = plan_ ? plan_->StageOf(m->info.name) : -1;
     if (stage >= 0) member.layers = plan_->stages[static_cast<size_t>(stage)].layers;

@@ -14,6 +14,7 @@
 #include "base/stage_control.h"
 #include "coordinator/balance.h"
 #include "coordinator/cluster_types.h"
+#include "coordinator/mirrors.h"
 #include "coordinator/plan_change.h"
 
 namespace gyre {
@@ -49,6 +50,11 @@ struct CancelWiring {
 struct DrainEngine {
   Epoch epoch;
 };
+// Engine::Recall, and report to Drained.
+struct RecallCache {
+  Epoch epoch;
+  uint64_t step = 0;
+};
 struct ResumeOldRing {};
 // Engine::Resume over the links that WireEnds made.
 struct ResumeNewRing {
@@ -57,6 +63,7 @@ struct ResumeNewRing {
   bool prefill_matches_decode = true;
   uint64_t salt = 0;
   bool own_member = false;  // the coordinator's own member has layers
+  bool recalls = false;     // as Ring says
 };
 struct ShrinkCache {
   uint32_t num_blocks = 0;
@@ -77,7 +84,8 @@ struct RefuseRequests {
 // Engine::Await: a plan that served is lost, so requests wait for the next one and are told `why`.
 struct AwaitRing {
   Status why;
-  bool crashed = false;  // a process of the ring died, perhaps of what was in flight
+  bool crashed = false;   // a process of the ring died, perhaps of what was in flight
+  bool mirrored = false;  // the next plan may recall the cache
 };
 struct AnswerCaller {
   uint64_t ask = 0;
@@ -109,7 +117,7 @@ struct ShowProgress {
   StageProgress loaded;
 };
 using ClusterAction =
-    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine,
+    std::variant<PrepareMember, MoveMember, TellMember, ForgetMember, WireEnds, CancelWiring, DrainEngine, RecallCache,
                  ResumeOldRing, ResumeNewRing, ShrinkCache, GrowCache, EndRing, RefuseRequests, AwaitRing, AnswerCaller,
                  RecordPlan, KeepRecord, WriteLog, ShowProgress, ProbeLinks, ProbeFromHere>;
 
@@ -215,7 +223,14 @@ class ClusterState {
     ChangeReport report;  // as far as it is known before
     Deadline started{};
     uint32_t num_blocks = 0;
-    std::map<std::string, uint64_t> ids;  // of participants; a member may leave and join again meanwhile
+    std::map<std::string, uint64_t> ids;       // of participants; a member may leave and join again meanwhile
+    bool recalls = false;                      // the pages of `kept_`
+    std::map<std::string, uint64_t> mirrored;  // up to which step holders of lost stages have these
+  };
+  // A plan whose pages may be recalled: the one that serves, or was lost.
+  struct Kept {
+    Plan plan;
+    std::map<std::string, uint64_t> ids;  // of its members
   };
   // A change that somebody asked for.
   struct Wanted {
@@ -303,6 +318,10 @@ class ClusterState {
   void SetBlocks(uint32_t num_blocks);
   void MaybeGrow();
   void MaybeFinish(Deadline now);
+  bool LivesOn(const std::string& name) const;
+  bool CanRecall(const Draft& draft);
+  uint64_t RecalledStep() const;
+  void SetMirrors(Plan* plan) const;
   void Failed(const Change& change, Deadline now);
   void LosePlan(const Status& why, const std::string& because_of, Duration took = {}, bool crashed = false);
   bool Suspicious(Deadline now) const;
@@ -315,6 +334,7 @@ class ClusterState {
   std::string ReplayNote() const;
   Status Refusal() const;
   std::vector<const Member*> ByOrder() const;
+  std::optional<MirrorStatus> MirrorOf(const Member& m) const;
   Member* Find(uint64_t id);
 
   const ClusterPolicy policy_;
@@ -330,6 +350,7 @@ class ClusterState {
   std::set<std::string> drained_;  // names, of members that have left too
   std::optional<Plan> plan_;       // it runs
   std::unique_ptr<Change> change_;
+  std::optional<Kept> kept_;            // of plan_, or where there is none of the one before
   std::optional<ClusterRecord> adopt_;  // the plan of the coordinator before, until one is made
   Deadline adopt_until_ = kNoDeadline;
   ClusterRecord record_;  // what is to be kept

@@ -101,6 +101,8 @@ struct ClusterPolicy {
   // after `adopt_wait`, a plan is made over those that are there.
   std::optional<ClusterRecord> record;
   Duration adopt_wait = std::chrono::seconds(10);
+  // Each stage's full pages are copied to another member, so that a recovery recalls them (docs/faults.md).
+  bool mirror_kv = false;
   // Plans by measured speeds.
   RebalanceRules rebalance;
   double row_bytes = 0;  // of a row's activations between two stages
@@ -112,21 +114,31 @@ struct ClusterPolicy {
   Duration observe = std::chrono::seconds(10);
 };
 
+// A member's mirror of another's stage (docs/faults.md).
+struct MirrorStatus {
+  std::string of;
+  uint64_t pages = 0, bytes = 0;
+  // The steps that the other stage has computed since those up to which the mirror is whole; nullopt: it is not whole
+  // yet.
+  std::optional<uint64_t> behind;
+};
+
 struct MemberStatus {
   MemberInfo info;
   MemberLoad load;
   MemberRates rates;
   std::optional<LayerRange> layers;
   uint64_t weight_bytes = 0, kv_bytes = 0;
-  bool drained = false;          // it gets no layers before an undrain
-  bool leaving = false;          // its layers go to others, then it leaves
-  bool detached = false;         // its control connection is cut, and may come back
-  std::string left_out;          // why automatic plans do without it; "" if they don't
-  std::vector<LinkSpeed> links;  // from it to others, as it measured them
-  double slowness = 0;           // its steps take so many times what was measured for; 0 = not known
-  double stage_seconds = 0;      // of its part of a step, by that; 0: it has none
-  std::string why;               // why it has the layers that it has; "" where nothing was measured
-  StageProgress loading;         // of the stage that it prepares; all 0 if it prepares none
+  bool drained = false;                // it gets no layers before an undrain
+  bool leaving = false;                // its layers go to others, then it leaves
+  bool detached = false;               // its control connection is cut, and may come back
+  std::string left_out;                // why automatic plans do without it; "" if they don't
+  std::vector<LinkSpeed> links;        // from it to others, as it measured them
+  double slowness = 0;                 // its steps take so many times what was measured for; 0 = not known
+  double stage_seconds = 0;            // of its part of a step, by that; 0: it has none
+  std::string why;                     // why it has the layers that it has; "" where nothing was measured
+  std::optional<MirrorStatus> mirror;  // of the plan that serves; nullopt: it has none
+  StageProgress loading;               // of the stage that it prepares; all 0 if it prepares none
 };
 
 // The way in which a change is asked for.

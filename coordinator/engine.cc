@@ -195,7 +195,10 @@ RingProgress Engine::progress() const { return impl_->progress(); }
 void Engine::BreakRing(Epoch epoch, const Status& why) { impl_->BreakRing(epoch, why); }
 void Engine::Grow(uint32_t num_blocks) { impl_->Grow(num_blocks); }
 void Engine::Resume(std::optional<Ring> ring) { impl_->Resume(std::move(ring)); }
-void Engine::Await(const Status& why, bool crashed) { impl_->Await(why, crashed); }
+void Engine::Await(const Status& why, bool crashed, bool mirrored) { impl_->Await(why, crashed, mirrored); }
+void Engine::Recall(uint64_t step, std::function<void(std::vector<BlockId>)> recalled) {
+  impl_->Recall(step, std::move(recalled));
+}
 void Engine::Lose(const Status& why) { impl_->Lose(why); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 Status Engine::CheckIntegrity() { return impl_->CheckIntegrity(); }

@@ -29,6 +29,8 @@ struct Ring {
   // stages' instruction sets. After another salt new requests find nothing in the prefix cache that the ring before
   // computed; running ones keep their rows.
   uint64_t salt = 0;
+  // After a loss: what Engine::Recall left in the KV cache is there in this ring. Otherwise the cache is forgotten.
+  bool recalls = false;
   // A member of this process has layers: what kills it kills the coordinator. Requests that are suspected of having
   // cost two rings fail before they run here.
   bool own_member = false;
@@ -126,8 +128,11 @@ class Engine {
   // A member of the ring is lost, and with it the ring and the KV cache. Requests wait, new ones too, and get a Waiting
   // event with `why`; after the next Resume with a ring they are computed again and go on. Called again, it only tells
   // another `why`. `crashed`: what was in flight may be the cause; a request that is shown to be it fails
-  // (Scheduler::LoseFlights).
-  void Await(const Status& why, bool crashed);
+  // (Scheduler::LoseFlights). `mirrored`: the cache may be recalled by the next ring (docs/faults.md).
+  void Await(const Status& why, bool crashed, bool mirrored = false);
+  // While requests wait: the cache keeps what no step after this one has written, and `recalled` is called on the
+  // engine's thread with the units that are left, numbered as in Drain.
+  void Recall(uint64_t step, std::function<void(std::vector<BlockId> live)> recalled);
   // There is no ring and none to wait for: every request ends in Failed{why}, and new ones are refused with it until
   // the next Resume.
   void Lose(const Status& why);

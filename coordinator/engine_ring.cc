@@ -84,6 +84,7 @@ void Engine::Impl::OnShrink(uint32_t num_blocks) {
 }
 
 void Engine::Impl::ForgetCache(uint32_t num_blocks) {
+  recallable_ = false;
   for (SeqId id : scheduler_->Shrink(num_blocks)) {
     Sequence& s = *sequences_.at(id);
     Fail(s, ResourceExhausted(
@@ -113,6 +114,8 @@ void Engine::Impl::OnResume(const std::optional<Ring>& ring) {
     // Whether the old ring broke or a drain of it was given up: what it still owes will not be heard any more.
     LoseFlights(broke_);
     broke_ = absl::OkStatus();
+    if (recallable_ && !ring->recalls) ForgetCache(num_blocks_);
+    recallable_ = false;
     const uint32_t fixed = options_.steps_in_flight;
     scheduler_->SetRing(fixed > 0 ? fixed : ring->stages + 1, fixed > 0 ? fixed : ring->stages,
                         ring->prefill_matches_decode, ring->salt);
@@ -182,19 +185,32 @@ void Engine::Impl::CloseSending() {
   if (sending_ != nullptr) sending_->Close();
 }
 
-void Engine::Impl::Await(const Status& why, bool crashed) {
+void Engine::Impl::Await(const Status& why, bool crashed, bool mirrored) {
   Refuse(absl::OkStatus());
   CloseSending();
-  Post([this, why, crashed] { OnAwait(why, crashed); });
+  Post([this, why, crashed, mirrored] { OnAwait(why, crashed, mirrored); });
 }
 
-void Engine::Impl::OnAwait(const Status& why, bool crashed) {
+void Engine::Impl::Recall(uint64_t step, std::function<void(std::vector<BlockId>)> recalled) {
+  Post([this, step, recalled = std::move(recalled)] {
+    if (!recallable_) return recalled({});
+    scheduler_->ForgetAfter(step);
+    recalled(scheduler_->LiveBlocks());
+  });
+}
+
+void Engine::Impl::OnAwait(const Status& why, bool crashed, bool mirrored) {
   if (!awaited_) {
     ++counts_.rings_lost;
     await_started_ = Now();
     DropRing();
     LoseFlights(crashed ? why : absl::OkStatus());
-    ForgetCache(num_blocks_);  // the lost member's part of every block is gone
+    if (mirrored) {
+      scheduler_->PutBack();
+      recallable_ = true;
+    } else {
+      ForgetCache(num_blocks_);  // the lost member's part of every block is gone
+    }
   }
   if (awaited_ == why) return;
   awaited_ = why;
@@ -223,6 +239,7 @@ void Engine::Impl::DropRing() {
 void Engine::Impl::OnLose(const Status& why) {
   DropRing();
   awaited_.reset();
+  recallable_ = false;
   EndAll(Failed{why});
   scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
   scheduler_->Shrink(num_blocks_);

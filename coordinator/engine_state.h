@@ -39,7 +39,8 @@ class Engine::Impl {
   void BreakRing(Epoch epoch, const Status& why);
   RingProgress progress() const;
   void Resume(std::optional<Ring> ring);
-  void Await(const Status& why, bool crashed);
+  void Await(const Status& why, bool crashed, bool mirrored);
+  void Recall(uint64_t step, std::function<void(std::vector<BlockId>)> recalled);
   void Lose(const Status& why);
   EngineStats stats() const;
   Status CheckIntegrity();
@@ -108,7 +109,7 @@ class Engine::Impl {
   void OnShrink(uint32_t num_blocks);
   void ForgetCache(uint32_t num_blocks);
   void OnResume(const std::optional<Ring>& ring);
-  void OnAwait(const Status& why, bool crashed);
+  void OnAwait(const Status& why, bool crashed, bool mirrored);
   void FailSuspects();
   void Blame(Sequence& s, const std::string& why);
   void OnLose(const Status& why);
@@ -163,6 +164,7 @@ class Engine::Impl {
   std::function<void(std::vector<BlockId>)> drained_;
   Deadline drain_started_{};
   std::optional<Status> awaited_;  // why requests wait for a ring
+  bool recallable_ = false;        // meanwhile the cache has what the lost ring had
   Deadline await_started_{};
   std::unique_ptr<Scheduler> scheduler_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;

@@ -18,8 +18,12 @@ const char* ChangeStateName(ChangeState state) {
 }
 
 PlanChange::PlanChange(Epoch epoch, std::vector<Participant> participants, bool engine_runs,
-                       const ChangeTimeouts& timeouts)
-    : epoch_(epoch), participants_(std::move(participants)), engine_runs_(engine_runs), timeouts_(timeouts) {}
+                       const ChangeTimeouts& timeouts, bool recalls)
+    : epoch_(epoch),
+      participants_(std::move(participants)),
+      engine_runs_(engine_runs),
+      recalls_(recalls),
+      timeouts_(timeouts) {}
 
 PlanChange::Actions PlanChange::ToAll(ChangeAction::Kind kind) const {
   Actions actions;
@@ -108,7 +112,7 @@ PlanChange::Actions PlanChange::Fail(const Status& why, const std::string& culpr
 
 PlanChange::Actions PlanChange::MaybeReady(Deadline now) {
   if (!wired_ || link_fault_ || !Missing().empty()) return {};
-  if (!engine_runs_) return Decide(now);
+  if (!engine_runs_ && !recalls_) return Decide(now);
   state_ = ChangeState::kDraining;
   deadline_ = now + timeouts_.drain;
   return {{.kind = ChangeAction::kDrainEngine, .worker = "", .blocks = {}}};
@@ -257,7 +261,7 @@ PlanChange::Actions PlanChange::OnLate(Deadline) {
                                     [this](const std::string& worker) { return Find(worker)->in_new(); });
     return missed ? Fail(late, Suspect()) : Done();
   }
-  drain_expired_ = state_ == ChangeState::kDraining;
+  drain_expired_ = state_ == ChangeState::kDraining && engine_runs_;
   return Abort(late, drain_expired_ ? "" : Suspect(), !drain_expired_);
 }
 

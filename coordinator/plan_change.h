@@ -64,8 +64,10 @@ struct Participant {
 // Not thread-safe.
 class PlanChange {
  public:
-  // `engine_runs`: the old plan serves and must be drained; otherwise there is nothing to drain.
-  PlanChange(Epoch epoch, std::vector<Participant> participants, bool engine_runs, const ChangeTimeouts& timeouts);
+  // `engine_runs`: the old plan serves and must be drained; otherwise there is nothing to drain. `recalls`: the old
+  // plan is lost, but its pages are copied: kDrainEngine asks for the list, and members move as if it had served.
+  PlanChange(Epoch epoch, std::vector<Participant> participants, bool engine_runs, const ChangeTimeouts& timeouts,
+             bool recalls = false);
 
   using Actions = std::vector<ChangeAction>;
   Actions Start(Deadline now);
@@ -124,7 +126,7 @@ class PlanChange {
 
   const Epoch epoch_;
   const std::vector<Participant> participants_;
-  const bool engine_runs_;
+  const bool engine_runs_, recalls_;
   const ChangeTimeouts timeouts_;
   ChangeState state_ = ChangeState::kPreparing;
   Status status_;

@@ -104,6 +104,13 @@ uint64_t RangeBytes(const ModelSizes& sizes, LayerRange range) {
   return sum;
 }
 
+LayerRange MirroredBy(const Plan& plan, const std::string& worker) {
+  for (const StagePlan& s : plan.stages) {
+    if (!worker.empty() && s.mirrored_by == worker) return s.layers;
+  }
+  return {};
+}
+
 namespace {
 
 constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
@@ -330,22 +337,26 @@ struct Need {
   MemoryCounts held;
   uint64_t weights = 0;     // bytes
   std::vector<int> layers;  // of both
-  // At most, with `counts` in the next plan.
+  LayerRange mirrors, mirrors_next;
+  // At most, with `counts` in the next plan. A mirror is dropped when the next one begins.
   uint64_t Memory(const ModelSizes& sizes, const MemoryCounts& counts) const {
     const auto of = [&sizes](LayerRange range, const MemoryCounts& with) {
       uint64_t sum = 0;
       for (int i = range.begin; i < range.end; ++i) sum += sizes.MemoryOf(i, with);
       return sum;
     };
-    if (counts.num_blocks < held.num_blocks) return std::max(of(holds, held), of(next, counts));
+    const uint64_t now = of(mirrors, held.num_blocks > 0 ? held : counts), later = of(mirrors_next, counts);
+    if (counts.num_blocks < held.num_blocks) return std::max(of(holds, held) + now, of(next, counts) + later);
     uint64_t sum = 0;
     for (int layer : layers) sum += sizes.MemoryOf(layer, counts);
-    return sum;
+    return sum + std::max(now, later);
   }
 };
 Need NeedOf(const ModelSizes& sizes, const PlanMember& member, const Plan& next) {
   Need need{.next = {}, .holds = member.holds, .held = member.held, .layers = {}};
   const LayerRange held = member.holds;
+  need.mirrors = member.mirrors;
+  need.mirrors_next = MirroredBy(next, member.name);
   const int stage = next.StageOf(member.name);
   if (stage >= 0) need.next = next.stages[static_cast<size_t>(stage)].layers;
   const int layers = sizes.num_layers();

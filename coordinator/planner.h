@@ -61,12 +61,16 @@ struct PlanMember {
   uint64_t memory = 0;             // 0 = unknown: not checked
   std::optional<LayerRange> wish;  // worker --layers
   LayerRange holds;                // layers that it keeps, weights and pages, until a next plan serves
+  LayerRange mirrors;              // layers whose pages it keeps copies of, until then
   // So many units the memory of `holds` has. Where the next plan has fewer blocks, memory begins anew: what is there
   // stays until the plan serves, and only then the new one fills. Otherwise layers that stay keep theirs. No blocks:
   // as many as the next plan.
   MemoryCounts held = {};
   uint64_t disk = 0;  // for weights that it fetches; 0 = not limited
 };
+
+// The layers of the plan whose pages this member keeps copies of; empty: none.
+LayerRange MirroredBy(const Plan& plan, const std::string& worker);
 
 // A resize text is at most this long, in bytes.
 inline constexpr size_t kMaxResizeText = 64 << 10;
@@ -95,7 +99,8 @@ StatusOr<std::vector<Assignment>> ParseResize(const std::string& text, const Mod
 // `reserve`, beside room for a quarter more layers, without which no resize would fit. 0: not one.
 uint32_t FitBlocks(const ModelSizes& sizes, const std::vector<PlanMember>& members, const Plan& next, bool reserve);
 
-// Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both.
+// Bytes that a member holds while `next` takes the place of what it holds: weights and pages of both, and the larger of
+// their mirrors, as one is dropped when the other begins.
 uint64_t PeakBytes(const ModelSizes& sizes, const PlanMember& member, const Plan& next);
 
 struct Shortage {

@@ -51,9 +51,9 @@ void Scheduler::Rep::PublishLanded(Sequence* s) {
     const size_t begin = size_t{s->published} * options.block_size;
     s->chain = blocks.Publish(s->salt, s->chain, s->blocks[s->published],
                               std::span(s->params.tokens).subspan(begin, options.block_size),
-                              std::span(s->classes).subspan(begin, options.block_size));
+                              std::span(s->classes).subspan(begin, options.block_size), landed_step);
     if (has_window() && s->published >= s->window_first)
-      window.Publish(s->chain, s->window[s->published - s->window_first]);
+      window.Publish(s->chain, s->window[s->published - s->window_first], landed_step);
     ++s->published;
     KeepSnapshot(s);
     ++changes;
@@ -183,6 +183,7 @@ LandedStep Scheduler::Land(StepId step, bool ok, Deadline now, const StepTimes& 
   if (rep_->flights.empty() || rep_->flights.front().step != step) return landed;
   Rep::Flight flight = std::move(rep_->flights.front());
   rep_->flights.pop_front();
+  rep_->landed_step = static_cast<uint64_t>(step);
   // The ring was free for it when the step before had landed.
   if (ok) {
     rep_->budget.Observe(flight.decode_rows, flight.prompt_rows, now - std::max(flight.launched, rep_->last_landed));
@@ -257,12 +258,26 @@ void Scheduler::SetRing(uint32_t max_in_flight, uint32_t decode_groups, bool pre
   rep_->ring_salt = salt;
 }
 
+void Scheduler::Rep::PreemptAll() {
+  while (!running.empty()) {
+    ++counts.preemptions;
+    Leave(running.back(), Stage::kWaiting);
+  }
+}
+
+void Scheduler::PutBack() { rep_->PreemptAll(); }
+
+void Scheduler::ForgetAfter(uint64_t step) {
+  rep_->blocks.ForgetAfter(step);
+  rep_->slots.ForgetAfter(step);
+  rep_->window.ForgetAfter(step);
+  rep_->unfit = nullptr;
+  ++rep_->changes;
+}
+
 std::vector<SeqId> Scheduler::Shrink(uint32_t num_blocks) {
   Rep& r = *rep_;
-  while (!r.running.empty()) {
-    ++r.counts.preemptions;
-    r.Leave(r.running.back(), Rep::Stage::kWaiting);
-  }
+  r.PreemptAll();
   const MemoryCounts counts = r.whole.Shrunk(num_blocks);
   r.blocks.Shrink(counts.num_blocks);
   r.slots.Forget(counts.num_slots);

@@ -60,6 +60,11 @@ class Scheduler {
   // sequence that wants more positions than there are now ends at them. Returns those whose tokens no longer fit: the
   // caller must Remove them. REQUIRES: nothing is in flight; 1 <= num_blocks <= the present number.
   std::vector<SeqId> Shrink(uint32_t num_blocks);
+  // All sequences are preempted; what is cached stays. REQUIRES: nothing is in flight.
+  void PutBack();
+  // Forgets all that is cached and may have been written after this step. What is left was last written in it or
+  // before. REQUIRES: nothing runs.
+  void ForgetAfter(uint64_t step);
   // More blocks. REQUIRES: num_blocks >= the present number.
   void Grow(uint32_t num_blocks);
 

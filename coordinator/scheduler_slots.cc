@@ -51,7 +51,7 @@ SlotTable Scheduler::Rep::SlotsOf(Sequence* s, uint32_t end) {
 // The block that ends at s->published is published: a copy of the state at its end can be found from now on.
 void Scheduler::Rep::KeepSnapshot(Sequence* s) {
   if (s->snapshots.empty() || s->snapshots.front().position != s->published * options.block_size) return;
-  slots.Keep(s->chain, s->snapshots.front().slot);
+  slots.Keep(s->chain, s->snapshots.front().slot, landed_step);
   s->snapshots.pop_front();
 }
 

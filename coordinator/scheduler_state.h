@@ -132,6 +132,7 @@ struct Scheduler::Rep {
     s->blamed_end = std::max(s->blamed_end, item.first_position + item.count);
   }
   void Leave(Sequence* s, Stage stage);
+  void PreemptAll();
   void Settle(Sequence* s);
   void PublishLanded(Sequence* s);
   void ReleaseTable(std::vector<BlockId>* table);
@@ -170,6 +171,7 @@ struct Scheduler::Rep {
   double answer = 128;           // tokens that sequences generate, in the mean of those that ended lately
   Deadline now{};                // of the call that is under way
   Deadline last_landed{};        // of steps
+  uint64_t landed_step = 0;      // the last one that landed
   std::vector<Sequence*> order;  // of PlanDecodes and PlanQueue
   SchedulerStats counts;
 };

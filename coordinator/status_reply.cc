@@ -61,6 +61,12 @@ void FillMember(const gyre::MemberStatus& m, v1::MemberStatus* out) {
   out->set_slowness(m.slowness);
   out->set_stage_ms(m.stage_seconds * 1e3);
   out->set_why(PrintableSentence(m.why));
+  if (!m.mirror) return;
+  out->mutable_mirror()->set_of(m.mirror->of);
+  out->mutable_mirror()->set_pages(m.mirror->pages);
+  out->mutable_mirror()->set_bytes(m.mirror->bytes);
+  out->mutable_mirror()->set_whole(m.mirror->behind.has_value());
+  out->mutable_mirror()->set_behind(m.mirror->behind.value_or(0));
 }
 
 void FillRecord(const gyre::PlanRecord& r, v1::PlanRecord* out) {

@@ -160,10 +160,29 @@ StatusOr<Plan> DecodePlan(const v1::Plan& p, Epoch epoch) {
     assignments.push_back({s.worker(), s.address(), Get(s.layers())});
   }
   plan.stages = MakeStages(assignments);
+  for (int i = 0; i < p.stages_size(); ++i) {
+    const std::string& holder = p.stages(i).mirrored_by();
+    if (!holder.empty()) GYRE_RETURN_IF_ERROR(CheckMemberName(holder));
+    plan.stages[static_cast<size_t>(i)].mirrored_by = holder;
+  }
   if (p.wire() > 0xFF) return InvalidArgument("a plan with activations of type {}", p.wire());
   if (p.wire() != 0) plan.wire = static_cast<WireType>(p.wire());
   GYRE_ASSIGN_OR_RETURN(plan.transport, GetTransport(p.transport()));
   return plan;
+}
+
+StatusOr<LayerSource> GetLayerSource(const v1::LayerSource& s) {
+  GYRE_RETURN_IF_ERROR(CheckRange(s.layers()));
+  GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
+  GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
+  return LayerSource{Get(s.layers()), s.worker(), s.address(), s.mirror()};
+}
+
+void Set(v1::LayerSource* out, const LayerSource& s) {
+  Set(out->mutable_layers(), s.layers);
+  out->set_worker(s.worker);
+  out->set_address(s.address);
+  out->set_mirror(s.mirror);
 }
 
 StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
@@ -185,11 +204,10 @@ StatusOr<PrepareRequest> DecodePrepare(const v1::Prepare& p, Epoch epoch) {
     return InvalidArgument("a plan of {} layer sources, at most {}", p.sources_size(), kMaxStages);
   }
   for (const v1::LayerSource& s : p.sources()) {
-    GYRE_RETURN_IF_ERROR(CheckRange(s.layers()));
-    GYRE_RETURN_IF_ERROR(CheckMemberName(s.worker()));
-    GYRE_RETURN_IF_ERROR(CheckPlanAddress(s.address()));
-    r.sources.push_back({Get(s.layers()), s.worker(), s.address()});
+    GYRE_ASSIGN_OR_RETURN(LayerSource source, GetLayerSource(s));
+    r.sources.push_back(std::move(source));
   }
+  r.recalls = p.recalls();
   if (p.weight_sources_size() > kMaxStages) {
     return InvalidArgument("a plan of {} sources of weights, at most {}", p.weight_sources_size(), kMaxStages);
   }
@@ -225,6 +243,7 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
     Set(stage->mutable_layers(), s.layers);
     stage->set_worker(s.worker());
     stage->set_address(s.members[0].address);
+    stage->set_mirrored_by(s.mirrored_by);
   }
   out->set_wire(static_cast<uint32_t>(plan.wire));
   out->set_transport(static_cast<uint32_t>(plan.transport));
@@ -235,12 +254,8 @@ void EncodePrepare(const PrepareRequest& request, v1::Prepare* p) {
   p->set_window_blocks(request.window_blocks);
   p->set_fresh(request.fresh);
   p->set_kv_type(static_cast<uint32_t>(request.kv_type));
-  for (const LayerSource& s : request.sources) {
-    v1::LayerSource* source = p->add_sources();
-    Set(source->mutable_layers(), s.layers);
-    source->set_worker(s.worker);
-    source->set_address(s.address);
-  }
+  for (const LayerSource& s : request.sources) Set(p->add_sources(), s);
+  p->set_recalls(request.recalls);
   for (const WeightSource& s : request.weight_sources) Set(p->add_weight_sources(), s);
 }
 
@@ -278,7 +293,7 @@ struct EncodeStageEvent {
     out->mutable_progress()->set_fetched(p.fetched);
     out->mutable_progress()->set_to_fetch(p.to_fetch);
   }
-  void operator()(const StageReady&) const { out->mutable_ready(); }
+  void operator()(const StageReady& r) const { out->mutable_ready()->set_mirrored(r.mirrored); }
   void operator()(const StageMoved& m) const {
     out->mutable_moved()->set_pages(m.pages);
     out->mutable_moved()->set_bytes(m.bytes);
@@ -446,7 +461,7 @@ StatusOr<WorkerMessage> Decode(const v1::WorkerEvent& event) {
       out.what = StageProgress{event.progress().done(), event.progress().total(), event.progress().fetched(),
                                event.progress().to_fetch()};
       break;
-    case v1::WorkerEvent::kReady: out.what = StageReady{}; break;
+    case v1::WorkerEvent::kReady: out.what = StageReady{event.ready().mirrored()}; break;
     case v1::WorkerEvent::kMoved:
       out.what = StageMoved{event.moved().pages(), event.moved().bytes(), event.moved().last_pages()};
       break;

@@ -65,6 +65,10 @@ void EncodeLoad(const MemberLoad& load, v1::Heartbeat* out) {
   out->set_in_step(load.in_step);
   out->set_sending(load.sending);
   out->set_unanswered_us(load.unanswered_us);
+  out->set_mirrored_plan(load.mirrored_plan);
+  out->set_mirrored_step(load.mirrored_step);
+  out->set_mirrored_pages(load.mirrored_pages);
+  out->set_mirrored_bytes(load.mirrored_bytes);
   EncodeStepTimes(load.step_times, out);
 }
 
@@ -88,7 +92,11 @@ MemberLoad DecodeLoad(const v1::Heartbeat& h) {
           .bytes_received = h.bytes_received(),
           .in_step = h.in_step(),
           .sending = h.sending(),
-          .unanswered_us = std::min<uint64_t>(h.unanswered_us(), kMaxMicros)};
+          .unanswered_us = std::min<uint64_t>(h.unanswered_us(), kMaxMicros),
+          .mirrored_plan = h.mirrored_plan(),
+          .mirrored_step = h.mirrored_step(),
+          .mirrored_pages = h.mirrored_pages(),
+          .mirrored_bytes = h.mirrored_bytes()};
 }
 
 void EncodeTrace(const StageTrace& t, v1::Traced* out) {

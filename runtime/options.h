@@ -79,6 +79,7 @@ struct ServeOptions {
   bool no_local = false;           // no layers in this process
   std::optional<LayerRange> wish;  // layers that this process gets beside workers; it has all where there are none
   bool bit_equal = false;
+  bool mirror_kv = false;          // full pages are copied to another worker, so that little is replayed after a loss
   std::string transport = "auto";  // the cluster's wish for links to workers
   std::string rebalance = "ask";   // what becomes of better plans: auto, ask, off
   // Measures this machine for its own layers, with the file that weights are read from. Empty: it is not measured.

@@ -142,6 +142,7 @@ Status Runtime::Start(const RuntimeOptions& o, const KvChoice& cache, KvType kv)
     GYRE_ASSIGN_OR_RETURN(c.transport, ParseTransport(o.serve->transport));
     GYRE_ASSIGN_OR_RETURN(c.rebalance.mode, ParseRebalance(o.serve->rebalance));
   }
+  c.mirror_kv = o.serve != nullptr && o.serve->mirror_kv;
   c.row_bytes = BytesPerValue(c.wire) * model_->spec().dim;
   c.progress = o.on_load;
   // Without its cluster's thread a process could neither change its plan nor notice a loss. So it ends, and a

@@ -6,7 +6,7 @@ if(GYRE_TESTS)
           coordinator_sampler_paths_test
           coordinator_text_stream_test coordinator_scheduler_test coordinator_scheduler_isolation_test
           coordinator_scheduler_load_test coordinator_scheduler_policy_test coordinator_step_budget_test coordinator_steps_in_flight_test
-          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test
+          coordinator_cluster_asks_test coordinator_cluster_local_test coordinator_chain_pool_test coordinator_mirrors_test
           coordinator_cluster_adopt_test coordinator_leadership_test coordinator_request_book_test
     DEPS gyre_coordinator)
   gyre_tests(coordinator_rebalance_tests "unit;pure;asan"

@@ -18,7 +18,7 @@ using testing::SimMember;
 
 class ClusterSoak {
  public:
-  explicit ClusterSoak(uint64_t seed) : random_(seed), policy_(Policy()), world_(policy_) {
+  explicit ClusterSoak(uint64_t seed) : random_(seed), policy_(Policy(seed)), world_(policy_) {
     with_local_ = Between(random_, 0, 2) > 0;
     if (with_local_) world_.JoinLocal(RandomWish());
     world_.may_forget = true;
@@ -116,9 +116,10 @@ class ClusterSoak {
   uint64_t predicted() const { return predicted_; }
 
  private:
-  ClusterPolicy Policy() {
+  ClusterPolicy Policy(uint64_t seed) {
     ClusterPolicy policy = ClusterWorld::Policy(Between(random_, 2, 8), Between(random_, 1, 3));
     policy.min_workers = std::min(policy.min_workers, policy.sizes.num_layers());
+    policy.mirror_kv = seed % 2 == 0;
     return policy;
   }
   std::optional<LayerRange> RandomWish() {

@@ -181,6 +181,62 @@ TEST(SchedulerSoak, WindowsGiveTheirBlocksBack) {
   EXPECT_GE(failed, 20u);
 }
 
+WorldOptions MirroredOptions(uint64_t seed) {
+  WorldOptions options = RandomOptions(seed);
+  std::mt19937_64 random(seed + 3000);
+  const auto pick = [&random](uint32_t low, uint32_t high) {
+    return std::uniform_int_distribution<uint32_t>(low, high)(random);
+  };
+  SchedulerOptions& o = options.scheduler;
+  o.prefix_cache = true;
+  o.num_blocks = std::max(o.num_blocks, 6u);
+  if (seed % 3 == 1) {
+    o.window = pick(1, 12);
+    o.least_window_blocks = std::min(o.num_blocks, (o.window + o.block_size - 1) / o.block_size + 1);
+    o.window_blocks = o.chunked_prefill ? pick(o.least_window_blocks, o.num_blocks) : o.num_blocks;
+  }
+  if (seed % 3 == 2) {
+    o.num_slots = pick(2, 2 * o.max_sequences + 2);
+    o.snapshot_every = pick(1, 12);
+  }
+  options.ring_percent = 6;
+  options.mirror_percent = static_cast<int>(pick(5, 60));
+  return options;
+}
+
+// Members are lost, and what their mirrors have is used again: never a page that is older than its text.
+TEST(SchedulerSoak, WhatIsRecalledIsWhatWasLost) {
+  uint64_t recalls = 0, recalled = 0, cached = 0, lost = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SchedulerWorld world(MirroredOptions(seed));
+    for (int i = 0; i < 800; ++i) world.RandomEvent();
+    world.RunDry();
+    ASSERT_EQ(world.problem(), "") << "seed " << seed;
+    recalls += world.recalls();
+    recalled += world.recalled();
+    lost += world.members_lost();
+    cached += world.stats().cached_positions;
+  }
+  EXPECT_GE(recalls, 1000u);
+  EXPECT_GE(lost, recalls + 200);
+  EXPECT_GE(recalled, 3000u);
+  EXPECT_GE(cached, 20000u);
+  RecordProperty("recalled", std::to_string(recalled));
+}
+
+// Without the comparison of steps stale pages are used, and seen.
+TEST(SchedulerSoak, FindsThatTheMirrorIsTrustedTooFar) {
+  int found = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    WorldOptions options = MirroredOptions(seed);
+    options.trusts_mirror = true;
+    SchedulerWorld world(options);
+    for (int i = 0; i < 800; ++i) world.RandomEvent();
+    found += world.problem().empty() ? 0 : 1;
+  }
+  EXPECT_GE(found, 10);
+}
+
 // The checker itself: a bug planted between scheduler and stages must be found.
 std::string ProblemWith(std::function<void(StepPlan*)> corrupt, uint32_t num_slots = 0, uint32_t window_blocks = 0) {
   WorldOptions options = RandomOptions(3);

@@ -206,6 +206,8 @@ TEST(ControlCodecTest, AbsurdCommandsAreRefused) {
                 for (int i = 0; i < 5000; ++i) p->mutable_plan()->add_stages();
               }),
               HasSubstr("5003 stages"));
+  EXPECT_THAT(prepare([](auto* p) { p->mutable_plan()->mutable_stages(1)->set_mirrored_by("a b"); }),
+              HasSubstr("letters"));
   EXPECT_THAT(prepare([](auto* p) { p->set_stage(-2); }), HasSubstr("stage -2"));
   EXPECT_THAT(prepare([](auto* p) { p->set_block_size(-1); }), HasSubstr("-1 positions"));
   EXPECT_THAT(prepare([](auto* p) { p->set_kv_type(9); }), HasSubstr("KV type 9 is unknown"));

@@ -28,7 +28,7 @@ enum FeatureBits : uint32_t {
   kFeatureUdp = 1,  // a UdpOffer stands behind the rest
 };
 
-inline constexpr uint16_t kLinkProtocol = 3;
+inline constexpr uint16_t kLinkProtocol = 4;
 inline constexpr size_t kMaxHello = 1024;
 
 // An acceptor sends these bytes, and the dialer's proof covers them, so that nobody can use a recorded hello: they are

@@ -8,6 +8,9 @@ void EncodePullPages(const PullPages& r, Encoder* out) {
   out->Put(r.since);
   out->Put(r.max_bytes);
   out->PutVector(std::span<const BlockId>(r.check));
+  out->Put(static_cast<uint8_t>(r.kind));
+  out->Put(r.mirror);
+  out->Put(r.pool);
 }
 
 StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
@@ -18,7 +21,12 @@ StatusOr<PullPages> DecodePullPages(std::span<const std::byte> payload) {
   r.since = in.Get<uint64_t>();
   r.max_bytes = in.Get<uint32_t>();
   in.GetVector(&r.check);
+  const auto kind = in.Get<uint8_t>();
+  r.mirror = in.Get<uint64_t>();
+  r.pool = in.Get<uint64_t>();
   if (!in.Done()) return DataLoss("a request for pages of {} bytes has a wrong length", payload.size());
+  if (kind > static_cast<uint8_t>(PullKind::kMirrored)) return DataLoss("a request for pages of kind {}", kind);
+  r.kind = static_cast<PullKind>(kind);
   return r;
 }
 
@@ -30,6 +38,8 @@ void EncodePagesHead(const Pages& p, Encoder* out) {
   out->PutVector(std::span<const BlockId>(p.ids));
   out->PutVector(std::span<const uint64_t>(p.written));
   out->PutVector(std::span<const uint64_t>(p.checked));
+  out->Put(p.ring_step);
+  out->Put(p.pool);
 }
 
 StatusOr<Pages> DecodePages(std::span<const std::byte> payload) {
@@ -42,6 +52,8 @@ StatusOr<Pages> DecodePages(std::span<const std::byte> payload) {
   in.GetVector(&p.ids);
   in.GetVector(&p.written);
   in.GetVector(&p.checked);
+  p.ring_step = in.Get<uint64_t>();
+  p.pool = in.Get<uint64_t>();
   if (!in.ok()) return DataLoss("an answer with pages of {} bytes is cut", payload.size());
   p.data = in.Rest();
   if (p.written.size() != p.ids.size() || p.data.size() != uint64_t{p.page_bytes} * p.ids.size()) {

@@ -16,13 +16,23 @@ inline constexpr uint64_t kMaxPullRequest = uint64_t{64} << 20;
 // The value of Pages::next when the answer continues in the next frame, without another request.
 inline constexpr BlockId kMoreFollows = kNoBlock - 1;
 
-// Asks for the pages of one layer, from page number `from` on, that were written after step `since`.
+// Which pages of a layer are asked for, and by which stamps.
+enum class PullKind : uint8_t {
+  kWritten,   // of the running stage, by when they were last written
+  kFull,      // likewise, by when they became full: for a mirror (docs/faults.md)
+  kMirrored,  // of the mirror that the source holds of another member's layer
+};
+
+// Asks for the pages of one layer, from page number `from` on, that were stamped after step `since`.
 struct PullPages {
   uint32_t layer = 0;
   BlockId from = 0;
   uint64_t since = 0;
   uint32_t max_bytes = 0;
   std::vector<BlockId> check;  // pages whose stamps are asked for, copied or not
+  PullKind kind = PullKind::kWritten;
+  uint64_t mirror = 0;  // kMirrored: the number of the plan that it is of
+  uint64_t pool = 0;    // kFull: `since` is a stamp of this pool (Pages::pool), and else counts as 0
   bool operator==(const PullPages&) const = default;
 };
 
@@ -34,6 +44,8 @@ struct Pages {
   std::vector<BlockId> ids;
   std::vector<uint64_t> written;    // of ids
   std::vector<uint64_t> checked;    // of PullPages::check
+  uint64_t ring_step = 0;           // kFull: the last step of the plan that came at the source
+  uint64_t pool = 0;                // kFull: the number of the layer's pool, which no other pool has
   std::span<const std::byte> data;  // [ids][page_bytes], into the payload
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <random>
 
 #include "model/mapped_file.h"
 
@@ -10,6 +11,16 @@ namespace gyre {
 namespace {
 
 std::atomic<size_t> live_pools{0};
+
+uint64_t NextPoolNumber() {
+  static std::atomic<uint64_t> next = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return next++;
+}
+
+size_t SlotBytes(size_t floats) { return (floats * sizeof(float) + 63) / 64 * 64; }
 
 // The widths of a layer's keys and values; 0 heads where it has none.
 KvView WidthsOf(const LayerSpec& spec) {
@@ -38,6 +49,15 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::For(const LayerSpec& spec, int dim
   return Make(spec, size.PagesOf(spec), size.block_size, size.type, device);
 }
 
+size_t PagePool::PageBytesOf(const LayerSpec& spec, int dim, const CacheSize& size) {
+  if (const size_t floats = ModelSpec::StateOf(spec, dim).floats(); floats > 0) return kHeaderBytes + SlotBytes(floats);
+  if (ModelSpec::KvElems(spec) == 0) return 0;
+  KvView v = WidthsOf(spec);
+  v.type = size.type;
+  v.block_size = size.block_size;
+  return v.PageBytes() + v.ValuePageBytes();
+}
+
 StatusOr<std::unique_ptr<PagePool>> PagePool::Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                    KvType type, Device& device) {
   GYRE_RETURN_IF_ERROR(CheckKvType(type, spec));
@@ -57,8 +77,7 @@ StatusOr<std::unique_ptr<PagePool>> PagePool::MakeSlots(size_t floats, uint32_t 
   if (num_slots == 0) return InvalidArgument("a model with recurrent state needs slots for it, got none");
   std::unique_ptr<PagePool> pool(new PagePool);
   pool->floats_ = floats;
-  const size_t bytes = (floats * sizeof(float) + 63) / 64 * 64;
-  GYRE_RETURN_IF_ERROR(Annotate(pool->Allocate(num_slots, bytes, 0, device), "slots of recurrent state"));
+  GYRE_RETURN_IF_ERROR(Annotate(pool->Allocate(num_slots, SlotBytes(floats), 0, device), "slots of recurrent state"));
   pool->view_.k = pool->memory_.data();
   pool->headers_.resize(num_slots);
   return pool;
@@ -79,6 +98,8 @@ Status PagePool::Allocate(uint32_t pages, size_t page_k, size_t page_v, Device& 
   page_k_ = page_k;
   page_v_ = page_v;
   written_.resize(pages);
+  full_.resize(pages);
+  number_ = NextPoolNumber();
   return absl::OkStatus();
 }
 

@@ -44,6 +44,8 @@ class PagePool {
   // Null where the layer keeps nothing. kInvalidArgument: a type that can't hold its heads; kResourceExhausted with the
   // numbers.
   static StatusOr<std::unique_ptr<PagePool>> For(const LayerSpec& spec, int dim, const CacheSize& size, Device& device);
+  // Bytes of such a pool's pages as they travel; 0 where the layer keeps nothing.
+  static size_t PageBytesOf(const LayerSpec& spec, int dim, const CacheSize& size);
   // Pages of keys and values. REQUIRES: ModelSpec::KvElems(spec) > 0.
   static StatusOr<std::unique_ptr<PagePool>> Make(const LayerSpec& spec, uint32_t num_blocks, int block_size,
                                                   KvType type, Device& device);
@@ -75,6 +77,11 @@ class PagePool {
   // When a page was last written, by the worker's count of steps; 0 = never. The thread that writes the page stamps it.
   void Stamp(BlockId page, uint64_t step) { written_[page] = step; }
   uint64_t written(BlockId page) const { return written_[page]; }
+  // When the last position of a page was last written, or a snapshot was made; 0 = never. Likewise.
+  void StampFull(BlockId page, uint64_t step) { full_[page] = step; }
+  uint64_t full(BlockId page) const { return full_[page]; }
+  // A number that no other pool has, in this process or another.
+  uint64_t number() const { return number_; }
   // The number of pools that exist in this process.
   static size_t Live();
 
@@ -92,7 +99,8 @@ class PagePool {
   size_t floats_ = 0;               // of a slot
   uint32_t num_blocks_ = 0;
   DeviceMemory memory_;
-  std::vector<uint64_t> written_;
+  std::vector<uint64_t> written_, full_;
+  uint64_t number_ = 0;
   std::vector<SlotHeader> headers_;
 };
 

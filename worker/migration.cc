@@ -7,14 +7,19 @@
 #include "worker/settle.h"
 
 namespace gyre {
+
 StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data,
                             Backend& queue) {
   const PagePool& pool = *layer.pages;
   const size_t page = pool.page_bytes();
+  const bool full = request.kind == PullKind::kFull;
+  const auto stamp = [&](BlockId b) { return full ? pool.full(b) : pool.written(b); };
+  const uint64_t since = full && request.pool != pool.number() ? 0 : request.since;
   Pages out;
   out.layer = request.layer;
   out.step = step;
   out.page_bytes = static_cast<uint32_t>(page);
+  out.pool = pool.number();
   if (request.check.size() > pool.num_blocks()) {
     return InvalidArgument("stamps of {} pages of layer {} are asked for, there are {}", request.check.size(),
                            request.layer, pool.num_blocks());
@@ -22,18 +27,18 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
   for (BlockId b : request.check) {
     if (b >= pool.num_blocks())
       return InvalidArgument("page {} of layer {}, there are {}", b, request.layer, pool.num_blocks());
-    out.checked.push_back(pool.written(b));
+    out.checked.push_back(stamp(b));
   }
   const size_t before = data->size();
   size_t end = before;
   for (BlockId b = request.from; b < pool.num_blocks(); ++b) {
-    if (pool.written(b) <= request.since) continue;
+    if (stamp(b) <= since) continue;
     if (!out.ids.empty() && end + page > std::min(request.max_bytes, kPageFrameBytes)) {
       out.next = b;
       break;
     }
     out.ids.push_back(b);
-    out.written.push_back(pool.written(b));
+    out.written.push_back(stamp(b));
     end += page;
   }
   data->resize(end);
@@ -42,8 +47,8 @@ StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64
 }
 
 PagePuller::PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue,
-                       std::vector<std::shared_ptr<Layer>> layers, const MemoryCounts& counts)
-    : link_(std::move(link)), source_(std::move(source)), queue_(queue), counts_(counts) {
+                       std::vector<std::shared_ptr<Layer>> layers, const MemoryCounts& counts, uint64_t mirror)
+    : link_(std::move(link)), source_(std::move(source)), queue_(queue), counts_(counts), mirror_(mirror) {
   for (auto& layer : layers) {
     Copied& c = layers_[static_cast<uint32_t>(layer->index)];
     c.written.resize(layer->pages->num_blocks());
@@ -84,12 +89,11 @@ Status PagePuller::Ask(Epoch epoch, Copied& c, BlockId from, Duration silence) {
                     .from = from,
                     .since = c.since,
                     .max_bytes = kPullBytes,
-                    .check = {}};
+                    .check = {},
+                    .kind = mirror_ != 0 ? PullKind::kMirrored : PullKind::kWritten,
+                    .mirror = mirror_};
   if (!c.started) request.check = c.live;
-  Encoder out;
-  EncodePullPages(request, &out);
-  const ByteSpan parts[] = {out.bytes()};
-  return link_->Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence));
+  return AskForPages(*link_, epoch, request, silence);
 }
 
 Status PagePuller::Take(const Pages& p, uint64_t* count) {
@@ -111,6 +115,7 @@ Status PagePuller::Take(const Pages& p, uint64_t* count) {
     if (b >= pool.num_blocks()) continue;  // of a larger cache, which is forgotten when the plan commits
     pool.Write(b, p.data.data() + i * p.page_bytes, queue_);
     pool.Stamp(b, 1);
+    pool.StampFull(b, 1);  // it may not be full yet: then it comes to a mirror again
     c.written[b] = p.written[i];
   }
   queue_.Finish();
@@ -126,6 +131,10 @@ Status PagePuller::Verify(const Copied& c) const {
     return DataLoss("layer {}: {} stamps came for {} pages", c.layer->index, c.expected.size(), blocks.size());
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
+    if (mirror_ != 0 && c.expected[i] == 0) {
+      return Internal("layer {}: page {} is to be recalled, the mirror of plan {} lacks it", c.layer->index, blocks[i],
+                      mirror_);
+    }
     if (c.written[blocks[i]] == c.expected[i]) continue;
     return Internal("layer {}: page {} was written in step {} and copied as of {}", c.layer->index, blocks[i],
                     c.expected[i], c.written[blocks[i]]);
@@ -133,12 +142,18 @@ Status PagePuller::Verify(const Copied& c) const {
   return absl::OkStatus();
 }
 
-// The next frame of pages, which point into `frame`.
-StatusOr<Pages> PagePuller::Next(Duration silence, uint64_t came, const std::function<bool()>& cancelled,
-                                 Frame* frame) {
+Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence) {
+  Encoder out;
+  EncodePullPages(request, &out);
+  const ByteSpan parts[] = {out.bytes()};
+  return link.Send({.kind = FrameKind::kPullPages, .epoch = epoch}, parts, After(silence));
+}
+
+StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const std::function<bool()>& cancelled,
+                             Frame* frame) {
   for (const Deadline limit = After(silence);;) {
     if (cancelled()) return absl::CancelledError("the plan was given up");
-    StatusOr<Frame> got = link_->Recv(std::min(limit, After(std::chrono::milliseconds(100))));
+    StatusOr<Frame> got = link.Recv(std::min(limit, After(std::chrono::milliseconds(100))));
     if (got.ok()) {
       *frame = *std::move(got);
       break;
@@ -185,7 +200,7 @@ StatusOr<uint64_t> PagePuller::TryRound(Epoch epoch, const std::vector<BlockId>*
     }
     if (outstanding == 0) break;
     Frame frame;
-    GYRE_ASSIGN_OR_RETURN(const Pages pages, Next(silence, count, cancelled, &frame));
+    GYRE_ASSIGN_OR_RETURN(const Pages pages, ReceivePages(*link_, silence, count, cancelled, &frame));
     GYRE_RETURN_IF_ERROR(Take(pages, &count));
     if (pages.next == kMoreFollows) continue;
     --outstanding;

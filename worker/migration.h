@@ -33,18 +33,26 @@ inline constexpr size_t kPullsAtOnce = 4;
 StatusOr<Pages> ExportPages(const Layer& layer, const PullPages& request, uint64_t step, std::vector<std::byte>* data,
                             Backend& queue);
 
+// The receiver's side, one request and one frame of its answer. `came`: pages so far, for the message. The pages point
+// into `frame`. kCancelled, kDeadlineExceeded (nothing came for `silence`), kUnavailable (also what the source says),
+// kDataLoss.
+Status AskForPages(Link& link, Epoch epoch, const PullPages& request, Duration silence);
+StatusOr<Pages> ReceivePages(Link& link, Duration silence, uint64_t came, const std::function<bool()>& cancelled,
+                             Frame* frame);
+
 // The receiver's side of one source. Not thread-safe; the pools are not running yet.
 class PagePuller {
  public:
   // `source`: the worker's name, for messages. `queue`: brings the pages to the device; outlives it. Lists of blocks
-  // are numbered as MemoryCounts says.
+  // are numbered as MemoryCounts says. `mirror`: not 0: the pages come from the source's mirror of this plan.
   PagePuller(std::unique_ptr<Link> link, std::string source, Backend& queue, std::vector<std::shared_ptr<Layer>> layers,
-             const MemoryCounts& counts);
+             const MemoryCounts& counts, uint64_t mirror = 0);
 
   // One round: all pages that were written since the round before. `blocks`: the last round; the pages that must have
   // their last value now. `silence`: how long nothing may come; there is no limit to the round as a whole. Returns the
   // number of pages that came. kDataLoss, kUnavailable, kDeadlineExceeded, kCancelled (when `cancelled` says so, which
-  // is asked ten times a second and after each frame), kInternal (a page differs after the last round).
+  // is asked ten times a second and after each frame), kInternal (a page differs after the last round, or the mirror
+  // lacks it).
   StatusOr<uint64_t> Round(Epoch epoch, const std::vector<BlockId>* blocks, Duration silence,
                            const std::function<bool()>& cancelled);
   uint64_t pages() const { return pages_; }
@@ -65,7 +73,6 @@ class PagePuller {
                               const std::function<bool()>& cancelled);
   Status Ask(Epoch epoch, Copied& c, BlockId from, Duration silence);
   Status FindLive(const std::vector<BlockId>* blocks);
-  StatusOr<Pages> Next(Duration silence, uint64_t came, const std::function<bool()>& cancelled, Frame* frame);
   Status Take(const Pages& pages, uint64_t* count);
   Status Verify(const Copied& c) const;
 
@@ -73,6 +80,7 @@ class PagePuller {
   const std::string source_;
   Backend& queue_;
   const MemoryCounts counts_;
+  const uint64_t mirror_;
   std::map<uint32_t, Copied> layers_;
   uint64_t pages_ = 0, bytes_ = 0;
 };

@@ -36,8 +36,10 @@ struct PageServerCalls {
   std::function<void(std::function<void()> job)> post;
   // Fills `answers`; on the stage's thread. An error is the answer to the request.
   std::function<Status(PageExport&)> read;
-  // Whether the plan that is being prepared gives the layer to this member. Any thread.
-  std::function<Status(const std::string& peer, Epoch epoch, int layer)> check;
+  // The same from the mirror; on the link's thread.
+  std::function<Status(PageExport&)> read_mirror;
+  // Whether the member may have these pages by the plan. Any thread.
+  std::function<Status(const std::string& peer, Epoch epoch, const PullPages& request)> check;
   // The edge of a thread: runs it, and lets no exception out.
   std::function<void(const std::function<void()>&)> guard;
 };

@@ -127,7 +127,10 @@ void Stage::StampPages(const StepBatch& batch, uint64_t step) {
       const uint32_t skipped = layer->spec.kv_group == kWindowGroup ? table[0] : 0;
       const BlockId* pages = table.data() + (layer->spec.kv_group == kWindowGroup ? 1 : 0);
       const uint32_t end = (s.first_position + s.row_count + block - 1) / block;
-      for (uint32_t b = s.first_position / block; b < end; ++b) layer->pages->Stamp(pages[b - skipped], step);
+      for (uint32_t b = s.first_position / block; b < end; ++b) {
+        layer->pages->Stamp(pages[b - skipped], step);
+        if ((b + 1) * block <= s.first_position + s.row_count) layer->pages->StampFull(pages[b - skipped], step);
+      }
     }
   }
 }

@@ -39,6 +39,11 @@ void StageLoader::Prepare(const PrepareRequest& request) {
     MutexLock lock(&mutex_);
     before = std::exchange(asked_, request.plan.epoch);
     asked_stages_ = request.plan.stages;
+    const auto own = static_cast<size_t>(request.stage);
+    const bool has_stage = request.stage >= 0 && own < request.plan.stages.size();
+    mirrored_by_.emplace_back(request.plan.epoch, has_stage ? request.plan.stages[own].mirrored_by : "");
+    // The running plan and this one count; those between them were given up.
+    if (mirrored_by_.size() > 16) mirrored_by_.erase(mirrored_by_.begin() + 1);
     reset = resets_;
   }
   // The loader may wait for neighbors of the plan that this one replaces.
@@ -183,6 +188,8 @@ void StageLoader::OnPrepare(const PrepareRequest& request) {
   prepared->stage_index = request.stage;
   prepared->wire = request.plan.wire;
   prepared->fresh = request.fresh;
+  StageReady ready;
+  if (request.recalls != 0) ready.mirrored = mirror_->Freeze(request.recalls);
   const Status status = request.stage >= 0 ? TryPrepare(request, prepared.get()) : absl::OkStatus();
   // After the answer, as the end of a fetch may wait for a source that does not answer.
   const std::unique_ptr<WeightLoading> loading = std::move(loading_);
@@ -196,7 +203,7 @@ void StageLoader::OnPrepare(const PrepareRequest& request) {
     if (AbortedLocked(epoch)) return;
     prepared_ = std::move(prepared);
   }
-  worker_.say(epoch, StageReady{});
+  worker_.say(epoch, ready);
 }
 
 Status StageLoader::TryPrepare(const PrepareRequest& request, PreparedStage* prepared) {
@@ -208,6 +215,7 @@ Status StageLoader::TryPrepare(const PrepareRequest& request, PreparedStage* pre
   GYRE_RETURN_IF_ERROR(loaded);
   return CatchExhausted([&]() -> Status {
     GYRE_RETURN_IF_ERROR(Wire(request, prepared));
+    PrepareMirror(request);
     return StartCopying(request, *prepared);
   });
 }
@@ -416,6 +424,7 @@ Status StageLoader::Wire(const PrepareRequest& request, PreparedStage* prepared)
 
 void StageLoader::DropPrepared() {
   copying_ = {};
+  mirror_->Forget();
   std::shared_ptr<PreparedStage> dropped;
   MutexLock lock(&mutex_);
   dropped = std::move(prepared_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "base/stage_control.h"
 #include "weights/weight_stock.h"
 #include "worker/migration.h"
+#include "worker/mirror.h"
 #include "worker/prepared_stage.h"
 #include "worker/worker.h"
 
@@ -22,8 +24,9 @@ namespace gyre {
 
 class StageLoader {
  public:
-  // options: outlives the loader.
-  StageLoader(const WorkerOptions& options, WorkerCalls worker) : options_(options), worker_(std::move(worker)) {}
+  // options, mirror: outlive the loader.
+  StageLoader(const WorkerOptions& options, WorkerCalls worker, Mirror* mirror)
+      : options_(options), worker_(std::move(worker)), mirror_(mirror) {}
   void Start();
   void Close();
   void Join() { thread_.join(); }
@@ -42,8 +45,8 @@ class StageLoader {
   // Destroys a stage on the loader's thread.
   void Dispose(std::shared_ptr<PreparedStage> stage);
   LayerRange running_layers();
-  // Whether the plan that is being prepared gives the layer to this member.
-  Status CheckPull(const std::string& peer, Epoch epoch, int layer);
+  // Whether the plan that is being prepared gives the layer to this member, or lets it mirror this stage.
+  Status CheckPull(const std::string& peer, Epoch epoch, const PullPages& request);
   // For tests: pages are not copied any more.
   void SkipCopying() { skip_copying_ = true; }
 
@@ -84,6 +87,7 @@ class StageLoader {
   Status StartCopying(const PrepareRequest& request, const PreparedStage& prepared);
   StatusOr<uint64_t> CopyRound(const std::vector<BlockId>* blocks);
   void OnMove(Epoch epoch, const std::vector<BlockId>& blocks);
+  void PrepareMirror(const PrepareRequest& request);
 
   bool Aborted(Epoch epoch);
   // The plan was aborted, or another Prepare came in its place.
@@ -94,6 +98,7 @@ class StageLoader {
 
   const WorkerOptions& options_;
   const WorkerCalls worker_;
+  Mirror* const mirror_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> skip_copying_{false};
   Inbox<std::function<void()>> jobs_;
@@ -104,6 +109,8 @@ class StageLoader {
   std::optional<Epoch> asked_ GYRE_GUARDED_BY(mutex_);           // the plan of the last Prepare
   std::vector<StagePlan> asked_stages_ GYRE_GUARDED_BY(mutex_);  // its stages
   std::optional<Epoch> aborted_ GYRE_GUARDED_BY(mutex_);         // the last one: its loading may still be under way
+  // Who mirrors this stage, in the last plans that were prepared, the newest last.
+  std::deque<std::pair<Epoch, std::string>> mirrored_by_ GYRE_GUARDED_BY(mutex_);
   // The running stage's parts, for a Prepare that shares layers with it.
   std::shared_ptr<const StageParts> running_parts_ GYRE_GUARDED_BY(mutex_);
   std::shared_ptr<const StageParts> kept_weights_ GYRE_GUARDED_BY(mutex_);  // after Reset

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/log.h"
 #include "worker/catch_exhausted.h"
 #include "worker/stage_loader.h"
 
@@ -24,7 +25,9 @@ Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedSt
                       .from = options_.name,
                       .to = source.worker,
                       .transport = request.plan.transport};
-    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(source.address, hello, kNoDeadline);
+    // A mirror that this member holds itself is read over a link within the process.
+    const std::string& address = source.worker == options_.name ? options_.port->address() : source.address;
+    StatusOr<std::unique_ptr<Link>> link = options_.port->Dial(address, hello, kNoDeadline);
     if (!link.ok()) return Annotate(link.status(), fmt::format("the bulk link to {}", source.worker));
     std::vector<std::shared_ptr<Layer>> layers;
     for (int i = source.layers.begin; i < source.layers.end; ++i) {
@@ -33,8 +36,8 @@ Status StageLoader::StartCopying(const PrepareRequest& request, const PreparedSt
     }
     const MemoryCounts counts{
         .num_blocks = request.num_blocks, .num_slots = request.num_slots, .window_blocks = request.window_blocks};
-    copying_.pullers.push_back(
-        std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue, std::move(layers), counts));
+    copying_.pullers.push_back(std::make_unique<PagePuller>(*std::move(link), source.worker, *copying_.queue,
+                                                            std::move(layers), counts, source.mirror));
   }
   // The stage is ready when little is left to copy, or when pages are written as fast as they are copied.
   for (int round = 0; round < 8 && !copying_.pullers.empty(); ++round) {
@@ -81,8 +84,54 @@ void StageLoader::OnMove(Epoch epoch, const std::vector<BlockId>& blocks) {
   worker_.say(epoch, moved);
 }
 
-Status StageLoader::CheckPull(const std::string& peer, Epoch epoch, int layer) {
+// The link to the member that this one is to mirror. Without it the plan serves as well, only unmirrored.
+void StageLoader::PrepareMirror(const PrepareRequest& request) {
+  const StagePlan* source = nullptr;
+  for (const StagePlan& s : request.plan.stages) {
+    if (s.mirrored_by == options_.name) source = &s;
+  }
+  if (source == nullptr) return;
+  const ModelSpec& spec = options_.model->spec();
+  const CacheSize size{.num_blocks = request.num_blocks,
+                       .block_size = request.block_size,
+                       .type = request.kv_type,
+                       .num_slots = request.num_slots,
+                       .window_blocks = request.window_blocks};
+  MirrorOrder order{.epoch = request.plan.epoch, .source = source->worker(), .layers = {}};
+  for (int i = source->layers.begin; i < source->layers.end; ++i) {
+    const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    const size_t bytes = PagePool::PageBytesOf(layer, spec.dim, size);
+    if (bytes == 0) continue;
+    order.layers[static_cast<uint32_t>(i)] = {
+        .pages = layer.kv_group == kSlotGroup ? size.num_slots : size.PagesOf(layer),
+        .page_bytes = static_cast<uint32_t>(bytes)};
+  }
+  if (order.layers.empty()) return;
+  const Hello hello{.role = LinkRole::kBulk,
+                    .epoch = request.plan.epoch,
+                    .model_hash = request.plan.model_hash,
+                    .key = request.plan.key,
+                    .from = options_.name,
+                    .to = source->worker(),
+                    .transport = request.plan.transport};
+  StatusOr<std::unique_ptr<Link>> link =
+      options_.port->Dial(source->members[0].address, hello, After(std::chrono::seconds(10)));
+  if (!link.ok()) {
+    return Log(LogLevel::kWarn, "{}: {} is not mirrored in plan {}: {}", options_.name, source->worker(),
+               request.plan.epoch.number, Message(link.status()));
+  }
+  mirror_->Await(std::move(order), *std::move(link));
+}
+
+Status StageLoader::CheckPull(const std::string& peer, Epoch epoch, const PullPages& request) {
+  const auto layer = static_cast<int>(request.layer);
   MutexLock lock(&mutex_);
+  if (request.kind == PullKind::kFull) {
+    for (const auto& [plan, holder] : mirrored_by_) {
+      if (plan == epoch && holder == peer) return absl::OkStatus();
+    }
+    return FailedPrecondition("plan {} does not let {} mirror this stage", epoch.number, peer);
+  }
   if (asked_ == epoch && aborted_ != epoch) {
     for (const StagePlan& stage : asked_stages_) {
       if (stage.worker() == peer && layer >= stage.layers.begin && layer < stage.layers.end) return absl::OkStatus();

@@ -418,6 +418,11 @@ Status StageRunner::ReadPages(PageExport& e) {
   const StageParts& parts = running_->stage->parts();
   const Layer& layer = *parts.layers[static_cast<size_t>(index - parts.range.begin)];
   if (layer.pages == nullptr) return FailedPrecondition("layer {} has no pages", index);
+  // A mirror is of one plan: what another plan's steps write is none of it.
+  if (e.request.kind == PullKind::kFull && running_->epoch != e.epoch) {
+    return FailedPrecondition("{} runs plan {}, its pages are to be mirrored in plan {}", options_.name,
+                              running_->epoch.number, e.epoch.number);
+  }
   const uint64_t most = std::min(e.request.max_bytes, kPullBytes);
   uint64_t bytes = 0;
   for (PullPages request = e.request;;) {
@@ -425,6 +430,7 @@ Status StageRunner::ReadPages(PageExport& e) {
     const SettleOnError settle(*running_->queue);
     GYRE_ASSIGN_OR_RETURN(answer.pages, ExportPages(layer, request, step_count_, &answer.data, *running_->queue));
     running_->queue->Finish();
+    answer.pages.ring_step = step_taken_;
     bytes += answer.data.size();
     const BlockId next = answer.pages.next;
     const bool more = next != kNoBlock && bytes < most && Clock::now() < slice_end_;

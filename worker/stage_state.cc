@@ -106,6 +106,7 @@ void Stage::EndStates(const StepBatch& batch, uint64_t step) {
       header.snapshot = table.copy_number;
       pool.SetHeader(table.copy, header);
       pool.Stamp(table.copy, step);
+      pool.StampFull(table.copy, step);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/mutex.h"
+#include "worker/mirror.h"
 #include "worker/page_server.h"
 #include "worker/prepared_stage.h"
 #include "worker/stage_loader.h"
@@ -16,23 +17,27 @@
 
 namespace gyre {
 
-// The parts of a worker: a runner computes the running stage, a loader prepares the next one, and a page server gives
-// the running stage's pages to other members. Each has threads of its own.
+// The parts of a worker: a runner computes the running stage, a loader prepares the next one, a page server gives the
+// running stage's pages to other members, and a mirror keeps copies of another member's. Each has threads of its own.
 class Worker::Impl : public StageControl {
  public:
   explicit Impl(WorkerOptions options)
       : options_(std::move(options)),
-        loader_(options_, Calls()),
+        mirror_(options_, Calls()),
+        loader_(options_, Calls(), &mirror_),
         runner_(options_, Calls(),
                 {.take_prepared = [this](Epoch epoch, uint64_t reset) { return loader_.Take(epoch, reset); },
                  .dispose = [this](std::shared_ptr<PreparedStage> stage) { loader_.Dispose(std::move(stage)); }}),
-        page_server_(options_, {.post = [this](std::function<void()> job) { runner_.Post(std::move(job)); },
-                                .read = [this](PageExport& e) { return runner_.ReadPages(e); },
-                                .check = [this](const std::string& peer, Epoch epoch,
-                                                int layer) { return loader_.CheckPull(peer, epoch, layer); },
-                                .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
+        page_server_(options_,
+                     {.post = [this](std::function<void()> job) { runner_.Post(std::move(job)); },
+                      .read = [this](PageExport& e) { return runner_.ReadPages(e); },
+                      .read_mirror = [this](PageExport& e) { return mirror_.Export(e); },
+                      .check = [this](const std::string& peer, Epoch epoch,
+                                      const PullPages& request) { return loader_.CheckPull(peer, epoch, request); },
+                      .guard = [this](const std::function<void()>& fn) { Guarded("bulk", fn); }}) {
     runner_.Start();
     loader_.Start();
+    mirror_.Start();
   }
 
   void Stop() {
@@ -40,9 +45,11 @@ class Worker::Impl : public StageControl {
     runner_.Close();
     page_server_.Close();
     loader_.Close();
+    mirror_.Close();
     runner_.Join();
     loader_.Join();
     page_server_.Join();
+    mirror_.Join();
   }
 
   const std::string& name() const override { return options_.name; }
@@ -50,18 +57,28 @@ class Worker::Impl : public StageControl {
     MutexLock lock(&mutex_);
     sink_ = std::move(sink);
   }
-  void Prepare(const PrepareRequest& request) override { loader_.Prepare(request); }
+  void Prepare(const PrepareRequest& request) override {
+    // The stage's thread must be free to give its pages, and not wait for a stage that is gone.
+    if (request.recalls != 0) runner_.CloseOut();
+    loader_.Prepare(request);
+  }
   void Move(Epoch epoch, const std::vector<BlockId>& blocks) override { loader_.Move(epoch, blocks); }
   void Commit(Epoch epoch) override { runner_.Commit(epoch, loader_.ResetToken()); }
   void Release(Epoch epoch) override {
     options_.port->Cancel(epoch);
     runner_.Release(epoch);
+    mirror_.Serve(epoch);
   }
   void Abort(Epoch epoch) override { loader_.Abort(epoch); }
   void Trace(Deadline asked) override { runner_.Trace(asked); }
   void Reset() {
     runner_.Reset();  // first, so that no stage that the loader gives out afterwards begins to run
     loader_.Reset();
+    mirror_.Drop();
+  }
+  void AwaitTakeover() {
+    loader_.AwaitTakeover();
+    mirror_.Drop();
   }
   WorkerStats Stats() const {
     WorkerStats stats = runner_.stats();
@@ -72,6 +89,7 @@ class Worker::Impl : public StageControl {
   const WorkerOptions& options() const { return options_; }
   StageRunner& runner() { return runner_; }
   StageLoader& loader() { return loader_; }
+  const Mirror& mirror() const { return mirror_; }
   PageServer& page_server() { return page_server_; }
 
  private:
@@ -87,6 +105,7 @@ class Worker::Impl : public StageControl {
   std::atomic<bool> stopped_{false};
   Mutex mutex_;
   EventSink sink_ GYRE_GUARDED_BY(mutex_);
+  Mirror mirror_;
   StageLoader loader_;
   StageRunner runner_;
   PageServer page_server_;
@@ -123,7 +142,7 @@ Worker::Worker(WorkerOptions options) : impl_(std::make_unique<Impl>(std::move(o
 Worker::~Worker() { impl_->Stop(); }
 StageControl& Worker::control() { return *impl_; }
 void Worker::ServeBulk(std::unique_ptr<Link> link) { impl_->page_server().Serve(std::move(link)); }
-void Worker::AwaitTakeover() { impl_->loader().AwaitTakeover(); }
+void Worker::AwaitTakeover() { impl_->AwaitTakeover(); }
 LayerRange Worker::running_layers() const { return impl_->loader().running_layers(); }
 void Worker::Reset() { impl_->Reset(); }
 int Worker::threads() const { return impl_->options().threads; }
@@ -153,6 +172,11 @@ MemberLoad Worker::TakeLoad() {
       .layer_estimate_us = micros(layer.estimate)};
   load.unanswered_us = micros(impl_->runner().Unanswered());
   impl_->runner().FillPlanLoad(&load);
+  const MirrorState mirror = impl_->mirror().state();
+  load.mirrored_plan = mirror.plan;
+  load.mirrored_step = mirror.step;
+  load.mirrored_pages = mirror.pages;
+  load.mirrored_bytes = mirror.bytes;
   return load;
 }
 size_t Worker::weight_bytes() const { return impl_->runner().weight_bytes(); }

@@ -83,6 +83,13 @@ json::value ProposalJson(const std::optional<Proposal>& p) {
                       {"why", PrintableSentence(p->why)}};
 }
 
+json::value MirrorJson(const std::optional<MirrorStatus>& m) {
+  if (!m) return nullptr;
+  json::value behind = nullptr;
+  if (m->behind) behind = *m->behind;
+  return json::object{{"of", m->of}, {"pages", m->pages}, {"bytes", m->bytes}, {"behind", std::move(behind)}};
+}
+
 bool LeftOut(const MemberStatus& m) { return !m.layers && !m.drained && !m.left_out.empty(); }
 
 json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) {
@@ -107,6 +114,7 @@ json::object MemberJson(const MemberStatus& m, const std::optional<Plan>& plan) 
           {"steps", m.load.steps},
           {"step_ms", m.rates.step_ms},
           {"sent", SentJson(m, plan)},
+          {"mirror", MirrorJson(m.mirror)},
           {"measured", MeasuredJson(m)}};
 }
 

@@ -192,6 +192,8 @@ void AddWorkers(const std::vector<Worker>& workers, Families* f) {
        [](M m) { return Number(m.info.memory); });
   each(MetricType::Gauge, "gyre_worker_resident_bytes", "Bytes of a worker's process in physical memory.",
        [](M m) { return Number(m.load.resident_bytes); });
+  each(MetricType::Gauge, "gyre_worker_mirror_bytes", "Bytes of the mirror that a worker keeps of another's KV cache.",
+       [](M m) { return Number(m.load.mirrored_bytes); });
 }
 
 void AddLinks(const ClusterStatus& c, const EngineStats& e, const std::vector<Worker>& workers, Families* f) {

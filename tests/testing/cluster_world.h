@@ -28,9 +28,13 @@ struct SimMember {
   std::map<Epoch, PrepareRequest> prepared;        // at most one
   std::optional<Epoch> loaded;                     // it waits for its links
   LayerRange runs, retired;
-  uint32_t blocks = 0, next_blocks = 0;    // that its pools may be filled to, and those of what is prepared
-  uint64_t stream = 1;                     // of its control connection
-  bool dismissed = false;                  // its process ends
+  StageReady ready;                      // to the last Prepare
+  std::optional<PrepareRequest> ran;     // by which it got what it runs
+  uint32_t blocks = 0, next_blocks = 0;  // that its pools may be filled to, and those of what is prepared
+  uint64_t stream = 1;                   // of its control connection
+  bool dismissed = false;                // its process ends
+  // Its mirror: of which plan, and up to which step it is whole.
+  uint64_t mirror_of = 0, mirrored = 100;
   std::map<std::string, LinkSpeed> links;  // what it says of its links; others are fast
   bool probes = true;                      // it measures them when it is asked
 };
@@ -199,6 +203,7 @@ class ClusterWorld {
   uint64_t salt = 0;                // of the last ring
   bool own_member = false;          // likewise
   bool crashed = false;             // of the last loss
+  bool mirrored = false;            // likewise: the engine keeps its cache
   uint32_t num_blocks = 0;          // of the last Prepare that gave layers
   std::vector<std::string> probes;  // members that were asked to measure links; "": this process
   int commands_to_strangers = 0;
@@ -258,7 +263,19 @@ class ClusterWorld {
     m->prepared.clear();
     m->loaded.reset();
     m->prepared[epoch] = a.request;
-    if (a.request.stage < 0) return Say(m, epoch, StageReady{});
+    // A plan that is recalled is the last one that served, and its pages are at members that ran it or mirrored it.
+    const uint64_t recalls = a.request.recalls;
+    if (recalls != 0 && (!last_ring_ || recalls != last_ring_->number)) Wrong("another plan is recalled");
+    m->ready = {.mirrored = recalls != 0 && m->mirror_of == recalls ? m->mirrored : 0};
+    for (const LayerSource& s : a.request.sources) {
+      if (!has(s.worker)) Wrong("pages are to come from a member that has left");
+      if (has(s.worker) && s.mirror != 0 && members_.at(s.worker)->mirror_of != s.mirror)
+        Wrong("pages are to come from a mirror that there is not");
+      if (has(s.worker) && s.mirror == 0 &&
+          (s.layers.begin < members_.at(s.worker)->runs.begin || s.layers.end > members_.at(s.worker)->runs.end))
+        Wrong("pages are to come from a member that does not run their layers");
+    }
+    if (a.request.stage < 0) return Say(m, epoch, m->ready);
     num_blocks = state_.status(now_).num_blocks;
     const LayerRange gets = a.request.plan.stages[static_cast<size_t>(a.request.stage)].layers;
     std::set<int> union_of;
@@ -308,7 +325,7 @@ class ClusterWorld {
       });
     }
     for (const auto& m : stages) {
-      if (m != stages[0] || first.ok()) Say(m, plan.epoch, StageReady{});
+      if (m != stages[0] || first.ok()) Say(m, plan.epoch, m->ready);
     }
   }
   void Play(MoveMember& a) {
@@ -327,12 +344,20 @@ class ClusterWorld {
         if (it == m->prepared.end()) return Say(m, a.epoch, StageFault{FailedPrecondition("not prepared")});
         const PrepareRequest& r = it->second;
         m->retired = m->runs;
+        m->ran = r;
         m->runs = r.stage < 0 ? LayerRange{} : r.plan.stages[static_cast<size_t>(r.stage)].layers;
         m->blocks = m->next_blocks;
         m->prepared.clear();
         return Say(m, a.epoch, StageCommitted{});
       }
-      case TellMember::kRelease: m->retired = {}; return;
+      case TellMember::kRelease:
+        m->retired = {};
+        m->mirror_of = 0;
+        if (!m->ran || m->ran->plan.epoch != a.epoch) return;
+        for (const StagePlan& s : m->ran->plan.stages) {
+          if (s.mirrored_by == m->info.name) m->mirror_of = a.epoch.number;
+        }
+        return;
       case TellMember::kDismiss: m->dismissed = true; return;
       case TellMember::kAbort: m->prepared.erase(a.epoch); return Say(m, a.epoch, StageAborted{});
     }
@@ -373,6 +398,13 @@ class ClusterWorld {
     drain_started_ = now_;
     drained_ = false;
   }
+  void Play(RecallCache& a) {
+    if (ring_) Wrong("a cache is recalled while there is a ring");
+    if (!mirrored) Wrong("a cache is recalled that was forgotten");
+    engine_calls.push_back(fmt::format("recall {}", a.step));
+    recalled_ = a.epoch;
+    After(std::chrono::milliseconds(5), [this, epoch = a.epoch] { Do(state_.Drained(epoch, {1, 2}, now_)); });
+  }
   void Play(ResumeOldRing&) {
     if (!ring_ || ring_broken_) Wrong("the engine goes on over a ring that is broken");
     if (!drained_ && now_ - drain_started_ >= policy_.timeouts.drain)
@@ -384,7 +416,10 @@ class ClusterWorld {
   void Play(ResumeNewRing& a) {
     if (wiring_ != a.epoch || !wired_) Wrong("a ring that is not wired");
     if (ring_ && !ring_broken_ && !draining_) Wrong("the engine's ring is changed while it uses it");
-    engine_calls.push_back(fmt::format("new {}", a.epoch.number));
+    if (a.recalls && recalled_ != a.epoch) Wrong("the engine goes on with a cache that was not recalled");
+    engine_calls.push_back(fmt::format("new {}{}", a.epoch.number, a.recalls ? " with the cache" : ""));
+    mirrored = false;
+    last_ring_ = a.epoch;
     wiring_.reset();
     served_ = true;
     ring_ = a.epoch;
@@ -410,7 +445,7 @@ class ClusterWorld {
   }
   void Play(AwaitRing& a) {
     if (!served_) Wrong("requests wait before a plan has served");
-    if (ring_) crashed = a.crashed;
+    if (ring_) crashed = a.crashed, mirrored = a.mirrored;
     engine_calls.push_back("await");
     losses.push_back(a.why);
     ring_.reset();
@@ -472,6 +507,7 @@ class ClusterWorld {
   std::optional<Epoch> wiring_;  // of the change that is under way
   bool wired_ = false;
   std::optional<Epoch> ring_;
+  std::optional<Epoch> last_ring_, recalled_;
   bool served_ = false;
   bool ring_broken_ = false, draining_ = false, drained_ = false;
   Deadline drain_started_{};

@@ -25,7 +25,9 @@ struct WorldOptions {
   double repeat_rate = 0;                       // of answers that get lost
   int hold_percent = 0;                         // of events: a sequence is held, or goes on
   int ring_percent = 0;                         // of events: another ring comes, after a broken one or not
+  int mirror_percent = 0;                       // of events: a mirror copies some units; lost members are recalled
   double shift_rate = 0;                        // of full contexts: the sequence goes on with a part of its tokens
+  bool trusts_mirror = false;                   // plants a bug: what is cached is not compared with the mirror
   std::function<void(StepPlan*)> corrupt = {};  // plants a bug between the scheduler and the stages
 };
 
@@ -38,6 +40,8 @@ class SchedulerWorld {
     cells_.resize(size_t{o_.num_blocks} * o_.block_size);
     windowed_.resize(size_t{o_.window_blocks} * o_.block_size);
     slots_.resize(o_.num_slots);
+    for (const uint32_t units : {o_.num_blocks, o_.num_slots, o_.window_blocks})
+      groups_.push_back({.full = std::vector<uint64_t>(units), .copies = {}});
   }
 
   // The first violation; empty: none.
@@ -47,8 +51,11 @@ class SchedulerWorld {
 
   void RandomEvent() {
     if (!problem_.empty()) return;
-    const int what = Between(0, 99 + options_.hold_percent + options_.ring_percent);
-    if (what >= 100 + options_.hold_percent) {
+    const int most = 99 + options_.hold_percent + options_.ring_percent + options_.mirror_percent;
+    const int what = Between(0, most);
+    if (what > most - options_.mirror_percent) {
+      CopyToMirror();
+    } else if (what >= 100 + options_.hold_percent) {
       ChangeRing();
     } else if (what >= 100) {
       if (!live_.empty()) Hold(PickLive());
@@ -256,7 +263,10 @@ class SchedulerWorld {
     for (SeqId id : failed) Remove(id);
     TakePreemptions();
     lost_ += failed.size();
-    if (member_lost) {
+    if (member_lost && options_.mirror_percent > 0 && Chance(0.8)) {
+      Recall();
+    } else if (member_lost) {
+      ForgetMirror();
       if (!scheduler_.Shrink(o_.num_blocks).empty()) Fail("a sequence does not fit the cache that it had");
       if (!scheduler_.LiveBlocks().empty()) Fail("blocks are in use or cached after their pages were lost");
       TakePreemptions();
@@ -264,9 +274,68 @@ class SchedulerWorld {
       for (Slot& slot : slots_) slot = {};
       ++members_lost_;
     }
+    // A ring of another plan: its mirror has what the one before had, and is not whole before a round is over.
+    whole_ = 0;
+    round_.reset();
     ring_salt_ = static_cast<uint64_t>(Between(0, 2));
     scheduler_.SetRing(o_.max_in_flight, o_.decode_groups, o_.prefill_matches_decode, ring_salt_);
   }
+
+  // A part of a round: each group of units is asked for what became full since the round before, and steps may be
+  // executed between any two of them.
+  void CopyToMirror() {
+    if (!round_) round_ = Round{};
+    Group& group = groups_[round_->group];
+    if (round_->from == 0) {
+      group.next_since = computed_;
+      round_->step = std::min(round_->step, computed_);
+    }
+    for (int n = Between(1, 4); round_->from < group.full.size() && n > 0; ++round_->from) {
+      if (group.full[round_->from] <= group.since) continue;
+      group.copies[round_->from] = ReadUnit(round_->group, round_->from);
+      --n;
+    }
+    if (round_->from < group.full.size()) return;
+    group.since = group.next_since;
+    round_->from = 0;
+    if (++round_->group < groups_.size()) return;
+    whole_ = std::max(whole_, round_->step);
+    round_.reset();
+  }
+  // All pages are gone, and those that the scheduler still counts on come from the mirror.
+  void Recall() {
+    scheduler_.PutBack();
+    scheduler_.ForgetAfter(options_.trusts_mirror ? UINT64_MAX : whole_);
+    TakePreemptions();
+    for (uint64_t& cell : cells_) cell = random_();
+    for (uint64_t& cell : windowed_) cell = random_();
+    for (Slot& slot : slots_) slot = {};
+    for (Group& group : groups_) std::fill(group.full.begin(), group.full.end(), 0);
+    for (BlockId unit : scheduler_.LiveBlocks()) {
+      size_t g = 0;
+      for (; unit >= groups_[g].full.size(); ++g) unit -= static_cast<BlockId>(groups_[g].full.size());
+      const auto copy = groups_[g].copies.find(unit);
+      if (copy == groups_[g].copies.end()) {
+        if (!options_.trusts_mirror) Fail("unit {} of group {} is recalled, the mirror lacks it", unit, g);
+        continue;
+      }
+      WriteUnit(g, unit, copy->second);
+      groups_[g].full[unit] = 1;
+      ++recalled_;
+    }
+    for (Group& group : groups_) group.copies.clear(), group.since = 0;
+    ++recalls_;
+    ++members_lost_;
+  }
+  void ForgetMirror() {
+    for (Group& group : groups_) {
+      std::fill(group.full.begin(), group.full.end(), 0);
+      group.copies.clear();
+      group.since = 0;
+    }
+  }
+  uint64_t recalls() const { return recalls_; }    // lost members
+  uint64_t recalled() const { return recalled_; }  // units, in all of them
   uint64_t holds() const { return holds_; }
   uint64_t refused() const { return refused_; }  // steps, for rows that do not go on where a slot is
   uint64_t lost() const { return lost_; }        // sequences that failed with three rings
@@ -322,6 +391,45 @@ class SchedulerWorld {
     std::vector<Rows> items;
     bool fails = false;
   };
+  // A KV group's units on a stage, and their copies in the mirror of another.
+  struct Unit {
+    std::vector<uint64_t> cells;
+    Slot slot;
+  };
+  struct Group {
+    std::vector<uint64_t> full;  // the step in which each became full
+    uint64_t since = 0, next_since = 0;
+    std::map<BlockId, Unit> copies;
+  };
+  struct Round {
+    size_t group = 0;
+    BlockId from = 0;
+    uint64_t step = UINT64_MAX;
+  };
+  Unit ReadUnit(size_t group, BlockId unit) {
+    if (group == kSlotGroup) return {.cells = {}, .slot = slots_[unit]};
+    const std::vector<uint64_t>& cells = group == kPageGroup ? cells_ : windowed_;
+    const auto begin = cells.begin() + static_cast<std::ptrdiff_t>(size_t{unit} * o_.block_size);
+    return {.cells = {begin, begin + o_.block_size}, .slot = {}};
+  }
+  void WriteUnit(size_t group, BlockId unit, const Unit& from) {
+    if (group == kSlotGroup) {
+      slots_[unit] = from.slot;
+      return;
+    }
+    std::vector<uint64_t>& cells = group == kPageGroup ? cells_ : windowed_;
+    std::copy(from.cells.begin(), from.cells.end(),
+              cells.begin() + static_cast<std::ptrdiff_t>(size_t{unit} * o_.block_size));
+  }
+  // As a stage stamps what its rows fill.
+  void StampFull(const StepItem& item) {
+    const uint32_t end = item.first_position + item.count;
+    for (uint32_t b = item.first_position / o_.block_size; (b + 1) * o_.block_size <= end; ++b) {
+      groups_[kPageGroup].full[item.blocks[b]] = computed_;
+      if (o_.window_blocks > 0) groups_[kWindowGroup].full[item.window.blocks[b - item.window.first]] = computed_;
+    }
+    if (o_.num_slots > 0 && item.slots.copy != kNoBlock) groups_[kSlotGroup].full[item.slots.copy] = computed_;
+  }
 
   template <typename T>
   static uint64_t Num(T id) {
@@ -404,9 +512,10 @@ class SchedulerWorld {
       const auto it = live_.find(item.seq);
       if (it == live_.end()) return Fail("step {} has unknown sequence {}", Num(plan.step), Num(item.seq));
       const Live& s = it->second;
-      const bool decode = s.started && s.tokens.size() > s.prompt && item.first_position + 1 == s.tokens.size();
-      decodes += decode ? 1 : 0;
-      prompts += decode ? 0 : item.count;
+      const bool last = s.tokens.size() > s.prompt && item.first_position + 1 == s.tokens.size();
+      decodes += last && s.started ? 1 : 0;
+      // One that came in with all but its last row is neither: decode rows were dealt before.
+      prompts += last ? 0 : item.count;
       if (o_.chunked_prefill && item.count > o_.chunk) Fail("sequence {} has a chunk of {}", Num(item.seq), item.count);
     }
     if (rows > o_.max_rows && (o_.chunked_prefill || rows - largest >= o_.max_rows)) Fail("a step of {} rows", rows);
@@ -515,6 +624,7 @@ class SchedulerWorld {
   // sequence meanwhile.
   void ExecuteNext() {
     Flight& flight = flights_[executed_++];
+    computed_ = Num(flight.step);
     for (Rows& rows : flight.items) {
       if (o_.num_slots == 0 || GoesOn(rows.item)) continue;
       const auto it = live_.find(rows.item.seq);
@@ -534,6 +644,7 @@ class SchedulerWorld {
     for (Rows& rows : flight.items) {
       if (o_.num_slots > 0 && !GoesOn(rows.item)) return;
       WriteRows(&rows);
+      StampFull(rows.item);
       if (o_.num_slots > 0) Apply(&rows);
       if (!flight.fails || Chance(0.3)) continue;
       for (uint32_t i = 0; i < rows.item.count; ++i) {
@@ -639,6 +750,11 @@ class SchedulerWorld {
   uint64_t events_ = 0, holds_ = 0, shifts_ = 0, lost_ = 0, failed_ = 0, members_lost_ = 0, refused_ = 0;
   uint64_t ring_salt_ = 0;
   uint64_t most_windowed_ = 0;
+  std::vector<Group> groups_;   // by KV group
+  std::optional<Round> round_;  // of the mirror, under way
+  uint64_t computed_ = 0;       // the last step that the stage saw
+  uint64_t whole_ = 0;          // up to this step the mirror is whole
+  uint64_t recalls_ = 0, recalled_ = 0;
   std::string problem_;
 };
 

@@ -1,0 +1,25 @@
+// Who mirrors whom, and where the pages of a lost plan are (docs/faults.md). Pure.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/plan.h"
+#include "base/stage_control.h"
+
+namespace gyre {
+
+// For each stage of a ring the index of the stage whose member mirrors it: the next one round the ring. The
+// coordinator's own member (`local`) is not mirrored, and mirrors one only where it is the only other. nullopt: nobody.
+std::vector<std::optional<size_t>> MirrorHolders(const std::vector<bool>& local);
+
+// Where the pages of layers are when the plan is lost: at their owners that live, else at the living holders of their
+// mirrors. Sources come in the order of the layers, those of `reader` itself only where it reads its own mirror.
+// nullopt: of a layer in `wanted` nobody that lives has pages.
+std::optional<std::vector<LayerSource>> RecallSources(const Plan& lost, LayerRange wanted, const std::string& reader,
+                                                      const std::function<bool(const std::string&)>& lives);
+
+}  // namespace gyre

@@ -1,0 +1,214 @@
+// Mirrors: who holds whose, where a lost plan's pages are, and what the cluster does with them, as lists of events.
+#include "coordinator/mirrors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/cluster_state.h"
+#include "tests/testing/serving_cluster.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ClusterWorld;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+using Holders = std::vector<std::optional<size_t>>;
+
+TEST(MirrorHoldersTest, TheNextMemberRoundTheRing) {
+  EXPECT_EQ(MirrorHolders({false, false, false}), (Holders{1, 2, 0}));
+  EXPECT_EQ(MirrorHolders({false, false}), (Holders{1, 0}));
+  EXPECT_EQ(MirrorHolders({false}), (Holders{std::nullopt})) << "nobody else is there";
+}
+
+TEST(MirrorHoldersTest, TheCoordinatorsOwnMemberOnlyWhereThereIsNoOther) {
+  EXPECT_EQ(MirrorHolders({false, false, true}), (Holders{1, 0, std::nullopt}));
+  EXPECT_EQ(MirrorHolders({true, false, false}), (Holders{std::nullopt, 2, 1}));
+  EXPECT_EQ(MirrorHolders({false, true}), (Holders{1, std::nullopt}));
+  EXPECT_EQ(MirrorHolders({true}), (Holders{std::nullopt}));
+}
+
+Plan Mirrored() {
+  Plan plan{.epoch = {.term = 7, .number = 3}, .num_layers = 9};
+  plan.stages = MakeStages({{"a", "a:1", {0, 3}}, {"b", "b:1", {3, 6}}, {"c", "c:1", {6, 9}}});
+  plan.stages[0].mirrored_by = "b";
+  plan.stages[1].mirrored_by = "c";
+  plan.stages[2].mirrored_by = "a";
+  return plan;
+}
+
+TEST(RecallSourcesTest, OwnersThatLiveAndTheHoldersOfThoseThatDoNot) {
+  const auto without = [](const std::string& gone) { return [gone](const std::string& name) { return name != gone; }; };
+  const auto sources = RecallSources(Mirrored(), {2, 8}, "x", without("b"));
+  ASSERT_TRUE(sources.has_value());
+  EXPECT_THAT(*sources, ElementsAre(LayerSource{{2, 3}, "a", "a:1", 0}, LayerSource{{3, 6}, "c", "c:1", 3},
+                                    LayerSource{{6, 8}, "c", "c:1", 0}));
+  // What one has itself is no source, but for its own mirror.
+  EXPECT_THAT(*RecallSources(Mirrored(), {3, 9}, "c", without("b")), ElementsAre(LayerSource{{3, 6}, "c", "c:1", 3}));
+  EXPECT_THAT(*RecallSources(Mirrored(), {0, 3}, "a", without("b")), IsEmpty());
+}
+
+TEST(RecallSourcesTest, NothingWhereAStageIsLostWithItsMirror) {
+  const auto only = [](const std::string& one) { return [one](const std::string& name) { return name == one; }; };
+  EXPECT_FALSE(RecallSources(Mirrored(), {0, 9}, "a", only("a")).has_value()) << "b's mirror was c's";
+  EXPECT_TRUE(RecallSources(Mirrored(), {0, 3}, "a", only("a")).has_value());
+  Plan plan = Mirrored();
+  plan.stages[1].mirrored_by = "";
+  EXPECT_FALSE(RecallSources(plan, {0, 9}, "a", [](const std::string& name) { return name != "b"; }).has_value());
+}
+
+class ClusterMirrorsTest : public testing::ServingClusterTest {
+ protected:
+  ClusterWorld& Mirroring(int workers, bool local = false) {
+    ClusterPolicy policy = ClusterWorld::Policy(8, workers);
+    policy.mirror_kv = true;
+    New(policy);
+    if (local) world_->JoinLocal();
+    for (int i = 1; i <= workers; ++i) world_->Join(fmt::format("w{}", i), info_);
+    world_->Advance(seconds(1));
+    EXPECT_EQ(world_->text(), "serving");
+    world_->engine_calls.clear();
+    return *world_;
+  }
+  // The sources of the last Prepare, as "2-3 of w1" or "2-3 of the mirror at w1".
+  std::string SourcesOf(const std::string& name) {
+    std::string out;
+    const auto& ran = world_->member(name).ran;
+    if (!ran) return "none";
+    for (const LayerSource& s : ran->sources) {
+      out += fmt::format("{}{} of {}{}", out.empty() ? "" : ", ", FormatRange(s.layers),
+                         s.mirror != 0 ? "the mirror at " : "", s.worker);
+    }
+    return out;
+  }
+  MemberInfo info_;
+};
+
+TEST_F(ClusterMirrorsTest, EachStageIsMirroredByTheNext) {
+  ClusterWorld& w = Mirroring(3);
+  const Plan plan = *w.status().plan;
+  EXPECT_EQ(plan.stages[0].mirrored_by, "w2");
+  EXPECT_EQ(plan.stages[1].mirrored_by, "w3");
+  EXPECT_EQ(plan.stages[2].mirrored_by, "w1");
+  Serving(2);
+  EXPECT_EQ(world_->status().plan->stages[0].mirrored_by, "") << "not without --mirror-kv";
+}
+
+TEST_F(ClusterMirrorsTest, ALostMembersPagesAreRecalledFromItsMirror) {
+  ClusterWorld& w = Mirroring(3);
+  w.member("w3").mirrored = 77;  // of w2
+  w.member("w2").mirrored = 55;  // of w1
+  w.Leave("w2");
+  EXPECT_TRUE(w.mirrored);
+  w.Advance(milliseconds(300));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w3=4-7");
+  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 77", "new 2 with the cache"));
+  EXPECT_EQ(SourcesOf("w1"), "2-3 of the mirror at w3");
+  EXPECT_EQ(SourcesOf("w3"), "4 of the mirror at w3");
+}
+
+TEST_F(ClusterMirrorsTest, LayersOfSurvivorsThatMoveComeFromTheirOldOwners) {
+  ClusterWorld& w = Mirroring(3);
+  w.Leave("w1");
+  w.Advance(milliseconds(300));
+  EXPECT_EQ(w.ranges(), "w2=0-3,w3=4-7");
+  EXPECT_EQ(SourcesOf("w2"), "0-1 of the mirror at w2");
+  EXPECT_EQ(SourcesOf("w3"), "4 of w2");
+  EXPECT_EQ(w.engine_calls.back(), "new 2 with the cache");
+}
+
+TEST_F(ClusterMirrorsTest, AMirrorThatIsNotWholeBringsNothing) {
+  ClusterWorld& w = Mirroring(3);
+  w.member("w3").mirrored = 0;
+  w.Leave("w2");
+  w.Advance(milliseconds(300));
+  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 0", "new 2 with the cache"));
+}
+
+TEST_F(ClusterMirrorsTest, AllIsForgottenWhereAStageAndItsMirrorAreLost) {
+  ClusterWorld& w = Mirroring(4);
+  w.Leave("w2");
+  w.Leave("w3");
+  w.Advance(milliseconds(300));
+  EXPECT_EQ(w.ranges(), "w1=0-3,w4=4-7");
+  EXPECT_EQ(w.engine_calls.back(), fmt::format("new {}", w.status().plan->epoch.number));
+  EXPECT_TRUE(w.logged("a stage is lost with its mirror"));
+}
+
+TEST_F(ClusterMirrorsTest, AnotherLossWhileAPlanRecallsIsRecalledToo) {
+  ClusterWorld& w = Mirroring(4);
+  w.member("w2").mirrored = 20;  // of w1
+  w.member("w4").mirrored = 40;  // of w3
+  w.Leave("w1");
+  w.Advance(milliseconds(15));
+  EXPECT_THAT(w.text(), HasSubstr("preparing"));
+  w.Leave("w3");
+  w.Advance(milliseconds(300));
+  EXPECT_EQ(w.ranges(), "w2=0-3,w4=4-7");
+  EXPECT_THAT(w.engine_calls, Contains("recall 20"));
+  EXPECT_EQ(w.engine_calls.back(), fmt::format("new {} with the cache", w.status().plan->epoch.number));
+}
+
+TEST_F(ClusterMirrorsTest, APlanThatRecallsAndFailsIsFollowedByOneThatDoesNot) {
+  ClusterWorld& w = Mirroring(3);
+  w.member("w1").load_fault = Internal("layer 2: page 7 is to be recalled, the mirror of plan 1 lacks it");
+  w.Leave("w2");
+  w.Advance(milliseconds(25));
+  w.member("w1").load_fault = absl::OkStatus();
+  w.Advance(seconds(10));
+  EXPECT_THAT(w.text(), HasSubstr("serving"));
+  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("with the cache"))));
+}
+
+TEST_F(ClusterMirrorsTest, TheNextLossIsRecalledFromTheNextPlansMirrors) {
+  ClusterWorld& w = Mirroring(3);
+  w.Leave("w2");
+  w.Advance(milliseconds(300));
+  w.engine_calls.clear();
+  w.member("w3").mirrored = 200;
+  w.Leave("w1");
+  w.Advance(milliseconds(300));
+  EXPECT_EQ(w.ranges(), "w3=0-7");
+  EXPECT_THAT(w.engine_calls, ElementsAre("await", "await", "recall 200", "new 3 with the cache"));
+  EXPECT_EQ(SourcesOf("w3"), "0-3 of the mirror at w3");
+}
+
+TEST_F(ClusterMirrorsTest, ARepairAndAResizeRecallNothing) {
+  ClusterWorld& w = Mirroring(3);
+  w.BreakRing();
+  w.Advance(seconds(2));
+  w.Resize("w1=0-1,w2=2-3,w3=4-7");
+  w.Advance(seconds(2));
+  EXPECT_EQ(w.ranges(), "w1=0-1,w2=2-3,w3=4-7");
+  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("recall"))));
+  EXPECT_THAT(w.engine_calls, Not(Contains(HasSubstr("with the cache"))));
+}
+
+TEST_F(ClusterMirrorsTest, TheCoordinatorsMemberTakesOverFromItsMirror) {
+  ClusterWorld& w = Mirroring(1, true);
+  ASSERT_EQ(w.ranges(), "w1=0-3,local=4-7");
+  EXPECT_EQ(w.status().plan->stages[0].mirrored_by, "local");
+  w.Leave("w1");
+  w.Advance(seconds(1));
+  EXPECT_EQ(w.ranges(), "local=0-7");
+  EXPECT_EQ(SourcesOf("local"), "0-3 of the mirror at local");
+  EXPECT_THAT(w.engine_calls.back(), HasSubstr("with the cache"));
+}
+
+// 100 bytes a layer, and a block of one on each: a mirror counts like the pages that it copies.
+TEST_F(ClusterMirrorsTest, MemoryChecksCountTheMirror) {
+  // Four layers with a mirror of four, and room for a layer more: 500 bytes, and 9 for each block.
+  info_.memory = 500 + 9 * 10;
+  EXPECT_EQ(Mirroring(2).status().num_blocks, 10u);
+  info_.memory = 500 + 9 * 7;
+  EXPECT_EQ(Mirroring(2).status().num_blocks, 7u) << "the cache is cut for it";
+}
+
+}  // namespace
+}  // namespace gyre

@@ -1,0 +1,280 @@
+// Mirrors of another member's pages: what is asked for, what is kept, up to which step it is whole, and what is given
+// back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/testing/test_device.h"
+#include "transport/inproc_link.h"
+#include "worker/migration.h"
+#include "worker/mirror.h"
+
+namespace gyre::mirror_test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Epoch kPlan{.term = 7, .number = 3};
+constexpr auto kPatience = seconds(30);
+
+std::shared_ptr<Device> ThisDevice() {
+  static const auto device = testing::TestDevice(Isa::kRef, 1);
+  return device;
+}
+Backend& Queue() {
+  static const auto queue = ThisDevice()->NewBackend();
+  return *queue;
+}
+
+MirrorOrder OrderFor(std::vector<uint32_t> layers, Epoch epoch = kPlan, const std::string& source = "w1") {
+  MirrorOrder order{.epoch = epoch, .source = source, .layers = {}};
+  for (const uint32_t layer : layers) order.layers[layer] = {.pages = 8, .page_bytes = 4};
+  return order;
+}
+
+// A frame of pages of 4 bytes, each filled with `fill`.
+struct FrameOf {
+  FrameOf(uint32_t layer, std::vector<BlockId> ids, char fill, uint64_t step, uint64_t ring_step, uint64_t pool = 1)
+      : data(4 * ids.size(), static_cast<std::byte>(fill)) {
+    pages = {
+        .layer = layer, .step = step, .page_bytes = 4, .ids = std::move(ids), .ring_step = ring_step, .pool = pool};
+    pages.written.assign(pages.ids.size(), step);
+    pages.data = data;
+  }
+  std::vector<std::byte> data;
+  Pages pages;
+};
+
+// What the store gives of a layer to who recalls it, as "3:a 5:b".
+std::string Given(const MirrorStore& store, uint32_t layer, uint64_t plan = 3) {
+  PageExport e;
+  e.request = {.layer = layer, .max_bytes = kPullBytes, .kind = PullKind::kMirrored, .mirror = plan};
+  if (const Status status = store.Export(e); !status.ok()) return Message(status);
+  std::string out;
+  for (size_t i = 0; i < e.answers[0].pages.ids.size(); ++i) {
+    out += fmt::format("{}{}:{}", out.empty() ? "" : " ", e.answers[0].pages.ids[i],
+                       static_cast<char>(e.answers[0].data[4 * i]));
+  }
+  return out;
+}
+
+TEST(MirrorStoreTest, KeepsTheLastOfEachPageAndGivesThemWhenItIsFinal) {
+  MirrorStore store;
+  store.Begin(OrderFor({0, 1}));
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {3, 5}, 'a', 10, 90).pages, true).ok());
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(1, {3}, 'x', 10, 90).pages, true).ok());
+  EXPECT_EQ(store.RequestFor(0, 0).since, 10u) << "of the source's count, as its layer was asked first";
+  EXPECT_EQ(store.RequestFor(0, 0).pool, 1u);
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {5, 6}, 'b', 20, 95).pages, true).ok());
+  EXPECT_EQ(store.state().pages, 4u);
+  EXPECT_EQ(store.state().bytes, 16u);
+  EXPECT_THAT(Given(store, 0), HasSubstr("no final mirror")) << "it still changes";
+  store.Whole(kPlan, 90);
+  EXPECT_EQ(store.Freeze(3), 90u);
+  EXPECT_EQ(Given(store, 0), "3:a 5:b 6:b");
+  EXPECT_EQ(Given(store, 1), "3:x");
+  EXPECT_THAT(Given(store, 2), HasSubstr("no final mirror of layer 2"));
+  EXPECT_THAT(Given(store, 0, 4), HasSubstr("of plan 4"));
+  EXPECT_TRUE(absl::IsCancelled(store.Take(kPlan, FrameOf(0, {5}, 'c', 30, 99).pages, true)));
+  store.Whole(kPlan, 99);
+  EXPECT_EQ(store.state().step, 90u);
+}
+
+TEST(MirrorStoreTest, AnotherPlansMirrorIsOfNoUse) {
+  MirrorStore store;
+  store.Begin(OrderFor({0}));
+  store.Whole(kPlan, 90);
+  EXPECT_EQ(store.Freeze(2), 0u);
+  store.Begin(OrderFor({0}, {.term = 7, .number = 4}));
+  EXPECT_EQ(store.state().step, 0u) << "it begins anew";
+  EXPECT_TRUE(absl::IsCancelled(store.Take(kPlan, FrameOf(0, {1}, 'a', 1, 1).pages, true)));
+  store.Drop();
+  EXPECT_EQ(store.Freeze(4), 0u);
+}
+
+// Layers that stay at the same process in the next plan are not copied again. Those of another pool are.
+TEST(MirrorStoreTest, GoesOnInTheNextPlanWhereThePoolIsTheSame) {
+  constexpr Epoch next{.term = 7, .number = 4};
+  MirrorStore store;
+  store.Begin(OrderFor({0, 1}));
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {1, 2}, 'a', 10, 90).pages, true).ok());
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(1, {1, 2}, 'a', 10, 90, 2).pages, true).ok());
+  store.Begin(OrderFor({1, 2}, next));
+  EXPECT_EQ(store.state().pages, 2u);
+  EXPECT_EQ(store.RequestFor(1, 0).since, 10u);
+  EXPECT_EQ(store.RequestFor(2, 0).since, 0u);
+  EXPECT_TRUE(store.Take(next, FrameOf(1, {2}, 'b', 12, 91, 2).pages, true).ok());
+  EXPECT_TRUE(store.Take(next, FrameOf(2, {7}, 'c', 12, 91, 5).pages, true).ok());
+  store.Begin(OrderFor({1}, next, "w9"));
+  EXPECT_EQ(store.state().pages, 0u) << "from another process nothing stays";
+}
+
+TEST(MirrorStoreTest, ForgetsALayerWhosePoolIsAnother) {
+  MirrorStore store;
+  store.Begin(OrderFor({0}));
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {1, 2}, 'a', 10, 90).pages, true).ok());
+  EXPECT_TRUE(store.Take(kPlan, FrameOf(0, {4}, 'b', 3, 90, 2).pages, true).ok());
+  EXPECT_TRUE(absl::IsDataLoss(store.Take(kPlan, FrameOf(0, {5}, 'b', 3, 90, 3).pages, false)));
+  store.Freeze(3);
+  EXPECT_EQ(Given(store, 0), "4:b");
+}
+
+TEST(MirrorStoreTest, TakesNoMoreThanThePlanHas) {
+  MirrorStore store;
+  store.Begin(OrderFor({0}));
+  EXPECT_THAT(Message(store.Take(kPlan, FrameOf(0, {8}, 'a', 1, 1).pages, true)), HasSubstr("page 8 of layer 0"));
+  EXPECT_THAT(Message(store.Take(kPlan, FrameOf(1, {0}, 'a', 1, 1).pages, true)), HasSubstr("nobody asked for it"));
+  FrameOf large(0, {0}, 'a', 1, 1);
+  large.pages.page_bytes = 8;
+  EXPECT_THAT(Message(store.Take(kPlan, large.pages, true)), HasSubstr("have 8 bytes, expected 4"));
+}
+
+std::shared_ptr<Layer> PagesOnly() {
+  auto layer = std::make_shared<Layer>();
+  layer->spec.mixer = AttentionSpec{.heads = 2, .kv_heads = 2, .head_dim = 8};
+  layer->pages = *PagePool::Make(layer->spec, 8, 4, KvType::kF32, *ThisDevice());
+  return layer;
+}
+
+TEST(MirroredPagesTest, OnlyFullOnesAreGivenToAMirror) {
+  const auto layer = PagesOnly();
+  for (const BlockId b : {1u, 2u, 3u}) layer->pages->Stamp(b, 10 + b);
+  layer->pages->StampFull(2, 12);
+  layer->pages->StampFull(3, 13);
+  const auto given = [&](uint64_t since, uint64_t pool) {
+    std::vector<std::byte> data;
+    const auto pages = ExportPages(
+        *layer, {.since = since, .max_bytes = kPullBytes, .kind = PullKind::kFull, .pool = pool}, 20, &data, Queue());
+    Queue().Finish();
+    return pages.ok() ? pages->ids : std::vector<BlockId>{99};
+  };
+  EXPECT_THAT(given(0, 0), ElementsAre(2, 3));
+  EXPECT_THAT(given(12, layer->pages->number()), ElementsAre(3));
+  EXPECT_THAT(given(13, layer->pages->number()), IsEmpty());
+  EXPECT_THAT(given(13, layer->pages->number() + 1), ElementsAre(2, 3)) << "a stamp of another pool";
+  EXPECT_NE(PagesOnly()->pages->number(), layer->pages->number());
+}
+
+TEST(MirroredPagesTest, TheirSizeIsKnownWithoutAPool) {
+  const auto layer = PagesOnly();
+  const CacheSize size{.num_blocks = 8, .block_size = 4, .type = KvType::kF32};
+  EXPECT_EQ(PagePool::PageBytesOf(layer->spec, 16, size), layer->pages->page_bytes());
+}
+
+// The new owner of a lost layer, and the test as the mirror's holder.
+class RecallTest : public ::testing::Test {
+ protected:
+  RecallTest() {
+    auto [here, there] = MakeInprocLinkPair({});
+    holder_ = std::move(there);
+    puller_ = std::make_unique<PagePuller>(std::move(here), "w2", Queue(), std::vector{layer_},
+                                           MemoryCounts{.num_blocks = 8}, 3);
+  }
+  // Answers the next request by the store.
+  void Answer(const MirrorStore& store) {
+    const auto frame = holder_->Recv(After(kPatience));
+    ASSERT_TRUE(frame.ok()) << frame.status();
+    PageExport e;
+    e.request = *DecodePullPages(frame->payload);
+    EXPECT_EQ(e.request.kind, PullKind::kMirrored);
+    EXPECT_EQ(e.request.mirror, 3u);
+    ASSERT_TRUE(store.Export(e).ok());
+    for (auto& answer : e.answers) {
+      Encoder head;
+      EncodePagesHead(answer.pages, &head);
+      const ByteSpan parts[] = {head.bytes(), answer.data};
+      ASSERT_TRUE(holder_->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+    }
+  }
+  Status Round(const MirrorStore& store, const std::vector<BlockId>* blocks) {
+    std::thread answers([&] { Answer(store); });
+    const Status status = puller_->Round(kPlan, blocks, kPatience, [] { return false; }).status();
+    answers.join();
+    return status;
+  }
+  std::shared_ptr<Layer> layer_ = PagesOnly();
+  std::unique_ptr<Link> holder_;
+  std::unique_ptr<PagePuller> puller_;
+};
+
+TEST_F(RecallTest, BringsThePagesOfTheList) {
+  MirrorStore store;
+  MirrorOrder order = OrderFor({0});
+  order.layers[0].page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes());
+  store.Begin(order);
+  std::vector<std::byte> data(2 * layer_->pages->page_bytes(), std::byte{0x40});
+  Pages pages{.layer = 0, .step = 4, .page_bytes = order.layers[0].page_bytes, .ids = {2, 6}, .pool = 1};
+  pages.data = data;
+  ASSERT_TRUE(store.Take(kPlan, pages, true).ok());
+  store.Freeze(3);
+  EXPECT_TRUE(Round(store, nullptr).ok());
+  const std::vector<BlockId> list{2, 6};
+  EXPECT_TRUE(Round(store, &list).ok());
+  std::vector<std::byte> page(layer_->pages->page_bytes());
+  layer_->pages->Read(6, page.data(), Queue());
+  Queue().Finish();
+  EXPECT_EQ(page[5], std::byte{0x40});
+  EXPECT_GT(layer_->pages->full(6), 0u) << "the next mirror must have it too";
+}
+
+// The scheduler counts on a page that is not there: no text may go on with it.
+TEST_F(RecallTest, APageThatTheMirrorLacksIsAnError) {
+  MirrorStore store;
+  MirrorOrder order = OrderFor({0});
+  order.layers[0].page_bytes = static_cast<uint32_t>(layer_->pages->page_bytes());
+  store.Begin(order);
+  store.Freeze(3);
+  const std::vector<BlockId> list{2};
+  const Status status = Round(store, &list);
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(Message(status), HasSubstr("page 2 is to be recalled, the mirror of plan 3 lacks it"));
+}
+
+// A mirror on its thread, and the test as its source: a layer with two pages at first, then one more.
+TEST(MirrorTest, PullsInRoundsAndIsWholeUpToTheStepOfTheFirstAnswer) {
+  const WorkerOptions options{.name = "w2"};
+  Mirror mirror(options, {.say = {}, .guard = [](const char*, const std::function<void()>& fn) { fn(); }});
+  mirror.Start();
+  auto [here, there] = MakeInprocLinkPair({});
+  mirror.Await(OrderFor({0, 1}), std::move(here));
+  mirror.Serve(kPlan);
+  const auto answer = [&there = there](std::vector<BlockId> ids, uint64_t step, uint64_t ring_step) {
+    const auto frame = there->Recv(After(kPatience));
+    if (!frame.ok()) return PullPages{.layer = 99};
+    const PullPages request = *DecodePullPages(frame->payload);
+    FrameOf pages(request.layer, std::move(ids), 'a', step, ring_step, 10 + request.layer);
+    Encoder head;
+    EncodePagesHead(pages.pages, &head);
+    const ByteSpan parts[] = {head.bytes(), pages.data};
+    EXPECT_TRUE(there->Send({.kind = FrameKind::kPages, .epoch = kPlan}, parts, After(kPatience)).ok());
+    return request;
+  };
+  const auto whole_up_to = [&mirror](uint64_t step) {
+    for (int i = 0; i < 6000 && mirror.state().step != step; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return mirror.state().step;
+  };
+  EXPECT_EQ(answer({1, 2}, 5, 50).layer, 0u);
+  EXPECT_EQ(mirror.state().step, 0u);
+  EXPECT_EQ(answer({1}, 7, 52).layer, 1u);
+  EXPECT_EQ(whole_up_to(50), 50u);
+  EXPECT_EQ(mirror.state().pages, 3u);
+  // Nothing was computed: the other layer isn't asked.
+  const PullPages again = answer({}, 5, 50);
+  EXPECT_EQ(again.since, 5u);
+  EXPECT_EQ(again.pool, 10u);
+  EXPECT_EQ(answer({}, 8, 60).layer, 0u);
+  EXPECT_EQ(answer({3}, 8, 60).since, 7u);
+  EXPECT_EQ(whole_up_to(60), 60u);
+  EXPECT_EQ(mirror.Freeze(3), 60u);
+  EXPECT_FALSE(there->Recv(After(kPatience)).ok()) << "nothing more is pulled";
+  mirror.Close();
+  mirror.Join();
+}
+
+}  // namespace
+}  // namespace gyre::mirror_test

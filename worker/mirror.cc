@@ -1,0 +1,293 @@
+#include "worker/mirror.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "base/log.h"
+#include "worker/catch_exhausted.h"
+#include "worker/migration.h"
+
+namespace gyre {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Between two rounds, after one that found that the source has computed, and after one that did not.
+constexpr Duration kPause = milliseconds(25), kIdlePause = milliseconds(200);
+// A source ends links on which nothing comes for five minutes.
+constexpr Duration kKeepAlive = std::chrono::seconds(60);
+
+}  // namespace
+
+void MirrorStore::Begin(const MirrorOrder& order) {
+  std::map<uint32_t, Mirrored> dropped;  // goes without the lock
+  MutexLock lock(&mutex_);
+  dropped.swap(layers_);
+  pages_ = bytes_ = step_ = 0;
+  for (const auto& [index, limit] : order.layers) {
+    Mirrored& m = layers_[index];
+    const auto before = dropped.find(index);
+    const bool stays = before != dropped.end() && source_ == order.source &&
+                       before->second.limit.pages == limit.pages && before->second.limit.page_bytes == limit.page_bytes;
+    if (stays) m = std::move(before->second);
+    m.limit = limit;
+    pages_ += m.pages.size();
+    bytes_ += m.pages.size() * limit.page_bytes;
+  }
+  epoch_ = order.epoch;
+  source_ = order.source;
+  frozen_ = false;
+}
+
+uint64_t MirrorStore::Freeze(uint64_t plan) {
+  MutexLock lock(&mutex_);
+  frozen_ = true;
+  return plan != 0 && epoch_.number == plan ? step_ : 0;
+}
+
+void MirrorStore::Drop() {
+  std::map<uint32_t, Mirrored> dropped;
+  MutexLock lock(&mutex_);
+  dropped.swap(layers_);
+  pages_ = bytes_ = step_ = 0;
+  epoch_ = {};
+  source_.clear();
+  frozen_ = true;
+}
+
+PullPages MirrorStore::RequestFor(uint32_t layer, BlockId from) const {
+  MutexLock lock(&mutex_);
+  const auto it = layers_.find(layer);
+  PullPages request{.layer = layer, .from = from, .max_bytes = kPageFrameBytes, .check = {}, .kind = PullKind::kFull};
+  if (it != layers_.end()) request.since = it->second.since, request.pool = it->second.pool;
+  return request;
+}
+
+Status MirrorStore::Take(Epoch epoch, const Pages& p, bool first) {
+  MutexLock lock(&mutex_);
+  if (frozen_ || epoch_ != epoch) return absl::CancelledError("the mirror is of another plan");
+  const auto it = layers_.find(p.layer);
+  if (it == layers_.end()) return DataLoss("pages of layer {} came, nobody asked for it", p.layer);
+  Mirrored& m = it->second;
+  if (p.page_bytes != m.limit.page_bytes) {
+    return DataLoss("pages of layer {} have {} bytes, expected {}", p.layer, p.page_bytes, m.limit.page_bytes);
+  }
+  if (p.pool != m.pool) {
+    // Nothing that was there before is of this pool, and the source knows that as well as this end does.
+    if (!first) return DataLoss("the pages of layer {} are of two pools", p.layer);
+    pages_ -= m.pages.size();
+    bytes_ -= m.pages.size() * m.limit.page_bytes;
+    m.pages.clear();
+    m.pool = p.pool;
+    m.since = 0;
+  }
+  if (first) m.next_since = p.step;
+  for (size_t i = 0; i < p.ids.size(); ++i) {
+    if (p.ids[i] >= m.limit.pages) {
+      return DataLoss("page {} of layer {} came, there are {}", p.ids[i], p.layer, m.limit.pages);
+    }
+    Page& page = m.pages[p.ids[i]];
+    if (page.data.empty()) ++pages_, bytes_ += p.page_bytes;
+    page.stamp = ++stamps_;
+    const auto data = p.data.subspan(i * p.page_bytes, p.page_bytes);
+    page.data.assign(data.begin(), data.end());
+  }
+  if (p.next == kNoBlock) m.since = m.next_since;
+  return absl::OkStatus();
+}
+
+void MirrorStore::Whole(Epoch epoch, uint64_t step) {
+  MutexLock lock(&mutex_);
+  if (!frozen_ && epoch_ == epoch) step_ = std::max(step_, step);
+}
+
+Status MirrorStore::Export(PageExport& e) const {
+  MutexLock lock(&mutex_);
+  const PullPages& request = e.request;
+  const auto it = layers_.find(request.layer);
+  if (!frozen_ || request.mirror == 0 || epoch_.number != request.mirror || it == layers_.end()) {
+    return FailedPrecondition("there is no final mirror of layer {} of plan {}", request.layer, request.mirror);
+  }
+  const Mirrored& m = it->second;
+  PageExport::Answer answer;
+  answer.pages.layer = request.layer;
+  answer.pages.step = stamps_;
+  answer.pages.page_bytes = m.limit.page_bytes;
+  if (request.check.size() > m.limit.pages) {
+    return InvalidArgument("stamps of {} pages of layer {} are asked for, there are {}", request.check.size(),
+                           request.layer, m.limit.pages);
+  }
+  for (const BlockId b : request.check) {
+    const auto page = m.pages.find(b);
+    answer.pages.checked.push_back(page == m.pages.end() ? 0 : page->second.stamp);
+  }
+  for (auto page = m.pages.lower_bound(request.from); page != m.pages.end(); ++page) {
+    if (page->second.stamp <= request.since) continue;
+    if (!answer.pages.ids.empty() && answer.data.size() + m.limit.page_bytes > kPageFrameBytes) {
+      answer.pages.next = page->first;
+      break;
+    }
+    answer.pages.ids.push_back(page->first);
+    answer.pages.written.push_back(page->second.stamp);
+    answer.data.insert(answer.data.end(), page->second.data.begin(), page->second.data.end());
+  }
+  e.answers.push_back(std::move(answer));
+  return absl::OkStatus();
+}
+
+MirrorState MirrorStore::state() const {
+  MutexLock lock(&mutex_);
+  return {.plan = epoch_.number, .step = step_, .pages = pages_, .bytes = bytes_};
+}
+
+void Mirror::Start() {
+  thread_ = std::thread([this] { worker_.guard("mirror", [this] { Loop(); }); });
+}
+
+void Mirror::Close() {
+  stopping_ = true;
+  MutexLock lock(&mutex_);
+  Replace(&awaited_, nullptr);
+  Replace(&current_, nullptr);
+  changed_.SignalAll();
+}
+
+void Mirror::Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) {
+  if (*place != nullptr) (*place)->link->Close();
+  *place = std::move(work);
+}
+
+void Mirror::Await(MirrorOrder order, std::unique_ptr<Link> link) {
+  auto work = std::make_shared<Work>(Work{.order = std::move(order), .link = std::move(link), .counted = {}});
+  MutexLock lock(&mutex_);
+  if (stopping_) return;
+  Replace(&awaited_, std::move(work));
+  changed_.SignalAll();
+}
+
+void Mirror::Serve(Epoch epoch) {
+  std::shared_ptr<Work> serves;
+  {
+    MutexLock lock(&mutex_);
+    serves = std::exchange(awaited_, nullptr);
+    if (serves != nullptr && serves->order.epoch != epoch) Replace(&serves, nullptr);
+    Replace(&current_, nullptr);
+  }
+  if (serves == nullptr) return store_.Drop();
+  store_.Begin(serves->order);
+  MutexLock lock(&mutex_);
+  if (stopping_) return serves->link->Close();
+  Replace(&current_, std::move(serves));
+  changed_.SignalAll();
+}
+
+void Mirror::Forget() {
+  MutexLock lock(&mutex_);
+  Replace(&awaited_, nullptr);
+}
+
+uint64_t Mirror::Freeze(uint64_t plan) {
+  const uint64_t step = store_.Freeze(plan);
+  MutexLock lock(&mutex_);
+  Replace(&current_, nullptr);
+  return step;
+}
+
+void Mirror::Drop() {
+  {
+    MutexLock lock(&mutex_);
+    Replace(&awaited_, nullptr);
+    Replace(&current_, nullptr);
+  }
+  store_.Drop();
+}
+
+bool Mirror::Current(const std::shared_ptr<Work>& work) {
+  MutexLock lock(&mutex_);
+  return !stopping_ && current_ == work;
+}
+
+void Mirror::Loop() {
+  Duration pause{};
+  Deadline kept_alive = Clock::now();
+  while (!stopping_) {
+    std::shared_ptr<Work> work, waiting;
+    {
+      MutexLock lock(&mutex_);
+      const Deadline next = current_ != nullptr   ? After(pause)
+                            : awaited_ != nullptr ? kept_alive + kKeepAlive
+                                                  : kNoDeadline;
+      if (!stopping_) changed_.WaitUntil(&mutex_, next);
+      work = current_;
+      waiting = awaited_;
+    }
+    if (stopping_) return;
+    if (waiting != nullptr && Clock::now() >= kept_alive + kKeepAlive) {
+      kept_alive = Clock::now();
+      if (!KeepAlive(*waiting).ok()) waiting->link->Close();  // its first round says why
+    }
+    if (work == nullptr) continue;
+    const StatusOr<bool> ran = CatchExhausted([&] { return Round(work); });
+    pause = ran.ok() && !*ran ? kIdlePause : kPause;
+    if (ran.ok()) continue;
+    // What is whole stays so.
+    if (Current(work)) {
+      Log(LogLevel::kInfo, "{}: the mirror of {} ends: {}", options_.name, work->order.source, Message(ran.status()));
+      if (absl::IsResourceExhausted(ran.status())) store_.Drop();
+    }
+    MutexLock lock(&mutex_);
+    if (current_ == work) Replace(&current_, nullptr);
+  }
+}
+
+// The source refuses, as it does not run the plan yet.
+Status Mirror::KeepAlive(Work& work) {
+  const PullPages request{.layer = work.order.layers.begin()->first, .max_bytes = 1, .kind = PullKind::kFull};
+  GYRE_RETURN_IF_ERROR(AskForPages(*work.link, work.order.epoch, request, kKeepAlive));
+  return work.link->Recv(After(kKeepAlive)).status();
+}
+
+StatusOr<bool> Mirror::Round(const std::shared_ptr<Work>& work) {
+  const MirrorOrder& order = work->order;
+  const auto ask = [&](uint32_t layer, BlockId from) {
+    return AskForPages(*work->link, order.epoch, store_.RequestFor(layer, from), options_.bulk_silence);
+  };
+  std::set<uint32_t> started;
+  uint64_t count = 0, step = UINT64_MAX, counted = 0;
+  size_t outstanding = 0;
+  for (auto next = order.layers.begin(); outstanding > 0 || next != order.layers.end();) {
+    // The first answer says whether there is anything new.
+    while (next != order.layers.end() && outstanding < (started.empty() ? 1 : kPullsAtOnce)) {
+      GYRE_RETURN_IF_ERROR(ask(next->first, 0));
+      ++next;
+      ++outstanding;
+    }
+    Frame frame;
+    GYRE_ASSIGN_OR_RETURN(const Pages pages,
+                          ReceivePages(
+                              *work->link, options_.bulk_silence, count, [&] { return !Current(work); }, &frame));
+    const bool first = started.insert(pages.layer).second;
+    if (first) step = std::min(step, pages.ring_step);
+    if (first && started.size() == 1) {
+      counted = pages.step;
+      if (work->counted == counted && pages.ids.empty() && pages.next == kNoBlock) {
+        store_.Whole(order.epoch, step);
+        return false;
+      }
+    }
+    GYRE_RETURN_IF_ERROR(store_.Take(order.epoch, pages, first));
+    count += pages.ids.size();
+    if (pages.next == kMoreFollows) continue;
+    --outstanding;
+    if (pages.next == kNoBlock) continue;
+    GYRE_RETURN_IF_ERROR(ask(pages.layer, pages.next));
+    ++outstanding;
+  }
+  work->counted = counted;
+  store_.Whole(order.epoch, step);
+  return true;
+}
+
+}  // namespace gyre

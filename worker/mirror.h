@@ -1,0 +1,134 @@
+// A mirror: copies of the full pages and snapshots of another member's stage, in host memory, for the case that it is
+// lost. docs/faults.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "transport/link.h"
+#include "transport/pages.h"
+#include "worker/page_server.h"
+#include "worker/prepared_stage.h"
+#include "worker/worker.h"
+
+namespace gyre {
+
+// What is to be mirrored while a plan serves.
+struct MirrorOrder {
+  struct Limit {  // of a layer's pages
+    uint32_t pages = 0;
+    uint32_t page_bytes = 0;
+  };
+  Epoch epoch;
+  std::string source;                // the member's name
+  std::map<uint32_t, Limit> layers;  // those that keep something
+};
+
+struct MirrorState {
+  uint64_t plan = 0;  // that it is of; 0 = there is none
+  uint64_t step = 0;  // up to which it is whole; 0 = it has not been whole yet
+  uint64_t pages = 0, bytes = 0;
+};
+
+// The pages themselves. Thread-safe.
+class MirrorStore {
+ public:
+  // From now on it is a mirror of this plan. What it has of a layer stays where the layer is in the order and comes
+  // from the same member.
+  void Begin(const MirrorOrder& order);
+  // Nothing is taken in any more. Returns the step up to which it is whole; 0: it is of another plan.
+  uint64_t Freeze(uint64_t plan);
+  void Drop();
+
+  // The request for the next round's first answer, or what follows it.
+  PullPages RequestFor(uint32_t layer, BlockId from) const;
+  // Takes a frame in; `first`: the first one of a round's answer for the layer. kDataLoss: it does not fit the order;
+  // kCancelled: it is of another plan, or frozen.
+  Status Take(Epoch epoch, const Pages& pages, bool first);
+  // A round is over: it is whole up to this step.
+  void Whole(Epoch epoch, uint64_t step);
+
+  // The answer to a request of kind kMirrored: all of it, in frames of kPageFrameBytes. kFailedPrecondition: it is of
+  // another plan, or lacks the layer.
+  Status Export(PageExport& e) const;
+  MirrorState state() const;
+
+ private:
+  struct Page {
+    uint64_t stamp = 0;  // rises with every page that is taken in
+    std::vector<std::byte> data;
+  };
+  struct Mirrored {
+    MirrorOrder::Limit limit;
+    uint64_t pool = 0;   // at the source
+    uint64_t since = 0;  // for the next request
+    uint64_t next_since = 0;
+    std::map<BlockId, Page> pages;
+  };
+
+  mutable Mutex mutex_;
+  Epoch epoch_ GYRE_GUARDED_BY(mutex_);
+  std::string source_ GYRE_GUARDED_BY(mutex_);
+  bool frozen_ GYRE_GUARDED_BY(mutex_) = true;
+  uint64_t step_ GYRE_GUARDED_BY(mutex_) = 0;
+  uint64_t stamps_ GYRE_GUARDED_BY(mutex_) = 0;
+  uint64_t pages_ GYRE_GUARDED_BY(mutex_) = 0, bytes_ GYRE_GUARDED_BY(mutex_) = 0;
+  std::map<uint32_t, Mirrored> layers_ GYRE_GUARDED_BY(mutex_);
+};
+
+// Keeps the store up to date, on a thread of its own.
+class Mirror {
+ public:
+  // options: outlives it.
+  Mirror(const WorkerOptions& options, WorkerCalls worker) : options_(options), worker_(std::move(worker)) {}
+  void Start();
+  void Close();
+  void Join() { thread_.join(); }
+
+  // Any thread, all that follow. A plan is prepared by which there is something to mirror.
+  void Await(MirrorOrder order, std::unique_ptr<Link> link);
+  // The plan serves: what was ordered for it begins, and what was mirrored before ends.
+  void Serve(Epoch epoch);
+  // A prepared plan was given up, or another takes its place.
+  void Forget();
+  uint64_t Freeze(uint64_t plan);
+  // The coordinator is gone.
+  void Drop();
+  Status Export(PageExport& e) const { return store_.Export(e); }
+  MirrorState state() const { return store_.state(); }
+
+ private:
+  struct Work {
+    MirrorOrder order;
+    std::shared_ptr<Link> link;
+    std::optional<uint64_t> counted;  // the source's count of steps when the last whole round began
+  };
+
+  void Loop();
+  // One round. Whether the source has computed a step since the round before.
+  StatusOr<bool> Round(const std::shared_ptr<Work>& work);
+  static Status KeepAlive(Work& work);
+  bool Current(const std::shared_ptr<Work>& work);
+  // Takes the place of what was there, whose link is closed.
+  void Replace(std::shared_ptr<Work>* place, std::shared_ptr<Work> work) GYRE_REQUIRES(mutex_);
+
+  const WorkerOptions& options_;
+  const WorkerCalls worker_;
+  MirrorStore store_;
+  std::atomic<bool> stopping_{false};
+  Mutex mutex_;
+  CondVar changed_;
+  std::shared_ptr<Work> awaited_ GYRE_GUARDED_BY(mutex_), current_ GYRE_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace gyre
