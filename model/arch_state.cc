@@ -20,10 +20,18 @@ StatusOr<LatentAttentionSpec> ReadLatent(const SpecSource& from, int heads, int 
   GYRE_ASSIGN_OR_RETURN(a.q_rank, keys.Count("attention.q_lora_rank", kMaxDim));
   GYRE_ASSIGN_OR_RETURN(a.kv_rank, keys.Int("attention.kv_lora_rank", kMaxHeadDim));
   GYRE_ASSIGN_OR_RETURN(const int kept, keys.Int("attention.key_length", kMaxHeadDim));
-  GYRE_ASSIGN_OR_RETURN(const int key, keys.Int("attention.key_length_mla", kMaxHeadDim));
-  GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length_mla", kMaxHeadDim));
+  // Files with the older tensors have the lengths of heads as they are multiplied under the other keys.
+  const TensorView* heads_in_one = from.gguf.tensors().Find("blk.0.attn_k_b.weight");
+  const bool old = heads_in_one != nullptr && heads_in_one->made != nullptr && !keys.Has("attention.key_length_mla");
+  int key = kept;
+  if (old) {
+    GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length", kMaxHeadDim));
+  } else {
+    GYRE_ASSIGN_OR_RETURN(key, keys.Int("attention.key_length_mla", kMaxHeadDim));
+    GYRE_ASSIGN_OR_RETURN(a.value_dim, keys.Int("attention.value_length_mla", kMaxHeadDim));
+  }
   GYRE_ASSIGN_OR_RETURN(a.rope, ReadRope(from, key, context));
-  if (a.rope.dims >= key || kept != a.kv_rank + a.rope.dims) {
+  if (a.rope.dims >= key || (!old && kept != a.kv_rank + a.rope.dims)) {
     return DataLoss("{} is {} and {} is {}: expected {} + {}, and more than {}", keys.Name("attention.key_length"),
                     kept, keys.Name("attention.key_length_mla"), key, a.kv_rank, a.rope.dims, a.rope.dims);
   }

@@ -76,6 +76,7 @@ class LayerReader {
   bool IsFused(std::span<const TensorRow> rows) const {
     uint64_t n = 0;
     bool some = false;
+    if (rows[0].form == TensorForm::kVector) return !HasOwn(rows[0]) && Has(rows[0].fused);
     for (const TensorRow& row : rows) {
       n += row.dims[1];
       some = some || HasOwn(row);
@@ -100,6 +101,7 @@ class LayerReader {
 
   // Reads several matrices from one tensor, with the rows in succession; of experts, one expert after the other.
   Status Fused(std::span<const TensorRow> rows) {
+    if (rows[0].form == TensorForm::kVector) return FusedVectors(rows);
     uint64_t n = 0;
     for (const TensorRow& row : rows) n += row.dims[1];
     const uint64_t k = rows[0].dims[0];
@@ -117,6 +119,19 @@ class LayerReader {
         (experts ? Expert(row.slot, e) : w_.matrices[Index(row.slot)]) = RowsOf(all, at, row.dims[1]);
         at += row.dims[1];
       }
+    }
+    return absl::OkStatus();
+  }
+
+  Status FusedVectors(std::span<const TensorRow> rows) {
+    uint64_t n = 0;
+    for (const TensorRow& row : rows) n += row.dims[0];
+    GYRE_ASSIGN_OR_RETURN(const std::vector<float> all, tensors_.Vector(Named(rows[0].fused), {n}));
+    auto at = all.begin();
+    for (const TensorRow& row : rows) {
+      const auto end = at + static_cast<ptrdiff_t>(row.dims[0]);
+      w_.vectors[Index(row.slot)].assign(at, end);
+      at = end;
     }
     return absl::OkStatus();
   }

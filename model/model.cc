@@ -15,6 +15,7 @@
 #include "model/layer_reader.h"
 #include "model/llama2c.h"
 #include "model/mapped_file.h"
+#include "model/old_tensors.h"
 #include "model/quoted.h"
 #include "model/split_file.h"
 #include "model/spm.h"
@@ -92,6 +93,7 @@ class OpenedModel : public Model {
       }
       for (const Gguf& part : parts) GYRE_RETURN_IF_ERROR(gguf_->AddTensors(part));
       header_bytes = gguf_->data_offset();
+      GYRE_RETURN_IF_ERROR(SplitOldTensors(&*gguf_));
       GYRE_ASSIGN_OR_RETURN(spec_, SpecFromGguf(*gguf_, options.context));
     } else {
       StatusOr<Llama2cFile> bin = ParseLlama2c(bytes, options);

@@ -34,6 +34,7 @@ class TensorTable {
  public:
   // kDataLoss: the name exists already.
   Status Add(std::string name, TensorView tensor);
+  void Remove(const std::string& name) { tensors_.erase(name); }
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   const TensorView* Find(const std::string& name) const;
   const std::unordered_map<std::string, TensorView>& all() const { return tensors_; }

@@ -190,7 +190,7 @@ class Loader {
       return DataLoss("its shape is {}, expected {} x {} * ({} + {})", DescribeDims(all.dims), rank, heads, key, value);
     }
     const LatentHeads sizes{heads, key, value, rank};
-    const DType type = all.scales != nullptr ? DType::kBF16 : all.type;
+    const DType type = LatentType(all);
     TensorView k{.type = type, .dims = {key, rank, heads}, .bytes = heads * key * rank * Info(type).block_bytes},
         v{.type = type, .dims = {rank, value, heads}, .bytes = heads * value * rank * Info(type).block_bytes};
     MakeLater(

@@ -64,19 +64,35 @@ std::vector<RowRun> DealtRuns(const DeltaHeads& h, uint64_t before, uint64_t siz
 
 namespace {
 
+std::vector<std::byte> Expand(const TensorView& t, DType type) {
+  const uint64_t k = t.dims[0], n = t.dims[1];
+  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
+  std::vector<std::byte> out(n * k * Info(type).block_bytes);
+  std::vector<float> row(k);
+  for (uint64_t r = 0; r < n; ++r) {
+    DequantizeRow(w, r, row.data());
+    Quantize(type, row.data(), out.data() + r * k * Info(type).block_bytes, k);
+  }
+  return out;
+}
+
 // kv_b_proj as floats of one size.
 struct PlainHeads {
-  explicit PlainHeads(const TensorView& t) {
-    if (t.scales != nullptr) expanded = AsBf16(t);
-    data = t.scales != nullptr ? expanded.data() : t.data;
-    size = Info(t.scales != nullptr ? DType::kBF16 : t.type).block_bytes;
+  explicit PlainHeads(const TensorView& t) : size(Info(LatentType(t)).block_bytes) {
+    if (t.scales != nullptr || LatentType(t) != t.type) expanded = Expand(t, LatentType(t));
+    data = expanded.empty() ? t.data : expanded.data();
   }
   std::vector<std::byte> expanded;
   const std::byte* data = nullptr;
-  size_t size = 0;
+  size_t size;
 };
 
 }  // namespace
+
+DType LatentType(const TensorView& t) {
+  if (t.scales != nullptr) return DType::kBF16;
+  return Info(t.type).block_elems > 1 ? DType::kF16 : t.type;
+}
 
 std::vector<std::byte> LatentKeys(const TensorView& t, const LatentHeads& h) {
   const PlainHeads all(t);
@@ -102,16 +118,6 @@ std::vector<std::byte> LatentValues(const TensorView& t, const LatentHeads& h) {
   return out;
 }
 
-std::vector<std::byte> AsBf16(const TensorView& t) {
-  const uint64_t k = t.dims[0], n = t.bytes / k;
-  const WeightView w{.type = t.type, .n = n, .k = k, .data = t.data, .scales = t.scales, .group = t.group};
-  std::vector<std::byte> out(2 * n * k);
-  std::vector<float> row(k);
-  for (uint64_t r = 0; r < n; ++r) {
-    DequantizeRow(w, r, row.data());
-    Quantize(DType::kBF16, row.data(), out.data() + 2 * r * k, k);
-  }
-  return out;
-}
+std::vector<std::byte> AsBf16(const TensorView& t) { return Expand(t, DType::kBF16); }
 
 }  // namespace gyre

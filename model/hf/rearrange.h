@@ -38,7 +38,9 @@ std::vector<RowRun> DealtRuns(const DeltaHeads& heads, uint64_t before, uint64_t
 struct LatentHeads {
   uint64_t heads = 0, key = 0, value = 0, rank = 0;
 };
-// Of such a tensor, in bf16 where it has scales: each head's keys transposed, [heads][rank][key], and its values
+// The type of its parts, which are transposed: bf16 where it has scales, f16 where it is quantized, else its own.
+DType LatentType(const TensorView& t);
+// Of such a tensor, of LatentType: each head's keys transposed, [heads][rank][key], and its values
 // [heads][value][rank]. REQUIRES: the shape.
 std::vector<std::byte> LatentKeys(const TensorView& t, const LatentHeads& h);
 std::vector<std::byte> LatentValues(const TensorView& t, const LatentHeads& h);
